@@ -51,7 +51,7 @@ def main():
         return 2
     os.environ.pop("ROSETTA_REEXEC", None)
     sys.path.insert(0, ROOT)
-    from builder import bootstrap  # noqa: PLC0415 - new syntax
+    from builder import bootstrap
 
     return bootstrap.hand_over(ROOT, sys.argv[1:])
 

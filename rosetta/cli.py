@@ -115,7 +115,7 @@ def _version() -> str:
     """Return the version of this rosetta, and what it was baked for; of a checkout only that it is
     one.
     """
-    from rosetta.core import lock_record  # noqa: PLC0415 (each command loads what it needs)
+    from rosetta.core import lock_record
 
     if not lock_record.path().exists():
         return "rosetta (not baked: from a checkout)"
@@ -226,7 +226,7 @@ def _rooms(command: str | None = None) -> list[Any]:
 
 
 def _info(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.core import environment_info  # noqa: PLC0415 (each command loads what it needs)
+    from rosetta.core import environment_info
 
     if args.licences:
         rows = environment_info.licences()
@@ -236,8 +236,8 @@ def _info(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.core import lock_record, transformer_engine  # noqa: PLC0415
-    from rosetta.selftest import (  # noqa: PLC0415
+    from rosetta.core import lock_record, transformer_engine
+    from rosetta.selftest import (
         report,
         selftest,
     )
@@ -281,7 +281,7 @@ def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _te(_: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.core import transformer_engine  # noqa: PLC0415
+    from rosetta.core import transformer_engine
 
     found = transformer_engine.require()
     return {"version": found}, found
@@ -289,7 +289,7 @@ def _te(_: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _profile(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become the profiler, so that its exit status and the signals sent to it are its own."""
-    from rosetta.launch import nsight_systems  # noqa: PLC0415
+    from rosetta.launch import nsight_systems
 
     argv = nsight_systems.command(args.words[args.words[:1] == ["--"] :], args.output)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -153,7 +153,7 @@ def _abort(kept: Journal) -> Result:
 
 
 def _journal(file: Path, arguments: argparse.Namespace) -> Journal:
-    """The journal that this run goes on with: the one there is, or a new one."""
+    """Return the journal that this run goes on with: the one there is, or a new one."""
     kept = journal.load(file)
     if not (arguments.good or arguments.bad or arguments.command):
         return _waiting(file)
@@ -323,7 +323,7 @@ def _check_ends(bench: Bench, good: Build, bad: Build) -> None:
 def _by_nights(
     bench: Bench, context: Context, all_: list[Asked], ends: tuple[Build, Build], scratch: Path
 ) -> tuple[Build, Build, list[str]]:
-    """The good and the bad night next to each other, or as near as can be told."""
+    """Return the good and the bad night next to each other, or as near as can be told."""
     made: dict[int, Build] = {0: ends[0], len(all_) - 1: ends[1]}
 
     def build(index: int) -> Build:
@@ -386,8 +386,8 @@ def _between(
 def _unmerged(
     bench: Bench, found: Between, taken: search.Found
 ) -> tuple[tuple[tuple[Unit, ...], ...], dict[int, Cause]]:
-    """The changes that were found; where one is a merge, the commit that it brought stands for it,
-    and the merge beside it.
+    """Return the changes that were found; where one is a merge, the commit that it brought stands
+    for it, and the merge beside it.
     """
     groups = [tuple(found.units[each] for each in group) for group in taken.groups]
     chosen = frozenset(

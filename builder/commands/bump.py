@@ -151,8 +151,8 @@ def _on_newest_jax(
     result: Result,
     arguments: argparse.Namespace,
 ) -> Result:
-    """The forecast of the packages: a copy is bumped as far as its stacks apply, and tried on the
-    newest JAX.
+    """Return the forecast of the packages: a copy is bumped as far as its stacks apply, and tried
+    on the newest JAX.
     """
     folder = Path("build/forecast").absolute()
     with context.cache.lock("forecast"):

@@ -109,7 +109,7 @@ def _published(name: str, public: Public | None) -> Published:
 
 
 def taken_apart(name: str, digest: str, said: Mapping[str, Any]) -> Published:
-    """An SBOM of ours. Raises FatalError for another's."""
+    """Return an SBOM of ours. Raises FatalError for another's."""
     sources: dict[str, dict[str, Any]] = {}
     packages: dict[str, dict[str, set[str]]] = {"pypi": {}, "deb": {}}
     rosetta = ""
@@ -162,7 +162,9 @@ def taken_apart(name: str, digest: str, said: Mapping[str, Any]) -> Published:
 
 
 def _version(component: Mapping[str, Any]) -> str:
-    """The version; for a Debian package with its architecture, since those of two may differ."""
+    """Return the version; for a Debian package with its architecture, since those of two may
+    differ.
+    """
     architecture = str(component.get("purl", "")).partition("?arch=")[2].partition("&")[0]
     return f"{component['version']}" + (f" ({architecture})" if architecture else "")
 
@@ -217,8 +219,8 @@ def _clones(context: Context, name: str, url: str) -> Iterator[local_mirror.Mirr
 def _packages(
     old: Mapping[str, tuple[str, ...]], new: Mapping[str, tuple[str, ...]]
 ) -> list[dict[str, Any]]:
-    """The packages that differ: each with its versions before and after, none where it is not
-    there.
+    """Return the packages that differ: each with its versions before and after, none where it is
+    not there.
     """
     return [
         {"name": name, "from": list(old.get(name, ())), "to": list(new.get(name, ()))}
@@ -228,7 +230,7 @@ def _packages(
 
 
 def text(data: Mapping[str, Any]) -> str:
-    """The same in Markdown."""
+    """Return the same in Markdown."""
     lines = [
         f"# {data['to']['reference']}",
         "",

@@ -122,7 +122,9 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 
 
 def _date(text: str, *, begins: bool) -> str:
-    """The day that is meant; "" where a night that was begun goes on, whatever day it is of."""
+    """Return the day that is meant; "" where a night that was begun goes on, whatever day it is
+    of.
+    """
     if not text:
         return "" if not begins else dt.datetime.now(dt.UTC).strftime("%Y-%m-%d")
     try:
@@ -137,7 +139,7 @@ def _date(text: str, *, begins: bool) -> str:
 def _asked(
     shipped: Manifest, arguments: argparse.Namespace, folder: Path, *, publishes: bool
 ) -> stages.Asked:
-    """What is to be done, refused before anything is."""
+    """Return what is to be done, refused before anything is."""
     for name in arguments.distribution:
         shipped.distribution(name)
     images = stages.images(
@@ -181,7 +183,9 @@ def _asked(
 
 
 def _write_public(asked: stages.Asked) -> None:
-    """The public half of the key, by which what was published is checked, here and by others."""
+    """Write the public half of the key, by which what was published is checked, here and by
+    others.
+    """
     half = signing_key.private(asked.key).public.key.public_bytes(
         Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
     )
@@ -189,8 +193,8 @@ def _write_public(asked: stages.Asked) -> None:
 
 
 def _result(context: Context, night: Night, done: Sequence[Record]) -> Result:
-    """The report of the whole night; ok where all is that was done now or, with nothing done, all
-    of it.
+    """Return the report of the whole night; ok where all is that was done now or, with nothing
+    done, all of it.
     """
     found = report.document(
         night, manifest.load(night.manifest), provenance.of_checkout(context.root).get("commit")

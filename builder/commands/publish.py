@@ -228,7 +228,7 @@ Described = dict[str, "list[tuple[str, dict[str, Any]]]"]
 def describe(
     made: Release, repository: Reference, checkout: Mapping[str, Any], builder: str
 ) -> Described:
-    """The predicates to attach, by the digest they are of: an SBOM and a provenance for each
+    """Return the predicates to attach, by the digest they are of: an SBOM and a provenance for each
     platform's image and for the index.
     """
     parts = {
@@ -365,7 +365,7 @@ def checked(
 
 
 def _refuse_mixed(connection: Connection, asked: Asked, title: str) -> dict[str, str]:
-    """What the tags point to now.
+    """Return what the tags point to now.
 
     FatalError where the repository holds another distribution or accelerator.
     """

@@ -111,10 +111,10 @@ def choose(context: Context, asked_python: str = "") -> tuple[str, str]:
 
 def draw(report: dict[str, Any], path: Path, title: str) -> None:
     """Draw the loss curves of a self-test as a PNG."""
-    import matplotlib as mpl  # noqa: PLC0415 - only here, and it takes half a second
+    import matplotlib as mpl
 
     mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
+    import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     for run_, style in zip(report["runs"], itertools.cycle(("-o", "--x", ":s"))):

@@ -112,7 +112,7 @@ def install(cache: Cache, python: Interpreter, site: Path) -> None:
 
 
 def _sources(info: Path) -> dict[str, str]:
-    """A wheel's .py files inside site-packages and their hashes, from its RECORD."""
+    """Return a wheel's .py files inside site-packages and their hashes, from its RECORD."""
     with open(info / "RECORD", encoding="utf-8", newline="") as record:
         rows = [row for row in csv.reader(record) if len(row) >= 2]
     return {

@@ -34,8 +34,8 @@ def stage(name: str) -> Iterator[None]:
     """
     start = time.monotonic()
     if sys.stderr.isatty():
-        from rich.console import Console  # noqa: PLC0415 - a fifth of a second that a run off a terminal need not spend
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -54,8 +54,8 @@ def progress(name: str, total: int, unit: str) -> Iterator[Callable[[int], None]
     """
     done = 0
     if sys.stderr.isatty():
-        from rich.console import Console  # noqa: PLC0415
-        from rich.progress import Progress  # noqa: PLC0415
+        from rich.console import Console
+        from rich.progress import Progress
 
         with Progress(console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(redact(name), total=total)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def destination(wanted: Output, request: Request, since: str) -> Callable[[Built], dict[str, Any]]:
-    """A function that takes the image there and says what it did."""
+    """Return a function that takes the image there and says what it did."""
     kinds: dict[str, Callable[[], Callable[[Built], dict[str, Any]]]] = {
         "image": lambda: _engine(wanted, request),
         "oci": lambda: _layout(wanted, request),
@@ -78,7 +78,7 @@ def _layout(wanted: Output, request: Request) -> Callable[[Built], dict[str, Any
 
 
 def _bundle(wanted: Output, request: Request, since: str) -> Callable[[Built], dict[str, Any]]:
-    from builder.images import offline_bundle  # noqa: PLC0415 - only where it is asked for
+    from builder.images import offline_bundle
 
     place = _place(wanted, request)
     known = offline_bundle.known(since) if since else None

@@ -132,7 +132,9 @@ def count_replaced(record: dict[str, Any]) -> int:
 
 
 def steps(request: Request) -> list[dict[str, Any]]:
-    """The stages of this build, and whether each is done; nothing is fetched, patched or made."""
+    """Return the stages of this build, and whether each is done; nothing is fetched, patched or
+    made.
+    """
     check(request)
     access = source.access(request.context, request.manifest)
     entry = request.manifest.distribution(request.distribution)
@@ -159,7 +161,7 @@ def steps(request: Request) -> list[dict[str, Any]]:
     for architecture in request.architectures:
         found.append({"stage": f"base for linux/{architecture}", "done": architecture in made})
         if request.transformer_engine and architecture in made:
-            from builder.packages.transformer_engine import addition  # noqa: PLC0415 - only where it is asked for
+            from builder.packages.transformer_engine import addition
 
             ready = addition.built(
                 request.context,
@@ -188,7 +190,7 @@ def steps(request: Request) -> list[dict[str, Any]]:
 
 
 def resolve(request: Request) -> Resolved:
-    """Sources patched, bases at hand, packages chosen."""
+    """Prepare the patched sources, the bases and the packages."""
     check(request)
     access = source.access(request.context, request.manifest)
     entry = request.manifest.distribution(request.distribution)
@@ -232,8 +234,8 @@ def build(request: Request) -> Built:
 
 
 def _packages(request: Request, base: Base, python: Any, architecture: str) -> Packages:
-    """The packages of one architecture; they are for the base's Python, whichever this machine
-    has.
+    """Return the packages of one architecture; they are for the base's Python, whichever this
+    machine has.
     """
     locks = request.manifest.folder("locks")
     line = request.manifest.distribution(request.distribution).line
@@ -250,7 +252,7 @@ def _packages(request: Request, base: Base, python: Any, architecture: str) -> P
     )
     if not request.transformer_engine:
         return wanted
-    from builder.packages.transformer_engine import addition  # noqa: PLC0415 - only where it is asked for
+    from builder.packages.transformer_engine import addition
 
     added = addition.addition(
         request.context,
@@ -337,7 +339,7 @@ def _image(resolved: Resolved, architecture: str) -> tuple[oci_documents.Image, 
 
 
 def _sources(wanted: Packages, trees: Sequence[Tree], add: Callable[..., Layer]) -> Layer:
-    """The patched trees, and what puts them on sys.path."""
+    """Yield the patched trees, and what puts them on sys.path."""
     paths = environment_parts.pth([each.folder for each in trees])
     inputs = {
         "trees": {each.folder: each.key for each in trees},
@@ -365,7 +367,7 @@ def _top(
     environment: Callable[[], Path],
     add: Callable[..., Layer],
 ) -> Layer:
-    """The package rosetta, its programs, and what describes the image."""
+    """Yield the package rosetta, its programs, and what describes the image."""
     pins = wanted.pins()
     about = environment_parts.of_record(
         record,

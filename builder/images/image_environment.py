@@ -38,7 +38,7 @@ def key(wanted: Packages) -> str:
 
 
 def environment(cache: Cache, wanted: Packages, *, offline: bool) -> Path:
-    """The folder of the finished environment; made if the cache lacks it.
+    """Return the folder of the finished environment; made if the cache lacks it.
 
     `wanted.python` is the base's own Python, run on this machine.
     """
@@ -77,7 +77,7 @@ def environment(cache: Cache, wanted: Packages, *, offline: bool) -> Path:
 
 
 def _venv(folder: Path, wanted: Packages) -> None:
-    """What makes it a virtual environment of the base's Python; no path of this machine."""
+    """Write what makes it a virtual environment of the base's Python; no path of this machine."""
     for name in ("python", "python3", f"python{wanted.python.version}"):
         (folder / "bin" / name).symlink_to(
             f"/usr/bin/python{wanted.python.version}" if name == "python" else "python"
@@ -136,8 +136,8 @@ def _settle(folder: Path, site: Path, info: Path) -> None:
 
 
 def _program(data: bytes) -> bytes:
-    """A console script with the image's Python in its first line; other programs stay as they
-    are.
+    """Return a console script with the image's Python in its first line; other programs stay as
+    they are.
     """
     line, newline, rest = data.partition(b"\n")
     if line.startswith(b"#!") and b"python" in line:

@@ -52,12 +52,12 @@ esac
 
 
 def text(path: str, content: str, mode: int = 0o644) -> Entry:
-    """A text file of an image."""
+    """Return a text file of an image."""
     return tar_entry.file(path, content, mode)
 
 
 def entries(record: Mapping[str, Any], versions: Mapping[str, str]) -> Iterator[Entry]:
-    """The files and folders; `record` is lock.json, `versions` are those of its packages."""
+    """Yield the files and folders; `record` is lock.json, `versions` are those of its packages."""
     yield text(f"{HOME}/entrypoint", ENTRYPOINT_TEXT, 0o755)
     yield text(BANNER, banner(record, versions))
     yield text("etc/profile.d/rosetta.sh", PROFILE_TEXT)
@@ -69,8 +69,8 @@ def entries(record: Mapping[str, Any], versions: Mapping[str, str]) -> Iterator[
 
 
 def work(record: Mapping[str, Any]) -> str:
-    """The folder that the documented commands start in, relative to /: /t5x_home for T5X, the tree
-    itself for Pax.
+    """Return the folder that the documented commands start in, relative to /: /t5x_home for T5X,
+    the tree itself for Pax.
     """
     framework = str(record["distribution"]).partition("-")[0]
     return "opt/paxml" if framework == "pax" else f"{framework}_home"
@@ -92,7 +92,7 @@ _TRAINING = {
 
 
 def banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
-    """What a person at a terminal reads when a shell starts: a few lines of ASCII."""
+    """Return what a person at a terminal reads when a shell starts: a few lines of ASCII."""
     named = ", ".join(f"{name} {versions[name]}" for name in _NAMED if name in versions)
     sources = ", ".join(
         f"{name} {source['commit'][:12]} + {len(source['patches'])} patches"
@@ -128,8 +128,8 @@ def banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
 
 
 def environment(base: Sequence[str] = ()) -> list[str]:
-    """The image's ENV. Of the base's only PATH is kept: no setting of a library or of XLA belongs
-    in an image.
+    """Return the image's ENV. Of the base's only PATH is kept: no setting of a library or of XLA
+    belongs in an image.
 
     Our programs come first on PATH, so that `python` has JAX; those of packages come last, so that
     none hides a system's.
@@ -150,7 +150,7 @@ def environment(base: Sequence[str] = ()) -> list[str]:
 
 
 def annotated(record: Mapping[str, Any]) -> dict[str, str]:
-    """What manifests and indexes say of themselves; the same for every architecture."""
+    """Return what manifests and indexes say of themselves; the same for every architecture."""
     first = list(record["sources"].values())[-1]  # the framework: what it stands on comes before it
     name = "org.opencontainers.image."
     cuda = record["accelerator"] != "cpu"
@@ -167,13 +167,13 @@ def annotated(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def created(record: Mapping[str, Any]) -> str:
-    """The date of the newest pinned commit, in UTC."""
+    """Return the date of the newest pinned commit, in UTC."""
     newest = max(int(source["date"]) for source in record["sources"].values())
     return dt.datetime.fromtimestamp(newest, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def labels(record: Mapping[str, Any]) -> dict[str, str]:
-    """The labels of one architecture's image."""
+    """Return the labels of one architecture's image."""
     lock = hashlib.sha256(environment_parts.lock_text(dict(record)).encode()).hexdigest()
     return annotated(record) | {
         "org.opencontainers.image.base.digest": str(record["base"]["digest"]),
@@ -186,7 +186,7 @@ def labels(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def settings(record: Mapping[str, Any], base: Sequence[str] = ()) -> dict[str, Any]:
-    """The `config` of an OCI image; `base` is the ENV of its base."""
+    """Return the `config` of an OCI image; `base` is the ENV of its base."""
     return {
         "Env": environment(base),
         "Entrypoint": [ENTRYPOINT],

@@ -41,7 +41,7 @@ class Output:
 
 
 def parse(text: str, distribution: str, accelerator: str) -> Output:
-    """What --output names; FatalError for anything else."""
+    """Return what --output names; FatalError for anything else."""
     kind, colon, rest = text.partition(":")
     name = f"{distribution}:{accelerator}"
     if kind not in KINDS or (colon and not rest) or (kind != "image" and not rest):
@@ -69,8 +69,8 @@ def require_folder_above(path: Path, where: str) -> None:
 
 
 def platforms(text: str, offered: Sequence[str], kind: str) -> tuple[str, ...]:
-    """The architectures that --platform asks for; without it all that are offered, for `image` this
-    machine's own.
+    """Return the architectures that --platform asks for; without it all that are offered, for
+    `image` this machine's own.
     """
     if not text:
         own = _HOST.get(platform.machine(), platform.machine())

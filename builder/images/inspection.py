@@ -38,7 +38,7 @@ class Found:
 
     @contextlib.contextmanager
     def open(self, image: Image, one: Layer) -> Iterator[IO[bytes]]:
-        """The blob of a layer, packed as it is stored."""
+        """Open the blob of a layer, packed as it is stored."""
         stream = self.opener(image, one)
         try:
             yield stream
@@ -77,7 +77,7 @@ class Found:
 
 @contextlib.contextmanager
 def find(text: str, engine: str, scratch: Path) -> Iterator[Found]:
-    """The image that `text` names: oci:PATH, registry:HOST/NAME:TAG, or a name in the engine.
+    """Yield the image that `text` names: oci:PATH, registry:HOST/NAME:TAG, or a name in the engine.
 
     What has to be copied goes into `scratch`.
     """

@@ -53,7 +53,7 @@ def groups(wanted: Packages) -> dict[str, str]:
 
 
 def _shared(wanted: Packages) -> set[lock_file.Pin]:
-    """The pins that every distribution of the line has for this accelerator."""
+    """Return the pins that every distribution of the line has for this accelerator."""
     here = lock_file.environment_of(wanted.python.version, wanted.python.full, wanted.architecture)
     pins = set(wanted.pins())
     for name, other in wanted.manifest.distributions.items():
@@ -88,7 +88,7 @@ def keys(wanted: Packages) -> dict[str, str]:
 
 
 def split(environment: Path, wanted: Packages) -> dict[str, list[Entry]]:
-    """The files of a finished environment by layer, with their places in the image."""
+    """Return the files of a finished environment by layer, with their places in the image."""
     where = groups(wanted)
     owners = _owners(package_installation.site_packages(environment), where)
     result: dict[str, list[Entry]] = {layer: [] for layer in ORDER}
@@ -120,5 +120,5 @@ def _owners(site: Path, where: Mapping[str, str]) -> dict[str, str]:
 
 
 def placed(entries: list[Entry], prefix: str = PREFIX) -> Iterator[Entry]:
-    """The same entries below `prefix`."""
+    """Return the same entries below `prefix`."""
     return (replace(each, path=f"{prefix}/{each.path}") for each in entries)

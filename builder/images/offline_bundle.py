@@ -156,7 +156,7 @@ def refuse(place: Path) -> None:
 
 
 def known(name: str) -> Since:
-    """What a site has, by a lock.json, a bundle or its bundle.json, or an OCI layout.
+    """Return what a site has, by a lock.json, a bundle or its bundle.json, or an OCI layout.
 
     Raises FatalError for anything else.
     """
@@ -248,7 +248,7 @@ def _bring(entries: Iterable[Entry], folder: Path) -> None:
 def _texts(
     index: Index, name: str, records: Mapping[str, Any], has: Since, out: Mapping[str, Layer]
 ) -> dict[str, bytes]:
-    """The files beside the layout."""
+    """Return the files beside the layout."""
     images = [
         {
             "architecture": image.architecture,

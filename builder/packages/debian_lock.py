@@ -110,7 +110,7 @@ def path(manifest: Manifest, base: str, architecture: str) -> Path:
 
 
 def wanted(root: Path = ROOT) -> tuple[str, ...]:
-    """The OS packages of an image by name, from docker/packages."""
+    """Return the OS packages of an image by name, from docker/packages."""
     file = root / PACKAGES
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -132,8 +132,8 @@ def wanted(root: Path = ROOT) -> tuple[str, ...]:
 
 
 def inputs(manifest: Manifest, base: str, architecture: str) -> str:
-    """The key of what a package list is made from: another list is due where it differs from the
-    lock's.
+    """Return the key of what a package list is made from: another list is due where it differs from
+    the lock's.
     """
     return stage_key(
         "base-lock",
@@ -146,7 +146,7 @@ def inputs(manifest: Manifest, base: str, architecture: str) -> str:
 
 
 def load(manifest: Manifest, base: str, architecture: str, *, current: bool = True) -> BaseLock:
-    """The lock of a base; an empty one where there is no file yet.
+    """Return the lock of a base; an empty one where there is no file yet.
 
     FatalError where it is no such lock, or (if `current`) no longer that of the manifest.
     """
@@ -199,7 +199,7 @@ def load(manifest: Manifest, base: str, architecture: str, *, current: bool = Tr
 
 
 def checked(row: Any) -> Deb:
-    """A row of a lock as a package; ValueError or TypeError where it is none."""
+    """Return a row of a lock as a package; ValueError or TypeError where it is none."""
     deb = Deb(**row)
     for field, pattern in _FIELDS.items():
         if not re.fullmatch(pattern, getattr(deb, field)):
@@ -219,7 +219,7 @@ def checked_date(date: Any) -> str:
 
 
 def render(lock: BaseLock) -> str:
-    """The file's text: nothing of the machine that made it."""
+    """Return the file's text: nothing of the machine that made it."""
     head: dict[str, Any] = {
         "schema": 1,
         "base": lock.base,
@@ -241,8 +241,8 @@ def render(lock: BaseLock) -> str:
 
 
 def fetch(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
-    """A folder with the locked package files and a `Packages` index over them: a flat repository,
-    for apt's `deb [trusted=yes] copy:FOLDER ./`.
+    """Return a folder with the locked package files and a `Packages` index over them: a flat
+    repository, for apt's `deb [trusted=yes] copy:FOLDER ./`.
     """
 
     def make(folder: Path) -> None:
@@ -403,7 +403,7 @@ def _count_packages(packages: Sequence[Deb]) -> str:
 
 
 def _stanza(file: Path, deb: Deb) -> str:
-    """A package's entry in the index.
+    """Return a package's entry in the index.
 
     What belongs to the minimal system is marked required, whatever the archive's editors say of it
     today.

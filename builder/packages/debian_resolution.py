@@ -32,8 +32,8 @@ _KEYRINGS = (
 
 
 def lock(manifest: Manifest, base: str, architecture: str, scratch: Path) -> BaseLock:
-    """The packages that a minimal system of the base's Debian release and docker/packages need
-    today. `scratch` is an empty folder.
+    """Return the packages that a minimal system of the base's Debian release and docker/packages
+    need today. `scratch` is an empty folder.
     """
     suite = manifest.bases[base].bootstrap
     with log.stage(f"choose the Debian packages of {suite} for {architecture}"):
@@ -154,7 +154,7 @@ def refuse_older(package: Replacement, where: str) -> None:
 
 
 def newest(suite: str, architecture: str, name: str, scratch: Path) -> Deb | None:
-    """The package `name` that `suite` has today; None where it has none.
+    """Return the package `name` that `suite` has today; None where it has none.
 
     `scratch` is an empty folder.
     """
@@ -216,7 +216,7 @@ def write(manifest: Manifest, made: BaseLock) -> BaseLock:
 
 
 def of_lines(manifest: Manifest, lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Base and architecture of every lock that these lines need."""
+    """Return base and architecture of every lock that these lines need."""
     wanted = {
         (base, architecture)
         for each in manifest.distributions.values()
@@ -246,8 +246,8 @@ def relock(manifest: Manifest, lines: Sequence[str], *, offline: bool) -> dict[s
 
 
 def problems(manifest: Manifest, lines: Sequence[str]) -> list[str]:
-    """What is wrong with the locks of the bases of these lines, as far as it can be told without
-    asking anyone.
+    """Return what is wrong with the locks of the bases of these lines, as far as it can be told
+    without asking anyone.
     """
     found = []
     for base, architecture in of_lines(manifest, lines):
@@ -265,7 +265,7 @@ def problems(manifest: Manifest, lines: Sequence[str]) -> list[str]:
 
 
 def _apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]:
-    """The environment of an apt with an empty system of its own, after an update.
+    """Return the environment of an apt with an empty system of its own, after an update.
 
     Of the machine's settings it has those of how to fetch.
     """
@@ -343,7 +343,7 @@ def _run(env: dict[str, str], *argv: str) -> str:
 
 
 def _archives(env: dict[str, str]) -> list[dict[str, str]]:
-    """The fields of every package that the indexes name."""
+    """Return the fields of every package that the indexes name."""
     files = _run(
         env, "apt-get", "indextargets", "--format", "$(FILENAME)", "Created-By: Packages"
     ).split()

@@ -44,8 +44,8 @@ class Found:
 def read(
     manifest: Manifest, access: Access, names: Iterable[str], known: Mapping[str, Any]
 ) -> Found:
-    """What each source declares after its patches; from `known`, the record, where the source
-    cannot be had.
+    """Return what each source declares after its patches; from `known`, the record, where the
+    source cannot be had.
 
     Raises:
         FatalError: a source can neither be had nor is its record of the present pin and patches.
@@ -71,7 +71,7 @@ def read(
 
 
 def project(entry: GitSource | WheelSource) -> str:
-    """The normalised name of the project that a source is."""
+    """Return the normalised name of the project that a source is."""
     return str(
         canonicalize_name(
             entry.wheel.partition("==")[0] if isinstance(entry, WheelSource) else entry.name
@@ -105,8 +105,8 @@ def _of_patched(entry: GitSource | WheelSource, pinned: Pinned, own: set[str]) -
 
 
 def load(file: Path) -> dict[str, Any]:
-    """The record; empty where there is none (or none that can be read: it is machine-owned and made
-    anew).
+    """Return the record; empty where there is none (or none that can be read: it is machine-owned
+    and made anew).
     """
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
@@ -116,8 +116,8 @@ def load(file: Path) -> dict[str, Any]:
 
 
 def dump(manifest: Manifest, known: Mapping[str, Any], found: Mapping[str, Declared]) -> str:
-    """The record's text: what is known, brought up to date with what was found; sources that are
-    gone drop out.
+    """Return the record's text: what is known, brought up to date with what was found; sources that
+    are gone drop out.
     """
     fresh = {
         name: {

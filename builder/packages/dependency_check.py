@@ -89,8 +89,8 @@ def _judge(
 def explain(
     found: Sequence[Finding], manifest: Manifest, line: str
 ) -> tuple[dict[Finding, str], list[Finding]]:
-    """The reason that an override of `line` gives for each finding, and the findings that none
-    explains.
+    """Return the reason that an override of `line` gives for each finding, and the findings that
+    none explains.
 
     A dropped project explains that it is missing; a pinned one that the pinned version is there.
     """
@@ -112,7 +112,7 @@ def _explains(override: Override, finding: Finding) -> bool:
 
 
 def require_explained(python: Path, manifest: Manifest, line: str) -> dict[Finding, str]:
-    """The findings of a finished environment with their reasons; FatalError if there is one
+    """Return the findings of a finished environment with their reasons; FatalError if there is one
     without.
 
     Args:
@@ -138,7 +138,7 @@ def require_explained(python: Path, manifest: Manifest, line: str) -> dict[Findi
 
 
 def require(found: Sequence[Finding], manifest: Manifest, line: str) -> dict[Finding, str]:
-    """These findings with their reasons; FatalError if there is one without."""
+    """Return these findings with their reasons; FatalError if there is one without."""
     reasons, unexplained = explain(found, manifest, line)
     if unexplained:
         more = f" (and {len(unexplained) - 1} more)" if len(unexplained) > 1 else ""

@@ -39,7 +39,7 @@ class Part:
 
 
 def is_current(output: Path, parts: list[Part]) -> bool:
-    """Does `output` hold exactly these parts?"""
+    """Return whether `output` holds exactly these parts."""
     keys = _keys(output)
     return keys == {part.path: part.key for part in parts} and all(
         (output / part.path).exists() for part in parts
@@ -47,7 +47,7 @@ def is_current(output: Path, parts: list[Part]) -> bool:
 
 
 def holds(output: Path, part: Part) -> bool:
-    """Does `output` hold this part, as far as its state file says?"""
+    """Return whether `output` holds this part, as far as its state file says."""
     return _keys(output).get(part.path) == part.key and (output / part.path).exists()
 
 
@@ -139,7 +139,7 @@ def locked(output: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def exchanged(place: Path) -> Iterator[Path]:
-    """Yields a free path beside `place`; what is made there, a file or a folder, takes the place of
+    """Yield a free path beside `place`; what is made there, a file or a folder, takes the place of
     what is at `place` if all went well.
     """
     new, old = (place.with_name(f".{place.name}.rosetta-{which}") for which in ("new", "old"))

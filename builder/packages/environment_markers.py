@@ -57,7 +57,7 @@ def grid(pythons: Iterable[str], architectures: Iterable[str]) -> tuple[Environm
 
 
 def bounds(environments: Sequence[Environment]) -> str:
-    """The marker that holds in these environments and (nearly) nowhere else."""
+    """Return the marker that holds in these environments and (nearly) nowhere else."""
     minors = [environment.minor for environment in environments]
     machines = sorted({environment.machine for environment in environments})
     either = " or ".join(f"platform_machine == '{machine}'" for machine in machines)
@@ -68,7 +68,7 @@ def bounds(environments: Sequence[Environment]) -> str:
 
 
 def holds(marker: str, environment: Environment, micro: int = 0) -> bool:
-    """Does `marker` hold there? An empty one always does."""
+    """Return whether `marker` holds there. An empty one always does."""
     full = f"{environment.python}.{micro}"
     return not marker or _parsed(marker).evaluate(
         environment_of(environment.python, full, environment.architecture)
@@ -81,8 +81,8 @@ def _parsed(marker: str) -> Marker:
 
 
 def where(marker: str, environments: Sequence[Environment]) -> frozenset[Environment] | None:
-    """The environments in which `marker` holds; None where that depends on more than Python's minor
-    version and architecture.
+    """Return the environments in which `marker` holds; None where that depends on more than
+    Python's minor version and architecture.
     """
     found = frozenset(each for each in environments if holds(marker, each))
     return (
@@ -93,8 +93,8 @@ def where(marker: str, environments: Sequence[Environment]) -> frozenset[Environ
 
 
 def simplest(marker: str, environments: Sequence[Environment]) -> str | None:
-    """The shortest marker that says the same of these environments: empty for all, None for none of
-    them.
+    """Return the shortest marker that says the same of these environments: empty for all, None for
+    none of them.
     """
     found = where(marker, environments)
     if found is None:
@@ -106,7 +106,7 @@ def simplest(marker: str, environments: Sequence[Environment]) -> str | None:
 
 
 def written(chosen: Iterable[Environment], environments: Sequence[Environment]) -> str:
-    """The marker for some of these environments; empty for all of them."""
+    """Return the marker for some of these environments; empty for all of them."""
     pythons = sorted({each.python for each in environments})
     by_machine = {
         machine: tuple(
@@ -156,7 +156,7 @@ def _tags(environment: Environment) -> dict[Tag, int]:
 
 
 def best_wheel(names: Iterable[str], environment: Environment) -> str | None:
-    """The wheel, by file name, that an installer takes in this environment; None where none
+    """Return the wheel, by file name, that an installer takes in this environment; None where none
     works.
     """
     known, found = _tags(environment), []

@@ -48,8 +48,8 @@ class Tree:
 def trees(
     manifest: Manifest, sources: Mapping[str, PatchedSource], access: Access, python: Interpreter
 ) -> list[Tree]:
-    """The patched sources of a distribution, in their order, each exported when its path is asked
-    for.
+    """Return the patched sources of a distribution, in their order, each exported when its path is
+    asked for.
     """
 
     def one(name: str, state: PatchedSource) -> Tree:
@@ -82,8 +82,8 @@ def refuse_hidden(site: Path, trees: Sequence[Tree], lock: str) -> None:
 
 
 def pth(folders: list[str]) -> str:
-    """The .pth that puts the patched trees and rosetta on sys.path, relative to site-packages, and
-    gives users without a name one.
+    """Return the .pth that puts the patched trees and rosetta on sys.path, relative to
+    site-packages, and gives users without a name one.
     """
     up = "../../../../.."  # opt/rosetta/env/lib/python3.X/site-packages -> opt
     return (
@@ -118,7 +118,7 @@ def _copy(folder: Path, into: Path) -> None:
 
 
 def of_rosetta(python: Interpreter, trees: Sequence[Tree]) -> list[Part]:
-    """The package, its programs, and doors to the scripts of the patched trees."""
+    """Return the package, its programs, and doors to the scripts of the patched trees."""
 
     def package(into: Path) -> None:
         _copy(ROOT / "rosetta", into)
@@ -175,15 +175,15 @@ def record(wanted: Packages, sources: Mapping[str, PatchedSource]) -> dict[str, 
 
 
 def lock_text(record: dict[str, Any]) -> str:
-    """The text of lock.json."""
+    """Return the text of lock.json."""
     return json.dumps(record, indent=1) + "\n"
 
 
 def constraints_text(
     pins: Sequence[Pin], transformer_engine: Mapping[str, Any] | None = None
 ) -> str:
-    """The locked versions as pip's constraints; the first line's third word names this set of
-    packages.
+    """Return the locked versions as pip's constraints; the first line's third word names this set
+    of packages.
     """
     body = "".join(f"{pin.name}=={pin.version}\n" for pin in pins)
     if transformer_engine:

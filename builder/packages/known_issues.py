@@ -108,5 +108,5 @@ def applying(
 
 
 def render(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
-    """The text of opt/rosetta/known_issues.json."""
+    """Return the text of opt/rosetta/known_issues.json."""
     return json.dumps({"schema": 1, "issues": applying(load(), record, versions)}, indent=1) + "\n"

@@ -64,7 +64,7 @@ def write(into: Path, site: Path, trees: Mapping[str, Path]) -> None:
 
 
 def metadata(info: Path) -> Any:
-    """The head of a package's METADATA."""
+    """Return the head of a package's METADATA."""
     try:
         text = (info / "METADATA").read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -77,8 +77,8 @@ def metadata(info: Path) -> Any:
 
 
 def declared(head: Any) -> str:
-    """The licence that a package declares: its expression, its License field, or its classifiers;
-    "" where it declares none.
+    """Return the licence that a package declares: its expression, its License field, or its
+    classifiers; "" where it declares none.
     """
     expression = str(head["License-Expression"] or "").strip()
     field = str(head["License"] or "").strip()
@@ -121,8 +121,8 @@ def _in_tree(tree: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _of_package(site: Path, info: Path) -> Iterator[tuple[Path, str]]:
-    """The texts that RECORD lists, with the name each gets: those of the project itself, and those
-    of what it has taken in.
+    """Yield the texts that RECORD lists, with the name each gets: those of the project itself, and
+    those of what it has taken in.
     """
     licences = f"{info.name}/licenses/"
     for line in sorted((info / "RECORD").read_text(encoding="utf-8").splitlines()):

@@ -63,7 +63,7 @@ def files(loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str]) -
 
 
 def idle_overrides(loaded: Manifest, plan: Plan) -> list[str]:
-    """The overrides of a line without which everything would resolve just the same."""
+    """Return the overrides of a line without which everything would resolve just the same."""
     overrides = loaded.overrides_of(plan.line)
     with log.progress(f"overrides of line {plan.line}", len(overrides), "tried") as advance:
         result, kept = [], set(resolution.joint(plan.joint, ()))

@@ -32,7 +32,7 @@ class Pin:
         return f"{self.name}=={self.version}" + (f" ; {self.marker}" if self.marker else "")
 
     def holds(self, environment: Mapping[str, str]) -> bool:
-        """Does it apply in this environment (PEP 508's names, such as platform_machine)?"""
+        """Return whether it applies in this environment (PEP 508's names, as platform_machine)."""
         return not self.marker or Marker(self.marker).evaluate(dict(environment))
 
     def lines(self) -> str:
@@ -76,8 +76,8 @@ def read(path: Path) -> list[Pin]:
 
 
 def _check_digest(text: str, path: Path) -> None:
-    """The head of a lock holds the sha256 of what follows it: a line lost or changed is not taken
-    for the lock.
+    """Check the sha256 in the head of a lock against what follows it: a line lost or changed is not
+    taken for the lock.
     """
     head = re.search(r"(?m)^# pins: ([0-9a-f]{64})\n", text)
     if head and hashlib.sha256(text[head.end() :].encode()).hexdigest() != head[1]:
@@ -152,7 +152,9 @@ def environment_of(python: str, full: str, architecture: str) -> dict[str, str]:
 
 
 def difference(old: Iterable[Pin], new: Iterable[Pin]) -> list[str]:
-    """What changed, a line a project, for people: added, removed, other version, other files."""
+    """Return what changed, a line a project, for people: added, removed, other version, other
+    files.
+    """
     before, after = _by_name(old), _by_name(new)
     lines = [f"+ {name} {_versions(after[name])}" for name in after if name not in before]
     lines += [f"- {name} {_versions(before[name])}" for name in before if name not in after]

@@ -56,7 +56,7 @@ class Packages:
         return lock_file.digest(self.lock)
 
     def pins(self) -> list[lock_file.Pin]:
-        """What of the lock holds for this Python and machine."""
+        """Return what of the lock holds for this Python and machine."""
         here = lock_file.environment_of(self.python.version, self.python.full, self.architecture)
         pins = [pin for pin in lock_file.read(self.lock) if pin.holds(here)]
         known = {pin.name for pin in pins}
@@ -129,7 +129,7 @@ def make(cache: Cache, packages: Packages, folder: Path, *, offline: bool) -> No
 
 
 def site_packages(environment_: Path) -> Path:
-    """The site-packages folder of a venv."""
+    """Return the site-packages folder of a venv."""
     found = sorted(environment_.glob("lib/python3.*/site-packages"))
     if len(found) != 1:
         raise FatalError("is not a whole environment", str(environment_), "delete it and run again")

@@ -27,7 +27,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date a zip can hold
 
 
 def wheel(cache: Cache, pin: Pin, python: Interpreter, *, offline: bool) -> Path:
-    """The pure wheel made of `pin`'s locked amd64 wheel for this Python."""
+    """Return the pure wheel made of `pin`'s locked amd64 wheel for this Python."""
     abi = "cp" + python.version.replace(".", "")
     key = stage_key(
         "strip", {"name": pin.name, "version": pin.version, "hashes": pin.hashes, "abi": abi}

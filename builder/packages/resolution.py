@@ -39,7 +39,7 @@ class Rules:
 
 
 def rules(manifest: Manifest, line: str, *, without: Override | None = None) -> Rules:
-    """The rules of `line`; `without` leaves one override out, to see what it is good for."""
+    """Return the rules of `line`; `without` leaves one override out, to see what it is good for."""
     entries = [entry for entry in manifest.overrides_of(line) if entry is not without]
     drops = [entry.drop for entry in entries if entry.drop and not entry.unless]
     overrides = [
@@ -109,8 +109,8 @@ def joint(
 
 
 def locked(request: Request, constraints: Sequence[str], *, offline: bool = False) -> list[Pin]:
-    """The packages of `request`, in the versions that `constraints` name, each with the hashes of
-    the files that are used.
+    """Return the packages of `request`, in the versions that `constraints` name, each with the
+    hashes of the files that are used.
 
     Raises:
         FatalError: it does not resolve, or a package has no file for one of the environments (all
@@ -213,7 +213,7 @@ def _bounded(line: str, bounds: str) -> str:
 
 
 def _pin(package: dict[str, Any], request: Request, missing: list[str]) -> Pin | None:
-    """A package of uv's answer as a pin with only the hashes of files that some environment
+    """Return a package of uv's answer as a pin with only the hashes of files that some environment
     installs; gaps are added to `missing`.
     """
     name, version = package["name"], package["version"]

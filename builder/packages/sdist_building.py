@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def wheel(
     cache: Cache, pin: lock_file.Pin, python: Interpreter, build_lock: Path, *, offline: bool
 ) -> Path:
-    """The wheel of `pin`, which the lock names by its sdist's hash; pure Python only."""
+    """Return the wheel of `pin`, which the lock names by its sdist's hash; pure Python only."""
     tools = lock_file.digest(build_lock)
     key = stage_key(
         "sdist",
@@ -100,7 +100,7 @@ def wheel(
 def _tools(
     cache: Cache, python: Interpreter, build_lock: Path, digest: str, *, offline: bool
 ) -> Path:
-    """An environment with what sdists are built by."""
+    """Return an environment with what sdists are built by."""
 
     def make(folder: Path) -> None:
         uv.run(

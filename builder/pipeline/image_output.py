@@ -89,7 +89,7 @@ def refuse_options(arguments: argparse.Namespace) -> None:
 
 
 def request(context: Context, arguments: argparse.Namespace, wanted: Output) -> Request:
-    """What the command line asks for, checked against the manifest."""
+    """Return what the command line asks for, checked against the manifest."""
     loaded = manifest.load(context.manifest_path)
     entry = loaded.distribution(arguments.distribution)
     if arguments.transformer_engine == "yes" and arguments.accelerator == "cpu":
@@ -140,7 +140,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 
 
 def report(built: Built) -> dict[str, Any]:
-    """What was built, for --json."""
+    """Return what was built, for --json."""
     images = [
         {
             "platform": f"linux/{image.architecture}",
@@ -173,7 +173,7 @@ def report(built: Built) -> dict[str, Any]:
 
 
 def text(data: dict[str, Any]) -> str:
-    """The same for people."""
+    """Return the same for people."""
     lines = [
         (
             f"{data['distribution']} ({data['accelerator']}) is in {data['output']}, index "

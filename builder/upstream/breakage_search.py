@@ -42,7 +42,7 @@ class Version:
 
 
 def parse(line: str) -> Cause:
-    """A line that `git log` wrote in FORMAT."""
+    """Return a line that `git log` wrote in FORMAT."""
     clean = [re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", part) for part in line.split("\x1f", 3)]
     return Cause(*clean)
 
@@ -92,8 +92,8 @@ def versions(git: Git, commit: str, path: str) -> Iterator[Version]:
 def broke(
     git: Git, commit: str, path: str, wanted: Sequence[Hunk], earlier: Sequence[Sequence[Hunk]]
 ) -> tuple[Cause, bool] | None:
-    """The commit after which `wanted` no longer fits `path`, and whether that commit made the very
-    same change.
+    """Return the commit after which `wanted` no longer fits `path`, and whether that commit made
+    the very same change.
 
     `earlier` are the hunks that our own stack puts into the file before. None: the newest version
     takes it, or none does.
@@ -120,7 +120,7 @@ def _stacked(data: bytes, earlier: Sequence[Sequence[Hunk]]) -> list[bytes]:
 
 
 def changed(git: Git, commit: str, path: str, blob: str) -> Cause | None:
-    """The commit that first changed `path` away from `blob`."""
+    """Return the commit that first changed `path` away from `blob`."""
     newer: Version | None = None
     for version in versions(git, commit, path):
         if version.blob == blob:
@@ -130,12 +130,12 @@ def changed(git: Git, commit: str, path: str, blob: str) -> Cause | None:
 
 
 def added(git: Git, commit: str, path: str) -> Cause | None:
-    """The commit that brought `path` in."""
+    """Return the commit that brought `path` in."""
     return next(iter(_log(git, commit, path, "--diff-filter=A", "-1")), None)
 
 
 def vanished(git: Git, commit: str, path: str) -> tuple[Cause, str | None] | None:
-    """The commit that took `path` away, and where it moved the file to, if it did."""
+    """Return the commit that took `path` away, and where it moved the file to, if it did."""
     found = _log(git, commit, path, "--diff-filter=D", "-1")
     if not found:
         return None

@@ -163,12 +163,14 @@ class Git:
 
 
 def command(*args: str) -> list[str]:
-    """The argv of a git call with every setting that matters fixed."""
+    """Return the argv of a git call with every setting that matters fixed."""
     return ["git", *(part for setting in _CONFIG for part in ("-c", setting)), *args]
 
 
 def last_words(stderr: bytes) -> str:
-    """The line of git's stderr that says most: the first fatal or error one, else the last."""
+    """Return the line of git's stderr that says most: the first fatal or error one, else the
+    last.
+    """
     lines = [
         line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()
     ]

@@ -84,12 +84,12 @@ class Index:
         )
 
     def write_tree(self) -> str:
-        """The tree's SHA. Blobs that the pin lists as absent need not exist."""
+        """Return the tree's SHA. Blobs that the pin lists as absent need not exist."""
         return self.run("write-tree", "--missing-ok").stdout.decode().strip()
 
 
 def commit(git: Git, tree: str, parent: str, message: str, date: int) -> str:
-    """A commit by rosetta whose SHA depends on the arguments alone."""
+    """Return a commit by rosetta whose SHA depends on the arguments alone."""
     stamp = f"@{date} +0000"
     dates = {"GIT_AUTHOR_DATE": stamp, "GIT_COMMITTER_DATE": stamp}
     return git.text("commit-tree", tree, "-p", parent, stdin=message.encode(), env=dates)

@@ -122,7 +122,7 @@ class Reader:
         stderr.close()
 
     def read(self, sha: str, kind: str) -> bytes:
-        """The content of the object `sha`.
+        """Return the content of the object `sha`.
 
         Raises:
             MissingObjectError: it is not there.
@@ -206,7 +206,7 @@ class Reader:
 
 
 def name(kind: str, data: bytes) -> str:
-    """The name git gives an object: sha1 over its kind, length and content."""
+    """Return the name git gives an object: sha1 over its kind, length and content."""
     return hashlib.sha1(
         b"%s %d\0" % (kind.encode(), len(data)) + data, usedforsecurity=False
     ).hexdigest()

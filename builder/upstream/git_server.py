@@ -59,8 +59,8 @@ def check_url(url: str, protocols: Iterable[str], where: str) -> str:
 
 
 def check_ref(name: str, where: str) -> str:
-    """A branch or tag by its short name, or a full ref, as it came; a FatalError if git could take
-    it for anything else.
+    """Return a branch or tag by its short name, or a full ref, as it came; a FatalError if git
+    could take it for anything else.
     """
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._/+-]*", name) or re.search(
         r"\.\.|//|/\.|\.lock(/|$)|[/.]$", name
@@ -70,7 +70,9 @@ def check_ref(name: str, where: str) -> str:
 
 
 def refs_for(name: str) -> tuple[str, ...]:
-    """The full names that the short name of a branch or tag may stand for, the likeliest first."""
+    """Return the full names that the short name of a branch or tag may stand for, the likeliest
+    first.
+    """
     return (name,) if name.startswith("refs/") else (f"refs/heads/{name}", f"refs/tags/{name}")
 
 
@@ -92,7 +94,9 @@ def tip(git: Git, url: str, name: str, where: str) -> str | None:
 
 
 def branches(git: Git, url: str, where: str) -> dict[str, str]:
-    """The branches of the server and where they stand; UnreachableError if it cannot be asked."""
+    """Return the branches of the server and where they stand; UnreachableError if it cannot be
+    asked.
+    """
     heads = "refs/heads/"
     return {
         name.removeprefix(heads): sha

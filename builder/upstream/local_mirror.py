@@ -32,8 +32,8 @@ class Mirror:
 
 
 def mirrors(root: Path, word: str) -> Iterator[Mirror]:
-    """The vetted clones at `root` or up to three levels below, those first whose path names `word`
-    (a repository's name).
+    """Yield the vetted clones at `root` or up to three levels below, those first whose path names
+    `word` (a repository's name).
 
     Links to folders are not followed. A clone whose objects lie elsewhere, or are no plain files,
     is a FatalError.
@@ -50,12 +50,12 @@ def mirrors(root: Path, word: str) -> Iterator[Mirror]:
 
 
 def word_of(url: str) -> str:
-    """The word that a URL's clone is looked for by: t5x for https://host/group/t5x.git."""
+    """Return the word that a URL's clone is looked for by: t5x for https://host/group/t5x.git."""
     return url.rstrip("/").rpartition("/")[2].removesuffix(".git")
 
 
 def words(path: Path, root: Path) -> set[str]:
-    """What a clone's path says about whose clone it is: a+b/c.git says a, b and c."""
+    """Return what a clone's path says about whose clone it is: a+b/c.git says a, b and c."""
     name = "/".join((root.absolute().name, *path.relative_to(root).parts))
     return {word.removesuffix(".git") for word in re.split(r"[/+]", name)}
 
@@ -112,8 +112,8 @@ def _vetted(objects: Path, root: Path, clone: Path, depth: int = 0) -> Path:
 
 
 def ref(mirror: Mirror, name: str) -> str | None:
-    """The object that a ref of the mirror (`refs/heads/main`) names, read by hand; None where it
-    has no such ref.
+    """Return the object that a ref of the mirror (`refs/heads/main`) names, read by hand; None
+    where it has no such ref.
     """
     loose = mirror.path / name
     if loose.is_file() and loose.resolve().is_relative_to(mirror.path.resolve()):
@@ -131,7 +131,7 @@ def ref(mirror: Mirror, name: str) -> str | None:
 
 
 def branches(mirror: Mirror) -> dict[str, str]:
-    """The branches of the mirror and where they stand, read by hand."""
+    """Return the branches of the mirror and where they stand, read by hand."""
     names = set()
     heads = mirror.path / "refs/heads"
     for folder, _, files in os.walk(heads):

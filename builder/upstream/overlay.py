@@ -44,7 +44,7 @@ class OverlayResult:
 
 
 def load(folder: Path | None) -> tuple[OverlayFile, ...]:
-    """The files of an overlay, read; REPLACES and the folder must name the same ones."""
+    """Return the files of an overlay, read; REPLACES and the folder must name the same ones."""
     if folder is None:
         return ()
     listed, present = _listed(folder / "REPLACES"), _present(folder)

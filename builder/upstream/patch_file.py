@@ -93,12 +93,12 @@ class Patch:
         return f"{self.subject}\n\n{_fields(self.fields)}"
 
     def with_diff(self, diff: bytes) -> bytes:
-        """The file's bytes with another diff under the same head."""
+        """Return the file's bytes with another diff under the same head."""
         return render(self.sender, self.subject, self.fields, diff)
 
 
 def render(sender: str, subject: str, fields: Mapping[str, str], diff: bytes) -> bytes:
-    """The bytes of a patch file."""
+    """Return the bytes of a patch file."""
     return f"From: {sender}\nSubject: [PATCH] {subject}\n\n{_fields(fields)}\n---\n".encode() + diff
 
 
@@ -235,7 +235,7 @@ def is_sender(text: str) -> bool:
 
 
 def status_problem(value: str) -> str | None:
-    """What is wrong with an Upstream-Status."""
+    """Return what is wrong with an Upstream-Status."""
     found = _STATUS.fullmatch(value)
     if not found:
         return (

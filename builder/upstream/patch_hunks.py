@@ -111,7 +111,7 @@ def fit(text: Sequence[bytes], hunks: Sequence[Hunk]) -> tuple[list[bytes], list
 
 
 def apply(text: Sequence[bytes], hunks: Sequence[Hunk]) -> list[bytes] | None:
-    """The text with all hunks in it; None if one fits nowhere."""
+    """Return the text with all hunks in it; None if one fits nowhere."""
     result, fits = fit(text, hunks)
     return None if any(one.at is None for one in fits) else result
 

@@ -45,7 +45,9 @@ class Adoption:
 
 
 def joined(pinned: Pinned, repo: Path | None) -> tuple[Pinned, local_mirror.Mirror | None]:
-    """The source with the objects of a local clone joined to it; git never runs in the clone."""
+    """Return the source with the objects of a local clone joined to it; git never runs in the
+    clone.
+    """
     if repo is None:
         return pinned, None
     clone = next(local_mirror.mirrors(repo, ""), None) if repo.is_dir() else None
@@ -56,8 +58,8 @@ def joined(pinned: Pinned, repo: Path | None) -> tuple[Pinned, local_mirror.Mirr
 
 
 def resolve(git: Git, clone: local_mirror.Mirror | None, text: str) -> str:
-    """The commit that `text` names: hex digits, or with a clone HEAD, a branch or a tag; then
-    perhaps ~N or ^.
+    """Return the commit that `text` names: hex digits, or with a clone HEAD, a branch or a tag;
+    then perhaps ~N or ^.
     """
     found = _REF.fullmatch(text)
     if not found:
@@ -115,7 +117,7 @@ def head_of(git: Git, commit: str) -> tuple[str, str, str]:
 
 
 def slug(subject: str) -> str:
-    """A file name from a subject: its first words, without what stands before a colon."""
+    """Return a file name from a subject: its first words, without what stands before a colon."""
     words = re.sub(r"[^a-z0-9]+", "-", subject.split(": ", 1)[-1].lower()).strip("-")
     words = re.sub(r"^[^a-z]+", "", words)
     short = words if len(words) <= _LONGEST_NAME else words[:_LONGEST_NAME].rpartition("-")[0]
@@ -132,8 +134,8 @@ def adopt(
     fields: dict[str, str],
     replaces: bool = False,
 ) -> Adoption:
-    """The files for `commit` as a patch at the end of the series, or, with `replaces`, in the place
-    of the patch `name`.
+    """Return the files for `commit` as a patch at the end of the series, or, with `replaces`, in
+    the place of the patch `name`.
 
     A broken patch can be replaced while others are broken too: they are mended one after the other.
 
@@ -256,7 +258,7 @@ def _check_effect(
 
 
 def _check_leftover(file: Path, new: Patch, *, replaces: bool) -> None:
-    """A file that an interrupted import left is fine, any other is someone's."""
+    """Refuse a file that is there, unless an interrupted import left it."""
     if not replaces and file.exists() and file.read_bytes() != new.raw:
         raise FatalError(
             "is there already, but not in the series",

@@ -32,6 +32,6 @@ def problem(path: str) -> str | None:
 
 
 def parents(path: str) -> list[str]:
-    """The folders above a path, from the top."""
+    """Return the folders above a path, from the top."""
     parts = path.split("/")
     return ["/".join(parts[:n]) for n in range(1, len(parts))]

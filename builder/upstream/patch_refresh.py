@@ -34,7 +34,7 @@ _FORM = (
 
 
 def diff(git: Git, before: str, after: str) -> bytes:
-    """What lies between two trees or commits, as a patch holds it."""
+    """Return what lies between two trees or commits, as a patch holds it."""
     return git.run("diff-tree", *_FORM, "--end-of-options", before, after).stdout
 
 
@@ -49,7 +49,7 @@ def fresh(pinned: Pinned, found: Survey) -> dict[str, Patch]:
 
 
 def stale(pinned: Pinned, patches: Sequence[Patch]) -> tuple[list[Patch], Survey]:
-    """The patches that a refresh would change, as they should be, and what became of all.
+    """Return the patches that a refresh would change, as they should be, and what became of all.
 
     Past the first patch that fails nothing is judged: what comes later would be written without it.
     """

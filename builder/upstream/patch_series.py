@@ -28,7 +28,7 @@ def name_problem(name: str) -> str | None:
 
 
 def names(folder: Path) -> list[str]:
-    """The patches that `series` lists, in order."""
+    """Return the patches that `series` lists, in order."""
     file = folder / "series"
     if file.is_symlink() or not file.is_file():
         raise FatalError(
@@ -81,7 +81,7 @@ def load(folder: Path, *, tolerated: Collection[str] = ()) -> tuple[Patch, ...]:
 
 
 def read_text(file: Path) -> str:
-    """A UTF-8 text file with LF line ends."""
+    """Return a UTF-8 text file with LF line ends."""
     try:
         text = file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:

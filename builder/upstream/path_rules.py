@@ -45,8 +45,8 @@ def check_name(name: str, where: str) -> str:
 
 
 def check_path(path: str, where: str) -> str:
-    """A relative path with `/` between its components, returned as it came; a FatalError at `where`
-    if it is hostile.
+    """Return a relative path with `/` between its components, returned as it came; a FatalError at
+    `where` if it is hostile.
     """
     if path.startswith("/"):
         raise FatalError(f"holds the absolute path {path!r}", where, _DO)

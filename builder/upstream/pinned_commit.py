@@ -28,8 +28,8 @@ class Commit:
 
 
 def read_commit(reader: Reader, sha: str) -> Commit:
-    """The header of the commit `sha`; FatalError if it is missing (MissingObjectError), corrupt or
-    malformed.
+    """Return the header of the commit `sha`; FatalError if it is missing (MissingObjectError),
+    corrupt or malformed.
     """
     header = reader.read(sha, "commit").partition(b"\n\n")[0].decode("utf-8", "replace")
     tree = re.match(r"tree ([0-9a-f]{40})\n", header)

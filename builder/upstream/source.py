@@ -97,8 +97,8 @@ def access(context: Context, manifest: Manifest) -> Access:
 
 
 def acquire(source: GitSource | WheelSource, access: Access) -> Pinned:
-    """The source at its pin: from the cache if it was verified there before, else from the first
-    that has it.
+    """Return the source at its pin: from the cache if it was verified there before, else from the
+    first that has it.
 
     Raises FatalError naming the source for what cannot be had (with the ways out), is corrupt or is
     hostile; nothing of it is kept then.
@@ -148,7 +148,7 @@ def check(source: GitSource | WheelSource, access: Access) -> None:
 
 
 def _stamp(source: GitSource | WheelSource, access: Access) -> Path:
-    """The file that says that the pin was verified without these absent paths."""
+    """Return the file that says that the pin was verified without these absent paths."""
     pin = source.commit if isinstance(source, GitSource) else source.sha256
     absent = hashlib.sha256("\0".join(sorted(source.absent)).encode()).hexdigest()
     return (
@@ -160,8 +160,8 @@ def _stamp(source: GitSource | WheelSource, access: Access) -> Path:
 
 
 def _remembered(source: GitSource | WheelSource, access: Access) -> Pinned | None:
-    """What the stamp says, if there is one and its commit is there: no git process, nothing read
-    again.
+    """Return what the stamp says, if there is one and its commit is there: no git process, nothing
+    read again.
     """
     stamp = _stamp(source, access)
     repository = stamp.parent.parent
@@ -323,8 +323,8 @@ def _reaches_back(pinned: Pinned, mirror: Mirror) -> bool:
 
 @contextlib.contextmanager
 def _scratch(access: Access, name: str) -> Iterator[Path]:
-    """A folder for a repository that lives for one step; what killed runs left is thrown away, as
-    far as no child of theirs still writes.
+    """Yield a folder for a repository that lives for one step; what killed runs left is thrown
+    away, as far as no child of theirs still writes.
     """
     for left in access.cache.path("git").glob(f".tmp-scratch-{name}-*"):
         with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ _RESULTS = ("patched_commit", "patched_tree", "exported_tree")
 
 
 def entry(state: PatchedSource) -> dict[str, Any]:
-    """The record of one source."""
+    """Return the record of one source."""
     data = state.as_json()
     patches = [
         {key: patch[key] for key in ("name", "sha256", "outcome")} for patch in state.patches
@@ -32,7 +32,7 @@ def entry(state: PatchedSource) -> dict[str, Any]:
 
 
 def load(manifest: Manifest) -> dict[str, Any]:
-    """The file's records by source; empty where there is no file yet."""
+    """Return the file's records by source; empty where there is no file yet."""
     path = manifest.root / FILE
     try:
         records = dict(json.loads(path.read_text(encoding="utf-8"))["sources"])
@@ -72,7 +72,9 @@ def check(manifest: Manifest, state: PatchedSource) -> None:
 
 
 def render(manifest: Manifest, states: Iterable[PatchedSource]) -> str:
-    """The file's text with these sources renewed, and those no longer in the manifest gone."""
+    """Return the file's text with these sources renewed, and those no longer in the manifest
+    gone.
+    """
     records = {**load(manifest), **{state.name: entry(state) for state in states}}
     kept = {name: records[name] for name in sorted(records) if name in manifest.sources}
     return json.dumps({"schema": 1, "sources": kept}, indent=1) + "\n"

@@ -49,7 +49,7 @@ class PatchedSource:
 
 
 def stamp(entry: GitSource | WheelSource, access: Access) -> Path:
-    """The file that records how this source was patched; there only once it was."""
+    """Return the file that records how this source was patched; there only once it was."""
     address = entry.git if isinstance(entry, GitSource) else entry.wheel
     key = stage_key(
         "patched", {"source": patched_source.inputs(entry), "name": entry.name, "address": address}
@@ -58,7 +58,9 @@ def stamp(entry: GitSource | WheelSource, access: Access) -> Path:
 
 
 def patched(entry: GitSource | WheelSource, access: Access) -> PatchedSource:
-    """The patched source; nothing is fetched or applied if the same inputs were patched before."""
+    """Return the patched source; nothing is fetched or applied if the same inputs were patched
+    before.
+    """
     kept = stamp(entry, access)
     if (data := read_stamp(kept)) is not None:
         try:
@@ -97,7 +99,7 @@ def patched(entry: GitSource | WheelSource, access: Access) -> PatchedSource:
 def folder(
     entry: GitSource | WheelSource, state: PatchedSource, access: Access, python: Interpreter
 ) -> Path:
-    """The exported tree with its bytecode, in the cache."""
+    """Return the exported tree with its bytecode, in the cache."""
 
     def make(into: Path) -> None:
         pinned = source.acquire(entry, access)

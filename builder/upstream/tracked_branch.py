@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def resolve_ref(source: GitSource, access: Access) -> str:
-    """The commit at which the branch or tag that the source tracks stands now: in a mirror of it,
-    else on its server.
+    """Return the commit at which the branch or tag that the source tracks stands now: in a mirror
+    of it, else on its server.
 
     Raises FatalError naming the ref if it was lost, or if nobody can be asked.
     """
@@ -100,7 +100,7 @@ def has(mirror: Mirror, commit: str) -> bool:
 
 
 def _peeled(mirror: Mirror, sha: str) -> str:
-    """The commit that a ref's object stands for, where that is an annotated tag."""
+    """Return the commit that a ref's object stands for, where that is an annotated tag."""
     with tempfile.TemporaryDirectory() as folder:
         return _view(Path(folder), mirror).text(
             "rev-parse", "--verify", "--quiet", f"{sha}^{{commit}}"

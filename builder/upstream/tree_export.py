@@ -63,8 +63,8 @@ def write_tree(reader: Reader, entries: Iterable[Entry], into: Path) -> None:
 
 
 def check_layout(entries: Iterable[Entry], links: Mapping[str, str], where: str) -> set[str]:
-    """The folders that `entries` need; a FatalError where two entries collide or one of `links`
-    (path: target) leads out.
+    """Return the folders that `entries` need; a FatalError where two entries collide or one of
+    `links` (path: target) leads out.
     """
     paths: set[str] = set()
     folders: set[str] = set()

@@ -94,8 +94,8 @@ def _checked(info: zipfile.ZipInfo, where: str) -> bool:
 
 
 def commit_of(tree: str, requirement: str, sha256: str) -> bytes:
-    """The content of the root commit that holds a wheel's files; it depends on nothing but its
-    arguments.
+    """Return the content of the root commit that holds a wheel's files; it depends on nothing but
+    its arguments.
     """
     person = f"rosetta <rosetta@localhost> {DATE} +0000"
     message = f"{requirement}\n\nThe files of its wheel (sha256 {sha256})\n"

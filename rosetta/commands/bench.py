@@ -82,9 +82,9 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             raise NO_GPU
         os.environ["JAX_PLATFORMS"] = "cpu"
     try:
-        import jax  # noqa: PLC0415 (takes seconds, and is in a baked environment only)
+        import jax
 
-        from rosetta.bench import t5  # noqa: PLC0415
+        from rosetta.bench import t5
     except ModuleNotFoundError as error:
         raise UserError(
             f"there is no {error.name} here", "bench t5", "run it in a baked environment"

@@ -132,8 +132,8 @@ def add(commands: Any, common: Any) -> None:
 
 def convert(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Convert; return the result and its text."""
-    from rosetta.convert import huggingface, llama, meta_llama, output_folder, pax_checkpoint  # noqa: PLC0415 (NumPy)  # noqa: PLC0415 (NumPy)
-    from rosetta.convert.number_types import DTYPES, Cast  # noqa: PLC0415
+    from rosetta.convert import huggingface, llama, meta_llama, output_folder, pax_checkpoint
+    from rosetta.convert.number_types import DTYPES, Cast
 
     layout = args.source_layout or _layout(args.source)
     for option, value, only in (
@@ -238,8 +238,8 @@ def check_written(source: Any, written: Any, dtype: Any, out: Path) -> None:
     Raises:
       UserError: a tensor, or a size of the model, is another.
     """
-    from rosetta.convert import llama  # noqa: PLC0415 (NumPy)
-    from rosetta.convert.number_types import Cast, as_bits  # noqa: PLC0415
+    from rosetta.convert import llama
+    from rosetta.convert.number_types import Cast, as_bits
 
     advice = READ_BACK_ADVICE
     if written.shape != source.shape:

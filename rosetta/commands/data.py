@@ -130,7 +130,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.data import bad_records, source_counts, task_records, tfds, vocabulary  # noqa: PLC0415 (each action loads what it needs)  # noqa: PLC0415 (each action loads what it needs)
+    from rosetta.data import bad_records, source_counts, task_records, tfds, vocabulary
 
     lengths = {"inputs": args.inputs, "targets": args.targets}
     checks.before_start(
@@ -218,7 +218,7 @@ def _show_progress() -> Callable[[int, int], None]:
 
 
 def _show(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.data import pipeline, vocabulary  # noqa: PLC0415
+    from rosetta.data import pipeline, vocabulary
 
     checks.positive_lengths({"inputs": args.inputs, "targets": args.targets})
     chosen = vocabulary.named(args.vocab, args.extra_ids, causal=args.objective in spec.CAUSAL)
@@ -273,7 +273,7 @@ _encoder: Any = None
 
 
 def _prepare(name: str, extra_ids: int) -> None:
-    from rosetta.data import vocabulary  # noqa: PLC0415
+    from rosetta.data import vocabulary
 
     global _encoder  # noqa: PLW0603 (one vocabulary a worker process)
     _encoder = vocabulary.Vocabulary(name, extra_ids)
@@ -285,9 +285,9 @@ def _encode(texts: list[str]) -> Any:
 
 def _ahead(batches: Iterator[list[str]], chosen: Any, jobs: int) -> Iterator[Any]:
     """Encode batches in processes, in order, a bounded number of them ahead."""
-    import collections  # noqa: PLC0415
-    import concurrent.futures  # noqa: PLC0415
-    import multiprocessing  # noqa: PLC0415
+    import collections
+    import concurrent.futures
+    import multiprocessing
 
     if jobs <= 1:
         yield from (chosen.encode(batch) for batch in batches)
@@ -306,9 +306,9 @@ def _ahead(batches: Iterator[list[str]], chosen: Any, jobs: int) -> Iterator[Any
 
 
 def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    import itertools  # noqa: PLC0415
+    import itertools
 
-    from rosetta.data import task_records, tfds, token_cache, vocabulary  # noqa: PLC0415  # noqa: PLC0415
+    from rosetta.data import task_records, tfds, token_cache, vocabulary
 
     parts = spec.parts(args.data)
     if len(parts) > 1:
@@ -387,7 +387,7 @@ def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _data(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.data import bad_records, json_lines  # noqa: PLC0415
+    from rosetta.data import bad_records, json_lines
 
     json_lines.set_field_option("--field")
     done = {"check": _check, "show": _show, "cache": _cache}[args.action](args)
@@ -396,7 +396,7 @@ def _data(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.data import (  # noqa: PLC0415
+    from rosetta.data import (
         bad_records,
         json_lines,
         vocabulary,

@@ -58,9 +58,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _doctor(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta import doctor  # noqa: PLC0415 (each command loads what it needs)
-    from rosetta.core.errors import UserError  # noqa: PLC0415
-    from rosetta.doctor import finding, machine, slurm  # noqa: PLC0415
+    from rosetta import doctor
+    from rosetta.core.errors import UserError
+    from rosetta.doctor import finding, machine, slurm
 
     if args.nccl:
         return _nccl(args)
@@ -81,8 +81,8 @@ def _doctor(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _nccl(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Measure; of several processes the first says what was found, the others end as it does."""
-    from rosetta.core.errors import UserError  # noqa: PLC0415
-    from rosetta.doctor import (  # noqa: PLC0415
+    from rosetta.core.errors import UserError
+    from rosetta.doctor import (
         bandwidth,
         bandwidth_findings,
     )
@@ -95,7 +95,7 @@ def _nccl(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         )
     with _stdout_aside():
         bandwidth.start(os.environ)
-        import jax  # noqa: PLC0415
+        import jax
 
         first = jax.process_index() == 0
         measured = bandwidth.measure(
@@ -127,7 +127,7 @@ def _stdout_aside() -> Iterator[None]:
 
 def _about(seen: Machine) -> dict[str, Any]:
     """Describe the machine that the findings are about."""
-    from rosetta.doctor.finding import clean  # noqa: PLC0415
+    from rosetta.doctor.finding import clean
 
     return {
         "driver": seen.driver or None,
@@ -141,7 +141,7 @@ def _about(seen: Machine) -> dict[str, Any]:
 
 def table(about: dict[str, Any], found: list[Finding]) -> str:
     """Return the findings as lines for people, after what they are about."""
-    from rosetta.doctor.finding import LEVELS  # noqa: PLC0415
+    from rosetta.doctor.finding import LEVELS
 
     cards = about["cards"]
     facts = {**about, "cards": f"{len(cards)} x {cards[0]}" if cards else None}

@@ -51,8 +51,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.core import gpu_query  # noqa: PLC0415 (each command loads what it needs)
-    from rosetta.presets import (  # noqa: PLC0415
+    from rosetta.core import gpu_query
+    from rosetta.presets import (
         explain,
         layers,
         user_settings,

@@ -130,7 +130,7 @@ def _data(given: str | None) -> str | dict[str, float] | None:
     """Return a spec, or a mixture, whose files have absolute names: the script may be started from
     anywhere.
     """
-    from rosetta.data import spec  # noqa: PLC0415
+    from rosetta.data import spec
 
     if given is None:
         return None
@@ -150,7 +150,7 @@ def _whole(path: str) -> str:
 
 
 def _values(args: argparse.Namespace) -> dict[str, str]:
-    from rosetta.data import vocabulary  # noqa: PLC0415 (loads NumPy)
+    from rosetta.data import vocabulary
 
     family = args.family or ("mt5" if args.checkpoint else "t5_1_1")
     name = f"{args.name}_{args.size}"

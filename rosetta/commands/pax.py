@@ -44,15 +44,15 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become Paxml; with --dry-run, say what it would be."""
-    from rosetta.core import (  # noqa: PLC0415 (each command loads what it needs)
+    from rosetta.core import (
         lock_record,
         value_parsing,
     )
-    from rosetta.launch import (  # noqa: PLC0415 (each command loads what it needs)
+    from rosetta.launch import (
         execution,
         pax_trainer,
     )
-    from rosetta.pax.run import settings  # noqa: PLC0415
+    from rosetta.pax.run import settings
 
     hyper = [word for word in args.settings if word.startswith("fdl.")]
     given = (

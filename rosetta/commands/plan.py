@@ -103,7 +103,7 @@ def switches(words: list[str]) -> dict[str, Any]:
     """Return the fields of T5Config that are set by words such as "remat=full"; UserError where one
     is none, or they do not go together.
     """
-    from rosetta.t5x.run.model_config import T5Config  # noqa: PLC0415 (each command loads what it needs)
+    from rosetta.t5x.run.model_config import T5Config
 
     known = {field.name: field.default for field in dataclasses.fields(T5Config)}
     found: dict[str, Any] = {}
@@ -135,7 +135,7 @@ def hyper(words: list[str]) -> dict[str, object]:
     """Return the hyper-parameters that are set by words such as "NUM_LAYERS=2"; UserError where one
     is none.
     """
-    from rosetta.pax.run import fiddle_arguments  # noqa: PLC0415
+    from rosetta.pax.run import fiddle_arguments
 
     found: dict[str, object] = {}
     for word in words:
@@ -157,7 +157,7 @@ def _plan(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _file(given: Path | None) -> Path | None:
     """Where the HLO is to go; UserError where it cannot."""
-    from rosetta.core import run_folders  # noqa: PLC0415
+    from rosetta.core import run_folders
 
     if given is None:
         return None
@@ -168,9 +168,9 @@ def _file(given: Path | None) -> Path | None:
 
 
 def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
-    from rosetta.core import run_folders  # noqa: PLC0415
-    from rosetta.pax.run import preflight  # noqa: PLC0415
-    from rosetta.plan import pax_step  # noqa: PLC0415
+    from rosetta.core import run_folders
+    from rosetta.pax.run import preflight
+    from rosetta.plan import pax_step
 
     preflight.experiment(args.config)
     chosen = hyper(args.hyper)
@@ -193,12 +193,12 @@ def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
 
 
 def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
-    from rosetta.core import run_folders  # noqa: PLC0415
-    from rosetta.plan import (  # noqa: PLC0415
+    from rosetta.core import run_folders
+    from rosetta.plan import (
         report,
         t5x_step,
     )
-    from rosetta.t5x.run import gin_files, gin_text, preflight, settings  # noqa: PLC0415
+    from rosetta.t5x.run import gin_files, gin_text, preflight, settings
 
     count, per_node = nodes(args.gpus, args.gpus_per_node)
     files = [

@@ -136,7 +136,7 @@ def _of_nodes(parser: argparse.ArgumentParser) -> None:
 
 
 def _index(text: str) -> int:
-    import argparse  # noqa: PLC0415 (a type of it, for its error)
+    import argparse
 
     if text != "0" and option_types.whole(text) is None:
         raise argparse.ArgumentTypeError(f"it is {text!r}: give a whole number from 0 on")
@@ -193,7 +193,7 @@ def described(args: argparse.Namespace) -> Run:
     Raises:
       UserError: see rosetta.presets.describe and rosetta.core.run_description.
     """
-    from dataclasses import replace  # noqa: PLC0415 (each command loads what it needs)
+    from dataclasses import replace
 
     _useful(args)
     found = _read(args) if args.description else _preset(args)
@@ -221,8 +221,8 @@ def _say(args: argparse.Namespace, run: Run) -> None:
     """Say on stderr what the run goes without where it will be; UserError where that cannot be
     meant.
     """
-    from rosetta.core.secret_variables import Mask  # noqa: PLC0415
-    from rosetta.launch import placement_checks  # noqa: PLC0415
+    from rosetta.core.secret_variables import Mask
+    from rosetta.launch import placement_checks
 
     mask = Mask(run.env)
     lines = placement_checks.folders(run, args.on) + placement_checks.platform(
@@ -231,11 +231,11 @@ def _say(args: argparse.Namespace, run: Run) -> None:
     if args.on in QUEUES and not (
         args.description or args.accelerator or "accelerator" in run.origin
     ):
-        from rosetta.presets import layers  # noqa: PLC0415
+        from rosetta.presets import layers
 
         lines += placement_checks.no_card(run, layers.of_cards(args.words[0]))
     if args.on in _CONTAINERS and (name := _options(args).image):
-        from rosetta.launch import image_reference  # noqa: PLC0415
+        from rosetta.launch import image_reference
 
         dropped = image_reference.describe_dropped_tag(
             image_reference.read_image(name, "--image="), args.on
@@ -261,8 +261,8 @@ def _useful(args: argparse.Namespace) -> None:
 
 def _preset(args: argparse.Namespace) -> Run:
     try:
-        from rosetta.presets import user_settings  # noqa: PLC0415
-        from rosetta.presets.describe import describe  # noqa: PLC0415
+        from rosetta.presets import user_settings
+        from rosetta.presets.describe import describe
     except ModuleNotFoundError as error:
         raise UserError(
             f"presets are read by PyYAML, and there is no {error.name}",
@@ -292,8 +292,8 @@ def _preset(args: argparse.Namespace) -> Run:
 
 def _accelerator(args: argparse.Namespace, settings: dict[str, str]) -> str | None:
     """Return this machine's accelerator, if the run is to be here."""
-    from rosetta.core import gpu_query  # noqa: PLC0415
-    from rosetta.presets import (  # noqa: PLC0415
+    from rosetta.core import gpu_query
+    from rosetta.presets import (
         layers,
         user_settings,
     )
@@ -306,10 +306,10 @@ def _accelerator(args: argparse.Namespace, settings: dict[str, str]) -> str | No
 
 
 def _read(args: argparse.Namespace) -> Run:
-    import json  # noqa: PLC0415
-    from pathlib import Path  # noqa: PLC0415
+    import json
+    from pathlib import Path
 
-    from rosetta.core import (  # noqa: PLC0415
+    from rosetta.core import (
         bounded_read,
         run_description,
     )
@@ -341,9 +341,9 @@ def _mount(text: str) -> tuple[str, str]:
 
 
 def _options(args: argparse.Namespace) -> Options:
-    from dataclasses import fields  # noqa: PLC0415
+    from dataclasses import fields
 
-    from rosetta.launch.rendering import Options  # noqa: PLC0415
+    from rosetta.launch.rendering import Options
 
     extra = tuple(getattr(args, "sbatch", ()))
     if odd := [each for each in extra if not each.startswith("--")]:
@@ -358,7 +358,7 @@ def _options(args: argparse.Namespace) -> Options:
 
 
 def _run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.launch import (  # noqa: PLC0415
+    from rosetta.launch import (
         docker,
         node_processes,
         rendering,
@@ -414,8 +414,8 @@ def _number(args: argparse.Namespace) -> int:
 
 
 def _become(args: argparse.Namespace, wanted: Rendering) -> NoReturn:
-    import shutil  # noqa: PLC0415
-    import signal  # noqa: PLC0415
+    import shutil
+    import signal
 
     _one_document(args)
     _there(shutil.which(wanted.argv[0]), wanted, args.on)
@@ -445,10 +445,10 @@ def _shown(wanted: Rendering) -> tuple[dict[str, Any], str]:
 
 
 def _submit(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    import shutil  # noqa: PLC0415
-    import subprocess  # noqa: PLC0415
+    import shutil
+    import subprocess
 
-    from rosetta.launch import jobset, slurm  # noqa: PLC0415
+    from rosetta.launch import jobset, slurm
 
     renderings = {
         "slurm": slurm.plain,
@@ -478,7 +478,7 @@ def _submit(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _spawned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.launch import node_processes  # noqa: PLC0415
+    from rosetta.launch import node_processes
 
     words = args.words[args.words[:1] == ["--"] :]
     if not words:

@@ -103,16 +103,16 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become the trainer; with --dry-run, say what it would be."""
-    from rosetta.core import (  # noqa: PLC0415 (each command loads what it needs)
+    from rosetta.core import (
         lock_record,
         value_parsing,
     )
-    from rosetta.launch import (  # noqa: PLC0415
+    from rosetta.launch import (
         execution,
         t5x_evaluation,
         t5x_trainer,
     )
-    from rosetta.t5x.run import settings  # noqa: PLC0415
+    from rosetta.t5x.run import settings
 
     given = (
         value_parsing.setting(
@@ -141,7 +141,7 @@ def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _tree() -> str:
-    """The folder that the package t5x lies in."""
+    """Return the folder that the package t5x lies in."""
     found = find_spec("t5x")
     if found is None or not found.submodule_search_locations:
         raise UserError(

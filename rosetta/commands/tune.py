@@ -103,14 +103,14 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.core import run_folders  # noqa: PLC0415 (each command loads what it needs)
-    from rosetta.core.secret_variables import Mask  # noqa: PLC0415
-    from rosetta.presets import (  # noqa: PLC0415
+    from rosetta.core import run_folders
+    from rosetta.core.secret_variables import Mask
+    from rosetta.presets import (
         describe,
         layers,
         preset_files,
     )
-    from rosetta.tune import evidence, planned_trial, preset_output, search, trial  # noqa: PLC0415  # noqa: PLC0415
+    from rosetta.tune import evidence, planned_trial, preset_output, search, trial
 
     settings = _settings(args.settings)
     here = _planned(args, settings) if args.card else _here(args, settings)
@@ -233,10 +233,10 @@ class _Where:
 
 
 def _planned(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
-    from rosetta.core import gpu_data_sheets  # noqa: PLC0415
-    from rosetta.core.errors import UserError  # noqa: PLC0415
-    from rosetta.plan import t5x_step  # noqa: PLC0415
-    from rosetta.presets import user_settings  # noqa: PLC0415
+    from rosetta.core import gpu_data_sheets
+    from rosetta.core.errors import UserError
+    from rosetta.plan import t5x_step
+    from rosetta.presets import user_settings
 
     if settings.get(user_settings.BASE) or os.environ.get(user_settings.BASE):
         raise UserError(
@@ -256,10 +256,10 @@ def _planned(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
 
 
 def _here(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
-    from rosetta.core import gpu_query  # noqa: PLC0415
-    from rosetta.core.errors import UserError  # noqa: PLC0415
-    from rosetta.launch import devices  # noqa: PLC0415
-    from rosetta.presets import (  # noqa: PLC0415
+    from rosetta.core import gpu_query
+    from rosetta.core.errors import UserError
+    from rosetta.launch import devices
+    from rosetta.presets import (
         layers,
         user_settings,
     )
@@ -284,8 +284,8 @@ def _here(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
 
 def _files(args: argparse.Namespace) -> tuple[Path, Path]:
     """Return the paths of the preset and the evidence; UserError if they cannot be written."""
-    from rosetta.core import run_folders  # noqa: PLC0415
-    from rosetta.core.errors import UserError  # noqa: PLC0415
+    from rosetta.core import run_folders
+    from rosetta.core.errors import UserError
 
     output = args.output or Path(f"{Path(args.preset).stem}-tuned.yaml")
     for option, path in (("--output", output), ("--evidence", args.evidence)):
@@ -309,8 +309,8 @@ def _measured(
     kept: Any, make: Callable[[Choice, int], Outcome], say: Callable[[str], None]
 ) -> Callable[[Choice, int], Outcome]:
     """Trials that are looked up in the evidence, and made where they are not in it."""
-    from rosetta.core.errors import UserError  # noqa: PLC0415
-    from rosetta.tune.search import Outcome  # noqa: PLC0415
+    from rosetta.core.errors import UserError
+    from rosetta.tune.search import Outcome
 
     def measure(choice: Choice, repeat: int) -> Outcome:
         known = kept.known(choice, repeat)
@@ -333,8 +333,8 @@ def _comes_to(make: Any, choice: Choice) -> object:
     """Return what a choice comes to; an invalid one is unlike all others, and its trial says
     why.
     """
-    from rosetta.core.errors import UserError  # noqa: PLC0415
-    from rosetta.tune import trial_identity  # noqa: PLC0415
+    from rosetta.core.errors import UserError
+    from rosetta.tune import trial_identity
 
     try:
         return trial_identity.comes_to(make.describe(choice))
@@ -351,8 +351,8 @@ def _say(quiet: bool) -> Callable[[str], None]:
 
 
 def _settings(words: Sequence[str]) -> dict[str, str]:
-    from rosetta.core.errors import UserError  # noqa: PLC0415
-    from rosetta.presets import (  # noqa: PLC0415
+    from rosetta.core.errors import UserError
+    from rosetta.presets import (
         layers,
         user_settings,
     )

@@ -177,7 +177,7 @@ class Source:
         return size[1:] if self.repeated else size  # of all layers
 
     def _array(self, name: str, layer: int | None) -> Any:
-        import tensorstore  # type: ignore[import-not-found]  # noqa: PLC0415 (half a second)
+        import tensorstore  # type: ignore[import-not-found]
 
         spec = {
             "driver": "zarr",
@@ -334,7 +334,7 @@ def _name_failed_writes(folder: Path) -> Iterator[None]:
 
 
 def _create(folder: Path, size: tuple[int, ...], chunks: list[int], kind: str) -> Any:
-    import tensorstore  # noqa: PLC0415
+    import tensorstore
 
     metadata = {
         "shape": list(size),

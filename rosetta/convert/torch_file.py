@@ -166,7 +166,7 @@ class Tensor:
         )
 
 
-class _Loader(pickle.Unpickler):
+class _Loader(pickle.Unpickler):  # noqa: S301 - it refuses all but tensors
     """Makes Tensors of what a pickle says of tensors, and refuses all else."""
 
     def __init__(self, file: IO[bytes], path: Path, records: Mapping[str, Record]) -> None:

@@ -1,1 +1,4 @@
-"""What every part of rosetta uses: errors, values, GPUs, files, processes. Nothing here needs JAX."""
+"""What every part of rosetta uses: errors, values, GPUs, files, processes.
+
+Nothing here needs JAX.
+"""

@@ -58,7 +58,7 @@ def variables() -> dict[str, str]:
 
 
 def _named() -> bool:
-    import pwd  # noqa: PLC0415 (not on every system that the login-node wheel meets)
+    import pwd
 
     try:
         pwd.getpwuid(os.getuid())

@@ -136,8 +136,8 @@ def flags_refused(flags: Sequence[str]) -> str:
 
     It starts a Python with JAX on the CPU.
     """
-    from rosetta.core import xla_flags  # noqa: PLC0415 (the quick checks do without)
-    from rosetta.core.errors import UserError  # noqa: PLC0415
+    from rosetta.core import xla_flags
+    from rosetta.core.errors import UserError
 
     try:
         xla_flags.require_known(flags, sys.executable)

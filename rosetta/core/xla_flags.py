@@ -147,7 +147,7 @@ def value(flags: Iterable[str], name: str) -> str | None:
 
 def jaxlib() -> str | None:
     """Return the version of the jaxlib of this Python, None without one."""
-    from importlib import metadata  # noqa: PLC0415 (a tenth of what rosetta --help takes)
+    from importlib import metadata
 
     try:
         return metadata.version("jaxlib")

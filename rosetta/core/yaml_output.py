@@ -21,7 +21,7 @@ def written(found: dict[str, Any]) -> str:
       UserError: PyYAML is not there.
     """
     try:
-        import yaml  # noqa: PLC0415 (other renderings need none)
+        import yaml
     except ModuleNotFoundError:
         raise UserError(
             "it is written by PyYAML, which is not there", "YAML", "install it: pip install pyyaml"

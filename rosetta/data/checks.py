@@ -189,7 +189,7 @@ def before_start(
       from_variables: whether DATA and EVAL_DATA name the sources. Errors about a source then name
         the variable.
     """
-    from rosetta.data import (  # noqa: PLC0415 (they use this module)
+    from rosetta.data import (
         objectives,
         pipeline,
         spec,

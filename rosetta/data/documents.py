@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _zstandard() -> Any:
-    import zstandard  # noqa: PLC0415 (few need it)
+    import zstandard
 
     return zstandard.ZstdDecompressor().decompressobj()
 
@@ -93,7 +93,7 @@ def opened(path: str) -> Iterator[io.BufferedReader[Any]]:
     begin = next((begin for ending, begin in _FRAMES.items() if path.endswith(ending)), None)
     damaged: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
     if path.endswith(".zst"):
-        import zstandard  # noqa: PLC0415
+        import zstandard
 
         damaged = (*damaged, zstandard.ZstdError)
     with io.BufferedReader(_Frames(path, begin), 1 << 20) if begin else open(path, "rb") as file:
@@ -186,7 +186,7 @@ def open_hugging_face(spec: Spec, split: str) -> Any:
     """
     checks.certificates()
     try:
-        import datasets  # type: ignore[import-not-found]  # noqa: PLC0415 (not part of every environment)
+        import datasets  # type: ignore[import-not-found]
     except ImportError:
         raise UserError(
             "the datasets package is not in this environment",

@@ -194,7 +194,7 @@ def files(spec: Spec) -> tuple[str, ...]:
     Raises:
       UserError: none matches, one cannot be read, or the path is in an object store.
     """
-    from rosetta.data import checks  # noqa: PLC0415 (which reads specs itself)
+    from rosetta.data import checks
 
     found: set[str] = set()
     pieces = spec.value.split(",")

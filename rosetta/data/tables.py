@@ -84,7 +84,7 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
     Raises:
       UserError: rows differ; a quote is not closed.
     """
-    from rosetta.data import documents  # noqa: PLC0415 (which reads tables itself)
+    from rosetta.data import documents
 
     if len(separator) != 1:
         raise UserError(

@@ -325,7 +325,7 @@ class TfrecordCorpus:
 def corpus(spec: Spec, field: str, split: str = "train") -> Corpus:
     """Return the corpus a text, jsonl, tfrecord or tfds spec names."""
     if spec.kind == "tfds":
-        from rosetta.data import tfds  # noqa: PLC0415
+        from rosetta.data import tfds
 
         return TfrecordCorpus(tfds.shards(spec, split), field)
     paths = specs.files(spec)

@@ -381,7 +381,7 @@ def _load(path: str, extra_ids: int = 0) -> Any:
 @functools.lru_cache(maxsize=8)
 def _loaded(path: str, extra_ids: int) -> Any:
     try:
-        import sentencepiece  # type: ignore[import-not-found]  # noqa: PLC0415 (bytes and ids do without)
+        import sentencepiece  # type: ignore[import-not-found]
     except ImportError:
         raise UserError(
             "the sentencepiece package is not installed",

@@ -91,7 +91,7 @@ def train(
             "give a share from 0.98 to 1, which SentencePiece takes",
         )
     try:
-        import sentencepiece  # type: ignore[import-not-found]  # noqa: PLC0415
+        import sentencepiece  # type: ignore[import-not-found]
     except ImportError:
         raise UserError(
             "the sentencepiece package is not installed",

@@ -85,7 +85,7 @@ def start(environment: Mapping[str, str]) -> None:
         say cpu.
     """
     try:
-        import jax  # noqa: PLC0415 (takes seconds, and is in a baked environment only)
+        import jax
     except ModuleNotFoundError as error:
         raise UserError(
             f"there is no {error.name} here", "doctor --nccl", "run it in a baked environment"
@@ -132,9 +132,9 @@ def start(environment: Mapping[str, str]) -> None:
 
 def nodes() -> list[str]:
     """Return each process's host; two processes of one host have one node."""
-    import jax  # noqa: PLC0415
-    import numpy as np  # noqa: PLC0415
-    from jax.experimental import multihost_utils  # noqa: PLC0415
+    import jax
+    import numpy as np
+    from jax.experimental import multihost_utils
 
     name = (os.environ.get("SLURMD_NODENAME") or socket.gethostname()).encode()[:_NAME]
     if jax.process_count() == 1:
@@ -158,7 +158,7 @@ def measure(
     Raises:
       UserError: there is one device only, or nodes do not have as many each.
     """
-    import jax  # noqa: PLC0415
+    import jax
 
     return between(jax.devices(), [hosts[each.process_index] for each in jax.devices()], size, say)
 
@@ -235,8 +235,8 @@ class _Bench:
     """Programs over devices in a line, each with `size` bytes of its own."""
 
     def __init__(self, devices: Sequence[Any], size: int) -> None:
-        import jax  # noqa: PLC0415
-        import numpy as np  # noqa: PLC0415
+        import jax
+        import numpy as np
 
         self.devices, self.size = devices, size
         self.mesh = jax.sharding.Mesh(np.array(devices), ("all",))
@@ -255,7 +255,7 @@ class _Bench:
         """Return seconds of each device for sending its bytes to the other one of its pair, and
         having those; all pairs at once.
         """
-        import jax  # noqa: PLC0415
+        import jax
 
         both = [(a, b) for a, b in pairs] + [(b, a) for a, b in pairs]
         return self._gathered(
@@ -264,7 +264,7 @@ class _Bench:
 
     def all_reduce(self) -> float:
         """Return seconds of a sum over all."""
-        import jax  # noqa: PLC0415
+        import jax
 
         count = len(self.devices)
         return max(
@@ -275,7 +275,7 @@ class _Bench:
 
     def all_gather(self) -> float:
         """Return seconds of having the bytes of all."""
-        import jax  # noqa: PLC0415
+        import jax
 
         # What is gathered is used whole, or XLA would gather less.
         return max(
@@ -288,7 +288,7 @@ class _Bench:
         )
 
     def _compiled(self, once: Callable[[Any], Any], times: int) -> Any:
-        import jax  # noqa: PLC0415
+        import jax
 
         spec = jax.sharding.PartitionSpec("all")
 
@@ -318,9 +318,9 @@ class _Bench:
 
     def _gathered(self, seconds: float) -> list[float]:
         """Return the seconds of each device's process."""
-        import jax  # noqa: PLC0415
-        import numpy as np  # noqa: PLC0415
-        from jax.experimental import multihost_utils  # noqa: PLC0415
+        import jax
+        import numpy as np
+        from jax.experimental import multihost_utils
 
         every = (
             np.asarray(multihost_utils.process_allgather(np.float32(seconds))).reshape(-1)

@@ -51,7 +51,7 @@ def check(machine: Machine, named: Sequence[str] = ()) -> Iterator[Finding]:
 
 
 def _names(machine: Machine, hosts: Sequence[str], where: str) -> Iterator[Finding]:
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (the quick checks do without)
+    from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(32) as pool:
         found = dict(zip(hosts, pool.map(machine.addresses, hosts)))  # noqa: B905 (Python 3.9 has no strict=)

@@ -120,7 +120,7 @@ def _is_database(folder: str) -> bool:
 
 
 def _check_database(folder: str, *, read_values: bool) -> None:
-    import tensorstore  # type: ignore[import-not-found]  # noqa: PLC0415 (imports slowly)
+    import tensorstore  # type: ignore[import-not-found]
 
     for name in (_MANIFEST, "_METADATA"):
         if not run_folders.path(f"{folder}/{name}").exists():
@@ -246,7 +246,7 @@ def _check_array_folders(checkpoint: str, *, read_values: bool) -> None:
         if missing := find_missing_chunk(path.parent, chunks):
             raise _DamagedError(f"{folder}/{missing}", "the file is missing")
         if read_values:
-            import tensorstore  # noqa: PLC0415
+            import tensorstore
 
             address = folder if "://" in folder else f"file://{folder}"
             _read(

@@ -74,6 +74,6 @@ def of_run(ranks: int) -> Board:
     """
     if ranks == 1:
         return Local()
-    from jax._src import distributed  # noqa: PLC0415 (JAX has no public name for it)
+    from jax._src import distributed
 
     return Shared(distributed.global_state.client)

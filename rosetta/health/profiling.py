@@ -70,7 +70,7 @@ class Trace:
             )
 
     def _turn(self, program: Callable[[], Any] | None) -> None:
-        import jax  # noqa: PLC0415 (the caller has it loaded)
+        import jax
 
         nsys = bool(os.environ.get(_NSYS))
         if not self._running:

@@ -469,8 +469,9 @@ def blame(error: BaseException) -> None:
         who = " and ".join(map(_current.watch.name, lost))
         stop_signals.end(
             (
-                f"{who} is lost ({type(error).__name__}: {watchdog.first_line(error)}); it ends with "
-                f"status {exit_status.LOST}: start it again, it goes on from its last checkpoint"
+                f"{who} is lost ({type(error).__name__}: {watchdog.first_line(error)}); it ends "
+                f"with status {exit_status.LOST}: start it again, it goes on from its "
+                "last checkpoint"
             ),
             exit_status.LOST,
         )

@@ -36,4 +36,4 @@ def install() -> None:
     Later imports of it work as ever.
     """
     with missing(*UNUSED):
-        import tensorflow  # noqa: F401, ICN001, PLC0415
+        import tensorflow  # noqa: F401, ICN001

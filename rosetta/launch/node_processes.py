@@ -222,9 +222,9 @@ def _start(
 
 def _program(name: str, around: Mapping[str, str]) -> str:
     """Where a program is: on PATH, and our own beside us, too."""
-    from shutil import which  # noqa: PLC0415 (most starts of the command line do without)
+    from shutil import which
 
-    from rosetta.core import lock_record  # noqa: PLC0415
+    from rosetta.core import lock_record
 
     found = which(name, path=around.get("PATH"))
     if found is None and name == "rosetta" and lock_record.path().is_file():

@@ -200,8 +200,8 @@ def sizes(given: Settings, bound: dict[str, str]) -> dict[str, object]:
 
 
 def _macros(given: Settings, bound: dict[str, str]) -> dict[str, object]:
-    """The bindings for macros that are given as variables; gin takes those that nothing reads,
-    too.
+    """Return the bindings for macros that are given as variables; gin takes those that nothing
+    reads, too.
     """
     for name, value in given.macros.items():
         if name not in bound:
@@ -214,7 +214,9 @@ def _macros(given: Settings, bound: dict[str, str]) -> dict[str, object]:
 
 
 def _warmup(bound: dict[str, str], model_dir: str) -> tuple[str, ...]:
-    """A line on the learning rate's warm-up where it is a default, or longer than the run."""
+    """Return a line on the learning rate's warm-up where it is a default, or longer than the
+    run.
+    """
     names = ("WARMUP_STEPS", "SCHEDULE_STEPS", "utils.create_learning_rate_scheduler.factors")
     steps, total, factors = (gin_text.value(bound, name) for name in names)
     if factors != "linear_decay" or not isinstance(total, int):
@@ -253,8 +255,8 @@ def lengths(given: Mapping[str, int], bound: dict[str, str]) -> dict[str, object
 def _data(
     given: Settings, benchmark: bool, bound: dict[str, str]
 ) -> tuple[dict[str, object], tuple[str, ...]]:
-    """The bindings for data and vocabulary, and what to say of them; what is not set stays the gin
-    file's.
+    """Return the bindings for data and vocabulary, and what to say of them; what is not set stays
+    the gin file's.
     """
     chosen: dict[str, object] = {
         name: given.variables[name]
@@ -283,8 +285,8 @@ def _data(
 def _length(
     given: Settings, benchmark: bool, model_dir: str, start: str | None
 ) -> dict[str, object]:
-    """The bindings for how long to train: TRAIN_STEPS says the step to end at, FT_STEPS counts from
-    the restored one.
+    """Return the bindings for how long to train: TRAIN_STEPS says the step to end at, FT_STEPS
+    counts from the restored one.
     """
     if benchmark and "://" not in model_dir and folders.newest(model_dir):
         raise UserError(

@@ -67,8 +67,8 @@ def contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
     """Multiply [..., inputs] with each part's [inputs, outputs]; returns a [..., outputs] in
     `dtype` for each.
 
-    Several parts are one GEMM over their joined kernels (rosetta.nn.fused_kernels). Parts with FP8 state are
-    multiplied in FP8, with a scale of their own each.
+    Several parts are one GEMM over their joined kernels (rosetta.nn.fused_kernels). Parts with FP8
+    state are multiplied in FP8, with a scale of their own each.
     """
     with jax.named_scope(
         "+".join(part.name for part in parts)

@@ -286,7 +286,7 @@ def _library(leaf: Any) -> Any:
     """NumPy for its own arrays, and jax.numpy for all others, which may be traced."""
     if isinstance(leaf, np.ndarray):
         return np
-    import jax.numpy  # noqa: PLC0415 - not needed for checkpoints in NumPy
+    import jax.numpy
 
     return jax.numpy
 

@@ -1,10 +1,10 @@
 """praxis' products of activations with a kernel, in FP8: what its layers take for `einsum_tpl`.
 
-A product is that of rosetta.nn.fp8, or of rosetta.nn.transformer_engine. The state that goes with it has the names,
-shapes and place of praxis' own `Fp8EinsumOp`, so that checkpoints with one restore in the other.
-That is one set for a whole kernel, also where the kernel is q, k and v in one, or one matrix for
-each expert: all parts are quantised by the same scales, and what the parts saw is put together by
-the largest.
+A product is that of rosetta.nn.fp8, or of rosetta.nn.transformer_engine. The state that goes with
+it has the names, shapes and place of praxis' own `Fp8EinsumOp`, so that checkpoints with one
+restore in the other. That is one set for a whole kernel, also where the kernel is q, k and v in
+one, or one matrix for each expert: all parts are quantised by the same scales, and what the parts
+saw is put together by the largest.
 """
 
 from __future__ import annotations

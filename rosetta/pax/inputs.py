@@ -81,8 +81,8 @@ def recipe(
 
 
 class Input(base_input.BaseInput):
-    """Rows of a causal language model (rosetta.data.causal_features.fields) and eval_sample_weights (float32
-    [batch]).
+    """Rows of a causal language model (rosetta.data.causal_features.fields) and eval_sample_weights
+    (float32 [batch]).
 
     In training example i of step s depends on the seed, s and i alone, and the state is the
     position: restored on any number of hosts, it goes on with the next example. In evaluation each

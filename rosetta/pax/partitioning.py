@@ -37,7 +37,7 @@ def gathered_positions(model: Any) -> Any:
     """
     table = model.lm_tpl.position_emb_tpl
     if table is not None and hasattr(table, "einsum_tpl"):
-        from praxis import pax_fiddle  # noqa: PLC0415
+        from praxis import pax_fiddle
 
         table.einsum_tpl = pax_fiddle.Config(GatheredEinsum, kept=[None, model.mesh_axis_names[-1]])
     return model

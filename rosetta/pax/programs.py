@@ -226,7 +226,7 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         self._health.publish(step, found.scalars())
 
     def _scalars(self, found: progress.Report, step: int) -> None:
-        import tensorflow as tf  # noqa: PLC0415 (upstream's summary writer is TensorFlow's)
+        import tensorflow as tf
 
         with self._train_summary_writer.as_default():
             for name, value in found.scalars().items():

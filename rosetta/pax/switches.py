@@ -161,7 +161,7 @@ class Switches:
         return task
 
     def _fuse(self, model: Any, stack: Any, by: str) -> None:
-        from rosetta.pax import attention  # noqa: PLC0415 (JAX 0.4.26 cannot import it)
+        from rosetta.pax import attention
 
         if model.lm_tpl.model_type != transformer_models.LanguageModelType.CAUSAL:
             raise UserError("the model is not causal", f"ATTENTION={by}", "set it to xla")
@@ -237,7 +237,7 @@ _PROJECTIONS = ("proj_tpl", "combined_qkv_proj_tpl", "headless_proj_tpl")
 
 
 def _adapt(learner: Any, stack: Any, chosen: Chosen) -> None:
-    from rosetta.pax import lora  # noqa: PLC0415
+    from rosetta.pax import lora
 
     if chosen.adapted != "attention" and stack.moe_layers:
         raise UserError(
@@ -268,7 +268,7 @@ def _adapt(learner: Any, stack: Any, chosen: Chosen) -> None:
 
 
 def _narrow(task: Any, stack: Any, chosen: Chosen) -> None:
-    from rosetta.pax import (  # noqa: PLC0415
+    from rosetta.pax import (
         einsum,
         fp8_experts,
         learner,
@@ -294,7 +294,7 @@ def _narrow(task: Any, stack: Any, chosen: Chosen) -> None:
 
 
 def _split(task: Any, count: int) -> None:
-    from rosetta.pax import learner  # noqa: PLC0415
+    from rosetta.pax import learner
 
     softmax = task.model.lm_tpl.softmax_tpl
     rows = getattr(

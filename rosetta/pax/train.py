@@ -40,14 +40,14 @@ def main() -> None:
     if "--mode=eval" not in sys.argv:
         stop_signals.take()
     unneeded_imports.install()
-    import jax  # noqa: PLC0415 (TensorFlow is imported before, see startup)
-    from absl import app, flags  # noqa: PLC0415
-    from etils import epath  # type: ignore[import-not-found]  # noqa: PLC0415
-    from fiddle import absl_flags  # noqa: PLC0415
-    from paxml import main as program  # noqa: PLC0415
+    import jax
+    from absl import app, flags
+    from etils import epath  # type: ignore[import-not-found]
+    from fiddle import absl_flags
+    from paxml import main as program
 
-    from rosetta.pax import experiment, restore  # noqa: PLC0415
-    from rosetta.pax.run import preflight  # noqa: PLC0415
+    from rosetta.pax import experiment, restore
+    from rosetta.pax.run import preflight
 
     epath.DEFINE_path(
         "evaluate_from",
@@ -119,7 +119,7 @@ def main() -> None:
 
 
 def _finish() -> str | None:
-    from rosetta.pax import checkpoint_saving  # noqa: PLC0415 (Paxml)
+    from rosetta.pax import checkpoint_saving
 
     return checkpoint_saving.finish()
 
@@ -152,9 +152,9 @@ def _prepare(experiment: Any, program: Any, options: Any) -> None:
     """Put our programs where the experiment has Paxml's own, and say from where an evaluation
     reads. Ours alone heed signals.
     """
-    from paxml import base_experiment  # noqa: PLC0415
+    from paxml import base_experiment
 
-    from rosetta.pax import (  # noqa: PLC0415
+    from rosetta.pax import (
         checkpoint_saving,
         programs,
     )

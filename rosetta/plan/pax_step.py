@@ -85,7 +85,7 @@ def named(config: str, hyper: Mapping[str, object]) -> Any:
     Raises:
       UserError: there is none of this name.
     """
-    from rosetta.pax.run import preflight  # noqa: PLC0415
+    from rosetta.pax.run import preflight
 
     module, _, name = preflight.experiment(config).rpartition(".")
     try:
@@ -130,12 +130,12 @@ def lower(experiment: Any, cluster: Sequence[Any]) -> tuple[Any, frozenset[traff
     Raises:
       UserError: the experiment's hyper-parameters are wrong, or not for so many devices.
     """
-    import jax  # noqa: PLC0415
-    from jax.sharding import NamedSharding, PartitionSpec  # noqa: PLC0415
-    from paxml import partitioning, trainer_lib  # noqa: PLC0415
-    from praxis import pax_fiddle  # noqa: PLC0415
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+    from paxml import partitioning, trainer_lib
+    from praxis import pax_fiddle
 
-    from rosetta.pax.run import experiment_checks  # noqa: PLC0415
+    from rosetta.pax.run import experiment_checks
 
     experiment_checks.check(experiment, len(cluster))
     with jax.default_device(jax.devices("cpu")[0]):
@@ -190,7 +190,7 @@ def mesh(model: Any, cluster: Sequence[Any]) -> Any:
     """Return the devices as paxml lays them out on a cluster, where a node is a slice: axes within
     nodes first, those across them around.
     """
-    from jax.experimental import mesh_utils  # noqa: PLC0415
+    from jax.experimental import mesh_utils
 
     within, across = (
         list(model.ici_mesh_shape),
@@ -208,8 +208,8 @@ def batch_shapes(experiment: Any, count: int) -> Any:
     """Return the shapes of the global batch of a causal language model on so many devices, a
     NestedMap; no data is read, and no vocabulary.
     """
-    from rosetta.pax import inputs  # noqa: PLC0415
-    from rosetta.pax.run import experiment_checks  # noqa: PLC0415
+    from rosetta.pax import inputs
+    from rosetta.pax.run import experiment_checks
 
     rows = experiment_checks.batch(experiment.PERCORE_BATCH_SIZE, count)
     return inputs.Shapes(
@@ -232,9 +232,9 @@ def sizes(shapes: Any, specs: Any, axes: dict[str, int]) -> frozenset[traffic.Di
       specs: their PartitionSpecs, a tree alike.
       axes: of the mesh, name -> size.
     """
-    import jax  # noqa: PLC0415
+    import jax
 
-    from rosetta.pax import softmax  # noqa: PLC0415
+    from rosetta.pax import softmax
 
     found = set[traffic.Dimensions]()
     for shape, spec in zip(

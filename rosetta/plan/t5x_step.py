@@ -78,7 +78,7 @@ def without_a_card(options: Mapping[str, object]) -> None:
 
 def require_plugin() -> None:
     """UserError where this environment cannot compile for GPUs."""
-    from importlib import metadata  # noqa: PLC0415
+    from importlib import metadata
 
     if not any(
         re.fullmatch(r"jax-cuda\d+-plugin", (each.metadata["Name"] or "").lower())
@@ -93,7 +93,7 @@ def require_plugin() -> None:
 
 def devices(card: str, nodes: int, per_node: int) -> list[Any]:
     """Return the devices of a described cluster."""
-    from jax.experimental import topologies  # noqa: PLC0415
+    from jax.experimental import topologies
 
     described = gpu_data_sheets.named(card)
     found = topologies.get_topology_desc(
@@ -109,11 +109,11 @@ def batch_shapes(model: Any, batch: int, lengths: Mapping[str, int]) -> dict[str
     """Return the shapes of a batch as rosetta.data makes it for an encoder-decoder, or for a
     decoder, whose inputs and targets are one sequence.
     """
-    import jax  # noqa: PLC0415
-    import jax.numpy as jnp  # noqa: PLC0415
-    from t5x import models  # noqa: PLC0415
+    import jax
+    import jax.numpy as jnp
+    from t5x import models
 
-    from rosetta.data import seqio_features  # noqa: PLC0415
+    from rosetta.data import seqio_features
 
     kind = (
         seqio_features.DECODER
@@ -131,8 +131,8 @@ def step(model: Any, trainer: Any, partitioner: Any, batch: Mapping[str, Any]) -
 
     Returns JAX's lowered computation.
     """
-    import jax  # noqa: PLC0415
-    from t5x import utils  # noqa: PLC0415
+    import jax
+    from t5x import utils
 
     initializer = utils.TrainStateInitializer(
         optimizer_def=model.optimizer_def,
@@ -202,9 +202,9 @@ def t5x(
     Raises:
       UserError: the gin files or the layout are wrong.
     """
-    import jax  # noqa: PLC0415
+    import jax
 
-    from rosetta.t5x import (  # noqa: PLC0415
+    from rosetta.t5x import (
         gin_evaluation,
         partitioning,
     )

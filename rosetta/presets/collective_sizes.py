@@ -54,7 +54,7 @@ def of(found: Settings, model: str, mesh: Mapping[str, list[int]], devices: int)
       UserError: the model's sizes, or its mesh, are not known here.
     """
     if found.framework == "t5x":
-        from rosetta.core.value_parsing import on, positive  # noqa: PLC0415
+        from rosetta.core.value_parsing import on, positive
 
         settings = {
             name: value for name in ("TP_SIZE", "FSDP") if (value := found.get(f"settings.{name}"))
@@ -75,7 +75,7 @@ def _t5(size: str) -> int:
     """Parameters of a decoder's layer: four products of attention, twice, and three of a gated
     feed-forward part.
     """
-    from rosetta.t5x.run import gin_files, gin_text  # noqa: PLC0415 (each framework's side loads its own)
+    from rosetta.t5x.run import gin_files, gin_text
 
     bound = gin_text.read([gin_files.HOME / gin_files.model("t5_1_1", size)], [gin_files.HOME])
     embedding, heads, width, hidden = (
@@ -89,7 +89,7 @@ def _pax(config: str, fdl: Mapping[str, Any]) -> int:
     """Parameters of a layer: queries and output by heads, keys and values by theirs, and two
     products of a feed-forward part, three of a gated one.
     """
-    from rosetta.pax.run import hyper_parameters  # noqa: PLC0415
+    from rosetta.pax.run import hyper_parameters
 
     stated = hyper_parameters.read(config.rpartition(".")[2])
 

@@ -189,7 +189,7 @@ def combined(found: Settings, model: str, mesh: Mapping[str, list[int]], devices
 
 
 def _precision(framework: str, found: Settings, asked: Mapping[str, Resolved]) -> Value:
-    """What the scripts' variables make of the preset's precision."""
+    """Return what the scripts' variables make of the preset's precision."""
     base = SWITCHES[framework][found.get("precision")]
     words = {**base, **{name: each.value for name, each in asked.items()}}
     origin = ", ".join(
@@ -311,8 +311,8 @@ def run(found: Settings) -> Run:
 
 
 def _script(framework: str, found: Settings, of: str) -> str:
-    """What of its framework runs: finetuning where a task is named; data that are made up are
-    trained on, not evaluated.
+    """Return what of its framework runs: finetuning where a task is named; data that are made up
+    are trained on, not evaluated.
     """
     runs: str = found.get("runs")
     if framework == "t5x" and found.get("settings.FT_TASK"):
@@ -323,8 +323,8 @@ def _script(framework: str, found: Settings, of: str) -> str:
 
 
 def _switches(framework: str, found: Settings) -> dict[str, str]:
-    """The scripts' variables for the precision; those that were set one by one stay as they are,
-    and leave the others to the scripts.
+    """Return the scripts' variables for the precision; those that were set one by one stay as they
+    are, and leave the others to the scripts.
     """
     asked = [name for name in _ASKED if f"settings.{name}" in found.values]
     return {

@@ -51,8 +51,8 @@ def document(
     Raises:
       UserError: one line for the first thing that is wrong.
     """
-    from rosetta.core.secret_variables import Mask  # noqa: PLC0415
-    from rosetta.launch import rendering  # noqa: PLC0415 (the list of presets does without)
+    from rosetta.core.secret_variables import Mask
+    from rosetta.launch import rendering
 
     found = describe.resolved(
         name,
@@ -89,8 +89,8 @@ def document(
 
 
 def _hidden(path: str, shown: Any) -> Any:
-    """What is shown of a variable that is a secret by its name."""
-    from rosetta.core.secret_variables import HIDDEN, secret  # noqa: PLC0415
+    """Return what is shown of a variable that is a secret by its name."""
+    from rosetta.core.secret_variables import HIDDEN, secret
 
     if not secret(path.rpartition(".")[2]):
         return shown
@@ -135,22 +135,22 @@ def _rank(path: str) -> tuple[int, str]:
 
 
 def _environment(run: Run) -> dict[str, str]:
-    """The variables of one of the run's processes, as Slurm sets them."""
+    """Return the variables of one of the run's processes, as Slurm sets them."""
     return {**run.env, "SLURM_NTASKS": str(run.processes), "SLURM_JOB_NUM_NODES": str(run.nodes)}
 
 
 def _gin(
     found: Settings, run: Run, accelerator: str | None
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """What the gin files bind, with file and line, and what the settings bind over them."""
-    from rosetta.core import gpu_data_sheets  # noqa: PLC0415
-    from rosetta.core.gpu_query import Card  # noqa: PLC0415 (each framework's side loads its own)
-    from rosetta.launch import (  # noqa: PLC0415
+    """Return what the gin files bind, with file and line, and what the settings bind over them."""
+    from rosetta.core import gpu_data_sheets
+    from rosetta.core.gpu_query import Card
+    from rosetta.launch import (
         rendering,
         t5x_trainer,
     )
-    from rosetta.presets import t5x_switches  # noqa: PLC0415
-    from rosetta.t5x.run import gin_files, gin_text, settings  # noqa: PLC0415
+    from rosetta.presets import t5x_switches
+    from rosetta.t5x.run import gin_files, gin_text, settings
 
     environment = _environment(run)
     task = environment.get("FT_TASK", "")
@@ -217,11 +217,11 @@ def _gin(
 
 
 def _fiddle(found: Settings, run: Run) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """What the experiment's classes state, with file and line, and what the settings set over
-    them.
+    """Return what the experiment's classes state, with file and line, and what the settings set
+    over them.
     """
-    from rosetta.commands import pax  # noqa: PLC0415 (each framework's side loads its own)
-    from rosetta.pax.run import hyper_parameters, settings  # noqa: PLC0415 (each framework's side loads its own)
+    from rosetta.commands import pax
+    from rosetta.pax.run import hyper_parameters, settings
 
     stated = hyper_parameters.read(run.model.rpartition(".")[2])
     shown = {name: {"value": each.text, "origin": each.place} for name, each in stated.items()}
@@ -258,7 +258,7 @@ def _made_of(found: Settings, *paths: str) -> str:
 
 
 def _short(place: str) -> str:
-    """A file:line, below the folder that rosetta lies in by its name there."""
+    """Return a file:line, below the folder that rosetta lies in by its name there."""
     home = str(Path(__file__).parents[2]) + os.sep
     return place.removeprefix(home)
 

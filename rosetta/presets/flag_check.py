@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def _bodies(framework: str) -> Iterator[Mapping[str, Value]]:
-    """What every place sets that a run of a framework can come by, for each card and with each
-    switch.
+    """Yield what every place sets that a run of a framework can come by, for each card and with
+    each switch.
     """
     yield preset_files.common().values
     yield from (each.values for each in preset_files.accelerators().values())

@@ -159,7 +159,7 @@ def use(
 
 
 def _against(precision: str, flags: Sequence[str], version: str | None) -> list[str]:
-    """A line for each flag that goes against what a precision needs."""
+    """Return a line for each flag that goes against what a precision needs."""
     wanted = preset_files.named("precisions")[precision].values
     lines = list[str]()
     for path, each in wanted.items():

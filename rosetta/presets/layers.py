@@ -68,7 +68,7 @@ class Settings:
 
 def installed(package: str) -> str | None:
     """Return the version of a package that is installed."""
-    from importlib import metadata  # noqa: PLC0415 (see xlaflags.jaxlib)
+    from importlib import metadata
 
     try:
         return metadata.version(package)
@@ -180,7 +180,7 @@ def resolve(
 
 
 def _alike(accelerator: str | None) -> list[str]:
-    """The cards whose values a card takes, its own last."""
+    """Return the cards whose values a card takes, its own last."""
     found: list[str] = []
     while accelerator:
         known = preset_files.accelerators()
@@ -253,7 +253,7 @@ def unfit(value: Value, versions: Callable[[str], str | None]) -> str:
 
 
 def _cached(merged: dict[str, Resolved]) -> dict[str, Resolved]:
-    """The values with the cache's folder in its place."""
+    """Return the values with the cache's folder in its place."""
     made = dict(merged)
     for path, found in merged.items():
         if isinstance(found.value, str) and found.value.startswith(f"{CACHE}/"):

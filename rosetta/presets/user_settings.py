@@ -56,10 +56,10 @@ _NOT_PASSED = (
 def variables(framework: str) -> tuple[str, ...]:
     """Return the variables that a framework's scripts read."""
     if framework == "t5x":
-        from rosetta.commands import t5x  # noqa: PLC0415 (each framework's side loads its own)
+        from rosetta.commands import t5x
 
         return tuple(dict.fromkeys(t5x.VARIABLES["finetune"]))
-    from rosetta.pax.run import settings  # noqa: PLC0415
+    from rosetta.pax.run import settings
 
     return settings.VARIABLES
 
@@ -208,7 +208,7 @@ def _variable(framework: str, name: str, value: str, origin: str) -> dict[str, V
 
 
 def _field(path: str, text: str, origin: str, name: str) -> Value:
-    """A value of a field, from text. A batch may be a fraction, which stays text."""
+    """Return a value of a field, from text. A batch may be a fraction, which stays text."""
     value: Any = text
     if path == "switches":
         value = [each for each in text.split(",") if each]

@@ -45,7 +45,7 @@ def known(framework: str, distribution: str | None = None) -> dict[str, str]:
     """Return module -> why it cannot be imported, of the distribution's own list where there is
     one, else the framework's.
     """
-    import yaml  # noqa: PLC0415 (the rest of rosetta's command line does without)
+    import yaml
 
     names = [distribution, framework] if distribution else [framework]
     path = next((p for p in (KNOWN / f"{name}.yaml" for name in names) if p.is_file()), None)

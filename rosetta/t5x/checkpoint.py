@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import importlib
 import importlib.metadata
 import json
 import os
@@ -50,7 +49,7 @@ def _installed() -> dict[str, str]:
 
 
 def _fingerprint(vocabulary: Any) -> str:
-    from rosetta.t5x import dataset  # noqa: PLC0415 (SeqIO)
+    from rosetta.t5x import dataset
 
     try:
         return dataset.ours(vocabulary).fingerprint()
@@ -85,7 +84,7 @@ def on_save(
       warmup_steps: over which the learning rate rises, for the run to go on by.
     """
     if jax.process_index() == 0:
-        from rosetta.t5x import dataset  # noqa: PLC0415 (SeqIO)
+        from rosetta.t5x import dataset
 
         step = int(jax.device_get(state["state"]["step"]))
         before = checkpoint_record.read(start) if start else None
@@ -254,7 +253,7 @@ class Initializer(utils.TrainStateInitializer):
         config: Any,
         vocabulary: Any,
     ) -> None:
-        from rosetta.t5x import dataset  # noqa: PLC0415 (SeqIO)
+        from rosetta.t5x import dataset
 
         found = checkpoint_record.read(checkpoint)
         if found is None and checkpoint_record.was_begun_here(run_folders.split(checkpoint)[0]):

@@ -19,8 +19,8 @@ def tree(checkpoint: str) -> dict[str, Any]:
     Raises:
       UserError: it is no such checkpoint.
     """
-    import orbax.checkpoint as ocp  # noqa: PLC0415 (imports slowly)
-    from etils import epath  # type: ignore[import-not-found]  # noqa: PLC0415
+    import orbax.checkpoint as ocp
+    from etils import epath  # type: ignore[import-not-found]
 
     folder = epath.Path(checkpoint)
     where = folder / "state" if (folder / "state").is_dir() else folder
@@ -56,7 +56,7 @@ def _shaped(node: Any) -> Any:
 
 
 def _older(node: Any) -> Any:
-    """What T5X wrote before Orbax: small arrays themselves, large ones as a specification of
+    """Return what T5X wrote before Orbax: small arrays themselves, large ones as a specification of
     TensorStore.
     """
     if isinstance(node, dict) and {"driver", "metadata"} <= set(node):

@@ -267,7 +267,7 @@ def finish() -> str | None:
 
 
 def _counted(shape: Any, leaf: Any) -> Any:
-    """An array as restored, and a counter as a whole number again: upstream saves those of a
+    """Return an array as restored, and a counter as a whole number again: upstream saves those of a
     resumed run as float32.
     """
     return leaf.astype(shape.dtype) if jnp.issubdtype(shape.dtype, jnp.integer) else leaf

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def _alike(tree: Any) -> tuple[object, ...]:
-    """What has to be equal for a compiled program to take a tree of arrays: structure, shapes and
-    types.
+    """Return what has to be equal for a compiled program to take a tree of arrays: structure,
+    shapes and types.
     """
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple((tuple(leaf.shape), np.dtype(leaf.dtype).name) for leaf in leaves)

@@ -198,7 +198,7 @@ def task(
             "dataset.task.objective",
             "use one of " + ", ".join(known),
         )
-    from rosetta.t5x import evaluation_data  # noqa: PLC0415 (TensorFlow's part)
+    from rosetta.t5x import evaluation_data
 
     evaluation_data.register(name, made, vocabulary)
     _tasks[name] = made
@@ -248,7 +248,7 @@ def get_dataset(
     name = named if isinstance(named, str) else named.name
     made = _tasks.get(name)
     if made is None or num_epochs is not None:
-        from t5x import utils  # noqa: PLC0415 (t5x imports slowly)
+        from t5x import utils
 
         return utils.get_dataset(
             cfg,
@@ -298,7 +298,7 @@ class TrainIterator(clu.data.dataset_iterator.DatasetIterator):
     @property
     def element_spec(self) -> Mapping[str, Any]:
         """Shape and type of this host's part of each feature."""
-        import numpy as np  # noqa: PLC0415
+        import numpy as np
 
         own = self.batches.batch // self.batches.shards
         return {
@@ -327,7 +327,7 @@ class TrainIterator(clu.data.dataset_iterator.DatasetIterator):
 
 
 def _say(line: str | None) -> None:
-    import jax  # noqa: PLC0415 (the caller has it loaded)
+    import jax
 
     if line and jax.process_index() == 0:
         print(line, flush=True)
@@ -405,7 +405,7 @@ def verify_vocabularies(cfg: Any, model: Any) -> None:
     """Raise UserError where data and model disagree about ids: T5X's
     train.verify_matching_vocabs_fn.
     """
-    from t5x import utils  # noqa: PLC0415 (t5x imports slowly)
+    from t5x import utils
 
     theirs = utils.get_vocabulary(cfg)
     name = getattr(cfg.mixture_or_task_name, "name", cfg.mixture_or_task_name)

@@ -73,7 +73,7 @@ def _metrics(objective: str) -> list[Any]:
     with (
         gin.unlock_config()
     ):  # importing t5 registers configurables, and gin has read its files by now
-        from t5.evaluation import metrics  # noqa: PLC0415 (imports much)
+        from t5.evaluation import metrics
 
     return [metrics.squad if objective == "squad" else metrics.accuracy]
 
@@ -82,7 +82,7 @@ def _answer(objective: str) -> Any:
     if objective not in ("mnli", "squad"):
         return None
     with gin.unlock_config():
-        from t5.data import postprocessors  # noqa: PLC0415
+        from t5.data import postprocessors
 
     if objective == "squad":
         return postprocessors.qa

@@ -62,9 +62,9 @@ def arguments(
     Raises:
       UserError: a file is missing, a name is unknown, or a required value is not set.
     """
-    import gin  # noqa: PLC0415 (so that the module's names cost nothing)
+    import gin
 
-    from rosetta.t5x import gin_configuration  # noqa: PLC0415 (gin)
+    from rosetta.t5x import gin_configuration
 
     module = _stand_in(script)
     kept = sys.modules["__main__"]

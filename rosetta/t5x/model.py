@@ -99,7 +99,7 @@ class _Model(models.BaseTransformerModel):
         )
 
     def _bound(self, flax_mutables: Any) -> Any:
-        """This model, or one whose module sees the FP8 state."""
+        """Return this model, or one whose module sees the FP8 state."""
         if not flax_mutables or self.config.fp8 == "off":
             return self
         bound = copy.copy(self)
@@ -155,8 +155,8 @@ class _Model(models.BaseTransformerModel):
         return total, metrics
 
     def _hidden(self, params: Any, batch: Any, dropout_rng: Any) -> Any:
-        """The hidden vectors [batch, length, features] and the kernel [features, vocabulary] that
-        logits are made from.
+        """Return the hidden vectors [batch, length, features] and the kernel [features, vocabulary]
+        that logits are made from.
         """
         bound = copy.copy(self)
         bound.module = _Applied(self.module, {}, hidden_only=True)

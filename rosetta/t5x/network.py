@@ -42,8 +42,8 @@ def _logits(config: T5Config, hidden: Any, kernel: Any) -> Any:
 
 
 def logits_scale(config: T5Config) -> float:
-    """What the products of hidden vectors and kernel are multiplied with: an embedding's rows are
-    long where it doubles as the kernel.
+    """Return what the products of hidden vectors and kernel are multiplied with: an embedding's
+    rows are long where it doubles as the kernel.
     """
     return config.emb_dim**-0.5 if config.logits_via_embedding else 1.0
 
@@ -97,7 +97,7 @@ def _decoded(
     prefill_lengths: Any = None,
     hidden_only: bool = False,
 ) -> Any:
-    """The body of both decoders, whose parameters are the module's.
+    """Return the body of both decoders, whose parameters are the module's.
 
     tokens: int32 [batch, length]; encoded: [batch, length of the input, features]; encoder_mask: of
     decoder to encoder. Returns float32 logits [batch, length, vocabulary], or with `hidden_only`

@@ -36,7 +36,7 @@ def _upstream() -> Callable[..., None]:
     program: Any = sys.modules["__main__"]
     if hasattr(program, "write_inferences_to_file"):
         return program.write_inferences_to_file  # type: ignore[no-any-return]
-    from t5x import infer  # noqa: PLC0415 (t5x imports slowly)
+    from t5x import infer
 
     return infer.write_inferences_to_file  # type: ignore[no-any-return]
 

@@ -50,9 +50,9 @@ def main(module: str = "t5x.train") -> None:
 
 def _install_checks() -> None:
     """Put our checks of the command line and of gin in front of the program's own."""
-    from absl import app  # noqa: PLC0415 (TensorFlow is imported before, see startup)
+    from absl import app
 
-    from rosetta.t5x import gin_configuration  # noqa: PLC0415 (gin)
+    from rosetta.t5x import gin_configuration
 
     gin_configuration.install()
     app.parse_flags_with_usage = _parse_flags
@@ -64,7 +64,7 @@ def _parse_flags(words: list[str]) -> list[str]:
     Raises:
       UserError: there is no such flag, or a word that is not a flag.
     """
-    from absl import flags  # noqa: PLC0415
+    from absl import flags
 
     try:
         rest: list[str] = flags.FLAGS(words)
@@ -108,7 +108,7 @@ def _end_if_configuration(error: Exception) -> None:
 
     ROSETTA_DEBUG=1 prints the traceback as well.
     """
-    from rosetta.t5x import gin_configuration  # noqa: PLC0415 (gin)
+    from rosetta.t5x import gin_configuration
 
     if run_health.current() is not None or not gin_configuration.is_configuration_error(error):
         return
@@ -118,7 +118,7 @@ def _end_if_configuration(error: Exception) -> None:
 
 
 def _finish() -> str | None:
-    from rosetta.t5x import checkpoint_manager  # noqa: PLC0415 (T5X)
+    from rosetta.t5x import checkpoint_manager
 
     return checkpoint_manager.finish()
 

@@ -272,7 +272,7 @@ class Trainer(trainer.Trainer):
         }
 
     def _seen(self, batches: Any, start: int) -> Iterator[Any]:
-        """The same batches, one of which was looked at for its shapes.
+        """Yield the same batches, one of which was looked at for its shapes.
 
         Between them the run may be stopped, or saved.
         """

@@ -69,7 +69,7 @@ def off(names: Iterable[str], resolved: Settings) -> list[str]:
 
 def part(name: str) -> Choice:
     """Return what a switch adds to a choice."""
-    from rosetta.tune.search import Choice  # noqa: PLC0415 (the command line's help does without)
+    from rosetta.tune.search import Choice
 
     return Choice(fields=((COMBINE, "layers"),)) if name == COMBINE else Choice(switches=(name,))
 

@@ -167,7 +167,7 @@ def words(run: Run, card: str) -> list[str]:
 
 
 def _t5x(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
-    from rosetta.presets import t5x_switches  # noqa: PLC0415 (each framework's side loads its own)
+    from rosetta.presets import t5x_switches
 
     for name in NOT_PLANNED:
         value = run.env.get(name, "")
@@ -205,9 +205,9 @@ def _t5x(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
 
 
 def _pax(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
-    from rosetta.commands import pax  # noqa: PLC0415
-    from rosetta.pax.run import settings  # noqa: PLC0415
-    from rosetta.presets import pax_switches  # noqa: PLC0415
+    from rosetta.commands import pax
+    from rosetta.pax.run import settings
+    from rosetta.presets import pax_switches
 
     # Without Transformer Engine, unless it is asked for: then that is said to be missing, where it
     # is.

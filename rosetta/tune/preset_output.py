@@ -62,4 +62,7 @@ def preset(
 
 def text(document: Mapping[str, Any], evidence: str) -> str:
     """Return a preset's file; its first line says where its evidence is."""
-    return f"# Made by rosetta tune; each trial is in {evidence}\n{yaml_output.written(dict(document))}"
+    return (
+        f"# Made by rosetta tune; each trial is in {evidence}\n"
+        f"{yaml_output.written(dict(document))}"
+    )

@@ -137,7 +137,7 @@ def _pax(steps: int, folder: str) -> dict[str, str]:
 
 def _synthetic(run: Run) -> Run:
     """Return the run of the model's size on synthetic data, if there is such an experiment."""
-    from rosetta.pax.run import preflight  # noqa: PLC0415
+    from rosetta.pax.run import preflight
 
     name = f"Synthetic{run.model.removeprefix('Pile')}"
     if name not in preflight.names():

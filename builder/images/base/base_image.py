@@ -97,8 +97,8 @@ def resolve(
     make: bool = True,
     allow_current: bool = False,
 ) -> dict[str, Base]:
-    """The base of a line's images, per architecture, made or fetched where the cache lacks it; and
-    that of this machine, whose Python compiles for all.
+    """Return the base of a line's images, per architecture, made or fetched where the cache lacks
+    it; and that of this machine, whose Python compiles for all.
 
     Without `make` it is NotMadeError where one would have to be made. `asked`: "" for what
     locks/base-*.json says, "bootstrap" for Debian's packages, else an image. `engine`: "docker",
@@ -189,7 +189,7 @@ def _report_replaced(lock: BaseLock, replaced: Sequence[Replacement]) -> None:
 
 
 def _of_layout(request: _Asked, place: Path) -> Base:
-    """An OCI layout as it is: no engine adds anything to it."""
+    """Return an OCI layout as it is: no engine adds anything to it."""
     read = layout.read(place, blobs=False)
     found = next(
         (image for image in read.index.images if image.architecture == request.architecture), None
@@ -241,7 +241,7 @@ def _of_registry(request: _Asked, image: str) -> Base | None:
 
 
 def _of_image(request: _Asked, reference: str, digest: str) -> Base:
-    """An image of a registry or of the engine, with what Dockerfile.base adds.
+    """Return an image of a registry or of the engine, with what Dockerfile.base adds.
 
     A known digest needs no engine where the cache has the result.
     """
@@ -289,7 +289,7 @@ def _of_image(request: _Asked, reference: str, digest: str) -> Base:
 
 
 def _digest(engine: Engine, reference: str, architecture: str) -> tuple[str, bool]:
-    """The digest of an image, and whether no registry knows it."""
+    """Return the digest of an image, and whether no registry knows it."""
     tag = f"{engines.TEMPORARY}:ask-{secrets.token_hex(8)}"
     try:
         pulled = engine.pull(reference, architecture, tag)
@@ -299,7 +299,7 @@ def _digest(engine: Engine, reference: str, architecture: str) -> tuple[str, boo
 
 
 def _layer_key(diff_id: str) -> str:
-    """The key of another's layer, written again our way."""
+    """Return the key of another's layer, written again our way."""
     return stage_key("image-layer", {"diff_id": diff_id, "bytecode": bytecode_stamps.RULES})
 
 
@@ -319,8 +319,8 @@ def _key(request: _Asked, digest: str) -> str:
 def _built(
     request: _Asked, engine: Engine, on: str, digest: str
 ) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
-    """The layers of the image, written again our way, and that of Dockerfile.base; and the image's
-    ENV.
+    """Return the layers of the image, written again our way, and that of Dockerfile.base; and the
+    image's ENV.
     """
     cache, key = request.cache, _key(request, digest)
     with dockerfile_step.build_base(
@@ -349,7 +349,7 @@ def _built(
 
 
 def _known(request: _Asked, digest: str) -> tuple[tuple[Layer, ...], tuple[str, ...]] | None:
-    """What `_built` gave before, if the cache still has all of it, be it in the other
+    """Return what `_built` gave before, if the cache still has all of it, be it in the other
     compression.
     """
     cache = request.cache

@@ -53,8 +53,8 @@ MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def keys(lock: BaseLock, root: Path) -> dict[str, str]:
-    """The keys of the layers "base" and "os": of the packages, and of the script that installs
-    them.
+    """Return the keys of the layers "base" and "os": of the packages, and of the script that
+    installs them.
     """
     script = hashlib.sha256(
         (root / _SCRIPT).read_bytes() + (root / debian_lock.PACKAGES).read_bytes()
@@ -73,7 +73,7 @@ def keys(lock: BaseLock, root: Path) -> dict[str, str]:
 def layers(
     cache: Cache, lock: BaseLock, root: Path, compression: str, *, offline: bool = False
 ) -> tuple[Layer, Layer]:
-    """The layers "base" and "os" of a locked base.
+    """Return the layers "base" and "os" of a locked base.
 
     `root` is the repository, for docker/. FatalError with what is missing on this machine.
     """
@@ -126,15 +126,15 @@ def has(cache: Cache, key: str) -> bool:
 
 
 def _known(cache: Cache, wanted: Mapping[str, str], compression: str) -> tuple[Layer, Layer] | None:
-    """The layers if the cache has them, be it in the other compression."""
+    """Return the layers if the cache has them, be it in the other compression."""
     found = [either(cache, each, name, compression) for name, each in wanted.items()]
     base, above = found
     return (base, above) if base and above else None
 
 
 def either(cache: Cache, key: str, name: str, compression: str) -> Layer | None:
-    """The layer of this key, written again if the cache has it in the other compression only; None
-    where it has none.
+    """Return the layer of this key, written again if the cache has it in the other compression
+    only; None where it has none.
     """
     other = "gzip" if compression == "zstd" else "zstd"
     if (made := layer.find(cache, key, name, compression)) or not (
@@ -187,7 +187,7 @@ def _check_emulation(lock: BaseLock, here: str) -> None:
 
 
 def _run(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path, Path]:
-    """The tar of the minimal system, and of that with the OS packages."""
+    """Return the tar of the minimal system, and of that with the OS packages."""
     # In user namespaces (without root) the maker is another user, who must be able to read and
     # write here.
     scratch.chmod(0o755)
@@ -258,8 +258,9 @@ def _run(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path,
 
 
 def _hook(scratch: Path, lower: Path) -> str:
-    """Runs with the system's root as $1, once the minimal system is there: keeps a copy of it, then
-    installs as Dockerfile.base does.
+    """Return a script that copies the minimal system, then installs as Dockerfile.base does.
+
+    It runs with the system's root as $1, once the minimal system is there.
     """
     here = shlex.quote(str(scratch))
     return f"""#!/bin/sh
@@ -306,8 +307,8 @@ def _write(
 
 
 def _normal(entries: Iterable[Entry], own: Iterable[Entry]) -> list[Entry]:
-    """A system without what differs from run to run or names this machine, and with what every one
-    has from us.
+    """Return a system without what differs from run to run or names this machine, and with what
+    every one has from us.
     """
     found = {entry.path: entry for entry in entries if not root_file_system.dropped(entry)} | {
         entry.path: entry for entry in own
@@ -355,7 +356,7 @@ def _own(folder: Path, lock: BaseLock) -> list[Entry]:
 def _as_locked(
     entries: Iterable[Entry], packages: Iterable[debian_lock.Deb], lock: BaseLock
 ) -> None:
-    """The system says itself what is installed: exactly the list, or there is no layer."""
+    """Check what the system itself says is installed: exactly the list, or there is no layer."""
     status = next(
         (
             root_file_system.content(entry).decode()

@@ -30,7 +30,7 @@ exec "$here/{loader}" --library-path "{libraries}" "$here/{program}" "$@"
 
 
 def interpreter(cache: Cache, found: dict[str, Base] | Base) -> Interpreter:
-    """The Python of the base of this machine's architecture: for compiling, `-S -I`, not for
+    """Return the Python of the base of this machine's architecture: for compiling, `-S -I`, not for
     installing into.
     """
     bases = found if isinstance(found, dict) else {found.architecture: found}

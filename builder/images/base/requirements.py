@@ -48,7 +48,7 @@ class Facts:
 
 
 def look(blobs: Iterable[Path]) -> dict[str, Entry]:
-    """What the layers show, with the contents that `facts` reads."""
+    """Return what the layers show, with the contents that `facts` reads."""
     return root_file_system.view(
         blobs,
         lambda entry: bool(
@@ -62,7 +62,7 @@ def look(blobs: Iterable[Path]) -> dict[str, Entry]:
 def facts(
     shown: Mapping[str, Entry], name: str, architecture: str, pythons: Sequence[str]
 ) -> Facts:
-    """The facts of a base; of its Pythons the first that `pythons` names.
+    """Return the facts of a base; of its Pythons the first that `pythons` names.
 
     One FatalError that lists all that is missing.
     """
@@ -107,7 +107,7 @@ def facts(
 
 
 def _read(shown: Mapping[str, Entry], path: str) -> bytes:
-    """The content of the file that a path leads to; nothing where it was not kept."""
+    """Return the content of the file that a path leads to; nothing where it was not kept."""
     entry = shown.get(root_file_system.resolve(shown, path))
     while entry is not None and entry.kind == "hard":
         entry = shown.get(entry.target)
@@ -123,7 +123,7 @@ def _release(shown: Mapping[str, Entry]) -> str:
 
 
 def _glibc(shown: Mapping[str, Entry]) -> tuple[str, str]:
-    """The version in the library's own banner, and the architecture it is built for."""
+    """Return the version in the library's own banner, and the architecture it is built for."""
     for path in sorted(shown):
         if _LIBC.fullmatch(path) and (
             banner := re.search(

@@ -33,7 +33,7 @@ def dropped(entry: Entry) -> bool:
 
 
 def content(entry: Entry) -> bytes:
-    """The bytes of a file."""
+    """Return the bytes of a file."""
     if entry.data is not None:
         return entry.data
     with open(entry.source, "rb") as file:
@@ -53,7 +53,7 @@ def gone(lower: Iterable[Entry], upper: Iterable[Entry]) -> list[Entry]:
 
 
 def whiteout(path: str) -> Entry:
-    """The entry that hides `path` of the layers below."""
+    """Return the entry that hides `path` of the layers below."""
     folder, _, name = path.rpartition("/")
     return Entry(f"{folder}/.wh.{name}" if folder else f".wh.{name}", "file", 0o644, data=b"")
 
@@ -85,8 +85,8 @@ def _hide(below: dict[str, Entry], path: str, *, itself: bool = True) -> None:
 
 
 def entries(blob: Path, wanted: Callable[[Entry], bool]) -> Iterator[Entry]:
-    """The entries of a layer's blob, whatever its compression; the files that are `wanted` with
-    their content.
+    """Yield the entries of a layer's blob, whatever its compression; the files that are `wanted`
+    with their content.
     """
     with open(blob, "rb") as packed, blob_compression.reader(packed) as plain:
         for entry, file in tar_file.read(plain):
@@ -94,8 +94,8 @@ def entries(blob: Path, wanted: Callable[[Entry], bool]) -> Iterator[Entry]:
 
 
 def view(blobs: Iterable[Path], wanted: Callable[[Entry], bool]) -> dict[str, Entry]:
-    """What a stack of layers shows, by path; the files that are `wanted` with their content, the
-    others without.
+    """Return what a stack of layers shows, by path; the files that are `wanted` with their content,
+    the others without.
     """
     shown: dict[str, Entry] = {}
     for blob in blobs:
@@ -104,8 +104,8 @@ def view(blobs: Iterable[Path], wanted: Callable[[Entry], bool]) -> dict[str, En
 
 
 def resolve(shown: Mapping[str, Entry], path: str) -> str:
-    """The path that `path` leads to, its symbolic links followed inside the file system; empty
-    where it leads nowhere.
+    """Return the path that `path` leads to, its symbolic links followed inside the file system;
+    empty where it leads nowhere.
     """
     left, here, steps = [part for part in path.split("/") if part], "", 0
     while left:

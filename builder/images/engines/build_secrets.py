@@ -34,7 +34,7 @@ _PLACE = "/run/secrets/"
 
 
 def of_host() -> dict[str, bytes]:
-    """The secrets that this machine has, by name; nothing that is empty.
+    """Return the secrets that this machine has, by name; nothing that is empty.
 
     Raises FatalError for one that no engine takes.
     """
@@ -143,8 +143,8 @@ def _directory(key: str) -> str:
 
 
 def _sources() -> bytes:
-    """The archives of this machine's own distribution: its id and codename, then one `URI SUITE
-    COMPONENTS` a line.
+    """Return the archives of this machine's own distribution: its id and codename, then one `URI
+    SUITE COMPONENTS` a line.
     """
     try:
         release = Path("/etc/os-release").read_text(encoding="utf-8", errors="replace")

@@ -90,7 +90,7 @@ class Buildah:
         return Pulled(digest or str(self._facts(image)["FromImageDigest"]))
 
     def _facts(self, image: str) -> dict[str, Any]:
-        """What buildah knows of an image it has; empty where it has none."""
+        """Return what buildah knows of an image it has; empty where it has none."""
         done = engine_program.run("buildah", "inspect", "--type", "image", "--", image, check=False)
         facts: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
         return facts
@@ -304,8 +304,8 @@ class Buildah:
 
 
 def _published(full: str, options_: Sequence[str]) -> str:
-    """The digest of what a registry has under a tag, all architectures together: as docker says it,
-    while buildah names one architecture's.
+    """Return the digest of what a registry has under a tag, all architectures together: as docker
+    says it, while buildah names one architecture's.
     """
     if not shutil.which("skopeo"):
         return ""
@@ -322,7 +322,7 @@ def _temporary(image: Image) -> str:
 
 
 def _stored(tag: str) -> str:
-    """The full name that this storage gives an image of ours."""
+    """Return the full name that this storage gives an image of ours."""
     host, slash, _ = tag.partition("/")
     full = (
         tag if slash and ("." in host or ":" in host or host == "localhost") else f"localhost/{tag}"

@@ -72,7 +72,9 @@ class Docker:
         return Pulled(str(facts["Id"]) if local else digest, local)
 
     def _facts(self, reference: str, architecture: str) -> dict[str, Any]:
-        """What docker knows of an image it has; empty where it has none for that architecture."""
+        """Return what docker knows of an image it has; empty where it has none for that
+        architecture.
+        """
         done = engine_program.run("docker", "image", "inspect", "--", reference, check=False)
         found = json.loads(done.stdout or "[]") if done.returncode == 0 else []
         facts: dict[str, Any] = found[0] if found else {}
@@ -292,7 +294,7 @@ class Docker:
 
 
 def options(limits: Limits) -> list[str]:
-    """The options of `docker run` and `podman run` for these limits."""
+    """Return the options of `docker run` and `podman run` for these limits."""
     argv = [] if limits.network else ["--network", "none"]
     if limits.user:
         argv += ["--user", limits.user]
@@ -316,8 +318,8 @@ def _stamp(cache: Cache, digest: str) -> Path:
 
 
 def _digests(index: Index) -> set[str]:
-    """What docker may call an image of ours: by its config in the classic store, by its manifest or
-    index in containerd's.
+    """Return what docker may call an image of ours: by its config in the classic store, by its
+    manifest or index in containerd's.
     """
     return {index.digest} | (
         {index.images[0].config_digest, index.images[0].digest} if len(index.images) == 1 else set()
@@ -325,7 +327,9 @@ def _digests(index: Index) -> set[str]:
 
 
 def _archive_plain(cache: Cache, image: Image, name: str, out: IO[bytes]) -> None:
-    """The oldest form: uncompressed layers, for a docker that does not know the compression."""
+    """Load the oldest form: uncompressed layers, for a docker that does not know the
+    compression.
+    """
     config = f"{image.config_digest[7:]}.json"
     named = [f"{each.diff_id[7:]}.tar" for each in image.layers]
     sink = tar_file.Plain(out)
@@ -352,7 +356,7 @@ def _archive_plain(cache: Cache, image: Image, name: str, out: IO[bytes]) -> Non
 
 
 def _archive_all(cache: Cache, index: Index, name: str, out: IO[bytes]) -> None:
-    """An image of several architectures as a layout that names it, for containerd's store."""
+    """Load an image of several architectures as a layout that names it, for containerd's store."""
     names = {
         "io.containerd.image.name": layout.qualified(name),
         "org.opencontainers.image.ref.name": name.rpartition(":")[2],

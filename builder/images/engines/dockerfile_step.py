@@ -27,8 +27,8 @@ RECIPE = "Dockerfile.base"
 
 
 def recipe(root: Path) -> str:
-    """What stands for the steps in a key: the sha256 of Dockerfile.base, of all that it runs, and
-    of the rules for its result.
+    """Return what stands for the steps in a key: the sha256 of Dockerfile.base, of all that it
+    runs, and of the rules for its result.
     """
     digest = hashlib.sha256(f"{layer_normalisation.RULES}\n".encode())
     for file in _files(root):
@@ -53,8 +53,8 @@ def build_base(
     architecture: str,
     debs: Path | None = None,
 ) -> Iterator[Exported]:
-    """What `Dockerfile.base` (below `root`, our repository) makes of a base; read it while the
-    context lasts.
+    """Yield what `Dockerfile.base` (below `root`, our repository) makes of a base; read it while
+    the context lasts.
 
     `on` is the name of an image (of a registry, best with its digest, or of the engine) or the
     layers of a base of ours. `debs` is a folder with .deb files and their Packages: with it nothing
@@ -95,8 +95,8 @@ def build_base(
 def names(
     root: Path, on: str | Sequence[Layer], architecture: str, debs: Path | None
 ) -> tuple[str, str]:
-    """What the base and the result are called in the engine for a time: the same every time, so
-    that a run after a kill takes them over.
+    """Return what the base and the result are called in the engine for a time: the same every time,
+    so that a run after a kill takes them over.
     """
     base = on if isinstance(on, str) else [each.diff_id for each in on]
     key = stage_key(

@@ -93,8 +93,8 @@ class Engine(Protocol):
         """
 
     def digest(self, tag: str) -> str:
-        """What the engine calls an image in its storage (the digest of its config, manifest or
-        index); empty where there is none.
+        """Return what the engine calls an image in its storage (the digest of its config, manifest
+        or index); empty where there is none.
         """
 
     def run(
@@ -106,9 +106,9 @@ class Engine(Protocol):
 
 
 def choose(asked: str = "") -> Engine:
-    """The engine asked for ("docker" or "buildah"), or the first of them that answers."""
-    from builder.images.engines.buildah import Buildah  # noqa: PLC0415 - they import this module
-    from builder.images.engines.docker import Docker  # noqa: PLC0415
+    """Return the engine asked for ("docker" or "buildah"), or the first of them that answers."""
+    from builder.images.engines.buildah import Buildah
+    from builder.images.engines.docker import Docker
 
     engines: dict[str, Engine] = {"docker": Docker(), "buildah": Buildah()}
     if asked:
@@ -148,7 +148,7 @@ def find(asked: str = "") -> Engine | None:
 
 
 def several(engine: str, index: Index) -> FatalError:
-    """The refusal of what a storage for one architecture cannot hold."""
+    """Return the refusal of what a storage for one architecture cannot hold."""
     names = ", ".join(image.architecture for image in index.images)
     return FatalError(
         f"this {engine} holds an image of one architecture under a tag, not {names}",

@@ -163,8 +163,8 @@ def run(
 
 
 def _guard(program: str, path: str | None) -> list[str]:
-    """What a program is started by, so that it ends when we are killed: it would go on, and give
-    its image a name that the next run has removed.
+    """Return what a program is started by, so that it ends when we are killed: it would go on, and
+    give its image a name that the next run has removed.
     """
     return (
         ["setpriv", "--pdeathsig", "KILL", "--"]
@@ -179,7 +179,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 def failure(output: str, where: str) -> FatalError:
-    """The error for what an engine printed before it failed."""
+    """Return the error for what an engine printed before it failed."""
     serious = [
         line
         for line in output.splitlines()

@@ -40,7 +40,7 @@ class Exported:
 
 
 def saved(file: Path) -> Exported:
-    """The image in an archive, whatever made it. Raises FatalError where it is damaged."""
+    """Return the image in an archive, whatever made it. Raises FatalError where it is damaged."""
     try:
         with tarfile.open(file, mode="r:") as archive:
             of_config, layers = _parts(archive)
@@ -57,7 +57,7 @@ def saved(file: Path) -> Exported:
 
 
 def opened(file: Path) -> Exported:
-    """The image in an archive, which Dockerfile.base has made.
+    """Return the image in an archive, which Dockerfile.base has made.
 
     Raises FatalError where it is damaged.
     """
@@ -80,7 +80,7 @@ def _unreadable(error: Exception) -> FatalError:
 
 
 def _parts(archive: tarfile.TarFile) -> tuple[str, list[str]]:
-    """The names of the config and of the layers in the archive."""
+    """Return the names of the config and of the layers in the archive."""
     if "manifest.json" in archive.getnames():
         image = json.loads(_member(archive, "manifest.json").read())[0]
         return image["Config"], image["Layers"]

@@ -44,7 +44,7 @@ _KEPT_XATTRS = ("security.capability",)
 
 
 def os_layer(cache: Cache, key: str, compression: str, exported: Exported) -> Layer:
-    """The layer "os": all that the steps of an exported image changed on its base.
+    """Return the layer "os": all that the steps of an exported image changed on its base.
 
     `key` has to hold RULES and all that decides the steps.
     """
@@ -56,8 +56,8 @@ def os_layer(cache: Cache, key: str, compression: str, exported: Exported) -> La
 
 @contextlib.contextmanager
 def changes(exported: Exported, scratch: Path) -> Iterator[list[Entry]]:
-    """The entries of that layer, whiteouts as files `.wh.*`; contents lie beside `scratch` while
-    the context lasts.
+    """Yield the entries of that layer, whiteouts as files `.wh.*`; contents lie beside `scratch`
+    while the context lasts.
     """
     with contextlib.ExitStack() as stack:
         upper: dict[str, Entry] = {}
@@ -111,8 +111,8 @@ def _lay(upper: dict[str, Entry], gone: set[str], entries: list[Entry]) -> None:
 def _base(
     layers: tuple[Callable[[], IO[bytes]], ...], wanted: set[str]
 ) -> tuple[dict[str, Entry], dict[str, str], set[str]]:
-    """What the base has: its entries by path, the sha256 of those of its files that are `wanted`,
-    and the files that others of these are hard links to.
+    """Return what the base has: its entries by path, the sha256 of those of its files that are
+    `wanted`, and the files that others of these are hard links to.
     """
     found: dict[str, Entry] = {}
     sums: dict[str, str] = {}
@@ -207,7 +207,7 @@ def dropped(entry: Entry) -> bool:
 
 
 def _timed(entry: Entry) -> bool:
-    """Does this bytecode go by the time of its source?
+    """Return whether this bytecode goes by the time of its source.
 
     Every time in a layer is another than that.
     """

@@ -175,8 +175,8 @@ class Compressor:
 
 @contextlib.contextmanager
 def reader(stream: IO[bytes]) -> Iterator[IO[bytes]]:
-    """The plain bytes of a stream that is gzip, zstd or plain by its first bytes; the stream must
-    have `peek` or be seekable.
+    """Yield the plain bytes of a stream that is gzip, zstd or plain by its first bytes; the stream
+    must have `peek` or be seekable.
 
     Raises FatalError, inside the context, where what is packed is damaged.
     """

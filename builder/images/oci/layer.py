@@ -44,8 +44,8 @@ def _record(cache: Cache, key: str, compression: str) -> Path:
 
 
 def find(cache: Cache, key: str, name: str, compression: str) -> Layer | None:
-    """The layer of this key if the cache has it whole, that is by the size and time of its blob;
-    notes that it was used.
+    """Return the layer of this key if the cache has it whole, that is by the size and time of its
+    blob; notes that it was used.
     """
     record = _record(cache, key, compression)
     try:
@@ -93,7 +93,7 @@ def ordered(entries: Iterable[Entry]) -> list[Entry]:
 def write(
     cache: Cache, key: str, name: str, compression: str, entries: Callable[[], Iterable[Entry]]
 ) -> Layer:
-    """The layer of this key; made of `entries()` if the cache lacks it.
+    """Return the layer of this key; made of `entries()` if the cache lacks it.
 
     Compression: "gzip" or "zstd".
     """
@@ -111,8 +111,8 @@ def from_tar(
     keep: Callable[[Entry], Entry | None] | None = None,
     change: Callable[[list[Entry]], Iterable[Entry]] | None = None,
 ) -> Layer:
-    """A layer of another's tar (plain, gzip or zstd), written again our way: owners, modes, links,
-    devices, attributes and whiteouts kept, times EPOCH.
+    """Return a layer of another's tar (plain, gzip or zstd), written again our way: owners, modes,
+    links, devices, attributes and whiteouts kept, times EPOCH.
 
     `stream` is called, and its result closed, only if the cache lacks the layer. `keep` may change
     or drop (None) entries one by one, `change` all of them.

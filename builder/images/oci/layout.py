@@ -68,7 +68,7 @@ def _documents(index: Index) -> dict[str, bytes]:
 
 
 def entries(cache: Cache, index: Index, name: str) -> list[Entry]:
-    """What a layout holds, by its path: blobs as files of the cache, each once."""
+    """Return what a layout holds, by its path: blobs as files of the cache, each once."""
     found = {
         _place(digest): file(_place(digest), data) for digest, data in _documents(index).items()
     }
@@ -125,8 +125,8 @@ def copy_blob(blob: Entry, target: Path) -> None:
 
 
 def write(cache: Cache, index: Index, folder: Path, *, name: str) -> None:
-    """The layout of an image at `folder`, or in one tar where the path ends in .tar; a layout of
-    ours that is there is replaced.
+    """Write the layout of an image at `folder`, or in one tar where the path ends in .tar; a layout
+    of ours that is there is replaced.
 
     Raises FatalError, before anything is touched, where something else is there.
     """
@@ -247,7 +247,7 @@ def archive(
 
 
 def qualified(name: str) -> str:
-    """An image's name with the registry that engines mean where it names none."""
+    """Return an image's name with the registry that engines mean where it names none."""
     host, slash, _ = name.partition("/")
     if slash and ("." in host or ":" in host or host == "localhost"):
         return name
@@ -389,7 +389,7 @@ def _checked(folder: Path, described: Any) -> bytes:
 
 
 def _verify(folder: Path, digest: str, size: int) -> None:
-    """The same for a blob that may be large."""
+    """Check a blob that may be large."""
     try:
         with open(folder / _place(digest), "rb") as stream:
             state = os.fstat(stream.fileno())

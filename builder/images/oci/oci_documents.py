@@ -31,7 +31,7 @@ def canonical(value: Mapping[str, Any]) -> bytes:
 
 
 def descriptor(media_type: str, data: bytes) -> dict[str, Any]:
-    """What another document says of `data`."""
+    """Return what another document says of `data`."""
     return {"mediaType": media_type, "digest": sha256(data), "size": len(data)}
 
 
@@ -78,7 +78,7 @@ def platform(architecture: str) -> dict[str, str]:
 def config(
     architecture: str, layers: Sequence[Layer], created: str, settings: Mapping[str, Any]
 ) -> bytes:
-    """The config document.
+    """Return the config document.
 
     `created`: RFC 3339, UTC. `settings`: Env, Entrypoint, Cmd, WorkingDir, Labels, User, as the
     image specification has them.
@@ -97,7 +97,7 @@ def config(
 
 
 def manifest(layers: Sequence[Layer], of_config: bytes, annotations: Mapping[str, str]) -> bytes:
-    """The manifest of one platform."""
+    """Return the manifest of one platform."""
     return canonical(
         {
             "schemaVersion": 2,
@@ -125,7 +125,7 @@ def image(
 
 
 def index(images: Sequence[Image], annotations: Mapping[str, str]) -> Index:
-    """The document over all platforms, in the order of their names: also where there is only
+    """Return the document over all platforms, in the order of their names: also where there is only
     one.
     """
     ordered = sorted(images, key=lambda each: each.architecture)

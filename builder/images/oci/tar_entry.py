@@ -35,13 +35,13 @@ class Entry:
 
 
 def file(path: str, data: bytes | str, mode: int = 0o644) -> Entry:
-    """A file whose content is at hand."""
+    """Return a file whose content is at hand."""
     raw = data.encode() if isinstance(data, str) else data
     return Entry(path, "file", mode, data=raw, size=len(raw))
 
 
 def link(path: str, target: str) -> Entry:
-    """A symbolic link."""
+    """Return a symbolic link."""
     return Entry(path, "link", 0o777, target=target)
 
 

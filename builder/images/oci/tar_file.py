@@ -80,7 +80,7 @@ def _record(key: str, value: bytes) -> bytes:
 
 
 def _split(name: bytes) -> tuple[bytes, bytes] | None:
-    """The name and prefix fields of ustar; None where they cannot hold it."""
+    """Return the name and prefix fields of ustar; None where they cannot hold it."""
     if len(name) <= 100:
         return name, b""
     cut = name.find(b"/", max(len(name) - 101, 1))
@@ -118,7 +118,9 @@ def _fields(
 
 
 def header(entry: Entry) -> bytes:
-    """The 512 bytes before an entry's content, behind a pax header where they cannot say all."""
+    """Return the 512 bytes before an entry's content, behind a pax header where they cannot say
+    all.
+    """
     size = entry.size if entry.kind == "file" else 0
     name, target = _raw(entry.path + "/" if entry.kind == "dir" else entry.path), _raw(entry.target)
     pax = [_record(_XATTR + key, value) for key, value in sorted(entry.xattrs)]
@@ -208,7 +210,7 @@ def _checked_copy(entry: Entry, descriptor: int, sink: Sink) -> int:
 
 
 def write(entries: Iterable[Entry], sink: Sink) -> None:
-    """A whole tar of the entries, in their order."""
+    """Write a whole tar of the entries, in their order."""
     for entry in entries:
         sink.write(header(entry))
         if entry.kind == "file" and entry.size:
@@ -315,8 +317,8 @@ def _entry(member: tarfile.TarInfo) -> Entry:
 
 
 def read(stream: IO[bytes]) -> Iterator[tuple[Entry, IO[bytes] | None]]:
-    """The entries of a plain tar, each file with an object to read it from before the next is asked
-    for; whiteouts are files named `.wh.*`.
+    """Yield the entries of a plain tar, each file with an object to read it from before the next is
+    asked for; whiteouts are files named `.wh.*`.
 
     Raises FatalError where the tar is none, is cut off, or names a place outside of it.
     """
@@ -334,7 +336,7 @@ def read(stream: IO[bytes]) -> Iterator[tuple[Entry, IO[bytes] | None]]:
 
 @contextlib.contextmanager
 def spooled(stream: IO[bytes], temporary: Path) -> Iterator[list[Entry]]:
-    """The entries of a plain tar that comes once, in any order, their contents in the file
+    """Yield the entries of a plain tar that comes once, in any order, their contents in the file
     `temporary` while the context lasts.
 
     Of two entries with one path the later counts, as in unpacking. Hard links point at the first

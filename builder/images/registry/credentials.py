@@ -61,7 +61,7 @@ def files() -> list[Path]:
 
 
 def find(reference: Reference) -> Credentials:
-    """The credentials for a repository; NOBODY where none are kept.
+    """Return the credentials for a repository; NOBODY where none are kept.
 
     Raises FatalError for a file or a helper that is broken.
     """
@@ -86,7 +86,7 @@ def find(reference: Reference) -> Credentials:
 
 
 def _keys(reference: Reference) -> Iterator[str]:
-    """The names under which a login may stand, the narrowest first."""
+    """Yield the names under which a login may stand, the narrowest first."""
     parts = reference.name.split("/")
     for end in range(len(parts), 0, -1):
         yield f"{reference.host}/{'/'.join(parts[:end])}"
@@ -155,7 +155,7 @@ def _stored(known: dict[str, Any], file: Path) -> Credentials | None:
 
 
 def _ask(helper: Any, key: str, file: Path) -> Credentials | None:
-    """What a program of the user's keeps for `key`; None where it keeps nothing.
+    """Return what a program of the user's keeps for `key`; None where it keeps nothing.
 
     Its output is never shown: it may hold what we keep secret.
     """

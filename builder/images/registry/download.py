@@ -51,14 +51,14 @@ class Document:
 
 
 def pull_manifest(name: str) -> Document:
-    """The manifest or index that HOST/NAME:TAG or HOST/NAME@DIGEST names."""
+    """Return the manifest or index that HOST/NAME:TAG or HOST/NAME@DIGEST names."""
     wanted = _parsed(name)
     with Connection(wanted, "pull") as connection:
         return document(connection, wanted.wanted)
 
 
 def document(connection: Connection, wanted: str) -> Document:
-    """The manifest or index of a tag or a digest in the repository."""
+    """Return the manifest or index of a tag or a digest in the repository."""
 
     def get() -> Document:
         answer = connection.call(
@@ -103,7 +103,7 @@ def fetch_blob(name: str, digest: str, size: int, target: Path) -> None:
 
 
 def blob(connection: Connection, digest: str, size: int, target: Path, meter: Meter) -> None:
-    """The same over a connection that stands."""
+    """Download over a connection that stands."""
     temporary = target.with_name(f".tmp-{os.getpid()}-{target.name}")
 
     def get() -> None:

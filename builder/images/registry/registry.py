@@ -125,7 +125,7 @@ def tag(connection: Connection, name: str, data: bytes) -> str:
 
 
 def _digest_of(connection: Connection, name: str) -> str:
-    """What a tag points to; empty where it is not there."""
+    """Return what a tag points to; empty where it is not there."""
     with connection.call(
         "HEAD",
         connection.url(f"manifests/{name}"),

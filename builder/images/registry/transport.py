@@ -122,11 +122,11 @@ class Connection:
         self._scratch.cleanup()
 
     def url(self, path: str) -> str:
-        """The address of something in the repository."""
+        """Return the address of something in the repository."""
         return f"{self.base}/v2/{self.reference.name}/{path}"
 
     def absolute(self, location: str, beside: str) -> str:
-        """The address that an answer from `beside` names.
+        """Return the address that an answer from `beside` names.
 
         Raises FatalError where it would leave https.
         """
@@ -344,14 +344,14 @@ class Connection:
         self._stopped.wait(seconds)
 
     def still(self) -> None:
-        """Raises StoppedError where another thread has failed, so that this one does not go on for
+        """Raise StoppedError where another thread has failed, so that this one does not go on for
         nothing.
         """
         if self._stopped.is_set():
             raise StoppedError
 
     def each(self, action: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """What `action` gives for the arguments in `items`, done by a few threads; the first
+        """Return what `action` gives for the arguments in `items`, done by a few threads; the first
         failure ends them all.
         """
         with concurrent.futures.ThreadPoolExecutor(THREADS, "registry") as pool:
@@ -373,7 +373,7 @@ class Connection:
             return [future.result() for future in futures]
 
     def document(self, answer: requests.Response) -> bytes:
-        """The body of a streamed answer that is a document."""
+        """Return the body of a streamed answer that is a document."""
         data = b"".join(self.pieces(answer, _LIMIT))
         if len(data) > _LIMIT:
             raise FatalError(
@@ -384,7 +384,7 @@ class Connection:
         return data
 
     def pieces(self, answer: requests.Response, limit: int) -> Any:
-        """The body of a streamed answer, piece by piece, up to the one that passes `limit`
+        """Yield the body of a streamed answer, piece by piece, up to the one that passes `limit`
         bytes.
         """
         came, start = 0, time.monotonic()
@@ -407,7 +407,9 @@ class Connection:
             raise Transient(f"{came} of {length} bytes came")
 
     def _login(self, challenge: str, refused: str) -> str:
-        """What to send as Authorization after a 401; another thread may have found it meanwhile."""
+        """Return what to send as Authorization after a 401; another thread may have found it
+        meanwhile.
+        """
         with self._lock:
             if self._authorization != refused:
                 return self._authorization

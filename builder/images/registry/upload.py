@@ -26,7 +26,10 @@ CHUNK = 32 << 20  # bytes of a piece, where a registry does not take a blob in o
 
 
 def has(connection: Connection, digest: str, size: int) -> bool:
-    """Does the repository hold this blob? Raises FatalError where what it holds cannot be it."""
+    """Return whether the repository holds this blob.
+
+    Raises FatalError where what it holds cannot be it.
+    """
 
     def ask() -> bool:
         with connection.call(
@@ -195,7 +198,7 @@ def _finish(
     size: int,
     count: Callable[[int], None],
 ) -> None:
-    """The PUT that ends an upload, with the whole blob if `stream` is given."""
+    """Send the PUT that ends an upload, with the whole blob if `stream` is given."""
     url = (
         place
         + ("&" if urllib.parse.urlsplit(place).query else "?")

@@ -57,8 +57,8 @@ def addition(
     *,
     allow_current: bool = False,
 ) -> Addition:
-    """What is to be installed beside a distribution's own lock; the wheel is compiled now if the
-    cache has none.
+    """Return what is to be installed beside a distribution's own lock; the wheel is compiled now if
+    the cache has none.
 
     With `allow_current`, today's headers of Python are taken where Debian has superseded the locked
     ones.
@@ -112,8 +112,8 @@ def built(
 
 
 def imported(cache: Cache, wanted: Plan) -> Made | None:
-    """The wheel that was brought here for this plan, if there is one: it comes before one compiled
-    here.
+    """Return the wheel that was brought here for this plan, if there is one: it comes before one
+    compiled here.
     """
     try:
         sha256 = json.loads(_note(cache, wanted).read_text(encoding="ascii"))["sha256"]

@@ -36,7 +36,7 @@ class Compiler:
 
 
 def find(architecture: str) -> Compiler:
-    """The compiler for "amd64" or "arm64" that is on PATH.
+    """Return the compiler for "amd64" or "arm64" that is on PATH.
 
     FatalError with what to install where there is none.
     """

@@ -36,7 +36,9 @@ class HeaderLock:
 
 
 def load(manifest: Manifest) -> dict[tuple[str, str], Deb]:
-    """The locked packages by Python ("3.13") and architecture; none where there is no file yet."""
+    """Return the locked packages by Python ("3.13") and architecture; none where there is no file
+    yet.
+    """
     return read_lock(manifest).packages
 
 
@@ -65,7 +67,7 @@ def read_lock(manifest: Manifest) -> HeaderLock:
 
 
 def render(locked: dict[tuple[str, str], Deb], date: str = "") -> str:
-    """The file's text: nothing of the machine that made it."""
+    """Return the file's text: nothing of the machine that made it."""
     pythons = sorted({python for python, _ in locked})
     rows = {
         python: [vars(deb) for (each, _), deb in sorted(locked.items()) if each == python]
@@ -134,7 +136,7 @@ def _places(manifest: Manifest) -> list[tuple[str, str, str]]:
 
 
 def problems(manifest: Manifest) -> list[str]:
-    """What the lock lacks, as far as it can be told without asking anyone."""
+    """Return what the lock lacks, as far as it can be told without asking anyone."""
     try:
         known = load(manifest)
     except FatalError as error:
@@ -148,7 +150,7 @@ def problems(manifest: Manifest) -> list[str]:
 
 
 def of(manifest: Manifest, python: str, architecture: str) -> Deb:
-    """The locked package; FatalError where there is none for this Python."""
+    """Return the locked package; FatalError where there is none for this Python."""
     known = load(manifest)
     if (python, architecture) not in known:
         there = ", ".join(f"{each} on {other}" for each, other in sorted(known)) or "none"
@@ -177,7 +179,8 @@ def find_current(manifest: Manifest, line: str, locked: Deb) -> Deb:
 
 
 def folder(cache: Cache, deb: Deb, date: str = "", *, offline: bool) -> Path:
-    """The package, unpacked: `usr/include/python3.X` and `usr/include` are what a compiler needs.
+    """Return the package, unpacked: `usr/include/python3.X` and `usr/include` are what a compiler
+    needs.
 
     `date` is the day of its lock, for the snapshot service.
     """

@@ -36,7 +36,7 @@ class Effort:
 
 
 def environment(scratch: Path) -> dict[str, str]:
-    """What a compiler gets to see."""
+    """Return what a compiler gets to see."""
     passed = {name: os.environ[name] for name in _CLEAN if name in os.environ}
     return passed | {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "315532800", "TMPDIR": str(scratch)}
 
@@ -71,7 +71,7 @@ def compile_all(
     *,
     at_once: int,
 ) -> tuple[list[Path], Effort]:
-    """The object of every source, in `kept`, in the order of `sources`; those that are there
+    """Return the object of every source, in `kept`, in the order of `sources`; those that are there
     already are not made again.
 
     The longest sources come first, so that the last compiler does not run alone. Without network

@@ -23,7 +23,7 @@ _NOT_OF_CUDA = "nvidia-cudnn-frontend"  # headers that go with either
 
 
 def libraries(accelerator: str) -> str:
-    """The project that has the compiled libraries."""
+    """Return the project that has the compiled libraries."""
     return f"transformer-engine-{_CUDA[accelerator]}"
 
 
@@ -91,14 +91,14 @@ def chosen(manifest: Manifest, line: str, accelerator: str) -> TransformerEngine
 def installed(
     manifest: Manifest, line: str, accelerator: str, python: str, architecture: str
 ) -> list[Pin]:
-    """What it adds to a distribution from the package index, by hash."""
+    """Return what it adds to a distribution from the package index, by hash."""
     return _holding(manifest.folder(lock_path(manifest, line, accelerator)), python, architecture)
 
 
 def compiled_against(
     manifest: Manifest, line: str, accelerator: str, python: str, architecture: str
 ) -> list[Pin]:
-    """The packages whose headers (and libnccl) the bindings are compiled against, sorted by
+    """Return the packages whose headers (and libnccl) the bindings are compiled against, sorted by
     name.
     """
     common = manifest.folder(manifest.lines[line].common.removesuffix(".in") + ".txt")

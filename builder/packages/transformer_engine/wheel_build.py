@@ -158,7 +158,9 @@ def key(wanted: Plan, by: Compiler) -> str:
 
 
 def have(cache: Cache, folder: str) -> Made | None:
-    """A wheel that the cache has under this name; None where it has none or a damaged one."""
+    """Return a wheel that the cache has under this name; None where it has none or a damaged
+    one.
+    """
     place = cache.path("wheels", folder)
     try:
         known = json.loads((place / RECORD).read_text(encoding="ascii"))
@@ -169,8 +171,8 @@ def have(cache: Cache, folder: str) -> Made | None:
 
 
 def wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> Made:
-    """The wheel of a plan: from the cache, or compiled now by the machine's compiler, `at_once`
-    files at a time (0: what the machine bears).
+    """Return the wheel of a plan: from the cache, or compiled now by the machine's compiler,
+    `at_once` files at a time (0: what the machine bears).
     """
     by = compiler.find(wanted.target.architecture)
     name = f"te-{key(wanted, by)}"
@@ -251,7 +253,7 @@ def record(folder: Path, path: Path, target: Target, effort: dict[str, Any]) -> 
 
 
 def _source(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
-    """The sdist, unpacked."""
+    """Return the sdist, unpacked."""
 
     def make(folder: Path) -> None:
         archive = package_index.fetch(
@@ -287,7 +289,7 @@ def _source(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
 
 
 def _against(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
-    """The locked packages it is compiled against, unpacked for the target as they would be
+    """Return the locked packages it is compiled against, unpacked for the target as they would be
     installed.
     """
     target = wanted.target
@@ -338,7 +340,7 @@ def _against(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
 
 
 def _includes(source: Path, site: Path, python_headers: Path, target: Target) -> list[str]:
-    """The include folders, in the order of the package's own build."""
+    """Return the include folders, in the order of the package's own build."""
     common = source / "common_headers"
     folders = [
         *sorted(site.glob("nvidia/*/include")),

@@ -63,8 +63,8 @@ class Target:
 
 
 def metadata(text: str, accelerator: str) -> str:
-    """The sdist's PKG-INFO, asking for the libraries of `accelerator` where it asks for those of
-    the machine it was made on.
+    """Return the sdist's PKG-INFO, asking for the libraries of `accelerator` where it asks for
+    those of the machine it was made on.
     """
     wanted = version_pins.libraries(accelerator).replace("-", "_")
     changed, count = re.subn(
@@ -90,7 +90,7 @@ def write(
     licence: bytes,
     note: Mapping[str, Any],
 ) -> Path:
-    """The wheel with `content` (by its path below site-packages), in `folder`: sorted, with
+    """Return the wheel with `content` (by its path below site-packages), in `folder`: sorted, with
     constant times, stored (another zlib would give other bytes).
     """
     info = f"{PROJECT}-{target.version}.dist-info"
@@ -127,8 +127,8 @@ def write(
 
 
 def glibc(module: bytes) -> str:
-    """The newest glibc whose symbols a compiled module wants, "2.34"; what is older cannot load
-    it.
+    """Return the newest glibc whose symbols a compiled module wants, "2.34"; what is older cannot
+    load it.
     """
     found = {
         tuple(int(part) for part in text.split(b"."))
@@ -138,7 +138,7 @@ def glibc(module: bytes) -> str:
 
 
 def check(path: Path, sha256: str, target: Target, inputs: str) -> str:
-    """The name a wheel made elsewhere should have, once all that can be told of it is right.
+    """Return the name a wheel made elsewhere should have, once all that can be told of it is right.
 
     `inputs` is the key of what it must have been compiled against, held against the note in it.
     Raises FatalError for another file than the sha256 says, another project, version, Python or

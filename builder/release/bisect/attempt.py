@@ -62,7 +62,7 @@ class Bench:
         return self.work / self.journal.request.stage
 
     def answer(self, build: Build, what: str, *, end: bool = False) -> Answer:
-        """What a build comes to: from the journal, or by making it.
+        """Return what a build comes to: from the journal, or by making it.
 
         Raises FatalError where the command gives up (status 126 and more, or a signal), or answers
         twice in two ways.

@@ -83,12 +83,12 @@ class Build:
         return stage_key("bisect", {**plain, "parts": parts})
 
     def sources_only(self) -> Build:
-        """The same as far as patched trees go: no packages, nothing of rosetta's."""
+        """Return the same as far as patched trees go: no packages, nothing of rosetta's."""
         return Build(self.distribution, self.accelerator, {}, {}, self.parts, "", (), "")
 
 
 def of(side: Side, distribution: str, accelerator: str) -> Build:
-    """The build that a manifest asks for.
+    """Return the build that a manifest asks for.
 
     Raises FatalError where it has no such distribution, or a file of it is missing or breaks a
     rule.

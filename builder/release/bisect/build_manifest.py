@@ -91,7 +91,7 @@ def _source(part: Part) -> GitSource | WheelSource:
 
 
 def _fitting(part: Part, pinned: Pinned) -> list[Patch]:
-    """The patches, each in the first version that applies after those before it."""
+    """Return the patches, each in the first version that applies after those before it."""
     chosen = [
         patch_file.parse(Path(f"{name}.patch"), versions[0]) for name, versions in part.patches
     ]
@@ -115,7 +115,7 @@ def _fitting(part: Part, pinned: Pinned) -> list[Patch]:
 
 
 def _lay(part: Part, pinned: Pinned, folder: Path) -> None:
-    """The overlay, each file in place of what upstream has there now, whatever it was written
+    """Lay the overlay, each file in place of what upstream has there now, whatever it was written
     against.
     """
     if not part.overlay:

@@ -70,14 +70,14 @@ class Between:
     notes: tuple[str, ...]
 
     def closure(self, index: int) -> frozenset[int]:
-        """A change, and those that it cannot be without."""
+        """Return a change, and those that it cannot be without."""
         return frozenset(
             {index, *(each for each in range(index) if self.units[index].needs(self.units[each]))}
         )
 
     def mix(self, chosen: frozenset[int], at: Mapping[str, str] | None = None) -> Build:
-        """The good build with these changes of the bad one; with `at`, these sources stand on those
-        commits whatever was chosen.
+        """Return the good build with these changes of the bad one; with `at`, these sources stand
+        on those commits whatever was chosen.
         """
         if not at and len(chosen) in (0, len(self.units)):
             return self.bad if chosen else self.good
@@ -167,8 +167,8 @@ def between(
     access: Access,
     stack: contextlib.ExitStack,
 ) -> Between:
-    """What leads from `good` to `bad`, sources first. `here` tells which locked packages hold on
-    this machine.
+    """Return what leads from `good` to `bad`, sources first. `here` tells which locked packages
+    hold on this machine.
 
     Histories of upstreams stay open until `stack` closes. Commits of rosetta/ are added by
     `with_ours`.
@@ -277,7 +277,7 @@ def _pin_units(
 
 
 def commit_unit(source: str, step: Step) -> Unit:
-    """The change that a commit of an upstream is."""
+    """Return the change that a commit of an upstream is."""
     return Unit(
         "commit", source, step.cause.commit, f"{'without ' if step.back else ''}{step.cause}", step
     )
@@ -374,7 +374,7 @@ def _merged(one: Sequence[str], other: Sequence[str]) -> list[str]:
 
 
 def _mixed(one: Sequence[str], other: Sequence[str], chosen: set[str]) -> list[str]:
-    """The names of the first, with those changes chosen that lead to the second."""
+    """Return the names of the first, with those changes chosen that lead to the second."""
     return [
         name
         for name in _merged(one, other)
@@ -383,7 +383,7 @@ def _mixed(one: Sequence[str], other: Sequence[str], chosen: set[str]) -> list[s
 
 
 def _joined(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rules of both manifests: they allow, so a mixture needs them all.
+    """Return the rules of both manifests: they allow, so a mixture needs them all.
 
     Of two for one project, the second's.
     """

@@ -40,7 +40,7 @@ class Asked:
 
 
 def look(text: str, context: Context, option: str) -> Asked:
-    """What `text` names. Raises FatalError where it names nothing."""
+    """Return what `text` names. Raises FatalError where it names nothing."""
     kind, colon, rest = text.partition(":")
     if colon and kind in _IMAGES and rest:
         return Asked(
@@ -60,7 +60,7 @@ def look(text: str, context: Context, option: str) -> Asked:
 
 
 def opened(asked: Asked, context: Context, scratch: Path) -> tuple[Side, str, str]:
-    """The side, and the distribution and accelerator that it is of, "" where it is of many.
+    """Return the side, and the distribution and accelerator that it is of, "" where it is of many.
 
     What has to be written goes into the new folder `scratch`.
     """
@@ -95,8 +95,8 @@ def _revision(asked: Asked, ours: Repository, context: Context, scratch: Path) -
 
 
 def nights(good: Asked, bad: Asked) -> list[Asked]:
-    """The nightlies of a repository between two of them, oldest first as seen from `good`; none
-    where the two ends are something else.
+    """Return the nightlies of a repository between two of them, oldest first as seen from `good`;
+    none where the two ends are something else.
     """
     if good.kind != "registry" or bad.kind != "registry":
         return []

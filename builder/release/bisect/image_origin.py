@@ -119,8 +119,8 @@ def _same(found: str, recorded: str, path: str, where: str) -> None:
 def _manifest(
     record: Mapping[str, Any], states: Mapping[str, Mapping[str, Any]], here: Manifest, where: str
 ) -> dict[str, Any]:
-    """The manifest that such an environment would have; what no lock.json says is taken from the
-    one here.
+    """Return the manifest that such an environment would have; what no lock.json says is taken from
+    the one here.
     """
     line = str(record["line"])
     if line not in here.lines:
@@ -182,7 +182,7 @@ def _manifest(
 
 
 def _lock(context: Context, name: str, digest: str, where: str) -> bytes:
-    """The lock with this hash."""
+    """Return the lock with this hash."""
     root = context.manifest_path.parent
     ours = repository.around(root)
     file = root / "locks" / name
@@ -202,7 +202,7 @@ def _lock(context: Context, name: str, digest: str, where: str) -> bytes:
 
 @contextlib.contextmanager
 def _files(kind: str, place: str, scratch: Path) -> Iterator[Callable[[Collection[str]], Files]]:
-    """Reads files by their paths. Raises FatalError for one that is not there."""
+    """Read files by their paths. Raises FatalError for one that is not there."""
     if kind == "env":
         yield lambda paths: {path: _file(Path(place), path) for path in paths}
         return
@@ -246,7 +246,7 @@ def _members(found: Found, image: Image, paths: Collection[str], where: str) -> 
 
 @contextlib.contextmanager
 def _image(kind: str, place: str, scratch: Path) -> Iterator[Found]:
-    """The image; of a registry's only the layers that are opened come here."""
+    """Yield the image; of a registry's only the layers that are opened come here."""
     if kind != "registry":
         with inspection.find(place if kind == "image" else f"{kind}:{place}", "", scratch) as found:
             yield found

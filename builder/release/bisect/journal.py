@@ -103,14 +103,14 @@ class Journal:
 
 
 def place(cache: Cache, manifest: Path) -> Path:
-    """The file for a manifest."""
+    """Return the file for a manifest."""
     return cache.path(
         "bisect", f"{hashlib.sha256(os.fsencode(manifest.resolve())).hexdigest()[:16]}.json"
     )
 
 
 def load(file: Path) -> Journal | None:
-    """The journal in a file, if there is one."""
+    """Return the journal in a file, if there is one."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
         request = Request(**{**data["request"], "command": tuple(data["request"]["command"])})

@@ -84,7 +84,7 @@ def _unit(unit: Unit, found: Culprits, merge: Cause | None) -> dict[str, Any]:
 
 
 def _path(unit: Unit, found: Culprits) -> str:
-    """The file of ours that a change stands in, from the manifest's folder."""
+    """Return the file of ours that a change stands in, from the manifest's folder."""
     build = found.between.bad
     if unit.kind == "patch":
         return f"patches/{unit.place}/{unit.name or 'series'}{'.patch' if unit.name else ''}"

@@ -30,8 +30,8 @@ class Repository:
     prefix: str
 
     def commit(self, text: str) -> str | None:
-        """The commit that a branch, tag or anything else git knows stands for; None where it stands
-        for none.
+        """Return the commit that a branch, tag or anything else git knows stands for; None where it
+        stands for none.
         """
         done = self.git.run(
             "rev-parse",
@@ -72,12 +72,14 @@ class Repository:
                 yield self.git.run("cat-file", "blob", blob).stdout
 
     def log(self, *what: str, paths: Sequence[str] = ()) -> list[Cause]:
-        """The commits that `git log WHAT` names and that changed one of the paths, newest first."""
+        """Return the commits that `git log WHAT` names and that changed one of the paths, newest
+        first.
+        """
         return upstreamed_patches.log(self.git, *what, paths=self._full(paths))
 
     def line(self, older: str, newer: str, path: str) -> list[Cause] | None:
-        """The commits after `older` up to `newer` that changed a path, oldest first, or None where
-        these two are on no such line.
+        """Return the commits after `older` up to `newer` that changed a path, oldest first, or None
+        where these two are on no such line.
         """
         if not self.git.run(
             "diff", "--quiet", older, newer, "--", *self._full([path]), check=False
@@ -88,7 +90,7 @@ class Repository:
         return self.log("--first-parent", f"{older}..{newer}", paths=[path])[::-1]
 
     def files(self, commit: str) -> list[str]:
-        """What a commit changed against its first parent."""
+        """Return what a commit changed against its first parent."""
         return changed(self.git, commit)
 
     @property
@@ -100,7 +102,7 @@ class Repository:
 
 
 def around(folder: Path) -> Repository | None:
-    """The repository that a folder lies in."""
+    """Return the repository that a folder lies in."""
     full = folder.resolve()
     top = next((one for one in (full, *full.parents) if (one / ".git").exists()), None)
     if top is None:
@@ -111,7 +113,7 @@ def around(folder: Path) -> Repository | None:
 
 
 def changed(git: Git, commit: str) -> list[str]:
-    """The paths that a commit changed against its first parent, sorted."""
+    """Return the paths that a commit changed against its first parent, sorted."""
     shown = (
         "-z",
         "-m",

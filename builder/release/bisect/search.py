@@ -41,8 +41,8 @@ class Found:
 
 
 def edge(good: int, bad: int, ask: Callable[[int], Answer]) -> Edge:
-    """The first bad count above a good one, `good` and `bad` being known; asks at most log2(bad -
-    good) where nothing is skipped.
+    """Return the first bad count above a good one, `good` and `bad` being known; asks at most
+    log2(bad - good) where nothing is skipped.
     """
     skipped: list[int] = []
     inside = 0
@@ -61,8 +61,8 @@ def edge(good: int, bad: int, ask: Callable[[int], Answer]) -> Edge:
 
 
 def _middle(good: int, bad: int, skipped: list[int]) -> tuple[int, bool] | None:
-    """What to ask next, and whether it is walled in by skipped ones: the wider way to a known end
-    goes first. None where all is asked.
+    """Return what to ask next, and whether it is walled in by skipped ones: the wider way to a
+    known end goes first. None where all is asked.
     """
     between = [one for one in skipped if good < one < bad]
     if not between:
@@ -79,7 +79,7 @@ def _middle(good: int, bad: int, skipped: list[int]) -> tuple[int, bool] | None:
 def needed(
     count: int, bad: Callable[[frozenset[int]], Answer], closure: Callable[[int], frozenset[int]]
 ) -> Found:
-    """The changes, of `count` in a list, without which a build is not bad.
+    """Return the changes, of `count` in a list, without which a build is not bad.
 
     Args:
         count: how many there are; with none of them a build is good, with all of them bad.

@@ -43,8 +43,8 @@ class Way:
     access: Access | None = None
 
     def merged(self, step: Step) -> list[Step]:
-        """The commits that a step brought by a merge, oldest first, the step itself last; none
-        where it is no merge of two.
+        """Return the commits that a step brought by a merge, oldest first, the step itself last;
+        none where it is no merge of two.
         """
         if self.git is None or step.back:
             return []
@@ -57,7 +57,7 @@ class Way:
         return [*(Step(one.commit, one) for one in reversed(inner)), step]
 
     def files(self, step: Step) -> list[str]:
-        """What the commit of a step changed."""
+        """Return what the commit of a step changed."""
         return repository.changed(self.git, step.cause.commit) if self.git else []
 
 

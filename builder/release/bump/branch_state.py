@@ -47,8 +47,8 @@ class Upstream:
 
 @contextlib.contextmanager
 def opened(source: GitSource, access: Access, target: str = "") -> Iterator[Upstream | Finding]:
-    """The upstream of a source for as long as it is looked at. With `target`, that commit stands
-    for the branch's own.
+    """Yield the upstream of a source for as long as it is looked at. With `target`, that commit
+    stands for the branch's own.
 
     Raises FatalError only for what is wrong in the manifest.
     """
@@ -68,7 +68,7 @@ def opened(source: GitSource, access: Access, target: str = "") -> Iterator[Upst
 
 
 def _objects(source: GitSource, access: Access, target: str) -> tuple[str, Mirror, bool] | Finding:
-    """The tip, a clone that has it, and whether a tag said so."""
+    """Return the tip, a clone that has it, and whether a tag said so."""
     where = f"source {source.name}"
     own = access.cache.path("git", f"{source.name}+history.git")
     clones = [
@@ -151,8 +151,8 @@ def _branches_of_server(source: GitSource, access: Access) -> dict[str, str]:
 
 
 def _lost(source: GitSource, branches: Mapping[str, str]) -> Finding | None:
-    """The finding for a branch that is gone while others are there: named are up to five that may
-    be its new name.
+    """Return the finding for a branch that is gone while others are there: named are up to five
+    that may be its new name.
     """
     if not branches or source.track in branches:
         return None

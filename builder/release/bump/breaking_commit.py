@@ -58,7 +58,9 @@ class History:
         return self._tried[commit]
 
     def newest_good(self) -> str | None:
-        """The newest commit at which the stack stands; None if it does not even at the pin."""
+        """Return the newest commit at which the stack stands; None if it does not even at the
+        pin.
+        """
         states = self._states(self._upstream.tip, self._source.commit, self._on.paths)
         self._tried[states[0]] = self.tip  # nothing of the stack changed since
         index = _newest(states, lambda commit: self.trial(commit).passes(accept=self._accept))
@@ -68,7 +70,9 @@ class History:
         return chain[chain.index(states[index - 1]) + 1]
 
     def culprit(self, name: str) -> Culprit | None:
-        """The commit that took a patch out; None if it is in, or was not in at the pin either."""
+        """Return the commit that took a patch out; None if it is in, or was not in at the pin
+        either.
+        """
         paths = self._paths(name)
         found = self._between(self._upstream.tip, self._source.commit, name, paths)
         if found is None:
@@ -82,7 +86,7 @@ class History:
         return Culprit(by)
 
     def _paths(self, name: str) -> list[str]:
-        """The paths of a patch, and of those before it that it may build on."""
+        """Return the paths of a patch, and of those before it that it may build on."""
         names = [patch.name for patch in self._on.patches]
         patches = self._on.patches[: names.index(name) + 1]
         own = {file.path for file in patches[-1].files}
@@ -102,8 +106,8 @@ class History:
         return states[index - 1] if index else None
 
     def _states(self, newest: str, oldest: str, paths: Sequence[str]) -> list[str]:
-        """Commits that changed one of the paths, newest first, then `oldest`: one for each state
-        that the paths were in.
+        """Return the commits that changed one of the paths, newest first, then `oldest`: one for
+        each state that the paths were in.
         """
         changing = (
             upstreamed_patches.log(
@@ -116,7 +120,7 @@ class History:
 
 
 def _newest(states: Sequence[str], good: Callable[[str], bool]) -> int | None:
-    """The place of the newest good state; beyond the first ones, of a good one whose newer
+    """Return the place of the newest good state; beyond the first ones, of a good one whose newer
     neighbour is bad.
     """
     for index, state in enumerate(states[:_ONE_BY_ONE]):

@@ -113,7 +113,7 @@ def _tried(
 
 
 def newest(version: str, architecture: str, *, offline: bool) -> str:
-    """The newest release of JAX that the index has for a Python."""
+    """Return the newest release of JAX that the index has for a Python."""
     (line,) = (
         one
         for one in resolution.joint(
@@ -132,7 +132,7 @@ def newest(version: str, architecture: str, *, offline: bool) -> str:
 
 
 def _request(context: Context, copy: Manifest, line: str, path: str) -> Request:
-    """What the lock at `path` is resolved from, with what the sources ask for at the copy's
+    """Return what the lock at `path` is resolved from, with what the sources ask for at the copy's
     pins.
     """
     names = [
@@ -155,7 +155,7 @@ def _request(context: Context, copy: Manifest, line: str, path: str) -> Request:
 def resolved(
     wanted: Request, jax: str, now: Iterable[Pin], *, offline: bool
 ) -> tuple[list[Pin], list[str]]:
-    """The packages with this JAX, and which exact pins of ours had to be lifted for it.
+    """Return the packages with this JAX, and which exact pins of ours had to be lifted for it.
 
     Raises FatalError where nothing fits at all.
     """
@@ -183,7 +183,7 @@ def resolved(
 
 
 def lifted(requirements: Iterable[str], jax: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The requirements with the versions of some projects left open, and JAX at `jax`."""
+    """Return the requirements with the versions of some projects left open, and JAX at `jax`."""
     out, left_open = [f"jax=={jax}"], set(names)
     for each in requirements:
         wanted = Requirement(each)
@@ -194,7 +194,7 @@ def lifted(requirements: Iterable[str], jax: str, names: Iterable[str]) -> tuple
 
 
 def changed(old: Iterable[Pin], new: Iterable[Pin], place: Environment) -> list[str]:
-    """What another version of a package, or another package, would be installed in one
+    """Return what another version of a package, or another package, would be installed in one
     environment.
     """
     before, after = (
@@ -209,15 +209,15 @@ def changed(old: Iterable[Pin], new: Iterable[Pin], place: Environment) -> list[
 
 
 def imported(environment: Path) -> dict[str, Any]:
-    """What the environment's own self-test says of its imports: how many modules, and why which of
-    them failed.
+    """Return what the environment's own self-test says of its imports: how many modules, and why
+    which of them failed.
     """
     found = verify.selftest(environment, "--imports-only")["imports"]
     return {"modules": found["modules"], "failed": dict(found["failed"])}
 
 
 def text(found: dict[str, dict[str, Any]]) -> str:
-    """The same for people."""
+    """Return the same for people."""
     lines = []
     for name, one in found.items():
         if "jax" not in one:

@@ -65,7 +65,7 @@ class Journal:
         write_atomic(self.file, json.dumps(data, indent=1) + "\n")
 
     def without(self, names: Iterable[str]) -> Journal | None:
-        """What it has of other sources: these start anew. None where that is nothing."""
+        """Return what it has of other sources: these start anew. None where that is nothing."""
         gone = set(names)
         entries = {name: entry for name, entry in self.entries.items() if name not in gone}
         return replace(self, entries=entries) if entries else None
@@ -162,7 +162,7 @@ class Journal:
 
 
 def load(cache: Cache, manifest: Path) -> Journal | None:
-    """The journal of this manifest, if a bump of it is not at its end."""
+    """Return the journal of this manifest, if a bump of it is not at its end."""
     empty = new(cache, manifest)
     _sweep(empty.file)
     try:
@@ -179,7 +179,7 @@ def load(cache: Cache, manifest: Path) -> Journal | None:
 
 
 def new(cache: Cache, manifest: Path) -> Journal:
-    """An empty one; nothing is written yet."""
+    """Return an empty one; nothing is written yet."""
     path = manifest.resolve()
     key = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
     return Journal(cache.path("bump", f"{key}.json"), path)

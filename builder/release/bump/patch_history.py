@@ -159,7 +159,7 @@ def lines(patch: patch_file.Patch) -> tuple[int, int]:
 
 
 def _git_dir(place: Path) -> Path:
-    """What a `.git` is or, in a work tree beside the repository, names."""
+    """Return what a `.git` is or, in a work tree beside the repository, names."""
     if place.is_dir():
         return place
     return (place.parent / place.read_text("utf-8").strip().removeprefix("gitdir: ")).resolve()

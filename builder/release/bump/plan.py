@@ -144,8 +144,8 @@ def _days(upstream: Upstream, pin: str) -> int:
 def _writes(
     source: GitSource, upstream: Upstream, tried: Trial, patches: Sequence[Patch], *, accept: bool
 ) -> Writes | None:
-    """What has to change for the pin to stand at `tried`: proven without merging, on objects that
-    were verified.
+    """Return what has to change for the pin to stand at `tried`: proven without merging, on objects
+    that were verified.
     """
     pinned = acquire(replace(source, commit=tried.commit), upstream.access)
     dropped = tuple(

@@ -202,7 +202,7 @@ def _locks(changes: Changes) -> list[str]:
 
 
 def count(number: int, unit: str, several: str = "") -> str:
-    """A number and what it counts, in good English."""
+    """Return a number and what it counts, in good English."""
     return f"{number} {unit if number == 1 else several or f'{unit}s'}"
 
 

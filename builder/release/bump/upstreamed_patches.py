@@ -166,7 +166,7 @@ def _plain(subject: str) -> str:
 
 
 def log(git: Git, *what: str, paths: Sequence[str] = ()) -> list[Cause]:
-    """The commits that `git log WHAT -- PATHS` names, newest first."""
+    """Return the commits that `git log WHAT -- PATHS` names, newest first."""
     literal = replace(git, extra={**git.extra, "GIT_LITERAL_PATHSPECS": "1"})
     options = [one for one in what if one.startswith("-")]
     ranges = [one for one in what if not one.startswith("-")]

@@ -93,7 +93,7 @@ class Night:
         return self.root / working_copy.FILE
 
     def record(self, name: str) -> Record | None:
-        """What is known of a step; None where nothing is, or nothing that can be read."""
+        """Return what is known of a step; None where nothing is, or nothing that can be read."""
         try:
             data = json.loads((self.folder / "steps" / f"{name}.json").read_text(encoding="utf-8"))
             if data.pop("schema") != 1:
@@ -128,7 +128,7 @@ class Night:
 def opened(
     context: Context, shipped: Manifest, folder: Path, date: str, *, begins: bool, fresh: bool
 ) -> Night:
-    """The night in `folder`: the one that is there if it is of `date`, else a new one.
+    """Return the night in `folder`: the one that is there if it is of `date`, else a new one.
 
     Args:
         context: what the verb works with.
@@ -213,7 +213,7 @@ def _known(file: Path) -> Night | None:
 
 
 def key(night: Night, context: Context, **inputs: Any) -> str:
-    """The key of a step: the copy as it stands now, our own code, and what is special to the
+    """Return the key of a step: the copy as it stands now, our own code, and what is special to the
     step.
     """
     return stage_key(
@@ -283,7 +283,8 @@ def run(context: Context, night: Night, step: Step) -> Record:
 
 
 def held(moved: Record, problem: str) -> Record:
-    """A bump whose move was taken back: the pin stands where it stood, and the record says why.
+    """Return a bump whose move was taken back: the pin stands where it stood, and the record says
+    why.
 
     Without its key, since what it says of the copy no longer holds.
     """

@@ -33,7 +33,7 @@ _HELD = (
 
 
 def document(night: Night, shipped: Manifest, commit: str | None) -> dict[str, Any]:
-    """The report.
+    """Return the report.
 
     `shipped` is the manifest as this night has moved it, `commit` that of our checkout.
     """
@@ -215,7 +215,7 @@ def _published(title: str, records: Mapping[str, Record]) -> dict[str, Any]:
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """The report for people: what is red first, then everything in tables."""
+    """Return the report for people: what is red first, then everything in tables."""
     red = [step for step in report["steps"] if step["state"] not in GOOD]
     held = [
         f"- **{name}** {one['state']}: {one['problem'] or 'its patches do not apply at the tip'}"

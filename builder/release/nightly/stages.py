@@ -172,7 +172,7 @@ def patches(context: Context, night: Night, shipped: Manifest, asked: Asked) -> 
 def build_images(
     context: Context, night: Night, shipped: Manifest, asked: Asked
 ) -> Iterator[Record]:
-    """An OCI layout for each image whose patches apply."""
+    """Yield an OCI layout for each image whose patches apply."""
     del shipped
     for image in asked.images:
         tried = night.record(f"patches-{image.distribution}")
@@ -211,8 +211,8 @@ def build_images(
 
 
 def training(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Iterator[Record]:
-    """A tiny model trained in each image that can run here: what is loaded are the layers that will
-    be published.
+    """Yield a tiny model trained in each image that can run here: what is loaded are the layers
+    that will be published.
     """
     del shipped
     own = build.here()
@@ -367,7 +367,7 @@ def _chosen(image: Image) -> tuple[str, ...]:
 
 
 def _bare(command: Sequence[str], night: Night) -> list[str]:
-    """A command without the place of the night, which may be another on another machine."""
+    """Return a command without the place of the night, which may be another on another machine."""
     return [part.replace(str(night.folder), "") for part in command]
 
 

@@ -114,7 +114,7 @@ def attach(connection: Connection, subject: Subject, added: Iterable[Item]) -> N
 
 
 def known(connection: Connection, name: str) -> download.Document | None:
-    """The manifest or index of a tag or digest; None where there is none."""
+    """Return the manifest or index of a tag or digest; None where there is none."""
 
     def ask() -> bool:
         with connection.call(
@@ -134,7 +134,7 @@ def known(connection: Connection, name: str) -> download.Document | None:
 
 
 def small(connection: Connection, digest: str) -> bytes:
-    """A small blob as the registry gives it; whoever uses it checks it, by its hash or its
+    """Return a small blob as the registry gives it; whoever uses it checks it, by its hash or its
     signature.
     """
 
@@ -155,7 +155,7 @@ def small(connection: Connection, digest: str) -> bytes:
 
 
 def _listed(connection: Connection, digest: str) -> tuple[list[dict[str, Any]], bool]:
-    """The descriptors of what refers to an image, and whether the registry keeps the list
+    """Return the descriptors of what refers to an image, and whether the registry keeps the list
     itself.
     """
     found = registry_listing.rows(

@@ -55,7 +55,7 @@ class Release:
 
 
 def made(context: Context, arguments: argparse.Namespace, names: Sequence[str]) -> Release:
-    """The distribution or the oci:DIR that `names` are, checked.
+    """Return the distribution or the oci:DIR that `names` are, checked.
 
     Raises FatalError for what may not be published.
     """
@@ -88,8 +88,8 @@ def made(context: Context, arguments: argparse.Namespace, names: Sequence[str]) 
 
 
 def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
-    """The image of one or more layouts: as it is where one holds all of it, joined where each holds
-    some architectures.
+    """Return the image of one or more layouts: as it is where one holds all of it, joined where
+    each holds some architectures.
     """
     images: dict[str, oci_documents.Image] = {}
     records: dict[str, dict[str, Any]] = {}
@@ -191,7 +191,9 @@ def complete(
 
 
 def _alike(records: dict[str, dict[str, Any]], where: str) -> dict[str, Any]:
-    """The first lock.json; FatalError where another architecture's is that of another build."""
+    """Return the first lock.json; FatalError where another architecture's is that of another
+    build.
+    """
     architecture, first = next(iter(records.items()))
     for name, record in records.items():
         different = [key for key in _SAME if record[key] != first[key]]

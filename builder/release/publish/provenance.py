@@ -40,8 +40,8 @@ def builder_id(text: str) -> str:
 def predicate(
     records: Mapping[str, Mapping[str, Any]], checkout: Mapping[str, Any], builder: str
 ) -> dict[str, Any]:
-    """The predicate for the image whose lock.json are `records`, by architecture; one of them for
-    one platform's manifest.
+    """Return the predicate for the image whose lock.json are `records`, by architecture; one of
+    them for one platform's manifest.
 
     `checkout` is what `of_checkout` says. The architectures that the index must have are an
     external parameter.
@@ -83,8 +83,8 @@ def predicate(
 
 
 def _dependencies(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What one architecture was made of: pinned sources, patches, the lock of its packages, its
-    base, the Transformer Engine wheel.
+    """Return what one architecture was made of: pinned sources, patches, the lock of its packages,
+    its base, the Transformer Engine wheel.
     """
     found = []
     for name, state in record["sources"].items():
@@ -129,8 +129,8 @@ def _dependencies(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def of_checkout(root: Path) -> dict[str, Any]:
-    """The commit of this checkout, where it came from (bare; not where that is a place on this
-    machine) and whether it is as committed; empty where it is no checkout.
+    """Return the commit of this checkout, where it came from (bare; not where that is a place on
+    this machine) and whether it is as committed; empty where it is no checkout.
     """
     if not (root / ".git").exists():
         return {}

@@ -14,7 +14,7 @@ def remote(address: str) -> str:
 
 
 def bare(url: str) -> str:
-    """A URL without its user, password, query and fragment; what is no URL (a wheel's
+    """Return a URL without its user, password, query and fragment; what is no URL (a wheel's
     project==version) as it is.
     """
     parts = urllib.parse.urlsplit(url)

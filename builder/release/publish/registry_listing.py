@@ -19,8 +19,8 @@ _PAGES = 1000
 def rows(
     connection: Connection, path: str, key: str, *, absent: Collection[int], kind: str = ""
 ) -> list[Any] | None:
-    """What all pages of the list at `path` have under `key`; None where the registry answers one of
-    `absent`, or with `kind` with another media type.
+    """Return what all pages of the list at `path` have under `key`; None where the registry answers
+    one of `absent`, or with `kind` with another media type.
     """
     found: list[Any] = []
     address = connection.url(path)
@@ -58,7 +58,7 @@ def rows(
 
 
 def read(connection: Connection, raw: bytes, key: str) -> list[Any]:
-    """The list that a document has under `key`; FatalError where it has none."""
+    """Return the list that a document has under `key`; FatalError where it has none."""
     try:
         return list(json.loads(raw)[key] or [])
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -64,8 +64,8 @@ def contents(
 
 
 def document(name: str, version: str, digest: str, parts: list[Contents]) -> dict[str, Any]:
-    """The SBOM of an image with this digest: of one architecture, or of an index over those in
-    `parts`. Without date or serial number, so the same again.
+    """Return the SBOM of an image with this digest: of one architecture, or of an index over those
+    in `parts`. Without date or serial number, so the same again.
     """
     merged: dict[str, dict[str, Any]] = {}
     platforms: dict[str, list[str]] = {}
@@ -177,8 +177,8 @@ def _sources(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, An
 
 
 def _python(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The packages of the lock that hold for this image, each with the hashes of all files that the
-    lock takes for it.
+    """Return the packages of the lock that hold for this image, each with the hashes of all files
+    that the lock takes for it.
     """
     lock = manifest.folder("locks") / str(record["requirements"]["file"])
     if lock_file.digest(lock) != record["requirements"]["sha256"]:
@@ -211,7 +211,7 @@ def _package(name: str, version: str, sums: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _system(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The Debian packages where the base was made from locked ones; any other base is one
+    """Return the Debian packages where the base was made from locked ones; any other base is one
     component, by its digest.
     """
     base, architecture = record["base"], str(record["architecture"])

@@ -62,7 +62,7 @@ class Item:
 
 
 def signature(key: Private, repository: str, digest: str) -> Item:
-    """The signature of an image. `repository`: HOST/NAME."""
+    """Return the signature of an image. `repository`: HOST/NAME."""
     critical = {
         "identity": {"docker-reference": repository},
         "image": {"docker-manifest-digest": digest},
@@ -75,7 +75,7 @@ def signature(key: Private, repository: str, digest: str) -> Item:
 def attestation(
     key: Private, repository: str, digest: str, kind: str, predicate: Mapping[str, Any]
 ) -> Item:
-    """A signed statement on an image. `kind` is the URI of the predicate's type."""
+    """Return a signed statement on an image. `kind` is the URI of the predicate's type."""
     subject = {"name": repository, "digest": {"sha256": digest.removeprefix("sha256:")}}
     payload = oci_documents.canonical(
         {"_type": STATEMENT, "subject": [subject], "predicateType": kind, "predicate": predicate}

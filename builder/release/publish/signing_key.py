@@ -45,14 +45,14 @@ class Private:
         return Public(self.key.public_key())
 
     def sign(self, data: bytes) -> bytes:
-        """A signature in ASN.1 DER; the same for the same data, by RFC 6979, so that a rerun sends
-        nothing twice.
+        """Return a signature in ASN.1 DER; the same for the same data, by RFC 6979, so that a rerun
+        sends nothing twice.
         """
         return self.key.sign(data, ec.ECDSA(hashes.SHA256(), deterministic_signing=True))
 
 
 def private(text: str) -> Private:
-    """The private key in a PEM file, or with env:NAME in an environment variable;
+    """Return the private key in a PEM file, or with env:NAME in an environment variable;
     $ROSETTA_KEY_PASSWORD opens one that is encrypted.
     """
     data = _read(text, _MAKE)
@@ -78,7 +78,7 @@ def private(text: str) -> Private:
 
 
 def public(text: str) -> Public:
-    """The public key in a PEM file, or with env:NAME in an environment variable."""
+    """Return the public key in a PEM file, or with env:NAME in an environment variable."""
     data = _read(text, _PUBLIC)
     try:
         found = serialization.load_pem_public_key(data)

@@ -99,12 +99,12 @@ class TakenError(FatalError):
 
 
 def nightly(date: str) -> str:
-    """The tag of a day, YYYY-MM-DD in UTC."""
+    """Return the tag of a day, YYYY-MM-DD in UTC."""
     return f"nightly-{date}"
 
 
 def day(tag: str) -> str:
-    """The day of a nightly's tag; empty for any other tag."""
+    """Return the day of a nightly's tag; empty for any other tag."""
     found = _NIGHTLY.fullmatch(tag)
     return found[1] if found and is_release_day(found[1]) else ""
 
@@ -267,7 +267,7 @@ def _remove_claim(connection: Connection, claim: str) -> None:
 
 
 def _standing(tags: Collection[str], date: str) -> dict[str, list[str]]:
-    """The digests that have a standing claim on a date, with its tags."""
+    """Return the digests that have a standing claim on a date, with its tags."""
     found: dict[str, list[str]] = {}
     for each in tags:
         if (claim := _NAME.fullmatch(each)) and claim[1] == date and each + _WITHDRAWN not in tags:

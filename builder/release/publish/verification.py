@@ -74,7 +74,7 @@ class Verdict:
         return Verdict(self.digest, (*self.rows, row), self.trusted)
 
     def first(self) -> str:
-        """The first thing that is wrong."""
+        """Return the first thing that is wrong."""
         return next((f"{row.what}: {row.problem}" for row in self.rows if row.problem), "")
 
 
@@ -179,7 +179,7 @@ def _platforms(found: set[str], known: Trusted) -> str:
 
 
 def _content(kind: str, known: Trusted, digest: str) -> str:
-    """Does what is signed speak of this image inside too, and did the test pass?"""
+    """Return what is wrong with what is signed: another image inside, or a failed test."""
     for said in known.said[kind]:
         if kind == signed_statements.SBOM:
             component = (said.get("metadata") or {}).get("component") or {}
@@ -214,7 +214,7 @@ def _image(connection: Connection, digest: str, platform: str, *, blobs: bool) -
 
 
 def _blob(connection: Connection, digest: str, size: int) -> str:
-    """What is wrong with a blob, read whole and kept nowhere."""
+    """Return what is wrong with a blob, read whole and kept nowhere."""
 
     def get() -> None:
         came, sha = 0, hashlib.sha256()

@@ -306,7 +306,7 @@ def rows(given: Settings, hyper: Mapping[str, str]) -> None:
         or importlib.util.find_spec("numpy") is None
     ):
         return
-    from rosetta.data import pipeline  # noqa: PLC0415 (NumPy)
+    from rosetta.data import pipeline
 
     known = hyper_parameters.known(config, hyper)
     typed, length, field = (

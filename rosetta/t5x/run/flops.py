@@ -1,5 +1,5 @@
-"""How much arithmetic a T5 training step is; with how much a card can do (rosetta.core.gpu_peaks) it
-gives MFU.
+"""How much arithmetic a T5 training step is; with how much a card can do (rosetta.core.gpu_peaks)
+it gives MFU.
 
 Model FLOPs utilisation (Chowdhery et al. 2022, PaLM, appendix B) is
 

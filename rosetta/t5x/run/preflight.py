@@ -174,7 +174,7 @@ def data(
         )
         evaluated = found["EVAL_DATA"]
         if objective in PAIRS and isinstance(evaluated, (str, dict)):
-            from rosetta.data import (  # noqa: PLC0415 (NumPy, which a first start does without)
+            from rosetta.data import (
                 spec,
                 task_records,
             )
@@ -211,8 +211,8 @@ def goes_on(checkpoint: str, start: str, bound: dict[str, str]) -> None:
         or not bound.get("MIXTURE_OR_TASK_NAME", "").startswith("@dataset.task")
     ):
         return
-    from rosetta.data import pipeline  # noqa: PLC0415 (NumPy, which a first start does without)
-    from rosetta.data.spec import describe  # noqa: PLC0415
+    from rosetta.data import pipeline
+    from rosetta.data.spec import describe
 
     objective, lengths, pack, span = (
         gin_text.value(bound, name)

@@ -1,6 +1,4 @@
-"""The Pile can no longer be downloaded: says so, looks over a copy where there is one, and names
-what replaces it. Importing it does nothing.
-"""
+"""The Pile can no longer be downloaded: says so, looks over a copy where there is one, and names what replaces it. Importing it does nothing."""
 
 import sys
 

@@ -1,5 +1,4 @@
-"""The Pile can no longer be downloaded: says so, looks over a copy where there is one, and names
-what replaces it.
+"""The Pile can no longer be downloaded: says so, looks over a copy where there is one, and names what replaces it.
 
 Importing it does nothing.
 """
@@ -8,8 +7,7 @@ import os
 import sys
 
 INSTEAD = (
-    "train on text of your own (DATA=text:/data/*.txt or jsonl:/data/*.jsonl), on a prepared "
-    "C4 (DATA=tfds:c4/en, T5's own corpus), or on a"
+    "train on text of your own (DATA=text:/data/*.txt or jsonl:/data/*.jsonl), on a prepared C4 (DATA=tfds:c4/en, T5's own corpus), or on a"
     " Hugging Face set such as DATA=hf:allenai/c4/en, streamed"
 )
 
@@ -20,8 +18,7 @@ def main() -> int:
     folder = os.path.join(root, "the_pile")
     if not os.path.isdir(folder):
         print(
-            f"download_the_pile: {folder}: the Pile has been offline since October 2023 and "
-            "there is no copy here; set TFDS_DATA_DIR to a"
+            f"download_the_pile: {folder}: the Pile has been offline since October 2023 and there is no copy here; set TFDS_DATA_DIR to a"
             f" copy prepared earlier, or {INSTEAD}",
             file=sys.stderr,
         )
@@ -34,16 +31,12 @@ def main() -> int:
         found = tfds.check(spec.parse("tfds:the_pile"), "train")
     except UserError as error:
         print(
-            (
-                f"download_the_pile: {error} (the Pile has been offline since October 2023: it "
-                f"cannot be fetched again); or {INSTEAD}"
-            ),
+            f"download_the_pile: {error} (the Pile has been offline since October 2023: it cannot be fetched again); or {INSTEAD}",
             file=sys.stderr,
         )
         return 2
     print(
-        f"{found['folder']}: {found['files']} files, {found['bytes']:,} bytes, "
-        f"{found['examples']:,} examples: complete as far as sizes and heads"
+        f"{found['folder']}: {found['files']} files, {found['bytes']:,} bytes, {found['examples']:,} examples: complete as far as sizes and heads"
         " tell. Nothing to download; use it with DATA=tfds:the_pile"
     )
     return 0
