@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.core import cache_folder, package_index
-from builder.errors import FatalError
 from builder.packages import uv
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,7 +48,7 @@ def hand_over(root: str, arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         python = _ensure(Path(root), offline="--offline" in arguments)
-    except FatalError as error:
+    except UserError as error:
         if "--json" in arguments:
             print(
                 json.dumps(
@@ -77,7 +77,7 @@ def _ensure(root: Path, *, offline: bool) -> Path:
     try:
         wanted = hashlib.sha256(lock.read_bytes() + base.encode()).hexdigest()
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             f"cannot be read ({error.strerror or error})",
             str(lock),
             "restore it: git checkout -- locks/builder.txt",
@@ -85,7 +85,7 @@ def _ensure(root: Path, *, offline: bool) -> Path:
     if _read(stamp) == wanted and python.exists():
         return python
     if sys.prefix == str(venv):
-        raise FatalError(
+        raise UserError(
             "build.py runs on the environment it must replace",
             str(venv),
             "leave it (deactivate) and run python3 build.py",
@@ -130,7 +130,7 @@ def _ensure(root: Path, *, offline: bool) -> Path:
             _remove(venv)
             os.rename(new, venv)
         except OSError as error:
-            raise FatalError(
+            raise UserError(
                 f"cannot be made ({error.strerror})",
                 str(venv),
                 "free space or make the folder writable, then run again",
@@ -145,10 +145,10 @@ def _uv(lock: Path, *, offline: bool) -> Path:
     text = lock.read_text(encoding="utf-8", errors="replace").replace("\\\n", " ")
     found = re.search(r"^uv==(\S+)(.*)$", text, re.MULTILINE)
     if not found:
-        raise FatalError("names no uv", str(lock), "restore it: git checkout -- locks/builder.txt")
+        raise UserError("names no uv", str(lock), "restore it: git checkout -- locks/builder.txt")
     hashes = frozenset(re.findall(r"--hash=sha256:([0-9a-f]{64})", found[2]))
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
-        raise FatalError(
+        raise UserError(
             "is no Linux with glibc",
             platform.platform(),
             "use Debian, Ubuntu, Fedora or the like, or a container of one",
@@ -174,7 +174,7 @@ def _uv(lock: Path, *, offline: bool) -> Path:
         temporary.chmod(stat.S_IRWXU)
         os.replace(temporary, program)
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             f"the cache cannot be written ({error.strerror})",
             str(cache),
             "free space, or set ROSETTA_CACHE to a folder of yours",
@@ -189,7 +189,7 @@ def _locked(path: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             f"the checkout cannot be written ({error.strerror})",
             str(path.parent),
             "clone it to a folder of yours",

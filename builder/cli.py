@@ -27,8 +27,8 @@ from builder.core import cache_folder, log
 from builder.core.cache import Cache
 from builder.core.command_context import Context
 from builder.core.secrets import find_exposed, redact, redact_document, remember
-from builder.errors import FatalError
-from builder.printable import escape
+from rosetta.core.errors import UserError
+from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,15 +127,15 @@ class Parser(argparse.ArgumentParser):
 
     def _refuse(self, what: str, word: str, known: Sequence[str], otherwise: str = "") -> NoReturn:
         near = difflib.get_close_matches(word, known, 1)
-        raise FatalError(
+        raise UserError(
             what,
             self.prog,
             (f"did you mean {near[0]}? " if near else otherwise) + f"{self.prog} --help says more",
         )
 
     def error(self, message: str) -> NoReturn:
-        """Raise a FatalError in place of argparse's exit."""
-        raise FatalError(message, self.prog, f"{self.prog} --help says more")
+        """Raise a UserError in place of argparse's exit."""
+        raise UserError(message, self.prog, f"{self.prog} --help says more")
 
 
 def common() -> argparse.ArgumentParser:
@@ -241,7 +241,7 @@ def _run(argv: list[str]) -> int:
         )
         return _fail(
             verb,
-            FatalError(f"holds {secret}, which everyone on this machine can read", "build.py", do),
+            UserError(f"holds {secret}, which everyone on this machine can read", "build.py", do),
             as_json=as_json,
         )
     if argv[0] != verb and not argv[0].startswith("-"):
@@ -251,7 +251,7 @@ def _run(argv: list[str]) -> int:
             if near
             else f"one of: {', '.join(VERBS)}; a distribution is named by --distribution"
         )
-        return _fail("", FatalError(f"no verb {argv[0]!r}", "build.py", do), as_json=as_json)
+        return _fail("", UserError(f"no verb {argv[0]!r}", "build.py", do), as_json=as_json)
     os.umask(0o022)  # what is built must not depend on it, and others must be able to use it
     try:
         if verb != "test":  # its words go to pytest
@@ -264,12 +264,12 @@ def _run(argv: list[str]) -> int:
             result: Result = module.run(context, arguments)
     except SystemExit as stop:  # argparse has said it
         return int(stop.code or 0)
-    except FatalError as error:
+    except UserError as error:
         return _fail(verb, error, as_json=as_json)
     except KeyboardInterrupt:
         _fail(
             verb,
-            FatalError("interrupted", do="what was finished is kept, a rerun continues"),
+            UserError("interrupted", do="what was finished is kept, a rerun continues"),
             as_json=as_json,
         )
         return 130
@@ -294,7 +294,7 @@ def _run(argv: list[str]) -> int:
     return 0 if result.ok else 1
 
 
-def _print(text: str) -> FatalError | None:
+def _print(text: str) -> UserError | None:
     """Print to stdout; return the error where it could not be written.
 
     A reader that has seen enough is no error.
@@ -304,7 +304,7 @@ def _print(text: str) -> FatalError | None:
     except OSError as error:
         _discard(sys.stdout)
         if error.errno != errno.EPIPE:
-            return FatalError(
+            return UserError(
                 f"the result cannot be written ({error.strerror})",
                 "standard output",
                 "give it another place and run again: what was finished is kept",
@@ -320,7 +320,7 @@ def _discard(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _machine_problem(error: OSError) -> FatalError | None:
+def _machine_problem(error: OSError) -> UserError | None:
     """Return the error for what the user's machine and paths bring about; None for what is a fault
     of ours.
 
@@ -337,7 +337,7 @@ def _machine_problem(error: OSError) -> FatalError | None:
         place = error.filename2 or error.filename
     if number not in _MACHINE:
         return None
-    return FatalError(
+    return UserError(
         os.strerror(number), str(place or ""), "mend that and run again: what was finished is kept"
     )
 
@@ -348,7 +348,7 @@ _MAY_BE_EMPTY = (
 
 
 def _refuse_empty_values(argv: Sequence[str]) -> None:
-    """Raise FatalError for an option whose value is empty, as from a variable of the shell that is
+    """Raise UserError for an option whose value is empty, as from a variable of the shell that is
     not set.
     """
     own = argv[: argv.index("--")] if "--" in argv else argv
@@ -360,7 +360,7 @@ def _refuse_empty_values(argv: Sequence[str]) -> None:
     ]
     for option in (*joined, *apart):
         if option not in _MAY_BE_EMPTY:
-            raise FatalError("its value is empty", option, "give a value, or leave the option out")
+            raise UserError("its value is empty", option, "give a value, or leave the option out")
 
 
 def _context(arguments: argparse.Namespace) -> Context:
@@ -369,7 +369,7 @@ def _context(arguments: argparse.Namespace) -> Context:
     mirrors = tuple(Path(folder).absolute() for folder in arguments.mirror)
     for folder in mirrors:
         if not folder.is_dir():
-            raise FatalError(
+            raise UserError(
                 "no such folder", f"--mirror {folder}", "give the folder that holds the clones"
             )
     protocols = ("https", "ssh", *arguments.allow_protocol)
@@ -384,7 +384,7 @@ def _context(arguments: argparse.Namespace) -> Context:
     )
 
 
-def _fail(verb: str, error: FatalError, *, as_json: bool) -> int:
+def _fail(verb: str, error: UserError, *, as_json: bool) -> int:
     if as_json:
         document = {
             "schema": 1,
@@ -408,7 +408,7 @@ def _bug(verb: str, *, as_json: bool) -> int:
         "w", prefix="rosetta-error-", suffix=".log", delete=False, encoding="utf-8"
     ) as out:
         out.write(redact(report))
-    error = FatalError(
+    error = UserError(
         f"a fault of ours: {redact(traceback.format_exc().strip().splitlines()[-1])}",
         verb,
         f"please report it with {out.name}",

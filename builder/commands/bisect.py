@@ -17,13 +17,13 @@ from builder.commands.build import ARCHITECTURES
 from builder.core import log, manifest
 from builder.core.cache import remove
 from builder.core.command_context import Context, Result
-from builder.errors import FatalError
 from builder.packages import lock_file, python_interpreter
 from builder.release.bisect import attempt, changes, endpoints, journal, report, repository, search
 from builder.release.bisect import build as builds
 from builder.release.bisect.attempt import Bench
 from builder.release.bisect.journal import Journal, Request
 from builder.upstream.source import access
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +120,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 def _waiting(file: Path) -> Journal:
     kept = journal.load(file)
     if kept is None:
-        raise FatalError(
+        raise UserError(
             "no bisect of this manifest is there",
             "bisect",
             "begin one: build.py bisect --good END --bad END -- COMMAND",
@@ -158,7 +158,7 @@ def _journal(file: Path, arguments: argparse.Namespace) -> Journal:
     if not (arguments.good or arguments.bad or arguments.command):
         return _waiting(file)
     if not (arguments.good and arguments.bad and arguments.command):
-        raise FatalError(
+        raise UserError(
             "needs two ends and a command",
             "bisect",
             "build.py bisect --good END --bad END -- COMMAND; to go on with one: build.py bisect",
@@ -175,7 +175,7 @@ def _journal(file: Path, arguments: argparse.Namespace) -> Journal:
         str(Path(arguments.work).absolute()),
     )
     if kept and kept.request != asked and not kept.done:
-        raise FatalError(
+        raise UserError(
             f"another one, from {kept.request.good} to {kept.request.bad}, is not at its end",
             "bisect",
             "go on: build.py bisect; or give it up: build.py bisect --abort",
@@ -195,7 +195,7 @@ def _bisect(context: Context, kept: Journal, scratch: Path, stack: contextlib.Ex
     work = Path(kept.request.work)
     attempt.refuse(work)
     if work.resolve().is_relative_to(context.cache.root.resolve()):
-        raise FatalError(
+        raise UserError(
             "lies inside the builder's cache, where it would be pruned",
             str(work),
             "give another --work DIR",
@@ -220,7 +220,7 @@ def _bisect(context: Context, kept: Journal, scratch: Path, stack: contextlib.Ex
     found = _between(context, kept, (good, bad), ours, stack)
     units = found.units
     if not units:
-        raise FatalError(
+        raise UserError(
             "nothing that such a build is made of differs",
             " and ".join(labels),
             "with --stage tree packages do not count; what else the machine has never does",
@@ -267,7 +267,7 @@ def _opened(asked: Asked, context: Context, request: Request, scratch: Path) -> 
         ("--accelerator", request.accelerator, accelerator),
     ):
         if given and own and given != own:
-            raise FatalError(
+            raise UserError(
                 f"{asked.text} is {own}", f"{option} {given}", "leave it out, or name another end"
             )
     distribution = (
@@ -278,7 +278,7 @@ def _opened(asked: Asked, context: Context, request: Request, scratch: Path) -> 
         )
     )
     if not distribution:
-        raise FatalError(
+        raise UserError(
             "no distribution was named",
             "--distribution",
             f"one of: {', '.join(side.manifest.distributions)}",
@@ -293,7 +293,7 @@ def _alike(ends: list[Build]) -> tuple[Build, Build]:
     good, bad = ends
     if (good.distribution, good.accelerator) != (bad.distribution, bad.accelerator):
         told = [f"{each.distribution} for {each.accelerator}" for each in ends]
-        raise FatalError(
+        raise UserError(
             f"{told[0]} and {told[1]} cannot be compared",
             "--good, --bad",
             "name two ends of one distribution and accelerator",
@@ -310,7 +310,7 @@ def _check_ends(bench: Bench, good: Build, bad: Build) -> None:
         if answer != wanted:
             why = {"good": "succeeds", "bad": "fails", "skip": "does not know"}[answer]
             bench.journal.close()
-            raise FatalError(
+            raise UserError(
                 f"COMMAND {why} at {getattr(bench.journal.request, wanted)}",
                 option,
                 (
@@ -344,7 +344,7 @@ def _by_nights(
 def _night(bench: Bench, build: Callable[[int], Build], index: int, text: str) -> Answer:
     try:
         one = build(index)
-    except FatalError as error:
+    except UserError as error:
         log.info(f"bisect: skip {text} ({error})")
         return "skip"
     known = {**bench.access} | {

@@ -13,7 +13,6 @@ from builder.core import log, manifest
 from builder.core.cache import stage_key, write_atomic
 from builder.core.command_context import Context, Result
 from builder.core.file_copies import copy_tree
-from builder.errors import FatalError
 from builder.images import image_target
 from builder.packages import (
     environment_assembly,
@@ -23,6 +22,7 @@ from builder.packages import (
 )
 from builder.pipeline import image_output
 from builder.upstream import source, source_lock, source_tree
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -90,7 +90,7 @@ class Plan:
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     if not arguments.distribution:
-        raise FatalError(
+        raise UserError(
             "no distribution was named",
             "--distribution",
             f"one of: {', '.join(manifest.load(context.manifest_path).distributions)}",
@@ -128,7 +128,7 @@ def output_folder(arguments: argparse.Namespace) -> Path:
     text = arguments.output or f"env:build/{arguments.distribution}-{arguments.accelerator}"
     kind, colon, folder = text.partition(":")
     if kind != "env" or not colon or not folder:
-        raise FatalError(
+        raise UserError(
             f"{text!r} is no kind of output", "--output", f"give env:DIR, {image_target.FORMS}"
         )
     path = Path(folder).absolute()
@@ -143,21 +143,21 @@ def plan(
     loaded = manifest.load(context.manifest_path)
     entry = loaded.distribution(distribution)
     if accelerator not in entry.accelerators:
-        raise FatalError(
+        raise UserError(
             f"{distribution} is not built for {accelerator}",
             "--accelerator",
             f"one of: {', '.join(entry.accelerators)}",
         )
     architecture = here()
     if platform.system() != "Linux" or architecture not in entry.architectures:
-        raise FatalError(
+        raise UserError(
             f"{distribution} does not run on {platform.system()} {platform.machine()}",
             "this machine",
             f"it runs on Linux {' and '.join(entry.architectures)}",
         )
     line = loaded.lines[entry.line]
     if into.resolve().is_relative_to(context.cache.root.resolve()):
-        raise FatalError(
+        raise UserError(
             "lies inside the builder's cache, where it would be pruned",
             str(into),
             "give another --output env:DIR",

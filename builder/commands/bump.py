@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from builder.core import log, manifest
 from builder.core.command_context import Result
 from builder.core.manifest import GitSource
-from builder.errors import FatalError
 from builder.release.bump import forecast, journal, lock_records, plan, report, working_copy
 from builder.upstream.source import access
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,7 +94,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     for option in ("jax", "python"):
         if getattr(arguments, option) and not (arguments.forecast and arguments.jax):
-            raise FatalError(
+            raise UserError(
                 "goes with --forecast" + (" --jax" if option == "python" else ""),
                 f"--{option}",
                 "give both",
@@ -118,7 +118,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         if arguments.abort:
             return _abort(shipped, kept, arguments.sources)
         if arguments.proceed and not kept:
-            raise FatalError(
+            raise UserError(
                 "no bump of this manifest waits to go on",
                 "bump --continue",
                 "start one: build.py bump",
@@ -189,7 +189,7 @@ def _sources(shipped: Manifest, names: Sequence[str]) -> list[GitSource]:
         if isinstance(source, GitSource):
             found.append(source)
         elif names:
-            raise FatalError(
+            raise UserError(
                 f"{name} is a release wheel: no branch leads anywhere",
                 "bump",
                 "set `wheel` and `sha256` in the manifest by hand",
@@ -247,9 +247,9 @@ def _text(shipped: Manifest, path: str) -> str | None:
 
 def _abort(shipped: Manifest, kept: Journal | None, names: Sequence[str]) -> Result:
     if names:
-        raise FatalError("puts all sources back, not some", "bump --abort", "leave the names out")
+        raise UserError("puts all sources back, not some", "bump --abort", "leave the names out")
     if kept is None:
-        raise FatalError(
+        raise UserError(
             "no bump of this manifest waits to go on",
             "bump --abort",
             "there is nothing to put back",

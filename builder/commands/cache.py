@@ -17,7 +17,7 @@ from builder.core import cache_folder, folder_checksums, log
 from builder.core.cache import Cache, remove
 from builder.core.cache_records import read_stamp
 from builder.core.command_context import Context, Result
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -65,7 +65,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     if arguments.action == "du":
         if context.cache.root.exists() and not context.cache.root.is_dir():
-            raise FatalError(
+            raise UserError(
                 "is not a folder",
                 str(context.cache.root),
                 "set ROSETTA_CACHE to the cache you mean",
@@ -245,7 +245,7 @@ def _unnamed(root: Path, gone: Collection[str]) -> Iterator[Path]:
 
 def _require_cache(cache: Cache) -> None:
     if not (cache.root / cache_folder.TAG).is_file():
-        raise FatalError(
+        raise UserError(
             "is not a cache of the builder's",
             str(cache.root),
             "set ROSETTA_CACHE to the cache you mean; nothing was touched",

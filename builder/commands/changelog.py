@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.core.command_context import Context, Result
-from builder.errors import FatalError
 from builder.images.oci import reference
 from builder.images.registry import download
 from builder.images.registry.transport import Connection
@@ -21,6 +20,7 @@ from builder.release.publish import attachments, signed_statements, signing_key
 from builder.release.publish.signed_statements import SBOM, SIMPLE, UntrustedError
 from builder.upstream import local_mirror, tracked_branch
 from builder.upstream.git import Git
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     if context.offline:
-        raise FatalError("a registry cannot be reached with --offline", "changelog", "leave it out")
+        raise UserError("a registry cannot be reached with --offline", "changelog", "leave it out")
     public = signing_key.public(arguments.key) if arguments.key else None
     if public is None:
         log.warn("no --key: who signed the two SBOMs is not asked")
@@ -82,7 +82,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 def _published(name: str, public: Public | None) -> Published:
     wanted = reference.parse(name)
     if not wanted.wanted:
-        raise FatalError(
+        raise UserError(
             "needs a tag or a digest", str(wanted), "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST"
         )
     with Connection(wanted, "pull") as connection:
@@ -100,7 +100,7 @@ def _published(name: str, public: Public | None) -> Published:
                 continue
             if kind == SBOM:
                 return taken_apart(str(wanted), digest, said)
-    raise FatalError(
+    raise UserError(
         f"has no SBOM to go by: {why}",
         str(wanted),
         "give an image that build.py publish has published"
@@ -109,7 +109,7 @@ def _published(name: str, public: Public | None) -> Published:
 
 
 def taken_apart(name: str, digest: str, said: Mapping[str, Any]) -> Published:
-    """Return an SBOM of ours. Raises FatalError for another's."""
+    """Return an SBOM of ours. Raises UserError for another's."""
     sources: dict[str, dict[str, Any]] = {}
     packages: dict[str, dict[str, set[str]]] = {"pypi": {}, "deb": {}}
     rosetta = ""
@@ -144,7 +144,7 @@ def taken_apart(name: str, digest: str, said: Mapping[str, Any]) -> Published:
             elif each["type"] == "operating-system":
                 packages["deb"].setdefault(str(each["name"]), set()).add(str(each["version"]))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise FatalError(
+        raise UserError(
             "its SBOM is not one of rosetta's",
             name,
             "give an image that build.py publish has published",

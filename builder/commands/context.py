@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from builder.core import archives, log
 from builder.core.command_context import Context, Result
-from builder.errors import FatalError
 from builder.images import image_build as images
 from builder.images import image_target, layer_assignment
 from builder.images.oci import blob_compression, layer
 from builder.packages import environment_assembly
 from builder.pipeline import image_output
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -50,7 +50,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     image_target.require_folder_above(folder, "context DIR")
     asked = image_output.request(context, arguments, image_target.Output("image", ""))
     if len(asked.architectures) != 1:
-        raise FatalError(
+        raise UserError(
             "a context is for one platform", "--platform", "give linux/amd64 or linux/arm64"
         )
     built = images.build(asked)
@@ -104,7 +104,7 @@ def _refuse(folder: Path) -> None:
         folder.exists()
         and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / _MARK).exists()))
     ):
-        raise FatalError(
+        raise UserError(
             "holds files that are no context of ours",
             str(folder),
             "give a new or an empty folder; nothing was touched",

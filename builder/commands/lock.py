@@ -13,7 +13,6 @@ from builder.core import log, manifest
 from builder.core.cache import stage_key, write_atomic
 from builder.core.command_context import Context, Result
 from builder.core.manifest import GitSource
-from builder.errors import FatalError
 from builder.packages import (
     debian_resolution,
     declared_requirements,
@@ -27,6 +26,7 @@ from builder.packages import (
 from builder.packages.resolution import Request
 from builder.packages.transformer_engine import header_packages, version_pins
 from builder.upstream import git_server, source, source_lock, tracked_branch
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -125,7 +125,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         )
     for line in arguments.lines:
         if line not in loaded.lines:
-            raise FatalError(f"no line {line!r}", "lock", f"one of: {', '.join(loaded.lines)}")
+            raise UserError(f"no line {line!r}", "lock", f"one of: {', '.join(loaded.lines)}")
     lines = arguments.lines or list(loaded.lines)
     if arguments.base:
         bases = debian_resolution.relock(
@@ -230,7 +230,7 @@ def read_in(file: Path) -> tuple[str, ...]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise FatalError(
+        raise UserError(
             f"cannot be read ({reason})", str(file), "write it: one requirement a line"
         ) from error
     return tuple(
@@ -307,7 +307,7 @@ def existing(file: Path) -> list[Pin]:
     """Return the pins of a lock as it is; none if it is missing or broken."""
     try:
         return lock_file.read(file)
-    except FatalError:
+    except UserError:
         return []
 
 
@@ -390,7 +390,7 @@ def _branches(loaded: Manifest, access: Access) -> tuple[list[str], list[str]]:
                     f"{name}: whether its pin lies on {entry.track} could not be told "
                     f"({error.what})"
                 )
-            except FatalError as error:
+            except UserError as error:
                 lost.append(str(error))
     return lost, unasked
 

@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from builder.core import manifest
 from builder.core.cache import stage_key, write_atomic
 from builder.core.command_context import Context, Result
-from builder.errors import FatalError
 from builder.images.oci import reference
 from builder.release.nightly import night_folder as nights
 from builder.release.nightly import report, stages
 from builder.release.publish import provenance, signing_key
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -106,9 +106,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     ]
     begins = not arguments.only or "bump" in arguments.only
     if arguments.fresh and not begins:
-        raise FatalError(
-            "begins with the stage bump", "--fresh", "add --only bump, or leave it out"
-        )
+        raise UserError("begins with the stage bump", "--fresh", "add --only bump, or leave it out")
     date = _date(arguments.date, begins=begins)
     asked = _asked(shipped, arguments, folder, publishes="publish" in wanted)
     with context.cache.lock(f"nightly-{stage_key('folder', {'path': str(folder)})[:16]}"):
@@ -132,7 +130,7 @@ def _date(text: str, *, begins: bool) -> str:
             raise ValueError(text)
         dt.date.fromisoformat(text)
     except ValueError as error:
-        raise FatalError(f"{text[:40]!r} is no day", "--date", "give YYYY-MM-DD, in UTC") from error
+        raise UserError(f"{text[:40]!r} is no day", "--date", "give YYYY-MM-DD, in UTC") from error
     return text
 
 
@@ -146,7 +144,7 @@ def _asked(
         shipped, arguments.distribution, arguments.accelerator, arguments.architecture
     )
     if not images:
-        raise FatalError(
+        raise UserError(
             "the manifest lists no such image",
             "nightly",
             "choose another --distribution, --accelerator or --architecture",
@@ -159,13 +157,13 @@ def _asked(
         return stages.Asked(images, sources, untrained=tuple(arguments.untrained))
     for option in ("to", "key"):
         if not getattr(arguments, option):
-            raise FatalError(
+            raise UserError(
                 "is needed to publish", f"--{option}", "give it, or leave the stage publish out"
             )
     to = arguments.to.rstrip("/")
     for image in images:
         if reference.parse(f"{to}/{image.title}").wanted:
-            raise FatalError("names a tag or a digest", f"--to {to}", "give HOST/NAMESPACE")
+            raise UserError("names a tag or a digest", f"--to {to}", "give HOST/NAMESPACE")
     if arguments.builder_id:
         provenance.builder_id(arguments.builder_id)
     signer = (

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from builder.core import manifest
 from builder.core.cache import write_atomic
 from builder.core.command_context import Result
-from builder.errors import FatalError
 from builder.release.bump import statistics
 from builder.upstream import (
     overlay,
@@ -22,6 +21,7 @@ from builder.upstream import (
     patched_source,
 )
 from builder.upstream.source import Access, access, acquire
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -187,7 +187,7 @@ def _refresh(reach: Access, sources: Sequence[GitSource | WheelSource], *, dry_r
 
 def _import(reach: Access, shipped: Manifest, arguments: argparse.Namespace) -> Result:
     if not arguments.source and len(shipped.sources) != 1:
-        raise FatalError("is needed", "--source", f"one of: {', '.join(shipped.sources)}")
+        raise UserError("is needed", "--source", f"one of: {', '.join(shipped.sources)}")
     source = shipped.source(arguments.source or next(iter(shipped.sources)))
     pinned, clone = patch_import.joined(
         acquire(source, reach), arguments.repo and arguments.repo.absolute()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from builder.commands import publish
 from builder.core.command_context import Context, Result
-from builder.errors import FatalError
 from builder.images.oci import reference
 from builder.images.registry import download
 from builder.images.registry.transport import Connection
@@ -23,6 +22,7 @@ from builder.release.publish import (
     signing_key,
     tags,
 )
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -60,10 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     if context.offline:
-        raise FatalError("a registry cannot be reached with --offline", "promote", "leave it out")
+        raise UserError("a registry cannot be reached with --offline", "promote", "leave it out")
     wanted, signer = reference.parse(arguments.reference), signing_key.private(arguments.key)
     if not wanted.digest or wanted.tag:
-        raise FatalError(
+        raise UserError(
             "is not named by its digest",
             str(wanted),
             "give HOST/NAME@sha256:DIGEST, that which was tested",
@@ -116,11 +116,11 @@ def passed(suite: str, file: Path, digest: str, platforms: Collection[str] = ())
         platforms: the digests of the index's images, which a suite may have run in.
 
     Raises:
-        FatalError: the document does not say so, or names another digest.
+        UserError: the document does not say so, or names another digest.
     """
     digests = {digest, *platforms}
     if not _SUITE.fullmatch(suite):
-        raise FatalError(
+        raise UserError(
             f"{suite[:60]!r} is no name of a suite",
             "--suite",
             "letters, digits, and . _ / - or spaces between them",
@@ -131,21 +131,21 @@ def passed(suite: str, file: Path, digest: str, platforms: Collection[str] = ())
         document = json.loads(raw)
         fine = document["ok"]
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             f"cannot be read ({error.strerror})", str(file), "give the suite's JSON document"
         ) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FatalError(
+        raise UserError(
             "is no result: JSON with a field `ok` is expected",
             str(file),
             "give what a `build.py` verb wrote with --json",
         ) from error
     if fine is not True:
-        raise FatalError(f"{suite} has not passed", str(file), "latest-verified stays where it is")
+        raise UserError(f"{suite} has not passed", str(file), "latest-verified stays where it is")
     result = document.get("result")
     for place in (document, result if isinstance(result, dict) else {}):
         if "digest" in place and str(place["digest"]) not in digests:
-            raise FatalError(
+            raise UserError(
                 f"is the result of {str(place['digest'])[:80]!r}, not of {digest[:19]}…",
                 str(file),
                 "promote the digest that was tested",

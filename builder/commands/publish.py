@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.core.command_context import Context, Result
-from builder.errors import FatalError
 from builder.images.oci import oci_documents, reference
 from builder.images.registry import download, registry
 from builder.images.registry.transport import Connection
@@ -27,6 +26,7 @@ from builder.release.publish import (
     tags,
     verification,
 )
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -132,9 +132,9 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     asked = _asked(arguments)
     if context.offline:
-        raise FatalError("a registry cannot be reached with --offline", "publish", "leave it out")
+        raise UserError("a registry cannot be reached with --offline", "publish", "leave it out")
     if not arguments.key and not arguments.dry_run:
-        raise FatalError(
+        raise UserError(
             "needs a key to sign with",
             "publish",
             "give --key FILE (docs/publish.md says how to make one)",
@@ -142,7 +142,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     signer = signing_key.private(arguments.key) if arguments.key else None
     if asked.digest:
         if signer is None:
-            raise FatalError(
+            raise UserError(
                 "goes with a key",
                 "--digest",
                 "give --key FILE, whose public half must verify the image",
@@ -163,7 +163,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 def _asked(arguments: argparse.Namespace) -> Asked:
     repository = reference.parse(arguments.to)
     if repository.wanted:
-        raise FatalError(
+        raise UserError(
             "has a tag or a digest",
             "--to",
             "give HOST/NAMESPACE/NAME; tags are given by --date and --tag",
@@ -171,7 +171,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
     today = tags.read_today()  # names the tag; nothing of the image hangs on it
     date = arguments.date or today
     if not tags.is_release_day(date) or date > today:
-        raise FatalError(
+        raise UserError(
             f"{date!r} is not a valid day from 2020 up to today",
             "--date",
             "give YYYY-MM-DD, in UTC",
@@ -179,7 +179,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
     for name in arguments.tag:
         reference.parse(f"{repository}:{name}")
         if name == tags.VERIFIED:
-            raise FatalError(
+            raise UserError(
                 "moves with a signed test result only",
                 f"--tag {name}",
                 (
@@ -188,7 +188,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
                 ),
             )
         if _RESERVED.fullmatch(name):
-            raise FatalError(
+            raise UserError(
                 "is kept for nightlies, marks, claims and attachments",
                 f"--tag {name}",
                 "give another name",
@@ -196,23 +196,23 @@ def _asked(arguments: argparse.Namespace) -> Asked:
     if arguments.digest and (
         arguments.what or not arguments.tag or not reference.is_digest(arguments.digest)
     ):
-        raise FatalError(
+        raise UserError(
             "brings a published image back",
             "--digest",
             "give --digest sha256:HEX with --tag NAME, and neither a distribution nor a layout",
         )
     if not arguments.digest and not arguments.what:
-        raise FatalError(
+        raise UserError(
             "nothing to publish is named",
             "publish",
             "give a distribution, oci:DIR, or --digest with --tag",
         )
     if arguments.tested and not arguments.digest:
-        raise FatalError(
+        raise UserError(
             "what is published now has not been tested yet", "--tested", "give it with --digest"
         )
     if arguments.withdraw and not reference.is_digest(arguments.withdraw):
-        raise FatalError(
+        raise UserError(
             f"{arguments.withdraw[:80]!r} is no digest",
             "--withdraw",
             "give sha256: and 64 hexadecimal digits, as the message that named it has them",
@@ -353,10 +353,10 @@ def sign(
 def checked(
     connection: Connection, index: download.Document, signer: Private, *, tested: bool = False
 ) -> None:
-    """Read it all back, as anyone with the public key can; FatalError before any tag is touched."""
+    """Read it all back, as anyone with the public key can; UserError before any tag is touched."""
     found = verification.verdict(connection, index, signer.public, blobs=False, tested=tested)
     if not found.ok:
-        raise FatalError(
+        raise UserError(
             found.first(),
             f"{connection.reference.host}/{connection.reference.name}@{index.digest}",
             "no tag was moved; publish it anew with this key"
@@ -367,7 +367,7 @@ def checked(
 def _refuse_mixed(connection: Connection, asked: Asked, title: str) -> dict[str, str]:
     """Return what the tags point to now.
 
-    FatalError where the repository holds another distribution or accelerator.
+    UserError where the repository holds another distribution or accelerator.
     """
     previous = {}
     for name in asked.tags:
@@ -377,7 +377,7 @@ def _refuse_mixed(connection: Connection, asked: Asked, title: str) -> dict[str,
         previous[name] = there.digest
         other = (there.json().get("annotations") or {}).get("org.opencontainers.image.title", title)
         if other != title:
-            raise FatalError(
+            raise UserError(
                 f"{name} is {other} there, and this is {title}",
                 str(asked.repository),
                 "give each distribution and accelerator a repository of its own",

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from builder.commands import build, verify
 from builder.core import cache, log, manifest
 from builder.core.command_context import Context, Result
-from builder.errors import FatalError
 from builder.packages import python_interpreter
 from builder.upstream import source, source_tree
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -82,11 +82,11 @@ def choose(context: Context, asked_python: str = "") -> tuple[str, str]:
         Its name, and why not an earlier one.
 
     Raises:
-        FatalError: There is none; the error names the way out for each.
+        UserError: There is none; the error names the way out for each.
     """
     loaded = manifest.load(context.manifest_path)
     access = source.access(context, loaded)
-    errors: dict[str, FatalError] = {}
+    errors: dict[str, UserError] = {}
     for name in ORDER:
         entry = loaded.distribution(name)
         line = loaded.lines[entry.line]
@@ -94,7 +94,7 @@ def choose(context: Context, asked_python: str = "") -> tuple[str, str]:
             python_interpreter.find(line.pythons, line.python, asked_python)
             for source_name in entry.sources:
                 source_tree.patched(loaded.source(source_name), access)
-        except FatalError as error:
+        except UserError as error:
             errors[name] = error
         else:
             for earlier, problem in errors.items():
@@ -102,7 +102,7 @@ def choose(context: Context, asked_python: str = "") -> tuple[str, str]:
             return name, "; ".join(
                 f"{earlier}: {problem.what}" for earlier, problem in errors.items()
             )
-    raise FatalError(
+    raise UserError(
         "; ".join(f"{name}: {problem.what}" for name, problem in errors.items()),
         "no distribution can be built here",
         "; or ".join(f"for {name}: {problem.do}" for name, problem in errors.items()),

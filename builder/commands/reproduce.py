@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from builder.core import log, manifest
 from builder.core.cache import Cache
 from builder.core.command_context import Context, Result
-from builder.errors import FatalError
 from builder.images import image_build as images
 from builder.images import inspection
 from builder.images.oci import blob_compression, layer
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -121,7 +121,7 @@ def request(
             )
         )
     except (KeyError, TypeError) as error:
-        raise FatalError(
+        raise UserError(
             f"its lock.json has no {error}",
             arguments.image,
             "it is no image that this builder made",
@@ -129,13 +129,13 @@ def request(
     loaded = manifest.load(context.manifest_path)
     architectures = tuple(image.architecture for image in found.images)
     if compression not in blob_compression.MEDIA_TYPE:
-        raise FatalError(
+        raise UserError(
             f"its lock.json names the compression {compression[:20]!r}",
             arguments.image,
             "it is no image that this builder made",
         )
     if replaced := max(images.count_replaced(each) for each in locks.values()):
-        raise FatalError(
+        raise UserError(
             (
                 f"was built with {replaced} Debian packages that are newer than the locked ones, "
                 "which were gone"
@@ -164,7 +164,7 @@ def request(
 
 
 def _same_inputs(image: dict[str, Any], here: dict[str, Any], architecture: str) -> None:
-    """FatalError that names the first input of the image which this checkout does not have."""
+    """UserError that names the first input of the image which this checkout does not have."""
 
     def at(record: dict[str, Any], place: str) -> Any:
         value: Any = record
@@ -190,7 +190,7 @@ def _same_inputs(image: dict[str, Any], here: dict[str, Any], architecture: str)
             for record in (image, here)
         )
         if one != other:
-            raise FatalError(
+            raise UserError(
                 f"{place} is {other} here and {one} in the image (linux/{architecture})",
                 "lock.json",
                 do,

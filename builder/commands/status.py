@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from builder.core.cache import write_atomic
 from builder.core.command_context import Context, Result
-from builder.errors import FatalError
 from builder.packages import environment_assembly
 from builder.release.status_page import page, reports
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ def _number(text: str) -> int:
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     if arguments.earlier and context.offline:
-        raise FatalError("cannot be read with --offline", "--earlier", "leave one of the two out")
+        raise UserError("cannot be read with --offline", "--earlier", "leave one of the two out")
     folder = Path(arguments.output).absolute()
     if folder.is_symlink() or (
         folder.exists()
@@ -68,7 +68,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             not folder.is_dir() or (any(folder.iterdir()) and not (folder / reports.FILE).is_file())
         )
     ):
-        raise FatalError(
+        raise UserError(
             "holds files that are no status page of ours",
             str(folder),
             "give a new or an empty folder; nothing was touched",
@@ -77,9 +77,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     here = [Path(each).absolute() for each in arguments.reports or ["build/nightly/reports"]]
     documents = reports.newest([*earlier, *reports.of_folders(here)], arguments.keep)
     if not documents:
-        raise FatalError(
-            "there is no report yet", str(here[0]), "make one: python build.py nightly"
-        )
+        raise UserError("there is no report yet", str(here[0]), "make one: python build.py nightly")
     shown = page.view([reports.of(each, each["date"]) for each in documents])
     badges = page.badges(shown)
     with (

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from builder.commands import build
 from builder.core import log
 from builder.core.command_context import Context, Result
-from builder.errors import FatalError
 from builder.packages import package_installation
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -88,7 +88,7 @@ def _python(context: Context, inside: str) -> list[str]:
     else:
         program = Path(name).absolute() / "bin/python"
         if kind != "env" or not program.is_file():
-            raise FatalError(
+            raise UserError(
                 "is no baked environment", f"--inside {inside}", "give env:DIR, or lock:NAME"
             )
     return [str(program), "-c", _INSIDE, sysconfig.get_path("purelib")]
@@ -98,7 +98,7 @@ def _shellcheck(here: Path) -> str:
     """Ours, or on an architecture its publisher has no wheel for, the machine's."""
     found = shutil.which("shellcheck", path=f"{here}{os.pathsep}{os.environ.get('PATH', '')}")
     if not found:
-        raise FatalError(
+        raise UserError(
             "shellcheck is not installed", "test", "apt-get install shellcheck, or give --no-lint"
         )
     return found
@@ -107,7 +107,7 @@ def _shellcheck(here: Path) -> str:
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     if arguments.no_lint and arguments.only_lint:
-        raise FatalError(
+        raise UserError(
             "with both there is nothing to do",
             "test --no-lint --only-lint",
             "give one of them, or neither",

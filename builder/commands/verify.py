@@ -17,9 +17,9 @@ from builder.commands import build
 from builder.core import log
 from builder.core.cache import write_atomic
 from builder.core.command_context import Context, Result
-from builder.errors import FatalError
 from builder.images.engines.engine import TEMPORARY, Limits, choose
 from builder.images.oci import reference
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from builder.images.engines.engine import Engine
@@ -112,21 +112,21 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     kind, _, name = arguments.what.partition(":")
     if kind not in ("env", "image", "registry") or not name:
-        raise FatalError(
+        raise UserError(
             f"{arguments.what!r} is nothing that can be verified",
             "verify",
             "give env:DIR, image:NAME or registry:HOST/NAME@sha256:DIGEST",
         )
     if kind == "env" and arguments.gpu:
-        raise FatalError("is for images", "--gpu", "leave it out, or give image:NAME")
+        raise UserError("is for images", "--gpu", "leave it out, or give image:NAME")
     if arguments.write and Path(arguments.write).is_dir():
-        raise FatalError("is a folder", f"--write {arguments.write}", "give the name of a file")
+        raise UserError("is a folder", f"--write {arguments.write}", "give the name of a file")
     asked = Asked(
         arguments.user, arguments.steps, "1" if arguments.gpu else arguments.devices, arguments.gpu
     )
     if kind == "registry":
         if context.offline:
-            raise FatalError(
+            raise UserError(
                 "a registry cannot be reached with --offline",
                 "verify",
                 "leave it out, or give image:NAME",
@@ -162,7 +162,7 @@ def verify(
         not (environment / "opt/rosetta/bin/rosetta").is_file()
         or not (environment / "opt/rosetta/lock.json").is_file()
     ):
-        raise FatalError(
+        raise UserError(
             "is not a finished environment of rosetta's",
             str(environment),
             f"make it: python {root / 'build.py'} --distribution NAME --output env:{environment}",
@@ -193,7 +193,7 @@ def verify_published(name: str, engine: str, asked: Asked) -> dict[str, Any]:
     """Verify an image in a registry; the report names it by its digest."""
     wanted = reference.parse(name)
     if not wanted.digest or wanted.tag:
-        raise FatalError(
+        raise UserError(
             "is not named by its digest",
             str(wanted),
             "give registry:HOST/NAME@sha256:DIGEST: a tag may move while it is tested",
@@ -218,7 +218,7 @@ def verify_image(name: str, taken: Engine, asked: Asked) -> dict[str, Any]:
     without network.
     """
     if not taken.digest(name):
-        raise FatalError(
+        raise UserError(
             "is no image of the engine's",
             f"image:{name}",
             f"give a name that {taken.name} has, or make one: --output image:{name}",
@@ -242,7 +242,7 @@ def verify_image(name: str, taken: Engine, asked: Asked) -> dict[str, Any]:
     if asked.gpu and (
         found := sorted({str(run_.get("platform")) for run_ in report.get("runs", [])})
     ) != ["cuda"]:
-        raise FatalError(
+        raise UserError(
             f"it trained on {', '.join(found) or 'nothing'}, not on a GPU",
             f"image:{name}",
             "its self-test is of a release before --gpu: verify a newer image",
@@ -255,11 +255,11 @@ def _report(stdout: str, status: int, where: str) -> dict[str, Any]:
         document = json.loads(stdout)
         error, result = document["error"], document["result"]
     except (ValueError, KeyError, TypeError) as problem:
-        raise FatalError(
+        raise UserError(
             f"its self-test ended with status {status} and no report", where, "see the lines above"
         ) from problem
     if error:
-        raise FatalError(error["what"], error["where"], error["do"])
+        raise UserError(error["what"], error["where"], error["do"])
     return dict(result)
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builder.core.command_context import Context, Result
-from builder.errors import FatalError
 from builder.images.oci import reference
 from builder.images.registry import download
 from builder.images.registry.transport import AlteredError, Connection
 from builder.release.publish import description, signed_releases, signing_key, tags, verification
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -44,17 +44,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     if context.offline:
-        raise FatalError(
+        raise UserError(
             "a registry cannot be reached with --offline", "verify-published", "leave it out"
         )
     wanted, public = reference.parse(arguments.reference), signing_key.public(arguments.key)
     if not wanted.wanted:
-        raise FatalError(
+        raise UserError(
             "needs a tag or a digest", str(wanted), "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST"
         )
     repository = _repository(arguments.signed_for)
     if arguments.not_before and not tags.is_day(arguments.not_before):
-        raise FatalError(
+        raise UserError(
             f"{arguments.not_before!r} is not a valid day", "--not-before", "give YYYY-MM-DD"
         )
     strays: list[str] = []
@@ -127,7 +127,7 @@ def _refuse_altered(wanted: Reference, problem: AlteredError) -> Result:
         "disregarded_tags": [],
     }
     return Result(
-        data, f"{row}\n{wanted} is refused, {row.what}: {row.problem} -> {problem.do}", ok=False
+        data, f"{row}\n{wanted} is refused, {row.what}: {row.problem}; {problem.do}", ok=False
     )
 
 
@@ -137,7 +137,7 @@ def _repository(text: str) -> str:
         return ""
     parsed = reference.parse(text)
     if parsed.wanted:
-        raise FatalError("has a tag or a digest", "--signed-for", "give HOST/NAME")
+        raise UserError("has a tag or a digest", "--signed-for", "give HOST/NAME")
     return parsed.repository
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from builder.core import manifest
 from builder.core.cache import write_atomic
 from builder.core.command_context import Context, Result
-from builder.errors import FatalError
 from builder.packages import login_node_wheel
 from builder.packages.transformer_engine import addition, wheel_build
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     if arguments.output and Path(arguments.output).exists() and not Path(arguments.output).is_dir():
-        raise FatalError(
+        raise UserError(
             "is no folder",
             f"--output {arguments.output}",
             "give the folder that the wheel goes into",
@@ -82,22 +82,22 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if arguments.project == "launcher":
         return _launcher(context.root, Path(arguments.output or "build"))
     if not arguments.accelerator:
-        raise FatalError(
+        raise UserError(
             "it is not given",
             "--accelerator",
             "name the CUDA that the wheel is for: cuda12 or cuda13",
         )
     loaded = manifest.load(context.manifest_path)
     if arguments.file and not re.fullmatch(r"[0-9a-f]{64}", arguments.sha256):
-        raise FatalError(
+        raise UserError(
             "an imported wheel is taken by its sha256: 64 lower-case hex digits",
             "--sha256",
             "give the one that its maker names",
         )
     if arguments.sha256 and not arguments.file:
-        raise FatalError("goes with --import only", "--sha256", "give the wheel by --import FILE")
+        raise UserError("goes with --import only", "--sha256", "give the wheel by --import FILE")
     if arguments.jobs < 0:
-        raise FatalError(
+        raise UserError(
             "is no number of compilers",
             f"--jobs {arguments.jobs}",
             "give 1 or more, or leave it out",
@@ -105,7 +105,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     te = loaded.transformer_engine
     line = arguments.line or (te.lines[0] if te else "")
     if line and line not in loaded.lines:
-        raise FatalError(f"no line {line!r}", "--line", f"one of: {', '.join(loaded.lines)}")
+        raise UserError(f"no line {line!r}", "--line", f"one of: {', '.join(loaded.lines)}")
     architecture = arguments.architecture or {"x86_64": "amd64", "aarch64": "arm64"}.get(
         platform.machine(), platform.machine()
     )

@@ -22,7 +22,7 @@ from builder.core import log
 from builder.core.cache import Cache, stage_key
 from builder.core.file_copies import copy_file
 from builder.core.subprocesses import join_lines
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,7 +72,7 @@ def compile_files(python: Interpreter, root: Path, files: Iterable[str], out: Pa
     )
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:]
-        raise FatalError(
+        raise UserError(
             f"compiling bytecode failed: {join_lines(last)}",
             str(root),
             "free space, or give another --python, and run again",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import filelock
 
 from builder.core import cache_folder, folder_checksums, log
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -54,7 +54,7 @@ class Cache:
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:
-            raise FatalError(
+            raise UserError(
                 f"the cache cannot be written ({error.strerror})",
                 str(folder),
                 "set ROSETTA_CACHE to a folder of yours",
@@ -66,7 +66,7 @@ class Cache:
         """While it is used nothing in it is pruned: many may use it, one alone may prune it."""
         try:
             handle = open(self.path("locks", "use"), "ab")  # noqa: SIM115 - closed below; a cache that cannot be written cannot be pruned either
-        except (OSError, FatalError):
+        except (OSError, UserError):
             if alone:
                 raise
             yield

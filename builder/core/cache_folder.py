@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 # https://bford.info/cachedir/: what backups go by, and how we know our own.
 TAG = "CACHEDIR.TAG"
@@ -36,14 +36,14 @@ def prepare(root: Path) -> Path:
         )  # before the tag: another build may be making both
         if not (root / TAG).is_file():
             if foreign:
-                raise FatalError(
+                raise UserError(
                     "holds files that are not the builder's cache",
                     str(root),
                     "set ROSETTA_CACHE to a new or empty folder; nothing was touched",
                 )
             (root / TAG).write_text(_TEXT, encoding="ascii")
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             f"the cache cannot be written ({error.strerror})",
             str(root),
             "set ROSETTA_CACHE to a folder of yours",

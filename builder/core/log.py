@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from builder.core.secrets import redact
-from builder.printable import escape
+from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -26,7 +26,7 @@ from pydantic import (
 
 from builder.core import strict_yaml
 from builder.core.secrets import redact
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -398,11 +398,11 @@ class Manifest(_Model):
         try:
             inside = full.resolve().is_relative_to(self.root.resolve())
         except (OSError, RuntimeError) as error:
-            raise FatalError(
+            raise UserError(
                 f"{path[:80]} cannot be followed", str(self.root), "mend the path or the link"
             ) from error
         if not inside:
-            raise FatalError(
+            raise UserError(
                 f"{path} leads out of the repository through a link",
                 str(self.root),
                 "keep it inside",
@@ -412,9 +412,7 @@ class Manifest(_Model):
     def source(self, name: str) -> GitSource | WheelSource:
         """Return a source by its name, as the stages use it."""
         if name not in self.sources:
-            raise FatalError(
-                f"no source {name!r}", "manifest", f"one of: {', '.join(self.sources)}"
-            )
+            raise UserError(f"no source {name!r}", "manifest", f"one of: {', '.join(self.sources)}")
         entry = self.sources[name]
         patches, overlay = (
             self.folder(entry.patches),
@@ -442,32 +440,32 @@ class Manifest(_Model):
         ]
 
     def distribution(self, name: str) -> Distribution:
-        """Return a distribution by its name; FatalError if the manifest has none of this name."""
+        """Return a distribution by its name; UserError if the manifest has none of this name."""
         try:
             return self.distributions[name]
         except KeyError:
             known = ", ".join(self.distributions)
-            raise FatalError(
+            raise UserError(
                 f"no distribution {name!r}", "--distribution", f"one of: {known}"
             ) from None
 
 
 def load(path: Path) -> Manifest:
-    """Read and check a manifest: one FatalError that names line and key for the first thing that is
+    """Read and check a manifest: one UserError that names line and key for the first thing that is
     wrong.
     """
     if (
         path.exists() and not path.is_file() and not path.is_dir()
     ):  # a device or a pipe may have no end
-        raise FatalError("is a device or a pipe, not a file", str(path), "give --manifest FILE")
+        raise UserError("is a device or a pipe, not a file", str(path), "give --manifest FILE")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise FatalError(f"cannot be read ({reason})", str(path), "give --manifest FILE") from error
+        raise UserError(f"cannot be read ({reason})", str(path), "give --manifest FILE") from error
     document = strict_yaml.load(text, str(path) if path.name != "manifest.yaml" else path.name)
     if not isinstance(document.data, dict):
-        raise FatalError("is not a mapping", document.place(()), "see docs/manifest.md")
+        raise UserError("is not a mapping", document.place(()), "see docs/manifest.md")
     try:
         manifest = Manifest.model_validate(document.data)
     except ValidationError as error:
@@ -477,7 +475,7 @@ def load(path: Path) -> Manifest:
     return manifest
 
 
-def _first(error: ValidationError, document: strict_yaml.Document) -> FatalError:
+def _first(error: ValidationError, document: strict_yaml.Document) -> UserError:
     def line(problem: Any) -> int:
         return int(document.place(problem["loc"]).split(":")[1])
 
@@ -493,7 +491,7 @@ def _first(error: ValidationError, document: strict_yaml.Document) -> FatalError
         what = f"{shown!r} is not {_PATTERNS.get(str(loc[-1]), 'a valid name')}"
     elif isinstance(problem["input"], str):
         what = f"{redact(problem['input'])!r}: {what}"
-    return FatalError(what, document.place(loc), "see docs/manifest.md")
+    return UserError(what, document.place(loc), "see docs/manifest.md")
 
 
 _PATTERNS = {
@@ -508,7 +506,7 @@ def _cross_check(manifest: Manifest, document: strict_yaml.Document) -> None:
     def known(value: Iterable[str], among: Iterable[str], kind: str, *path: str | int) -> None:
         for index, item in enumerate(value):
             if item not in among:
-                raise FatalError(
+                raise UserError(
                     f"no {kind} {item!r}",
                     document.place((*path, index)),
                     f"one of: {', '.join(among)}",
@@ -516,7 +514,7 @@ def _cross_check(manifest: Manifest, document: strict_yaml.Document) -> None:
 
     for name, each in manifest.lines.items():
         if each.base is not None and each.base not in manifest.bases:
-            raise FatalError(
+            raise UserError(
                 f"no base {each.base!r}",
                 document.place(("lines", name, "base")),
                 f"one of: {', '.join(manifest.bases)}",
@@ -536,7 +534,7 @@ def _cross_check(manifest: Manifest, document: strict_yaml.Document) -> None:
                 or folder == "rosetta"
                 or folder in folders
             ):
-                raise FatalError(
+                raise UserError(
                     f"{source} would lie in the folder {folder!r}, which is not free",
                     place,
                     "sources need addresses with distinct, plain last parts",
@@ -551,7 +549,7 @@ def _cross_check(manifest: Manifest, document: strict_yaml.Document) -> None:
         known(override.lines or (), manifest.lines, "line", "overrides", index, "lines")
         for line in override.lines or tuple(manifest.lines):
             if (line, override.project) in seen:
-                raise FatalError(
+                raise UserError(
                     f"a second override of {override.project}",
                     document.place(("overrides", index)),
                     "keep one",

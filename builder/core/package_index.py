@@ -22,7 +22,7 @@ import urllib.request
 from pathlib import Path
 
 from builder.core.secrets import redact
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 _ACCEPT = (
     "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, "
@@ -86,7 +86,7 @@ def _open(url: str) -> tuple[bytes, str, str]:
     """Return the body of `url`, its content type and its final address."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("https", "http", "file"):
-        raise FatalError(
+        raise UserError(
             f"{parts.scheme!r} is no scheme of a package index", redact(url), "use https"
         )
     headers = {"Accept": _ACCEPT, "User-Agent": "rosetta-builder"}
@@ -116,7 +116,7 @@ def _get(url: str, what: str) -> tuple[bytes, str, str]:
         except urllib.error.HTTPError as error:
             error.close()
             if error.code < 500:
-                raise FatalError(
+                raise UserError(
                     f"the index answered {error.code} for {what}",
                     redact(url),
                     "check the index settings",
@@ -135,7 +135,7 @@ def _get(url: str, what: str) -> tuple[bytes, str, str]:
             else getattr(problem, "reason", problem)
         )
     )
-    raise FatalError(
+    raise UserError(
         f"{what} cannot be fetched ({reason})",
         redact(url),
         "check the network and the index settings, then run again",
@@ -161,7 +161,7 @@ def _find(project: str, hashes: frozenset[str], part: str) -> tuple[str, str, st
                 (href.partition("#")[0], href.partition("#sha256=")[2]) for href in links.hrefs
             ]
     except (ValueError, KeyError, TypeError) as error:
-        raise FatalError(
+        raise UserError(
             f"the index page of {project} is not one (a login page or a proxy's answer?)",
             redact(page),
             "check the index settings",
@@ -172,7 +172,7 @@ def _find(project: str, hashes: frozenset[str], part: str) -> tuple[str, str, st
         if digest in hashes and part in name:
             return name, _with_credentials(url, page), digest
     shown = ", ".join(f"{digest[:12]}…" for digest in sorted(hashes)[:2])
-    raise FatalError(
+    raise UserError(
         f"the index has no file of {project} with sha256 {shown}",
         redact(page),
         "check the pin and the index settings",
@@ -216,12 +216,12 @@ def fetch(
         ):
             return file
     if offline:
-        raise FatalError(
+        raise UserError(
             f"{project} {version} is not in the cache", str(into), "run once without --offline"
         )
     name, url, sha256 = _find(project, wanted, part)
     if not re.fullmatch(r"[A-Za-z0-9_.+!-]+\.(whl|zip|tgz|tar(\.(gz|bz2|xz))?)", name):
-        raise FatalError(
+        raise UserError(
             f"the index gives {project} the file name {name!r}",
             redact(url),
             "check the index settings",
@@ -229,7 +229,7 @@ def fetch(
     body, _, _ = _get(url, name)
     if (digest := hashlib.sha256(body).hexdigest()) != sha256:
         kind = "an HTML page" if body.lstrip()[:1] == b"<" else f"a file with sha256 {digest[:12]}…"
-        raise FatalError(
+        raise UserError(
             f"{name} is not the pinned file: {kind} of {len(body)} bytes came",
             redact(url),
             "nothing was kept; run again, or check the index",

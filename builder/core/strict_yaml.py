@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,13 +41,13 @@ class Document:
 
 
 def _refuse_deep(text: str, where: str) -> None:
-    """Raise FatalError for brackets nested so deeply that PyYAML would take minutes over them."""
+    """Raise UserError for brackets nested so deeply that PyYAML would take minutes over them."""
     depth = 0
     for bracket in re.finditer(r"[\[{\]}]", text):
         depth = max(0, depth + (1 if bracket[0] in "[{" else -1))
         if depth > _DEEPEST:
             line = text.count("\n", 0, bracket.start()) + 1
-            raise FatalError("is nested too deeply", f"{where}:{line}", "write it flat")
+            raise UserError("is nested too deeply", f"{where}:{line}", "write it flat")
 
 
 class _AnchorError(yaml.MarkedYAMLError):
@@ -69,7 +69,7 @@ def _compose(text: str) -> tuple[Any, ...]:
 
 
 def load(text: str, where: str) -> Document:
-    """Parse one document; FatalError with line and key for everything that is not plain data."""
+    """Parse one document; UserError with line and key for everything that is not plain data."""
     _refuse_deep(text, where)
     try:
         nodes = _compose(text)
@@ -86,23 +86,21 @@ def load(text: str, where: str) -> Document:
             where, mark, f"not valid YAML: {error.problem or error.context}", "mend the syntax"
         ) from error
     except RecursionError as error:
-        raise FatalError("is nested too deeply", where, "write it flat") from error
+        raise UserError("is nested too deeply", where, "write it flat") from error
     except yaml.YAMLError as error:
-        raise FatalError(
+        raise UserError(
             f"not valid YAML: {str(error).splitlines()[0]}", where, "mend the syntax"
         ) from error
     if len(nodes) != 1:
-        raise FatalError(
-            f"{len(nodes)} YAML documents where one belongs", where, "keep exactly one"
-        )
+        raise UserError(f"{len(nodes)} YAML documents where one belongs", where, "keep exactly one")
     lines: dict[Path, int] = {}
     return Document(_build(nodes[0], (), lines, where), lines, where)
 
 
-def _error(where: str, mark: Any, what: str, do: str, path: Path = ()) -> FatalError:
+def _error(where: str, mark: Any, what: str, do: str, path: Path = ()) -> UserError:
     line = f":{mark.line + 1}" if mark else ""
     dotted = ".".join(str(part) for part in path)
-    return FatalError(what, f"{where}{line}" + (f": {dotted}" if dotted else ""), do)
+    return UserError(what, f"{where}{line}" + (f": {dotted}" if dotted else ""), do)
 
 
 def _build(node: Any, path: Path, lines: dict[Path, int], where: str) -> Any:

@@ -7,8 +7,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from builder.core.secrets import redact
-from builder.errors import FatalError
-from builder.printable import escape
+from rosetta.core.errors import UserError
+from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -63,7 +63,7 @@ def run(
         cwd: The folder that it runs in.
 
     Raises:
-        FatalError: the program cannot be started, or ends with another status than 0. It shows the
+        UserError: the program cannot be started, or ends with another status than 0. It shows the
             end of the output.
     """
     name = PurePath(argv[0]).name
@@ -72,14 +72,14 @@ def run(
             argv, capture_output=True, check=False, env=env, cwd=cwd, stdin=subprocess.DEVNULL
         )
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             f"{name} cannot be run ({error.strerror})", where or name, do or f"install {name}"
         ) from error
     if done.returncode:
         shown = output_end(done.stderr if done.stderr.strip() else done.stdout, prefer=prefer)
         if done.returncode < 0:
             shown = f"ended by signal {-done.returncode}: {shown}"
-        raise FatalError(
+        raise UserError(
             f"{what or f'{name} failed'}: {shown}",
             where or name,
             do or f"do what {name} asks for, then run again",

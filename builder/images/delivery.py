@@ -7,11 +7,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from builder.core import log
-from builder.errors import FatalError
 from builder.images.engines import engine as engines
 from builder.images.oci import layout, reference
 from builder.images.registry import registry
 from builder.packages import python_interpreter
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +34,9 @@ def destination(wanted: Output, request: Request, since: str) -> Callable[[Built
 
 def _place(wanted: Output, request: Request) -> Path:
     if wanted.path is None:
-        raise FatalError("needs a path", "--output", f"give {wanted.kind}:PATH")
+        raise UserError("needs a path", "--output", f"give {wanted.kind}:PATH")
     if wanted.path.resolve().is_relative_to(request.cache.root.resolve()):
-        raise FatalError(
+        raise UserError(
             "lies inside the builder's cache, where it would be pruned",
             str(wanted.path),
             f"give another --output {wanted.kind}:PATH",
@@ -100,7 +100,7 @@ def _bundle(wanted: Output, request: Request, since: str) -> Callable[[Built], d
 
 def _registry(wanted: Output, request: Request) -> Callable[[Built], dict[str, Any]]:
     if request.context.offline:
-        raise FatalError(
+        raise UserError(
             "a registry cannot be reached with --offline", "--output", "leave one of the two out"
         )
     reference.parse(wanted.name)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.core.cache import Cache, stage_key
-from builder.errors import FatalError
 from builder.images import image_environment, image_settings, layer_assignment
 from builder.images.base import base_image as bases
 from builder.images.oci import layer, oci_documents
@@ -20,6 +19,7 @@ from builder.images.oci.tar_entry import file
 from builder.images.oci.tar_file import walk
 from builder.packages import environment_parts, package_installation
 from builder.upstream import source, source_lock, source_tree
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,7 +69,7 @@ def check(request: Request) -> None:
     """Refuse what the manifest does not list."""
     entry = request.manifest.distribution(request.distribution)
     if request.accelerator not in entry.accelerators:
-        raise FatalError(
+        raise UserError(
             f"{request.distribution} is not built for {request.accelerator}",
             "--accelerator",
             f"one of: {', '.join(entry.accelerators)}",
@@ -77,7 +77,7 @@ def check(request: Request) -> None:
     for architecture in request.architectures:
         if architecture not in entry.architectures:
             known = ",".join(f"linux/{each}" for each in entry.architectures)
-            raise FatalError(
+            raise UserError(
                 f"{request.distribution} is not built for linux/{architecture}",
                 "--platform",
                 f"give {known}, or leave it out for all of them",
@@ -264,7 +264,7 @@ def _packages(request: Request, base: Base, python: Any, architecture: str) -> P
         allow_current=request.local,
     )
     if _version(added.glibc) > _version(base.glibc):
-        raise FatalError(
+        raise UserError(
             f"its Transformer Engine was built for glibc {added.glibc}, the base has {base.glibc}",
             base.name,
             "give another --base, or --transformer-engine no",

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from builder.core import bytecode
 from builder.core.cache import Cache, stage_key
-from builder.errors import FatalError
 from builder.packages import dependency_check, lock_file, package_installation, python_interpreter
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from builder.packages.package_installation import Packages
@@ -103,7 +103,7 @@ def _settle(folder: Path, site: Path, info: Path) -> None:
         if first not in _BESIDE or not rest or (site / first / "__init__.py").exists():
             continue
         if ".." in Path(row[0]).parts:
-            raise FatalError(
+            raise UserError(
                 f"{info.name} would write to {row[0]!r}",
                 str(record),
                 "drop that package by an override",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,17 +41,17 @@ class Output:
 
 
 def parse(text: str, distribution: str, accelerator: str) -> Output:
-    """Return what --output names; FatalError for anything else."""
+    """Return what --output names; UserError for anything else."""
     kind, colon, rest = text.partition(":")
     name = f"{distribution}:{accelerator}"
     if kind not in KINDS or (colon and not rest) or (kind != "image" and not rest):
-        raise FatalError(f"{text!r} is no kind of output", "--output", f"give env:DIR, {FORMS}")
+        raise UserError(f"{text!r} is no kind of output", "--output", f"give env:DIR, {FORMS}")
     if kind in ("oci", "bundle"):
         path = Path(rest).absolute()
         require_folder_above(path, "--output")
         return Output(kind, name, path)
     if rest and not _REFERENCE.fullmatch(rest):
-        raise FatalError(
+        raise UserError(
             f"{rest!r} is no name of an image",
             "--output",
             "lower-case letters, digits, and . _ - / between them, then :TAG",
@@ -60,12 +60,12 @@ def parse(text: str, distribution: str, accelerator: str) -> Output:
 
 
 def require_folder_above(path: Path, where: str) -> None:
-    """Raise FatalError where `path` can't be made, because a file stands in place of a folder above
+    """Raise UserError where `path` can't be made, because a file stands in place of a folder above
     it.
     """
     above = next((folder for folder in path.parents if os.path.lexists(folder)), path)
     if not above.is_dir():
-        raise FatalError(f"{str(above)!r} is not a folder", where, "give a path below a folder")
+        raise UserError(f"{str(above)!r} is not a folder", where, "give a path below a folder")
 
 
 def platforms(text: str, offered: Sequence[str], kind: str) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def platforms(text: str, offered: Sequence[str], kind: str) -> tuple[str, ...]:
     for part in text.split(","):
         system, _, architecture = part.strip().partition("/")
         if system != "linux" or architecture not in ("amd64", "arm64"):
-            raise FatalError(
+            raise UserError(
                 f"{part.strip()!r} is no platform of ours",
                 "--platform",
                 "give linux/amd64, linux/arm64 or both with a comma between them",

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from builder.errors import FatalError
 from builder.images import image_settings
 from builder.images.engines import engine as engines
 from builder.images.engines import image_archive
 from builder.images.oci import blob_compression, layer, layout, oci_documents
 from builder.images.registry import download
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ class Found:
         for one in reversed(image.layers):
             if data := self._read_layer(image, one, _LOCK):
                 return dict(json.loads(data))
-        raise FatalError(
+        raise UserError(
             "has no lock.json",
             f"the image for linux/{image.architecture}",
             "it is no image that this builder made",
@@ -96,7 +96,7 @@ def find(text: str, engine: str, scratch: Path) -> Iterator[Found]:
         return
     taken = engines.choose(engine)
     if not taken.digest(text):
-        raise FatalError(
+        raise UserError(
             "is no image of the engine's",
             text,
             f"give a name that {taken.name} has, oci:PATH or registry:HOST/NAME:TAG",

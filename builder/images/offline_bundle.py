@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.core import log
-from builder.errors import FatalError
 from builder.images.oci import layout, oci_documents
 from builder.images.oci.reference import is_digest
 from builder.packages import environment_assembly
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -62,11 +62,11 @@ def write(
     replaced, whole or not at all.
 
     `records` are the lock.json of each architecture, `since` what the site has. Returns what --json
-    says of it: path, bytes written, layers left out, and what to do next. Raises FatalError, before
+    says of it: path, bytes written, layers left out, and what to do next. Raises UserError, before
     anything is touched, where something else is there or space is short.
     """
     if not _NAME.fullmatch(name):
-        raise FatalError(
+        raise UserError(
             f"{name!r} is no name of an image",
             str(folder),
             "give lower-case letters, digits, and . _ - / : between them",
@@ -142,9 +142,9 @@ def _is_current(place: Path, blobs: Iterable[Entry], texts: Mapping[str, bytes])
 
 
 def refuse(place: Path) -> None:
-    """FatalError where `place` is neither free nor a bundle of ours."""
+    """UserError where `place` is neither free nor a bundle of ours."""
     if place.is_symlink() or (place.exists() and not place.is_dir()):
-        raise FatalError("is not a folder", str(place), _REFUSED)
+        raise UserError("is not a folder", str(place), _REFUSED)
     if not place.exists() or not any(place.iterdir()):
         return
     try:
@@ -152,13 +152,13 @@ def refuse(place: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         ours = False
     if not ours or not {each.name for each in place.iterdir()} <= _NAMES:
-        raise FatalError("holds files that are not a bundle of rosetta's", str(place), _REFUSED)
+        raise UserError("holds files that are not a bundle of rosetta's", str(place), _REFUSED)
 
 
 def known(name: str) -> Since:
     """Return what a site has, by a lock.json, a bundle or its bundle.json, or an OCI layout.
 
-    Raises FatalError for anything else.
+    Raises UserError for anything else.
     """
     path = Path(name).absolute()
     if path.is_dir() and (path / "index.json").is_file():
@@ -172,13 +172,13 @@ def known(name: str) -> Since:
         raw = file.read_bytes()
         document = json.loads(raw)
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             f"cannot be read ({error.strerror})",
             str(file),
             "give the lock.json or bundle.json of what the site has, or an image layout",
         ) from error
     except (ValueError, RecursionError) as error:
-        raise FatalError(
+        raise UserError(
             "is not JSON",
             str(file),
             "give the lock.json or bundle.json of what the site has, or an image layout",
@@ -186,7 +186,7 @@ def known(name: str) -> Since:
     listed = _layers(document)
     digests = frozenset(str(each.get("digest")) for each in listed)
     if not digests or not all(map(is_digest, digests)):
-        raise FatalError(
+        raise UserError(
             "lists no layers",
             str(file),
             "give the lock.json or bundle.json of what the site has, or an image layout",
@@ -219,11 +219,11 @@ def _layers(document: Any) -> list[dict[str, Any]]:
 
 
 def _space(place: Path, entries: Iterable[Entry]) -> None:
-    """FatalError if the blobs do not fit."""
+    """UserError if the blobs do not fit."""
     at = next(each for each in (place, *place.parents) if each.exists())
     needed = sum(each.size for each in entries)
     if needed > (free := shutil.disk_usage(at).free):
-        raise FatalError(
+        raise UserError(
             f"the bundle needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free",
             str(place),
             "make room; nothing was touched",

@@ -21,8 +21,8 @@ from builder.core import log
 from builder.core.cache import Cache, remove, stage_key
 from builder.core.file_copies import copy_file
 from builder.core.secrets import redact
-from builder.errors import FatalError
 from builder.packages.debian_mirrors import MIRROR, find_mirrors, mirror_url, snapshot_url
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,7 @@ class Deb:
         return self.filename.rpartition("/")[2]
 
 
-class SupersededError(FatalError):
+class SupersededError(UserError):
     """A locked package is no longer to be had: Debian has a newer version of it."""
 
 
@@ -115,14 +115,14 @@ def wanted(root: Path = ROOT) -> tuple[str, ...]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise FatalError(
+        raise UserError(
             "cannot be read", str(file), "restore it: git checkout -- docker/packages"
         ) from error
     names = []
     for number, line in enumerate(lines, 1):
         if name := line.partition("#")[0].strip():
             if not re.fullmatch(_FIELDS["name"], name):
-                raise FatalError(
+                raise UserError(
                     f"{name[:60]!r} is not the name of a Debian package",
                     f"{PACKAGES}:{number}",
                     "one name a line",
@@ -148,7 +148,7 @@ def inputs(manifest: Manifest, base: str, architecture: str) -> str:
 def load(manifest: Manifest, base: str, architecture: str, *, current: bool = True) -> BaseLock:
     """Return the lock of a base; an empty one where there is no file yet.
 
-    FatalError where it is no such lock, or (if `current`) no longer that of the manifest.
+    UserError where it is no such lock, or (if `current`) no longer that of the manifest.
     """
     file, suite = path(manifest, base, architecture), manifest.bases[base].bootstrap
     try:
@@ -156,7 +156,7 @@ def load(manifest: Manifest, base: str, architecture: str, *, current: bool = Tr
     except FileNotFoundError:
         return BaseLock(base, suite, architecture)
     except (OSError, ValueError, RecursionError) as error:
-        raise FatalError(
+        raise UserError(
             "is not a lock of a base", str(file), "git checkout it, or python build.py lock --base"
         ) from error
     try:
@@ -184,13 +184,13 @@ def load(manifest: Manifest, base: str, architecture: str, *, current: bool = Tr
         if len({deb.file for deb in packages}) != len(packages):
             raise ValueError(file.name)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FatalError(
+        raise UserError(
             f"is not the lock of {base} ({suite}) for {architecture}",
             str(file),
             "git checkout it, or python build.py lock --base",
         ) from error
     if current and packages and lock.inputs != inputs(manifest, base, architecture):
-        raise FatalError(
+        raise UserError(
             f"was made for other packages than {PACKAGES} names",
             str(file),
             "python build.py lock --base",
@@ -250,7 +250,7 @@ def fetch(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
         with cache.lock("debs"):
             missing = [deb for deb in lock.packages if not _whole(kept / f"{deb.sha256}.deb", deb)]
             if missing and offline:
-                raise FatalError(
+                raise UserError(
                     (
                         f"{len(missing)} of {len(lock.packages)} packages of {lock.suite} are not "
                         "in the cache"
@@ -296,10 +296,10 @@ def _download(missing: Sequence[Deb], kept: Path, date: str) -> None:
 
     Raises:
         SupersededError: A package is neither on its mirror nor at the snapshot service.
-        FatalError: A package cannot be fetched for another reason.
+        UserError: A package cannot be fetched for another reason.
     """
     if not os.access(_HELPER, os.X_OK):
-        raise FatalError(
+        raise UserError(
             "Debian packages are fetched by apt, which is not here",
             _HELPER,
             "build on Debian or Ubuntu, or give --base IMAGE",
@@ -311,7 +311,7 @@ def _download(missing: Sequence[Deb], kept: Path, date: str) -> None:
     unreachable = [(deb, message) for deb, message in failed.items() if not _is_gone(message)]
     if unreachable:
         deb, message = unreachable[0]
-        raise FatalError(
+        raise UserError(
             f"{_count_packages([deb for deb, _ in unreachable])} cannot be fetched ({message})",
             redact(mirror_url(urls, deb.filename)),
             (
@@ -421,7 +421,7 @@ def _stanza(file: Path, deb: Deb) -> str:
         or f"Package: {deb.name}\n" not in fields
         or f"Version: {deb.version}\n" not in fields
     ):
-        raise FatalError(
+        raise UserError(
             f"is not {deb.name} {deb.version}", deb.filename, "python build.py lock --base"
         )
     return (

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from builder.core.secrets import redact
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 MIRROR = "ROSETTA_DEBIAN_MIRROR"
 SECURITY = "ROSETTA_DEBIAN_SECURITY_MIRROR"
@@ -28,7 +28,7 @@ def find_mirrors() -> dict[str, str]:
     configured sources: a fresh machine has sources and no lists.
 
     Raises:
-        FatalError: No mirror of the archive "debian" is known, or an address is malformed.
+        UserError: No mirror of the archive "debian" is known, or an address is malformed.
     """
     urls = {"debian": os.environ.get(MIRROR, ""), "security": os.environ.get(SECURITY, "")}
     for read_labels in (_labels_of_lists, _labels_of_sources):
@@ -40,7 +40,7 @@ def find_mirrors() -> dict[str, str]:
     for archive, url in urls.items():
         _check_url(url, {"debian": MIRROR, "security": SECURITY}[archive])
     if "debian" not in urls:
-        raise FatalError(
+        raise UserError(
             "no Debian mirror is known here: apt's sources name none that answers",
             MIRROR,
             (
@@ -63,7 +63,7 @@ def mirror_url(urls: dict[str, str], filename: str) -> str:
         if not base and urls["debian"].endswith("/debian"):
             base = f"{urls['debian']}-security"
         if not base:
-            raise FatalError(
+            raise UserError(
                 "no mirror of Debian's security updates is known here",
                 SECURITY,
                 "set it to the address of one, the folder that holds dists/ and pool/",
@@ -86,7 +86,7 @@ def snapshot_url(date: str, filename: str) -> str:
 
 def _check_url(url: str, variable: str) -> None:
     if not re.fullmatch(_URL, url):
-        raise FatalError(
+        raise UserError(
             f"{redact(url)[:80]!r} is not a valid address of a Debian mirror",
             variable,
             "give the address that holds dists/ and pool/",

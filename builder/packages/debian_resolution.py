@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from builder.core import log, subprocesses
 from builder.core.cache import write_atomic
-from builder.errors import FatalError
 from builder.packages import debian_lock, debian_mirrors
 from builder.packages.debian_lock import BaseLock, Deb
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ def lock(manifest: Manifest, base: str, architecture: str, scratch: Path) -> Bas
         minimal = _chosen(env, essential)
         everything = _chosen(env, [*essential, *debian_lock.wanted()])
     if changed := set(minimal) - set(everything):
-        raise FatalError(
+        raise UserError(
             (
                 f"the packages of {debian_lock.PACKAGES} do not go with "
                 f"{' '.join(sorted(name for name, *_ in changed))}"
@@ -70,7 +70,7 @@ def lock(manifest: Manifest, base: str, architecture: str, scratch: Path) -> Bas
                 *chosen, fields["Filename"], fields["SHA256"], int(fields["Size"]), layer
             )
     if lost := set(everything) - set(by_name):
-        raise FatalError(
+        raise UserError(
             f"apt's lists name no file of {' '.join(sorted(name for name, *_ in lost))}",
             suite,
             "check the Debian mirror, then run again",
@@ -113,7 +113,7 @@ def resolve_current(
         The packages, and where they differ from the lock.
 
     Raises:
-        FatalError: The mirror is older than the lock.
+        UserError: The mirror is older than the lock.
     """
     with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
         current = lock(manifest, locked.base, locked.architecture, Path(scratch))
@@ -132,7 +132,7 @@ def resolve_current(
 
 
 def refuse_older(package: Replacement, where: str) -> None:
-    """Raise FatalError if the mirror has an older version than the lock: it is out of date, or
+    """Raise UserError if the mirror has an older version than the lock: it is out of date, or
     lacks security updates.
     """
     if not (package.locked and package.taken):
@@ -143,7 +143,7 @@ def refuse_older(package: Replacement, where: str) -> None:
         ).returncode
         == 0
     ):
-        raise FatalError(
+        raise UserError(
             (
                 f"the Debian mirror has {package.name} {package.taken}, which is older than the "
                 f"locked {package.locked}"
@@ -195,7 +195,7 @@ def newest(suite: str, architecture: str, name: str, scratch: Path) -> Deb | Non
 def record(manifest: Manifest, base: str, architecture: str, *, offline: bool = False) -> BaseLock:
     """Make the list anew and write it to locks/, the digests of images that stand there kept."""
     if offline:
-        raise FatalError(
+        raise UserError(
             f"Debian's packages are not locked yet for {base} on {architecture}",
             debian_lock.path(manifest, base, architecture).name,
             "python build.py lock --base, without --offline",
@@ -253,7 +253,7 @@ def problems(manifest: Manifest, lines: Sequence[str]) -> list[str]:
     for base, architecture in of_lines(manifest, lines):
         try:
             known = debian_lock.load(manifest, base, architecture)
-        except FatalError as error:
+        except UserError as error:
             found.append(str(error))
         else:
             if not known.packages and not known.images:
@@ -271,7 +271,7 @@ def _apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]:
     """
     keyring = next((path for path in _KEYRINGS if Path(path).is_file()), "")
     if not keyring:
-        raise FatalError(
+        raise UserError(
             "Debian's keys are not here, so nothing of it can be checked",
             _KEYRINGS[1],
             "apt-get install apt debian-archive-keyring",
@@ -333,7 +333,7 @@ def _apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]:
 
 def _run(env: dict[str, str], *argv: str) -> str:
     if not shutil.which(argv[0], path=env.get("PATH")):
-        raise FatalError(
+        raise UserError(
             f"{argv[0]} is not here", argv[0], "make the lists of a base on Debian or Ubuntu"
         )
     do = f"check the Debian mirror ({debian_mirrors.MIRROR}) and the network"

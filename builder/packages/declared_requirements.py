@@ -13,11 +13,11 @@ from packaging.utils import canonicalize_name
 from builder.core import log
 from builder.core.cache import stage_key
 from builder.core.manifest import WheelSource
-from builder.errors import FatalError
 from builder.packages import upstream_requirements
 from builder.packages.upstream_requirements import Declared
 from builder.upstream import overlay, patch_series, patched_source, source, source_tree
 from builder.upstream.git_objects import Reader, walk
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,7 +48,7 @@ def read(
     source cannot be had.
 
     Raises:
-        FatalError: a source can neither be had nor is its record of the present pin and patches.
+        UserError: a source can neither be had nor is its record of the present pin and patches.
     """
     own = {project(manifest.source(name)) for name in manifest.sources}
     found: dict[str, Declared] = {}
@@ -57,7 +57,7 @@ def read(
         entry = manifest.source(name)
         try:
             pinned = source.acquire(entry, access)
-        except FatalError as error:
+        except UserError as error:
             kept = known.get(name, {})
             if kept.get("key") != key(entry):
                 raise

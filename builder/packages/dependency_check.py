@@ -14,8 +14,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from builder.errors import FatalError
 from builder.packages.lock_file import environment_of
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -112,7 +112,7 @@ def _explains(override: Override, finding: Finding) -> bool:
 
 
 def require_explained(python: Path, manifest: Manifest, line: str) -> dict[Finding, str]:
-    """Return the findings of a finished environment with their reasons; FatalError if there is one
+    """Return the findings of a finished environment with their reasons; UserError if there is one
     without.
 
     Args:
@@ -123,7 +123,7 @@ def require_explained(python: Path, manifest: Manifest, line: str) -> dict[Findi
     folder = python.parents[1]
     sites = sorted(folder.glob("lib/python3.*/site-packages"))
     if len(sites) != 1:
-        raise FatalError("is not a whole environment", str(folder), "delete it and run again")
+        raise UserError("is not a whole environment", str(folder), "delete it and run again")
     version = sites[0].parent.name.removeprefix("python")
     settings = (folder / "pyvenv.cfg").read_text(encoding="utf-8")
     full = re.search(r"(?m)^version(?:_info)? *= *(3\.\d+\.\d+)", settings)
@@ -138,7 +138,7 @@ def require_explained(python: Path, manifest: Manifest, line: str) -> dict[Findi
 
 
 def require(found: Sequence[Finding], manifest: Manifest, line: str) -> dict[Finding, str]:
-    """Return these findings with their reasons; FatalError if there is one without."""
+    """Return these findings with their reasons; UserError if there is one without."""
     reasons, unexplained = explain(found, manifest, line)
     if unexplained:
         more = f" (and {len(unexplained) - 1} more)" if len(unexplained) > 1 else ""
@@ -146,5 +146,5 @@ def require(found: Sequence[Finding], manifest: Manifest, line: str) -> dict[Fin
             "mend the requirement by a patch or locks/*.in, or say why it may stay so in an "
             "override"
         )
-        raise FatalError(f"{unexplained[0]}{more}", f"line {line}", do)
+        raise UserError(f"{unexplained[0]}{more}", f"line {line}", do)
     return reasons

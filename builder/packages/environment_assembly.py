@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.core.cache import remove
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,11 +57,11 @@ def output_of(new: Path) -> Path:
 
 
 def refuse(output: Path, distribution: str) -> None:
-    """FatalError, before anything is made, where `output` is not ours to write: another's files, or
+    """UserError, before anything is made, where `output` is not ours to write: another's files, or
     another distribution's environment.
     """
     if output.is_symlink() or (output.exists() and not output.is_dir()):
-        raise FatalError("is not a folder", str(output), "give another --output env:DIR")
+        raise UserError("is not a folder", str(output), "give another --output env:DIR")
     _refuse_foreign(output)
     try:
         known = json.loads((output / "opt/rosetta/lock.json").read_text(encoding="utf-8"))[
@@ -70,7 +70,7 @@ def refuse(output: Path, distribution: str) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         return
     if known != distribution:
-        raise FatalError(
+        raise UserError(
             f"holds the distribution {known}",
             str(output),
             f"give {distribution} another --output env:DIR, or delete this one",
@@ -80,7 +80,7 @@ def refuse(output: Path, distribution: str) -> None:
 def assemble(output: Path, parts: list[Part]) -> list[str]:
     """Bring `output` to hold exactly these parts; returns the paths of those that changed."""
     if output.is_symlink() or (output.exists() and not output.is_dir()):
-        raise FatalError("is not a folder", str(output), "give another --output env:DIR")
+        raise UserError("is not a folder", str(output), "give another --output env:DIR")
     _refuse_foreign(output)
     fresh = not (output / STATE).is_file() and not os.path.ismount(output)
     where = output.with_name(f".{output.name}.rosetta-new") if fresh else output
@@ -89,7 +89,7 @@ def assemble(output: Path, parts: list[Part]) -> list[str]:
         try:
             where.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise FatalError(
+            raise UserError(
                 f"cannot be made ({error.strerror})", str(output), "give another --output env:DIR"
             ) from error
     if not (where / STATE).is_file():
@@ -106,7 +106,7 @@ def _refuse_foreign(folder: Path) -> None:
         and not (folder / STATE).is_file()
         and any(entry.name not in ("lost+found", ".rosetta") for entry in folder.iterdir())
     ):
-        raise FatalError(
+        raise UserError(
             "holds files that are not an environment of rosetta's",
             str(folder),
             "give an empty or new folder; nothing was touched",
@@ -121,7 +121,7 @@ def locked(output: Path) -> Iterator[Path]:
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             f"cannot be made ({error.strerror})", str(output), "give another --output env:DIR"
         ) from error
     own = output.parent.resolve() / output.name

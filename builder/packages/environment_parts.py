@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from builder import __version__
 from builder.core import bytecode
+from builder.core.baked_package import find_baked_package
 from builder.core.cache import stage_key
-from builder.errors import FatalError
 from builder.packages import known_issues, licences, program_wrappers
 from builder.packages.environment_assembly import Part
 from builder.upstream import source_tree
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +65,7 @@ def trees(
 
 
 def refuse_hidden(site: Path, trees: Sequence[Tree], lock: str) -> None:
-    """FatalError where a locked package ships a module that would be imported instead of a patched
+    """UserError where a locked package ships a module that would be imported instead of a patched
     source or of rosetta.
     """
     modules = {
@@ -74,7 +75,7 @@ def refuse_hidden(site: Path, trees: Sequence[Tree], lock: str) -> None:
     } | {"rosetta": "ours"}
     for module, what in sorted(modules.items()):
         if (site / module).exists() or (site / f"{module}.py").exists():
-            raise FatalError(
+            raise UserError(
                 f"a locked package ships the module {module}, which would hide {what}",
                 lock,
                 "drop that package by an override",
@@ -121,7 +122,7 @@ def of_rosetta(python: Interpreter, trees: Sequence[Tree]) -> list[Part]:
     """Return the package, its programs, and doors to the scripts of the patched trees."""
 
     def package(into: Path) -> None:
-        _copy(ROOT / "rosetta", into)
+        _copy(find_baked_package(), into)
         bytecode.compile_tree(python, into)
 
     def programs(into: Path) -> None:
@@ -141,7 +142,7 @@ def of_rosetta(python: Interpreter, trees: Sequence[Tree]) -> list[Part]:
     return [
         Part(
             "opt/rosetta/rosetta",
-            stage_key("rosetta", {"files": _digest(ROOT / "rosetta"), "python": python.full}),
+            stage_key("rosetta", {"files": _digest(find_baked_package()), "python": python.full}),
             package,
         ),
         Part(

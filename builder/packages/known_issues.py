@@ -5,19 +5,19 @@ nothing has to be worked out in an image.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from builder.core import strict_yaml
-from builder.errors import FatalError
+from builder.core.baked_package import find_baked_package
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-FILE = Path(__file__).resolve().parents[2] / "rosetta" / "known_issues.yaml"
 _TEXTS = ("id", "line", "see", "end")
 _LISTS = ("distributions", "accelerators", "architectures")
 _AT_RUN_TIME = (
@@ -28,18 +28,19 @@ _AT_RUN_TIME = (
 _KEYS = {*_TEXTS, "when", *_LISTS, "transformer_engine", *_AT_RUN_TIME}
 
 
-def load(path: Path = FILE) -> list[dict[str, Any]]:
-    """All known issues; FatalError where one is not of the shape that the file's head describes."""
+def load(path: Path | None = None) -> list[dict[str, Any]]:
+    """All known issues; UserError where one is not of the shape that the file's head describes."""
+    path = path or find_baked_package() / "known_issues.yaml"
     document = strict_yaml.load(path.read_text(encoding="utf-8"), str(path)).data
     issues = document.get("issues") if isinstance(document, dict) else None
     if not isinstance(issues, list):
-        raise FatalError("has no list `issues`", str(path), "see the head of the file")
+        raise UserError("has no list `issues`", str(path), "see the head of the file")
     seen: set[str] = set()
     for issue in issues:
         name = str(issue.get("id", "?")) if isinstance(issue, dict) else "?"
         problem = _problem(issue, seen)
         if problem:
-            raise FatalError(problem, f"{path}: {name}", "see the head of the file")
+            raise UserError(problem, f"{path}: {name}", "see the head of the file")
         seen.add(name)
     return issues
 

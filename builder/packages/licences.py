@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -68,7 +68,7 @@ def metadata(info: Path) -> Any:
     try:
         text = (info / "METADATA").read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             "an installed package has no METADATA",
             str(info),
             "delete that environment from the cache and run again",

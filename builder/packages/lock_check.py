@@ -10,9 +10,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from builder.core import log
-from builder.errors import FatalError
 from builder.packages import environment_markers, lock_file, resolution
 from builder.packages.transformer_engine import version_pins
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -53,7 +53,7 @@ def files(loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str]) -
             problems += _form(wanted.path, text)
             try:
                 pins[wanted.path] = lock_file.read(file)
-            except FatalError as error:
+            except UserError as error:
                 problems.append(str(error))
         problems += _at_odds(pins, plan.joint.environments)
         locked.update(pin.name for its_pins in pins.values() for pin in its_pins)
@@ -81,7 +81,7 @@ def idle_overrides(loaded: Manifest, plan: Plan) -> list[str]:
                         (),
                     )
                 )
-            except FatalError:
+            except UserError:
                 other = set()  # nothing resolves without it: it is needed
             if other == kept:
                 result.append(

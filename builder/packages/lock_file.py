@@ -11,7 +11,7 @@ from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentN
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,14 +43,14 @@ class Pin:
 
 
 def read(path: Path) -> list[Pin]:
-    """All pins of a lock; FatalError with the line for anything that is not `name==version` with
+    """All pins of a lock; UserError with the line for anything that is not `name==version` with
     sha256 hashes.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise FatalError(
+        raise UserError(
             f"cannot be read ({reason})", str(path), "make it: python build.py lock"
         ) from error
     _check_digest(text, path)
@@ -67,7 +67,7 @@ def read(path: Path) -> list[Pin]:
             pins.append(_pin(gathered.strip(), f"{path}:{start}"))
             gathered = ""
     if gathered:
-        raise FatalError(
+        raise UserError(
             "ends in the middle of a requirement",
             f"{path}:{start}",
             "the file is machine-owned: python build.py lock",
@@ -81,7 +81,7 @@ def _check_digest(text: str, path: Path) -> None:
     """
     head = re.search(r"(?m)^# pins: ([0-9a-f]{64})\n", text)
     if head and hashlib.sha256(text[head.end() :].encode()).hexdigest() != head[1]:
-        raise FatalError(
+        raise UserError(
             "was edited or cut off since it was made",
             str(path),
             "the file is machine-owned: git checkout it, or python build.py lock",
@@ -93,7 +93,7 @@ def digest(path: Path) -> str:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             f"cannot be read ({error.strerror})", str(path), "make it: python build.py lock"
         ) from error
 
@@ -106,7 +106,7 @@ def _pin(text: str, where: str) -> Pin:
     try:
         parsed = Requirement(requirement)
     except InvalidRequirement as error:
-        raise FatalError(
+        raise UserError(
             "is not a locked requirement", where, "the file is machine-owned: python build.py lock"
         ) from error
     versions = [spec.version for spec in parsed.specifier if spec.operator == "=="]
@@ -116,7 +116,7 @@ def _pin(text: str, where: str) -> Pin:
         or not hashes
         or any(not re.fullmatch(r"[0-9a-f]{64}", digest) for digest in hashes)
     ):
-        raise FatalError(
+        raise UserError(
             f"{parsed.name} is not pinned by version and sha256",
             where,
             "the file is machine-owned: python build.py lock",
@@ -125,7 +125,7 @@ def _pin(text: str, where: str) -> Pin:
     try:
         found.holds(environment_of("3.11", "3.11.0", "amd64"))
     except (UndefinedComparison, UndefinedEnvironmentName) as error:
-        raise FatalError(
+        raise UserError(
             f"the marker of {parsed.name} means nothing: {found.marker}",
             where,
             "the file is machine-owned: python build.py lock",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from builder import __version__
 from builder.core import bytecode, log
 from builder.core.cache import Cache, stage_key
-from builder.errors import FatalError
 from builder.packages import (
     dependency_check,
     lock_file,
@@ -19,6 +18,7 @@ from builder.packages import (
     uv,
     wheel_record,
 )
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,7 +132,7 @@ def site_packages(environment_: Path) -> Path:
     """Return the site-packages folder of a venv."""
     found = sorted(environment_.glob("lib/python3.*/site-packages"))
     if len(found) != 1:
-        raise FatalError("is not a whole environment", str(environment_), "delete it and run again")
+        raise UserError("is not a whole environment", str(environment_), "delete it and run again")
     return found[0]
 
 
@@ -149,7 +149,7 @@ def install(
     """
     pins = packages.pins()
     if not pins:
-        raise FatalError(
+        raise UserError(
             "holds no package for this Python and machine",
             str(packages.lock),
             "make it: python build.py lock",

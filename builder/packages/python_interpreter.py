@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.core.subprocesses import output_end
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter
     if asked and os.sep in asked:
         found = _ask(Path(asked))
         if found.version not in pythons:
-            raise FatalError(
+            raise UserError(
                 f"is Python {found.version}, for which there are no locks",
                 asked,
                 f"give one of: {', '.join(sorted(pythons))}",
@@ -54,7 +54,7 @@ def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter
         return found
     if asked:
         if asked not in pythons:
-            raise FatalError(
+            raise UserError(
                 f"there are no locks for Python {asked}",
                 "--python",
                 f"give one of: {', '.join(sorted(pythons))}",
@@ -63,12 +63,12 @@ def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter
     for version in wanted:
         for path in _candidates(version):
             with contextlib.suppress(
-                FatalError
+                UserError
             ):  # a shim of a version manager that has no such Python
                 if (found := _ask(path)).version == version:
                     return found
     need = " or ".join(sorted(wanted))
-    raise FatalError(
+    raise UserError(
         f"no Python {need} at hand",
         "PATH",
         (
@@ -119,7 +119,7 @@ def _ask(path: Path) -> Interpreter:
         version_, full, tag = done.stdout.split()
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         reason = output_end(getattr(error, "stderr", "") or str(error))
-        raise FatalError(
+        raise UserError(
             f"does not run as a Python ({reason})", str(path), "give the path of a Python program"
         ) from error
     return Interpreter(path.absolute(), version_, full, tag)

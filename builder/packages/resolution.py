@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from builder.errors import FatalError
 from builder.packages import environment_markers, resolution_failure, uv
 from builder.packages.environment_markers import Environment
 from builder.packages.lock_file import Pin
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -113,7 +113,7 @@ def locked(request: Request, constraints: Sequence[str], *, offline: bool = Fals
     hashes of the files that are used.
 
     Raises:
-        FatalError: it does not resolve, or a package has no file for one of the environments (all
+        UserError: it does not resolve, or a package has no file for one of the environments (all
           such are named).
     """
     with tempfile.TemporaryDirectory(prefix="rosetta-lock-") as scratch:
@@ -125,7 +125,7 @@ def locked(request: Request, constraints: Sequence[str], *, offline: bool = Fals
         pin for package in document.get("packages", []) if (pin := _pin(package, request, missing))
     ]
     if missing:
-        raise FatalError(
+        raise UserError(
             "; ".join(missing),
             request.where,
             (
@@ -136,7 +136,7 @@ def locked(request: Request, constraints: Sequence[str], *, offline: bool = Fals
     for environment in request.environments:
         names = [pin.name for pin in pins if environment_markers.holds(pin.marker, environment)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise FatalError(
+            raise UserError(
                 f"two versions of {twice[0]} for {environment}", request.where, "pin one of them"
             )
     return sorted(pins, key=lambda pin: (pin.name, pin.marker))
@@ -202,7 +202,7 @@ def _compile(
     if done.returncode:
         unsolved = None if offline else resolution_failure.explain_no_solution(done.stderr)
         what, do = unsolved or uv.explain(done.stderr, offline=offline)
-        raise FatalError(what, request.where, do)
+        raise UserError(what, request.where, do)
 
 
 def _bounded(line: str, bounds: str) -> str:

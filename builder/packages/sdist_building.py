@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from builder.core import package_index
 from builder.core.cache import Cache, stage_key
-from builder.errors import FatalError
 from builder.packages import lock_file, uv, wheel_record
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +78,7 @@ def wheel(
         done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=work)
         if done.returncode:
             what, _ = uv.explain(done.stderr, offline=True)
-            raise FatalError(
+            raise UserError(
                 f"its sdist does not build: {what}",
                 f"{pin.name}=={pin.version}",
                 "drop it by an override, or mend locks/build.in",
@@ -89,7 +89,7 @@ def wheel(
     made = sorted(folder.glob("*.whl"))
     if len(made) != 1 or not made[0].name.endswith("-none-any.whl"):
         names = ", ".join(path.name for path in made) or "nothing"
-        raise FatalError(
+        raise UserError(
             f"its sdist built {names}, not one pure-Python wheel",
             f"{pin.name}=={pin.version}",
             "drop it by an override",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -41,7 +41,7 @@ def declared(
         own: normalised names of projects that are sources themselves.
 
     Raises:
-        FatalError: nothing declares anything, or a requirement cannot be read or is by URL; names
+        UserError: nothing declares anything, or a requirement cannot be read or is by URL; names
           source, file and line.
     """
     metadata = [path for path in paths if re.fullmatch(r"[^/]+\.dist-info/METADATA", path)]
@@ -55,7 +55,7 @@ def declared(
         try:
             text = read(origin).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise FatalError("is not UTF-8", f"{source}: {origin}", "see the upstream") from error
+            raise UserError("is not UTF-8", f"{source}: {origin}", "see the upstream") from error
         found = {
             normal(text_, f"{source}: {origin}:{line}", source)
             for line, text_ in parse(text, f"{source}: {origin}")
@@ -69,7 +69,7 @@ def declared(
                 )
             ),
         )
-    raise FatalError(
+    raise UserError(
         "declares no requirements: no requirements.in, setup.py or METADATA",
         source,
         "see the upstream at its pin",
@@ -84,9 +84,9 @@ def normal(text: str, where: str, source: str) -> Requirement | None:
     try:
         found = Requirement(text)
     except InvalidRequirement as error:
-        raise FatalError(f"{text!r} is not a requirement", where, f"mend it {mend}") from error
+        raise UserError(f"{text!r} is not a requirement", where, f"mend it {mend}") from error
     if found.url:
-        raise FatalError(
+        raise UserError(
             f"{found.name} is required by URL, which cannot be locked",
             where,
             f"name a release {mend}",
@@ -102,7 +102,7 @@ def listed(text: str, where: str) -> Iterator[tuple[int, str]]:
     for number, raw in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#.*", "", raw).strip()
         if line.startswith("-"):
-            raise FatalError(
+            raise UserError(
                 f"{line.split()[0]} is an option, not a requirement",
                 f"{where}:{number}",
                 "write the requirements out",
@@ -122,7 +122,7 @@ def _from_metadata(text: str, where: str) -> Iterator[tuple[int, str]]:
     )
     message = email.message_from_string(text)
     if not message.get("Name"):
-        raise FatalError("is not a wheel's METADATA", where, "see the wheel")
+        raise UserError("is not a wheel's METADATA", where, "see the wheel")
     for index, value in enumerate(message.get_all("Requires-Dist") or []):
         yield number + index, str(value)
 
@@ -131,7 +131,7 @@ def _from_setup(text: str, where: str) -> Iterator[tuple[int, str]]:
     try:
         module = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
-        raise FatalError(f"is not Python ({error})", where, "see the upstream") from error
+        raise UserError(f"is not Python ({error})", where, "see the upstream") from error
     constants = {
         target.id: node.value
         for node in module.body
@@ -143,7 +143,7 @@ def _from_setup(text: str, where: str) -> Iterator[tuple[int, str]]:
         node for node in ast.walk(module) if isinstance(node, ast.Call) and _called(node) == "setup"
     ]
     if len(calls) != 1:
-        raise FatalError(
+        raise UserError(
             f"calls setup() {len(calls)} times",
             where,
             "its requirements cannot be read without running it",
@@ -193,8 +193,8 @@ def _string(node: ast.expr, constants: Mapping[str, ast.expr], where: str) -> st
     raise _unreadable(node, where)
 
 
-def _unreadable(node: ast.expr, where: str) -> FatalError:
-    return FatalError(
+def _unreadable(node: ast.expr, where: str) -> UserError:
+    return UserError(
         f"{ast.unparse(node)[:60]} cannot be read without running it",
         f"{where}:{node.lineno}",
         "list the requirements by a patch",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from builder.core import package_index
 from builder.core.subprocesses import output_end
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ def program() -> str:
     """Return the path of the uv that the builder's own lock pins."""
     path = Path(sys.executable).with_name("uv")
     if not path.is_file():
-        raise FatalError(
+        raise UserError(
             "the builder's uv is missing",
             str(path),
             "delete the folder .venv and run build.py again",
@@ -82,7 +82,7 @@ def run(
     check: bool = True,
     binary: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run `uv *args` (the program `binary`, else ours); with `check`, a failure is a FatalError
+    """Run `uv *args` (the program `binary`, else ours); with `check`, a failure is a UserError
     with the cause that uv names.
     """
     done = subprocess.run(
@@ -95,7 +95,7 @@ def run(
     )
     if check and done.returncode:
         what, do = explain(done.stderr, offline=offline)
-        raise FatalError(what, where, do)
+        raise UserError(what, where, do)
     return done
 
 

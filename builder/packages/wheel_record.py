@@ -12,7 +12,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,9 +46,9 @@ def edited(site: Path) -> dict[str, str]:
 
 
 def require(site: Path, where: str) -> None:
-    """Raise FatalError where an installed file is not as its wheel says."""
+    """Raise UserError where an installed file is not as its wheel says."""
     if wrong := edited(site):
-        raise FatalError(
+        raise UserError(
             f"uv's cache holds files that are not the locked wheels': {describe(wrong)}",
             where,
             f"{remedy(wrong)}, and run again (without --offline)",

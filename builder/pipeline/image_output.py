@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import log, manifest
 from builder.core.command_context import Context, Result
-from builder.errors import FatalError
 from builder.images import delivery, image_build, image_target
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -78,10 +78,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def refuse_options(arguments: argparse.Namespace) -> None:
-    """FatalError where an option for images stands beside a bare environment."""
+    """UserError where an option for images stands beside a bare environment."""
     for name in _ONLY_IMAGES:
         if getattr(arguments, name):
-            raise FatalError(
+            raise UserError(
                 "is for images, and the output is a bare environment",
                 f"--{name.replace('_', '-')}",
                 f"leave it out, or give --output {image_target.FORMS}",
@@ -93,7 +93,7 @@ def request(context: Context, arguments: argparse.Namespace, wanted: Output) -> 
     loaded = manifest.load(context.manifest_path)
     entry = loaded.distribution(arguments.distribution)
     if arguments.transformer_engine == "yes" and arguments.accelerator == "cpu":
-        raise FatalError(
+        raise UserError(
             "Transformer Engine needs CUDA",
             "--transformer-engine",
             "give --accelerator cuda12 or cuda13, or leave it out",
@@ -118,13 +118,13 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command where the output is an image."""
     wanted = image_target.parse(arguments.output, arguments.distribution, arguments.accelerator)
     if arguments.python:
-        raise FatalError(
+        raise UserError(
             "an image has its base's Python",
             "--python",
             "leave it out, or choose the base by --base",
         )
     if arguments.since and wanted.kind != "bundle":
-        raise FatalError("goes with bundle:DIR", "--since", "leave it out")
+        raise UserError("goes with bundle:DIR", "--since", "leave it out")
     if arguments.compression == "zstd" and wanted.kind in ("bundle", "registry"):
         log.warn("an enroot before 4.0 cannot read zstd layers")
     asked = request(context, arguments, wanted)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from builder.core.secrets import redact
 from builder.core.subprocesses import output_end
-from builder.errors import FatalError
-from builder.printable import escape
+from rosetta.core.errors import UserError
+from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -130,7 +130,7 @@ class Git:
         check: bool = True,
         timeout: float | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run `git *args`; with `check`, a failure is a FatalError that carries git's own last
+        """Run `git *args`; with `check`, a failure is a UserError that carries git's own last
         words.
         """
         argv = command(*args)
@@ -144,11 +144,11 @@ class Git:
                 timeout=timeout,
             )
         except FileNotFoundError as error:
-            raise FatalError(
+            raise UserError(
                 "git is not installed", "git", "install git 2.34 or newer (apt-get install git)"
             ) from error
         if check and done.returncode:
-            raise FatalError(
+            raise UserError(
                 f"git {args[0]} failed: {output_end(done.stderr, prefer=_SERIOUS)}",
                 str(self.git_dir),
                 "mend what git names, then run again",

@@ -14,9 +14,9 @@ import zlib
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Self, cast
 
-from builder.errors import FatalError
 from builder.upstream.git import command, last_words
 from builder.upstream.path_rules import check_name, check_path
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,7 +32,7 @@ _MOST_FILES = 100_000
 _SILENCE = 60  # seconds for which a disk may keep git waiting
 
 
-class MissingObjectError(FatalError):
+class MissingObjectError(UserError):
     """An object that is in neither the repository nor its alternates."""
 
 
@@ -126,7 +126,7 @@ class Reader:
 
         Raises:
             MissingObjectError: it is not there.
-            FatalError: it is of another kind, too large, cannot be read, or its content does not
+            UserError: it is of another kind, too large, cannot be read, or its content does not
               have this hash.
         """
         requests, answers = self._started()
@@ -143,7 +143,7 @@ class Reader:
             raise self._unreadable(place)
         size = int(header[2])
         if size > LARGEST_OBJECT:
-            raise FatalError(
+            raise UserError(
                 f"is larger ({size} bytes) than any file of a source may be",
                 place,
                 "take no source that holds it",
@@ -152,13 +152,13 @@ class Reader:
         if len(data) != size:
             raise self._unreadable(place)
         if header[1] != kind:
-            raise FatalError(f"is a {header[1]}, not a {kind}", place, f"name a {kind}")
+            raise UserError(f"is a {header[1]}, not a {kind}", place, f"name a {kind}")
         if name(kind, data) != sha:
-            raise FatalError("is corrupt: its content does not have this hash", place, self._mend)
+            raise UserError("is corrupt: its content does not have this hash", place, self._mend)
         if self._kept is not None:
             self._size += size if sha not in self._kept else 0
             if self._size > _LARGEST_KEPT:
-                raise FatalError(
+                raise UserError(
                     f"holds more than {_LARGEST_KEPT >> 20} MiB in one commit",
                     self.where,
                     "take no source as large as that",
@@ -183,7 +183,7 @@ class Reader:
                 )
             except FileNotFoundError as error:
                 stderr.close()
-                raise FatalError(
+                raise UserError(
                     "git is not installed", "git", "install git 2.34 or newer (apt-get install git)"
                 ) from error
             self._running = (
@@ -194,7 +194,7 @@ class Reader:
             )
         return self._running[1:3]
 
-    def _unreadable(self, place: str) -> FatalError:
+    def _unreadable(self, place: str) -> UserError:
         said = b""
         if self._running:
             self._running[0].kill()
@@ -202,7 +202,7 @@ class Reader:
             self._running[3].seek(0)
             said = self._running[3].read()
         reason = last_words(said) if said.strip() else "git stopped half-way"
-        return FatalError(f"cannot be read ({reason})", place, self._mend)
+        return UserError(f"cannot be read ({reason})", place, self._mend)
 
 
 def name(kind: str, data: bytes) -> str:
@@ -235,7 +235,7 @@ def write(git_dir: Path, kind: str, data: bytes) -> str:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise FatalError(
+        raise UserError(
             f"an object cannot be written ({error.strerror})",
             str(git_dir),
             "free space there, or set ROSETTA_CACHE, and run again",
@@ -244,7 +244,7 @@ def write(git_dir: Path, kind: str, data: bytes) -> str:
 
 
 def walk(reader: Reader, tree_sha: str) -> list[Entry]:
-    """Every file below a tree, sorted by path; a submodule or a hostile name is a FatalError, and
+    """Every file below a tree, sorted by path; a submodule or a hostile name is a UserError, and
     so are duplicates.
     """
     found: list[Entry] = []
@@ -259,7 +259,7 @@ def _walk(reader: Reader, tree_sha: str, prefix: str, found: list[Entry]) -> Non
         where = f"{reader.where}, tree {tree_sha} ({prefix or '/'})"
         filename = check_name(raw.decode("utf-8", "surrogateescape"), where)
         if filename in seen:
-            raise FatalError(f"holds {filename!r} twice", where, "take no source that holds it")
+            raise UserError(f"holds {filename!r} twice", where, "take no source that holds it")
         seen.add(filename)
         path = check_path(prefix + filename, where)
         if mode == TREE:
@@ -267,15 +267,15 @@ def _walk(reader: Reader, tree_sha: str, prefix: str, found: list[Entry]) -> Non
         elif mode in (FILE, EXECUTABLE, LINK):
             found.append(Entry(path, mode, sha))
         elif mode == SUBMODULE:
-            raise FatalError(
+            raise UserError(
                 f"holds the submodule {path!r}", where, "take no source that has submodules"
             )
         else:
-            raise FatalError(
+            raise UserError(
                 f"holds {path!r} with mode {mode!r}", where, "take no source that holds it"
             )
         if len(found) > _MOST_FILES:
-            raise FatalError(
+            raise UserError(
                 f"holds more than {_MOST_FILES} files",
                 reader.where,
                 "take no source as large as that",
@@ -287,7 +287,7 @@ def _parsed(data: bytes, where: str) -> Iterator[tuple[str, bytes, str]]:
     while at < len(data):
         space, null = data.find(b" ", at), data.find(b"\0", at)
         if not at < space < null or null + 21 > len(data):
-            raise FatalError("is no well-formed tree", where, "take no source that holds it")
+            raise UserError("is no well-formed tree", where, "take no source that holds it")
         yield (
             data[at:space].decode("ascii", "replace"),
             data[space + 1 : null],
@@ -307,12 +307,12 @@ def tree_of(git_dir: Path, entries: Iterable[Entry]) -> str:
         for part in folders:
             below = folder.setdefault(part, {})
             if not isinstance(below, dict):
-                raise FatalError(
+                raise UserError(
                     f"{entry.path!r} lies below a file", str(git_dir), "rename one of them"
                 )
             folder = below
         if filename in folder:
-            raise FatalError(
+            raise UserError(
                 f"{entry.path!r} is there twice, or is a folder as well",
                 str(git_dir),
                 "rename one of them",

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from builder.core.secrets import redact
-from builder.errors import FatalError
 from builder.upstream.git import Git, last_words
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +17,7 @@ _FETCH = ("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-writ
 _DO = "name an https:// URL"
 
 
-class UnreachableError(FatalError):
+class UnreachableError(UserError):
     """The server did not answer, or not as a git server does."""
 
 
@@ -28,44 +28,44 @@ def check_url(url: str, protocols: Iterable[str], where: str) -> str:
     shown = redact(url)
     match = re.fullmatch(r"([a-z][a-z0-9+.-]*)://([^/]*)(/.*)", url)
     if url.startswith("-"):
-        raise FatalError(f"the URL {shown!r} begins with a dash", where, _DO)
+        raise UserError(f"the URL {shown!r} begins with a dash", where, _DO)
     if "::" in url.split("/", maxsplit=1)[0]:
-        raise FatalError(f"the URL {shown!r} names a program to run", where, _DO)
+        raise UserError(f"the URL {shown!r} names a program to run", where, _DO)
     if re.search(r"[\x00-\x20\x7f]", url):
-        raise FatalError(f"the URL {shown!r} holds a space or a control character", where, _DO)
+        raise UserError(f"the URL {shown!r} holds a space or a control character", where, _DO)
     if not match:
-        raise FatalError(f"{shown!r} is no URL", where, _DO)
+        raise UserError(f"{shown!r} is no URL", where, _DO)
     scheme, host, path = match.groups()
     if scheme not in protocols:
-        raise FatalError(
+        raise UserError(
             f"the URL {shown!r} uses {scheme}, which is not allowed here",
             where,
             f"use {' or '.join(protocols)}",
         )
     user, _, server = host.rpartition("@")
     if ":" in user or (user and scheme != "ssh"):
-        raise FatalError(
+        raise UserError(
             f"the URL {shown!r} holds credentials",
             where,
             "leave them out: git's ssh agent or netrc file is the place for them",
         )
     if user.startswith("-") or server.startswith("-") or path.startswith("/-"):
-        raise FatalError(f"the URL {shown!r} holds a name that begins with a dash", where, _DO)
+        raise UserError(f"the URL {shown!r} holds a name that begins with a dash", where, _DO)
     if (scheme == "file") == bool(server):
-        raise FatalError(
+        raise UserError(
             f"the URL {shown!r} {'has a host' if server else 'has no host'}", where, _DO
         )
     return url
 
 
 def check_ref(name: str, where: str) -> str:
-    """Return a branch or tag by its short name, or a full ref, as it came; a FatalError if git
+    """Return a branch or tag by its short name, or a full ref, as it came; a UserError if git
     could take it for anything else.
     """
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._/+-]*", name) or re.search(
         r"\.\.|//|/\.|\.lock(/|$)|[/.]$", name
     ):
-        raise FatalError(f"{name!r} is no name of a branch or tag", where, "name a branch")
+        raise UserError(f"{name!r} is no name of a branch or tag", where, "name a branch")
     return name
 
 
@@ -123,7 +123,7 @@ def fetch(
     """Fetch `commit` into the new bare repository `into`: by its name, or, where the server refuses
     that, with its branch.
 
-    Raises a FatalError that says which of it is: the server unreachable, the branch lost, the
+    Raises a UserError that says which of it is: the server unreachable, the branch lost, the
     commit gone.
     """
     git = Git(into, protocols=":".join(protocols))
@@ -133,7 +133,7 @@ def fetch(
         stands = tip(git, url, track, where)
         refused = last_words(by_name.stderr)
         if stands is None:
-            raise FatalError(
+            raise UserError(
                 (
                     f"commit {commit} cannot be fetched ({refused}), and the branch {track} is "
                     f"gone from {redact(url)}"
@@ -143,7 +143,7 @@ def fetch(
             )
         fetch_branch(git, url, stands, where=where)
         if not holds(git, stands, commit):
-            raise FatalError(
+            raise UserError(
                 (
                     f"commit {commit} is gone from {redact(url)}: the branch {track} stands at "
                     f"{stands} and does not hold it (force-pushed?)"

@@ -10,7 +10,7 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,16 +36,16 @@ def mirrors(root: Path, word: str) -> Iterator[Mirror]:
     `word` (a repository's name).
 
     Links to folders are not followed. A clone whose objects lie elsewhere, or are no plain files,
-    is a FatalError.
+    is a UserError.
     """
     if not root.is_dir():
-        raise FatalError("is not a folder", str(root), "give --mirror a folder with clones")
+        raise UserError("is not a folder", str(root), "give --mirror a folder with clones")
     found = sorted(_clones(root, 0), key=lambda path: (word not in words(path, root), str(path)))
     for path in found:
         try:
             objects = _vetted(path / "objects", root.resolve(), path)
         except OSError as error:
-            raise FatalError(f"cannot be read ({error.strerror})", f"mirror {path}", _DO) from error
+            raise UserError(f"cannot be read ({error.strerror})", f"mirror {path}", _DO) from error
         yield Mirror(path, objects)
 
 
@@ -82,17 +82,17 @@ def _vetted(objects: Path, root: Path, clone: Path, depth: int = 0) -> Path:
     where = f"mirror {clone}"
     for folder in (objects, objects / "pack", objects / "info"):
         if folder.is_symlink() and not folder.resolve().is_relative_to(root):
-            raise FatalError(
+            raise UserError(
                 f"its {folder.name}/ is a link that leads out of the mirror folder", where, _DO
             )
     if not objects.resolve().is_relative_to(root):
-        raise FatalError(
+        raise UserError(
             f"its objects lie in {objects.resolve()}, outside the mirror folder", where, _DO
         )
     for folder in (objects / "pack", objects / "info"):
         for name in os.listdir(folder) if folder.is_dir() else ():
             if not stat.S_ISREG((folder / name).lstat().st_mode):
-                raise FatalError(f"its {folder.name}/{name} is not a plain file", where, _DO)
+                raise UserError(f"its {folder.name}/{name} is not a plain file", where, _DO)
     alternates = objects / "info" / "alternates"
     for line in (
         alternates.read_text("utf-8", "surrogateescape").splitlines()
@@ -102,7 +102,7 @@ def _vetted(objects: Path, root: Path, clone: Path, depth: int = 0) -> Path:
         if line and not line.startswith("#"):
             further = objects / line.strip('"')
             if depth > 4 or not further.resolve().is_relative_to(root):
-                raise FatalError(
+                raise UserError(
                     f"its objects/info/alternates leads out of the mirror folder, to {line}",
                     where,
                     _DO,

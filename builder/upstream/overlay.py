@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from builder.errors import FatalError
 from builder.upstream import breakage_search, git_objects, patch_path_rules
 from builder.upstream.patch_series import read_text
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,13 +50,13 @@ def load(folder: Path | None) -> tuple[OverlayFile, ...]:
     listed, present = _listed(folder / "REPLACES"), _present(folder)
     for path in listed:
         if path not in present:
-            raise FatalError(
+            raise UserError(
                 f"lists {path}, which is not there",
                 str(folder / "REPLACES"),
                 "add the file or drop the line",
             )
     if extra := sorted(present.keys() - listed.keys()):
-        raise FatalError(
+        raise UserError(
             "is not in REPLACES",
             str(folder / extra[0]),
             "add `PATH <blob it replaces>` or `PATH new` there",
@@ -73,7 +73,7 @@ def _read(path: str, file: Path, replaces: str | None) -> OverlayFile:
 
 def _listed(file: Path) -> dict[str, str | None]:
     if file.is_symlink() or not file.is_file():
-        raise FatalError(
+        raise UserError(
             "is not there",
             str(file),
             "write `PATH <blob it replaces>` or `PATH new` into it, one a line",
@@ -83,15 +83,15 @@ def _listed(file: Path) -> dict[str, str | None]:
         where = f"{file}:{number}"
         path, _, blob = line.rpartition(" ")
         if blob != "new" and not re.fullmatch(r"[0-9a-f]{40}", blob):
-            raise FatalError(
+            raise UserError(
                 f"{line!r} does not end in a full blob SHA or `new`", where, "see docs/patches.md"
             )
         if problem := patch_path_rules.problem(path):
-            raise FatalError(
+            raise UserError(
                 f"path {path!r} {problem}", where, "name a plain path inside upstream's tree"
             )
         if found and path <= list(found)[-1]:
-            raise FatalError(
+            raise UserError(
                 f"{path} {'comes twice' if path in found else 'is out of order'}",
                 where,
                 "sort the lines by path",
@@ -107,11 +107,11 @@ def _present(folder: Path) -> dict[str, Path]:
             full = folder.__class__(root, name)
             path = full.relative_to(folder).as_posix()
             if full.is_symlink() or not (full.is_file() or full.is_dir()):
-                raise FatalError(
+                raise UserError(
                     "is a link or no plain file", str(full), "put the file itself there"
                 )
             if problem := patch_path_rules.problem(path):
-                raise FatalError(problem, str(full), "name a plain path inside upstream's tree")
+                raise UserError(problem, str(full), "name a plain path inside upstream's tree")
             if full.is_file() and path != "REPLACES" and not name.startswith(".tmp-"):
                 found[path] = full
     return found

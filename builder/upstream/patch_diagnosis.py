@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from builder.errors import FatalError
 from builder.upstream import breakage_search, patch_hunks
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,7 +90,7 @@ def attempt(patch: Patch, state: State, *, merge: bool) -> PatchResult:
         return result("applied", sound=True)
     if said and not any(_failing(file, state) for file in patch.files):
         # A full disk looks like this; nothing must be blamed on the patch then.
-        raise FatalError(
+        raise UserError(
             f"git cannot apply it, though every hunk fits: {said}",
             str(patch.file),
             "free some space, or mend what git names, then run again",

@@ -13,10 +13,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.errors import FatalError
-from builder.printable import escape
 from builder.upstream import patch_path_rules
 from builder.upstream.patch_hunks import Hunk
+from rosetta.core.errors import UserError
+from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,11 +111,11 @@ def _fields(fields: Mapping[str, str]) -> str:
 
 
 def parse(file: Path, raw: bytes) -> Patch:
-    """Read one patch; the first thing that is wrong is a FatalError naming file and line."""
+    """Read one patch; the first thing that is wrong is a UserError naming file and line."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FatalError(
+        raise UserError(
             "is not UTF-8", f"{file}:{raw[: error.start].count(10) + 1}", "patches are UTF-8 text"
         ) from error
     reader = _Lines(file, text)
@@ -157,7 +157,7 @@ class _Lines:
         self.lines = text.split("\n")[:-1]
 
     def fail(self, what: str, do: str = "see docs/patches.md", back: int = 0) -> None:
-        raise FatalError(what, f"{self.file}:{self.at + 1 - back}", do)
+        raise UserError(what, f"{self.file}:{self.at + 1 - back}", do)
 
     def refuse_hidden(self) -> None:
         """Fail at a character above the current line that is not visible: it would control the
@@ -323,7 +323,7 @@ def _read_hunk(reader: _Lines, shift: int, after: int) -> tuple[Hunk, int]:
         or (old and not old_start)
         or (new and not new_start)
     ):
-        raise FatalError(
+        raise UserError(
             "a hunk's line numbers do not add up", f"{reader.file}:{line}", "see docs/patches.md"
         )
     return hunk, shift + new - old

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from builder.errors import FatalError
 from builder.upstream import (
     git_server,
     local_mirror,
@@ -15,6 +14,7 @@ from builder.upstream import (
     patch_series,
     patched_source,
 )
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ def joined(pinned: Pinned, repo: Path | None) -> tuple[Pinned, local_mirror.Mirr
         return pinned, None
     clone = next(local_mirror.mirrors(repo, ""), None) if repo.is_dir() else None
     if clone is None or clone.path not in (repo, repo / ".git"):
-        raise FatalError("is no git clone", str(repo), "give --repo the folder of a clone")
+        raise UserError("is no git clone", str(repo), "give --repo the folder of a clone")
     git = replace(pinned.git, alternates=(*pinned.git.alternates, clone.objects))
     return replace(pinned, git=git), clone
 
@@ -63,7 +63,7 @@ def resolve(git: Git, clone: local_mirror.Mirror | None, text: str) -> str:
     """
     found = _REF.fullmatch(text)
     if not found:
-        raise FatalError(
+        raise UserError(
             f"{text!r} is no name of a commit",
             "import",
             "give a commit, or with --repo HEAD or a branch",
@@ -73,7 +73,7 @@ def resolve(git: Git, clone: local_mirror.Mirror | None, text: str) -> str:
         base = named
     elif not re.fullmatch(r"[0-9a-f]{7,40}", base):
         do = "give its SHA, and --repo DIR for a clone that has it"
-        raise FatalError(
+        raise UserError(
             f"no branch or tag {base!r}{' there' if clone else ' without --repo'}", "import", do
         )
     done = git.run(
@@ -81,7 +81,7 @@ def resolve(git: Git, clone: local_mirror.Mirror | None, text: str) -> str:
     )
     sha = done.stdout.decode("ascii", "replace").strip()
     if done.returncode or not re.fullmatch(r"[0-9a-f]{40}", sha):
-        raise FatalError(
+        raise UserError(
             f"no commit {text!r} at hand",
             "import",
             "give --repo DIR or --mirror DIR for a clone that has it",
@@ -112,7 +112,7 @@ def head_of(git: Git, commit: str) -> tuple[str, str, str]:
     )
     if len(parents.split()) != 1:
         what = "is a merge" if parents else "has no parent"
-        raise FatalError(f"commit {commit} {what}", "import", "give a commit that makes one change")
+        raise UserError(f"commit {commit} {what}", "import", "give a commit that makes one change")
     return parents, author, subject
 
 
@@ -140,7 +140,7 @@ def adopt(
     A broken patch can be replaced while others are broken too: they are mended one after the other.
 
     Raises:
-        FatalError: the commit is a merge or empty, breaks a rule, does not apply, or breaks a
+        UserError: the commit is a merge or empty, breaks a rule, does not apply, or breaks a
           patch. Nothing is written.
     """
     git = pinned.git
@@ -148,12 +148,12 @@ def adopt(
     name = name.removesuffix(".patch") or slug(subject or found_subject)
     file = folder / f"{name}.patch"
     if problem := patch_series.name_problem(name):
-        raise FatalError(problem, "--name", "choose another")
+        raise UserError(problem, "--name", "choose another")
     patches = list(patch_series.load(folder, tolerated=[file.name]))
     old = next((patch for patch in patches if patch.name == name), None)
     if bool(old) != replaces:
         what = "is in the series already" if old else "is not in the series"
-        raise FatalError(
+        raise UserError(
             what,
             str(file),
             "give --replace to put the commit in its place" if old else "leave --replace out",
@@ -162,13 +162,13 @@ def adopt(
         author, subject, fields = old.sender, subject or old.subject, {**old.fields, **fields}
     if missing := [key for key in patch_file.REQUIRED if not fields.get(key)]:
         options = {"Why": "--why", "Upstream-Status": "--status", "Drop-When": "--drop-when"}
-        raise FatalError(f"a patch needs its {missing[0]}", options[missing[0]], "say it")
+        raise UserError(f"a patch needs its {missing[0]}", options[missing[0]], "say it")
     if fields["Upstream-Status"].startswith("Backport"):
         fields = {**fields, "Origin": commit}
     sender = author if patch_file.is_sender(author) else _OURS
     change = patch_refresh.diff(git, parent, commit)
     if not change:
-        raise FatalError(f"commit {commit} changes nothing", "import", "give another")
+        raise UserError(f"commit {commit} changes nothing", "import", "give another")
     new = patch_file.parse(
         file, patch_file.render(sender, subject or found_subject, fields, change)
     )
@@ -228,11 +228,11 @@ def _check_effect(
         replaces: Whether a patch of that name is in the series.
 
     Raises:
-        FatalError: `new` is not applied, or another patch fails that must not.
+        UserError: `new` is not applied, or another patch fails that must not.
     """
     for result in after.results:
         if result.name == new.name and result.outcome != "applied":
-            raise FatalError(
+            raise UserError(
                 f"with it, {result.name} is {result.outcome}: {result.detail}",
                 "import",
                 _ON_PATCHED,
@@ -241,7 +241,7 @@ def _check_effect(
     was_failing = {result.name for result in before.results if not result.sound}
     for result in failing:
         if not replaces and result.name in was_failing:
-            raise FatalError(
+            raise UserError(
                 f"{result.name} is broken already ({result.outcome}: {result.detail})",
                 "import",
                 "mend that patch first (docs/patches.md says how)",
@@ -249,7 +249,7 @@ def _check_effect(
         # While a broken patch is left out, those behind it are judged without it. What its mended
         # form breaks is next to mend.
         if result.name not in was_failing and new.name not in was_failing:
-            raise FatalError(
+            raise UserError(
                 f"with it, {result.name} is {result.outcome}: {result.detail}",
                 "import",
                 _ON_PATCHED,
@@ -260,7 +260,7 @@ def _check_effect(
 def _check_leftover(file: Path, new: Patch, *, replaces: bool) -> None:
     """Refuse a file that is there, unless an interrupted import left it."""
     if not replaces and file.exists() and file.read_bytes() != new.raw:
-        raise FatalError(
+        raise UserError(
             "is there already, but not in the series",
             str(file),
             "move it away or choose another --name",

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import re
 
-from builder.errors import FatalError
 from builder.upstream.path_rules import check_path
+from rosetta.core.errors import UserError
 
 _PLAIN = re.compile(r"[ -!#-\[\]-~]+")  # printable ASCII without the double quote and the backslash
 
@@ -26,7 +26,7 @@ def problem(path: str) -> str | None:
         return "names .gitattributes, which is git's own"
     try:
         check_path(path, "")
-    except FatalError as error:
+    except UserError as error:
         return error.what
     return None
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from builder.errors import FatalError
 from builder.upstream import patch_file, patched_source
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +74,7 @@ def _prove(pinned: Pinned, found: Survey, patches: Sequence[Patch], new: dict[st
     ]
     again = patched_source.survey(pinned, sound, ())
     if [step.after for step in again.steps] != [step.after for step in found.steps]:
-        raise FatalError(
+        raise UserError(
             "a refreshed patch gives another tree than before",
             pinned.name,
             "please report this with the patches",

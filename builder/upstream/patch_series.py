@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from builder.errors import FatalError
 from builder.upstream import patch_file
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,7 +31,7 @@ def names(folder: Path) -> list[str]:
     """Return the patches that `series` lists, in order."""
     file = folder / "series"
     if file.is_symlink() or not file.is_file():
-        raise FatalError(
+        raise UserError(
             "is not there",
             str(file),
             "write the patches' names into it, one a line (it may be empty)",
@@ -42,11 +42,11 @@ def names(folder: Path) -> list[str]:
         if not entry:
             continue
         if problem := name_problem(entry):
-            raise FatalError(
+            raise UserError(
                 problem, f"{file}:{number}", "name the patch NAME.patch of this folder NAME"
             )
         if entry in found:
-            raise FatalError(f"{entry} comes twice", f"{file}:{number}", "keep one of the two")
+            raise UserError(f"{entry} comes twice", f"{file}:{number}", "keep one of the two")
         found.append(entry)
     return found
 
@@ -62,17 +62,17 @@ def load(folder: Path, *, tolerated: Collection[str] = ()) -> tuple[Patch, ...]:
     }
     for entry in listed:
         if entry not in present:
-            raise FatalError(
+            raise UserError(
                 f"lists {entry}, which is not there",
                 str(folder / "series"),
                 "add the file or drop the line",
             )
         if (folder / entry).is_symlink() or not (folder / entry).is_file():
-            raise FatalError(
+            raise UserError(
                 "is not a plain file", str(folder / entry), "put the patch itself there"
             )
     if extra := sorted(present - set(listed) - set(tolerated)):
-        raise FatalError(
+        raise UserError(
             "is not in series", str(folder / extra[0]), "list it there or remove the file"
         )
     return tuple(
@@ -85,9 +85,9 @@ def read_text(file: Path) -> str:
     try:
         text = file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FatalError("is not UTF-8", str(file), "write it anew") from error
+        raise UserError("is not UTF-8", str(file), "write it anew") from error
     if "\r" in text or "\0" in text:
-        raise FatalError(
+        raise UserError(
             "has carriage returns or NUL bytes", str(file), "plain text with LF line ends"
         )
     return text

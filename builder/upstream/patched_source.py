@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.core import log
-from builder.errors import FatalError
 from builder.upstream import git_index, overlay, patch_diagnosis, patch_path_rules, patch_series
 from builder.upstream.git_index import Index
 from builder.upstream.git_objects import LINK, Reader, write
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +91,7 @@ def apply(pinned: Pinned, source: GitSource | WheelSource) -> Patched:
     it.
 
     Raises:
-        FatalError: a patch or an overlaid file does not fit (naming it, its outcome and the
+        UserError: a patch or an overlaid file does not fit (naming it, its outcome and the
           upstream commit that caused it),
             or a file breaks a rule.
     """
@@ -100,7 +100,7 @@ def apply(pinned: Pinned, source: GitSource | WheelSource) -> Patched:
     more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
     for result in failed:
         what = f"{result.outcome}: {result.detail}{more}"
-        raise FatalError(
+        raise UserError(
             what,
             str(source.patches / f"{result.name}.patch"),
             f"see docs/patches.md and `build.py patches check {source.name}`",
@@ -108,7 +108,7 @@ def apply(pinned: Pinned, source: GitSource | WheelSource) -> Patched:
     for laid in found.overlaid:
         if laid.outcome not in {"applied", "upstream"}:
             where = str((source.overlay or Path()) / laid.path)
-            raise FatalError(
+            raise UserError(
                 f"{laid.outcome}: {laid.detail}",
                 where,
                 f"see docs/patches.md and `build.py patches check {source.name}`",
@@ -162,7 +162,7 @@ def survey(
                     if file.path in patched
                     else "is listed as absent"
                 )
-                raise FatalError(
+                raise UserError(
                     f"the overlaid file {file.path} {why}", pinned.name, "choose one of the two"
                 )
         good = [
@@ -199,9 +199,9 @@ def _check_targets(
         where = f"{patch.file}:{file.hunks[0].line}"
         for path in (*patch_path_rules.parents(file.path), file.path):
             if path in entries and entries[path][0] == LINK:
-                raise FatalError(f"writes through the link {path}", where, "patch the file itself")
+                raise UserError(f"writes through the link {path}", where, "patch the file itself")
         if file.path in pinned.absent:
-            raise FatalError(
+            raise UserError(
                 f"changes {file.path}, which is never exported",
                 where,
                 "drop it from `absent` or from the patch",
@@ -210,6 +210,6 @@ def _check_targets(
             total = len(patch_diagnosis.text_of(reader, entries[file.path][1]))
             if file.removed <= total < file.removed * 2:
                 do = "whole files of ours belong into the overlay"
-                raise FatalError(
+                raise UserError(
                     f"takes {file.removed} of {total} lines out of {file.path}", where, do
                 )

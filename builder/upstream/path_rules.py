@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 _LONGEST = 1024
 _IGNORED_BY_HFS = dict.fromkeys(
@@ -20,19 +20,19 @@ _DO = "take no source that holds it"
 
 
 def check_name(name: str, where: str) -> str:
-    """One component of a path, returned as it came; a FatalError at `where` if it is hostile."""
+    """One component of a path, returned as it came; a UserError at `where` if it is hostile."""
     if name in ("", ".", ".."):
-        raise FatalError(f"holds the path component {name!r}", where, _DO)
+        raise UserError(f"holds the path component {name!r}", where, _DO)
     if "/" in name or "\\" in name:
-        raise FatalError(f"holds the name {name!r} with a slash in it", where, _DO)
+        raise UserError(f"holds the name {name!r} with a slash in it", where, _DO)
     if any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in name):
-        raise FatalError(
+        raise UserError(
             f"holds the name {name!r} with control characters or bytes that are not UTF-8",
             where,
             _DO,
         )
     if re.match(r"[A-Za-z]:", name):
-        raise FatalError(f"holds the name {name!r} that begins with a drive letter", where, _DO)
+        raise UserError(f"holds the name {name!r} that begins with a drive letter", where, _DO)
     seen = (
         unicodedata.normalize("NFKC", name.translate(_IGNORED_BY_HFS))
         .casefold()
@@ -40,18 +40,18 @@ def check_name(name: str, where: str) -> str:
         .rstrip(" .")
     )
     if _GIT.fullmatch(seen):
-        raise FatalError(f"holds {name!r}, which is git's own", where, _DO)
+        raise UserError(f"holds {name!r}, which is git's own", where, _DO)
     return name
 
 
 def check_path(path: str, where: str) -> str:
-    """Return a relative path with `/` between its components, returned as it came; a FatalError at
+    """Return a relative path with `/` between its components, returned as it came; a UserError at
     `where` if it is hostile.
     """
     if path.startswith("/"):
-        raise FatalError(f"holds the absolute path {path!r}", where, _DO)
+        raise UserError(f"holds the absolute path {path!r}", where, _DO)
     if len(path.encode("utf-8", "surrogateescape")) > _LONGEST:
-        raise FatalError(f"holds a path of {len(path)} characters", where, _DO)
+        raise UserError(f"holds a path of {len(path)} characters", where, _DO)
     for name in path.split("/"):
         check_name(name, where)
     return path

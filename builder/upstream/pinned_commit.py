@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.errors import FatalError
 from builder.upstream.git_objects import LINK, MissingObjectError, walk
 from builder.upstream.tree_export import check_layout, exported_entries
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -28,14 +28,14 @@ class Commit:
 
 
 def read_commit(reader: Reader, sha: str) -> Commit:
-    """Return the header of the commit `sha`; FatalError if it is missing (MissingObjectError),
+    """Return the header of the commit `sha`; UserError if it is missing (MissingObjectError),
     corrupt or malformed.
     """
     header = reader.read(sha, "commit").partition(b"\n\n")[0].decode("utf-8", "replace")
     tree = re.match(r"tree ([0-9a-f]{40})\n", header)
     date = re.search(r"^committer .* ([0-9]{1,12}) [+-][0-9]{4}$", header, re.MULTILINE)
     if not tree or not date:
-        raise FatalError(
+        raise UserError(
             "is no well-formed commit",
             f"{reader.where}, object {sha}",
             "take no source that holds it",
@@ -46,12 +46,12 @@ def read_commit(reader: Reader, sha: str) -> Commit:
 
 
 def check_absent(absent: Iterable[str], paths: Collection[str], name: str) -> None:
-    """FatalError if the manifest lists a path as absent from source `name` that the source does not
+    """UserError if the manifest lists a path as absent from source `name` that the source does not
     have at all.
     """
     for path in absent:
         if path not in paths:
-            raise FatalError(
+            raise UserError(
                 f"absent names {path!r}, which the pin does not have",
                 f"source {name}",
                 "remove that line",

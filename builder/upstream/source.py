@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 from builder.core import cache as caching
 from builder.core import log, package_index
 from builder.core.manifest import GitSource, WheelSource
-from builder.errors import FatalError
 from builder.upstream import git_server, wheel_source
 from builder.upstream.git import Git
 from builder.upstream.git_objects import Entry, MissingObjectError, Reader, loose, tree_of, write
 from builder.upstream.local_mirror import mirrors, word_of
 from builder.upstream.path_rules import check_path
 from builder.upstream.pinned_commit import check_absent, read_commit, verify
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -100,7 +100,7 @@ def acquire(source: GitSource | WheelSource, access: Access) -> Pinned:
     """Return the source at its pin: from the cache if it was verified there before, else from the
     first that has it.
 
-    Raises FatalError naming the source for what cannot be had (with the ways out), is corrupt or is
+    Raises UserError naming the source for what cannot be had (with the ways out), is corrupt or is
     hostile; nothing of it is kept then.
     """
     check(source, access)
@@ -112,7 +112,7 @@ def acquire(source: GitSource | WheelSource, access: Access) -> Pinned:
         return _with_history(pinned, source, access) if isinstance(source, GitSource) else pinned
     except OSError as error:
         place = f"source {source.name}, {error.filename or access.cache.root}"
-        raise FatalError(
+        raise UserError(
             f"reading or writing failed ({error.strerror})",
             place,
             "mend that (free space, permissions) and run again",
@@ -120,12 +120,12 @@ def acquire(source: GitSource | WheelSource, access: Access) -> Pinned:
 
 
 def check(source: GitSource | WheelSource, access: Access) -> None:
-    """FatalError if the source's name, URL, ref or pin is not what it says it is, whatever the
+    """UserError if the source's name, URL, ref or pin is not what it says it is, whatever the
     manifest's loader let through.
     """
     where = f"source {source.name!r}"
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", source.name):
-        raise FatalError(
+        raise UserError(
             "is no name for a source", where, "use lower-case letters, digits, dashes and dots"
         )
     for path in source.absent:
@@ -134,13 +134,13 @@ def check(source: GitSource | WheelSource, access: Access) -> None:
         git_server.check_url(source.git, access.protocols, where)
         git_server.check_ref(source.track, where)
         if not re.fullmatch(r"[0-9a-f]{40}", source.commit):
-            raise FatalError(
+            raise UserError(
                 f"{source.commit!r} is no full commit", where, "write all 40 hex digits"
             )
     elif not re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*", source.wheel) or not re.fullmatch(
         r"[0-9a-f]{64}", source.sha256
     ):
-        raise FatalError(
+        raise UserError(
             f"{source.wheel!r} with sha256 {source.sha256!r} is no pin of a wheel",
             where,
             "write project==version and 64 hex digits",
@@ -204,7 +204,7 @@ def _taken(source: GitSource | WheelSource, access: Access) -> Pinned:
     caching.write_atomic(_stamp(source, access), json.dumps(said, indent=1, sort_keys=True) + "\n")
     pinned = _remembered(source, access)
     if pinned is None:
-        raise FatalError("changed while it was being written", str(repository), "run again")
+        raise UserError("changed while it was being written", str(repository), "run again")
     return replace(pinned, transport=transport)
 
 
@@ -238,7 +238,7 @@ def _take_commit(source: GitSource, access: Access, repository: Path) -> str:
         except git_server.UnreachableError as error:
             raise _ways_out(error.what, source, access) from error
         if not _copy(source, view, source.git, repository):
-            raise FatalError(
+            raise UserError(
                 f"{source.git} did not send commit {source.commit}",
                 f"source {source.name}",
                 "run again",
@@ -280,7 +280,7 @@ def _take_wheel(source: WheelSource, access: Access, repository: Path) -> str:
     files = wheel_source.entries_of(wheel)
     info = f"{project.replace('-', '_')}-{version}.dist-info/METADATA"
     if info not in files:
-        raise FatalError(
+        raise UserError(
             f"{wheel.name} is no wheel of {source.wheel}: it lacks {info}",
             f"source {source.name}",
             "correct the pin",
@@ -337,7 +337,7 @@ def _scratch(access: Access, name: str) -> Iterator[Path]:
         caching.remove(folder)
 
 
-def _ways_out(why: str, source: GitSource, access: Access) -> FatalError:
+def _ways_out(why: str, source: GitSource, access: Access) -> UserError:
     ways = [
         f"--mirror DIR with a clone of {source.git}",
         f"a network that reaches {source.git}, without --offline",
@@ -346,6 +346,6 @@ def _ways_out(why: str, source: GitSource, access: Access) -> FatalError:
         ways.append(f"--distribution {line}, which is made from release wheels")
     if access.mirrors and "mirror" not in why:
         why += f"; {', '.join(map(str, access.mirrors))} has no clone with it"
-    return FatalError(
+    return UserError(
         f"commit {source.commit} cannot be had: {why}", f"source {source.name}", "; or ".join(ways)
     )

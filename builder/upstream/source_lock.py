@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from builder.core import log
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,13 +45,13 @@ def load(manifest: Manifest) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FatalError(
+        raise UserError(
             "is not a lock of sources", str(path), "restore it: git checkout -- locks/sources.json"
         ) from error
 
 
 def check(manifest: Manifest, state: PatchedSource) -> None:
-    """FatalError if the same pin, patches and overlay gave something else here than where the lock
+    """UserError if the same pin, patches and overlay gave something else here than where the lock
     was made.
     """
     known, found = load(manifest).get(state.name), entry(state)
@@ -64,7 +64,7 @@ def check(manifest: Manifest, state: PatchedSource) -> None:
         return
     for key in _RESULTS:
         if known.get(key) != found[key]:
-            raise FatalError(
+            raise UserError(
                 f"{key} is {found[key]}, the lock has {known.get(key)}",
                 f"{FILE}: {state.name}",
                 "the same inputs must give the same result: report it with your git version",

@@ -6,12 +6,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.errors import FatalError
 from builder.upstream import git_server
 from builder.upstream.git import Git
 from builder.upstream.local_mirror import mirrors, word_of, words
 from builder.upstream.local_mirror import ref as mirror_ref
 from builder.upstream.source import check
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from builder.core.manifest import GitSource
@@ -23,13 +23,13 @@ def resolve_ref(source: GitSource, access: Access) -> str:
     """Return the commit at which the branch or tag that the source tracks stands now: in a mirror
     of it, else on its server.
 
-    Raises FatalError naming the ref if it was lost, or if nobody can be asked.
+    Raises UserError naming the ref if it was lost, or if nobody can be asked.
     """
     return stands(source, access)[0]
 
 
 def check_on_branch(source: GitSource, access: Access) -> None:
-    """FatalError unless the pin lies on the branch that the source tracks, as it stands now;
+    """UserError unless the pin lies on the branch that the source tracks, as it stands now;
     UnreachableError where nobody can be asked.
     """
     tip, mirror = stands(source, access)
@@ -50,7 +50,7 @@ def check_on_branch(source: GitSource, access: Access) -> None:
         f"commit {source.commit} does not lie on {source.track}, which stands at {tip} "
         "(force-pushed?)"
     )
-    raise FatalError(
+    raise UserError(
         what, f"source {source.name}", "move the pin, or correct `track` in the manifest"
     )
 
@@ -83,7 +83,7 @@ def stands(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
         git.init()
         tip = git_server.tip(git, source.git, source.track, where)
     if tip is None:
-        raise FatalError(
+        raise UserError(
             f"{source.git} has no branch or tag {source.track}: it was deleted or renamed",
             where,
             "correct `track` in the manifest",

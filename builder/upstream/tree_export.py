@@ -7,9 +7,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from builder.errors import FatalError
 from builder.upstream.git_objects import EXECUTABLE, LINK, Entry
 from builder.upstream.path_rules import check_name, check_path
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ def write_tree(reader: Reader, entries: Iterable[Entry], into: Path) -> None:
     """Write `entries` below the folder `into`: files 0644 or 0755, folders 0755, symbolic links
     only if they stay inside.
 
-    Raises FatalError before anything is written if a link climbs out or a path lies below a link or
+    Raises UserError before anything is written if a link climbs out or a path lies below a link or
     a file.
     """
     wanted = sorted(entries, key=lambda entry: entry.path)
@@ -55,7 +55,7 @@ def write_tree(reader: Reader, entries: Iterable[Entry], into: Path) -> None:
                     0o755 if entry.mode == EXECUTABLE else 0o644,
                 )
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             f"cannot be written ({error.strerror})",
             error.filename or str(into),
             "free space there, or choose another folder",
@@ -63,7 +63,7 @@ def write_tree(reader: Reader, entries: Iterable[Entry], into: Path) -> None:
 
 
 def check_layout(entries: Iterable[Entry], links: Mapping[str, str], where: str) -> set[str]:
-    """Return the folders that `entries` need; a FatalError where two entries collide or one of
+    """Return the folders that `entries` need; a UserError where two entries collide or one of
     `links` (path: target) leads out.
     """
     paths: set[str] = set()
@@ -71,11 +71,11 @@ def check_layout(entries: Iterable[Entry], links: Mapping[str, str], where: str)
     for entry in entries:
         parts = check_path(entry.path, where).split("/")
         if entry.path in paths:
-            raise FatalError(f"holds {entry.path!r} twice", where, _DO)
+            raise UserError(f"holds {entry.path!r} twice", where, _DO)
         paths.add(entry.path)
         folders |= {"/".join(parts[:depth]) for depth in range(1, len(parts))}
     for path in sorted(paths & folders):
-        raise FatalError(f"holds {path!r} as a file or link and as a folder", where, _DO)
+        raise UserError(f"holds {path!r} as a file or link and as a folder", where, _DO)
     for path in links:
         _check_link(path, links, where)
     return folders
@@ -86,7 +86,7 @@ def _check_link(path: str, links: Mapping[str, str], where: str) -> None:
     anywhere is refused.
     """
     target = links[path]
-    refused = FatalError(
+    refused = UserError(
         f"holds the link {path!r} to {target!r}, which leads out of the tree", where, _DO
     )
     here = path.split("/")[:-1]
@@ -116,7 +116,7 @@ def _target(reader: Reader, entry: Entry) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FatalError(
+        raise UserError(
             f"holds the link {entry.path!r} to something that is not UTF-8", reader.where, _DO
         ) from error
 

@@ -7,10 +7,10 @@ import zipfile
 import zlib
 from typing import TYPE_CHECKING
 
-from builder.errors import FatalError
 from builder.upstream.git_objects import FILE, Entry
 from builder.upstream.path_rules import check_path
 from builder.upstream.tree_export import check_layout
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def entries_of(wheel: Path) -> dict[str, tuple[str, bytes]]:
     """Every file of a wheel as the zip has it: {path: (mode, content)}, all with mode 100644,
     sorted by path.
 
-    Raises FatalError for what is no zip, for names that climb out or are git's own, for links, for
+    Raises UserError for what is no zip, for names that climb out or are git's own, for links, for
     duplicates and for files that are larger than they say or than 64 MiB (512 MiB together).
     Nothing is written.
     """
@@ -36,18 +36,18 @@ def entries_of(wheel: Path) -> dict[str, tuple[str, bytes]]:
     try:
         with zipfile.ZipFile(wheel) as archive:
             if len(archive.infolist()) > _MOST_FILES:
-                raise FatalError(f"holds more than {_MOST_FILES} files", where, _DO)
+                raise UserError(f"holds more than {_MOST_FILES} files", where, _DO)
             for info in archive.infolist():
                 is_folder = _checked(info, where)
                 total += info.file_size
                 if info.file_size > _LARGEST_FILE or total > _LARGEST_WHEEL:
-                    raise FatalError(
+                    raise UserError(
                         f"unpacks to more than a source may hold, at {info.filename!r}", where, _DO
                     )
                 if is_folder:
                     continue
                 if info.filename in found:
-                    raise FatalError(f"holds {info.filename!r} twice", where, _DO)
+                    raise UserError(f"holds {info.filename!r} twice", where, _DO)
                 with archive.open(info) as member:
                     found[info.filename] = (FILE, member.read(_LARGEST_FILE + 1))
     except (
@@ -57,7 +57,7 @@ def entries_of(wheel: Path) -> dict[str, tuple[str, bytes]]:
         NotImplementedError,
         UnicodeDecodeError,
     ) as error:
-        raise FatalError(
+        raise UserError(
             (
                 "is not a sound zip file "
                 f"({str(error).splitlines()[0] if str(error) else 'it ends early'})"
@@ -66,28 +66,28 @@ def entries_of(wheel: Path) -> dict[str, tuple[str, bytes]]:
             "get it anew",
         ) from error
     except OSError as error:
-        raise FatalError(f"cannot be read ({error.strerror})", str(wheel), "get it anew") from error
+        raise UserError(f"cannot be read ({error.strerror})", str(wheel), "get it anew") from error
     check_layout([Entry(path, mode, "") for path, (mode, _) in found.items()], {}, where)
     return dict(sorted(found.items()))
 
 
 def _checked(info: zipfile.ZipInfo, where: str) -> bool:
-    """Whether a member is a folder; a FatalError if it is hostile."""
+    """Whether a member is a folder; a UserError if it is hostile."""
     if info.orig_filename != info.filename:
-        raise FatalError(f"holds the name {info.orig_filename!r} with a NUL in it", where, _DO)
+        raise UserError(f"holds the name {info.orig_filename!r} with a NUL in it", where, _DO)
     is_folder = info.filename.endswith("/")
     check_path(info.filename.removesuffix("/"), where)
     kind = stat.S_IFMT(info.external_attr >> 16)
     if kind not in (0, stat.S_IFDIR if is_folder else stat.S_IFREG) or (
         is_folder and info.file_size
     ):
-        raise FatalError(
+        raise UserError(
             f"holds {info.filename!r}, which is neither a plain file nor a folder", where, _DO
         )
     if info.flag_bits & 0x1:
-        raise FatalError(f"holds {info.filename!r} encrypted", where, _DO)
+        raise UserError(f"holds {info.filename!r} encrypted", where, _DO)
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise FatalError(
+        raise UserError(
             f"holds {info.filename!r} with compression method {info.compress_type}", where, _DO
         )
     return is_folder

@@ -1,25 +1,82 @@
-"""The one error for what a user can put right."""
+"""The one class of error for what the user can fix.
+
+Both programs raise it, also before any package is installed: only the standard library is used,
+and Python 3.9 runs it.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from rosetta.core.printable_text import escape
 
 
 class UserError(Exception):
-    """Something the user can put right: what is wrong, where, and what to do about it (exit code
-    2).
+    """Something the user can fix: what is wrong, where, and what to do about it.
+
+    Attributes:
+      what: The problem, as a text.
+      where: The option, variable, file or name that has the problem.
+      do: The remedy, as a text.
+      kind: The class of problem, one of the names below, or "" where nothing has to tell it apart.
+        Texts may be rewritten; a kind is what programs and tests rely on.
+      value: The value that was refused, or None.
     """
 
-    def __init__(self, what: str, where: str, do: str) -> None:
+    exit_code = 2
+
+    def __init__(
+        self, what: str, where: str = "", do: str = "", *, kind: str = "", value: Any = None
+    ) -> None:
         super().__init__(what, where, do)
         self.what = what
         self.where = where
         self.do = do
+        self.kind = kind
+        self.value = value
 
     def __str__(self) -> str:
         """Return the one line a user sees."""
-        return escape(f"{self.where}: {self.what}; {self.do}", keep="")
+        line = f"{self.where}: {self.what}" if self.where else self.what
+        return escape(f"{line}; {self.do}" if self.do else line, keep="")
 
-    def as_json(self) -> dict[str, str]:
+    def as_json(self) -> dict[str, Any]:
         """Return the `error` member of the JSON envelope."""
-        return {"what": self.what, "where": self.where, "do": self.do}
+        shown: dict[str, Any] = {"what": self.what, "where": self.where, "do": self.do}
+        if self.kind:
+            shown["kind"] = self.kind
+        if self.value is not None:
+            shown["value"] = self.value if isinstance(self.value, (int, float)) else str(self.value)
+        return shown
+
+
+INVALID = "invalid"  # a value, a file or an option that is not what it should be
+MISSING = "missing"  # a file, a name, a program or a setting that is not there
+UNKNOWN = "unknown"  # a name that is not among those that can be chosen
+EXISTS = "exists"  # something stands where something would be written
+CONFLICT = "conflict"  # two settings, or a setting and a state, that cannot both hold
+DAMAGED = "damaged"  # content that differs from its hash, or that ends too early
+DIFFERS = "differs"  # two things that have to be equal and are not
+UNSUPPORTED = "unsupported"  # a valid request that this version, machine or format cannot serve
+DENIED = "denied"  # permission, login or trust is missing
+UNREACHABLE = "unreachable"  # a server, an engine or a device that does not answer
+FAILED = "failed"  # a program or a step that was started and failed
+IN_USE = "in_use"  # another process holds it
+TOO_BIG = "too_big"  # it does not fit: disk, memory, limits of a format
+KINDS = frozenset(
+    {
+        INVALID,
+        MISSING,
+        UNKNOWN,
+        EXISTS,
+        CONFLICT,
+        DAMAGED,
+        DIFFERS,
+        UNSUPPORTED,
+        DENIED,
+        UNREACHABLE,
+        FAILED,
+        IN_USE,
+        TOO_BIG,
+    }
+)

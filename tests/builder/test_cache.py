@@ -19,7 +19,7 @@ from builder.core.cache import Cache, remove, stage_key, write_atomic
 from builder.core.cache_folder import default_root
 from builder.core.cache_records import write_stamp
 from builder.core.command_context import Context
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,9 +56,9 @@ def test_made_once(cache: Cache) -> None:
 def test_a_failure_keeps_nothing(cache: Cache) -> None:
     def make(folder: Path) -> None:
         (folder / "half").write_text("x")
-        raise FatalError("no")
+        raise UserError("no")
 
-    with pytest.raises(FatalError, match="no"):
+    with pytest.raises(UserError, match="no"):
         cache.folder("trees", "k", make)
     assert list(cache.path("trees").iterdir()) == []
 
@@ -106,7 +106,7 @@ def test_two_at_once_make_it_once(cache: Cache) -> None:
 
 def test_unwritable_cache_is_the_users_to_mend(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(FatalError, match="cannot be written") as caught:
+    with pytest.raises(UserError, match="cannot be written") as caught:
         Cache(tmp_path / "file").path("trees")
     assert "ROSETTA_CACHE" in caught.value.do
 
@@ -172,9 +172,9 @@ def test_du_counts_hard_links_once_and_prune_spares_what_is_fresh(cache: Cache) 
 def test_a_folder_of_other_files_is_no_cache(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/mine").write_text("x")
-    with pytest.raises(FatalError, match="not the builder's cache"):
+    with pytest.raises(UserError, match="not the builder's cache"):
         Cache(tmp_path).path("trees")
-    with pytest.raises(FatalError, match="not a cache"):
+    with pytest.raises(UserError, match="not a cache"):
         cache_command.prune(Cache(tmp_path), days=0, sources=True, dry_run=False)
     assert (tmp_path / "bin/mine").exists()
 

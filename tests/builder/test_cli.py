@@ -16,7 +16,7 @@ import pytest
 from builder import cli
 from builder.core.command_context import Result
 from builder.core.secrets import redact
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,27 +65,27 @@ def test_unknown_verb_option_and_distribution(capsys: pytest.CaptureFixture[str]
     [
         (
             ["--acelerator", "cpu"],
-            "build.py build: unrecognized arguments: --acelerator cpu -> did you mean --accelerator? build.py build --help says more",
+            "build.py build: unrecognized arguments: --acelerator cpu; did you mean --accelerator? build.py build --help says more",
         ),
         (
             ["--distribution", "t5x", "--accelerator=cud12"],
-            "build.py build: no --accelerator 'cud12' -> did you mean cuda12? build.py build --help says more",
+            "build.py build: no --accelerator 'cud12'; did you mean cuda12? build.py build --help says more",
         ),
         (
             ["--distribution", "t5x", "--accelerator=rocm"],
-            "build.py build: no --accelerator 'rocm' -> one of: cpu, cuda12, cuda13; build.py build --help says more",
+            "build.py build: no --accelerator 'rocm'; one of: cpu, cuda12, cuda13; build.py build --help says more",
         ),
         (
             ["patches", "chekc"],
-            "build.py patches: no 'chekc' -> did you mean check? build.py patches --help says more",
+            "build.py patches: no 'chekc'; did you mean check? build.py patches --help says more",
         ),
         (
             ["cache", "prune", "--dyas=3"],
-            "build.py cache: unrecognized arguments: --dyas=3 -> did you mean --days? build.py cache --help says more",
+            "build.py cache: unrecognized arguments: --dyas=3; did you mean --days? build.py cache --help says more",
         ),
         (
             ["--distribution", "t5x", "--zzzzzz"],
-            "build.py build: unrecognized arguments: --zzzzzz -> build.py build --help says more",
+            "build.py build: unrecognized arguments: --zzzzzz; build.py build --help says more",
         ),
     ],
 )
@@ -99,7 +99,7 @@ def test_what_was_nearly_written(
 @pytest.mark.parametrize(
     ("raised", "status", "word"),
     [
-        (FatalError("broken", "file:3", "mend it"), 2, "rosetta: file:3: broken -> mend it"),
+        (UserError("broken", "file:3", "mend it"), 2, "rosetta: file:3: broken; mend it"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(28, "No space left on device", "/x"), 2, "No space left on device"),
         (
@@ -327,10 +327,10 @@ def test_what_the_machine_did_not_bring_about_is_ours(error: OSError) -> None:
 
 def test_an_error_is_one_line_and_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--distribution", "t5x\n\x1b[31m\u202e", "--offline"]) == 2
-    assert cli._fail("build", FatalError("a\nb\x1b[31m", "w\u202e\n", "d\r"), as_json=False) == 2
+    assert cli._fail("build", UserError("a\nb\x1b[31m", "w\u202e\n", "d\r"), as_json=False) == 2
     lines = capsys.readouterr().err.split("\n")
     assert len(lines) == 3
-    assert lines[1] == r"rosetta: w\u202e\n: a\nb\x1b[31m -> d\r"
+    assert lines[1] == r"rosetta: w\u202e\n: a\nb\x1b[31m; d\r"
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_an_empty_value_is_not_a_default(
     option = words[0].removesuffix("=")
     assert (
         capsys.readouterr().err
-        == f"rosetta: {option}: its value is empty -> give a value, or leave the option out\n"
+        == f"rosetta: {option}: its value is empty; give a value, or leave the option out\n"
     )
 
 

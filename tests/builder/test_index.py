@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.core import package_index
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 from tests.support.package_index import Index, serving
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(digest: str, tmp_path: Pat
     got = package_index.fetch("thing", "1.0", digest, tmp_path)
     whole = got.read_bytes()
     got.write_bytes(whole[:100])
-    with pytest.raises(FatalError, match="not in the cache"):
+    with pytest.raises(UserError, match="not in the cache"):
         package_index.fetch("thing", "1.0", digest, tmp_path, offline=True)
     assert package_index.fetch("thing", "1.0", digest, tmp_path).read_bytes() == whole
 
@@ -75,7 +75,7 @@ def test_faults_are_one_clear_error_and_a_rerun_converges(
 ) -> None:
     server.fault = fault
     into = tmp_path / "wheels"
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         package_index.fetch("thing", "1.0", digest, into)
     assert what in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -91,9 +91,9 @@ def test_a_broken_transfer_is_tried_again(server: Index, digest: str, tmp_path: 
 
 @pytest.mark.usefixtures("digest")
 def test_unknown_project_and_hash(tmp_path: Path) -> None:
-    with pytest.raises(FatalError, match="404"):
+    with pytest.raises(UserError, match="404"):
         package_index.fetch("nothing", "1.0", "1" * 64, tmp_path)
-    with pytest.raises(FatalError, match="no file of thing with sha256 000000000000"):
+    with pytest.raises(UserError, match="no file of thing with sha256 000000000000"):
         package_index.fetch("thing", "1.0", "0" * 64, tmp_path)
 
 
@@ -119,14 +119,14 @@ def test_a_hostile_file_name_is_refused(server: Index, tmp_path: Path) -> None:
     evil.write_bytes(b"data")
     digest = server.add("thing", evil)
     server.files["thing"] = {"..%2f..%2fevil.whl": b"data"}
-    with pytest.raises(FatalError, match="file name"):
+    with pytest.raises(UserError, match="file name"):
         package_index.fetch("thing", "1.0", digest, tmp_path / "wheels")
     assert not list(tmp_path.rglob("evil*"))
 
 
 def test_unreachable_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    with pytest.raises(FatalError, match="cannot be fetched"):
+    with pytest.raises(UserError, match="cannot be fetched"):
         package_index.fetch("thing", "1.0", "0" * 64, tmp_path)
 
 
@@ -136,7 +136,7 @@ def test_credentials_are_sent_and_never_shown(
     monkeypatch.setenv("PIP_INDEX_URL", server.url.replace("//", "//user:hunter2@"))
     package_index.fetch("thing", "1.0", digest, tmp_path)
     assert server.requests
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         package_index.fetch("nothing", "1.0", "0" * 64, tmp_path)
     assert "hunter2" not in str(caught.value)
     assert server.user.startswith("Basic ")

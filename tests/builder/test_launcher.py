@@ -18,8 +18,8 @@ from builder import cli
 from builder.commands import wheel
 from builder.core.cache import Cache
 from builder.core.command_context import Context
-from builder.errors import FatalError
 from builder.packages import login_node_wheel
+from rosetta.core.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -103,12 +103,12 @@ def test_installed_it_starts_runs(tmp_path: Path) -> None:
 
 
 def test_the_other_wheel_needs_an_accelerator(tmp_path: Path) -> None:
-    with pytest.raises(FatalError, match="name the CUDA that the wheel is for"):
+    with pytest.raises(UserError, match="name the CUDA that the wheel is for"):
         make(tmp_path, "transformer-engine")
 
 
 def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("mine")
-    with pytest.raises(FatalError, match="is no folder"):
+    with pytest.raises(UserError, match="is no folder"):
         make(tmp_path, "launcher", "--output", str(tmp_path / "a"))
     assert (tmp_path / "a").read_text() == "mine"

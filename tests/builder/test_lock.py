@@ -20,9 +20,9 @@ from builder.commands import lock
 from builder.core import manifest
 from builder.core.cache import Cache
 from builder.core.command_context import Context, Result
-from builder.errors import FatalError
 from builder.packages import declared_requirements, lock_file
 from builder.upstream.source import Access
+from rosetta.core.errors import UserError
 from tests.support import git_repository
 from tests.support.package_archives import publish, wheel
 
@@ -185,7 +185,7 @@ def test_a_failure_leaves_every_file_as_it_was(repo: Path) -> None:
     _run(repo)
     (repo / "locks/two.in").write_text("extra\nno-such-project\n")
     before = _files(repo)
-    with pytest.raises(FatalError, match="no-such-project"):
+    with pytest.raises(UserError, match="no-such-project"):
         _run(repo)
     assert _files(repo) == before
 
@@ -356,7 +356,7 @@ def test_entries_of_the_manifest_that_nothing_needs(repo: Path) -> None:
 
 
 def test_only_the_lines_that_are_named(repo: Path) -> None:
-    with pytest.raises(FatalError, match="no line 'x'"):
+    with pytest.raises(UserError, match="no line 'x'"):
         _run(repo, "x")
     assert _run(repo, "l").ok
 
@@ -375,13 +375,13 @@ def test_input_files_are_checked(repo: Path, name: str, text: str | None, word: 
         path.unlink()
     else:
         path.write_text(text)
-    with pytest.raises(FatalError, match=word) as caught:
+    with pytest.raises(UserError, match=word) as caught:
         _run(repo)
     assert path.name in str(caught.value)
 
 
 def test_without_the_source_its_record_serves_while_it_is_of_the_same_pin(repo: Path) -> None:
-    with pytest.raises(FatalError, match="one"):
+    with pytest.raises(UserError, match="one"):
         _run(repo, "--check", offline=True, cache="empty")
     _run(repo)
     before = _files(repo)
@@ -396,7 +396,7 @@ def test_without_the_source_its_record_serves_while_it_is_of_the_same_pin(repo: 
             (repo / "manifest.yaml").read_text(),
         )
     )
-    with pytest.raises(FatalError, match="one"):
+    with pytest.raises(UserError, match="one"):
         _run(repo, "--check", offline=True, cache="empty")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.core import manifest
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 REAL = Path(__file__).parents[2] / "manifest.yaml"
 
@@ -144,7 +144,7 @@ T5X = "    commit: cc342d419ec3e3e9c4bf1df33c82330cafdc1e16\n"
     ],
 )
 def test_invalid(tmp_path: Path, old: str, new: str, key: str, what: str) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         _load(tmp_path, old, new)
     assert what in caught.value.what, str(caught.value)
     assert re.fullmatch(
@@ -180,7 +180,7 @@ def test_invalid_override(tmp_path: Path, entry: str, what: str) -> None:
     )
     path = tmp_path / "manifest.yaml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         manifest.load(path)
     assert what in caught.value.what, str(caught.value)
     assert re.match(r"manifest\.yaml:[0-9]+: overrides\.0", caught.value.where)
@@ -194,25 +194,25 @@ def test_two_overrides_of_one_project(tmp_path: Path) -> None:
         REAL.read_text(encoding="utf-8"),
     )
     (tmp_path / "manifest.yaml").write_text(text, encoding="utf-8")
-    with pytest.raises(FatalError, match="second override of x"):
+    with pytest.raises(UserError, match="second override of x"):
         manifest.load(tmp_path / "manifest.yaml")
 
 
 def test_a_link_out_of_the_repository_is_refused(tmp_path: Path) -> None:
     (tmp_path / "patches").symlink_to("/etc")
-    with pytest.raises(FatalError, match="through a link"):
+    with pytest.raises(UserError, match="through a link"):
         _load(tmp_path).source("t5x")
 
 
 def test_missing_file_and_wrong_encoding(tmp_path: Path) -> None:
-    with pytest.raises(FatalError, match="No such file"):
+    with pytest.raises(UserError, match="No such file"):
         manifest.load(tmp_path / "none.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"version: 1 # \xe9\n")
-    with pytest.raises(FatalError, match="not UTF-8"):
+    with pytest.raises(UserError, match="not UTF-8"):
         manifest.load(tmp_path / "latin.yaml")
 
 
 def test_unknown_distribution_names_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(FatalError, match="no distribution 't5'") as caught:
+    with pytest.raises(UserError, match="no distribution 't5'") as caught:
         _load(tmp_path).distribution("t5")
     assert "pax-1.4" in caught.value.do

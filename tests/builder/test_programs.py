@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from builder.core import subprocesses
-from builder.errors import FatalError
-from builder.printable import escape
+from rosetta.core.errors import UserError
+from rosetta.core.printable_text import escape
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_of_a_long_output_the_end_is_shown() -> None:
     ],
 )
 def test_a_failure_shows_the_end_of_what_was_printed(code: str, what: str) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         subprocesses.run([sys.executable, "-c", code], where="here", what="it failed", do="mend it")
     assert (caught.value.what, caught.value.where, caught.value.do) == (what, "here", "mend it")
 
@@ -58,7 +58,7 @@ def test_a_failure_shows_the_end_of_what_was_printed(code: str, what: str) -> No
 def test_what_it_printed_and_what_is_not_there() -> None:
     assert subprocesses.run([sys.executable, "-c", "print('fine')"]) == "fine\n"
     with pytest.raises(
-        FatalError, match=r"no-such-program cannot be run .* -> install no-such-program"
+        UserError, match=r"no-such-program cannot be run .* -> install no-such-program"
     ):
         subprocesses.run(["/nowhere/no-such-program"])
 

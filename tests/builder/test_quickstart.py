@@ -12,9 +12,9 @@ import pytest
 from builder.commands import quickstart, verify
 from builder.core.cache import Cache
 from builder.core.command_context import Context
-from builder.errors import FatalError
 from builder.packages import python_interpreter
 from builder.upstream import source_tree
+from rosetta.core.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 REPORT: dict[str, Any] = {
@@ -73,7 +73,7 @@ def test_takes_the_first_whose_sources_can_be_had_and_says_why(
 
 @pytest.mark.usefixtures("any_python")
 def test_none_can_be_had(cache: Cache) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         quickstart.choose(_context(cache))
     assert "1.4" in str(caught.value)
 
@@ -88,7 +88,7 @@ def test_without_sources_and_the_wheels_python_both_ways_out_are_named(
         return None if "3.13" in pythons else find(["3.99"], "3.99")
 
     monkeypatch.setattr(python_interpreter, "find", find_without_311)
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         quickstart.choose(_context(cache))
     assert "for t5x: --mirror DIR" in caught.value.do
     assert "; or for pax-1.4: install one" in caught.value.do
@@ -135,12 +135,12 @@ def test_the_table_names_losses_speed_and_problems() -> None:
 
 
 def test_verify_refuses_what_is_no_environment(tmp_path: Path) -> None:
-    with pytest.raises(FatalError, match="not a finished environment"):
+    with pytest.raises(UserError, match="not a finished environment"):
         verify.verify(tmp_path, steps=1, devices="1", workdir="", root=ROOT)
     program = tmp_path / "opt/rosetta/bin/rosetta"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho oops >&2\nexit 7\n")
     program.chmod(0o755)
     (tmp_path / "opt/rosetta/lock.json").write_text("{}")
-    with pytest.raises(FatalError, match="status 7"):
+    with pytest.raises(UserError, match="status 7"):
         verify.verify(tmp_path, steps=1, devices="1", workdir="", root=ROOT)

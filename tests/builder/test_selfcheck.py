@@ -12,7 +12,7 @@ import pytest
 from builder.commands import test
 from builder.core.cache import Cache
 from builder.core.command_context import Context
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,7 +60,7 @@ def test_import_contracts_are_detected(tmp_path: Path, settings: str, expected: 
 
 
 def test_nothing_to_do_is_refused(context: Context) -> None:
-    with pytest.raises(FatalError, match="with both there is nothing to do"):
+    with pytest.raises(UserError, match="with both there is nothing to do"):
         test.run(context, argparse.Namespace(no_lint=True, only_lint=True, inside="", tests=[]))
 
 
@@ -84,5 +84,5 @@ def test_a_baked_environments_python(context: Context, tmp_path: Path) -> None:
     ],
 )
 def test_what_has_no_python_is_refused(context: Context, inside: str, complaint: str) -> None:
-    with pytest.raises(FatalError, match=complaint):
+    with pytest.raises(UserError, match=complaint):
         test._python(context, inside)

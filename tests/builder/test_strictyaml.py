@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from builder.core import strict_yaml
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 
 def test_plain_data_and_its_lines() -> None:
@@ -38,7 +38,7 @@ def test_plain_data_and_its_lines() -> None:
     ],
 )
 def test_refused(text: str, line: int, what: str) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         strict_yaml.load(text, "f.yaml")
     assert what in caught.value.what
     assert caught.value.where.startswith(f"f.yaml:{line}")
@@ -46,12 +46,12 @@ def test_refused(text: str, line: int, what: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "a: 1\n---\nb: 2\n"])
 def test_exactly_one_document(text: str) -> None:
-    with pytest.raises(FatalError, match="documents"):
+    with pytest.raises(UserError, match="documents"):
         strict_yaml.load(text, "f.yaml")
 
 
 def test_control_characters_are_an_error_not_a_traceback() -> None:
-    with pytest.raises(FatalError, match="not valid YAML"):
+    with pytest.raises(UserError, match="not valid YAML"):
         strict_yaml.load("a: \x00\n", "f.yaml")
 
 
@@ -63,5 +63,5 @@ def test_deep_nesting_is_refused_before_it_is_read(
 ) -> None:
     """PyYAML's time for open brackets grows with the square of their number."""
     monkeypatch.delattr(yaml, "parse")
-    with pytest.raises(FatalError, match="nested too deeply"):
+    with pytest.raises(UserError, match="nested too deeply"):
         strict_yaml.load(text, "manifest.yaml")

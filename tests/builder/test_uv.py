@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import FatalError
 from builder.packages import uv
+from rosetta.core.errors import UserError
 
 
 def test_settings_that_would_change_the_result_are_shut_out(
@@ -52,7 +52,7 @@ def test_the_index_that_pip_would_use(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_failure_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         uv.run(
             "pip",
             "install",

@@ -12,10 +12,10 @@ import pytest
 
 from builder import cli
 from builder.commands import verify
-from builder.errors import FatalError
 from builder.images.engines import docker, engine_program
 from builder.images.engines.buildah import Buildah
 from builder.images.engines.engine import Limits, Pulled
+from rosetta.core.errors import UserError
 
 DIGEST = f"sha256:{'d' * 64}"
 
@@ -158,5 +158,5 @@ def test_docker_is_given_the_gpus_and_buildah_refuses(monkeypatch: pytest.Monkey
     for gpus in (True, False):
         docker.Docker().run("x", ["true"], Limits(gpus=gpus))
     assert ["--gpus" in argv for argv in seen] == [True, False]
-    with pytest.raises(FatalError, match="GPUs"):
+    with pytest.raises(UserError, match="GPUs"):
         Buildah().run("x", ["true"], Limits(gpus=True))

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.core.cache import Cache, stage_key
-from builder.errors import FatalError
 from builder.images.engines import engine, engine_program
 from builder.images.oci import blob_compression, layer, layout, oci_documents
 from builder.images.oci.tar_entry import Entry, file, folder
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,7 +45,7 @@ def needed(name: str, *, builds: bool = False) -> Engine:
         ):
             pytest.skip("NOT CHECKED: this docker has no BuildKit")
         return found
-    except FatalError as error:
+    except UserError as error:
         pytest.skip(f"NOT CHECKED: no {name} answers here ({error.what})")
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from builder.core import cache_folder, manifest
 from builder.core.cache import Cache
-from builder.errors import FatalError
 from builder.upstream.source import Access, Pinned, acquire
+from rosetta.core.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = manifest.load(ROOT / "manifest.yaml")
@@ -24,7 +24,7 @@ def pinned(name: str) -> Pinned:
         return acquire(
             SHIPPED.source(name), Access(Cache(cache_folder.default_root()), offline=True)
         )
-    except FatalError as error:
+    except UserError as error:
         way = f"python build.py --distribution {distribution} --mirror DIR"
         pytest.skip(
             f"NOT TESTED: source {name} is not in the builder's cache; fill it with `{way}` ({error.what})"

@@ -18,10 +18,10 @@ from builder import cli
 from builder.core import manifest
 from builder.core.cache import Cache
 from builder.core.manifest import GitSource
-from builder.errors import FatalError
 from builder.release.bump import branch_state, manifest_edit, plan, upstreamed_patches
 from builder.upstream import patch_file, patch_refresh, patch_series, patched_source
 from builder.upstream.source import Access, acquire
+from rosetta.core.errors import UserError
 from tests.support.shipped_sources import ROOT, SHIPPED
 
 pytestmark = pytest.mark.upstream
@@ -181,7 +181,7 @@ def test_what_upstream_really_did_next_counts_as_taken_from_a_patch_that_does_th
             raw = patch_file.render(
                 "a <a@b>", "theirs", FIELDS, patch_refresh.diff(upstream.git, parent, one.commit)
             )
-            with contextlib.suppress(FatalError):
+            with contextlib.suppress(UserError):
                 if patch_file.parse(folder / "theirs.patch", raw).files:
                     made.append((one.commit, parent, raw))
     seen: list[tuple[str, ...]] = []

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from builder.core import log
 from builder.core.cache import Cache, stage_key
 from builder.core.cache_records import read_stamp, write_stamp
-from builder.errors import FatalError
 from builder.images.base import bytecode_stamps, debian_bootstrap, requirements
 from builder.images.base.interpreter import interpreter as interpreter  # noqa: PLC0414 - used through this module
 from builder.images.base.requirements import Facts
@@ -23,6 +22,7 @@ from builder.images.engines import dockerfile_step, layer_normalisation
 from builder.images.engines import engine as engines
 from builder.images.oci import layer, layout
 from builder.packages import debian_lock, debian_resolution
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ class Base:
     replaced: tuple[Replacement, ...] = ()  # locked packages that Debian has superseded
 
 
-class NotMadeError(FatalError):
+class NotMadeError(UserError):
     """A base that the cache does not have, where nothing was to be made."""
 
 
@@ -107,7 +107,7 @@ def resolve(
     """
     entry = manifest.lines[line]
     if entry.base is None:
-        raise FatalError(
+        raise UserError(
             "has no base, so there are no images of it",
             f"line {line}",
             f"name one in the manifest: {', '.join(manifest.bases)}",
@@ -125,12 +125,12 @@ def resolve(
     except debian_lock.SupersededError as error:
         if not allow_current:
             raise
-        log.info(str(error).partition(" -> ")[0])
+        log.info(f"{error.where}: {error.what}")
         found = {each.architecture: _one(replace(each, current=True), asked) for each in requests}
     if unlike := {base.python_full for base in found.values()} - {
         found[architectures[0]].python_full
     }:
-        raise FatalError(
+        raise UserError(
             (
                 f"the base has Python {found[architectures[0]].python_full} and "
                 f"{', '.join(unlike)} on different architectures"
@@ -195,7 +195,7 @@ def _of_layout(request: _Asked, place: Path) -> Base:
         (image for image in read.index.images if image.architecture == request.architecture), None
     )
     if found is None:
-        raise FatalError(
+        raise UserError(
             f"holds no image for {request.architecture}",
             str(place),
             "give another --base or --platform",
@@ -234,7 +234,7 @@ def _of_registry(request: _Asked, image: str) -> Base | None:
         return None
     try:
         _digest(engine, image, request.architecture)
-    except FatalError as error:
+    except UserError as error:
         log.info(f"{image} cannot be had ({error.what}): the base is made from Debian's packages")
         return None
     return _of_image(request, image, "")
@@ -247,7 +247,7 @@ def _of_image(request: _Asked, reference: str, digest: str) -> Base:
     """
     pinned = re.fullmatch(r"(.+?)(?::[\w.-]+)?@(sha256:[0-9a-f]{64})", reference)
     if reference.startswith("-") or not re.fullmatch(r"[\w.][\w./:@-]*", reference):
-        raise FatalError(
+        raise UserError(
             f"{reference[:80]!r} is no name of an image",
             "--base",
             "give bootstrap, NAME:TAG, NAME@sha256:DIGEST or oci:DIR",
@@ -259,7 +259,7 @@ def _of_image(request: _Asked, reference: str, digest: str) -> Base:
     if not request.make:
         raise NotMadeError("the base is not made yet", reference)
     if request.context.offline:
-        raise FatalError("the base is not in the cache", reference, "run once without --offline")
+        raise UserError("the base is not in the cache", reference, "run once without --offline")
     engine = engines.choose(request.engine)
     on = f"{repository}@{digest}" if digest else reference
     if not digest:

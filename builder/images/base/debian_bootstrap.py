@@ -21,7 +21,6 @@ from builder.core.cache import Cache, remove, stage_key
 from builder.core.file_copies import copy_file
 from builder.core.secrets import redact
 from builder.core.subprocesses import output_end
-from builder.errors import FatalError
 from builder.images.base import root_file_system
 from builder.images.engines import layer_normalisation
 from builder.images.engines.image_archive import Exported
@@ -29,6 +28,7 @@ from builder.images.oci import blob_compression, layer, tar_file
 from builder.images.oci.tar_entry import EPOCH, Entry, file
 from builder.images.oci.tar_entry import folder as empty
 from builder.packages import debian_lock
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -75,7 +75,7 @@ def layers(
 ) -> tuple[Layer, Layer]:
     """Return the layers "base" and "os" of a locked base.
 
-    `root` is the repository, for docker/. FatalError with what is missing on this machine.
+    `root` is the repository, for docker/. UserError with what is missing on this machine.
     """
     wanted = keys(lock, root)
     if known := _known(cache, wanted, compression):
@@ -102,13 +102,13 @@ def layers(
 
 
 def _refuse_mounts(scratch: Path) -> None:
-    """FatalError where something is mounted below a folder that is about to be deleted."""
+    """UserError where something is mounted below a folder that is about to be deleted."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         below = sorted(
             line.split()[4] for line in file if line.split()[4].startswith(f"{scratch.resolve()}/")
         )
     if below:
-        raise FatalError(
+        raise UserError(
             f"a killed run left {len(below)} mounts there",
             str(scratch),
             f"umount --lazy {' '.join(reversed(below))}, then run again",
@@ -149,7 +149,7 @@ def either(cache: Cache, key: str, name: str, compression: str) -> Layer | None:
 def _able(lock: BaseLock) -> None:
     """One clear refusal before anything is fetched."""
     if not shutil.which("mmdebstrap"):
-        raise FatalError(
+        raise UserError(
             "mmdebstrap is not here, and the base is made with it",
             f"Debian {lock.suite}",
             "apt-get install mmdebstrap, or give --base IMAGE to stand on a registry's image",
@@ -160,7 +160,7 @@ def _able(lock: BaseLock) -> None:
 
 
 def _check_emulation(lock: BaseLock, here: str) -> None:
-    """Raise FatalError if this machine lacks what runs programs of another architecture."""
+    """Raise UserError if this machine lacks what runs programs of another architecture."""
     machine = next(name for name, each in MACHINES.items() if each == lock.architecture)
     missing = []
     if not os.path.exists(f"{_BINFMT}/qemu-{machine}"):
@@ -173,7 +173,7 @@ def _check_emulation(lock: BaseLock, here: str) -> None:
             if "binfmt-support" in missing
             else "mmdebstrap asks it what this machine runs"
         )
-        raise FatalError(
+        raise UserError(
             (
                 f"programs for {lock.architecture} do not run on this {here} machine, and the "
                 "packages of its base run some"
@@ -251,7 +251,7 @@ def _run(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path,
         report = scratch.with_name(f"bootstrap-{lock.suite}-{lock.architecture}.log")
         report.write_text(redact(done.stderr), encoding="utf-8")
         do = "free some space and run again" if "No space left" in done.stderr else f"see {report}"
-        raise FatalError(
+        raise UserError(
             f"mmdebstrap failed: {reason}", f"Debian {lock.suite} for {lock.architecture}", do
         )
     return lower, upper
@@ -322,9 +322,7 @@ def _own(folder: Path, lock: BaseLock) -> list[Entry]:
     """
     apt = next((deb for deb in lock.packages if deb.name == "apt"), None)
     if apt is None:
-        raise FatalError(
-            "the list lacks apt", f"Debian {lock.suite}", "python build.py lock --base"
-        )
+        raise UserError("the list lacks apt", f"Debian {lock.suite}", "python build.py lock --base")
     result = [
         empty("dev"),
         empty("proc"),
@@ -371,7 +369,7 @@ def _as_locked(
         if fields.get("Status", "").endswith(" installed"):
             found.add(f"{fields['Package']}={fields['Version']}")
     if other := found ^ {f"{deb.name}={deb.version}" for deb in packages}:
-        raise FatalError(
+        raise UserError(
             f"what was installed is not what was locked: {' '.join(sorted(other)[:6])}",
             f"Debian {lock.suite} for {lock.architecture}",
             "python build.py lock --base",

@@ -9,11 +9,11 @@ import re
 from typing import TYPE_CHECKING
 
 from builder.core.cache import stage_key
-from builder.errors import FatalError
 from builder.images.base import root_file_system
 from builder.images.base.debian_bootstrap import MACHINES
 from builder.images.oci import layer
 from builder.packages import python_interpreter
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ def interpreter(cache: Cache, found: dict[str, Base] | Base) -> Interpreter:
     bases = found if isinstance(found, dict) else {found.architecture: found}
     here = MACHINES.get(platform.machine(), platform.machine())
     if here not in bases:
-        raise FatalError(
+        raise UserError(
             f"the base's Python runs on {' and '.join(bases)}, not on this {here} machine",
             "--platform",
             f"add linux/{here} to --platform",
@@ -69,7 +69,7 @@ def _make(cache: Cache, base: Base, folder: Path) -> None:
     named = re.search(rb"/lib[\w/.-]*/ld-linux[\w.-]+\.so\.\d", data or b"")
     loader = root_file_system.resolve(shown, named[0].decode()) if named else ""
     if not loader:
-        raise FatalError(
+        raise UserError(
             f"Python {base.python} of the base has no loader that could start it",
             base.name,
             "give another --base",
@@ -89,7 +89,7 @@ def _make(cache: Cache, base: Base, folder: Path) -> None:
     wrapper.chmod(0o755)
     full = python_interpreter.find([base.python], base.python, str(wrapper)).full
     if full != base.python_full:
-        raise FatalError(
+        raise UserError(
             f"its Python says it is {full}, not {base.python_full}",
             base.name,
             "report it with the name of the base",

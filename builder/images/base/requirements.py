@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.errors import FatalError
 from builder.images.base import root_file_system
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -64,7 +64,7 @@ def facts(
 ) -> Facts:
     """Return the facts of a base; of its Pythons the first that `pythons` names.
 
-    One FatalError that lists all that is missing.
+    One UserError that lists all that is missing.
     """
     missing = []
     release = _release(shown)
@@ -95,7 +95,7 @@ def facts(
             "Ubuntu: the package python3)"
         )
     if missing:
-        raise FatalError(
+        raise UserError(
             (
                 f"no image can stand on this base{f' ({release})' if release else ''}: it lacks "
                 f"{'; '.join(missing)}"

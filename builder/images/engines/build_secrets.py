@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.core import package_index
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ _PLACE = "/run/secrets/"
 def of_host() -> dict[str, bytes]:
     """Return the secrets that this machine has, by name; nothing that is empty.
 
-    Raises FatalError for one that no engine takes.
+    Raises UserError for one that no engine takes.
     """
     found = {"rosetta-environment": _environment(), **_apt(), "rosetta-sources": _sources()}
     if (bundle := package_index.ca_bundle()) and (data := _read(bundle)) != (
@@ -45,7 +45,7 @@ def of_host() -> dict[str, bytes]:
         found["rosetta-ca"] = data + b"\n" * bool(own) + own
     for name, data in found.items():
         if len(data) > _LARGEST:
-            raise FatalError(
+            raise UserError(
                 f"{len(data)} bytes are more than an engine takes as a secret",
                 name,
                 "name a smaller file in SSL_CERT_FILE or in apt's settings",
@@ -77,7 +77,7 @@ def _read(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             f"cannot be read ({error.strerror})",
             path,
             "mend the setting that names it (SSL_CERT_FILE, PIP_CERT or apt's)",

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.core.cache import remove
-from builder.errors import FatalError
 from builder.images.engines import engine_program
 from builder.images.engines.docker import options
 from builder.images.engines.engine import TEMPORARY, Pulled
 from builder.images.oci import layout, oci_documents
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import subprocess
@@ -38,13 +38,13 @@ class Buildah:
 
     name = "buildah"
 
-    def problem(self) -> FatalError | None:
+    def problem(self) -> UserError | None:
         try:
             done = engine_program.run(
                 "buildah", "info", check=False
             )  # it opens the storage, and does not stumble over what others remove meanwhile
-        except FatalError as error:
-            return FatalError("buildah is not installed", "buildah", error.do)
+        except UserError as error:
+            return UserError("buildah is not installed", "buildah", error.do)
         return (
             engine_program.failure(f"{done.stdout}\n{done.stderr}", "buildah")
             if done.returncode
@@ -55,7 +55,7 @@ class Buildah:
         full = layout.qualified(reference)
         problem, digest = None, reference.partition("@")[2]
         if full.startswith("localhost/"):  # buildah's own name for what comes from no registry
-            problem = FatalError(
+            problem = UserError(
                 "there is no such image", reference, "check its name and tag (buildah images)"
             )
         else:
@@ -210,7 +210,7 @@ class Buildah:
                     where="buildah pull",
                 )
                 if self.digest(temporary) != image.config_digest:
-                    raise FatalError(
+                    raise UserError(
                         "buildah holds another image than was given to it",
                         "buildah pull",
                         "run again; if it happens again, check buildah's storage",
@@ -228,7 +228,7 @@ class Buildah:
         self, image: str, command_: Sequence[str], limits: Limits
     ) -> subprocess.CompletedProcess[str]:
         if limits.gpus:
-            raise FatalError(
+            raise UserError(
                 "buildah and podman are not given GPUs here",
                 image,
                 "give --engine docker, with NVIDIA's runtime",
@@ -239,7 +239,7 @@ class Buildah:
         if shutil.which("podman"):
             return self._podman(image, command_, limits)
         if limits.read_only or limits.memory_folders or limits.entrypoint is not None:
-            raise FatalError(
+            raise UserError(
                 "buildah alone cannot run it so (read-only, in memory, another entrypoint)",
                 image,
                 "apt-get install podman",

@@ -9,11 +9,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.core.cache import write_atomic
-from builder.errors import FatalError
 from builder.images.engines import engine_program
 from builder.images.engines.engine import TEMPORARY, Pulled, several
 from builder.images.oci import blob_compression, layer, layout, oci_documents, tar_file
 from builder.images.oci.tar_entry import Entry, file
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import subprocess
@@ -30,13 +30,13 @@ class Docker:
 
     name = "docker"
 
-    def problem(self) -> FatalError | None:
+    def problem(self) -> UserError | None:
         try:
             done = engine_program.run(
                 "docker", "version", "--format", "{{.Server.APIVersion}}", check=False
             )
-        except FatalError as error:
-            return FatalError("docker is not installed", "docker", error.do)
+        except UserError as error:
+            return UserError("docker is not installed", "docker", error.do)
         return (
             engine_program.failure(f"{done.stdout}\n{done.stderr}", "docker")
             if done.returncode
@@ -63,7 +63,7 @@ class Docker:
                 log.info(f"{reference} is taken from docker's own storage: {problem.what}")
         facts = self._facts(reference, architecture)
         if not facts:
-            raise FatalError(
+            raise UserError(
                 f"the image is not there for {architecture}",
                 reference,
                 "give another --base or --platform",
@@ -167,7 +167,7 @@ class Docker:
         for number, way in enumerate(ways, 1):
             try:
                 self._feed(temporary, index, way)
-            except FatalError as error:
+            except UserError as error:
                 if number == len(ways) or "disk is full" in error.what:
                     raise
                 log.info(f"docker did not take the image ({error.what}): once more, another way")
@@ -183,7 +183,7 @@ class Docker:
     def _feed(self, temporary: str, index: Index, write: Callable[[IO[bytes]], None]) -> None:
         engine_program.run("docker", "load", "--quiet", feed=write, where="docker load")
         if self.digest(temporary) not in _digests(index):
-            raise FatalError(
+            raise UserError(
                 "docker holds another image than was given to it",
                 "docker load",
                 "run again; if it happens again, check docker's storage",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from builder.core import log
 from builder.core.cache import remove, stage_key
 from builder.core.file_copies import copy_file
-from builder.errors import FatalError
 from builder.images.engines import build_secrets, image_archive, layer_normalisation
 from builder.images.engines.engine import TEMPORARY, Step
 from builder.images.oci import oci_documents
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ def recipe(root: Path) -> str:
 def _files(root: Path) -> list[Path]:
     files = [root / RECIPE, *sorted(path for path in (root / "docker").iterdir() if path.is_file())]
     if missing := next((path for path in files if not path.is_file()), None):
-        raise FatalError("is missing", str(missing), "git checkout it")
+        raise UserError("is missing", str(missing), "git checkout it")
     return files
 
 
@@ -84,7 +84,7 @@ def build_base(
             engine.remove([result, base])
         exported = image_archive.opened(scratch / "built.tar")
         if exported.config.get("architecture") != architecture:
-            raise FatalError(
+            raise UserError(
                 f"the image is not there for {architecture}",
                 on if isinstance(on, str) else engine.name,
                 "give another --base or --platform",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from builder.core import log
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import subprocess
@@ -65,12 +65,12 @@ class Limits:
 class Engine(Protocol):
     """One of docker and buildah.
 
-    Every method raises FatalError with what to do where the engine refuses.
+    Every method raises UserError with what to do where the engine refuses.
     """
 
     name: str
 
-    def problem(self) -> FatalError | None:
+    def problem(self) -> UserError | None:
         """Why it cannot be used here; None where it can."""
 
     def pull(self, reference: str, architecture: str, tag: str) -> Pulled:
@@ -113,7 +113,7 @@ def choose(asked: str = "") -> Engine:
     engines: dict[str, Engine] = {"docker": Docker(), "buildah": Buildah()}
     if asked:
         if asked not in engines:
-            raise FatalError(f"{asked!r} is no engine", "--engine", f"one of: {', '.join(engines)}")
+            raise UserError(f"{asked!r} is no engine", "--engine", f"one of: {', '.join(engines)}")
         if problem := engines[asked].problem():
             raise problem
         return engines[asked]
@@ -126,7 +126,7 @@ def choose(asked: str = "") -> Engine:
     told = [each for each in problems if shutil.which(each.where)] or problems[:1]
     if shutil.which(told[0].where):
         raise told[0]
-    raise FatalError(
+    raise UserError(
         "no engine is here",
         "--engine",
         (
@@ -140,17 +140,17 @@ def find(asked: str = "") -> Engine | None:
     """As `choose`, but None where none was asked for and none is here."""
     try:
         return choose(asked)
-    except FatalError as error:
+    except UserError as error:
         if asked:
             raise
         log.info(f"no engine of containers can be used: {error.what}")
         return None
 
 
-def several(engine: str, index: Index) -> FatalError:
+def several(engine: str, index: Index) -> UserError:
     """Return the refusal of what a storage for one architecture cannot hold."""
     names = ", ".join(image.architecture for image in index.images)
-    return FatalError(
+    return UserError(
         f"this {engine} holds an image of one architecture under a tag, not {names}",
         "--output image",
         "give one --platform, or --output oci:PATH, which holds them all",

@@ -12,8 +12,8 @@ from typing import IO, TYPE_CHECKING
 
 from builder.core.secrets import redact
 from builder.core.subprocesses import join_lines
-from builder.errors import FatalError
-from builder.printable import escape
+from rosetta.core.errors import UserError
+from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -117,7 +117,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program; `feed` writes its standard input, `into` takes its standard output.
 
-    With `check` a failure is a FatalError that says what it means; where the program is missing,
+    With `check` a failure is a UserError that says what it means; where the program is missing,
     always.
     """
     with contextlib.ExitStack() as stack:
@@ -138,7 +138,7 @@ def run(
                 cwd=cwd,
             )
         except OSError as error:
-            raise FatalError(
+            raise UserError(
                 f"{argv[0]} cannot be run ({error.strerror})",
                 where or argv[0],
                 f"install {argv[0]}",
@@ -178,7 +178,7 @@ def _text(file: IO[bytes]) -> str:
     return file.read().decode("utf-8", "replace")
 
 
-def failure(output: str, where: str) -> FatalError:
+def failure(output: str, where: str) -> UserError:
     """Return the error for what an engine printed before it failed."""
     serious = [
         line
@@ -194,12 +194,12 @@ def failure(output: str, where: str) -> FatalError:
                 if "\n" not in found.group(0)
                 else ""
             )
-            return FatalError(f"{what} ({_short(line)})", where, do)
+            return UserError(f"{what} ({_short(line)})", where, do)
     lines = [line for line in output.splitlines() if not _NOISE.match(line)]
     apt = [line for line in lines if re.match(r"(#\d+ [\d.]+ )?E: ", line)]
     if own:
         shown = f"{own[-1]} ({_short(apt[0])})" if apt else own[-1]
-        return FatalError(
+        return UserError(
             escape(redact(shown)),
             where,
             (
@@ -209,7 +209,7 @@ def failure(output: str, where: str) -> FatalError:
         )
     said = [_without_wrapper(_short(line)) for line in lines]
     reasons = [line for line in said if not _STATUS_ONLY.fullmatch(line)]
-    return FatalError(
+    return UserError(
         join_lines((reasons or said)[-_SHOWN:]),
         where,
         "mend what the engine's message names, then run again",

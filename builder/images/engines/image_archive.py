@@ -9,7 +9,7 @@ import tarfile
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ class Exported:
 
 
 def saved(file: Path) -> Exported:
-    """Return the image in an archive, whatever made it. Raises FatalError where it is damaged."""
+    """Return the image in an archive, whatever made it. Raises UserError where it is damaged."""
     try:
         with tarfile.open(file, mode="r:") as archive:
             of_config, layers = _parts(archive)
@@ -59,7 +59,7 @@ def saved(file: Path) -> Exported:
 def opened(file: Path) -> Exported:
     """Return the image in an archive, which Dockerfile.base has made.
 
-    Raises FatalError where it is damaged.
+    Raises UserError where it is damaged.
     """
     made = saved(file)
     try:
@@ -71,8 +71,8 @@ def opened(file: Path) -> Exported:
         raise _unreadable(error) from error
 
 
-def _unreadable(error: Exception) -> FatalError:
-    return FatalError(
+def _unreadable(error: Exception) -> UserError:
+    return UserError(
         f"the engine gave back an image that cannot be read ({error})",
         "",
         "run again; if it happens again, check the engine's storage",

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Self, cast
 import deflate
 import zstandard
 
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,7 +178,7 @@ def reader(stream: IO[bytes]) -> Iterator[IO[bytes]]:
     """Yield the plain bytes of a stream that is gzip, zstd or plain by its first bytes; the stream
     must have `peek` or be seekable.
 
-    Raises FatalError, inside the context, where what is packed is damaged.
+    Raises UserError, inside the context, where what is packed is damaged.
     """
     peek = getattr(stream, "peek", None)
     if peek is not None:
@@ -198,7 +198,7 @@ def reader(stream: IO[bytes]) -> Iterator[IO[bytes]]:
         else:
             yield stream
     except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError, EOFError) as error:
-        raise FatalError(
+        raise UserError(
             f"a layer cannot be unpacked ({error})",
             str(getattr(stream, "name", "")),
             "run again; if it happens again, the storage it comes from is damaged",

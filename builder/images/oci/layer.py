@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import IO, TYPE_CHECKING
 
 from builder.core.cache import write_atomic
-from builder.errors import FatalError
 from builder.images.oci import blob_compression, tar_file
 from builder.images.oci.tar_entry import EPOCH, Entry
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -65,7 +65,7 @@ def find(cache: Cache, key: str, name: str, compression: str) -> Layer | None:
 def ordered(entries: Iterable[Entry]) -> list[Entry]:
     """Sorted by path, with the folders above each that are not among them (0755).
 
-    Raises FatalError for a path twice, unless both are the same folder.
+    Raises UserError for a path twice, unless both are the same folder.
     """
     found: dict[str, Entry] = {}
     for entry in entries:
@@ -78,9 +78,9 @@ def ordered(entries: Iterable[Entry]) -> list[Entry]:
             or "\0" in path
             or ".." in path.split("/")
         ):
-            raise FatalError(f"{path!r} is no path of a layer", entry.source)
+            raise UserError(f"{path!r} is no path of a layer", entry.source)
         if path in found and not (entry.kind == "dir" and found[path] == entry):
-            raise FatalError(f"two entries of a layer have the path {path!r}", entry.source)
+            raise UserError(f"two entries of a layer have the path {path!r}", entry.source)
         found[path] = entry
     for path in list(found):
         above = path.rpartition("/")[0]

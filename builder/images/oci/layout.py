@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from builder.core.file_copies import copy_file
-from builder.errors import FatalError
 from builder.images.oci import layer, oci_documents, tar_file
 from builder.images.oci.tar_entry import Entry, file
 from builder.packages import environment_assembly
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -85,7 +85,7 @@ def entries(cache: Cache, index: Index, name: str) -> list[Entry]:
 def _blob(cache: Cache, each: layer.Layer) -> Entry:
     source = layer.blob(cache, each.digest)
     if not source.is_file() or source.stat().st_size != each.size:
-        raise FatalError(
+        raise UserError(
             f"the blob of layer {each.name} is not whole in the cache",
             str(source),
             "run again: it is made again",
@@ -113,11 +113,11 @@ def fill(cache: Cache, index: Index, folder: Path, *, name: str) -> None:
 
 
 def copy_blob(blob: Entry, target: Path) -> None:
-    """Copy a blob of the cache; FatalError where the copy is not what its digest says."""
+    """Copy a blob of the cache; UserError where the copy is not what its digest says."""
     copy_file(blob.source, target)
     with open(target, "rb") as stream:
         if hashlib.file_digest(stream, "sha256").hexdigest() != blob.sha256:
-            raise FatalError(
+            raise UserError(
                 f"blob {blob.sha256[:12]}… is damaged",
                 blob.source,
                 "delete that file and build again",
@@ -128,7 +128,7 @@ def write(cache: Cache, index: Index, folder: Path, *, name: str) -> None:
     """Write the layout of an image at `folder`, or in one tar where the path ends in .tar; a layout
     of ours that is there is replaced.
 
-    Raises FatalError, before anything is touched, where something else is there.
+    Raises UserError, before anything is touched, where something else is there.
     """
     with environment_assembly.locked(folder) as place:
         refuse(place)
@@ -172,15 +172,15 @@ def is_current(cache: Cache, index: Index, place: Path, name: str) -> bool:
 
 
 def refuse(place: Path) -> None:
-    """FatalError where `place` is neither free nor a layout (or a tar of one) that `write` made."""
+    """UserError where `place` is neither free nor a layout (or a tar of one) that `write` made."""
     if place.suffix == ".tar":
         if place.is_symlink() or (place.exists() and not place.is_file()):
-            raise FatalError("is not a file", str(place), _REFUSED)
+            raise UserError("is not a file", str(place), _REFUSED)
         if place.exists() and place.stat().st_size and not _is_our_tar(place):
-            raise FatalError("is a file that is no image layout of rosetta's", str(place), _REFUSED)
+            raise UserError("is a file that is no image layout of rosetta's", str(place), _REFUSED)
         return
     if place.is_symlink() or (place.exists() and not place.is_dir()):
-        raise FatalError("is not a folder", str(place), _REFUSED)
+        raise UserError("is not a folder", str(place), _REFUSED)
     if not place.exists() or not any(place.iterdir()):
         return
     try:
@@ -192,7 +192,7 @@ def refuse(place: Path) -> None:
         "index.json",
         "blobs",
     }:
-        raise FatalError(
+        raise UserError(
             "holds files that are not an image layout of rosetta's", str(place), _REFUSED
         )
 
@@ -258,7 +258,7 @@ def read(folder: Path, *, blobs: bool = True) -> Layout:
     """Read a layout, ours or another's, of one image; with `blobs` its layers' digests are checked
     too.
 
-    Raises FatalError for anything missing, cut off or changed.
+    Raises UserError for anything missing, cut off or changed.
     """
     top = _json(folder, "index.json", _bytes(folder, "index.json"))
     described = _list(folder, top, "manifests")
@@ -273,7 +273,7 @@ def read(folder: Path, *, blobs: bool = True) -> Layout:
         if each.get("mediaType") in _MANIFESTS and _is_real(each)
     )
     if not images:
-        raise FatalError("the image layout holds no image", str(folder), "make it again")
+        raise UserError("the image layout holds no image", str(folder), "make it again")
     noted = described[0].get("annotations") or {}
     return Layout(folder, str(noted.get(_NAME, "")), oci_documents.Index(images, document))
 
@@ -303,11 +303,11 @@ def _image(folder: Path, described: dict[str, Any], *, blobs: bool) -> Image:
             if not each.get("empty_layer")
         ]
     except (KeyError, TypeError, AttributeError) as error:
-        raise FatalError(
+        raise UserError(
             "the config of the image is not one", str(folder), "make it again"
         ) from error
     if len(diff_ids) != len(listed):
-        raise FatalError(
+        raise UserError(
             f"the image has {len(listed)} layers, and its config {len(diff_ids)}",
             str(folder),
             "make it again",
@@ -332,7 +332,7 @@ def _bytes(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             f"{name} of the image layout cannot be read ({error.strerror})",
             str(folder),
             "copy the layout again, whole",
@@ -345,7 +345,7 @@ def _json(folder: Path, name: str, data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise FatalError(
+        raise UserError(
             f"{name} of the image layout is not JSON", str(folder), "copy the layout again, whole"
         )
     return value
@@ -354,7 +354,7 @@ def _json(folder: Path, name: str, data: bytes) -> dict[str, Any]:
 def _list(folder: Path, document: dict[str, Any], key: str) -> list[dict[str, Any]]:
     value = document.get(key)
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise FatalError(
+        raise UserError(
             f"the image layout has no list of {key}", str(folder), "copy the layout again, whole"
         )
     return value
@@ -368,7 +368,7 @@ def _described(folder: Path, described: Any) -> tuple[str, int]:
         else (None, None)
     )
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest) or not isinstance(size, int):
-        raise FatalError(
+        raise UserError(
             "the image layout names something without sha256 and size",
             str(folder),
             "copy the layout again, whole",
@@ -380,7 +380,7 @@ def _checked(folder: Path, described: Any) -> bytes:
     digest, size = _described(folder, described)
     data = _bytes(folder, _place(digest))
     if len(data) != size or oci_documents.sha256(data) != digest:
-        raise FatalError(
+        raise UserError(
             f"blob {digest[7:19]}… is not what its digest says",
             str(folder),
             "copy the layout again, whole",
@@ -397,13 +397,13 @@ def _verify(folder: Path, digest: str, size: int) -> None:
                 hashlib.file_digest(stream, "sha256").hexdigest() if state.st_size == size else ""
             )
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             f"blob {digest[7:19]}… cannot be read ({error.strerror})",
             str(folder),
             "copy the layout again, whole",
         ) from error
     if came != digest[7:]:
-        raise FatalError(
+        raise UserError(
             f"blob {digest[7:19]}… is not what its digest says",
             str(folder),
             "copy the layout again, whole",

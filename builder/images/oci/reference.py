@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from builder.core.secrets import redact
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 INSECURE = "ROSETTA_INSECURE_REGISTRIES"
 _FORM = "give HOST[:PORT]/NAME:TAG, the name in lower case"
@@ -76,37 +76,37 @@ def is_loopback(name: str) -> bool:
 def parse(text: str) -> Reference:
     """Read a reference.
 
-    Raises FatalError for what is none, and for one without a host: nothing is guessed about where
+    Raises UserError for what is none, and for one without a host: nothing is guessed about where
     an image goes.
     """
     host, slash, rest = text.partition("/")
     shown = redact(text if "://" in text else f"://{text}").removeprefix("://")
     shown = shown if shown.isprintable() else repr(shown)
     if "://" in text or not slash or not ("." in host or ":" in host or host == "localhost"):
-        raise FatalError(
+        raise UserError(
             "names no registry" if "://" not in text else "is a URL, not the name of an image",
             shown,
             _FORM,
         )
     if not _HOST.fullmatch(host):
-        raise FatalError(
+        raise UserError(
             f"{host!r} is no host" if "@" not in host else "credentials do not belong into a name",
             shown,
             _FORM,
         )
     port = host.rpartition(":")[2] if re.search(r":[0-9]+$", host) else ""
     if port and not 0 < int(port) < 65536:
-        raise FatalError(f"{port} is no port", shown, _FORM)
+        raise UserError(f"{port} is no port", shown, _FORM)
     name, at, digest = rest.partition("@")
     name, colon, tag = name.partition(":")
     if not _NAME.fullmatch(name) or len(name) > 255:
-        raise FatalError(f"{name!r} is no name of a repository", shown, _FORM)
+        raise UserError(f"{name!r} is no name of a repository", shown, _FORM)
     if colon and not _TAG.fullmatch(tag):
-        raise FatalError(
+        raise UserError(
             f"{tag!r} is no tag", shown, "a tag is letters, digits, . _ -, at most 128 of them"
         )
     if at and not _DIGEST.fullmatch(digest):
-        raise FatalError(
+        raise UserError(
             f"{digest!r} is no digest",
             shown,
             "a digest is sha256: and 64 hexadecimal digits in lower case",

@@ -13,8 +13,8 @@ import tarfile
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Protocol, Self
 
-from builder.errors import FatalError
 from builder.images.oci.tar_entry import EPOCH, Entry
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -161,7 +161,7 @@ def _content(entry: Entry, sink: Sink) -> None:
     try:
         descriptor = os.open(entry.source, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
-        raise FatalError(
+        raise UserError(
             "the file is gone while it was put into a layer",
             entry.source,
             "leave the cache alone while a build runs, and run again",
@@ -180,7 +180,7 @@ def _content(entry: Entry, sink: Sink) -> None:
             or (state.st_size != entry.size and not entry.offset)
             or not stat.S_ISREG(state.st_mode)
         ):
-            raise FatalError(
+            raise UserError(
                 "the file changed while it was put into a layer",
                 entry.source,
                 "leave the cache alone while a build runs, and run again",
@@ -192,7 +192,7 @@ def _content(entry: Entry, sink: Sink) -> None:
 def _checked_copy(entry: Entry, descriptor: int, sink: Sink) -> int:
     """Write a file whose sha256 is known; returns how many bytes came.
 
-    Raises FatalError where it is another.
+    Raises UserError where it is another.
     """
     digest = hashlib.sha256()
     left = entry.size
@@ -201,7 +201,7 @@ def _checked_copy(entry: Entry, descriptor: int, sink: Sink) -> int:
         sink.write(data)
         left -= len(data)
     if digest.hexdigest() != entry.sha256:
-        raise FatalError(
+        raise UserError(
             "is damaged: its content is not what its name says",
             entry.source,
             "delete that file and run again: it is made again",
@@ -228,7 +228,7 @@ def walk(folder: str | Path, prefix: str) -> Iterator[Entry]:
     owner's x, symbolic links kept.
 
     Files that are one on disk are several here, for the cache links what is equal. Raises
-    FatalError for devices, sockets and pipes.
+    UserError for devices, sockets and pipes.
     """
     with os.scandir(folder) as found:
         here = sorted(found, key=lambda item: item.name)
@@ -249,7 +249,7 @@ def walk(folder: str | Path, prefix: str) -> Iterator[Entry]:
                 size=state.st_size,
             )
         else:
-            raise FatalError(
+            raise UserError(
                 "is neither file, folder nor link, and no layer holds such a thing",
                 item.path,
                 "remove it",
@@ -271,8 +271,8 @@ class _Info(tarfile.TarInfo):
             raise _unreadable(error) from error
 
 
-def _unreadable(error: Exception) -> FatalError:
-    return FatalError(
+def _unreadable(error: Exception) -> UserError:
+    return UserError(
         f"the tar cannot be read ({error})",
         "",
         "run again; if it happens again, the engine's storage is damaged",
@@ -288,7 +288,7 @@ def _entry(member: tarfile.TarInfo) -> Entry:
         target = target.lstrip("/")
         target = target.removeprefix("./")
     if kind is None or ".." in path.split("/") or "\0" in path:
-        raise FatalError(
+        raise UserError(
             f"the tar has an entry {member.name!r} of type {member.type!r} that no layer may have",
             "",
             "build the image that it comes from again",
@@ -320,7 +320,7 @@ def read(stream: IO[bytes]) -> Iterator[tuple[Entry, IO[bytes] | None]]:
     """Yield the entries of a plain tar, each file with an object to read it from before the next is
     asked for; whiteouts are files named `.wh.*`.
 
-    Raises FatalError where the tar is none, is cut off, or names a place outside of it.
+    Raises UserError where the tar is none, is cut off, or names a place outside of it.
     """
     try:
         with tarfile.open(
@@ -382,7 +382,7 @@ def _settle(found: dict[str, Entry]) -> list[Entry]:
             groups.setdefault(first, []).append(path)
     for first, others in groups.items():
         if first not in found:
-            raise FatalError(
+            raise UserError(
                 f"the tar has a hard link to {first!r}, which it does not hold",
                 others[0],
                 "build the image that it comes from again",

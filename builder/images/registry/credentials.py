@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,7 @@ def files() -> list[Path]:
 def find(reference: Reference) -> Credentials:
     """Return the credentials for a repository; NOBODY where none are kept.
 
-    Raises FatalError for a file or a helper that is broken.
+    Raises UserError for a file or a helper that is broken.
     """
     for file in files():
         try:
@@ -71,7 +71,7 @@ def find(reference: Reference) -> Credentials:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, UnicodeDecodeError) as error:
-            raise FatalError(
+            raise UserError(
                 "the credentials of registries cannot be read",
                 str(file),
                 "mend it, or log in again",
@@ -79,7 +79,7 @@ def find(reference: Reference) -> Credentials:
         try:
             settings = json.loads(raw)
         except (ValueError, RecursionError) as error:
-            raise FatalError("is not JSON", str(file), "mend it, or log in again") from error
+            raise UserError("is not JSON", str(file), "mend it, or log in again") from error
         if isinstance(settings, dict) and (found := _of(settings, reference, file)) is not None:
             return found
     return NOBODY
@@ -142,7 +142,7 @@ def _stored(known: dict[str, Any], file: Path) -> Credentials | None:
         except (binascii.Error, UnicodeDecodeError):
             colon = ""
         if not colon:
-            raise FatalError(
+            raise UserError(
                 "the credentials of a registry are not base64 of user:password",
                 str(file),
                 "log in again",
@@ -160,7 +160,7 @@ def _ask(helper: Any, key: str, file: Path) -> Credentials | None:
     Its output is never shown: it may hold what we keep secret.
     """
     if not isinstance(helper, str) or not _HELPER.fullmatch(helper):
-        raise FatalError(
+        raise UserError(
             "names no credential helper", str(file), "give the X of a program docker-credential-X"
         )
     program = f"docker-credential-{helper}"
@@ -169,13 +169,13 @@ def _ask(helper: Any, key: str, file: Path) -> Credentials | None:
             [program, "get"], input=key.encode(), capture_output=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise FatalError(
+        raise UserError(
             f"{program} does not run", str(file), "install it, or take it out of the file"
         ) from error
     if done.returncode:
         if b"credentials not found" in done.stdout + done.stderr:
             return None
-        raise FatalError(
+        raise UserError(
             f"{program} failed with status {done.returncode}",
             str(file),
             f"try it: echo {key} | {program} get",
@@ -184,7 +184,7 @@ def _ask(helper: Any, key: str, file: Path) -> Credentials | None:
         answer = json.loads(done.stdout)
         user, secret = str(answer["Username"]), str(answer["Secret"])
     except (ValueError, KeyError, TypeError) as error:
-        raise FatalError(
+        raise UserError(
             f"{program} did not answer as a credential helper does",
             str(file),
             "install another one",

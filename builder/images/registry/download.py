@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.core.secrets import redact
-from builder.errors import FatalError
 from builder.images.oci import oci_documents, reference
 from builder.images.registry.transport import Connection, MismatchError
 from builder.images.registry.upload import Meter
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,13 +36,13 @@ class Document:
     data: bytes
 
     def json(self) -> dict[str, Any]:
-        """Its content. Raises FatalError for what is no JSON object."""
+        """Its content. Raises UserError for what is no JSON object."""
         try:
             value = json.loads(self.data)
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise FatalError(
+            raise UserError(
                 f"document {self.digest[7:19]}… of the registry is not JSON",
                 "",
                 "check the name and the proxy settings",
@@ -78,7 +78,7 @@ def document(connection: Connection, wanted: str) -> Document:
                 if kind == "text/html"
                 else f"{kind or 'something without a type'}"
             )
-            raise FatalError(
+            raise UserError(
                 f"gives {what}, not an image",
                 str(connection.reference),
                 "check the name and the proxy settings",
@@ -186,7 +186,7 @@ def pull(name: str, folder: Path, *, layers: bool) -> Document:
 def _parsed(name: str) -> reference.Reference:
     wanted = reference.parse(name)
     if not wanted.wanted:
-        raise FatalError(
+        raise UserError(
             "needs a tag or a digest", str(wanted), "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST"
         )
     return wanted
@@ -195,7 +195,7 @@ def _parsed(name: str) -> reference.Reference:
 def _list(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
     value = document.get(key)
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise FatalError(f"a document of the registry has no list of {key}", "", "check the name")
+        raise UserError(f"a document of the registry has no list of {key}", "", "check the name")
     return value
 
 
@@ -209,7 +209,7 @@ def _described(value: Any) -> dict[str, int]:
         or not isinstance(size, int)
         or size < 0
     ):
-        raise FatalError(
+        raise UserError(
             "a document of the registry names something without sha256 and size",
             "",
             "check the name",

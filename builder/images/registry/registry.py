@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.core.secrets import redact
-from builder.errors import FatalError
 from builder.images.oci import layer, oci_documents, reference
 from builder.images.registry.download import KINDS, document
 from builder.images.registry.transport import Connection, Transient
 from builder.images.registry.upload import Meter, has, megabytes, send
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,11 +53,11 @@ def push(cache: Cache, index: Index, name: str, mount_from: str = "") -> Pushed:
     was read back, and not before.
 
     `mount_from` is a repository of the same registry that may hold some of the blobs. Raises
-    FatalError; a tag then points where it did.
+    UserError; a tag then points where it did.
     """
     wanted = reference.parse(name)
     if not wanted.tag or wanted.digest:
-        raise FatalError("needs a tag, and no digest", str(wanted), "give HOST[:PORT]/NAME:TAG")
+        raise UserError("needs a tag, and no digest", str(wanted), "give HOST[:PORT]/NAME:TAG")
     with Connection(wanted, "pull,push", mount_from) as connection:
         moved, mounted, total = upload(
             connection, functools.partial(layer.blob, cache), index, mount_from
@@ -153,14 +153,14 @@ def _put(connection: Connection, name: str, data: bytes) -> None:
 
     try:
         connection.again(f"putting {_shown(name)}", put)
-    except FatalError as problem:
-        raise FatalError(problem.what, problem.where, _UNTAGGED) from problem
+    except UserError as problem:
+        raise UserError(problem.what, problem.where, _UNTAGGED) from problem
 
 
 def _read_back(connection: Connection, digest: str, size: int, source: Path | bytes) -> None:
     """Is the blob there? A small one is compared."""
     if not has(connection, digest, size):
-        raise FatalError(
+        raise UserError(
             f"the registry took blob {digest[7:19]}… and has lost it",
             str(connection.reference),
             _UNTAGGED,
@@ -172,7 +172,7 @@ def _read_back(connection: Connection, digest: str, size: int, source: Path | by
         )
         != source
     ):
-        raise FatalError(
+        raise UserError(
             f"the registry gives another content for blob {digest[7:19]}…",
             str(connection.reference),
             _UNTAGGED,
@@ -196,12 +196,12 @@ def _same(connection: Connection, name: str, expected: bytes) -> None:
     """Is what the registry gives for `name` this document?"""
     try:
         if document(connection, name).data != expected:
-            raise FatalError(
+            raise UserError(
                 f"the registry gives another document for {_shown(name)} than it was given",
                 str(connection.reference),
             )
-    except FatalError as problem:
-        raise FatalError(
+    except UserError as problem:
+        raise UserError(
             problem.what,
             problem.where,
             "check the tag by hand, then run again" if ":" not in name else _UNTAGGED,

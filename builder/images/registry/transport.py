@@ -24,9 +24,9 @@ import requests.utils
 import urllib3.exceptions
 
 from builder.core.secrets import redact, remember_login
-from builder.errors import FatalError
 from builder.images.oci.reference import hostname, is_loopback
 from builder.images.registry import credentials, trusted_cas
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -71,7 +71,7 @@ class MismatchError(Transient):
     """What came is not what its digest says."""
 
 
-class AlteredError(FatalError):
+class AlteredError(UserError):
     """The registry gives another content under a digest, however often it is asked."""
 
 
@@ -128,19 +128,19 @@ class Connection:
     def absolute(self, location: str, beside: str) -> str:
         """Return the address that an answer from `beside` names.
 
-        Raises FatalError where it would leave https.
+        Raises UserError where it would leave https.
         """
         found = urllib.parse.urljoin(beside, location)
         if _origin(found)[0] == "http" and self.base.startswith("https:"):
             if urllib.parse.urlsplit(found).hostname != urllib.parse.urlsplit(self.base).hostname:
-                raise FatalError(
+                raise UserError(
                     "the registry sends us to an address without https",
                     str(self.reference),
                     "its administrator can mend that",
                 )
             found = "https" + found[4:]  # a proxy in front of it took the TLS off
         if _origin(found)[0] not in ("http", "https"):
-            raise FatalError(
+            raise UserError(
                 "the registry sends us to an address that is none",
                 str(self.reference),
                 "its administrator can mend that",
@@ -159,7 +159,7 @@ class Connection:
         stream: bool = False,
     ) -> requests.Response:
         """One request. Returns an answer whose status is among `good`; raises Transient or
-        FatalError for any other.
+        UserError for any other.
 
         `body` gives what to send, and is called again where it has to be sent again.
         """
@@ -198,7 +198,7 @@ class Connection:
                 return answer
             answer.close()
             url = self.absolute(answer.headers.get("Location", ""), url)
-        raise FatalError(
+        raise UserError(
             "the registry sends us round in circles",
             str(self.reference),
             "its administrator can mend that",
@@ -234,14 +234,14 @@ class Connection:
             )
         except requests.exceptions.SSLError as error:
             if _caused_by(error, ssl.SSLCertVerificationError):
-                raise FatalError(
+                raise UserError(
                     f"the certificate of {name} is not trusted here",
                     str(self.reference),
                     "name the CA's file in SSL_CERT_FILE, or put it into docker's certs.d",
                 ) from error
             raise Transient("the TLS connection broke") from error
         except requests.exceptions.InvalidURL as error:
-            raise FatalError(
+            raise UserError(
                 f"{name!r} is no host", str(self.reference), "check the name"
             ) from error
         except requests.exceptions.ProxyError as error:
@@ -294,25 +294,25 @@ class Connection:
                 if self._credentials not in (None, credentials.NOBODY)
                 else "no credentials"
             )
-            return FatalError(
+            return UserError(
                 f"{what}: access denied with {who}",
                 str(self.reference),
                 f"docker login {self.reference.host}, with an account that may do this",
             )
         if _is_page(answer):
-            return FatalError(
+            return UserError(
                 f"{what} with a web page (a login page or a proxy's?)",
                 str(self.reference),
                 "check the name, the network and the proxy settings",
             )
-        return FatalError(
+        return UserError(
             what, str(self.reference), "check the name, and that the registry takes OCI images"
         )
 
     def again(self, what: str, action: Callable[[], Any]) -> Any:
         """Do `action` until it works, a few times at most.
 
-        Raises FatalError with the last reason where it does not.
+        Raises UserError with the last reason where it does not.
         """
         for attempt in range(1, TRIES + 1):
             try:
@@ -332,7 +332,7 @@ class Connection:
                     message = f"{what} failed: {problem} ({tries})"
                     if isinstance(problem, MismatchError):
                         raise AlteredError(message, str(self.reference), _ALTERED) from problem
-                    raise FatalError(
+                    raise UserError(
                         message, str(self.reference), _SEND_AGAIN if self._sends else _READ_AGAIN
                     ) from problem
                 self.wait(pause)
@@ -376,7 +376,7 @@ class Connection:
         """Return the body of a streamed answer that is a document."""
         data = b"".join(self.pieces(answer, _LIMIT))
         if len(data) > _LIMIT:
-            raise FatalError(
+            raise UserError(
                 f"the registry sent a document of more than {_LIMIT >> 20} MiB",
                 str(self.reference),
                 "check the name",
@@ -433,7 +433,7 @@ class Connection:
                     if self._credentials.basic
                     else "wants a login"
                 )
-                raise FatalError(
+                raise UserError(
                     f"the registry {why}",
                     str(self.reference),
                     f"docker login {self.reference.host}",
@@ -446,7 +446,7 @@ class Connection:
         if scheme != "https" and not (
             scheme == "http" and (is_loopback(name) or _origin(realm)[:2] == _origin(self.base)[:2])
         ):
-            raise FatalError(
+            raise UserError(
                 "the registry names an address without https for logins",
                 str(self.reference),
                 "its administrator can mend that",
@@ -486,7 +486,7 @@ class Connection:
         except (ValueError, KeyError, AttributeError):
             token = None
         if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
-            raise FatalError(
+            raise UserError(
                 (
                     "what answers for the registry's logins gave no token (a login page or a "
                     "proxy's answer?)"

@@ -8,7 +8,7 @@ from pathlib import Path
 import certifi
 
 from builder.core import package_index
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 
 def find_files(host: str) -> list[Path]:
@@ -21,7 +21,7 @@ def find_files(host: str) -> list[Path]:
     files = []
     if bundle := package_index.ca_bundle():
         if not os.path.exists(bundle):
-            raise FatalError(
+            raise UserError(
                 "the file of CA certificates that the environment names is not there",
                 bundle,
                 "mend SSL_CERT_FILE or its like",
@@ -60,7 +60,7 @@ def join(files: list[Path]) -> bytes:
     try:
         return b"\n".join(path.read_bytes() for path in files)
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             f"a file of CA certificates cannot be read ({error.strerror})",
             str(error.filename),
             "mend that file or the variable that names it",

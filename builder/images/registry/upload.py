@@ -12,8 +12,8 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any, Self
 
 from builder.core import log
-from builder.errors import FatalError
 from builder.images.registry.transport import Transient
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ CHUNK = 32 << 20  # bytes of a piece, where a registry does not take a blob in o
 def has(connection: Connection, digest: str, size: int) -> bool:
     """Return whether the repository holds this blob.
 
-    Raises FatalError where what it holds cannot be it.
+    Raises UserError where what it holds cannot be it.
     """
 
     def ask() -> bool:
@@ -52,7 +52,7 @@ def has(connection: Connection, digest: str, size: int) -> bool:
                     if page
                     else f"{length or 'an unknown number of'} bytes in place of {size}"
                 )
-                raise FatalError(
+                raise UserError(
                     f"asked for blob {digest[7:19]}… the registry gives {what}",
                     str(connection.reference),
                     "check the name and the proxy settings",
@@ -168,7 +168,7 @@ def send(
             return once()
         except _TooLargeError as problem:
             if not whole or size <= CHUNK:
-                raise FatalError(
+                raise UserError(
                     f"the registry does not take a body of {megabytes(min(size, CHUNK))}",
                     str(connection.reference),
                     "its administrator can mend that",
@@ -276,10 +276,10 @@ def _opened(source: Path | bytes) -> io.BytesIO | io.BufferedReader:
 
 
 def _whole(source: Path | bytes, digest: str) -> None:
-    """FatalError if a blob of ours is not what its digest says."""
+    """UserError if a blob of ours is not what its digest says."""
     with _opened(source) as stream:
         if hashlib.file_digest(stream, "sha256").hexdigest() != digest[7:]:
-            raise FatalError(
+            raise UserError(
                 f"blob {digest[7:19]}… is damaged",
                 "" if isinstance(source, bytes) else str(source),
                 "delete that file and build again",

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.core.cache import write_atomic
-from builder.errors import FatalError
 from builder.packages import debian_lock
 from builder.packages.debian_resolution import Replacement
 from builder.packages.transformer_engine import (
@@ -21,6 +20,7 @@ from builder.packages.transformer_engine import (
     wheel_build,
     wheel_file,
 )
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,7 @@ def addition(
     ones.
 
     Raises:
-        FatalError: not for this line, accelerator or Python; no compiler for the architecture (with
+        UserError: not for this line, accelerator or Python; no compiler for the architecture (with
           what to install, or the command to run elsewhere).
     """
     wanted = wheel_build.plan(manifest, line, accelerator, architecture, python_version)
@@ -106,7 +106,7 @@ def built(
         return True
     try:
         by = compiler.find(architecture)
-    except FatalError:
+    except UserError:
         return False
     return wheel_build.have(context.cache, f"te-{wheel_build.key(wanted, by)}") is not None
 
@@ -125,7 +125,7 @@ def imported(cache: Cache, wanted: Plan) -> Made | None:
 def take(cache: Cache, wanted: Plan, file: Path, sha256: str) -> Made:
     """Bring a wheel made elsewhere into the cache, to be used for this plan from now on.
 
-    FatalError where it is not what it should be.
+    UserError where it is not what it should be.
     """
     name = wheel_file.check(file, sha256, wanted.target, wanted.inputs)
     folder = f"te-imported-{sha256}"
@@ -137,7 +137,7 @@ def take(cache: Cache, wanted: Plan, file: Path, sha256: str) -> Made:
     cache.folder("wheels", folder, make)
     made = wheel_build.have(cache, folder)
     if made is None or made.sha256 != sha256:
-        raise FatalError("changed while it was read", str(file), "run again")
+        raise UserError("changed while it was read", str(file), "run again")
     write_atomic(_note(cache, wanted), json.dumps({"sha256": sha256, "file": name}))
     return made
 

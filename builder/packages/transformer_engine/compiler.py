@@ -9,8 +9,8 @@ import subprocess
 from dataclasses import asdict, dataclass
 
 from builder.core.subprocesses import output_end
-from builder.errors import FatalError
 from builder.packages.transformer_engine.header_packages import TRIPLETS
+from rosetta.core.errors import UserError
 
 OLDEST = 9  # the first whose C++17 takes XLA's headers
 
@@ -38,7 +38,7 @@ class Compiler:
 def find(architecture: str) -> Compiler:
     """Return the compiler for "amd64" or "arm64" that is on PATH.
 
-    FatalError with what to install where there is none.
+    UserError with what to install where there is none.
     """
     triplet = TRIPLETS[architecture]
     native = platform.machine() == triplet.partition("-")[0]
@@ -49,7 +49,7 @@ def find(architecture: str) -> Compiler:
             and found.machine.partition("-")[0] == triplet.partition("-")[0]
         ):
             if int(found.version.partition(".")[0]) < OLDEST:
-                raise FatalError(
+                raise UserError(
                     f"is version {found.version}, and {OLDEST} is needed",
                     program,
                     "install a newer g++",
@@ -61,7 +61,7 @@ def find(architecture: str) -> Compiler:
         if native
         else f", or make the wheel on an {architecture} machine and bring it here by --import"
     )
-    raise FatalError(
+    raise UserError(
         f"no C++ compiler for {architecture} is here",
         "PATH",
         f"apt-get install {package}{elsewhere}",
@@ -83,7 +83,7 @@ def _ask(program: str) -> Compiler | None:
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "stderr", "") or str(error)
-        raise FatalError(
+        raise UserError(
             f"does not work ({output_end(reason)})",
             program,
             "install g++ with its C and C++ libraries",

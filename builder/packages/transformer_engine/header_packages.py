@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from builder.core import subprocesses
 from builder.core.cache import Cache, write_atomic
-from builder.errors import FatalError
 from builder.packages import debian_lock, debian_resolution
 from builder.packages.debian_lock import BaseLock, Deb
 from builder.packages.debian_resolution import Replacement
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from builder.core.manifest import Manifest
@@ -50,7 +50,7 @@ def read_lock(manifest: Manifest) -> HeaderLock:
     except FileNotFoundError:
         return HeaderLock({}, "")
     except (OSError, ValueError, RecursionError) as error:
-        raise FatalError("cannot be read", str(file), f"git checkout it, or {_REMAKE}") from error
+        raise UserError("cannot be read", str(file), f"git checkout it, or {_REMAKE}") from error
     try:
         if data["schema"] != 1:
             raise ValueError(data["schema"])
@@ -61,7 +61,7 @@ def read_lock(manifest: Manifest) -> HeaderLock:
         }
         return HeaderLock(packages, debian_lock.checked_date(data.get("date", "")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FatalError(
+        raise UserError(
             "is not a lock of Python's headers", str(file), f"git checkout it, or {_REMAKE}"
         ) from error
 
@@ -88,7 +88,7 @@ def relock(manifest: Manifest, *, offline: bool) -> dict[str, list[str]]:
     if te is None:
         return {}
     if offline:
-        raise FatalError(
+        raise UserError(
             "the headers of Python cannot be looked up offline",
             FILE,
             f"{_REMAKE}, without --offline",
@@ -139,22 +139,22 @@ def problems(manifest: Manifest) -> list[str]:
     """Return what the lock lacks, as far as it can be told without asking anyone."""
     try:
         known = load(manifest)
-    except FatalError as error:
+    except UserError as error:
         return [str(error)]
     lacking = [
         f"Python {python} on {architecture}"
         for python, _, architecture in _places(manifest)
         if (python, architecture) not in known
     ]
-    return [f"{FILE}: lacks the headers of {', '.join(lacking)} -> {_REMAKE}"] if lacking else []
+    return [f"{FILE}: lacks the headers of {', '.join(lacking)}; {_REMAKE}"] if lacking else []
 
 
 def of(manifest: Manifest, python: str, architecture: str) -> Deb:
-    """Return the locked package; FatalError where there is none for this Python."""
+    """Return the locked package; UserError where there is none for this Python."""
     known = load(manifest)
     if (python, architecture) not in known:
         there = ", ".join(f"{each} on {other}" for each, other in sorted(known)) or "none"
-        raise FatalError(
+        raise UserError(
             f"no headers of Python {python} for {architecture} are locked (locked: {there})",
             FILE,
             f"take one of these, or {_REMAKE}",
@@ -168,7 +168,7 @@ def find_current(manifest: Manifest, line: str, locked: Deb) -> Deb:
     with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
         current = debian_resolution.newest(base, locked.architecture, locked.name, Path(scratch))
     if current is None:
-        raise FatalError(
+        raise UserError(
             f"{base} has no {locked.name}", f"Debian {base} for {locked.architecture}", _REMAKE
         )
     debian_resolution.refuse_older(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.core.subprocesses import output_end
-from builder.errors import FatalError
 from builder.packages import sdist_building
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,7 +151,7 @@ def _finish(each: _Running, kept: Path, usage: Any, effort: Effort) -> None:
     if each.process.returncode:
         text = each.messages.read_text(encoding="utf-8", errors="replace")
         if "Killed" in text or each.process.returncode < 0:
-            raise FatalError(
+            raise UserError(
                 "the compiler was killed, most likely for want of memory",
                 each.name,
                 "free some memory or give --jobs 1, then run again: what was compiled is kept",
@@ -159,7 +159,7 @@ def _finish(each: _Running, kept: Path, usage: Any, effort: Effort) -> None:
         line = next(
             (line.rpartition("/")[2] for line in text.splitlines() if "error" in line), text
         )
-        raise FatalError(
+        raise UserError(
             f"does not compile: {output_end(line)}",
             each.name,
             "check the versions in the locks against what this release of it asks for",

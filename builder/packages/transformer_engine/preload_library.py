@@ -14,9 +14,9 @@ import os
 from typing import TYPE_CHECKING
 
 from builder.core import subprocesses
-from builder.errors import FatalError
 from builder.packages import sdist_building
 from builder.packages.transformer_engine import object_files
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def make(compiler: Compiler, accelerator: str, site: Path, scratch: Path) -> tup
     """
     place, libraries = PLACES[accelerator]
     if missing := [each for each in libraries if not (site / each).is_file()]:
-        raise FatalError(
+        raise UserError(
             "is not in what it is compiled against",
             missing[0],
             "check the locks: the package that brings it is missing, or is laid out otherwise",

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from builder.errors import FatalError
 from builder.packages import lock_file
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,20 +67,20 @@ def paths(manifest: Manifest) -> set[str]:
 
 
 def chosen(manifest: Manifest, line: str, accelerator: str) -> TransformerEngine:
-    """Its entry in the manifest; FatalError where it is not for this line and accelerator."""
+    """Its entry in the manifest; UserError where it is not for this line and accelerator."""
     te = manifest.transformer_engine
     if te is None:
-        raise FatalError(
+        raise UserError(
             "has no section transformer-engine", "manifest", "add one: see docs/manifest.md"
         )
     if line not in te.lines:
-        raise FatalError(
+        raise UserError(
             f"Transformer Engine is not locked for the line {line!r}",
             "transformer-engine",
             f"go without, or use one of: {', '.join(te.lines)}",
         )
     if accelerator not in te.accelerators:
-        raise FatalError(
+        raise UserError(
             f"Transformer Engine is not for {accelerator!r}",
             "--accelerator",
             f"go without, or use one of: {', '.join(te.accelerators)}",
@@ -120,7 +120,7 @@ def compiled_against(
     ]
     for name in ("jaxlib", "pybind11", _NOT_OF_CUDA):
         if name not in found:
-            raise FatalError(
+            raise UserError(
                 f"no lock has {name} for Python {python} on {architecture}",
                 str(common),
                 "python build.py lock; python build.py lock --tools",

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import archives, log, package_index, subprocesses
 from builder.core.cache import Cache, remove, stage_key
-from builder.errors import FatalError
 from builder.packages import python_interpreter, sdist_building, uv, wheel_record
 from builder.packages.transformer_engine import (
     compiler,
@@ -32,6 +31,7 @@ from builder.packages.transformer_engine import (
 )
 from builder.packages.transformer_engine.header_packages import TRIPLETS
 from builder.packages.transformer_engine.wheel_file import Target
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from builder.core.manifest import Manifest
@@ -130,13 +130,13 @@ class Made:
 def plan(
     manifest: Manifest, line: str, accelerator: str, architecture: str, python_version: str
 ) -> Plan:
-    """Read what the manifest and the locks say; FatalError where it is not for this line,
+    """Read what the manifest and the locks say; UserError where it is not for this line,
     accelerator or Python.
     """
     te = version_pins.chosen(manifest, line, accelerator)
     known = manifest.lines[line].pythons
     if python_version not in known:
-        raise FatalError(
+        raise UserError(
             f"the line {line!r} has no locks for Python {python_version}",
             "--python",
             f"give one of: {', '.join(known)}",
@@ -232,7 +232,7 @@ def wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> Mad
     if made := have(cache, name):
         remove(cache.path("wheels", halfway))
         return made
-    raise FatalError(
+    raise UserError(
         "the cached wheel is damaged",
         str(cache.path("wheels", name)),
         "delete that folder and run again",
@@ -268,7 +268,7 @@ def _source(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
             with tarfile.open(archive) as tar:
                 archives.extract_verified(tar, folder)
         except (tarfile.TarError, OSError, EOFError) as error:
-            raise FatalError(
+            raise UserError(
                 f"does not unpack ({' '.join(str(error).split())[:200]})",
                 archive.name,
                 "delete it and run again",
@@ -277,7 +277,7 @@ def _source(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
     folder = cache.folder("wheels", f"te-source-{wanted.sdist}", make)
     found = folder / f"{wheel_file.PROJECT}-{wanted.target.version}"
     if not (found / "csrc" / "extensions").is_dir():
-        raise FatalError(
+        raise UserError(
             "its sdist has no csrc/extensions",
             version_pins.SOURCE,
             (
@@ -354,7 +354,7 @@ def _includes(source: Path, site: Path, python_headers: Path, target: Target) ->
         python_headers / "usr" / "include" / f"python{target.python}",
     ]
     if missing := [each for each in folders if not each.is_dir()]:
-        raise FatalError(
+        raise UserError(
             f"no folder {missing[0].name} is in what it is compiled against",
             str(missing[0].parent),
             "check locks/te-build.in and the te-*.in of the line",
@@ -377,7 +377,7 @@ def _linked(by: Compiler, parts: list[Path], site: Path, scratch: Path) -> bytes
     out = scratch / "module.so"
     nccl = site / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     if not nccl.is_file():
-        raise FatalError(
+        raise UserError(
             "libnccl.so.2 is not in what it is compiled against",
             str(nccl.parent),
             "check the locks: nvidia-nccl is missing",
@@ -406,7 +406,7 @@ def _refuse_paths(content: dict[str, bytes], cache: Cache, where: str) -> None:
     for path in {str(cache.root), str(cache.root.resolve()), str(Path.home())} - {"/"}:
         for name, data in content.items():
             if path.encode() + b"/" in data:
-                raise FatalError(
+                raise UserError(
                     f"{name} names this machine's folder {path}",
                     where,
                     "use a g++ that knows -ffile-prefix-map",

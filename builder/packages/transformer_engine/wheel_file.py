@@ -20,10 +20,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from builder.core import log
-from builder.errors import FatalError
 from builder.packages.transformer_engine import version_pins
 from builder.packages.transformer_engine.header_packages import TRIPLETS
 from builder.upstream.wheel_source import entries_of
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,7 +71,7 @@ def metadata(text: str, accelerator: str) -> str:
         r"(?m)^(Requires-Dist: )transformer_engine_cu[0-9]+(==.*)$", rf"\g<1>{wanted}\g<2>", text
     )
     if count != 1:
-        raise FatalError(
+        raise UserError(
             f"its metadata asks {count} times for its libraries, not once",
             "PKG-INFO",
             (
@@ -141,7 +141,7 @@ def check(path: Path, sha256: str, target: Target, inputs: str) -> str:
     """Return the name a wheel made elsewhere should have, once all that can be told of it is right.
 
     `inputs` is the key of what it must have been compiled against, held against the note in it.
-    Raises FatalError for another file than the sha256 says, another project, version, Python or
+    Raises UserError for another file than the sha256 says, another project, version, Python or
     architecture, a broken zip, missing libraries in its requirements.
     """
     where, do = (
@@ -151,11 +151,11 @@ def check(path: Path, sha256: str, target: Target, inputs: str) -> str:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             f"cannot be read ({error.strerror})", str(path), "give the path of the wheel"
         ) from error
     if (found := hashlib.sha256(data).hexdigest()) != sha256:
-        raise FatalError(
+        raise UserError(
             f"has the sha256 {found}, not {sha256}",
             where,
             "get it again, or give the sha256 that its maker names",
@@ -163,11 +163,11 @@ def check(path: Path, sha256: str, target: Target, inputs: str) -> str:
     try:
         name, version, _, tags = parse_wheel_filename(path.name)
     except InvalidWheelFilename as error:
-        raise FatalError(
+        raise UserError(
             "is not the file name of a wheel", where, "keep the name it was made with"
         ) from error
     if name != canonicalize_name(PROJECT) or str(version) != target.version:
-        raise FatalError(
+        raise UserError(
             f"is {name} {version}, not {version_pins.SOURCE} {target.version}", where, do
         )
     interpreter, machine = target.tag.split("-")[0], target.tag.partition("linux_")[2]
@@ -178,13 +178,13 @@ def check(path: Path, sha256: str, target: Target, inputs: str) -> str:
         and "linux" in tag.platform
         for tag in tags
     ):
-        raise FatalError(
+        raise UserError(
             f"is for {' '.join(sorted(map(str, tags)))}, not for {target.tag}", where, do
         )
     files = entries_of(path)
     modules = [file for file in files if file.endswith(".so")]
     if modules != [target.module]:
-        raise FatalError(
+        raise UserError(
             f"holds {', '.join(modules) or 'no compiled module'}, not {target.module}", where, do
         )
     module = files[target.module][1]
@@ -192,7 +192,7 @@ def check(path: Path, sha256: str, target: Target, inputs: str) -> str:
         module[:6] != b"\x7fELF\x02\x01"
         or int.from_bytes(module[18:20], "little") != _MACHINES[target.architecture]
     ):
-        raise FatalError(f"its module is not compiled for {target.architecture}", where, do)
+        raise UserError(f"its module is not compiled for {target.architecture}", where, do)
     info = f"{PROJECT}-{target.version}.dist-info"
     _check_requirements(
         files.get(f"{info}/METADATA", ("", b""))[1].decode("utf-8", "replace"), target, where, do
@@ -207,7 +207,7 @@ def _check_requirements(text: str, target: Target, where: str, do: str) -> None:
         canonicalize_name(str(message.get("Name", ""))) != canonicalize_name(PROJECT)
         or message.get("Version") != target.version
     ):
-        raise FatalError(
+        raise UserError(
             "its metadata names another project or version than its file name", where, do
         )
     wanted = version_pins.libraries(target.accelerator)
@@ -217,24 +217,24 @@ def _check_requirements(text: str, target: Target, where: str, do: str) -> None:
             for line in message.get_all("Requires-Dist") or []
         }
     except InvalidRequirement as error:
-        raise FatalError("its metadata holds a requirement that is none", where, do) from error
+        raise UserError("its metadata holds a requirement that is none", where, do) from error
     if others := {name for name in asked if name.startswith("transformer-engine")} - {wanted}:
-        raise FatalError(f"asks for {', '.join(sorted(others))}, not for {wanted}", where, do)
+        raise UserError(f"asks for {', '.join(sorted(others))}, not for {wanted}", where, do)
     if wanted not in asked:
-        raise FatalError(f"does not ask for {wanted}", where, do)
+        raise UserError(f"does not ask for {wanted}", where, do)
 
 
 def _check_note(raw: bytes, inputs: str, where: str, do: str) -> None:
     try:
         known = json.loads(raw).get("inputs", "")
     except (ValueError, AttributeError, RecursionError) as error:
-        raise FatalError(f"its {NOTE} is broken", where, do) from error
+        raise UserError(f"its {NOTE} is broken", where, do) from error
     if not known:
         log.warn(
             f"{where} was not made by this builder: which JAX and CUDA it was compiled "
             "against cannot be told, only the sha256 vouches for it"
         )
     elif known != inputs:
-        raise FatalError(
+        raise UserError(
             "was compiled from or against other packages than the locks name", where, do
         )

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.core import log
+from builder.core import baked_package, log
 from builder.core.cache import remove, write_atomic
 from builder.core.manifest import folder_of
 from builder.core.subprocesses import output_end
-from builder.errors import FatalError
 from builder.release.bisect import build_manifest
 from builder.release.bisect.journal import Trial
 from builder.upstream import patched_source, tree_export
 from builder.upstream.git_objects import Reader, walk
 from builder.upstream.source import acquire
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +63,7 @@ class Bench:
     def answer(self, build: Build, what: str, *, end: bool = False) -> Answer:
         """Return what a build comes to: from the journal, or by making it.
 
-        Raises FatalError where the command gives up (status 126 and more, or a signal), or answers
+        Raises UserError where the command gives up (status 126 and more, or a signal), or answers
         twice in two ways.
         """
         wanted = build.sources_only() if self.journal.request.stage == "tree" else build
@@ -75,7 +74,7 @@ class Bench:
         try:
             self._make(wanted)
             answer, why = self._run()
-        except FatalError as error:
+        except UserError as error:
             if error.where == _COMMAND or end:
                 raise
             answer, why = "skip", f"it cannot be built: {error}"
@@ -106,19 +105,17 @@ class Bench:
                 tree_export.write_tree(reader, walk(reader, done.exported_tree), into)
 
     def _environment(self, shipped: Manifest, build: Build) -> None:
-        """By the builder as a person starts it; for rosetta/ of another commit, by a copy of the
-        builder that has it beside it.
-        """
-        root = (
-            self._builder(build.ours, self.ours) if build.ours and self.ours else self.context.root
-        )
+        """Bake by the builder as a person starts it, with rosetta/ of the commit that is tried."""
+        env = dict(os.environ)
+        if build.ours and self.ours:
+            env[baked_package.VARIABLE] = str(self._package_of(build.ours, self.ours))
         request = self.journal.request
         argv = [
             sys.executable,
             "-I",
             "-c",
             _BUILDER,
-            str(root),
+            str(self.context.root),
             "build",
             "--distribution",
             build.distribution,
@@ -141,40 +138,36 @@ class Bench:
             for part in ("--allow-protocol", name)
         ]
         with open(self.work / "build.log", "wb") as said:
-            done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=said, check=False)
+            done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=said, check=False)
         if done.returncode == 130:
             raise KeyboardInterrupt
         if done.returncode == 0:
             return
         if done.returncode != 2:
             end = output_end((self.work / "build.log").read_bytes())
-            raise FatalError(
+            raise UserError(
                 f"the builder ended with status {done.returncode}: {end}",
                 _COMMAND,
                 f"mend what it names, then run again ({said.name} has all of its message)",
             )
-        raise FatalError(**json.loads(done.stdout)["error"])
+        raise UserError(**json.loads(done.stdout)["error"])
 
-    def _builder(self, commit: str, ours: Repository) -> Path:
-        own = self.work / "builder"
+    def _package_of(self, commit: str, ours: Repository) -> Path:
+        """Return the folder of the package `rosetta` as it was at a commit of this repository."""
+        own = self.work / "rosetta-of-commit"
         if (own / "commit").is_file() and (own / "commit").read_text(encoding="ascii") == commit:
-            return own
+            return own / "rosetta"
         remove(own)
-        shutil.copytree(
-            self.context.root / "builder",
-            own / "builder",
-            ignore=shutil.ignore_patterns("__pycache__", ".tmp-*"),
-        )
-        shutil.copyfile(self.context.root / "LICENSE", own / "LICENSE")
+        own.mkdir()
         ours.write(commit, ["rosetta"], own)
         write_atomic(own / "commit", commit)
-        return own
+        return own / "rosetta"
 
     def _run(self) -> tuple[Answer, str]:
         answers = [self._once() for _ in range(self.journal.request.repeat)]
         if len({answer for answer, _ in answers}) > 1:
             said = ", ".join(answer for answer, _ in answers)
-            raise FatalError(
+            raise UserError(
                 f"answers in two ways for one build: {said}",
                 _COMMAND,
                 "give a command that depends on the build alone",
@@ -193,7 +186,7 @@ class Bench:
                 check=False,
             )
         except OSError as error:
-            raise FatalError(
+            raise UserError(
                 f"{command[0]!r} cannot be started ({error.strerror})",
                 _COMMAND,
                 "give a program and its arguments after --",
@@ -203,7 +196,7 @@ class Bench:
             ended = (
                 f"was ended by signal {-status}" if status < 0 else f"gave up with status {status}"
             )
-            raise FatalError(
+            raise UserError(
                 f"{ended} in {self.environment}",
                 _COMMAND,
                 (
@@ -221,7 +214,7 @@ class Bench:
 
 
 def refuse(work: Path) -> None:
-    """FatalError where the folder of the builds holds something else.
+    """UserError where the folder of the builds holds something else.
 
     What a kill left of the mark is no such thing.
     """
@@ -231,6 +224,6 @@ def refuse(work: Path) -> None:
         and any(not entry.name.startswith(".tmp-") for entry in work.iterdir())
     )
     if foreign or work.is_symlink() or (work.exists() and not work.is_dir()):
-        raise FatalError(
+        raise UserError(
             "holds what no bisect made", str(work), "give another --work DIR; nothing was touched"
         )

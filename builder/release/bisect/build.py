@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.core.cache import stage_key
-from builder.errors import FatalError
 from builder.packages import lock_file
 from builder.upstream import overlay, patch_series
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,13 +90,13 @@ class Build:
 def of(side: Side, distribution: str, accelerator: str) -> Build:
     """Return the build that a manifest asks for.
 
-    Raises FatalError where it has no such distribution, or a file of it is missing or breaks a
+    Raises UserError where it has no such distribution, or a file of it is missing or breaks a
     rule.
     """
     shipped = side.manifest
     entry = shipped.distribution(distribution)
     if accelerator not in entry.accelerators:
-        raise FatalError(
+        raise UserError(
             f"{distribution} is not built for {accelerator}",
             side.label,
             f"one of: {', '.join(entry.accelerators)}",

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from builder.core import manifest
 from builder.core.cache import remove, write_atomic
 from builder.core.manifest import GitSource, WheelSource
-from builder.errors import FatalError
 from builder.upstream import git_objects, patch_file, patched_source
 from builder.upstream.git_objects import Reader, walk
 from builder.upstream.source import acquire
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ def written(build: Build, into: Path, access: Mapping[str, Access]) -> Manifest:
     """Write a build into the folder `into`, in place of what is there; `access` says for each
     source where it is had from.
 
-    Raises FatalError for what cannot be built: a patch does not apply in any of its versions, or a
+    Raises UserError for what cannot be built: a patch does not apply in any of its versions, or a
     pin cannot be had.
     """
     remove(into)
@@ -108,7 +108,7 @@ def _fitting(part: Part, pinned: Pinned) -> list[Patch]:
                 break
             problem = problem or f"{result.outcome}: {result.detail}"
         else:
-            raise FatalError(
+            raise UserError(
                 problem, f"{part.name}: {name}.patch", "no version of it at hand applies there"
             )
     return chosen

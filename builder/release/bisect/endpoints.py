@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.core import manifest
-from builder.errors import FatalError
 from builder.images.oci import reference
 from builder.images.registry.transport import Connection
 from builder.release.bisect import image_origin, repository
 from builder.release.bisect.build import Side
 from builder.release.publish import tags
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from builder.core.command_context import Context
@@ -40,7 +40,7 @@ class Asked:
 
 
 def look(text: str, context: Context, option: str) -> Asked:
-    """Return what `text` names. Raises FatalError where it names nothing."""
+    """Return what `text` names. Raises UserError where it names nothing."""
     kind, colon, rest = text.partition(":")
     if colon and kind in _IMAGES and rest:
         return Asked(
@@ -56,7 +56,7 @@ def look(text: str, context: Context, option: str) -> Asked:
     ours = repository.around(context.manifest_path.parent)
     if ours and text and not text.startswith("-") and (commit := ours.commit(text)):
         return Asked(text, "revision", commit)
-    raise FatalError(f"{text!r} names nothing", option, f"give {FORMS}")
+    raise UserError(f"{text!r} names nothing", option, f"give {FORMS}")
 
 
 def opened(asked: Asked, context: Context, scratch: Path) -> tuple[Side, str, str]:
@@ -80,7 +80,7 @@ def _revision(asked: Asked, ours: Repository, context: Context, scratch: Path) -
     name, commit = context.manifest_path.name, asked.place
     ours.write(commit, [name], scratch)
     if not (scratch / name).is_file():
-        raise FatalError(f"has no {name}", f"revision {asked.text}", "name a revision that has one")
+        raise UserError(f"has no {name}", f"revision {asked.text}", "name a revision that has one")
     shipped = manifest.load(scratch / name)
     folders = [
         folder

@@ -17,7 +17,6 @@ from builder.commands import build
 from builder.core import manifest
 from builder.core.cache import write_atomic
 from builder.core.manifest import folder_of
-from builder.errors import FatalError
 from builder.images import inspection
 from builder.images.oci import blob_compression, layer, layout, reference
 from builder.images.registry import download
@@ -25,6 +24,7 @@ from builder.images.registry.transport import Connection
 from builder.images.registry.upload import Meter
 from builder.release.bisect import repository
 from builder.upstream import git_objects, patch_path_rules, patch_series
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -46,7 +46,7 @@ def write(kind: str, place: str, context: Context, into: Path) -> dict[str, Any]
     or image; returns its lock.json.
 
     A wheel's hash, the branch that is tracked and the rules for packages come from the manifest
-    here; the lock, by its hash, from the locks here as they are or ever were. Raises FatalError for
+    here; the lock, by its hash, from the locks here as they are or ever were. Raises UserError for
     what cannot be had in this way.
     """
     into.mkdir(parents=True)
@@ -82,7 +82,7 @@ def write(kind: str, place: str, context: Context, into: Path) -> dict[str, Any]
             if not all(plain):
                 raise ValueError(plain)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise FatalError("its lock.json cannot be read", where, _NOT_OURS) from error
+            raise UserError("its lock.json cannot be read", where, _NOT_OURS) from error
         found = take([path for path, _ in (*patches.values(), *laid.values())])
     for (name, patch), (path, sha256) in patches.items():
         _same(hashlib.sha256(found[path][0]).hexdigest(), sha256, path, where)
@@ -111,7 +111,7 @@ def write(kind: str, place: str, context: Context, into: Path) -> dict[str, Any]
 
 def _same(found: str, recorded: str, path: str, where: str) -> None:
     if found != recorded:
-        raise FatalError(
+        raise UserError(
             f"{path} is not what its lock.json says", where, "name one that is as it was made"
         )
 
@@ -124,7 +124,7 @@ def _manifest(
     """
     line = str(record["line"])
     if line not in here.lines:
-        raise FatalError(
+        raise UserError(
             f"is of the line {line}, which the manifest does not have",
             where,
             "give the --manifest of a checkout that has it",
@@ -134,7 +134,7 @@ def _manifest(
     for name, state in states.items():
         known, address = whole["sources"].get(name, {}), str(state["url"])
         if "==" in address and known.get("wheel") != address:
-            raise FatalError(
+            raise UserError(
                 f"is made from the wheel {address}, whose hash the manifest does not have",
                 where,
                 "give the --manifest of a checkout that has it",
@@ -193,7 +193,7 @@ def _lock(context: Context, name: str, digest: str, where: str) -> bytes:
     ):
         if hashlib.sha256(data).hexdigest() == digest:
             return data
-    raise FatalError(
+    raise UserError(
         f"its locks/{name} ({digest[:12]}) is neither here nor in the history of this repository",
         where,
         "give the --manifest of a checkout that has it",
@@ -202,7 +202,7 @@ def _lock(context: Context, name: str, digest: str, where: str) -> bytes:
 
 @contextlib.contextmanager
 def _files(kind: str, place: str, scratch: Path) -> Iterator[Callable[[Collection[str]], Files]]:
-    """Read files by their paths. Raises FatalError for one that is not there."""
+    """Read files by their paths. Raises UserError for one that is not there."""
     if kind == "env":
         yield lambda paths: {path: _file(Path(place), path) for path in paths}
         return
@@ -217,7 +217,7 @@ def _file(root: Path, path: str) -> tuple[bytes, bool]:
     try:
         return (root / path).read_bytes(), bool((root / path).stat().st_mode & 0o100)
     except OSError as error:
-        raise FatalError(
+        raise UserError(
             f"cannot be read ({error.strerror})", str(root / path), _NOT_OURS
         ) from error
 
@@ -240,7 +240,7 @@ def _members(found: Found, image: Image, paths: Collection[str], where: str) -> 
                 if member.name in left and (content := archive.extractfile(member)):
                     files[member.name] = content.read(), bool(member.mode & 0o100)
     if missing := sorted(set(paths) - files.keys()):
-        raise FatalError(f"has no {missing[0]}", where, _NOT_OURS)
+        raise UserError(f"has no {missing[0]}", where, _NOT_OURS)
     return files
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from builder.core.cache import write_atomic
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,6 +125,6 @@ def load(file: Path) -> Journal | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FatalError(
+        raise UserError(
             "is no journal of a bisect", str(file), "delete it, and begin again"
         ) from error

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from builder.errors import FatalError
 from builder.upstream import git_server, local_mirror, tracked_branch
 from builder.upstream.git import Git
 from builder.upstream.source import check
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ def opened(source: GitSource, access: Access, target: str = "") -> Iterator[Upst
     """Yield the upstream of a source for as long as it is looked at. With `target`, that commit
     stands for the branch's own.
 
-    Raises FatalError only for what is wrong in the manifest.
+    Raises UserError only for what is wrong in the manifest.
     """
     check(source, access)
     found = _objects(source, access, target)
@@ -97,7 +97,7 @@ def _objects(source: GitSource, access: Access, target: str) -> tuple[str, Mirro
         return _lost(source, _branches_of_mirrors(source, access)) or Finding(
             "unreachable", error.what, error.do
         )
-    except FatalError as error:  # the clones were looked through above: what is left is the branch
+    except UserError as error:  # the clones were looked through above: what is left is the branch
         return _lost(source, _branches_of_server(source, access)) or Finding(
             "branch-lost", error.what, error.do
         )

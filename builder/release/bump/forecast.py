@@ -16,7 +16,6 @@ from packaging.version import Version
 from builder.commands import build, lock, verify
 from builder.core import log, manifest
 from builder.core.cache import stage_key, write_atomic
-from builder.errors import FatalError
 from builder.packages import (
     declared_requirements,
     environment_markers,
@@ -26,6 +25,7 @@ from builder.packages import (
 from builder.packages.resolution import Request, Rules
 from builder.release.bump.report import count
 from builder.upstream import source
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,7 +58,7 @@ def run(
         with log.stage(f"{name} on the newest JAX"):
             try:
                 found[name] = _tried(context, copy, name, folder / name, asked_python)
-            except FatalError as error:
+            except UserError as error:
                 found[name] = {"ok": False, "problem": str(error)}
     return found
 
@@ -68,7 +68,7 @@ def _tried(
 ) -> dict[str, Any]:
     entry = copy.distribution(name)
     if "cpu" not in entry.accelerators:
-        raise FatalError(
+        raise UserError(
             "is not built for the CPU, on which this is tried",
             name,
             "build it at the tips, and verify it where its accelerator is",
@@ -96,7 +96,7 @@ def _tried(
         pins, data["lifted"] = resolved(
             replace(wanted, environments=places), by_python[own], now, offline=context.offline
         )
-    except FatalError as error:
+    except UserError as error:
         return {**data, "problem": str(error)}
     data["changed"] = changed(now, pins, places[0])
     write_atomic(
@@ -157,7 +157,7 @@ def resolved(
 ) -> tuple[list[Pin], list[str]]:
     """Return the packages with this JAX, and which exact pins of ours had to be lifted for it.
 
-    Raises FatalError where nothing fits at all.
+    Raises UserError where nothing fits at all.
     """
     kept = [pin for pin in now if pin.name not in JAX]
     strict = replace(wanted, requirements=lifted(wanted.requirements, jax, JAX))
@@ -165,7 +165,7 @@ def resolved(
         return resolution.locked(
             strict, resolution.joint(strict, kept, offline=offline), offline=offline
         ), []
-    except FatalError:
+    except UserError:
         exact = [
             name
             for each in wanted.requirements

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.core.cache import remove, write_atomic
-from builder.errors import FatalError
 from builder.release.bump import manifest_edit
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -98,7 +98,7 @@ class Journal:
     def finish(self, root: Path) -> None:
         """Write what was noted and is not written yet.
 
-        Raises FatalError if somebody changed one of the files since.
+        Raises UserError if somebody changed one of the files since.
         """
         for name, entry in self.entries.items():
             if entry.writing is None:
@@ -106,7 +106,7 @@ class Journal:
             for path, (old, new) in entry.writing["files"].items():
                 if _packed(root / path) not in (old, new):
                     do = "put it back as it was, or give up what was begun: build.py bump --abort"
-                    raise FatalError(
+                    raise UserError(
                         "was edited while a bump that was killed is not finished",
                         str(root / path),
                         do,
@@ -132,7 +132,7 @@ class Journal:
             source = manifest.source(name)
             pins = {entry.start, entry.pin, (entry.writing or {}).get("pin")}
             if getattr(source, "commit", "") not in pins:
-                raise FatalError(
+                raise UserError(
                     f"the pin of {name} was edited since",
                     self.manifest.name,
                     f"set it to {entry.pin} or {entry.start}, then abort",
@@ -175,7 +175,7 @@ def load(cache: Cache, manifest: Path) -> Journal | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         do = "delete it, and look with git what the bump before left"
-        raise FatalError("is no journal of a bump", str(empty.file), do) from error
+        raise UserError("is no journal of a bump", str(empty.file), do) from error
 
 
 def new(cache: Cache, manifest: Path) -> Journal:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.commands import lock
-from builder.errors import FatalError
 from builder.packages import declared_requirements
 from builder.upstream import source_lock
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +42,7 @@ def renew(manifest: Manifest, access: Access, names: Iterable[str]) -> Changes:
     try:
         records = source_lock.load(manifest)
         found = declared_requirements.read(manifest, access, wanted, known)
-    except FatalError as error:
+    except UserError as error:
         return Changes({}, problem=str(error))
     asked: list[str] = []
     pins: list[str] = []

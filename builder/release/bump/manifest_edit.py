@@ -10,7 +10,7 @@ import yaml
 
 from builder.core import strict_yaml
 from builder.core.cache import write_atomic
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ def set_pin(manifest: Path, name: str, old: str, new: str) -> None:
     """Move the pin of source `name` from `old` to `new`; nothing is done where it stands at `new`
     already.
 
-    Raises FatalError if it stands anywhere else.
+    Raises UserError if it stands anywhere else.
     """
     file = manifest.resolve()
     text = file.read_bytes().decode("utf-8")
@@ -29,7 +29,7 @@ def set_pin(manifest: Path, name: str, old: str, new: str) -> None:
         return
     start, end = _span(text, name)
     if now != old or text[start:end].count(old) != 1:
-        raise FatalError(
+        raise UserError(
             f"the pin of {name} is {now}, not {old}",
             manifest.name,
             "it was edited meanwhile: run again",

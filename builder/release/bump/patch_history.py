@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.core import strict_yaml
-from builder.errors import FatalError
 from builder.upstream import patch_file
 from builder.upstream.git import Git
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,14 +136,14 @@ class Ours:
                 "sources"
             ][name]
             return str(entry.get("commit") or entry.get("sha256"))
-        except (FatalError, KeyError, TypeError, AttributeError):
+        except (UserError, KeyError, TypeError, AttributeError):
             return None
 
     def _size(self, blob: str) -> tuple[int, int] | None:
         if blob not in self._sizes:
             try:
                 self._sizes[blob] = lines(patch_file.parse(self._root / blob, self._read(blob)))
-            except FatalError:  # written before today's rules
+            except UserError:  # written before today's rules
                 self._sizes[blob] = None
         return self._sizes[blob]
 

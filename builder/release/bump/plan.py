@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from builder.errors import FatalError
 from builder.release.bump import branch_state, trial
 from builder.release.bump.breaking_commit import History
 from builder.release.bump.trial import Stack
 from builder.upstream import overlay, patch_refresh, patch_series, patched_source
 from builder.upstream.source import acquire
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -96,7 +96,7 @@ def examine(
         target: a commit in place of the branch's tip.
 
     Raises:
-        FatalError: a patch or an overlay breaks a rule that can be told without upstream.
+        UserError: a patch or an overlay breaks a rule that can be told without upstream.
     """
     on = Stack(patch_series.load(source.patches), overlay.load(source.overlay))
     with branch_state.opened(source, access, target) as upstream:
@@ -116,7 +116,7 @@ def examine(
                 found,
                 writes=_writes(source, upstream, history.trial(good), on.patches, accept=accept),
             )
-        except FatalError as error:
+        except UserError as error:
             finding = branch_state.Finding(
                 "unreadable", f"{good}: {error.where}: {error.what}", error.do
             )
@@ -159,7 +159,7 @@ def _writes(
     )
     for result in final.results:
         if not result.sound:
-            raise FatalError(
+            raise UserError(
                 f"the refreshed patch is {result.outcome}: {result.detail}",
                 result.name,
                 "see docs/bump.md",

@@ -7,10 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from builder.errors import FatalError
 from builder.release.bump import upstreamed_patches
 from builder.upstream import patch_refresh, patched_source
 from builder.upstream.source import Pinned
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +116,7 @@ def at(upstream: Upstream, source: GitSource, commit: str, on: Stack, *, explain
     try:
         found = patched_source.survey(pinned, on.patches, on.files, merge=True)
         fresh = patch_refresh.fresh(pinned, found)
-    except FatalError as error:
+    except UserError as error:
         return Trial(commit, problem=f"{error.where}: {error.what}")
     before, steps = tree, {step.patch.name: step for step in found.steps}
     verdicts = []

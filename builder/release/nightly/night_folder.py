@@ -16,8 +16,8 @@ from builder.core import log
 from builder.core.cache import remove, stage_key, write_atomic
 from builder.core.secrets import redact_document
 from builder.core.subprocesses import output_end
-from builder.errors import FatalError
 from builder.release.bump import journal, working_copy
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,7 +139,7 @@ def opened(
         fresh: it begins in any case.
 
     Raises:
-        FatalError: nothing is there to go on with, or `folder` holds something else.
+        UserError: nothing is there to go on with, or `folder` holds something else.
     """
     there = _known(folder / _FILE)
     held = (
@@ -148,7 +148,7 @@ def opened(
         else []
     )
     if there is None and (held or (folder.exists() and not folder.is_dir())):
-        raise FatalError(
+        raise UserError(
             "holds files that are no night of ours",
             str(folder),
             "give a new or an empty --folder; nothing was touched",
@@ -165,7 +165,7 @@ def opened(
                 path.chmod(0o755)
         return there
     if not begins:
-        raise FatalError(
+        raise UserError(
             f"there is no night{f' of {date}' * bool(date)} to go on with",
             str(folder),
             "begin with the stage bump, or bring the folder of the machine that did",
@@ -276,7 +276,7 @@ def run(context: Context, night: Night, step: Step) -> Record:
     if state not in SETTLED:
         log.info(
             f"{step.name}: "
-            f"{state}{f': {FatalError(**record.error)}' if record.error else ''}; see "
+            f"{state}{f': {UserError(**record.error)}' if record.error else ''}; see "
             f"{night.folder / 'steps' / step.name}.log"
         )
     return night.save(record)

@@ -7,10 +7,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from builder import __version__
-from builder.errors import FatalError
 from builder.release.bump.report import count
 from builder.release.nightly import stages
 from builder.release.nightly.night_folder import GOOD
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -114,7 +114,7 @@ def _source(name: str, shipped: Manifest, records: Mapping[str, Record]) -> dict
         found.get("taken_back")
         or found.get("problem")
         or (found.get("finding") or {}).get("what")
-        or (str(FatalError(**moved.error)) if moved and moved.error else None)
+        or (str(UserError(**moved.error)) if moved and moved.error else None)
     )
     return {
         "url": entry.git,
@@ -186,7 +186,7 @@ def _state(record: Record | None) -> dict[str, Any]:
     return {
         "state": record.state,
         "seconds": record.seconds,
-        "why": str(FatalError(**record.error)) if record.error else None,
+        "why": str(UserError(**record.error)) if record.error else None,
     }
 
 
@@ -226,7 +226,7 @@ def markdown(report: Mapping[str, Any]) -> str:
     lines += [
         (
             f"- **{step['name']}** {step['state']}: "
-            f"{FatalError(**step['error']) if step['error'] else 'a check said no; see its log'}"
+            f"{UserError(**step['error']) if step['error'] else 'a check said no; see its log'}"
         )
         for step in red
     ]

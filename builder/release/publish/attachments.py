@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from builder.errors import FatalError
 from builder.images.oci import oci_documents
 from builder.images.registry import download, registry
 from builder.images.registry.upload import Meter, has, send
 from builder.release.publish import registry_listing
 from builder.release.publish.signed_statements import ENVELOPE, SIMPLE, Item
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -69,7 +69,7 @@ def items(connection: Connection, digest: str) -> list[Item]:
 def attach(connection: Connection, subject: Subject, added: Iterable[Item]) -> None:
     """Attach what is not attached yet, beside all that is, and read it back.
 
-    Raises FatalError; nothing that was there is lost then.
+    Raises UserError; nothing that was there is lost then.
     """
     new = list(added)
     manifests = []
@@ -106,7 +106,7 @@ def attach(connection: Connection, subject: Subject, added: Iterable[Item]) -> N
         str(each.get("digest")) for each in listed
     }:
         lost = ", ".join(f"{each[7:19]}…" for each in sorted(missing))
-        raise FatalError(
+        raise UserError(
             f"what was attached to {subject.digest[7:19]}… is not listed: {lost}",
             str(connection.reference),
             "another publisher may be at work: run again",

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from packaging.utils import canonicalize_name
 
 from builder.core import manifest
-from builder.errors import FatalError
 from builder.images import image_build, image_settings, image_target, inspection
 from builder.images.oci import layer, layout, oci_documents
 from builder.pipeline import image_output
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ class Release:
 def made(context: Context, arguments: argparse.Namespace, names: Sequence[str]) -> Release:
     """Return the distribution or the oci:DIR that `names` are, checked.
 
-    Raises FatalError for what may not be published.
+    Raises UserError for what may not be published.
     """
     loaded = manifest.load(context.manifest_path)
     if all(name.startswith("oci:") for name in names):
@@ -79,7 +79,7 @@ def made(context: Context, arguments: argparse.Namespace, names: Sequence[str]) 
         licences = {image.architecture: read_licences(shown, image) for image in built.index.images}
         found = Release(loaded, built.index, built.records, blob, licences)
     else:
-        raise FatalError(
+        raise UserError(
             "only image layouts may be several",
             " ".join(names),
             "give one distribution, or oci:DIR for each architecture",
@@ -105,7 +105,7 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
         )
         for image in read.index.images:
             if image.architecture in images:
-                raise FatalError(
+                raise UserError(
                     f"holds linux/{image.architecture}, as another of the layouts does",
                     str(folder),
                     "give each architecture once",
@@ -113,7 +113,7 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
             images[image.architecture] = image
             records[image.architecture] = found.lock(image)
             if replaced := image_build.count_replaced(records[image.architecture]):
-                raise FatalError(
+                raise UserError(
                     (
                         f"was built with {replaced} Debian packages that are newer than the "
                         "locked ones, and only what is locked is published"
@@ -128,7 +128,7 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
         first = _alike(records, str(folders[0]))
         complete(loaded, first["distribution"], first["accelerator"], tuple(images))
     except (KeyError, TypeError, AttributeError) as error:
-        raise FatalError(
+        raise UserError(
             f"its lock.json has no {error}",
             str(folders[0]),
             "it is no image that this builder made",
@@ -153,7 +153,7 @@ def read_licences(found: inspection.Found, image: oci_documents.Image) -> dict[s
         return {canonicalize_name(row["name"]): str(row["licence"]) for row in rows}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         where = f"the image for linux/{image.architecture}"
-        raise FatalError(
+        raise UserError(
             "its index of licences is not a valid one",
             where,
             "it is not an image that this builder made",
@@ -163,18 +163,18 @@ def read_licences(found: inspection.Found, image: oci_documents.Image) -> dict[s
 def complete(
     loaded: Manifest, distribution: str, accelerator: str, architectures: Sequence[str]
 ) -> None:
-    """FatalError unless these are the architectures that the manifest lists, no more and no
+    """UserError unless these are the architectures that the manifest lists, no more and no
     less.
     """
     entry = loaded.distribution(distribution)
     if accelerator not in entry.accelerators:
-        raise FatalError(
+        raise UserError(
             f"{distribution} is not built for {accelerator}",
             "publish",
             f"one of: {', '.join(entry.accelerators)}",
         )
     if missing := [each for each in entry.architectures if each not in architectures]:
-        raise FatalError(
+        raise UserError(
             (
                 f"{' and '.join(f'linux/{each}' for each in missing)} of "
                 f"{distribution}-{accelerator} is missing"
@@ -183,7 +183,7 @@ def complete(
             _INCOMPLETE,
         )
     if more := [each for each in architectures if each not in entry.architectures]:
-        raise FatalError(
+        raise UserError(
             f"{distribution} is not listed for linux/{', linux/'.join(more)}",
             "publish",
             "list it in the manifest, or leave it out",
@@ -191,7 +191,7 @@ def complete(
 
 
 def _alike(records: dict[str, dict[str, Any]], where: str) -> dict[str, Any]:
-    """Return the first lock.json; FatalError where another architecture's is that of another
+    """Return the first lock.json; UserError where another architecture's is that of another
     build.
     """
     architecture, first = next(iter(records.items()))
@@ -204,7 +204,7 @@ def _alike(records: dict[str, dict[str, Any]], where: str) -> dict[str, Any]:
             if record["sources"].get(source, {}).get(key) != state[key]
         ]
         if different:
-            raise FatalError(
+            raise UserError(
                 (
                     f"linux/{name} is of another build than linux/{architecture}: {different[0]} "
                     "differs"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from builder.errors import FatalError
 from builder.release.publish.public_urls import bare, remote
 from builder.upstream.git import Git
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ _ID = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21-\x7e]{1,500}")
 def builder_id(text: str) -> str:
     """Who built it, as a URI: --builder-id, such as the address of a CI workflow."""
     if not _ID.fullmatch(text):
-        raise FatalError(
+        raise UserError(
             f"{text[:60]!r} is no URI",
             "--builder-id",
             (

@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -50,7 +50,7 @@ def rows(
         found += read(connection, raw, key)
         if not address:
             return found
-    raise FatalError(
+    raise UserError(
         f"its list of {key} does not end",
         str(connection.reference),
         "its administrator can mend that",
@@ -58,11 +58,11 @@ def rows(
 
 
 def read(connection: Connection, raw: bytes, key: str) -> list[Any]:
-    """Return the list that a document has under `key`; FatalError where it has none."""
+    """Return the list that a document has under `key`; UserError where it has none."""
     try:
         return list(json.loads(raw)[key] or [])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FatalError(
+        raise UserError(
             f"its list of {key} is none",
             str(connection.reference),
             "check the name and the proxy settings",

@@ -11,11 +11,11 @@ from urllib.parse import quote
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.utils import canonicalize_name
 
-from builder.errors import FatalError
 from builder.packages import debian_lock, lock_file
 from builder.packages.transformer_engine import version_pins
 from builder.release.publish.public_urls import bare
 from builder.upstream import patch_series
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,7 @@ def contents(
         licences: what the image says of the licence of each project, by its name.
 
     Raises:
-        FatalError: locks or patches are not those that the image was made of.
+        UserError: locks or patches are not those that the image was made of.
     """
     found = [
         _rosetta(record, checkout or {}),
@@ -135,7 +135,7 @@ def _sources(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, An
         for each in state["patches"]:
             text = held.get(each["sha256"])
             if text is None:
-                raise FatalError(
+                raise UserError(
                     f"the patch {each['name']} is not the one in the image", str(folder), _OTHER
                 )
             patches.append(
@@ -182,7 +182,7 @@ def _python(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, Any
     """
     lock = manifest.folder("locks") / str(record["requirements"]["file"])
     if lock_file.digest(lock) != record["requirements"]["sha256"]:
-        raise FatalError("is not the lock that the image was made of", str(lock), _OTHER)
+        raise UserError("is not the lock that the image was made of", str(lock), _OTHER)
     python, architecture = str(record["python"]), str(record["architecture"])
     here = lock_file.environment_of(python, str(record["base"]["python"]), architecture)
     pins = {pin.name: pin for pin in lock_file.read(lock) if pin.holds(here)}
@@ -223,7 +223,7 @@ def _system(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, Any
             for deb in lock.packages
         ]
     if str(base["name"]).startswith("bootstrap:"):
-        raise FatalError(
+        raise UserError(
             (
                 f"the packages of {base['name']} for {architecture} are others than the image was "
                 "made of"

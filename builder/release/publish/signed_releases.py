@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.core import log
-from builder.errors import FatalError
 from builder.images.registry import download, registry
 from builder.release.publish import attachments, signed_statements, tags, verification
 from builder.release.publish.tags import Position
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -208,7 +208,7 @@ def move_tags(
         the digest that each tag had before; empty where it is new.
 
     Raises:
-        FatalError: whoever verifies a tag would refuse it.
+        UserError: whoever verifies a tag would refuse it.
     """
     warn_of_strays(find_strays(connection, signer.public))
     position = _find_own_place(connection, index, signer.public, today)
@@ -223,7 +223,7 @@ def move_tags(
     known = verification.attached(connection, index.digest, signer.public)
     for name in names:
         if problem := find_problem(connection, index.digest, name, known, signer.public):
-            raise FatalError(
+            raise UserError(
                 f"{name} was not moved, since whoever verifies it would refuse it: {problem}",
                 str(connection.reference),
                 _DELETE,
@@ -241,7 +241,7 @@ def check_tags(
     `known` are the signed statements on the index.
 
     Raises:
-        FatalError: one stands for another image, or is refused.
+        UserError: one stands for another image, or is refused.
     """
     for name in names:
         there = download.document(connection, name)
@@ -249,7 +249,7 @@ def check_tags(
         if there.digest != index.digest:
             problem = f"it is {there.digest[:19]}… now: another publisher may be at work"
         if problem:
-            raise FatalError(
+            raise UserError(
                 f"{name} was moved, and does not verify: {problem}",
                 str(connection.reference),
                 _DELETE,
@@ -292,7 +292,7 @@ def _find_next_place(connection: Connection, public: Public, today: str) -> Posi
     )
     position = Position(last.date, last.number + 1)
     if tags.read_position(position.tag) is None:
-        raise FatalError(
+        raise UserError(
             f"no place is left on {last.date}", str(connection.reference), "move the tag tomorrow"
         )
     return position

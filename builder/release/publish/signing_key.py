@@ -11,7 +11,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 PASSWORD = "ROSETTA_KEY_PASSWORD"  # noqa: S105 - the name of the variable
 _LONGEST_PLACE = 160  # characters; a private key on P-256 has more in PEM and in base64
@@ -57,7 +57,7 @@ def private(text: str) -> Private:
     """
     data = _read(text, _MAKE)
     if b"SIGSTORE PRIVATE KEY" in data or b"COSIGN PRIVATE KEY" in data:
-        raise FatalError(
+        raise UserError(
             "is in cosign's own encrypted form, which only cosign reads", _shown(text), _MAKE
         )
     password = os.environ.get(PASSWORD, "").encode() or None
@@ -65,15 +65,15 @@ def private(text: str) -> Private:
         found = serialization.load_pem_private_key(data, password)
     except TypeError as error:
         if password is None:
-            raise FatalError("is encrypted", _shown(text), f"set {PASSWORD}") from error
+            raise UserError("is encrypted", _shown(text), f"set {PASSWORD}") from error
         found = serialization.load_pem_private_key(data, None)  # it needs none
     except (ValueError, UnsupportedAlgorithm) as error:
         why = f"or {PASSWORD} is not its password; " if password else ""
-        raise FatalError("is no private key in PEM", _shown(text), why + _MAKE) from error
+        raise UserError("is no private key in PEM", _shown(text), why + _MAKE) from error
     if not isinstance(found, ec.EllipticCurvePrivateKey) or not isinstance(
         found.curve, ec.SECP256R1
     ):
-        raise FatalError("is no key on the curve P-256", _shown(text), _MAKE)
+        raise UserError("is no key on the curve P-256", _shown(text), _MAKE)
     return Private(found)
 
 
@@ -83,11 +83,11 @@ def public(text: str) -> Public:
     try:
         found = serialization.load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise FatalError("is no public key in PEM", _shown(text), _PUBLIC) from error
+        raise UserError("is no public key in PEM", _shown(text), _PUBLIC) from error
     if not isinstance(found, ec.EllipticCurvePublicKey) or not isinstance(
         found.curve, ec.SECP256R1
     ):
-        raise FatalError("is no key on the curve P-256", _shown(text), _PUBLIC)
+        raise UserError("is no key on the curve P-256", _shown(text), _PUBLIC)
     return Public(found)
 
 
@@ -95,10 +95,10 @@ def _read(text: str, do: str) -> bytes:
     kind, colon, name = text.partition(":")
     if kind == "env" and colon:
         if not (value := os.environ.get(name, "")):
-            raise FatalError("is not set", _shown(text), do)
+            raise UserError("is not set", _shown(text), do)
         return value.encode()
     if "-----BEGIN" in text:
-        raise FatalError(
+        raise UserError(
             "is the text of a key, which others can read in the list of processes",
             "--key",
             "give the name of a file, or env:NAME of a variable that holds it",
@@ -107,7 +107,7 @@ def _read(text: str, do: str) -> bytes:
         with open(text, "rb") as file:
             return file.read(1 << 16)
     except OSError as error:
-        raise FatalError(f"cannot be read ({error.strerror})", _shown(text), do) from error
+        raise UserError(f"cannot be read ({error.strerror})", _shown(text), do) from error
 
 
 def _shown(text: str) -> str:

@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.core import log
-from builder.errors import FatalError
 from builder.images.oci import oci_documents
 from builder.images.registry import registry
 from builder.images.registry.transport import Transient
 from builder.images.registry.upload import Meter, has, send
 from builder.release.publish import registry_listing
 from builder.release.publish.attachments import EMPTY, EMPTY_KIND, known
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -94,7 +94,7 @@ def is_release_day(text: str) -> bool:
     return is_day(text) and text >= _FIRST_DAY
 
 
-class TakenError(FatalError):
+class TakenError(UserError):
     """Another build owns the tag."""
 
 
@@ -151,7 +151,7 @@ def _alone(connection: Connection, date: str, digest: str, claim: str) -> None:
     for attempt in range(_PATIENCE):
         tags = listed(connection)
         if claim not in tags:
-            raise FatalError(
+            raise UserError(
                 "its list of tags lacks one that was just put",
                 str(connection.reference),
                 "two publishers cannot be kept apart there: use a registry whose list is current",
@@ -187,7 +187,7 @@ def withdraw(connection: Connection, date: str, digest: str) -> None:
     """Take back the claims of a publisher that is gone for good. A tag that it put stays."""
     claims = _standing(listed(connection), date).get(digest, [])
     if not claims:
-        raise FatalError(
+        raise UserError(
             f"has no claim of {digest[:19]}… on {nightly(date)}",
             str(connection.reference),
             "check the digest and the date",
@@ -260,7 +260,7 @@ def _remove_claim(connection: Connection, claim: str) -> None:
     """Remove a claim that has done its work; many registries refuse that, and then it stays."""
     digest = oci_documents.sha256(_claim_document(claim))
     with (
-        contextlib.suppress(FatalError, Transient),
+        contextlib.suppress(UserError, Transient),
         connection.call("DELETE", connection.url(f"manifests/{digest}"), range(200, 300)),
     ):
         pass

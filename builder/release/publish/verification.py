@@ -9,13 +9,13 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from builder.errors import FatalError
 from builder.images.oci import oci_documents
 from builder.images.registry import download
 from builder.images.registry.transport import MismatchError
 from builder.images.registry.upload import has
 from builder.release.publish import attachments, signed_statements
 from builder.release.publish.signed_statements import SIMPLE, UntrustedError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +120,7 @@ def verdict(
     def look(what: str, action: Callable[[], str]) -> None:
         try:
             rows.append(Row(what, action()))
-        except FatalError as problem:
+        except UserError as problem:
             rows.append(Row(what, problem.what))
 
     def signed(where: str, digest: str) -> None:
@@ -234,7 +234,7 @@ def _blob(connection: Connection, digest: str, size: int) -> str:
 
     try:
         connection.again(f"reading blob {digest[7:19]}…", get)
-    except FatalError as problem:
+    except UserError as problem:
         return problem.what
     return ""
 
@@ -247,5 +247,5 @@ def _config(connection: Connection, digest: str) -> str:
 def _list(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
     value = document.get(key)
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise FatalError(f"it has no list of {key}")
+        raise UserError(f"it has no list of {key}")
     return value

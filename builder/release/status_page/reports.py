@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from builder.core import package_index
 from builder.core.secrets import redact
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -172,7 +172,7 @@ class Report(_Model):
 
 
 def of(data: Any, where: str) -> Report:
-    """Check a report that was read from `where`; raise FatalError if it is not valid."""
+    """Check a report that was read from `where`; raise UserError if it is not valid."""
     try:
         return Report.model_validate({**data, "schema_": data["schema"]})
     except (ValidationError, TypeError, KeyError) as error:
@@ -181,7 +181,7 @@ def of(data: Any, where: str) -> Report:
             if isinstance(error, ValidationError)
             else {"loc": ("schema",), "msg": "is missing"}
         )
-        raise FatalError(
+        raise UserError(
             f"is no report of a night: {'.'.join(map(str, first['loc']))}: {first['msg']}",
             where,
             "give a folder that build.py nightly made",
@@ -193,7 +193,7 @@ def of_folders(folders: Iterable[Path]) -> list[Any]:
     found = []
     for folder in folders:
         if not folder.is_dir():
-            raise FatalError(
+            raise UserError(
                 "is no folder",
                 str(folder),
                 "give the folder `reports` of a night: build/nightly/reports",
@@ -202,7 +202,7 @@ def of_folders(folders: Iterable[Path]) -> list[Any]:
             try:
                 found.append(json.loads(file.read_text(encoding="utf-8")))
             except (OSError, ValueError, RecursionError) as error:
-                raise FatalError(
+                raise UserError(
                     "cannot be read as JSON",
                     str(file),
                     "take it out of the folder, or make it again: build.py nightly --only report",
@@ -217,7 +217,7 @@ def of_page(address: str) -> list[Any]:
     if parts.scheme != "https" and not (
         parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
     ):
-        raise FatalError(
+        raise UserError(
             "is no https:// address",
             f"--earlier {redact(address)}",
             "give the address of the page that was made last",
@@ -237,7 +237,7 @@ def of_page(address: str) -> list[Any]:
                     break
             data = json.loads(raw) if len(raw) <= _LARGEST else None
     except (requests.RequestException, ValueError, RecursionError) as error:
-        raise FatalError(
+        raise UserError(
             f"cannot be read: {redact(str(error))[:300]}",
             redact(url),
             "see whether the page is there; without --earlier the page begins anew",
@@ -247,7 +247,7 @@ def of_page(address: str) -> list[Any]:
         or data.get("schema") != 1
         or not isinstance(data.get("reports"), list)
     ):
-        raise FatalError(
+        raise UserError(
             "is not what build.py status wrote",
             redact(url),
             "give the address of the page that was made last",

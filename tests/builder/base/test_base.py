@@ -14,13 +14,13 @@ from builder.core.cache import Cache, stage_key
 from builder.core.cache_records import write_stamp
 from builder.core.command_context import Context
 from builder.core.manifest import Manifest
-from builder.errors import FatalError
 from builder.images.base import base_image, bytecode_stamps, debian_bootstrap
 from builder.images.engines import dockerfile_step
 from builder.images.oci import layer
 from builder.images.oci.tar_entry import Entry, file
 from builder.packages import debian_lock, debian_resolution
 from builder.packages.debian_lock import BaseLock, Deb
+from rosetta.core.errors import UserError
 from tests.support import debian_packages
 
 DEB = Deb("thing", "1.0", "all", "pool/main/t/thing/thing_1.0_all.deb", "a" * 64, 10, "os")
@@ -149,9 +149,7 @@ def test_the_machines_own_architecture_comes_along(cache: Cache, loaded: Manifes
 def test_one_python_on_all_architectures(cache: Cache, loaded: Manifest) -> None:
     _bootstrapped(cache, _lock(loaded))
     _bootstrapped(cache, _lock(loaded, "arm64"), version="3.12", python=b"\0003.12.3\0")
-    with pytest.raises(
-        FatalError, match=r"Python 3\.13\.5 and 3\.12\.3 on different architectures"
-    ):
+    with pytest.raises(UserError, match=r"Python 3\.13\.5 and 3\.12\.3 on different architectures"):
         _resolve(cache, loaded, architectures=["amd64", "arm64"])
 
 
@@ -186,7 +184,7 @@ def test_an_image_by_digest_needs_no_record(cache: Cache, loaded: Manifest) -> N
 def test_a_base_that_will_not_do_is_refused(cache: Cache, loaded: Manifest) -> None:
     _pulled(cache, version="3.9", python=b"\0003.9.2\0")
     with pytest.raises(
-        FatalError, match=r"Python 3\.11 or 3\.12 or 3\.13 in /usr/bin \(it has 3\.9\)"
+        UserError, match=r"Python 3\.11 or 3\.12 or 3\.13 in /usr/bin \(it has 3\.9\)"
     ) as caught:
         _resolve(cache, loaded, f"old@{DIGEST}")
     assert caught.value.where == f"old@{DIGEST}"
@@ -198,29 +196,29 @@ def test_a_lost_blob_is_not_taken_for_there(cache: Cache, loaded: Manifest) -> N
     made = layer.find(cache, "k2", "os", "gzip")
     assert made
     layer.blob(cache, made.digest).unlink()
-    with pytest.raises(FatalError, match="not in the cache"):
+    with pytest.raises(UserError, match="not in the cache"):
         _resolve(cache, loaded, f"x@{DIGEST}", offline=True)
 
 
 @pytest.mark.parametrize("name", ["--privileged", "a b", "x;id", "$(id)", "x@sha256:12 "])
 def test_no_name_of_an_image(cache: Cache, loaded: Manifest, name: str) -> None:
-    with pytest.raises(FatalError, match="no name of an image"):
+    with pytest.raises(UserError, match="no name of an image"):
         _resolve(cache, loaded, name)
 
 
 def test_without_programs_it_says_which(cache: Cache, loaded: Manifest) -> None:
     _lock(loaded)
-    with pytest.raises(FatalError, match="mmdebstrap is not here") as caught:
+    with pytest.raises(UserError, match="mmdebstrap is not here") as caught:
         _resolve(cache, loaded)
     assert "--base IMAGE" in caught.value.do
-    with pytest.raises(FatalError, match="no engine is here"):
+    with pytest.raises(UserError, match="no engine is here"):
         _resolve(cache, loaded, "nvidia/cuda:13.0")
-    with pytest.raises(FatalError, match="not in the cache"):
+    with pytest.raises(UserError, match="not in the cache"):
         _resolve(cache, loaded, "nvidia/cuda:13.0", offline=True)
 
 
 def test_nothing_locked_and_offline(cache: Cache, loaded: Manifest) -> None:
-    with pytest.raises(FatalError, match="not locked yet") as caught:
+    with pytest.raises(UserError, match="not locked yet") as caught:
         _resolve(cache, loaded, offline=True)
     assert "lock --base" in caught.value.do
 
@@ -229,7 +227,7 @@ def test_a_line_without_a_base(cache: Cache, loaded: Manifest) -> None:
     lines = {name: each.model_copy(update={"base": None}) for name, each in loaded.lines.items()}
     other = loaded.model_copy(update={"lines": lines})
     other.__dict__["_root"] = loaded.root
-    with pytest.raises(FatalError, match="has no base"):
+    with pytest.raises(UserError, match="has no base"):
         _resolve(cache, other)
 
 
@@ -288,7 +286,7 @@ def test_a_mirror_that_is_older_than_the_lock_is_refused() -> None:
     )
     debian_resolution.refuse_older(debian_resolution.Replacement("thing", "", "1.0"), "Debian")
     with pytest.raises(
-        FatalError, match=r"has thing 1\.0-1, which is older than the locked 1\.0-1\+deb13u2"
+        UserError, match=r"has thing 1\.0-1, which is older than the locked 1\.0-1\+deb13u2"
     ):
         debian_resolution.refuse_older(
             debian_resolution.Replacement("thing", "1.0-1+deb13u2", "1.0-1"), "Debian"

@@ -16,7 +16,6 @@ import pytest
 
 from builder.core import manifest
 from builder.core.cache import Cache
-from builder.errors import FatalError
 from builder.images.base import debian_bootstrap, requirements, root_file_system
 from builder.images.engines import dockerfile_step, layer_normalisation
 from builder.images.oci import layer
@@ -24,6 +23,7 @@ from builder.images.oci.layer import Layer
 from builder.images.oci.tar_entry import Entry, file
 from builder.packages import debian_lock
 from builder.packages.debian_lock import BaseLock, Deb
+from rosetta.core.errors import UserError
 from tests.support import container_engines, debian_packages
 
 MARK = "a7f3-mark-of-this-machine"
@@ -95,7 +95,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     cache, again = Cache(folder / "one"), Cache(folder / "two")
     try:
         packages = debian_lock.fetch(cache, lock)
-    except FatalError as error:
+    except UserError as error:
         pytest.skip(f"NOT CHECKED: Debian's packages cannot be had: {error.what}")
     for deb in lock.packages:
         os.link(packages / deb.file, again.path("debs") / f"{deb.sha256}.deb")
@@ -170,7 +170,7 @@ def test_it_does_not_delete_through_a_mount(cache: Cache) -> None:
         pytest.skip("NOT CHECKED: this machine does not let us mount")
     try:
         (scratch / "proc/kept").touch()
-        with pytest.raises(FatalError, match="left 1 mounts there"):
+        with pytest.raises(UserError, match="left 1 mounts there"):
             debian_bootstrap._refuse_mounts(scratch)
         assert (scratch / "proc/kept").exists()
     finally:
@@ -310,7 +310,7 @@ def test_what_runs_another_architecture_is_missed_before_anything_is_fetched(
         packages=(Deb("x", "1", "all", "pool/x/x.deb", "a" * 64, 1, "os"),),
     )
     with pytest.raises(
-        FatalError, match="programs for amd64 do not run on this arm64 machine"
+        UserError, match="programs for amd64 do not run on this arm64 machine"
     ) as caught:
         debian_bootstrap.layers(cache, lock, debian_lock.ROOT, "gzip")
     assert caught.value.do.startswith(packages)
@@ -322,7 +322,7 @@ def test_a_list_that_lacks_a_package_fails_in_one_line(made: Made) -> None:
         made.lock,
         packages=tuple(deb for deb in made.lock.packages if deb.name not in ("libc6", "libc-bin")),
     )
-    with pytest.raises(FatalError, match="mmdebstrap failed: ") as caught:
+    with pytest.raises(UserError, match="mmdebstrap failed: ") as caught:
         debian_bootstrap.layers(made.cache, broken, debian_lock.ROOT, "gzip")
     report = Path(caught.value.do.removeprefix("see "))
     assert report.stat().st_size
@@ -342,5 +342,5 @@ def test_what_was_installed_is_compared_with_the_list() -> None:
         [file("var/lib/dpkg/status", status.format("1.0"))], lock.packages, lock
     )
     for text in (status.format("1.1"), ""):
-        with pytest.raises(FatalError, match=r"not what was locked: .*git=1\.0"):
+        with pytest.raises(UserError, match=r"not what was locked: .*git=1\.0"):
             debian_bootstrap._as_locked([file("var/lib/dpkg/status", text)], lock.packages, lock)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from builder.errors import FatalError
 from builder.images.base import requirements
 from builder.images.oci.tar_entry import Entry, file
+from rosetta.core.errors import UserError
 from tests.support.debian_packages import FACTS, system
 
 
@@ -61,7 +61,7 @@ def test_a_python_that_is_a_library() -> None:
     ],
 )
 def test_all_that_is_missing_is_listed(parts: dict[str, Any], told: list[str]) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         requirements.facts(_shown(**parts), "some/image:1", "amd64", ["3.13", "3.12"])
     assert caught.value.where == "some/image:1"
     assert "A test" in caught.value.what
@@ -72,7 +72,7 @@ def test_all_that_is_missing_is_listed(parts: dict[str, Any], told: list[str]) -
 @pytest.mark.parametrize(("machine", "architecture"), [(62, "arm64"), (183, "amd64"), (3, "amd64")])
 def test_programs_of_another_architecture(machine: int, architecture: str) -> None:
     libc = FACTS["libc"][:18] + machine.to_bytes(2, "little") + FACTS["libc"][20:]
-    with pytest.raises(FatalError, match=f"lacks programs for {architecture}"):
+    with pytest.raises(UserError, match=f"lacks programs for {architecture}"):
         requirements.facts(_shown(libc=libc), "x", architecture, ["3.13"])
 
 

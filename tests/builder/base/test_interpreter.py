@@ -12,12 +12,12 @@ import pytest
 
 from builder.core import bytecode
 from builder.core.cache import Cache
-from builder.errors import FatalError
 from builder.images.base import debian_bootstrap
 from builder.images.base.base_image import Base
 from builder.images.base.interpreter import interpreter
 from builder.images.oci import layer
 from builder.packages import python_interpreter
+from rosetta.core.errors import UserError
 from tests.support import debian_packages
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -98,7 +98,7 @@ def test_it_is_made_once(cache: Cache, base: Base) -> None:
 
 
 def test_another_architecture_is_refused(cache: Cache, base: Base) -> None:
-    with pytest.raises(FatalError, match="not on this") as caught:
+    with pytest.raises(UserError, match="not on this") as caught:
         interpreter(cache, {"riscv": base})
     assert "--platform" in str(caught.value)
 
@@ -107,5 +107,5 @@ def test_a_base_that_says_another_version(cache: Cache, base: Base) -> None:
     other = Base(
         base.architecture, "test", base.digest, base.layers, (), HERE, f"{HERE}.99", base.glibc
     )
-    with pytest.raises(FatalError, match=rf"not {HERE}\.99"):
+    with pytest.raises(UserError, match=rf"not {HERE}\.99"):
         interpreter(cache, other)

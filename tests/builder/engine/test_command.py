@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.images.engines import engine_program
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def test_input_and_output(tmp_path: Path) -> None:
 
 
 def test_a_program_that_is_missing() -> None:
-    with pytest.raises(FatalError, match="cannot be run"):
+    with pytest.raises(UserError, match="cannot be run"):
         engine_program.run("no-such-engine", "version", check=False)
 
 
@@ -35,7 +35,7 @@ def test_one_that_stops_reading_is_judged_by_its_own_words() -> None:
         for _ in range(1000):
             out.write(bytes(1 << 16))  # type: ignore[attr-defined]
 
-    with pytest.raises(FatalError, match="the disk is full"):
+    with pytest.raises(UserError, match="the disk is full"):
         engine_program.run(
             "sh", "-c", "echo 'write /x: no space left on device' >&2; exit 1", feed=feed
         )
@@ -43,9 +43,9 @@ def test_one_that_stops_reading_is_judged_by_its_own_words() -> None:
 
 def test_what_stops_the_feeding_stops_the_program() -> None:
     def feed(_: object) -> None:
-        raise FatalError("the blob is gone", "blob", "run again")
+        raise UserError("the blob is gone", "blob", "run again")
 
-    with pytest.raises(FatalError, match="the blob is gone"):
+    with pytest.raises(UserError, match="the blob is gone"):
         engine_program.run("sh", "-c", "cat > /dev/null", feed=feed)
 
 

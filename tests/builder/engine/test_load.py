@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.core.cache import Cache
-from builder.errors import FatalError
 from builder.images.engines import engine, engine_program, image_archive
 from builder.images.engines.docker import Docker
 from builder.images.oci import layer, oci_documents
 from builder.images.oci.tar_entry import file
+from rosetta.core.errors import UserError
 from tests.support import container_engines
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def test_several_architectures_under_one_name(shared: Cache, name: str) -> None:
     with _tag(used, "several") as tag:
         if isinstance(used, Docker) and not used._containerd():
             with pytest.raises(
-                FatalError, match="holds an image of one architecture under a tag, not amd64, arm64"
+                UserError, match="holds an image of one architecture under a tag, not amd64, arm64"
             ) as caught:
                 used.load(shared, index, tag)
             assert "--platform" in caught.value.do
@@ -169,7 +169,7 @@ def test_a_blob_that_is_not_what_it_should_be_gives_no_name(tmp_path: Path, name
     blob.chmod(0o644)
     blob.write_bytes(bytes(len(data)))
     with _tag(used, "broken") as tag:
-        with pytest.raises(FatalError):
+        with pytest.raises(UserError):
             used.load(cache, index, tag)
         assert used.digest(tag) == ""
         assert _free_of(used, index)
@@ -258,18 +258,18 @@ def test_a_program_of_an_engine_ends_with_us(tmp_path: Path) -> None:
 
 
 def test_choice() -> None:
-    with pytest.raises(FatalError, match="is no engine"):
+    with pytest.raises(UserError, match="is no engine"):
         engine.choose("lxc")
 
 
 def test_none_at_all_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(FatalError, match="no engine is here") as caught:
+    with pytest.raises(UserError, match="no engine is here") as caught:
         engine.choose()
     assert "oci:PATH" in caught.value.do
     assert engine.find() is None
     for name in ENGINES:
-        with pytest.raises(FatalError, match=f"{name} is not installed"):
+        with pytest.raises(UserError, match=f"{name} is not installed"):
             engine.find(name)
 
 
@@ -277,5 +277,5 @@ def test_a_daemon_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     if not shutil.which("docker"):
         pytest.skip("NOT CHECKED: no docker program here")
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    with pytest.raises(FatalError, match="does not answer"):
+    with pytest.raises(UserError, match="does not answer"):
         engine.choose("docker")

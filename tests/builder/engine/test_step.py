@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.core.cache import Cache
-from builder.errors import FatalError
 from builder.images.engines import dockerfile_step, layer_normalisation
 from builder.images.oci import layer, oci_documents
 from builder.images.oci.tar_entry import file
+from rosetta.core.errors import UserError
 from tests.support import container_engines
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def test_a_step_that_fails_shows_its_last_words(shared: Cache, tmp_path: Path, n
     script = "echo unrelated\necho 'the very reason' >&2\nprintf '\\033[31mred' >&2\nexit 7\n"
     root = container_engines.repository(ROOT, tmp_path / "failing", script)
     with (
-        pytest.raises(FatalError) as caught,
+        pytest.raises(UserError) as caught,
         dockerfile_step.build_base(engine, shared, root, _small(shared), container_engines.HERE),
     ):
         pass
@@ -250,7 +250,7 @@ def test_a_base_that_lacks_much_is_told_all_of_it_and_nothing_stays(
     on = [container_engines.base(shared)]
     lacks = r"no apt-get .*lacks: python3 git numactl ps libibverbs\.so\.1 librdmacm\.so\.1 libnuma\.so\.1"
     with (
-        pytest.raises(FatalError, match=lacks) as caught,
+        pytest.raises(UserError, match=lacks) as caught,
         dockerfile_step.build_base(engine, shared, ROOT, on, container_engines.HERE),
     ):
         pass
@@ -270,7 +270,7 @@ def test_an_image_that_is_nowhere(shared: Cache, name: str) -> None:
     engine = container_engines.needed(name, builds=True)
     on = "localhost:1/none/such:1"
     with (
-        pytest.raises(FatalError, match=r"registry cannot be reached|no such image"),
+        pytest.raises(UserError, match=r"registry cannot be reached|no such image"),
         dockerfile_step.build_base(engine, shared, ROOT, on, container_engines.HERE),
     ):
         pass
@@ -294,5 +294,5 @@ def test_the_recipe_counts_every_file_that_it_runs(tmp_path: Path) -> None:
         assert dockerfile_step.recipe(root) != before, path
         (root / path).write_text(text)
     os.remove(root / "Dockerfile.base")
-    with pytest.raises(FatalError, match="is missing"):
+    with pytest.raises(UserError, match="is missing"):
         dockerfile_step.recipe(root)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from builder.errors import FatalError
 from builder.packages import known_issues
+from rosetta.core.errors import UserError
 
 RECORD: dict[str, Any] = {
     "distribution": "t5x",
@@ -77,7 +77,7 @@ def test_rendered_as_json() -> None:
 def test_a_wrong_file_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     file = tmp_path / "known_issues.yaml"
     file.write_text(text)
-    with pytest.raises(FatalError, match=problem):
+    with pytest.raises(UserError, match=problem):
         known_issues.load(file)
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import FatalError
 from builder.packages import licences
+from rosetta.core.errors import UserError
 
 
 def package(site: Path, name: str, head: str, files: dict[str, str]) -> None:
@@ -135,5 +135,5 @@ def test_a_record_cannot_reach_outside(tmp_path: Path) -> None:
 
 def test_a_package_without_metadata_is_a_broken_one(tmp_path: Path) -> None:
     (tmp_path / "site/x-1.dist-info").mkdir(parents=True)
-    with pytest.raises(FatalError, match="no METADATA"):
+    with pytest.raises(UserError, match="no METADATA"):
         licences.write(tmp_path / "out", tmp_path / "site", {})

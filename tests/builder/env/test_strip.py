@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.packages import pure_python_wheels, uv
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,5 +78,5 @@ def test_the_same_bytes_twice(tmp_path: Path) -> None:
 def test_what_is_no_wheel_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.whl", "w") as archive:
         archive.writestr("x.py", "")
-    with pytest.raises(FatalError, match="not a wheel"):
+    with pytest.raises(UserError, match="not a wheel"):
         pure_python_wheels.strip(tmp_path / "x.whl", tmp_path / "y.whl")

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.images import offline_bundle
 from builder.images.oci import layer, layout
+from rosetta.core.errors import UserError
 from tests.support import image_registry
 from tests.support.image_bundle import (
     NAME,
@@ -119,11 +119,11 @@ def test_a_bundle_replaces_a_bundle_and_nothing_else(
     offline_bundle.write(cache, index, place, name=NAME)
     assert json.loads((place / "bundle.json").read_bytes())["index"] == index.digest
     (place / "notes").write_text("mine", encoding="ascii")
-    with pytest.raises(FatalError, match="not a bundle"):
+    with pytest.raises(UserError, match="not a bundle"):
         offline_bundle.write(cache, index, place, name=NAME)
     assert (place / "notes").read_text(encoding="ascii") == "mine"
     (tmp_path / "file").write_text("mine", encoding="ascii")
-    with pytest.raises(FatalError, match="not a folder"):
+    with pytest.raises(UserError, match="not a folder"):
         offline_bundle.write(cache, index, tmp_path / "file", name=NAME)
 
 
@@ -136,7 +136,7 @@ def test_a_damaged_blob_of_the_cache_ends_it_and_leaves_nothing(
     damaged.chmod(0o644)
     damaged.write_bytes(data)
     (tmp_path / "out").mkdir()
-    with pytest.raises(FatalError, match="is damaged"):
+    with pytest.raises(UserError, match="is damaged"):
         offline_bundle.write(cache, index, tmp_path / "out/b", name=NAME)
     assert listing(tmp_path / "out") == []
 
@@ -207,7 +207,7 @@ def test_a_full_disk_is_noticed_before(
     cache: Cache, index: Index, site: Path, tmp_path: Path
 ) -> None:
     with small(tmp_path / "full", "400k") as full:
-        with pytest.raises(FatalError, match="MB are free"):
+        with pytest.raises(UserError, match="MB are free"):
             offline_bundle.write(cache, index, full / "b", name=NAME)
         assert [each for each in listing(full) if "lock" not in each] == []
         done = run(site, "oci", str(full / "layout"))
@@ -310,7 +310,7 @@ def test_what_says_nothing_of_layers_is_refused(
 ) -> None:
     if text is not None:
         (tmp_path / "lock.json").write_text(text, encoding="ascii")
-    with pytest.raises(FatalError) as problem:
+    with pytest.raises(UserError) as problem:
         offline_bundle.write(
             cache,
             index,

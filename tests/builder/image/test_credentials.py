@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.core import log, secrets
-from builder.errors import FatalError
 from builder.images.oci import reference
 from builder.images.registry import credentials, download, registry, transport
+from rosetta.core.errors import UserError
 from tests.support import image_registry
 from tests.support.image_registry import Fault, Memory, Served
 from tests.support.registry_fixtures import pauses_, served_
@@ -57,7 +57,7 @@ def test_a_login_is_used(
 ) -> None:
     kept, served = memory
     kept.bearer = f"http://{served.host}/token" if bearer else ""
-    with pytest.raises(FatalError, match=r"login|denied"):
+    with pytest.raises(UserError, match=r"login|denied"):
         registry.push(cache, image_registry.image(cache), f"{served.host}/team/t5x:latest")
     _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
     registry.push(cache, image_registry.image(cache), f"{served.host}/team/t5x:latest")
@@ -82,7 +82,7 @@ def test_a_token_for_everyone_and_one_for_a_login_of_before(
     ]  # asked for once a connection
 
     kept.anonymous, kept.identity = False, "identity-of-ours"
-    with pytest.raises(FatalError, match="no credentials"):
+    with pytest.raises(UserError, match="no credentials"):
         download.pull_manifest(name)
     _logged_in(
         tmp_path / "docker",
@@ -116,7 +116,7 @@ def test_wrong_credentials_are_said_so_and_not_shown(
         monkeypatch,
         {"auths": {served.host: {"username": "me", "password": "hunter2"}}},
     )
-    with pytest.raises(FatalError, match="the credentials kept for it") as problem:
+    with pytest.raises(UserError, match="the credentials kept for it") as problem:
         registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
     assert "hunter2" not in str(problem.value) + repr(problem.value.__cause__) + repr(
         credentials.find(reference.parse(f"{served.host}/t5x"))
@@ -167,7 +167,7 @@ def test_what_a_registry_repeats_of_a_login_is_not_shown(
     with image_registry.serving(answer, kept.lose) as served:
         kept.bearer = f"http://{served.host}/token" if bearer else ""
         _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
-        with pytest.raises(FatalError, match="refused: ") as problem:
+        with pytest.raises(UserError, match="refused: ") as problem:
             download.pull_manifest(f"{served.host}/t5x:latest")
     secret = heard[0].partition(" ")[2]
     shown = ["my-password", secret, base64.b64encode(b"me:my-password").decode()]
@@ -217,11 +217,11 @@ def test_a_credential_helper_is_asked(
         registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
         assert credentials.find(reference.parse("elsewhere.example/t5x")) == credentials.NOBODY
     program.write_text("#!/bin/sh\necho my-password; exit 3\n", encoding="ascii")
-    with pytest.raises(FatalError, match="status 3") as problem:
+    with pytest.raises(UserError, match="status 3") as problem:
         credentials.find(reference.parse(f"{served.host}/t5x"))
     assert "my-password" not in str(problem.value)
     _logged_in(tmp_path / "docker", monkeypatch, {"credsStore": "../x"})
-    with pytest.raises(FatalError, match="names no credential helper"):
+    with pytest.raises(UserError, match="names no credential helper"):
         credentials.find(reference.parse(f"{served.host}/t5x"))
 
 
@@ -233,7 +233,7 @@ def test_a_broken_file_of_logins_is_one_line(
 ) -> None:
     (tmp_path / "config.json").write_text(text.replace("HOST", "example.org"), encoding="utf-8")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    with pytest.raises(FatalError, match="log in again"):
+    with pytest.raises(UserError, match="log in again"):
         credentials.find(reference.parse("example.org/t5x"))
 
 
@@ -273,7 +273,7 @@ def test_the_loopback_address_goes_past_every_proxy(
             monkeypatch.setenv(name, f"http://user:secret@127.0.0.1:{port}")
         registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
         monkeypatch.setenv(reference.INSECURE, "registry.invalid")
-        with pytest.raises(FatalError, match="proxy cannot be reached") as problem:
+        with pytest.raises(UserError, match="proxy cannot be reached") as problem:
             registry.push(cache, image_registry.image(cache), "registry.invalid/t5x:latest")
     assert "secret" not in str(problem.value)
 
@@ -284,7 +284,7 @@ def test_a_login_is_not_told_to_another_host_without_https(
     kept, served = memory
     _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
     kept.bearer = "http://elsewhere.invalid/token"
-    with pytest.raises(FatalError, match="without https"):
+    with pytest.raises(UserError, match="without https"):
         registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
 
 
@@ -348,7 +348,7 @@ def test_a_registry_with_tls_on_this_machine(
     kept = Memory()
     with image_registry.serving(kept.answer, kept.lose, context) as served:
         name = f"{served.host}/t5x:latest"
-        with pytest.raises(FatalError, match="not trusted here"):
+        with pytest.raises(UserError, match="not trusted here"):
             registry.push(cache, image_registry.image(cache), name)
         folder = tmp_path / "config/containers/certs.d" / served.host
         folder.mkdir(parents=True)
@@ -423,7 +423,7 @@ def test_a_body_that_drips_is_given_up(
     monkeypatch.setattr(transport, "_SLOW_AFTER", 0)
     monkeypatch.setattr(transport, "_LEAST_RATE", 1 << 60)
     monkeypatch.setattr(transport, "TRIES", 1)
-    with pytest.raises(FatalError, match=r"it sent only [0-9]+ bytes"):
+    with pytest.raises(UserError, match=r"it sent only [0-9]+ bytes"):
         download.pull_manifest(f"{served.host}/t5x:latest")
 
 
@@ -437,13 +437,13 @@ def test_the_machines_ca_bundle_counts(
     kept = Memory()
     with image_registry.serving(kept.answer, kept.lose, context) as served:
         name = f"{served.host}/t5x:latest"
-        with pytest.raises(FatalError, match="not trusted here"):
+        with pytest.raises(UserError, match="not trusted here"):
             registry.push(cache, image_registry.image(cache), name)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         registry.push(cache, image_registry.image(cache), name)
         assert served.tag("t5x", "latest")
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nothing.pem"))
-        with pytest.raises(FatalError, match="is not there"):
+        with pytest.raises(UserError, match="is not there"):
             download.pull_manifest(name)
 
 
@@ -460,5 +460,5 @@ def test_https_is_left_for_nothing() -> None:
             == "https://example.org/x"
         )  # behind a proxy that takes the TLS off
         for bad in ("http://elsewhere.example/x", "file:///etc/passwd"):
-            with pytest.raises(FatalError, match="sends us to an address"):
+            with pytest.raises(UserError, match="sends us to an address"):
                 connection.absolute(bad, "https://example.org/v2/")

@@ -20,8 +20,8 @@ import pytest
 from builder.commands import cache as cache_command
 from builder.core import archives
 from builder.core.cache import Cache
-from builder.errors import FatalError
 from builder.images.oci import layer, layout
+from rosetta.core.errors import UserError
 from tests.support import small_image
 
 ROOT = Path(__file__).parents[3]
@@ -87,7 +87,7 @@ def test_a_flipped_byte_in_the_caches_blob_is_not_written(
     blob.chmod(0o644)
     blob.write_bytes(data)
     os.utime(blob, ns=(state.st_atime_ns, state.st_mtime_ns))
-    with pytest.raises(FatalError, match="is damaged"):
+    with pytest.raises(UserError, match="is damaged"):
         layout.write(cache, index, tmp_path / name, name="n")
     assert not (tmp_path / name).exists()
     assert list(cache_command.check(cache)[1]) == [f"blobs/{blob.name}"]
@@ -126,7 +126,7 @@ def test_what_is_not_ours_is_refused_and_kept(cache: Cache, tmp_path: Path, ther
         else:
             (out / "index.json").unlink()
     before = _content(out) if out.is_dir() else out.read_bytes()
-    with pytest.raises(FatalError, match="nothing was touched"):
+    with pytest.raises(UserError, match="nothing was touched"):
         layout.write(cache, index, out, name="n")
     assert (_content(out) if out.is_dir() else out.read_bytes()) == before
 
@@ -143,7 +143,7 @@ def test_a_tar_holds_the_same(cache: Cache, tmp_path: Path) -> None:
     layout.write(cache, index, tmp_path / "out.tar", name="n")
     assert (tmp_path / "out.tar").read_bytes() == first
     (tmp_path / "mine.tar").write_bytes(b"thesis" * 1000)
-    with pytest.raises(FatalError, match="no image layout of rosetta's"):
+    with pytest.raises(UserError, match="no image layout of rosetta's"):
         layout.write(cache, index, tmp_path / "mine.tar", name="n")
     assert (tmp_path / "mine.tar").read_bytes() == b"thesis" * 1000
 
@@ -157,7 +157,7 @@ def test_a_lost_blob_or_a_full_disk_leaves_what_was_there(
     before = _content(out) if out.is_dir() else out.read_bytes()
     lost = small_image.index(cache, ("amd64",), top=b"lost")
     layer.blob(cache, lost.images[0].layers[2].digest).unlink()
-    with pytest.raises(FatalError, match="not whole in the cache"):
+    with pytest.raises(UserError, match="not whole in the cache"):
         layout.write(cache, lost, out, name="n")
     full = small_image.index(cache, ("amd64",), top=b"full")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -246,7 +246,7 @@ def test_damage_is_noticed(cache: Cache, tmp_path: Path, damage: str, which: str
         (out / "index.json").write_text(
             "[" if damage == "json" else '{"manifests": [{"digest": "sha256:../../x", "size": 1}]}'
         )
-    with pytest.raises(FatalError):
+    with pytest.raises(UserError):
         layout.read(out)
     if which == "layer" and damage in ("flip", "cut", "gone"):
         assert layout.read(out, blobs=False).index.digest == index.digest

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.images.oci import reference
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     pass
@@ -57,7 +57,7 @@ def test_names(text: str, expected: tuple[str, str, str, str]) -> None:
     ],
 )
 def test_what_is_no_name(text: str) -> None:
-    with pytest.raises(FatalError) as problem:
+    with pytest.raises(UserError) as problem:
         reference.parse(text)
     assert "\n" not in str(problem.value)
     assert "pass@" not in str(problem.value)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.images.oci import layer, layout, oci_documents
 from builder.images.registry import download, registry, upload
+from rosetta.core.errors import UserError
 from tests.support import image_registry
 from tests.support.image_registry import Fault, Served
 from tests.support.registry_fixtures import pauses_, served_
@@ -106,7 +106,7 @@ def test_a_failed_push_moves_no_tag_and_the_next_one_moves_the_rest(
     registry.push(cache, old, name)
     new = image_registry.image(cache, top="new", size=200_000, architectures=("amd64", "arm64"))
     served.faults.append(Fault(**vars(fault)))
-    with pytest.raises(FatalError) as problem:
+    with pytest.raises(UserError) as problem:
         registry.push(cache, new, name)
     assert served.tag("team/t5x", "latest") == old.digest
     assert "\n" not in str(problem.value)
@@ -162,7 +162,7 @@ def test_a_blob_that_is_lost_after_all_was_accepted_is_noticed(
         if method == "HEAD" and new.digest in str(served.sent("PUT"))
         else None
     )
-    with pytest.raises(FatalError, match="has lost it") as problem:
+    with pytest.raises(UserError, match="has lost it") as problem:
         registry.push(cache, new, name)
     assert lost[7:19] in str(problem.value)
     assert served.tag("t5x", "latest") == old.digest
@@ -233,7 +233,7 @@ def test_a_damaged_blob_of_ours_is_named(cache: Cache, served: Served) -> None:
     data[1000] ^= 1
     damaged.chmod(0o644)
     damaged.write_bytes(data)
-    with pytest.raises(FatalError, match="is damaged") as problem:
+    with pytest.raises(UserError, match="is damaged") as problem:
         registry.push(cache, index, f"{served.host}/t5x:latest")
     assert problem.value.where == str(damaged)
     assert served.tag("t5x", "latest") == ""
@@ -248,7 +248,7 @@ def test_a_blob_comes_whole_or_not_at_all(cache: Cache, served: Served, tmp_path
     download.fetch_blob(name, wanted.digest, wanted.size, tmp_path / "blob")
     assert (tmp_path / "blob").read_bytes() == layer.blob(cache, wanted.digest).read_bytes()
     served.faults += [Fault("corrupt", "GET", "blobs", times=99)]
-    with pytest.raises(FatalError):
+    with pytest.raises(UserError):
         download.fetch_blob(name, wanted.digest, wanted.size, tmp_path / "bad")
     assert sorted(each.name for each in tmp_path.iterdir() if "b" in each.name[:5]) == ["blob"]
 
@@ -273,17 +273,17 @@ def test_two_pushes_at_once_end_right(cache: Cache, served: Served) -> None:
 
 
 def test_what_is_no_image_is_said_so(served: Served) -> None:
-    with pytest.raises(FatalError, match="404"):
+    with pytest.raises(UserError, match="404"):
         download.pull_manifest(f"{served.host}/nothing:here")
     served.faults.append(Fault("html", "GET", times=9))
-    with pytest.raises(FatalError, match="web page"):
+    with pytest.raises(UserError, match="web page"):
         download.pull_manifest(f"{served.host}/nothing:here")
 
 
 def test_nothing_listens(cache: Cache) -> None:
     with (
         image_registry.closed_port() as port,
-        pytest.raises(FatalError, match="refuses the connection") as problem,
+        pytest.raises(UserError, match="refuses the connection") as problem,
     ):
         registry.push(cache, image_registry.image(cache), f"127.0.0.1:{port}/t5x:latest")
     assert "\n" not in str(problem.value)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.packages import lock_file
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,20 +55,20 @@ def test_machine_decides(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_locked_is_refused_with_its_line(tmp_path: Path, line: str) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         _read(tmp_path, f"# a comment\n{line}\n")
     assert caught.value.where.endswith("lock.txt:2")
 
 
 def test_missing_lock_says_how_to_make_it(tmp_path: Path) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         lock_file.read(tmp_path / "none.txt")
     assert "build.py lock" in caught.value.do
 
 
 @pytest.mark.parametrize("cut", ["helper==1.0 \\\n", f"helper==1.0 \\\n    --hash=sha256:{A} \\\n"])
 def test_a_cut_off_lock_is_refused(tmp_path: Path, cut: str) -> None:
-    with pytest.raises(FatalError, match="ends in the middle"):
+    with pytest.raises(UserError, match="ends in the middle"):
         _read(tmp_path, f"numpy==2.0 --hash=sha256:{A}\n{cut}")
 
 
@@ -76,11 +76,11 @@ def test_the_sum_in_the_head_is_checked(tmp_path: Path) -> None:
     body = f"numpy==2.0 \\\n    --hash=sha256:{A}\n"
     head = f"# pins: {hashlib.sha256(body.encode()).hexdigest()}\n"
     assert len(_read(tmp_path, head + body)) == 1
-    with pytest.raises(FatalError, match="edited or cut off"):
+    with pytest.raises(UserError, match="edited or cut off"):
         _read(tmp_path, head + body.replace("2.0", "2.1"))
 
 
 @pytest.mark.parametrize("marker", ["platform_machine ~= 'x'", "'x' in extras"])
 def test_a_marker_that_means_nothing_is_refused(tmp_path: Path, marker: str) -> None:
-    with pytest.raises(FatalError):
+    with pytest.raises(UserError):
         _read(tmp_path, f"numpy==2.0 ; {marker} --hash=sha256:{A}\n")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.core import manifest
-from builder.errors import FatalError
 from builder.packages import dependency_check, uv
 from builder.packages.dependency_check import Finding
 from builder.packages.lock_file import environment_of
+from rosetta.core.errors import UserError
 from tests.support.package_archives import metadata, wheel
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def test_finds_what_uv_finds(tmp_path: Path) -> None:
     assert len(ours) == 2
 
     bare = _manifest(tmp_path)
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         dependency_check.require_explained(python, bare, "l")
     assert "a requires b>=2, but 1.5 is installed (and 1 more)" in caught.value.what
     explained = _manifest(
@@ -128,7 +128,7 @@ def test_finds_what_uv_finds(tmp_path: Path) -> None:
         "the tests want it old",
         "nobody imports it here",
     }
-    with pytest.raises(FatalError, match="a requires gone<3, but it is not installed"):
+    with pytest.raises(UserError, match="a requires gone<3, but it is not installed"):
         dependency_check.require_explained(python, explained, "other")
 
 
@@ -156,5 +156,5 @@ def test_what_an_override_explains(
 
 
 def test_half_an_environment(tmp_path: Path) -> None:
-    with pytest.raises(FatalError, match="not a whole environment"):
+    with pytest.raises(UserError, match="not a whole environment"):
         dependency_check.require_explained(tmp_path / "bin/python", _manifest(tmp_path), "l")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builder.errors import FatalError
 from builder.packages import upstream_requirements
+from rosetta.core.errors import UserError
 
 
 def _declared(files: dict[str, str], own: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def test_metadata_of_a_wheel_without_its_extras() -> None:
     ],
 )
 def test_what_cannot_be_read_is_named(files: dict[str, str], place: str, word: str) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         _declared(files)
     assert caught.value.where == place
     assert word in caught.value.what
@@ -112,5 +112,5 @@ def test_what_cannot_be_read_is_named(files: dict[str, str], place: str, word: s
 
 
 def test_not_utf8() -> None:
-    with pytest.raises(FatalError, match="not UTF-8"):
+    with pytest.raises(UserError, match="not UTF-8"):
         upstream_requirements.declared("thing", ["setup.py"], lambda _: b"\xff", ())

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.packages import environment_markers, resolution
 from builder.packages.lock_file import Pin
 from builder.packages.resolution import Request, Rules
+from rosetta.core.errors import UserError
 from tests.support.package_archives import publish, publish_sdist
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def test_a_missing_wheel_names_project_python_and_machine(index: Index, tmp_path
     publish(index, tmp_path, "one", "1", tag="cp311-abi3-" + X86)
     publish(index, tmp_path, "two", "1", tag="cp311-cp311-" + ARM)
     publish(index, tmp_path, "two", "1", tag="cp311-abi3-" + X86)
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         _locked(_request("a"))
     assert (
         caught.value.what
@@ -137,7 +137,7 @@ def test_a_whole_drop_holds_for_our_own_requirements_too(index: Index, tmp_path:
 def test_a_pin_stands_for_what_others_ask(index: Index, tmp_path: Path) -> None:
     publish(index, tmp_path, "a", "1", "one>=2")
     publish(index, tmp_path, "one", "1")
-    with pytest.raises(FatalError, match=r"contradict each other: .*one>=2"):
+    with pytest.raises(UserError, match=r"contradict each other: .*one>=2"):
         _locked(_request("a"))
     assert _texts(_locked(_request("a", rules=Rules(overrides=("one==1",))))) == ["a==1", "one==1"]
 
@@ -145,7 +145,7 @@ def test_a_pin_stands_for_what_others_ask(index: Index, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["tar.gz", "zip"])
 def test_sdists_only_where_they_are_listed(index: Index, tmp_path: Path, form: str) -> None:
     digest = publish_sdist(index, tmp_path, "source-only", "2", form=form)
-    with pytest.raises(FatalError, match="source-only"):
+    with pytest.raises(UserError, match="source-only"):
         _locked(_request("source-only"))
     assert _locked(_request("source-only", rules=Rules(sdists=("source-only",)))) == [
         Pin("source-only", "2", "", (digest,))
@@ -203,7 +203,7 @@ def test_what_has_no_solution_says_why(
     publish(index, tmp_path, "asks-for-source", "1", "source-only")
     publish(index, tmp_path, "asks-for-nothing", "1", "nosuch-dependency>=2")
     publish(index, tmp_path, "one", "1")
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         _locked(_request(*requirements))
     assert caught.value.what.startswith(what)
     assert caught.value.do.startswith(do)
@@ -214,7 +214,7 @@ def test_what_has_no_solution_says_why(
 def test_an_index_that_refuses_the_user_has_not_lost_the_package(index: Index, status: int) -> None:
     index.fault = str(status)
     with pytest.raises(
-        FatalError, match=f"refuses the credentials, or was given none: .*{status}"
+        UserError, match=f"refuses the credentials, or was given none: .*{status}"
     ) as caught:
         _locked(_request("private"))
     assert "the user and the password of the index" in caught.value.do
@@ -227,7 +227,7 @@ def test_a_stripped_project_takes_the_other_architectures_wheels(
         publish(index, tmp_path, "one", "1", tag=f"cp{python}-cp{python}-{X86}")
         for python in ("311", "312")
     }
-    with pytest.raises(FatalError, match=r"has no wheel for Python 3\.11 on aarch64"):
+    with pytest.raises(UserError, match=r"has no wheel for Python 3\.11 on aarch64"):
         _locked(_request("one"))
     assert _locked(_request("one", rules=Rules(strips=(("one", "arm64"),)))) == [
         Pin("one", "1", "", tuple(sorted(wanted)))

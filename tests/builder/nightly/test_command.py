@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from builder.errors import FatalError
 from builder.release.status_page import reports
+from rosetta.core.errors import UserError
 from tests.support.nightly_checkout import Place
 
 
@@ -26,7 +26,7 @@ from tests.support.nightly_checkout import Place
 def test_what_cannot_be_is_refused_before_anything_is_done(
     place: Place, argv: tuple[str, ...], word: str
 ) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         place.run(*argv, date="")
     assert word in str(caught.value)
     assert place.calls() == []
@@ -112,5 +112,5 @@ def test_red_stands_first_with_what_to_do(place: Place) -> None:
     lines = result.text.splitlines()
     assert lines[0] == "# Night of 2026-11-28: red"
     assert (
-        lines[2] == "- **image-first-cpu-amd64** error: here: the disk is full -> free some | space"
+        lines[2] == "- **image-first-cpu-amd64** error: here: the disk is full; free some | space"
     )

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.images.oci import layer, oci_documents, reference
 from builder.images.registry import download, registry
 from builder.images.registry.transport import Connection
 from builder.release.publish import attachments
 from builder.release.publish.signed_statements import ENVELOPE, SIMPLE, Item
+from rosetta.core.errors import UserError
 from tests.support import image_registry
 from tests.support.image_registry import Fault
 
@@ -139,7 +139,7 @@ def test_a_list_that_another_writes_over_is_noticed(
     served.log.clear()
     served.log.append(("PUT", "", 0, 0))
     served.before = lose
-    with pytest.raises(FatalError, match="is not listed") as problem:
+    with pytest.raises(UserError, match="is not listed") as problem:
         attachments.attach(connection, subject, [SAID])
     assert done
     assert "run again" in problem.value.do

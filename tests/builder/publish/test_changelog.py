@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder.commands import changelog
-from builder.errors import FatalError
 from builder.release.publish import provenance
+from rosetta.core.errors import UserError
 from tests.support import git_repository, published_project
 from tests.support.published_project import Project
 
@@ -129,5 +129,5 @@ def test_a_commit_that_is_none(commit: str) -> None:
     said = {
         "components": [{"bom-ref": "source:a", "name": "a", "pedigree": {"ancestors": [ancestor]}}]
     }
-    with pytest.raises(FatalError, match="not one of rosetta's"):
+    with pytest.raises(UserError, match="not one of rosetta's"):
         changelog.taken_apart("name", "sha256:0", said)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.core.command_context import Result
-from builder.errors import FatalError
 from builder.images.oci import layout
 from builder.images.registry import transport
 from builder.release.publish.tags import TakenError
+from rosetta.core.errors import UserError
 from tests.support import published_project
 from tests.support.image_registry import Fault
 from tests.support.published_project import DAY, Project
@@ -133,7 +133,7 @@ def test_every_request_in_turn_fails_once(
 def test_two_publishers_at_once(project: Project, served: Served) -> None:
     """Of two whole runs one wins and moves the tags; the other says so, and what it has sent is not sent again the next day."""
     places = [project.layout("one"), project.layout("two")]
-    outcome: dict[str, Result | FatalError] = {}
+    outcome: dict[str, Result | UserError] = {}
     start = threading.Barrier(2)
 
     def one(place: str) -> None:
@@ -142,7 +142,7 @@ def test_two_publishers_at_once(project: Project, served: Served) -> None:
             outcome[place] = project.call(
                 "publish", place, "--to", f"{served.host}/team/thing", "--date", DAY
             )
-        except FatalError as problem:
+        except UserError as problem:
             outcome[place] = problem
 
     threads = [threading.Thread(target=one, args=(place,)) for place in places]

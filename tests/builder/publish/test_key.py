@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.release.publish import signing_key
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +69,7 @@ def test_from_the_environment_and_with_a_password(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", (folder / "locked.pem").read_text())
-    with pytest.raises(FatalError, match="is encrypted"):
+    with pytest.raises(UserError, match="is encrypted"):
         signing_key.private("env:MY_KEY")
     monkeypatch.setenv(signing_key.PASSWORD, "open")
     assert signing_key.public(f"{folder}/key.pub").signed(
@@ -79,7 +79,7 @@ def test_from_the_environment_and_with_a_password(
         b"x", signing_key.private("env:MY_KEY").sign(b"x")
     )
     monkeypatch.setenv(signing_key.PASSWORD, "wrong")
-    with pytest.raises(FatalError) as problem:
+    with pytest.raises(UserError) as problem:
         signing_key.private("env:MY_KEY")
     assert "wrong" not in str(problem.value)
     assert signing_key.PASSWORD in problem.value.do
@@ -97,7 +97,7 @@ def test_from_the_environment_and_with_a_password(
     ],
 )
 def test_what_is_no_private_key(folder: Path, name: str, word: str) -> None:
-    with pytest.raises(FatalError, match=word) as problem:
+    with pytest.raises(UserError, match=word) as problem:
         signing_key.private(name if ":" in name else f"{folder}/{name}")
     assert "openssl genpkey" in problem.value.do
 
@@ -112,5 +112,5 @@ def test_what_is_no_private_key(folder: Path, name: str, word: str) -> None:
     ],
 )
 def test_what_is_no_public_key(folder: Path, name: str, word: str) -> None:
-    with pytest.raises(FatalError, match=word):
+    with pytest.raises(UserError, match=word):
         signing_key.public(f"{folder}/{name}")

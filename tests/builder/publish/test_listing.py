@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.images.oci import oci_documents, reference
 from builder.images.registry import registry
 from builder.images.registry.transport import Connection
 from builder.release.publish import registry_listing, tags
+from rosetta.core.errors import UserError
 from tests.support import image_registry
 from tests.support.image_registry import Fault
 from tests.support.published_project import Listing
@@ -60,7 +60,7 @@ def test_a_list_without_an_end(
             b'{"tags": ["a"]}',
         ),
     )
-    with pytest.raises(FatalError, match="does not end"):
+    with pytest.raises(UserError, match="does not end"):
         tags.listed(connection)
 
 
@@ -70,12 +70,12 @@ def test_what_is_no_list(
 ) -> None:
     connection, served = local
     monkeypatch.setattr(served, "answer", lambda *_: (200, {}, body))
-    with pytest.raises(FatalError, match="is none"):
+    with pytest.raises(UserError, match="is none"):
         tags.listed(connection)
 
 
 def test_a_registry_in_trouble_is_not_one_without_tags(local: tuple[Connection, Served]) -> None:
     connection, served = local
     served.faults.append(Fault("503", "GET", "tags", times=9))
-    with pytest.raises(FatalError, match="503"):
+    with pytest.raises(UserError, match="503"):
         tags.listed(connection)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.release.publish import provenance, public_urls
+from rosetta.core.errors import UserError
 from tests.support.published_project import BOTH, COMMIT, SECRET, Project
 
 if TYPE_CHECKING:
@@ -110,5 +110,5 @@ def test_who_built_it() -> None:
         == "https://host/o/r/.github/workflows/n.yml"
     )
     assert provenance.builder_id(provenance.BUILDER) == provenance.BUILDER
-    with pytest.raises(FatalError, match="is no URI"):
+    with pytest.raises(UserError, match="is no URI"):
         provenance.builder_id("my laptop")

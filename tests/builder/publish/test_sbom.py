@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from builder.core import manifest
-from builder.errors import FatalError
 from builder.release.publish import platform_images, sbom
+from rosetta.core.errors import UserError
 from tests.support import published_project
 from tests.support.published_project import BOTH, COMMIT, SECRET, Project
 
@@ -117,7 +117,7 @@ def test_a_checkout_with_other_inputs_is_refused(project: Project, what: str) ->
     else:
         patch = project.folder / "patches/thing/greet.patch"
         patch.write_text(patch.read_text().replace("good day", "good bye"))
-    with pytest.raises(FatalError) as problem:
+    with pytest.raises(UserError) as problem:
         sbom.contents(manifest.load(project.manifest), record)
     assert "check out the commit" in problem.value.do
 

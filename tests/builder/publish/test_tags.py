@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.images.oci import layer, oci_documents, reference
 from builder.images.registry import registry
 from builder.images.registry.transport import Connection
 from builder.release.publish import tags
 from builder.release.publish.tags import TakenError
+from rosetta.core.errors import UserError
 from tests.support import image_registry, published_project
 from tests.support.published_project import DAY, Project
 
@@ -213,7 +213,7 @@ def test_a_claim_that_a_dead_publisher_left_is_named_and_can_be_withdrawn(
         assert served.tag(NAME, tags.nightly(date)) == oci_documents.sha256(mine)
         with pytest.raises(TakenError, match="already"):
             tags.own(connection, date, theirs)
-    with pytest.raises(FatalError, match="has no claim"):
+    with pytest.raises(UserError, match="has no claim"):
         tags.withdraw(connection, "2025-12-03", oci_documents.sha256(first))
 
 
@@ -268,7 +268,7 @@ def test_a_list_of_tags_that_lags_is_noticed(
 ) -> None:
     connection, first, _ = registry_with_two
     monkeypatch.setattr(tags, "listed", lambda _: ["latest"])
-    with pytest.raises(FatalError, match="lacks one that was just put"):
+    with pytest.raises(UserError, match="lacks one that was just put"):
         tags.own(connection, "2025-12-01", first)
     assert served.tag(NAME, "nightly-2025-12-01") == ""
 

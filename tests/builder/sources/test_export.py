@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.upstream.git import Git
 from builder.upstream.git_objects import Entry, Reader, walk
 from builder.upstream.tree_export import exported_entries, write_tree
+from rosetta.core.errors import UserError
 from tests.support import git_repository
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_an_absent_blob_need_not_exist(repo: Path, tmp_path: Path) -> None:
     ]
     with Reader(Git(repo)) as reader:
         write_tree(reader, exported_entries(entries, ("gone",)), tmp_path / "out")
-        with pytest.raises(FatalError, match="missing"):
+        with pytest.raises(UserError, match="missing"):
             write_tree(reader, entries, tmp_path / "out2")
     assert git_repository.snapshot(tmp_path / "out") == {"here": ("100644", b"x")}
 
@@ -115,7 +115,7 @@ BAD_LINKS: dict[str, dict[str, Content]] = {
 def test_links_that_lead_out_are_refused_before_anything_is_written(
     repo: Path, tmp_path: Path, case: str
 ) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         export(repo, {"a0": b"first in order", **BAD_LINKS[case]}, tmp_path / "out")
     assert caught.value.exit_code == 2
     assert str(repo) in caught.value.where
@@ -129,7 +129,7 @@ def test_a_path_below_a_link_or_a_file_is_refused(
     blob = git_repository.raw(repo, "blob", b"..")
     with (
         Reader(Git(repo)) as reader,
-        pytest.raises(FatalError, match=r"twice|as a file or link and as a folder"),
+        pytest.raises(UserError, match=r"twice|as a file or link and as a folder"),
     ):
         write_tree(
             reader,
@@ -141,7 +141,7 @@ def test_a_path_below_a_link_or_a_file_is_refused(
 
 @pytest.mark.parametrize("path", ["../x", "/x", ".git/hooks/post-checkout", "a/../../x"])
 def test_a_path_that_climbs_out_is_refused(repo: Path, tmp_path: Path, path: str) -> None:
-    with Reader(Git(repo)) as reader, pytest.raises(FatalError):
+    with Reader(Git(repo)) as reader, pytest.raises(UserError):
         write_tree(
             reader,
             [Entry(path, "100755", git_repository.raw(repo, "blob", b"x"))],
@@ -155,6 +155,6 @@ def test_nothing_is_written_through_what_is_there_already(repo: Path, tmp_path: 
     victim.write_bytes(b"mine")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "setup.py").symlink_to(victim)
-    with pytest.raises(FatalError, match="cannot be written"):
+    with pytest.raises(UserError, match="cannot be written"):
         export(repo, {"setup.py": b"theirs"}, tmp_path / "out")
     assert victim.read_bytes() == b"mine"

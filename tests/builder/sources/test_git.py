@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.upstream.git import Git, command, last_words
+from rosetta.core.errors import UserError
 from tests.support import git_repository
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def test_a_joined_history_is_not_cut_where_ours_is(repo: Path, tmp_path: Path) -
 
 
 def test_a_failure_is_one_line_without_credentials(repo: Path) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         Git(repo).run("fetch", "https://me:secret@example.invalid/x")
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -209,7 +209,7 @@ def test_last_words() -> None:
 
 def test_without_git_there_is_one_clear_error(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(repo))
-    with pytest.raises(FatalError, match="git is not installed"):
+    with pytest.raises(UserError, match="git is not installed"):
         Git(repo).run("version")
 
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.upstream.local_mirror import Mirror, mirrors, ref, word_of, words
+from rosetta.core.errors import UserError
 from tests.support import git_repository
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def test_neither_links_nor_what_lies_deeper_is_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "file"])
 def test_a_mirror_that_is_no_folder_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FatalError, match="not a folder"):
+    with pytest.raises(UserError, match="not a folder"):
         found(tmp_path / (name or "gone"))
 
 
@@ -115,7 +115,7 @@ def test_a_clone_that_reaches_out_of_the_mirror_is_refused(tmp_path: Path, spoil
     assert found(tmp_path / "m") == ["t5x.git"]
     assert callable(spoil)
     spoil(clone, tmp_path / "elsewhere")
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         found(tmp_path / "m")
     assert str(clone) in caught.value.where
     assert caught.value.exit_code == 2

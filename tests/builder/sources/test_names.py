@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from builder.errors import FatalError
 from builder.upstream.path_rules import check_name, check_path
+from rosetta.core.errors import UserError
 
 HOSTILE = [
     "",
@@ -54,7 +54,7 @@ FINE = [
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_name(name: str) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         check_name(name, "tree abc")
     assert caught.value.where == "tree abc"
     assert str(caught.value).isprintable()
@@ -70,7 +70,7 @@ def test_fine_name(name: str) -> None:
     ["", "/", "/etc/passwd", "../x", "a/../x", "a//b", "a/", "a/.git/config", "a/./b", "x" * 1025],
 )
 def test_hostile_path(path: str) -> None:
-    with pytest.raises(FatalError):
+    with pytest.raises(UserError):
         check_path(path, "here")
 
 

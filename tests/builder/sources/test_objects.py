@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.upstream import git_objects
 from builder.upstream.git import Git
 from builder.upstream.git_objects import Entry, MissingObjectError, Reader, tree_of, walk
+from rosetta.core.errors import UserError
 from tests.support import git_repository
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def test_a_missing_object_is_named(repo: Path) -> None:
 
 def test_an_object_of_another_kind_is_refused(repo: Path) -> None:
     sha = git_repository.raw(repo, "blob", b"x")
-    with Reader(Git(repo)) as reader, pytest.raises(FatalError, match="is a blob, not a commit"):
+    with Reader(Git(repo)) as reader, pytest.raises(UserError, match="is a blob, not a commit"):
         reader.read(sha, "commit")
 
 
@@ -78,7 +78,7 @@ def test_wrong_content_under_a_right_name_is_refused(repo: Path) -> None:
     assert git_repository.git(repo, "cat-file", "blob", good) == "evil", "git itself hands it out"
     with (
         Reader(Git(repo), "mirror m") as reader,
-        pytest.raises(FatalError, match="is corrupt") as caught,
+        pytest.raises(UserError, match="is corrupt") as caught,
     ):
         reader.read(good, "blob")
     assert caught.value.where == f"mirror m, object {good}"
@@ -97,7 +97,7 @@ def test_a_mangled_object_is_one_clear_error(
     path = git_objects.loose(repo, good)
     path.unlink()
     path.write_bytes(content)
-    with Reader(Git(repo)) as reader, pytest.raises(FatalError) as caught:
+    with Reader(Git(repo)) as reader, pytest.raises(UserError) as caught:
         reader.read(good, "blob")
     assert good in caught.value.where
     assert "delete that folder" in caught.value.do
@@ -108,7 +108,7 @@ def test_an_object_that_claims_to_be_huge_is_refused(repo: Path) -> None:
     path = git_objects.loose(repo, sha)
     path.unlink()
     path.write_bytes(zlib.compress(b"blob 99999999999\0x"))
-    with Reader(Git(repo)) as reader, pytest.raises(FatalError) as caught:
+    with Reader(Git(repo)) as reader, pytest.raises(UserError) as caught:
         reader.read(sha, "blob")
     assert sha in caught.value.where
 
@@ -121,7 +121,7 @@ def test_an_object_larger_than_any_source_file_is_refused(
     with Reader(Git(repo)) as reader:
         assert reader.read(sha, "blob")
     monkeypatch.setattr(git_objects, "LARGEST_OBJECT", 100)
-    with Reader(Git(repo)) as reader, pytest.raises(FatalError, match="larger"):
+    with Reader(Git(repo)) as reader, pytest.raises(UserError, match="larger"):
         reader.read(sha, "blob")
 
 
@@ -173,7 +173,7 @@ def test_tree_of_needs_no_blobs_and_writes_sound_trees(repo: Path) -> None:
     [("a", "a"), ("a", "a/b"), ("a/b", "a"), ("a/b/c", "a/b"), ("../a",), ("a/.git",), ("/a",)],
 )
 def test_tree_of_refuses_what_cannot_be_a_tree(repo: Path, paths: tuple[str, ...]) -> None:
-    with pytest.raises(FatalError):
+    with pytest.raises(UserError):
         tree_of(repo, [Entry(path, "100644", ABSENT) for path in paths])
 
 
@@ -201,7 +201,7 @@ def test_a_hostile_name_in_a_tree_is_refused(repo: Path, name: bytes, mode: str)
     inner = git_repository.raw_tree(repo, [("100644", b"x", blob)])
     hostile = git_repository.raw_tree(repo, [(mode, name, inner if mode == "40000" else blob)])
     outer = git_repository.raw_tree(repo, [("40000", b"sub", hostile)])
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         walked(repo, outer)
     assert hostile in caught.value.where
     assert "sub/" in caught.value.where
@@ -212,7 +212,7 @@ def test_a_mode_that_is_no_files_is_refused(repo: Path, mode: str) -> None:
     root = git_repository.raw_tree(
         repo, [(mode, b"vendored", git_repository.raw(repo, "blob", b"x"))]
     )
-    with pytest.raises(FatalError, match="vendored"):
+    with pytest.raises(UserError, match="vendored"):
         walked(repo, root)
 
 
@@ -223,7 +223,7 @@ def test_a_name_that_is_there_twice_is_refused(repo: Path) -> None:
         [("100644", b"a", blob), ("100755", b"a", blob)],
         [("120000", b"a", blob), ("100644", b"a.b", blob), ("40000", b"a", inner)],
     ):
-        with pytest.raises(FatalError, match="twice"):
+        with pytest.raises(UserError, match="twice"):
             walked(repo, git_repository.raw_tree(repo, rows))
 
 
@@ -231,7 +231,7 @@ def test_a_name_that_is_there_twice_is_refused(repo: Path) -> None:
     "data", [b"100644", b"100644 a", b"100644 a\0short", b"\0\0\0", b"100644\0a " + b"x" * 20]
 )
 def test_a_malformed_tree_is_refused(repo: Path, data: bytes) -> None:
-    with pytest.raises(FatalError, match="no well-formed tree"):
+    with pytest.raises(UserError, match="no well-formed tree"):
         walked(repo, git_repository.raw(repo, "tree", data))
 
 
@@ -247,7 +247,7 @@ def test_a_tree_that_unfolds_without_end_is_refused(
             ),
             "40000",
         )
-    with pytest.raises(FatalError, match="more than 500 files"):
+    with pytest.raises(UserError, match="more than 500 files"):
         walked(repo, sha)
 
 
@@ -255,11 +255,11 @@ def test_a_tree_too_deep_is_refused(repo: Path) -> None:
     sha, mode = git_repository.raw(repo, "blob", b"x"), "100644"
     for _ in range(12):
         sha, mode = git_repository.raw_tree(repo, [(mode, b"n" * 100, sha)]), "40000"
-    with pytest.raises(FatalError, match="characters"):
+    with pytest.raises(UserError, match="characters"):
         walked(repo, sha)
 
 
 def test_without_git_there_is_one_clear_error(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(repo))
-    with Reader(Git(repo)) as reader, pytest.raises(FatalError, match="git is not installed"):
+    with Reader(Git(repo)) as reader, pytest.raises(UserError, match="git is not installed"):
         reader.read(ABSENT, "blob")

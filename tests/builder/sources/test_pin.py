@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.errors import FatalError
 from builder.upstream.git import Git
 from builder.upstream.source import acquire
+from rosetta.core.errors import UserError
 from tests.builder.sources.test_git import hostile_home  # noqa: F401 - a fixture
 from tests.support import git_repository
 
@@ -36,7 +36,7 @@ def test_a_corrupt_mirror_is_named_and_nothing_of_it_is_kept(
         for path in ("t5x/run.sh", "setup.py")
     )
     git_repository.damage(clone, bad, other)
-    with pytest.raises(FatalError, match="is corrupt") as caught:
+    with pytest.raises(UserError, match="is corrupt") as caught:
         acquire(
             git_repository.source(pin),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
@@ -54,7 +54,7 @@ def test_a_forged_commit_or_tree_is_refused(
         git_repository.git(clone, "rev-parse", f"{pin}{up}^{{{what}}}") for up in ("", "^")
     )
     git_repository.damage(clone, bad, good)
-    with pytest.raises(FatalError, match="is corrupt"):
+    with pytest.raises(UserError, match="is corrupt"):
         acquire(
             git_repository.source(pin),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
@@ -72,11 +72,11 @@ def test_a_corrupt_cache_is_not_believed(served: tuple[Path, str], tmp_path: Pat
         Git(ours).text("rev-parse", f"{pin}:{path}") for path in ("t5x/run.sh", "setup.py")
     )
     git_repository.damage(ours, bad, other)
-    with pytest.raises(FatalError, match="is corrupt") as caught:
+    with pytest.raises(UserError, match="is corrupt") as caught:
         git_repository.exported(pinned, tmp_path / "out")
     assert f"{ours}, object {bad}" in caught.value.where
     shutil.rmtree(ours / "rosetta-verified")
-    with pytest.raises(FatalError, match="is corrupt") as caught:
+    with pytest.raises(UserError, match="is corrupt") as caught:
         acquire(
             git_repository.source(pin),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
@@ -230,7 +230,7 @@ HOSTILE: dict[str, Callable[[Path], str]] = {
 def test_a_hostile_tree_is_refused_and_nothing_kept(tmp_path: Path, case: str) -> None:
     clone = git_repository.init(tmp_path / "mirror" / "t5x.git")
     pin = git_repository.commit(clone, HOSTILE[case](clone))
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         acquire(
             git_repository.source(pin),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
@@ -271,20 +271,20 @@ def test_a_hostile_source_is_refused_though_it_is_in_the_cache(
 ) -> None:
     access = git_repository.access(tmp_path / "cache", tmp_path / "mirror")
     acquire(git_repository.source(served[1]), access)
-    with pytest.raises(FatalError):
+    with pytest.raises(UserError):
         acquire(git_repository.source(served[1], **change), access)
 
 
 @pytest.mark.parametrize("commit", ["main", "--help", "AB" * 20, "ab" * 19, "ab" * 20 + "\n", ""])
 def test_a_pin_is_forty_hex_digits(tmp_path: Path, commit: str) -> None:
-    with pytest.raises(FatalError, match="no full commit"):
+    with pytest.raises(UserError, match="no full commit"):
         acquire(git_repository.source(commit), git_repository.access(tmp_path / "cache"))
 
 
 def test_a_pin_that_is_no_commit_is_refused(served: tuple[Path, str], tmp_path: Path) -> None:
     clone, pin = served
     for name, kind in ((f"{pin}:setup.py", "blob"), (f"{pin}^{{tree}}", "tree")):
-        with pytest.raises(FatalError, match=f"is a {kind}, not a commit"):
+        with pytest.raises(UserError, match=f"is a {kind}, not a commit"):
             acquire(
                 git_repository.source(git_repository.git(clone, "rev-parse", name)),
                 git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
@@ -292,7 +292,7 @@ def test_a_pin_that_is_no_commit_is_refused(served: tuple[Path, str], tmp_path: 
     odd = git_repository.raw(
         clone, "commit", b"tree " + b"ab" * 20 + b"\nauthor x\n\nno committer\n"
     )
-    with pytest.raises(FatalError, match="no well-formed commit"):
+    with pytest.raises(UserError, match="no well-formed commit"):
         acquire(
             git_repository.source(odd),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),

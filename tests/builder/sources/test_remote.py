@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.upstream.git_server import check_ref, check_url
 from builder.upstream.source import acquire
 from builder.upstream.tracked_branch import check_on_branch, resolve_ref
+from rosetta.core.errors import UserError
 from tests.support import git_repository
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def test_a_plain_url_passes(url: str) -> None:
 
 @pytest.mark.parametrize("url", [url for urls in BAD.values() for url in urls])
 def test_a_hostile_url_is_refused(url: str) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         check_url(url, ("https", "ssh"), "source t5x")
     assert caught.value.where == "source t5x"
     assert "s3cret" not in str(caught.value)
@@ -74,13 +74,13 @@ def test_a_hostile_url_is_refused(url: str) -> None:
     ("url", "word"), [(urls[0], word) for word, urls in BAD.items() if word not in {"-", "host"}]
 )
 def test_the_error_says_what_is_wrong_with_a_url(url: str, word: str) -> None:
-    with pytest.raises(FatalError, match=word):
+    with pytest.raises(UserError, match=word):
         check_url(url, ("https", "ssh"), "here")
 
 
 def test_file_only_where_asked_for() -> None:
     assert check_url("file:///srv/x.git", ("file",), "here")
-    with pytest.raises(FatalError, match="has a host"):
+    with pytest.raises(UserError, match="has a host"):
         check_url("file://h/x", ("file",), "here")
 
 
@@ -112,7 +112,7 @@ def test_a_ref_passes(name: str) -> None:
     ],
 )
 def test_a_hostile_ref_is_refused(name: str) -> None:
-    with pytest.raises(FatalError, match="no name of a branch"):
+    with pytest.raises(UserError, match="no name of a branch"):
         check_ref(name, "here")
 
 
@@ -226,7 +226,7 @@ def test_a_commit_that_was_forced_away_is_named_as_such(
         git_repository.init(tmp_path / "elsewhere.git"),
         git_repository.tree(tmp_path / "elsewhere.git", {"a": b"gone"}),
     )
-    with pytest.raises(FatalError, match="is gone from") as caught:
+    with pytest.raises(UserError, match="is gone from") as caught:
         acquire(git_repository.source(gone, url=f"file://{repo}"), online(tmp_path))
     assert gone in caught.value.what
     assert "branch main stands at" in caught.value.what
@@ -235,13 +235,13 @@ def test_a_commit_that_was_forced_away_is_named_as_such(
 
 def test_a_lost_branch_is_named_as_such(server: tuple[Path, str], tmp_path: Path) -> None:
     repo, pin = server
-    with pytest.raises(FatalError, match="branch gone is gone") as caught:
+    with pytest.raises(UserError, match="branch gone is gone") as caught:
         acquire(
             git_repository.source("ab" * 20, url=f"file://{repo}", track="gone"), online(tmp_path)
         )
     assert caught.value.where == "source t5x"
     assert empty(tmp_path)
-    with pytest.raises(FatalError, match="no branch or tag gone"):
+    with pytest.raises(UserError, match="no branch or tag gone"):
         resolve_ref(
             git_repository.source(pin, url=f"file://{repo}", track="gone"), online(tmp_path)
         )
@@ -259,7 +259,7 @@ def test_an_unreachable_server_is_one_error_with_the_ways_out(
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/t5x.git"
-        with pytest.raises(FatalError, match="cannot be reached") as caught:
+        with pytest.raises(UserError, match="cannot be reached") as caught:
             acquire(git_repository.source(server[1], url=url), online(tmp_path, "http"))
     assert caught.value.where == "source t5x"
     assert "--mirror DIR" in caught.value.do
@@ -269,7 +269,7 @@ def test_an_unreachable_server_is_one_error_with_the_ways_out(
 def test_a_web_page_is_no_git_server(tmp_path: Path, server: tuple[Path, str]) -> None:
     (tmp_path / "www" / "t5x.git" / "info").mkdir(parents=True)
     (tmp_path / "www" / "t5x.git" / "info" / "refs").write_text("<html>log in</html>")
-    with web(tmp_path / "www") as address, pytest.raises(FatalError, match="login page"):
+    with web(tmp_path / "www") as address, pytest.raises(UserError, match="login page"):
         acquire(
             git_repository.source(server[1], url=f"{address}/t5x.git"), online(tmp_path, "http")
         )
@@ -288,7 +288,7 @@ def test_a_hostile_tree_from_a_server_is_refused_and_nothing_kept(
         ),
     )
     git_repository.branch(repo, pin)
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         acquire(git_repository.source(pin, url=f"file://{repo}"), online(tmp_path))
     assert caught.value.exit_code == 2
     assert empty(tmp_path)
@@ -307,12 +307,12 @@ def test_the_tracked_ref_by_mirror_and_by_server(server: tuple[Path, str], tmp_p
         assert (
             resolve_ref(git_repository.source(pin, url=url, track="refs/heads/main"), access) == pin
         )
-    with pytest.raises(FatalError, match="its mirrors do not have the branch gone"):
+    with pytest.raises(UserError, match="its mirrors do not have the branch gone"):
         resolve_ref(
             git_repository.source(pin, track="gone"),
             git_repository.access(tmp_path / "cache", tmp_path / "server"),
         )
-    with pytest.raises(FatalError, match="no mirror of it can say"):
+    with pytest.raises(UserError, match="no mirror of it can say"):
         resolve_ref(git_repository.source(pin), git_repository.access(tmp_path / "cache"))
 
 
@@ -332,12 +332,12 @@ def test_whether_a_pin_lies_on_its_branch(
         git_repository.source(git_repository.git(repo, "rev-parse", "main^"), url=url), access
     )
     stray = git_repository.commit(repo, git_repository.tree(repo, {"a": b"stray"}), pin)
-    with pytest.raises(FatalError, match="does not lie on main"):
+    with pytest.raises(UserError, match="does not lie on main"):
         check_on_branch(git_repository.source(stray, url=url), access)
     git_repository.branch(repo, stray)
     check_on_branch(git_repository.source(pin, url=url), access)
     git_repository.branch(
         repo, git_repository.commit(repo, git_repository.tree(repo, {"a": b"rewritten"}))
     )
-    with pytest.raises(FatalError, match="does not lie on main"):
+    with pytest.raises(UserError, match="does not lie on main"):
         check_on_branch(git_repository.source(pin, url=url), access)

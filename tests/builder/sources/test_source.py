@@ -15,11 +15,11 @@ import pytest
 
 from builder.core.cache import Cache
 from builder.core.manifest import WheelSource
-from builder.errors import FatalError
 from builder.upstream import git_objects
 from builder.upstream.git import Git
 from builder.upstream.git_objects import loose
 from builder.upstream.source import Pinned, acquire
+from rosetta.core.errors import UserError
 from tests.builder.sources.test_git import hostile_home  # noqa: F401 - a fixture
 from tests.support import git_repository
 
@@ -168,7 +168,7 @@ def test_a_file_that_is_missing_and_not_listed_is_named(
 ) -> None:
     clone, pin = served
     loose(clone, git_repository.git(clone, "rev-parse", f"{pin}:t5x/run.sh")).unlink()
-    with pytest.raises(FatalError, match=r"t5x/run\.sh") as caught:
+    with pytest.raises(UserError, match=r"t5x/run\.sh") as caught:
         acquire(
             git_repository.source(pin, absent=("t5x/train.py",)),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
@@ -185,7 +185,7 @@ def test_a_path_taken_off_the_absent_list_is_fetched_then(
         git_repository.source(pin, absent=("setup.py",)),
         git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
     )
-    with pytest.raises(FatalError, match="cannot be had"):
+    with pytest.raises(UserError, match="cannot be had"):
         acquire(git_repository.source(pin), git_repository.access(tmp_path / "cache"))
     pinned = acquire(
         git_repository.source(pin), git_repository.access(tmp_path / "cache", tmp_path / "mirror")
@@ -197,7 +197,7 @@ def test_a_path_taken_off_the_absent_list_is_fetched_then(
 def test_an_absent_path_that_is_no_file_of_the_pin_is_an_error(
     served: tuple[Path, str], tmp_path: Path, path: str
 ) -> None:
-    with pytest.raises(FatalError, match="absent"):
+    with pytest.raises(UserError, match="absent"):
         acquire(
             git_repository.source(served[1], absent=(path,)),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
@@ -210,7 +210,7 @@ def test_an_absent_path_that_is_no_file_of_the_pin_is_an_error(
 def test_offline_the_error_names_source_commit_and_ways_out(tmp_path: Path) -> None:
     for name, ways in (("t5x", 2), ("paxml", 3)):
         source = git_repository.source("ab" * 20, name=name)
-        with pytest.raises(FatalError) as caught:
+        with pytest.raises(UserError) as caught:
             acquire(source, git_repository.access(tmp_path / "cache"))
         said = str(caught.value)
         assert all(
@@ -228,12 +228,12 @@ def hook(event, args):
     if event.startswith("socket."):
         os.write(2, f"SOCKET {event} {args}".encode()); os._exit(9)
 sys.addaudithook(hook)
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 from builder.upstream.source import acquire
 from tests.support import git_repository
 try:
     acquire(git_repository.source(sys.argv[1]), git_repository.access(Path(sys.argv[2])))
-except FatalError as error:
+except UserError as error:
     print(error)
 """
 
@@ -332,7 +332,7 @@ def test_a_full_disk_is_one_clear_error_and_a_rerun_converges(
     )
     with monkeypatch.context() as patched:
         patched.setattr(git_objects, "open", lambda *_: open("/dev/full", "wb"), raising=False)  # noqa: SIM115
-        with pytest.raises(FatalError, match="No space left on device"):
+        with pytest.raises(UserError, match="No space left on device"):
             acquire(source, access)
     assert not git_repository.kept(tmp_path / "cache")
     assert acquire(source, access).transport == "mirror"
@@ -420,7 +420,7 @@ def test_a_wheels_commit_is_the_same_from_another_home_and_time(
 
 
 def test_a_wheel_that_is_not_there_offline_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(FatalError, match=r"paxml 1\.4\.0 is not in the cache"):
+    with pytest.raises(UserError, match=r"paxml 1\.4\.0 is not in the cache"):
         acquire(
             WheelSource("paxml-1.4", "paxml==1.4.0", "ab" * 32, Path("patches"), None),
             git_repository.access(tmp_path / "cache"),
@@ -434,7 +434,7 @@ def test_a_hostile_or_wrong_wheel_is_refused_and_nothing_kept(
     tmp_path: Path, members: dict[str, bytes]
 ) -> None:
     source = cached_wheel(tmp_path / "cache", members)
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         acquire(source, git_repository.access(tmp_path / "cache"))
     assert caught.value.exit_code == 2
     assert not git_repository.kept(tmp_path / "cache")
@@ -451,7 +451,7 @@ def test_a_hostile_or_wrong_wheel_is_refused_and_nothing_kept(
     ],
 )
 def test_a_wheels_pin_is_checked(tmp_path: Path, wheel: str, sha256: str) -> None:
-    with pytest.raises(FatalError):
+    with pytest.raises(UserError):
         acquire(
             WheelSource("p", wheel, sha256, Path("patches"), None),
             git_repository.access(tmp_path / "cache"),

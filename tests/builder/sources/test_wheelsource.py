@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.upstream import wheel_source
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +69,7 @@ HOSTILE = {
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_hostile_member_is_refused(tmp_path: Path, case: str) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         wheel_source.entries_of(wheel(tmp_path / "h.whl", [("a.py", b"", 0), *HOSTILE[case]]))
     assert caught.value.where == "h.whl"
     assert [path.name for path in tmp_path.iterdir()] == ["h.whl"]
@@ -78,7 +78,7 @@ def test_a_hostile_member_is_refused(tmp_path: Path, case: str) -> None:
 def test_a_nul_in_a_name_is_refused(tmp_path: Path) -> None:
     made = wheel(tmp_path / "h.whl", [("a.pyXevil", b"x", 0)])
     made.write_bytes(made.read_bytes().replace(b"a.pyXevil", b"a.py\0evil"))
-    with pytest.raises(FatalError, match=r"NUL|sound"):
+    with pytest.raises(UserError, match=r"NUL|sound"):
         wheel_source.entries_of(made)
 
 
@@ -87,7 +87,7 @@ def test_a_file_larger_than_it_says_is_refused(tmp_path: Path) -> None:
     data = made.read_bytes()
     assert data.count(struct.pack("<I", 5000)) == 2
     made.write_bytes(data.replace(struct.pack("<I", 5000), struct.pack("<I", 50)))
-    with pytest.raises(FatalError, match="not a sound zip"):
+    with pytest.raises(UserError, match="not a sound zip"):
         wheel_source.entries_of(made)
 
 
@@ -99,10 +99,10 @@ def test_a_bomb_is_refused_by_file_and_by_sum(
     monkeypatch.setattr(wheel_source, "_LARGEST_WHEEL", 2000)
     assert len(wheel_source.entries_of(made)) == 2
     monkeypatch.setattr(wheel_source, "_LARGEST_WHEEL", 1999)
-    with pytest.raises(FatalError, match="more than a source may hold, at 'b'"):
+    with pytest.raises(UserError, match="more than a source may hold, at 'b'"):
         wheel_source.entries_of(made)
     monkeypatch.setattr(wheel_source, "_LARGEST_FILE", 999)
-    with pytest.raises(FatalError, match="more than a source may hold, at 'a'"):
+    with pytest.raises(UserError, match="more than a source may hold, at 'a'"):
         wheel_source.entries_of(made)
 
 
@@ -110,7 +110,7 @@ def test_a_bomb_is_refused_by_file_and_by_sum(
 def test_what_is_no_zip_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "h.whl"
     path.write_bytes(data)
-    with pytest.raises(FatalError, match="not a sound zip"):
+    with pytest.raises(UserError, match="not a sound zip"):
         wheel_source.entries_of(path)
 
 
@@ -119,7 +119,7 @@ def test_a_cut_off_or_altered_wheel_is_refused(tmp_path: Path) -> None:
     data = whole.read_bytes()
     for broken in (data[:-40], data[: len(data) // 2], data[:60] + b"\xff" * 8 + data[68:]):
         whole.write_bytes(broken)
-        with pytest.raises(FatalError):
+        with pytest.raises(UserError):
             wheel_source.entries_of(whole)
 
 

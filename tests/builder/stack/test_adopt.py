@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.upstream import patch_import
+from rosetta.core.errors import UserError
 from tests.support.patch_series import Bench
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def test_a_folder_that_is_no_clone_is_refused(tmp_path: Path) -> None:
     bench.upstream.commit({"a": b"a\n"})
     pinned = bench.pinned()
     for folder in (tmp_path, tmp_path / "mirror", tmp_path / "nosuch"):
-        with pytest.raises(FatalError, match=r"is no git clone|is not a folder"):
+        with pytest.raises(UserError, match=r"is no git clone|is not a folder"):
             patch_import.joined(pinned, folder)
     joined, clone = patch_import.joined(pinned, tmp_path / "mirror/up.git")
     assert clone
@@ -48,5 +48,5 @@ def test_a_clone_that_points_elsewhere_is_refused(tmp_path: Path) -> None:
     info = tmp_path / "mirror/up.git/objects/info"
     info.mkdir(exist_ok=True)
     (info / "alternates").write_text("/\n")
-    with pytest.raises(FatalError, match="leads out of"):
+    with pytest.raises(UserError, match="leads out of"):
         patch_import.joined(pinned, tmp_path / "mirror/up.git")

@@ -4,8 +4,8 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.errors import FatalError
 from builder.upstream import git_index, patch_file, patch_hunks
+from rosetta.core.errors import UserError
 from tests.support.patch_series import FIELDS, Upstream
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_a_hunk_goes_where_git_puts_it(tmp_path: Path) -> None:
             continue
         try:
             file = _parsed(diff)
-        except FatalError:  # replaces the whole file: not ours to apply
+        except UserError:  # replaces the whole file: not ours to apply
             continue
         upstream.head = ""
         commit = upstream.commit({"f": b"".join(other)})

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.upstream import overlay, patched_source
+from rosetta.core.errors import UserError
 from tests.support.patch_series import Bench, text
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_a_changed_blob_is_a_conflict_that_names_the_commit(bench: Bench) -> Non
     (laid,) = _judged(bench)
     assert (laid.outcome, laid.cause and laid.cause.commit) == ("conflict", culprit)
     assert f"is now {_blob(bench, 'bin/run.sh')}" in laid.detail
-    with pytest.raises(FatalError, match="conflict: upstream's blob is now") as caught:
+    with pytest.raises(UserError, match="conflict: upstream's blob is now") as caught:
         patched_source.apply(bench.pinned(), bench.source())
     assert caught.value.where.endswith("overlay/up/bin/run.sh")
     (blind,) = _judged(bench, history=False)
@@ -130,14 +130,14 @@ def test_a_file_cannot_stand_in_for_a_link_a_folder_or_below_a_file(bench: Bench
 def test_one_file_is_either_patched_or_overlaid(bench: Bench) -> None:
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l3="ours\n")}))
     bench.lay("pkg/a.py", b"ours\n", _blob(bench, "pkg/a.py"))
-    with pytest.raises(FatalError, match="changed by the patch mine as well"):
+    with pytest.raises(UserError, match="changed by the patch mine as well"):
         patched_source.apply(bench.pinned(), bench.source())
 
 
 def test_an_absent_file_is_not_overlaid(bench: Bench) -> None:
     bench.lay("pkg/a.py", b"ours\n", _blob(bench, "pkg/a.py"))
     absent = ("pkg/a.py",)
-    with pytest.raises(FatalError, match="listed as absent"):
+    with pytest.raises(UserError, match="listed as absent"):
         patched_source.apply(bench.pinned(absent=absent), bench.source(absent=absent))
 
 
@@ -164,7 +164,7 @@ def test_lines_of_replaces_that_are_refused(bench: Bench, line: str, what: str) 
     bench.lay("b.py", b"ours\n", "new")
     assert len(overlay.load(bench.overlay)) == 1
     (bench.overlay / "REPLACES").write_text(f"b.py new\n{line}\n")
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         overlay.load(bench.overlay)
     assert what in caught.value.what
     assert "REPLACES" in caught.value.where
@@ -174,11 +174,11 @@ def test_every_file_is_listed(bench: Bench) -> None:
     bench.lay("b.py", b"ours\n", "new")
     (bench.overlay / "sub").mkdir()
     (bench.overlay / "sub/extra.py").write_text("x\n")
-    with pytest.raises(FatalError, match="is not in REPLACES") as caught:
+    with pytest.raises(UserError, match="is not in REPLACES") as caught:
         overlay.load(bench.overlay)
     assert caught.value.where.endswith("sub/extra.py")
     (bench.overlay / "REPLACES").unlink()
-    with pytest.raises(FatalError, match="is not there"):
+    with pytest.raises(UserError, match="is not there"):
         overlay.load(bench.overlay)
 
 
@@ -186,12 +186,12 @@ def test_every_file_is_listed(bench: Bench) -> None:
 def test_links_in_the_overlay_are_refused(bench: Bench, target: str) -> None:
     bench.lay("b.py", b"ours\n", "new")
     (bench.overlay / "c.py").symlink_to(target)
-    with pytest.raises(FatalError, match="is a link or no plain file"):
+    with pytest.raises(UserError, match="is a link or no plain file"):
         overlay.load(bench.overlay)
 
 
 def test_a_pipe_in_the_overlay_is_refused(bench: Bench) -> None:
     bench.lay("b.py", b"ours\n", "new")
     os.mkfifo(bench.overlay / "c.py")
-    with pytest.raises(FatalError, match="is a link or no plain file"):
+    with pytest.raises(UserError, match="is a link or no plain file"):
         overlay.load(bench.overlay)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import FatalError
 from builder.upstream import patch_file, patch_path_rules
+from rosetta.core.errors import UserError
 
 FILE = Path("patches/up/mine.patch")
 OLD, NEW = "1" * 40, "2" * 40
@@ -46,8 +46,8 @@ Drop-When: the sky falls
 GOOD = HEAD + DIFF
 
 
-def _fails(text: str | bytes, what: str, line: int) -> FatalError:
-    with pytest.raises(FatalError) as caught:
+def _fails(text: str | bytes, what: str, line: int) -> UserError:
+    with pytest.raises(UserError) as caught:
         patch_file.parse(FILE, text if isinstance(text, bytes) else text.encode())
     assert caught.value.exit_code == 2
     assert what in caught.value.what

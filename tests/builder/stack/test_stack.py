@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builder.errors import FatalError
 from builder.upstream import overlay, patch_refresh, patch_series, patched_source
+from rosetta.core.errors import UserError
 from tests.support.patch_series import Bench, bench_, text
 
 __all__ = ["bench_"]  # a fixture
@@ -90,7 +90,7 @@ def test_conflict_names_hunk_file_and_the_upstream_commit(bench: Bench) -> None:
     )
     assert result.cause
     assert (result.cause.commit, result.cause.author) == (culprit, "Ada Upstream")
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(UserError) as caught:
         patched_source.apply(bench.pinned(), bench.source())
     assert caught.value.exit_code == 2
     assert "conflict: hunk 2 of 2 in pkg/a.py" in caught.value.what
@@ -136,7 +136,7 @@ def test_a_merge_that_git_could_make_is_a_hint_and_not_a_build(bench: Bench) -> 
     (result,) = _survey(bench).results
     assert result.outcome == "conflict"
     assert "git can merge it: run `build.py patches refresh`" in result.detail
-    with pytest.raises(FatalError):
+    with pytest.raises(UserError):
         patched_source.apply(bench.pinned(), bench.source())
     (merged,) = patched_source.survey(
         bench.pinned(), patch_series.load(bench.patches), (), merge=True
@@ -175,7 +175,7 @@ def test_already_upstream_and_edited_later_is_seen_through_the_history(bench: Be
     assert (result.outcome, result.sound) == ("upstream", False)
     assert result.cause
     assert result.cause.commit == culprit
-    with pytest.raises(FatalError, match="perhaps changed again since"):
+    with pytest.raises(UserError, match="perhaps changed again since"):
         patched_source.apply(bench.pinned(), bench.source())
 
 
@@ -190,7 +190,7 @@ def test_a_patch_without_a_diff_is_empty(bench: Bench) -> None:
     bench.add("nothing", b"")
     (result,) = _survey(bench).results
     assert (result.outcome, result.detail) == ("empty", "the patch changes nothing: drop it")
-    with pytest.raises(FatalError, match="empty"):
+    with pytest.raises(UserError, match="empty"):
         patched_source.apply(bench.pinned(), bench.source())
 
 
@@ -254,7 +254,7 @@ def test_an_insertion_that_is_there_is_not_made_twice(bench: Bench) -> None:
         "conflict",
         "it fits doc.md, but what it makes of it is there already as well: write it anew against the pin",
     )
-    with pytest.raises(FatalError, match="is there already"):
+    with pytest.raises(UserError, match="is there already"):
         patched_source.apply(bench.pinned(history=False), bench.source())
 
 
@@ -283,7 +283,7 @@ def test_a_patch_through_a_link_is_refused(bench: Bench) -> None:
         "through",
         bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}).replace(b"pkg/a.py", b"pkg/link"),
     )
-    with pytest.raises(FatalError, match="writes through the link pkg/link") as caught:
+    with pytest.raises(UserError, match="writes through the link pkg/link") as caught:
         _survey(bench)
     assert "through.patch:" in caught.value.where
 
@@ -294,7 +294,7 @@ def test_a_patch_below_a_link_is_refused(bench: Bench) -> None:
         "below",
         bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}).replace(b"pkg/a.py", b"lib/a.py"),
     )
-    with pytest.raises(FatalError, match="writes through the link lib"):
+    with pytest.raises(UserError, match="writes through the link lib"):
         _survey(bench)
 
 
@@ -304,5 +304,5 @@ def test_a_patch_that_takes_most_of_a_file_away_is_refused(bench: Bench) -> None
     bench.add("half", bench.upstream.diff({"long.py": b"".join(long[:10] + long[60:])}))
     assert _survey(bench).results[0].outcome == "applied"
     bench.add("most", bench.upstream.diff({"long.py": b"".join(long[:10] + long[61:])}))
-    with pytest.raises(FatalError, match=r"takes 51 of 100 lines out of long\.py"):
+    with pytest.raises(UserError, match=r"takes 51 of 100 lines out of long\.py"):
         patched_source.survey(bench.pinned(), patch_series.load(bench.patches)[1:], ())

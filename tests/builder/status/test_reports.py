@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import FatalError
 from builder.release.status_page import reports
+from rosetta.core.errors import UserError
 from tests.support import nightly_report
 from tests.support.web_server import serving
 
@@ -40,16 +40,16 @@ def test_a_document_that_is_none_is_named(
     tmp_path: Path, change: dict[str, object], word: str
 ) -> None:
     (tmp_path / "a.json").write_text(json.dumps({**nightly_report.report(), **change}))
-    with pytest.raises(FatalError, match=word) as caught:
+    with pytest.raises(UserError, match=word) as caught:
         reports.of_folders([tmp_path])
     assert caught.value.where == str(tmp_path / "a.json")
 
 
 def test_a_file_that_cannot_be_read_and_a_folder_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
-    with pytest.raises(FatalError, match="JSON"):
+    with pytest.raises(UserError, match="JSON"):
         reports.of_folders([tmp_path])
-    with pytest.raises(FatalError, match="no folder"):
+    with pytest.raises(UserError, match="no folder"):
         reports.of_folders([tmp_path / "none"])
 
 
@@ -74,7 +74,7 @@ def test_the_page_of_last_night_is_read_and_none_is_no_error() -> None:
 def test_a_page_that_answers_otherwise_is_an_error_and_not_a_fresh_start(
     answer: tuple[int, str],
 ) -> None:
-    with serving({"/reports.json": answer}) as address, pytest.raises(FatalError):
+    with serving({"/reports.json": answer}) as address, pytest.raises(UserError):
         reports.of_page(address)
 
 
@@ -82,12 +82,12 @@ def test_a_page_that_is_cut_off_is_an_error_of_one_line() -> None:
     whole = json.dumps({"schema": 1, "reports": [nightly_report.report()]})
     with (
         serving({"/reports.json": (200, whole)}, missing=5) as address,
-        pytest.raises(FatalError, match="cannot be read"),
+        pytest.raises(UserError, match="cannot be read"),
     ):
         reports.of_page(address)
 
 
 @pytest.mark.parametrize("address", ["http://example.com/", "file:///etc", "example.com"])
 def test_only_https_is_asked(address: str) -> None:
-    with pytest.raises(FatalError, match="https"):
+    with pytest.raises(UserError, match="https"):
         reports.of_page(address)

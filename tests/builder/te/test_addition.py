@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.core.cache import Cache
-from builder.errors import FatalError
 from builder.packages.transformer_engine import addition, wheel_build
+from rosetta.core.errors import UserError
 from tests.support import te_project
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def test_an_imported_wheel_needs_no_compiler(
     assert addition.drop(cache, plan)
     assert not addition.drop(cache, plan)
     with pytest.raises(
-        FatalError, match=r"no C\+\+ compiler for amd64 is here.*apt-get install g\+\+"
+        UserError, match=r"no C\+\+ compiler for amd64 is here.*apt-get install g\+\+"
     ):
         addition.addition(te.context(cache), te.manifest(), *WANTED)
 
@@ -77,7 +77,7 @@ def test_no_cross_compiler(
     te = te_project.make(tmp_path / "repo", index, "arm64")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(
-        FatalError,
+        UserError,
         match=r"no C\+\+ compiler for arm64.*apt-get install g\+\+-aarch64-linux-gnu, or make the wheel on an arm64 machine.*--import",
     ):
         addition.addition(te.context(cache), te.manifest(), "l", "cuda13", "arm64", "3.13")
@@ -91,7 +91,7 @@ def test_another_lock_does_not_take_the_imported_wheel(te: Te, cache: Cache, whe
     changed = wheel_build.plan(te.manifest(), *WANTED)
     assert addition.imported(cache, changed) is None
     with pytest.raises(
-        FatalError, match="was compiled from or against other packages than the locks name"
+        UserError, match="was compiled from or against other packages than the locks name"
     ):
         addition.take(cache, changed, wheel, _digest(wheel))
 
@@ -107,7 +107,7 @@ def _again(wheel: Path, change: Callable[[str, bytes], tuple[str, bytes] | None]
 
 
 def _refused(te: Te, cache: Cache, wheel: Path, message: str, sha256: str = "") -> None:
-    with pytest.raises(FatalError, match=message):
+    with pytest.raises(UserError, match=message):
         addition.take(
             cache, wheel_build.plan(te.manifest(), *WANTED), wheel, sha256 or _digest(wheel)
         )

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.core.cache import Cache
-from builder.errors import FatalError
 from builder.packages.transformer_engine import addition, compiler, preload_library, wheel_build
+from rosetta.core.errors import UserError
 from tests.support import te_project
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def test_what_it_brings_in_is_loaded_with_it(te: Te, cache: Cache, tmp_path: Pat
 def test_cudart_is_not_there(tmp_path: Path) -> None:
     te_project.need()
     with pytest.raises(
-        FatalError,
+        UserError,
         match=r"cuda_runtime/lib/libcudart\.so\.12: is not in what it is compiled against",
     ):
         preload_library.make(compiler.find("amd64"), "cuda12", tmp_path, tmp_path)
@@ -160,7 +160,7 @@ def test_a_damaged_wheel_is_made_again(te: Te, cache: Cache) -> None:
 
 
 def test_offline_without_the_sdist(te: Te, cache: Cache) -> None:
-    with pytest.raises(FatalError, match=r"is not in the cache.*without --offline"):
+    with pytest.raises(UserError, match=r"is not in the cache.*without --offline"):
         _wheel(te, cache, offline=True)
     assert not addition.built(te.context(cache), te.manifest(), *WANTED)
 
@@ -176,7 +176,7 @@ def test_a_source_that_does_not_compile_leaves_no_wheel(
     )
     te.with_headers(cache)
     with pytest.raises(
-        FatalError,
+        UserError,
         match=r"bad\.cpp: does not compile: bad\.cpp:1:\d+: error: .nothing. was not declared",
     ):
         _wheel(te, cache)
@@ -212,7 +212,7 @@ def test_for_the_other_architecture_by_a_cross_compiler(
     ],
 )
 def test_what_it_is_not_for(te: Te, wanted: tuple[str, str, str, str], message: str) -> None:
-    with pytest.raises(FatalError, match=message):
+    with pytest.raises(UserError, match=message):
         wheel_build.plan(te.manifest(), *wanted)
 
 

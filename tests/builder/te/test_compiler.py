@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.packages.transformer_engine import compiler
+from rosetta.core.errors import UserError
 from tests.support import te_project
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def test_what_is_no_compiler_for_it(
     _program(tmp_path, name, machine, macros)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    with pytest.raises(FatalError, match=message):
+    with pytest.raises(UserError, match=message):
         compiler.find("arm64")
 
 
@@ -97,7 +97,7 @@ def test_one_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path.write_text("#!/bin/sh\necho 'no cc1plus' >&2\nexit 1\n")
     path.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(FatalError, match=r"does not work \(no cc1plus\).*install g\+\+"):
+    with pytest.raises(UserError, match=r"does not work \(no cc1plus\).*install g\+\+"):
         compiler.find("arm64")
 
 

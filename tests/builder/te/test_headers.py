@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.packages.transformer_engine import header_packages
+from rosetta.core.errors import UserError
 from tests.support import te_project
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def test_another_file_under_its_name(te: Te, cache: Cache) -> None:
     te.with_headers(cache)
     for file in cache.path("debs").glob("*.deb"):
         file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with pytest.raises(FatalError, match=r"are not in the cache.*without --offline"):
+    with pytest.raises(UserError, match=r"are not in the cache.*without --offline"):
         header_packages.folder(
             cache, header_packages.of(te.manifest(), "3.13", "amd64"), offline=True
         )
@@ -65,7 +65,7 @@ def test_another_file_under_its_name(te: Te, cache: Cache) -> None:
 )
 def test_a_broken_lock(te: Te, text: str, message: str) -> None:
     (te.root / header_packages.FILE).write_text(text)
-    with pytest.raises(FatalError, match=message):
+    with pytest.raises(UserError, match=message):
         header_packages.load(te.manifest())
     assert any(message in problem for problem in header_packages.problems(te.manifest()))
 
@@ -75,7 +75,7 @@ def test_a_name_that_leaves_the_archive(te: Te) -> None:
     data = json.loads(file.read_text())
     data["pythons"]["3.13"][0]["filename"] = "pool/../../etc/passwd.deb"
     file.write_text(json.dumps(data))
-    with pytest.raises(FatalError, match="is not a lock of Python's headers"):
+    with pytest.raises(UserError, match="is not a lock of Python's headers"):
         header_packages.load(te.manifest())
 
 
@@ -83,16 +83,16 @@ def test_what_is_lacking(te: Te) -> None:
     assert header_packages.problems(te.manifest()) == []
     (te.root / header_packages.FILE).unlink()
     assert header_packages.problems(te.manifest()) == [
-        "locks/te-python.json: lacks the headers of Python 3.13 on amd64 -> python build.py lock --base"
+        "locks/te-python.json: lacks the headers of Python 3.13 on amd64; python build.py lock --base"
     ]
     with pytest.raises(
-        FatalError, match=r"no headers of Python 3\.13 for amd64 are locked \(locked: none\)"
+        UserError, match=r"no headers of Python 3\.13 for amd64 are locked \(locked: none\)"
     ):
         header_packages.of(te.manifest(), "3.13", "amd64")
 
 
 def test_nothing_is_looked_up_offline(te: Te) -> None:
     before = (te.root / header_packages.FILE).read_text()
-    with pytest.raises(FatalError, match="offline"):
+    with pytest.raises(UserError, match="offline"):
         header_packages.relock(te.manifest(), offline=True)
     assert (te.root / header_packages.FILE).read_text() == before

@@ -11,9 +11,9 @@ import pytest
 from builder.commands import lock
 from builder.core import manifest
 from builder.core.command_context import Context
-from builder.errors import FatalError
 from builder.packages import lock_file
 from builder.packages.transformer_engine import header_packages, version_pins
+from rosetta.core.errors import UserError
 from tests.support import te_project
 from tests.support.package_archives import publish
 
@@ -42,7 +42,7 @@ def test_what_it_is_compiled_against(tmp_path: Path, index: Index) -> None:
     ]
     (te.root / version_pins.TOOLS).write_text("")
     with pytest.raises(
-        FatalError, match=r"no lock has pybind11 for Python 3\.13 on amd64.*lock --tools"
+        UserError, match=r"no lock has pybind11 for Python 3\.13 on amd64.*lock --tools"
     ):
         version_pins.compiled_against(te.manifest(), "l", "cuda13", "3.13", "amd64")
 

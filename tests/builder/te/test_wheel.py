@@ -11,7 +11,7 @@ import pytest
 from builder import cli
 from builder.commands import wheel
 from builder.core.cache import Cache
-from builder.errors import FatalError
+from rosetta.core.errors import UserError
 from tests.support import te_project
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_one_made_elsewhere_is_used_until_it_is_dropped(
     ],
 )
 def test_what_it_refuses(te: Te, cache: Cache, args: tuple[str, ...], message: str) -> None:
-    with pytest.raises(FatalError, match=message):
+    with pytest.raises(UserError, match=message):
         _run(te, cache, *args)
     assert te.index.requests == []
 
@@ -85,5 +85,5 @@ def test_a_manifest_without_it(te: Te, cache: Cache) -> None:
             if not line.startswith("transformer-engine")
         )
     )
-    with pytest.raises(FatalError, match="has no section transformer-engine"):
+    with pytest.raises(UserError, match="has no section transformer-engine"):
         _run(te, cache)

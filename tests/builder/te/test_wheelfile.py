@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import FatalError
 from builder.packages.transformer_engine import wheel_file
 from builder.packages.transformer_engine.wheel_file import Target
+from rosetta.core.errors import UserError
 from tests.support import te_project
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def test_the_libraries_that_go_with_it(accelerator: str, wanted: str) -> None:
     ],
 )
 def test_metadata_of_another_kind(text: str) -> None:
-    with pytest.raises(FatalError, match="times for its libraries, not once"):
+    with pytest.raises(UserError, match="times for its libraries, not once"):
         wheel_file.metadata(text, "cuda13")
 
 
