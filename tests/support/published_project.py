@@ -336,7 +336,7 @@ bases:
 
     def call(self, verb: str, *more: str) -> Result:
         """Run a verb as a function, which may be done in several threads at once. Raises what it raises."""
-        module = importlib.import_module(f"builder.{cli.VERBS[verb][0]}")
+        module = importlib.import_module(f"builder.commands.{cli.VERBS[verb][0]}")
         context = Context(small_distribution.ROOT, self.manifest, self.cache)
         found: Result = module.run(
             context, cli.verb_parser(verb).parse_args([*more, "--key", f"{self.keys['ours']}.pem"])
