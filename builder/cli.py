@@ -257,8 +257,14 @@ def _run(argv: list[str]) -> int:
         if verb != "test":  # its words go to pytest
             _refuse_empty_values(rest)
         module = importlib.import_module(f"builder.commands.{VERBS[verb][0]}")
+        words: Sequence[str] = ()
+        if verb == "test" and "--" in rest:
+            place = rest.index("--")
+            rest, words = rest[:place], rest[place + 1 :]
         shared, own = common().parse_known_args(rest)
         context, arguments = _context(shared), verb_parser(verb).parse_args(own)
+        if verb == "test":
+            arguments.pytest = words
         # These two hold nothing of the cache, or hold it alone.
         with contextlib.nullcontext() if verb in ("cache", "test") else context.cache.used():
             result: Result = module.run(context, arguments)

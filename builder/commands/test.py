@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -10,7 +11,6 @@ import sysconfig
 import time
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from builder.commands import build
 from builder.core import log
@@ -18,12 +18,68 @@ from builder.core.command_context import Context, Result
 from builder.packages import package_installation
 from rosetta.core.errors import UserError
 
-if TYPE_CHECKING:
-    import argparse
+# What `--fast` leaves out; pyproject.toml says what each mark means.
+FAST = "not slow and not engine and not registry and not slurm and not shell and not upstream"
+# What `--all` runs besides: a Python that is not the builder's own, and the tests that need it.
+# `--inside` with one of these names and without a TEST runs the same tests.
+INSIDE = {
+    "env:build/quickstart/pax-1.4": (
+        "tests/rosetta/pax/test_inputs.py",
+        "tests/rosetta/pax/test_data.py",
+        "tests/rosetta/pax/test_softmax.py",
+        "tests/rosetta/pax/test_restore.py",
+        "tests/rosetta/pax/test_programs.py",
+        "tests/rosetta/pax/test_hyperread.py",
+        "tests/rosetta/convert",
+        "tests/rosetta/presets/test_check.py",
+        "tests/rosetta/test_xlaflags.py",
+    ),
+    "lock:t5x": (
+        "tests/rosetta/nn",
+        "tests/rosetta/t5x",
+        "tests/rosetta/data",
+        "tests/rosetta/plan",
+        "tests/rosetta/bench",
+        "tests/rosetta/convert",
+        "tests/rosetta/presets/test_check.py",
+        "tests/rosetta/test_xlaflags.py",
+    ),
+    "env:build/quickstart/t5x": (
+        "tests/rosetta/t5x",
+        "tests/upstream/test_health.py",
+        "tests/upstream/test_launch.py",
+        "tests/upstream/test_slurm.py",
+        "tests/upstream/test_t5x_scripts.py",
+    ),
+    "env:build/quickstart/pax": (
+        "tests/rosetta/pax",
+        "tests/upstream/test_health.py",
+        "tests/upstream/test_launch.py",
+        "tests/upstream/test_pax_data.py",
+        "tests/upstream/test_pax_experiments.py",
+        "tests/upstream/test_pax_scripts.py",
+        "tests/upstream/test_pax_switches.py",
+        "tests/upstream/test_slurm.py",
+    ),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to `parser`."""
+    tier = parser.add_mutually_exclusive_group()
+    tier.add_argument(
+        "--fast",
+        action="store_true",
+        help="only ruff, and the tests that are quick and need no service; for every save",
+    )
+    tier.add_argument(
+        "--all",
+        action="store_true",
+        help=(
+            "also the tests that need the packages of a baked environment, in each that quickstart "
+            "has baked; says what could not be checked"
+        ),
+    )
     parser.add_argument("--no-lint", action="store_true", help="tests only")
     parser.add_argument("--only-lint", action="store_true", help="no tests")
     parser.add_argument(
@@ -36,7 +92,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     parser.add_argument(
-        "tests", nargs="*", metavar="TEST", help="files, folders or node ids (default: tests)"
+        "tests",
+        nargs="*",
+        metavar="TEST",
+        help="files, folders or node ids (default: tests); words after -- go to pytest",
     )
 
 
@@ -104,6 +163,60 @@ def _shellcheck(here: Path) -> str:
     return found
 
 
+def _lint(context: Context, here: Path, *, fast: bool) -> dict[str, list[str]]:
+    """Return the command of each linter by its name."""
+    ruff = str(here / "ruff")
+    jobs = {"ruff": [ruff, "check", "."], "ruff format": [ruff, "format", "--check", "."]}
+    if fast:
+        return jobs
+    jobs["mypy"] = [str(here / "mypy")]
+    if has_import_contracts(context.root):
+        jobs["lint-imports"] = [str(here / "lint-imports"), "--no-logo", "--no-cache"]
+    if scripts := shell_scripts(context.root):
+        jobs["shellcheck"] = [
+            _shellcheck(here),
+            "--external-sources",
+            "--source-path=SCRIPTDIR",
+            "--",
+            *scripts,
+        ]
+    return jobs
+
+
+def _pytest(context: Context, arguments: argparse.Namespace) -> list[str]:
+    """Return the command that runs the tests."""
+    tests = arguments.tests or INSIDE.get(arguments.inside, ())
+    # Why something was not checked is of no use at every save.
+    words = ["-m", FAST, "-rfE"] if arguments.fast else []
+    if arguments.inside:
+        words += ["-o", "filterwarnings=default"]  # a framework's own warnings are not our fault
+    elif not tests:
+        # The tests of a file share fixtures and the storage of engines, so that a file stays in
+        # one process. Many wait for other programs: there is one process more than processors.
+        words += ["-n", str(min(len(os.sched_getaffinity(0)) + 1, 6)), "--dist", "loadfile"]
+    python = _python(context, arguments.inside)
+    return [*python, "-m", "pytest", "-q", *words, *tests, *arguments.pytest]
+
+
+def _inside(
+    context: Context, arguments: argparse.Namespace
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the commands of the tests that need another Python, and what cannot run, with why."""
+    jobs, missing = {}, []
+    for name, tests in INSIDE.items():
+        kind, _, where = name.partition(":")
+        inside = f"env:{context.root / where}" if kind == "env" else name
+        own = argparse.Namespace(inside=inside, tests=tests, fast=False, pytest=arguments.pytest)
+        try:
+            jobs[f"pytest --inside {name}"] = _pytest(context, own)
+        except UserError as error:
+            remedy = f"python build.py quickstart --distribution {Path(where).name}"
+            missing.append(
+                f"{name}: it is not baked -> {remedy}" if kind == "env" else f"{name}: {error}"
+            )
+    return jobs, missing
+
+
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     if arguments.no_lint and arguments.only_lint:
@@ -112,6 +225,12 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             "test --no-lint --only-lint",
             "give one of them, or neither",
         )
+    if arguments.all and (arguments.inside or arguments.tests):
+        raise UserError(
+            "--all chooses the tests and their Pythons itself",
+            "test --all",
+            "leave out --inside and TEST, or --all",
+        )
     here = Path(sys.executable).parent
     env = {
         **os.environ,
@@ -119,37 +238,14 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     jobs: dict[str, list[str]] = {}
+    missing: list[str] = []
     if not arguments.no_lint:
-        jobs |= {"ruff": [str(here / "ruff"), "check", "."], "mypy": [str(here / "mypy")]}
-        if has_import_contracts(context.root):
-            jobs["lint-imports"] = [str(here / "lint-imports"), "--no-logo", "--no-cache"]
-        if scripts := shell_scripts(context.root):
-            jobs["shellcheck"] = [
-                _shellcheck(here),
-                "--external-sources",
-                "--source-path=SCRIPTDIR",
-                "--",
-                *scripts,
-            ]
+        jobs |= _lint(context, here, fast=arguments.fast)
     if not arguments.only_lint:
-        # A framework's own deprecation warnings are no fault of ours.
-        lenient = ["-o", "filterwarnings=default"] if arguments.inside else []
-        # A file's tests share fixtures and engines' storage, so that it stays in one process; many
-        # wait for other programs, so that there is one process more than processors.
-        together = (
-            []
-            if arguments.inside or arguments.tests
-            else ["-n", str(min(len(os.sched_getaffinity(0)) + 1, 6)), "--dist", "loadfile"]
-        )
-        jobs["pytest"] = [
-            *_python(context, arguments.inside),
-            "-m",
-            "pytest",
-            "-q",
-            *together,
-            *lenient,
-            *(arguments.tests or ["tests"]),
-        ]
+        jobs["pytest"] = _pytest(context, arguments)
+        if arguments.all:
+            inside, missing = _inside(context, arguments)
+            jobs |= inside
     status = {}
     for name, argv in jobs.items():
         log.info(f"== {name}")
@@ -166,4 +262,6 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             f"== {name}: {'ok' if not done.returncode else f'status {done.returncode}'}, "
             f"{time.monotonic() - start:.1f} s"
         )
+    for line in missing:
+        log.info(f"!!! NOT CHECKED: {line}")
     return Result({"status": status}, "", ok=not any(status.values()))

@@ -11,6 +11,8 @@ import pytest
 
 from builder.core import archives
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

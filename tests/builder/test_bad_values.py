@@ -23,6 +23,8 @@ from builder import cli
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 NUMBERS = ["", "x", "-1", "nan", "inf", "1e999", "²", "1.5.2", "9" * 5000, "0x10", "1,5", "\udcff"]
 TEXTS = [

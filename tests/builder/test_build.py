@@ -21,6 +21,8 @@ from tests.support.small_distribution import ROOT, Chain, content
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:

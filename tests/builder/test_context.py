@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from builder.images.oci.oci_documents import Image
 
+pytestmark = pytest.mark.engine
+
 RECIPES = {"t5x": ROOT / "Dockerfile.t5x", "pax": ROOT / "Dockerfile.pax"}
 
 

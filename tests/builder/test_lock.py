@@ -29,6 +29,8 @@ from tests.support.package_archives import publish, wheel
 if TYPE_CHECKING:
     from tests.support.package_index import Index
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PATCH = """From: rosetta <rosetta@localhost>
 Subject: [PATCH] one: {subject}

@@ -13,6 +13,8 @@ import pytest
 from builder import cli
 from tests.support.patch_series import Bench, Upstream, text
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

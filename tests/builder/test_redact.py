@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from builder.core.cache import Cache
 
+pytestmark = pytest.mark.slow
+
 MARK = "Sekret7Hunter2Marked"
 _BODY = f"MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg{MARK}"
 FORMS = {

@@ -23,6 +23,8 @@ from tests.support.small_distribution import ROOT, Chain
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:

@@ -29,6 +29,8 @@ from tests.support.command_tree import VARIABLES, dry_run, leaf_parsers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 if importlib.util.find_spec("jax"):
     pytest.skip(
         "NOT CHECKED here: this environment has JAX, with which some commands compile; checked without it",

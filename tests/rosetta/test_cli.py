@@ -16,6 +16,8 @@ import pytest
 from rosetta import cli
 from rosetta.core import lock_record
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 LOCK: dict[str, Any] = {
     "schema": 1,

@@ -18,6 +18,8 @@ import pytest
 from tests.support import corpora
 from tests.support.t5x_scripts import OVERLAY, ROOT
 
+pytestmark = pytest.mark.slow
+
 PAGE = ROOT / "docs" / "commands.md"
 # What a container has at these places lies in folders of the test.
 INSIDE = "\ndef seen(text):\n    return text.replace('/opt/paxml', os.environ['OPT']).replace('/t5x_home', os.environ['T5X_HOME'])\n"

@@ -20,6 +20,8 @@ from rosetta.core.errors import UserError
 from rosetta.health import progress
 from tests.support.command_tree import VARIABLES, dry_run, leaf_parsers, required_positionals
 
+pytestmark = pytest.mark.slow
+
 MARK = "hunter2"
 ADDRESS = f"https://me:PW-{MARK}@host.example/a?X-Amz-Signature=AMZ-{MARK}&sig=SAS-{MARK}"
 SECRETS = (

@@ -26,6 +26,8 @@ from builder.packages.debian_lock import BaseLock, Deb
 from rosetta.core.errors import UserError
 from tests.support import container_engines, debian_packages
 
+pytestmark = pytest.mark.engine
+
 MARK = "a7f3-mark-of-this-machine"
 _MAKE = """
 import os, sys

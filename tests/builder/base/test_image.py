@@ -23,6 +23,8 @@ from builder.images.oci.tar_entry import Entry, file, folder
 from builder.packages import debian_lock
 from tests.support import container_engines, debian_packages, image_registry
 
+pytestmark = pytest.mark.engine
+
 ENV = ["PATH=/usr/bin:/bin", "LANG=C.UTF-8", "XLA_FLAGS=x"]
 TAG = "localhost/rosetta-test-base:1"
 

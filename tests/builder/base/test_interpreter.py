@@ -20,6 +20,8 @@ from builder.packages import python_interpreter
 from rosetta.core.errors import UserError
 from tests.support import debian_packages
 
+pytestmark = pytest.mark.slow
+
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from builder.core.cache import Cache
 from builder.packages.lock_file import Pin
 from builder.release.bisect.build import Build, Part
@@ -17,6 +19,8 @@ from builder.upstream.overlay import OverlayFile
 from builder.upstream.source import Access
 from tests.support.patch_series import FIELDS
 from tests.support.small_distribution import PATCH
+
+pytestmark = pytest.mark.slow
 
 WHEEL = {"wheel": "up==1.0", "sha256": "0" * 64}
 HERE = {"platform_machine": "x86_64"}

@@ -9,6 +9,8 @@ import pytest
 from tests.support import small_distribution
 from tests.support.bisect_history import Story, culprit, lined
 
+pytestmark = pytest.mark.slow
+
 BAD = "'bad' in text('bad.py')"
 
 

@@ -22,6 +22,8 @@ from tests.support.bisect_history import Story, culprit, lined
 from tests.support.image_registry import Served, serving
 from tests.support.published_project import Listing
 
+pytestmark = pytest.mark.engine
+
 BAD = "'bad' in text('bad.py')"
 DAYS = [f"2026-03-{day:02}" for day in range(1, 13)]
 

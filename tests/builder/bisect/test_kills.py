@@ -7,9 +7,13 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from tests.support import small_distribution
 from tests.support.bisect_history import Story, culprit
 from tests.support.small_distribution import ROOT
+
+pytestmark = pytest.mark.slow
 
 BAD = "'bad' in text('bad.py')"
 

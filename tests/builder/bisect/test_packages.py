@@ -9,6 +9,8 @@ import pytest
 from tests.support import git_repository, package_archives, small_distribution
 from tests.support.bisect_history import Story, culprit
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("alpha", "beta", "gamma", "delta")
 
 

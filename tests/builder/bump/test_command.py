@@ -4,6 +4,8 @@ import pytest
 
 from tests.support.bump_history import Story
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_forecast_changes_nothing(story: Story) -> None:
     tip = story.blocked()

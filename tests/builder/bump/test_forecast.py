@@ -18,6 +18,8 @@ from tests.support.package_archives import publish
 from tests.support.package_index import Index
 from tests.support.patch_series import text
 
+pytestmark = pytest.mark.slow
+
 PLACES = environment_markers.grid(["3.12"], ["amd64"])
 NOW = [
     Pin("jax", "1.0", "", ()),

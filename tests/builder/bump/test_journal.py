@@ -13,6 +13,8 @@ from builder import cli
 from tests.support.bump_history import Story
 from tests.support.patch_series import text
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.support.bump_history import Story
 from tests.support.patch_series import text
+
+pytestmark = pytest.mark.slow
 
 SETUP = b"from setuptools import setup\nsetup(name='up', install_requires=[%s])\n"
 

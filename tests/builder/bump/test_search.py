@@ -6,6 +6,8 @@ from builder.release.bump import breaking_commit
 from tests.support.bump_history import OTHER, Story
 from tests.support.patch_series import text
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_conflict_names_the_commit_that_broke_it_and_the_pin_goes_up_to_there(
     story: Story,

@@ -13,6 +13,8 @@ from tests.support import git_repository
 from tests.support.bump_history import Story, begin
 from tests.support.patch_series import text
 
+pytestmark = pytest.mark.slow
+
 DAY = 86400
 START = 1_600_000_000  # the upstream of patch_series makes its commit n on day n after this
 

@@ -5,6 +5,8 @@ import pytest
 from tests.support.bump_history import Story
 from tests.support.patch_series import text
 
+pytestmark = pytest.mark.slow
+
 
 def test_taken_exactly(story: Story) -> None:
     file = story.mine(l20="ours\n")

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
 from tests.support.bump_history import OTHER, Story
 from tests.support.patch_series import text
+
+pytestmark = pytest.mark.slow
 
 
 def test_what_applies_as_it_is_stays_as_it_is(story: Story) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from builder.images.oci.layer import Layer
     from builder.packages.debian_lock import BaseLock
 
+pytestmark = pytest.mark.engine
+
 ROOT = Path(__file__).parents[3]
 PASSWORD = "proxy-password-7fe1"  # noqa: S105 - of a proxy of this test
 

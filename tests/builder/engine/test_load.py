@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from builder.images.engines.engine import Engine
     from builder.images.oci.oci_documents import Index
 
+pytestmark = pytest.mark.engine
+
 ENGINES = ("docker", "buildah")
 ROOT = Path(__file__).parents[3]
 

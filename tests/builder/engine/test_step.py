@@ -19,6 +19,8 @@ from tests.support import container_engines
 if TYPE_CHECKING:
     from builder.images.oci.layer import Layer
 
+pytestmark = pytest.mark.engine
+
 ROOT = Path(__file__).parents[3]
 ENGINES = ("docker", "buildah")
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from builder.core.cache import Cache
     from builder.images.oci.oci_documents import Index
 
+pytestmark = pytest.mark.engine
+
 __all__ = ["index_", "site_"]  # fixtures
 
 

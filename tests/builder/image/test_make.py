@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from builder.images.oci.layout import Layout
     from builder.images.oci.oci_documents import Image
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:

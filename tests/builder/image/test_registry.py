@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from builder.core.cache import Cache
 
+pytestmark = pytest.mark.registry
+
 __all__ = ["pauses_", "served_"]  # fixtures
 
 

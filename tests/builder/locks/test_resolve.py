@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from tests.support.package_index import Index
 
+pytestmark = pytest.mark.slow
+
 GRID = environment_markers.grid(["3.11", "3.12"], ["amd64", "arm64"])
 X86, ARM = "manylinux2014_x86_64", "manylinux2014_aarch64"
 

@@ -10,6 +10,8 @@ from builder.release.bump import working_copy
 from rosetta.core.errors import UserError
 from tests.support.nightly_checkout import Place
 
+pytestmark = pytest.mark.slow
+
 
 def test_another_day_begins_anew_and_keeps_the_reports(place: Place) -> None:
     place.run("--only", "bump")

@@ -11,6 +11,8 @@ import pytest
 from builder.release.bump import working_copy
 from tests.support.nightly_checkout import PIN, TIP, Place, built, moved, pins
 
+pytestmark = pytest.mark.slow
+
 NO = {"status": 2, "error": {"what": "the disk is full", "where": "here", "do": "free some space"}}
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from builder.core.cache import Cache
     from tests.support.image_registry import Served
 
+pytestmark = pytest.mark.registry
+
 SIGNED, SAID, MORE = (
     Item(SIMPLE, b"payload", {"a": "1"}),
     Item(ENVELOPE, b"said", {"predicateType": "x"}),

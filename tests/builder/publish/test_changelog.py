@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from tests.support.image_registry import Served
 
+pytestmark = pytest.mark.registry
+
 
 @pytest.fixture(name="local")
 def local_(tmp_path: Path) -> Iterator[Served]:

@@ -13,6 +13,8 @@ from tests.support.published_project import Project
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.registry
+
 
 @pytest.mark.parametrize(
     ("reference", "more", "word"),

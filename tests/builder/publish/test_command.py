@@ -20,6 +20,8 @@ from tests.support.published_project import DAY, Project
 if TYPE_CHECKING:
     from tests.support.image_registry import Served
 
+pytestmark = pytest.mark.registry
+
 
 def test_published_and_verified(project: Project, served: Served) -> None:
     place = project.layout()

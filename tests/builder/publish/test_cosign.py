@@ -16,6 +16,8 @@ from tests.support.published_project import Project
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.registry
+
 
 def _cosign(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     program = shutil.which("cosign") or os.environ.get("ROSETTA_TEST_COSIGN", "")

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from tests.support.image_registry import Served
 
+pytestmark = pytest.mark.registry
+
 NAME = "team/thing"
 DAYS = ("2026-01-01", DAY)
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from tests.support.image_registry import Served
 
+pytestmark = pytest.mark.registry
+
 EMPTY = oci_documents.canonical(
     {"schemaVersion": 2, "mediaType": oci_documents.INDEX, "manifests": []}
 )

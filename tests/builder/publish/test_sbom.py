@@ -15,6 +15,8 @@ from rosetta.core.errors import UserError
 from tests.support import published_project
 from tests.support.published_project import BOTH, COMMIT, SECRET, Project
 
+pytestmark = pytest.mark.registry
+
 DIGEST = "sha256:" + "d" * 64
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from builder.core.cache import Cache
     from tests.support.image_registry import Served
 
+pytestmark = pytest.mark.registry
+
 NEXT = "2026-01-03"
 NAME = "team/thing"
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from builder.release.publish.signed_statements import Item
     from tests.support.image_registry import Served
 
+pytestmark = pytest.mark.registry
+
 NAME = "team/thing"
 
 

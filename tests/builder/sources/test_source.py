@@ -23,6 +23,8 @@ from rosetta.core.errors import UserError
 from tests.builder.sources.test_git import hostile_home  # noqa: F401 - a fixture
 from tests.support import git_repository
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 

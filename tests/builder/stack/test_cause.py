@@ -7,6 +7,8 @@ import pytest
 from builder.upstream import breakage_search, patch_file
 from tests.support.patch_series import FIELDS, Upstream, text
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def upstream(tmp_path: Path) -> Upstream:

@@ -4,12 +4,16 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from builder.upstream import git_index, patch_file, patch_hunks
 from rosetta.core.errors import UserError
 from tests.support.patch_series import FIELDS, Upstream
 
 if TYPE_CHECKING:
     from builder.upstream.patch_file import FilePatch
+
+pytestmark = pytest.mark.slow
 
 
 def _parsed(diff: bytes) -> FilePatch:

@@ -8,6 +8,8 @@ from builder.upstream import overlay, patch_refresh, patch_series, patched_sourc
 from rosetta.core.errors import UserError
 from tests.support.patch_series import Bench, bench_, text
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["bench_"]  # a fixture
 
 

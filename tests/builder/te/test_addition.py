@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tests.support.package_index import Index
     from tests.support.te_project import Te
 
+pytestmark = pytest.mark.slow
+
 WANTED = ("l", "cuda13", "amd64", "3.13")
 
 

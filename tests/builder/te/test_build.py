@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tests.support.package_index import Index
     from tests.support.te_project import Te
 
+pytestmark = pytest.mark.slow
+
 WANTED = ("l", "cuda13", "amd64", "3.13")
 MODULE = "transformer_engine/wheel_lib/transformer_engine_jax.cpython-313-x86_64-linux-gnu.so"
 LOADER = "nvidia/cu13/cudart/lib/libcudart_te.so.13"

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from builder.core.command_context import Result
     from tests.support.package_index import Index
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from builder.core.command_context import Result
     from tests.support.te_project import Te
 
+pytestmark = pytest.mark.slow
+
 NAME = f"transformer_engine_jax-{te_project.VERSION}-cp313-cp313-linux_x86_64.whl"
 
 

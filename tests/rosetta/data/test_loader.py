@@ -21,6 +21,8 @@ from tests.support import corpora
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def batches(tmp_path: Path) -> pipeline.Batches:

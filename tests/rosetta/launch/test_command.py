@@ -15,6 +15,8 @@ import yaml
 from rosetta.core.run_description import Run
 from tests.support import fake_launchers, old_pythons
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 CONTAINER = ("--image=i", "--mount=/d:/e")
 DRY = {

@@ -20,6 +20,8 @@ from rosetta.launch import docker
 from rosetta.launch.rendering import Options, Rendering
 from tests.rosetta.launch.test_hostile import HOSTILE, SECRETS
 
+pytestmark = pytest.mark.engine
+
 IMAGE = "rosetta-test/empty:1"
 ENV = {**{f"NAME_{number}": value for number, value in enumerate(HOSTILE)}, **SECRETS}
 RUN = Run(

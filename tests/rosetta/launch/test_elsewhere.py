@@ -13,6 +13,8 @@ from rosetta.launch import placement_checks
 from rosetta.presets import preset_files, schema
 from tests.support import fake_launchers
 
+pytestmark = pytest.mark.slow
+
 T5X = Run(
     "t5x",
     ("rosetta", "t5x", "pretrain"),

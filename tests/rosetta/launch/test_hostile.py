@@ -11,6 +11,8 @@ from rosetta.core import run_description
 from rosetta.core.run_description import Run
 from tests.support import fake_launchers
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = (
     "two words",
     "  around  ",

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from tests.support.slurm_cluster import Slurm
 
+pytestmark = pytest.mark.slurm
+
 ROOT = Path(__file__).resolve().parents[3]
 T5X = {
     "example_slurm_pretrain_pile": "multiprocess_pretrain_pile.sh",

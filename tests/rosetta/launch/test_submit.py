@@ -14,6 +14,8 @@ from rosetta.core.run_description import Run
 from tests.rosetta.launch.test_hostile import HOSTILE, SECRET_PARTS, SECRETS
 from tests.support import fake_launchers, slurm_cluster
 
+pytestmark = pytest.mark.slurm
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

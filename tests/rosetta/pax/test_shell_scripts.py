@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.pax_scripts import BASE, H100, OURS, SCRIPTS, SLURM, TEXT, Place, place_
 
+pytestmark = pytest.mark.shell
+
 __all__ = ["place_"]  # a fixture
 JOB = {
     "SLURM_JOB_NUM_NODES": "8",

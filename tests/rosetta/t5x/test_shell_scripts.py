@@ -23,6 +23,8 @@ from tests.support.t5x_scripts import (
     place_,
 )
 
+pytestmark = pytest.mark.shell
+
 __all__ = ["place_"]  # a fixture
 PRETRAIN = ("small", "bfloat16", "8", "256", "logs")
 JOB = {"SLURM_JOB_NUM_NODES": "8", "SLURM_JOB_ID": "42", "CONTAINER": "image"}
