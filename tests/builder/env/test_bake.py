@@ -97,7 +97,8 @@ def counted(function):
         return function(*args)
     return call
 os.rename, os.replace = map(counted, real)
-environment_assembly.assemble(Path(sys.argv[1]), [_part("opt/a", sys.argv[2]), _part("opt/b", sys.argv[2])])
+parts = [_part("opt/a", sys.argv[2]), _part("opt/b", sys.argv[2])]
+environment_assembly.assemble(Path(sys.argv[1]), parts)
 """
 
 
