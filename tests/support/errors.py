@@ -1,0 +1,113 @@
+"""Assert facts of an error instead of the sentence that a user reads.
+
+with errors.refused(errors.MISSING, where="t5x.lock", remedy="build.py lock"):
+    read_lock(path)
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rosetta.core.errors import (
+    CONFLICT,
+    DAMAGED,
+    DENIED,
+    DIFFERS,
+    EXISTS,
+    FAILED,
+    IN_USE,
+    INVALID,
+    KINDS,
+    MISSING,
+    TOO_BIG,
+    UNKNOWN,
+    UNREACHABLE,
+    UNSUPPORTED,
+    UserError,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = [
+    "CONFLICT",
+    "DAMAGED",
+    "DENIED",
+    "DIFFERS",
+    "EXISTS",
+    "FAILED",
+    "INVALID",
+    "IN_USE",
+    "MISSING",
+    "TOO_BIG",
+    "UNKNOWN",
+    "UNREACHABLE",
+    "UNSUPPORTED",
+    "UserError",
+    "check",
+    "find_sentence",
+    "refused",
+]
+_ANY = object()
+_SENTENCE = re.compile(r"(?<![\w./=-])[a-z]+(?:(?: |\\ |\\s)[a-z]+){2,}(?![\w/=-])")
+
+
+def find_sentence(text: str) -> str:
+    """Return the first three or more consecutive lower-case words of a text, or ""."""
+    match = _SENTENCE.search(text)
+    return match.group() if match else ""
+
+
+def refused(
+    kind: str,
+    *,
+    where: str | Path | tuple[str | Path, ...] = (),
+    value: Any = _ANY,
+    remedy: str | Path | tuple[str | Path, ...] = (),
+    names: str | Path | tuple[str | Path, ...] = (),
+    error: type[UserError] = UserError,
+) -> pytest.RaisesExc[UserError]:
+    """Expect that a block raises a UserError with these facts, as pytest.raises does.
+
+    Args:
+      kind: The error's kind, one of the constants above.
+      where: What must occur in the error's `where`, for example an option or the name of a file.
+      value: The value that was refused, exactly. Left out: any value, or none.
+      remedy: What must occur in the error's `do`, for example a command or an option.
+      names: What must occur in the error's `what`: names, numbers, paths. `value` says more.
+      error: The class of the error.
+    """
+
+    def has_the_facts(raised: UserError) -> bool:
+        check(raised, kind, where=where, value=value, remedy=remedy, names=names)
+        return True
+
+    return pytest.raises(error, check=has_the_facts)
+
+
+def check(
+    error: UserError,
+    kind: str,
+    *,
+    where: str | Path | tuple[str | Path, ...] = (),
+    value: Any = _ANY,
+    remedy: str | Path | tuple[str | Path, ...] = (),
+    names: str | Path | tuple[str | Path, ...] = (),
+) -> None:
+    """Assert the facts of an error at hand; the arguments are those of `refused`."""
+    assert kind in KINDS, f"{kind!r} is not one of {sorted(KINDS)}"
+    told = f"{error} {error.as_json()}"
+    assert error.kind == kind, told
+    if value is not _ANY:
+        assert error.value == value, told
+    for field, text, facts in (
+        ("where", error.where, where),
+        ("do", error.do, remedy),
+        ("what", error.what, names),
+    ):
+        for fact in facts if isinstance(facts, tuple) else (facts,):
+            assert not find_sentence(str(fact)), f"{fact!r} is a sentence, not a fact"
+            assert str(fact) in text, f"{fact} is not in {field} of {told}"
