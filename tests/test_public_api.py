@@ -17,12 +17,12 @@ import rosetta.cli
 from builder.images import image_settings, image_target
 from builder.packages import program_wrappers
 from builder.release.publish import tags
-from rosetta.commands import t5x as t5x_command
 from rosetta.core import exit_status
 from rosetta.data import spec
 from rosetta.health import progress
 from rosetta.pax.run import settings as pax_settings
 from rosetta.presets import schema
+from rosetta.t5x.run import command_variables
 from rosetta.t5x.run import settings as t5x_settings
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def test_scripts() -> None:
 def settings_of_runs() -> dict[str, set[str]]:
     """Return variable -> the commands that read it as a setting of a run."""
     found: dict[str, set[str]] = {}
-    readers = {**t5x_command.VARIABLES, "pax": pax_settings.VARIABLES}
+    readers = {**command_variables.VARIABLES, "pax": pax_settings.VARIABLES}
     for reader, variables in readers.items():
         for name in variables:
             found.setdefault(name, set()).add(reader)

@@ -81,11 +81,9 @@ def _doctor(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _nccl(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Measure; of several processes the first says what was found, the others end as it does."""
+    from rosetta.bench import bandwidth
     from rosetta.core.errors import UserError
-    from rosetta.doctor import (
-        bandwidth,
-        bandwidth_findings,
-    )
+    from rosetta.doctor import bandwidth_findings
 
     if args.quick or args.hosts is not None or args.folder:
         raise UserError(

@@ -9,9 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import option_types
+from rosetta.core import option_types, path_checks
 from rosetta.core.errors import UserError
-from rosetta.data import checks
 
 if TYPE_CHECKING:
     import argparse
@@ -231,7 +230,7 @@ def write(args: argparse.Namespace) -> list[Path]:
             raise UserError(
                 "the file is there already", str(path), "choose another NAME or --out, or remove it"
             )
-    checks.writable(str(args.out))
+    path_checks.writable(str(args.out))
     args.out.mkdir(parents=True, exist_ok=True)
     placed: list[Path] = []
     try:

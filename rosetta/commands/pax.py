@@ -7,16 +7,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import UserError
+from rosetta.pax.run import settings
 
 if TYPE_CHECKING:
     import argparse
-
-SCRIPTS = {
-    "pile": "run_pile_multinode",
-    "lambada": "run_lambada_singlenode",
-    "train": "run_base_config_multinode",
-    "boolq": "run_llama_boolq",
-}
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -29,7 +23,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     entry = commands.add_parser(
         "pax", parents=[common], help="train or evaluate a GPT, GLaM or LLaMA"
     )
-    entry.add_argument("what", choices=tuple(SCRIPTS))
+    entry.add_argument("what", choices=tuple(settings.SCRIPTS))
     entry.add_argument("settings", nargs="*", metavar="NAME=VALUE", help=about)
     entry.add_argument(
         "--profile",
@@ -52,7 +46,6 @@ def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         execution,
         pax_trainer,
     )
-    from rosetta.pax.run import settings
 
     hyper = [word for word in args.settings if word.startswith("fdl.")]
     given = (
@@ -86,7 +79,7 @@ def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         environment.setdefault(
             "PYTHON", str(door)
         )  # it also finds what pip put beside a read-only environment
-    wanted = pax_trainer.commands(SCRIPTS[args.what], [], environment)
+    wanted = pax_trainer.commands(settings.SCRIPTS[args.what], [], environment)
     if not args.dry_run:
         execution.one_after_the_other(wanted)
     return {"runs": [execution.shown(each) for each in wanted]}, "\n".join(

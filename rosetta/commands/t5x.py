@@ -8,75 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import UserError
-from rosetta.health import settings as health
+from rosetta.t5x.run import command_variables
 
 if TYPE_CHECKING:
     import argparse
-
-SCRIPTS = {"pretrain": "multiprocess_pretrain_pile", "finetune": "multiprocess_ft_frompile"}
-_ALL = (
-    "T5_SIZE",
-    "PREC",
-    "TP_SIZE",
-    "ENC_SL",
-    "DEC_SL",
-    "DATA",
-    "EVAL_DATA",
-    "VOCAB",
-    "EXTRA_IDS",
-    "TEXT_FIELD",
-    "TFDS_DATA_DIR",
-    "ENABLE_FP8",
-    "ENABLE_TE",
-    "TRANSPOSE_BS",
-    "FUSE_QKV",
-    "ATTENTION",
-    "REMAT",
-    "SCAN_LAYERS",
-    "ROSETTA_GIN",
-    "ROSETTA_BATCH_LOG",
-    "ROSETTA_DATA_WORKERS",
-    "BASE_XLA_FLAGS",
-    "XLA_FLAGS",
-    "PYTHON",
-    "JAX_PLATFORMS",
-    "JAX_COMPILATION_CACHE_DIR",
-    "XLA_PYTHON_CLIENT_MEM_FRACTION",
-    "ROSETTA_PRESET",
-    "ROSETTA_WITH",
-    "ROSETTA_SITE",
-    "ROSETTA_DOCTOR",
-)
-_TRAINING = (
-    *_ALL,
-    "NUM_GPUS",
-    "BSIZE_PER_GPU",
-    "NUM_MICROBATCHES",
-    "FSDP",
-    "GRADIENT_DTYPE",
-    "TRAIN_STEPS",
-    "WARMUP_STEPS",
-    "LEARNING_RATE",
-    "SAVE_PERIOD",
-    "EVAL_PERIOD",
-    "MODEL_DIR",
-    "INITIAL_CHECKPOINT_PATH",
-    "CHECKPOINT_DISABLE",
-    "PACK",
-    "BENCHMARK_MODE",
-    "WITH_NSYS",
-    "NSYS",
-    "T5X_DIR",
-    "T5X_WORKSPACE_DIR",
-    *health.VARIABLES,
-)
-_READING = (*_ALL, "FT_TASK", "T5_FAMILY", "BSIZE", "CHECKPOINT_PATH", "OUTPUT_DIR", "NUM_DECODES")
-VARIABLES = {
-    "pretrain": _TRAINING,
-    "finetune": (*_TRAINING, "FT_TASK", "FT_STEPS", "FT_DIR", "MAKE_FT_DIR"),
-    "eval": _READING,
-    "infer": _READING,
-}
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -88,7 +23,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     entry = commands.add_parser(
         "t5x", parents=[common], help="pretrain, finetune, evaluate a T5 or infer from one"
     )
-    entry.add_argument("what", choices=(*SCRIPTS, "eval", "infer"))
+    entry.add_argument("what", choices=(*command_variables.SCRIPTS, "eval", "infer"))
     entry.add_argument("settings", nargs="*", metavar="NAME=VALUE", help=about)
     entry.add_argument(
         "--profile",
@@ -117,7 +52,7 @@ def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     given = (
         value_parsing.setting(
             word,
-            VARIABLES[args.what],
+            command_variables.VARIABLES[args.what],
             f"rosetta t5x {args.what}",
             "T5_SIZE=small",
             shown=settings.SHOWN,
@@ -131,8 +66,8 @@ def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "PYTHON", str(door)
         )  # it also finds what pip put beside a read-only environment
     wanted = (
-        t5x_trainer.command(SCRIPTS[args.what], [], environment, _tree())
-        if args.what in SCRIPTS
+        t5x_trainer.command(command_variables.SCRIPTS[args.what], [], environment, _tree())
+        if args.what in command_variables.SCRIPTS
         else t5x_evaluation.command(args.what, environment)
     )
     if not args.dry_run:

@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rosetta.core import path_checks
 from rosetta.core.errors import UserError
-from rosetta.data import checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +80,7 @@ def made(folder: Path, needed: int) -> Iterator[Path]:
       UserError: `folder` holds something or cannot be made, or there is less room than the `needed`
         bytes.
     """
-    checks.writable(str(folder.parent))
+    path_checks.writable(str(folder.parent))
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError("it is there already", str(folder), "name a new folder")
     target = folder.resolve()

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rosetta.core.errors import UserError
-from rosetta.nn import OLDEST_WITH_FP8
 
-FP8 = OLDEST_WITH_FP8
+FP8 = (
+    8,
+    9,
+)  # the oldest compute capability with FP8 matrix products: Ada; Hopper is 9.0
 CUDNN = (8, 0)  # the oldest compute capability with cuDNN's fused attention in bfloat16: Ampere
 
 

@@ -160,3 +160,10 @@ def read(document: Any) -> Run:
             "mounts": tuple((outside, inside) for outside, inside in given.get("mounts", ())),
         }
     )
+
+
+def on_cpu(run: Run) -> bool:
+    """Return whether a run is to do without GPUs, which is never so unless JAX_PLATFORMS says
+    it.
+    """
+    return run.env.get("JAX_PLATFORMS", "").split(",")[0] == "cpu"

@@ -10,8 +10,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from rosetta.core import path_checks
 from rosetta.core.errors import UserError
-from rosetta.data import checks
 
 _NUMBERED = re.compile(r"checkpoint_(\d+)")
 
@@ -24,9 +24,9 @@ def absolute(folder: str) -> str:
 def writable(folder: str) -> None:
     """UserError where a folder cannot be written to or made. Makes nothing."""
     if "://" in folder:
-        checks.remote_path(folder)
+        path_checks.remote_path(folder)
     else:
-        checks.writable(folder)
+        path_checks.writable(folder)
 
 
 def write(path: Path, text: str) -> None:

@@ -13,8 +13,9 @@ import os
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from rosetta.core import path_checks
 from rosetta.core.errors import UserError
-from rosetta.data import bad_records, checks, json_lines, tables, text_windows, tfds, tfrecord
+from rosetta.data import bad_records, json_lines, tables, text_windows, tfds, tfrecord
 from rosetta.data import spec as specs
 from rosetta.data.bad_records import RecordFault
 
@@ -184,7 +185,7 @@ def open_hugging_face(spec: Spec, split: str) -> Any:
     Raises:
       UserError: the datasets package, the set, the split or the permission is missing.
     """
-    checks.certificates()
+    path_checks.certificates()
     try:
         import datasets  # type: ignore[import-not-found]
     except ImportError:

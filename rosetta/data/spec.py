@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from rosetta.core import path_checks
 from rosetta.core.errors import UserError
 
 KINDS = {
@@ -194,15 +195,13 @@ def files(spec: Spec) -> tuple[str, ...]:
     Raises:
       UserError: none matches, one cannot be read, or the path is in an object store.
     """
-    from rosetta.data import checks
-
     found: set[str] = set()
     pieces = spec.value.split(",")
     while pieces:
         # A comma may be part of a name, so the longest run of pieces that names files is taken.
         for count in range(len(pieces), 0, -1):
             pattern = ",".join(pieces[:count])
-            checks.local(pattern, f"DATA={spec}")
+            path_checks.local(pattern, f"DATA={spec}")
             matching = match_files(pattern)
             if matching:
                 break

@@ -9,8 +9,9 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from rosetta.core import path_checks
 from rosetta.core.errors import UserError
-from rosetta.data import checks, tfrecord
+from rosetta.data import tfrecord
 
 if TYPE_CHECKING:
     from rosetta.data.spec import Spec
@@ -37,7 +38,7 @@ def folder(name: str) -> str:
     wanted, _, version = name.partition(":")
     place = os.path.join(root(), *wanted.split("/"))
     where = f"TFDS_DATA_DIR={root()}"
-    checks.local(root(), where)
+    path_checks.local(root(), where)
     if not os.path.isdir(place):
         there = (
             ", ".join(sorted(os.listdir(root()))[:8])

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rosetta.core import path_checks
 from rosetta.core.errors import UserError
-from rosetta.data import checks, vocabulary
+from rosetta.data import vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -129,7 +130,7 @@ def begin(folder: str, recipe: Recipe) -> dict[str, Any]:
     Raises:
       UserError: the folder cannot be written, holds something else, or another recipe's cache.
     """
-    checks.writable(folder)
+    path_checks.writable(folder)
     held = os.listdir(folder) if os.path.isdir(folder) else []
     known = [name for name in ("meta.json", "progress.json") if name in held]
     if held and not known and not all(name.endswith(".part") for name in held):
@@ -262,7 +263,7 @@ class Tokens:
     """A complete cache, read by position."""
 
     def __init__(self, folder: str) -> None:
-        checks.local(folder, f"DATA=cache:{folder}")
+        path_checks.local(folder, f"DATA=cache:{folder}")
         meta_path = os.path.join(folder, "meta.json")
         if not os.path.exists(meta_path):
             unfinished = os.path.exists(os.path.join(folder, "progress.json"))

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rosetta.core import path_checks
 from rosetta.core.errors import UserError
-from rosetta.data import Array, checks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rosetta.data import Array
 
 PAD, EOS, UNK = 0, 1, 2
 BYTE_SPECIALS = 3  # pad, end, unknown: byte b is id b + 3 (Xue et al., "ByT5", 2022)
@@ -187,7 +189,7 @@ def named(
         if not name[4:].isdecimal() or int(name[4:]) < 4:
             raise UserError("ids: needs a size", f"VOCAB={name}", "write ids:32128")
         return Vocabulary(name, extra_ids or 0)
-    checks.local(name, f"VOCAB={name}")
+    path_checks.local(name, f"VOCAB={name}")
     if os.path.isdir(name):
         inside = sorted(each for each in os.listdir(name) if each.endswith(".model"))
         raise UserError(

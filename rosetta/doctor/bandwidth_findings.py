@@ -14,7 +14,7 @@ from rosetta.doctor.finding import WARNING, Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rosetta.doctor.bandwidth import Link, Measured
+    from rosetta.bench.bandwidth import Link, Measured
 
 # Of the median of its kind: less, and something is broken, or set up otherwise than the others.
 FAR = 0.5

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import exit_status, run_folders
 from rosetta.core.errors import UserError
-from rosetta.health import key_value_store, progress, stop_signals
+from rosetta.health import progress, stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FILE = "run.lock"
 RENEWAL = 10.0  # s between signs of life
 LEASE = 60.0  # s without one, after which a holder on another machine counts as dead
-_PAUSE = 1.0
+PAUSE = 1.0
 _PATIENCE = 5.0
 _WIDTH = 1024  # of the file: a sign of life overwrites all of it in one call
 
@@ -243,7 +243,7 @@ def acquire(
         file, locked = _acquire_file(folder, own, name, lease)
     lock = Lock(folder, own, file)
     if not locked:
-        time.sleep(2 * _PAUSE)  # another one may come in the same moment: the last to write has it
+        time.sleep(2 * PAUSE)  # another one may come in the same moment: the last to write has it
     if other := lock.taken_by():
         raise _refusal(folder, name, other)
     _held[folder] = lock
@@ -251,37 +251,6 @@ def acquire(
     atexit.register(lock.release)
     stop_signals.last(lock.release)
     return lock
-
-
-def acquire_for_run(
-    folder: str, name: str, environment: Mapping[str, str], rank: int, ranks: int
-) -> None:
-    """Hold a folder for a run: process 0 takes the lock, and all learn what came of it.
-
-    Args:
-      folder: see acquire.
-      name: see acquire.
-      environment: see acquire.
-      rank: this process.
-      ranks: processes of the run.
-
-    Raises:
-      UserError: another run holds it.
-    """
-    shared = key_value_store.of_run(ranks)
-    if rank == 0:
-        try:
-            acquire(folder, name, environment)
-        except UserError as error:
-            shared.put("lock/result", json.dumps([error.what, error.where, error.do]))
-            time.sleep(2 * _PAUSE if ranks > 1 else 0)  # the others read it from this process
-            raise
-        shared.put("lock/result", "[]")
-        return
-    while not (results := shared.under("lock")):
-        time.sleep(_PAUSE / 2)
-    if refused := json.loads(results["result"]):
-        raise UserError(*refused)
 
 
 def _acquire_file(folder: str, own: Holder, name: str, lease: float) -> tuple[int, bool]:
@@ -305,7 +274,7 @@ def _acquire_file(folder: str, own: Holder, name: str, lease: float) -> tuple[in
         if free:
             return file, locked is True
         os.close(file)
-        time.sleep(_PAUSE)
+        time.sleep(PAUSE)
 
 
 def _read(folder: str) -> str:
@@ -318,7 +287,7 @@ def _wait_until_free(
 ) -> None:
     watched = _Watched(own, folder, name, lease)
     while not watched.is_free(read(), None):
-        time.sleep(_PAUSE)
+        time.sleep(PAUSE)
 
 
 class _Watched:
@@ -343,7 +312,7 @@ class _Watched:
         if holder is None:
             if locked is not False:
                 return True
-            time.sleep(_PAUSE)  # it is about to be written
+            time.sleep(PAUSE)  # it is about to be written
             return False
         here = holder.boot == self._own.boot
         if here and locked is False:

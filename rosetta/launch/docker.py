@@ -7,6 +7,7 @@ import io
 import os
 from typing import TYPE_CHECKING
 
+from rosetta.core import run_description
 from rosetta.core.errors import UserError
 from rosetta.launch import rendering
 from rosetta.launch.rendering import Options, Rendering
@@ -53,7 +54,7 @@ def render(
     ]
     if options.name:
         argv.append(f"--name={options.name}")
-    if not rendering.on_cpu(run):
+    if not run_description.on_cpu(run):
         argv.append(f"--gpus={_gpus(run, around)}")
     argv += [f"--mount={_mount(*each)}" for each in run.mounts] + [f"--env={name}" for name in env]
     return Rendering([*argv, rendering.image(options, "docker"), *spawned(run)], env)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import exit_status
+from rosetta.core import exit_status, run_description
 from rosetta.core.errors import UserError
 from rosetta.core.secret_variables import secret
 from rosetta.launch import docker, rendering
@@ -121,7 +121,7 @@ def _pod(run: Run, options: Options, name: str) -> dict[str, Any]:
         ]
     gpus = (
         {}
-        if rendering.on_cpu(run)
+        if run_description.on_cpu(run)
         else {"resources": {"limits": {"nvidia.com/gpu": run.gpus_per_node}}}
     )
     container = {

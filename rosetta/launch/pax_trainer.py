@@ -18,8 +18,8 @@ from rosetta.health import run_lock
 from rosetta.launch import devices, execution, nsight_systems
 from rosetta.launch.execution import Command
 from rosetta.pax.run import parameter_count, preflight, settings
+from rosetta.pax.run.compilation_cache import cache_works
 from rosetta.presets import pax_flags, pax_switches
-from rosetta.selftest.pax import cache_works
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,9 +7,9 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING
 
+from rosetta.core import run_description
 from rosetta.core.errors import UserError
 from rosetta.data import spec
-from rosetta.launch import rendering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ def platform(run: Run, on: str, around: Mapping[str, str]) -> tuple[str, ...]:
       around: our environment.
     """
     where = run.origin.get(f"settings.{_PLATFORMS}")
-    if rendering.on_cpu(run) and where == _PLATFORMS and on != "local":
+    if run_description.on_cpu(run) and where == _PLATFORMS and on != "local":
         return (
             (
                 f"{_PLATFORMS}={run.env[_PLATFORMS]} of the environment goes along: there, too, "
@@ -57,7 +57,7 @@ def platform(run: Run, on: str, around: Mapping[str, str]) -> tuple[str, ...]:
 
 def no_card(run: Run, fields: tuple[str, ...]) -> tuple[str, ...]:
     """Return a line where nobody named the card of a run; fields: what presets set for cards."""
-    if rendering.on_cpu(run):
+    if run_description.on_cpu(run):
         return ()
     return (
         (

@@ -116,13 +116,6 @@ def variables(run: Run) -> dict[str, str]:
     return found
 
 
-def on_cpu(run: Run) -> bool:
-    """Return whether a run is to do without GPUs, which is never so unless JAX_PLATFORMS says
-    it.
-    """
-    return run.env.get("JAX_PLATFORMS", "").split(",")[0] == "cpu"
-
-
 def per_node(run: Run) -> int:
     """Return the processes of each node."""
     return run.processes // run.nodes

@@ -16,7 +16,7 @@ from rosetta.launch import devices as seen
 from rosetta.launch import t5x_trainer
 from rosetta.launch.execution import Command
 from rosetta.presets import t5x_switches
-from rosetta.t5x.run import gin_files, gin_text, preflight, settings
+from rosetta.t5x.run import gin_bindings, gin_files, gin_text, preflight, settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,7 +79,7 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     bound = gin_text.read(
         [*(gin_files.HOME / name for name in names), *own], (gin_files.HOME, Path.cwd())
     )
-    bindings |= t5x_trainer.lengths(settings.lengths(environment), bound)
+    bindings |= gin_bindings.lengths(settings.lengths(environment), bound)
     bound |= {name: gin_text.literal(value) for name, value in bindings.items()}
     preflight.split(bound, ways, devices, size=size)
     scores = what == "infer" and gin_text.value(bound, "MODE") == "score"

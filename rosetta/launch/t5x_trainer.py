@@ -20,7 +20,15 @@ from rosetta.health import run_lock
 from rosetta.launch import devices, execution, nsight_systems
 from rosetta.presets import launch_flags, t5x_switches
 from rosetta.t5x import warmup
-from rosetta.t5x.run import folders, gin_files, gin_text, parameter_count, preflight, settings
+from rosetta.t5x.run import (
+    folders,
+    gin_bindings,
+    gin_files,
+    gin_text,
+    parameter_count,
+    preflight,
+    settings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +84,7 @@ def command(
     chosen = t5x_switches.choose(variables, found, on_cpu=on_cpu)
     env, notes = devices.share(given, found, environment, on_cpu=on_cpu)
     bound = gin_text.read(files, (root, gin_files.HOME, Path.cwd()))
-    bindings = {**sizes(given, bound), **_macros(given, bound), **chosen.training()}
+    bindings = {**gin_bindings.sizes(given, bound), **_macros(given, bound), **chosen.training()}
     benchmark = on(variables, "BENCHMARK_MODE")
     model_dir, start = given.model_dir, None
     if given.finetune:
@@ -188,17 +196,6 @@ def trainer(
     return argv + [f"--gin.{name}={gin_text.literal(value)}" for name, value in bindings.items()]
 
 
-def sizes(given: Settings, bound: dict[str, str]) -> dict[str, object]:
-    """Return the bindings for batch, lengths and layout."""
-    bindings: dict[str, object] = {
-        "BATCH_SIZE": given.batch,
-        "EVAL_BATCH_SIZE": given.batch,
-        "trainer.Trainer.num_microbatches": given.microbatches,
-        "NUM_PARTITIONS": given.tensor_parallel,
-    }
-    return {**bindings, **lengths(given.lengths, bound)}
-
-
 def _macros(given: Settings, bound: dict[str, str]) -> dict[str, object]:
     """Return the bindings for macros that are given as variables; gin takes those that nothing
     reads, too.
@@ -239,16 +236,6 @@ def _warmup(bound: dict[str, str], model_dir: str) -> tuple[str, ...]:
             f"the learning rate still rises when the run ends, after {total:,} steps: "
             f"WARMUP_STEPS is {steps:,}"
         ),
-    )
-
-
-def lengths(given: Mapping[str, int], bound: dict[str, str]) -> dict[str, object]:
-    """Return the binding for the lengths that are given, the others staying the gin files'."""
-    usual = gin_text.value(bound, "TASK_FEATURE_LENGTHS")
-    return (
-        {"TASK_FEATURE_LENGTHS": {**(usual if isinstance(usual, dict) else {}), **given}}
-        if given
-        else {}
     )
 
 

@@ -2,8 +2,3 @@
 
 Needs jax and flax, and neither of the frameworks.
 """
-
-OLDEST_WITH_FP8 = (
-    8,
-    9,
-)  # the oldest compute capability with FP8 matrix products: Ada; Hopper is 9.0

@@ -25,8 +25,9 @@ from flax.linen.partitioning import AxisMetadata
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import lax
 
+from rosetta.core import gpu_query
 from rosetta.core.errors import UserError
-from rosetta.nn import OLDEST_WITH_FP8, fused_kernels
+from rosetta.nn import fused_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,14 +92,14 @@ def axes_of(states: Any) -> Any:
 
 def require(devices: Sequence[Any]) -> None:
     """UserError where a GPU among the devices has no FP8 (compute capability below
-    OLDEST_WITH_FP8). CPUs compute it slowly, for tests.
+    gpu_query.FP8). CPUs compute it slowly, for tests.
     """
     for device in devices:
         capability = getattr(device, "compute_capability", None)
         if (
             device.platform == "gpu"
             and capability
-            and tuple(map(int, capability.split("."))) < OLDEST_WITH_FP8
+            and tuple(map(int, capability.split("."))) < gpu_query.FP8
         ):
             raise UserError(
                 f"{device.device_kind} (compute capability {capability}) has no FP8",

@@ -15,7 +15,7 @@ from rosetta.core.errors import UserError
 from rosetta.health import (
     checkpoint_files,
     progress,
-    run_lock,
+    shared_run_lock,
     stop_signals,
     trainer_exit,
     unneeded_imports,
@@ -66,7 +66,7 @@ def main() -> None:
             flags.FLAGS.evaluate_from or f"{flags.FLAGS.job_log_dir}/{preflight.CHECKPOINTS}"
         )
         if flags.FLAGS.mode == "train":
-            run_lock.acquire_for_run(
+            shared_run_lock.acquire_for_run(
                 str(flags.FLAGS.job_log_dir),
                 "LOG_DIR",
                 os.environ,

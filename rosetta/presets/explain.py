@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rosetta.core import run_description
 from rosetta.core.errors import UserError
 from rosetta.presets import describe, layers, preset_files, schema
 from rosetta.presets.user_settings import FIELDS
@@ -52,7 +53,6 @@ def document(
       UserError: one line for the first thing that is wrong.
     """
     from rosetta.core.secret_variables import Mask
-    from rosetta.launch import rendering
 
     found = describe.resolved(
         name,
@@ -63,7 +63,7 @@ def document(
         environment=environment,
     )
     run = describe.run(found)
-    accelerator = accelerator or (None if rendering.on_cpu(run) else found.get("accelerator"))
+    accelerator = accelerator or (None if run_description.on_cpu(run) else found.get("accelerator"))
     config, notes = (
         _gin(found, run, accelerator) if found.framework == "t5x" else _fiddle(found, run)
     )
@@ -145,12 +145,8 @@ def _gin(
     """Return what the gin files bind, with file and line, and what the settings bind over them."""
     from rosetta.core import gpu_data_sheets
     from rosetta.core.gpu_query import Card
-    from rosetta.launch import (
-        rendering,
-        t5x_trainer,
-    )
     from rosetta.presets import t5x_switches
-    from rosetta.t5x.run import gin_files, gin_text, settings
+    from rosetta.t5x.run import gin_bindings, gin_files, gin_text, settings
 
     environment = _environment(run)
     task = environment.get("FT_TASK", "")
@@ -189,10 +185,10 @@ def _gin(
     )
     bindings = {
         name: (value, _made_of(found, *_SIZES[name]))
-        for name, value in t5x_trainer.sizes(given, bound).items()
+        for name, value in gin_bindings.sizes(given, bound).items()
     }
     described = gpu_data_sheets.CARDS.get(accelerator or "")
-    on_cpu = described is None and rendering.on_cpu(run)
+    on_cpu = described is None and run_description.on_cpu(run)
     try:
         chosen = t5x_switches.choose(
             environment,
@@ -220,12 +216,11 @@ def _fiddle(found: Settings, run: Run) -> tuple[dict[str, dict[str, Any]], list[
     """Return what the experiment's classes state, with file and line, and what the settings set
     over them.
     """
-    from rosetta.commands import pax
     from rosetta.pax.run import hyper_parameters, settings
 
     stated = hyper_parameters.read(run.model.rpartition(".")[2])
     shown = {name: {"value": each.text, "origin": each.place} for name, each in stated.items()}
-    given = settings.read(pax.SCRIPTS[run.entry[-1]], [], _environment(run), run.gpus_per_node)
+    given = settings.read(settings.SCRIPTS[run.entry[-1]], [], _environment(run), run.gpus_per_node)
     fields = {**FIELDS["pax"], "FPROP_DTYPE": "precision"}
     for name, text in given.hyper.items():
         path = next(

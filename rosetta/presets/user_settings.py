@@ -56,9 +56,9 @@ _NOT_PASSED = (
 def variables(framework: str) -> tuple[str, ...]:
     """Return the variables that a framework's scripts read."""
     if framework == "t5x":
-        from rosetta.commands import t5x
+        from rosetta.t5x.run import command_variables
 
-        return tuple(dict.fromkeys(t5x.VARIABLES["finetune"]))
+        return tuple(dict.fromkeys(command_variables.VARIABLES["finetune"]))
     from rosetta.pax.run import settings
 
     return settings.VARIABLES

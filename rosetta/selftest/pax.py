@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from rosetta.pax.run.compilation_cache import cache_works
 from rosetta.selftest import sample_text, tensorboard_events
 from rosetta.selftest.workload import Phase
 
@@ -22,13 +23,6 @@ EXPERIMENT = "rosetta.pax.gpt.Tiny"
 def mesh(devices: int) -> list[int]:
     """Return [replica, data, model], with a model axis of two where the devices allow one."""
     return [1, devices // 2, 2] if devices % 2 == 0 else [1, devices, 1]
-
-
-def cache_works(jax: str) -> bool:
-    """Say whether programs for the CPU that this jax took from its compilation cache run: jax
-    0.4.26's end in SIGSEGV.
-    """
-    return [int(part) for part in jax.split(".")[:2]] >= [0, 5]
 
 
 @dataclass(frozen=True)

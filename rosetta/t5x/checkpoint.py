@@ -21,7 +21,7 @@ from t5x import utils
 
 from rosetta.core import run_folders
 from rosetta.core.errors import UserError
-from rosetta.health import progress, run_lock, stop_signals
+from rosetta.health import progress, shared_run_lock, stop_signals
 from rosetta.t5x import (
     checkpoint_arrays,
     checkpoint_manager,
@@ -198,7 +198,7 @@ class Initializer(utils.TrainStateInitializer):
         if trainer_cls:
             stop_signals.take()
         if trainer_cls and model_dir:
-            run_lock.acquire_for_run(
+            shared_run_lock.acquire_for_run(
                 model_dir, "MODEL_DIR", os.environ, jax.process_index(), jax.process_count()
             )
         own = run_folders.steps(model_dir) if model_dir else []

@@ -205,7 +205,6 @@ def _t5x(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
 
 
 def _pax(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
-    from rosetta.commands import pax
     from rosetta.pax.run import settings
     from rosetta.presets import pax_switches
 
@@ -217,7 +216,7 @@ def _pax(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
         "SLURM_NTASKS": str(run.processes),
         "SLURM_JOB_NUM_NODES": str(run.nodes),
     }
-    given = settings.read(pax.SCRIPTS[run.entry[-1]], [], environment, run.gpus_per_node)
+    given = settings.read(settings.SCRIPTS[run.entry[-1]], [], environment, run.gpus_per_node)
     if on(environment, "ENABLE_TE"):
         raise UserError(
             "no plan is made with it",

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rosetta.core import run_description
 from rosetta.core.secret_variables import Mask
 from rosetta.launch import node_processes, rendering
 from rosetta.pax.run.parameter_count import NO_CHECKPOINTS
@@ -103,7 +104,7 @@ class Trials:
                 for name, value in os.environ.items()
                 if name not in (*node_processes.SLURM, "XLA_FLAGS", "BASE_XLA_FLAGS")
             } | variables
-            if rendering.on_cpu(run):
+            if run_description.on_cpu(run):
                 env["JAX_PLATFORMS"] = "cpu"
             status, log = self._processes.run(argv, env)
             mask = Mask(variables)

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rosetta.pax.run.compilation_cache import cache_works
 from rosetta.selftest import workload_of
-from rosetta.selftest.pax import Pax, cache_works, mesh
+from rosetta.selftest.pax import Pax, mesh
 from tests.support import event_files
 
 if TYPE_CHECKING:

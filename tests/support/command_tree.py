@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from rosetta.commands import t5x as t5x_command
 from rosetta.pax.run import settings as pax_settings
+from rosetta.t5x.run import command_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # The commands that read variables, and the variables that each of them reads.
 VARIABLES = {
-    **{("t5x", verb): names for verb, names in t5x_command.VARIABLES.items()},
+    **{("t5x", verb): names for verb, names in command_variables.VARIABLES.items()},
     ("pax", "train"): pax_settings.VARIABLES,
 }
 

@@ -95,6 +95,12 @@ OTHERS = (
 )
 _LORA = ("LORA_RANK", "LORA_TARGET_LAYERS")  # what USE_LORA=1 reads besides
 VARIABLES = (*HYPER, *OTHERS, *health.VARIABLES)
+SCRIPTS = {
+    "pile": "run_pile_multinode",
+    "lambada": "run_lambada_singlenode",
+    "train": "run_base_config_multinode",
+    "boolq": "run_llama_boolq",
+}
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ import shutil
 import uuid
 from typing import Any
 
-from rosetta.core import disk_space, run_folders
+from rosetta.core import disk_space, path_checks, run_folders
 from rosetta.core.errors import UserError
-from rosetta.data import checks
 from rosetta.health.checkpoint_reports import NoRoomError
 
 FILE = "rosetta.json"
@@ -229,7 +228,7 @@ def require_folder(folder: str) -> None:
             folder,
             f"give it whole: {os.path.abspath(folder)}",
         )
-    checks.writable(folder)
+    path_checks.writable(folder)
 
 
 def require_room(folder: str, needed: int) -> None:

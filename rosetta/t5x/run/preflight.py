@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.core import value_parsing
+from rosetta.core import path_checks, value_parsing
 from rosetta.core.errors import UserError
 from rosetta.core.run_folders import absolute
 from rosetta.core.run_folders import check_last_step as check_end
@@ -283,7 +283,7 @@ def checkpoint(path: str, name: str) -> str:
     """
     found = absolute(path)
     if "://" in found:
-        checks.remote_path(found)
+        path_checks.remote_path(found)
     elif not Path(found).is_dir() or (
         not re.search(r"/checkpoint_\d+$", found) and folders.newest(found) is None
     ):

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rosetta.core import path_checks
 from rosetta.core.errors import UserError
 from rosetta.data import checks, pipeline
 from tests.support import corpora
@@ -14,52 +15,54 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in (*checks.CERTIFICATES, "GOOGLE_APPLICATION_CREDENTIALS"):
+    for name in (*path_checks.CERTIFICATES, "GOOGLE_APPLICATION_CREDENTIALS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-@pytest.mark.parametrize("name", checks.CERTIFICATES)
+@pytest.mark.parametrize("name", path_checks.CERTIFICATES)
 def test_a_certificate_variable_that_names_nothing_is_found_before_the_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checks.certificates()
+    path_checks.certificates()
     monkeypatch.setenv(name, str(tmp_path / "ca.crt"))
     with pytest.raises(UserError, match=f"{name}=.*the certificates are not there"):
-        checks.certificates()
+        path_checks.certificates()
     (tmp_path / "ca.crt").touch()
-    checks.certificates(needed=True)
+    path_checks.certificates(needed=True)
 
 
 def test_red_hats_certificates_are_pointed_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs = tmp_path / "ca-bundle.crt"
-    monkeypatch.setattr(checks, "SYSTEM_CERTIFICATES", (str(tmp_path / "none.crt"), str(theirs)))
+    monkeypatch.setattr(
+        path_checks, "SYSTEM_CERTIFICATES", (str(tmp_path / "none.crt"), str(theirs))
+    )
     with pytest.raises(UserError, match="install ca-certificates"):
-        checks.certificates(needed=True)
+        path_checks.certificates(needed=True)
     theirs.touch()
     with pytest.raises(UserError, match=f"export CURL_CA_BUNDLE={theirs}"):
-        checks.certificates(needed=True)
-    checks.certificates()
+        path_checks.certificates(needed=True)
+    path_checks.certificates()
 
 
 def test_what_a_store_needs_is_said_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CURL_CA_BUNDLE", str(tmp_path))
-    checks.remote_path("/local/folder")
+    path_checks.remote_path("/local/folder")
     for path, says in (
         ("ftp://host/x", "not supported"),
         ("gs://", "bucket's name"),
         ("s3://b/x", "mount the bucket"),
     ):
         with pytest.raises(UserError, match=says):
-            checks.remote_path(path)
-    checks.remote_path("gs://b/x")
+            path_checks.remote_path(path)
+    path_checks.remote_path("gs://b/x")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
     with pytest.raises(UserError, match="the credentials are not there"):
-        checks.remote_path("gs://b/x")
+        path_checks.remote_path("gs://b/x")
 
 
 GOOD: dict[str, Any] = {
@@ -156,20 +159,20 @@ def test_prepared_sets_are_read_from_files(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_folder_is_tried_and_left_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checks.writable(str(tmp_path / "not" / "yet"))
+    path_checks.writable(str(tmp_path / "not" / "yet"))
     monkeypatch.chdir(tmp_path)
-    checks.writable("not/yet")
+    path_checks.writable("not/yet")
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="file is a file"):
-        checks.writable(str(tmp_path / "file" / "model"))
+        path_checks.writable(str(tmp_path / "file" / "model"))
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
     with pytest.raises(
         UserError, match=f"gone is a link to {tmp_path}/nowhere, which is not there"
     ):
-        checks.writable(str(tmp_path / "gone"))
+        path_checks.writable(str(tmp_path / "gone"))
     with pytest.raises(UserError, match="/proc cannot be written to"):  # by the superuser neither
-        checks.writable("/proc/m")
+        path_checks.writable("/proc/m")
 
 
 def test_synthetic_data_needs_nothing() -> None:

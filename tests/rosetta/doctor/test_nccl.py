@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
-from rosetta.doctor import bandwidth, bandwidth_findings
-from rosetta.doctor.bandwidth import Link, Measured
+from rosetta.bench import bandwidth
+from rosetta.bench.bandwidth import Link, Measured
+from rosetta.doctor import bandwidth_findings
 
 
 @pytest.mark.parametrize("number", range(10))

@@ -18,7 +18,7 @@ import pytest
 
 from rosetta.core import run_folders
 from rosetta.core.errors import UserError
-from rosetta.health import key_value_store, run_lock, stop_signals
+from rosetta.health import key_value_store, run_lock, shared_run_lock, stop_signals
 from rosetta.health.run_lock import FILE, Holder, acquire
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,7 +36,7 @@ time.sleep(600)
 
 @pytest.fixture(autouse=True)
 def _apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(run_lock, "_PAUSE", 0.02)
+    monkeypatch.setattr(run_lock, "PAUSE", 0.02)
     monkeypatch.setattr(stop_signals, "_last", [])
     yield
     for lock in list(run_lock._held.values()):
@@ -199,7 +199,7 @@ def test_all_processes_learn_of_a_refusal(
 
     def enter(rank: int) -> None:
         try:
-            run_lock.acquire_for_run(str(tmp_path), "MODEL_DIR", {}, rank, 3)
+            shared_run_lock.acquire_for_run(str(tmp_path), "MODEL_DIR", {}, rank, 3)
         except UserError as error:
             raised.append(str(error))
 

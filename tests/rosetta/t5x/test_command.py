@@ -12,6 +12,7 @@ from rosetta.core import lock_record
 from rosetta.core.errors import UserError
 from rosetta.launch import t5x_evaluation, t5x_trainer
 from rosetta.launch.execution import Command
+from rosetta.t5x.run import command_variables
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "t5x.md"
 
@@ -112,11 +113,11 @@ def test_every_documented_variable_is_known() -> None:
     ]
     named = {name for row in rows for name in re.findall(r"`([A-Z0-9_]+)`", row)} - {"GRAD_ACCUM"}
     assert len(named) > 30
-    assert named == set(t5x.VARIABLES["finetune"])
+    assert named == set(command_variables.VARIABLES["finetune"])
     reads = text[text.index("## Evaluation and inference") : text.index("## Several processes")]
     assert (
         set(re.findall(r"\b(?:T5_FAMILY|BSIZE|CHECKPOINT_PATH|OUTPUT_DIR|NUM_DECODES)\b", reads))
-        == set(t5x.VARIABLES["eval"]) - named
+        == set(command_variables.VARIABLES["eval"]) - named
     )
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from rosetta.bench import bandwidth
 from rosetta.core.errors import UserError
-from rosetta.doctor import bandwidth
 from tests.support import required_modules
 
 required_modules.need_current("jax")

@@ -1,0 +1,45 @@
+"""One lock on a run's folder for all processes of the run."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from rosetta.core.errors import UserError
+from rosetta.health import key_value_store
+from rosetta.health.run_lock import PAUSE, acquire
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def acquire_for_run(
+    folder: str, name: str, environment: Mapping[str, str], rank: int, ranks: int
+) -> None:
+    """Hold a folder for a run: process 0 takes the lock, and all learn what came of it.
+
+    Args:
+      folder: see acquire.
+      name: see acquire.
+      environment: see acquire.
+      rank: this process.
+      ranks: processes of the run.
+
+    Raises:
+      UserError: another run holds it.
+    """
+    shared = key_value_store.of_run(ranks)
+    if rank == 0:
+        try:
+            acquire(folder, name, environment)
+        except UserError as error:
+            shared.put("lock/result", json.dumps([error.what, error.where, error.do]))
+            time.sleep(2 * PAUSE if ranks > 1 else 0)  # the others read it from this process
+            raise
+        shared.put("lock/result", "[]")
+        return
+    while not (results := shared.under("lock")):
+        time.sleep(PAUSE / 2)
+    if refused := json.loads(results["result"]):
+        raise UserError(*refused)
