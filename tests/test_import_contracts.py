@@ -38,4 +38,4 @@ def test_only_programs_that_are_started_by_name_are_ignored() -> None:
     contracts = settings["tool"]["importlinter"]["contracts"]
     ignored = {name for contract in contracts for name in contract.get("ignore_imports", ())}
     others = {name for name in ignored if name.partition(" -> ")[0] not in STARTED_BY_NAME}
-    assert others == REMAINING, "imports follow the direction of docs/architecture.md"
+    assert others == REMAINING, "imports follow the direction of docs/explanation/architecture.md"
