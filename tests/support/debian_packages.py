@@ -120,25 +120,33 @@ def system(
     ]
 
 
+# Parts of a standard library that no test starts.
+_LEFT_OUT = {
+    "test",
+    "site-packages",
+    "dist-packages",
+    "__pycache__",
+    "idlelib",
+    "ensurepip",
+    "lib2to3",
+    "tkinter",
+    "turtledemo",
+    "pydoc_data",
+    "unittest",
+    "distutils",
+}
+
+
 def running() -> Iterator[Entry]:
-    """Program, standard library and shared libraries of the Python that runs this."""
+    """Program, standard library and shared libraries of the Python that runs this.
+
+    Without the static library that embeds a Python, which is half of all the bytes.
+    """
     yield file(f"usr/bin/python{HERE}", PROGRAM.read_bytes(), 0o755)
     library = Path(sysconfig.get_path("stdlib"))
     for path in sorted(library.rglob("*")):
-        if path.is_file() and not {
-            "test",
-            "site-packages",
-            "dist-packages",
-            "__pycache__",
-            "idlelib",
-            "ensurepip",
-            "lib2to3",
-            "tkinter",
-            "turtledemo",
-            "pydoc_data",
-            "unittest",
-            "distutils",
-        } & set(path.relative_to(library).parts):
+        parts = path.relative_to(library).parts
+        if path.is_file() and path.suffix != ".a" and not _LEFT_OUT.intersection(parts):
             yield file(f"usr/lib/python{HERE}/{path.relative_to(library)}", path.read_bytes())
     needed = set(
         re.findall(
