@@ -8,6 +8,7 @@ import importlib
 import io
 import json
 import re
+import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from builder.packages.debian_lock import BaseLock, Deb
 from tests.support import image_registry, small_distribution
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.support.image_registry import Answer, Served
 
@@ -125,6 +126,26 @@ def overwrite(served: Served, digest: str, data: bytes) -> None:
     kept.manifests |= {
         key: (kind, data) for key, (kind, _) in kept.manifests.items() if key[1] == digest
     }
+
+
+def snapshot(served: Served, folder: Path) -> Callable[[], None]:
+    """Return what brings back all that a registry keeps now; `folder` does not exist yet."""
+    kept = getattr(served.answer, "__self__", None)
+    if isinstance(kept, Listing):
+        blobs, manifests = dict(kept.blobs), dict(kept.manifests)
+
+        def restore() -> None:
+            kept.blobs, kept.manifests = dict(blobs), dict(manifests)
+
+        return restore
+    data = _PLACES[served.host] / "data"
+    shutil.copytree(data, folder)
+
+    def restore_files() -> None:
+        shutil.rmtree(data)
+        shutil.copytree(folder, data)
+
+    return restore_files
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder import cli
+from builder.core.cache import Cache
 from builder.images.oci import layout, oci_documents, reference
 from builder.images.registry import download, registry
 from builder.images.registry.transport import Connection
@@ -32,6 +33,8 @@ NAME = "team/thing"
 class Published:
     """Two published images, and what someone who may push can do to the first."""
 
+    connection: Connection  # of the test that runs
+
     def __init__(self, project: Project, served: Served) -> None:
         self.project, self.served = project, served
         places = [project.layout("one"), project.layout("two")]
@@ -40,7 +43,6 @@ class Published:
         self.other, self.index = (
             layout.read(Path(place.removeprefix("oci:"))).index for place in places
         )
-        self.connection = Connection(reference.parse(f"{served.host}/{NAME}"), "pull,push")
         self.key = signing_key.private(f"{project.keys['ours']}.pem")
 
     def verify(self, tag: str = "latest", *more: str) -> tuple[int, list[str]]:
@@ -123,11 +125,32 @@ class Published:
             )
 
 
+@pytest.fixture(scope="module", params=["memory", "referrers", "docker-registry"])
+def publication(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Published, Callable[[], None]]]:
+    """Published once for each registry, and what undoes a test's changes."""
+    folder = tmp_path_factory.mktemp("publication")
+    (folder / "project").mkdir()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HOME", str(folder))
+        environment.setenv("ROSETTA_CACHE", str(folder / "cache"))
+        with published_project.registry(request.param, tmp_path_factory.mktemp("served")) as served:
+            made = Published(Project(folder / "project", Cache(folder / "cache")), served)
+            yield made, published_project.snapshot(served, folder / "snapshot")
+
+
 @pytest.fixture
-def published(project: Project, served: Served) -> Iterator[Published]:
-    made = Published(project, served)
-    with made.connection:
+def published(publication: tuple[Published, Callable[[], None]]) -> Iterator[Published]:
+    made, restore = publication
+    restore()
+    with Connection(reference.parse(f"{made.served.host}/{NAME}"), "pull,push") as made.connection:
         yield made
+
+
+@pytest.fixture
+def served(published: Published) -> Served:
+    return published.served
 
 
 def test_a_layer_that_was_changed(
