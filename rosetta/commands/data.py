@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, UNSUPPORTED, UserError
 from rosetta.data import checks, spec
 
 if TYPE_CHECKING:
@@ -316,6 +316,8 @@ def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "a cache holds one source",
             "SPEC",
             'cache each, and mix them: DATA={"cache:A": 0.7, "cache:B": 0.3}',
+            kind=UNSUPPORTED,
+            value=len(parts),
         )
     one = parts[0].spec
     if one.kind in ("synthetic", "cache", "task"):
@@ -323,6 +325,8 @@ def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             f"{one.kind} has nothing to tokenise",
             f"DATA={one}",
             "use text, jsonl, tfrecord, tfds or hf",
+            kind=UNSUPPORTED,
+            value=one.kind,
         )
     chosen = vocabulary.named(
         args.vocab,
@@ -335,6 +339,8 @@ def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "text needs a vocabulary",
             f"--vocab {args.vocab}",
             "name a SentencePiece model or `byte`",
+            kind=CONFLICT,
+            value=args.vocab,
         )
     pairs = args.objective if args.objective in spec.PAIRS else ""
     named = "byte" if chosen.name == "byte" else os.path.basename(chosen.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DENIED, INVALID, MISSING, UNSUPPORTED, UserError
 
 CERTIFICATES = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 
@@ -28,6 +28,7 @@ def local(path: str, where: str) -> None:
             f"data and vocabularies are read from files, not from {scheme}",
             where,
             f"copy it first ({tool} {path} FOLDER), or mount it",
+            kind=UNSUPPORTED,
         )
 
 
@@ -44,6 +45,8 @@ def certificates(*, needed: bool = False) -> None:
                 "the certificates are not there",
                 f"{name}={path}",
                 f"unset {name}, or name an existing file such as {SYSTEM_CERTIFICATES[0]}",
+                kind=MISSING,
+                value=path,
             )
     if (
         needed
@@ -57,7 +60,10 @@ def certificates(*, needed: bool = False) -> None:
             else "install ca-certificates, or set SSL_CERT_FILE and CURL_CA_BUNDLE"
         )
         raise UserError(
-            "no certificates, so no TLS connection can be checked", SYSTEM_CERTIFICATES[0], do
+            "no certificates, so no TLS connection can be checked",
+            SYSTEM_CERTIFICATES[0],
+            do,
+            kind=MISSING,
         )
 
 
@@ -82,11 +88,20 @@ def remote_path(path: str) -> None:
             ),
             path,
             "mount the bucket (mountpoint-s3, rclone mount) and name the folder, or use gs://",
+            kind=UNSUPPORTED,
         )
     if scheme != "gs":
-        raise UserError(f"{scheme}:// is not supported", path, "use an absolute path or gs://")
+        raise UserError(
+            f"{scheme}:// is not supported",
+            path,
+            "use an absolute path or gs://",
+            kind=UNSUPPORTED,
+            value=scheme,
+        )
     if not rest.strip("/"):
-        raise UserError("the bucket's name is missing", path, "write gs://BUCKET/FOLDER")
+        raise UserError(
+            "the bucket's name is missing", path, "write gs://BUCKET/FOLDER", kind=INVALID
+        )
     certificates(needed=True)
     named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if named and not os.path.isfile(named):
@@ -94,6 +109,8 @@ def remote_path(path: str) -> None:
             "the credentials are not there",
             f"GOOGLE_APPLICATION_CREDENTIALS={named}",
             "mount the file, or unset it on a Google Cloud machine",
+            kind=MISSING,
+            value=named,
         )
 
 
@@ -111,7 +128,7 @@ def writable(folder: str) -> None:
             if os.path.exists(existing)
             else f"is a link to {os.readlink(existing)}, which is not there"
         )
-        raise UserError(f"{existing} {what}", folder, "name a folder")
+        raise UserError(f"{existing} {what}", folder, "name a folder", kind=INVALID, value=existing)
     try:
         # The superuser's permissions say nothing: a file system may be read-only, or take no
         # folders, as /proc.
@@ -121,4 +138,6 @@ def writable(folder: str) -> None:
             f"{existing} cannot be written to ({error.strerror})",
             folder,
             "name another folder, or have its owner let you write there",
+            kind=DENIED,
+            value=existing,
         ) from None

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,13 +29,13 @@ class BadRecordError(UserError):
     """A record that cannot be used.
 
     Attributes:
-      kind: what is wrong, the same for all records with this fault.
+      fault: what is wrong, the same for all records with it; its `kind` is always INVALID.
       path: the file, or the source where it has no files.
     """
 
-    def __init__(self, what: str, where: str, do: str, *, kind: str = "", path: str = "") -> None:
-        super().__init__(what, where, do)
-        self.kind, self.path = kind or what, path or where
+    def __init__(self, what: str, where: str, do: str, *, fault: str = "", path: str = "") -> None:
+        super().__init__(what, where, do, kind=INVALID)
+        self.fault, self.path = fault or what, path or where
 
 
 class RecordFault(ValueError):  # noqa: N818 (BadRecordError is the error: this one does not know its place)
@@ -53,7 +53,7 @@ class RecordFault(ValueError):  # noqa: N818 (BadRecordError is the error: this 
 
     def locate(self, path: str, place: str) -> BadRecordError:
         """Return the error for the record at a place ("line 3") of a file."""
-        return BadRecordError(self.what, f"{path}, {place}", self.do, kind=self.kind, path=path)
+        return BadRecordError(self.what, f"{path}, {place}", self.do, fault=self.kind, path=path)
 
 
 def policy() -> str:
@@ -64,7 +64,13 @@ def policy() -> str:
     """
     value = os.environ.get(VARIABLE) or POLICIES[0]
     if value not in POLICIES:
-        raise UserError(f"{value!r} is not a valid value", VARIABLE, "use stop or skip")
+        raise UserError(
+            f"{value!r} is not a valid value",
+            VARIABLE,
+            "use stop or skip",
+            kind=INVALID,
+            value=value,
+        )
     return value
 
 
@@ -72,7 +78,7 @@ def stop_or_skip(error: BadRecordError) -> None:
     """Raise the error, or count the record as skipped where BAD_RECORDS=skip."""
     if policy() == "stop":
         do = f"{error.do}, or skip such records: {VARIABLE}=skip"
-        raise BadRecordError(error.what, error.where, do, kind=error.kind, path=error.path)
+        raise BadRecordError(error.what, error.where, do, fault=error.fault, path=error.path)
     note_skipped(error.where, error.path, error.what)
 
 
@@ -193,6 +199,6 @@ class Collector:
     def __call__(self, error: BadRecordError) -> None:
         """Count a bad record."""
         self.total += 1
-        self.kinds[error.kind] = self.kinds.get(error.kind, 0) + 1
-        if self.kinds[error.kind] <= self.EACH and len(self.lines) < self.MOST:
+        self.kinds[error.fault] = self.kinds.get(error.fault, 0) + 1
+        if self.kinds[error.fault] <= self.EACH and len(self.lines) < self.MOST:
             self.lines.append(f"{error.where}: {error.what}")

@@ -7,7 +7,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DENIED, UserError
 from rosetta.data import bad_records, pipeline
 from rosetta.health import stop_signals
 
@@ -41,6 +41,7 @@ class BatchLog:
                     f"it cannot be written to ({error.strerror})",
                     f"ROSETTA_BATCH_LOG={self.path}",
                     "name a file in a folder that is there, or unset it",
+                    kind=DENIED,
                 ) from None
             atexit.register(self.flush)
             stop_signals.last(self.flush)

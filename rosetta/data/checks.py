@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 from rosetta.core import path_checks
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,10 +25,12 @@ def name_variable(error: UserError, name: str) -> UserError:
         return error
     variable = re.match(r"[A-Z][A-Z_]*(?==|$)", error.where)
     if variable is None:
-        return UserError(error.what, f"{name}: {error.where}", error.do)
-    if variable[0] == "DATA":
-        return UserError(error.what, name + error.where[len("DATA") :], error.do)
-    return error
+        where = f"{name}: {error.where}"
+    elif variable[0] == "DATA":
+        where = name + error.where[len("DATA") :]
+    else:
+        return error
+    return UserError(error.what, where, error.do, kind=error.kind, value=error.value)
 
 
 def positive_lengths(values: Mapping[str, int]) -> None:
@@ -39,6 +41,8 @@ def positive_lengths(values: Mapping[str, int]) -> None:
                 f"the length of {name} is {value!r}",
                 "TASK_FEATURE_LENGTHS",
                 "give numbers of at least 2",
+                kind=INVALID,
+                value=value,
             )
 
 

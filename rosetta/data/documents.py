@@ -14,7 +14,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import path_checks
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, FAILED, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.data import bad_records, json_lines, tables, text_windows, tfds, tfrecord
 from rosetta.data import spec as specs
 from rosetta.data.bad_records import RecordFault
@@ -103,7 +103,9 @@ def opened(path: str) -> Iterator[io.BufferedReader[Any]]:
         except damaged as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the file system's; bz2's own have no number
-            raise UserError(f"the file is damaged: {error}", path, "copy it again") from None
+            raise UserError(
+                f"the file is damaged: {error}", path, "copy it again", kind=DAMAGED
+            ) from None
 
 
 def documents(
@@ -163,6 +165,8 @@ def _readers(spec: Spec, field: str, split: str) -> Iterator[tuple[str, str, Cal
             f"{spec.kind} is no text to read through",
             str(spec),
             "use text, jsonl, tfrecord, tfds or hf",
+            kind=UNSUPPORTED,
+            value=spec.kind,
         )
 
 
@@ -193,13 +197,18 @@ def open_hugging_face(spec: Spec, split: str) -> Any:
             "the datasets package is not in this environment",
             str(spec),
             "pip install datasets, or name local files (text:, jsonl:)",
+            kind=MISSING,
+            value="datasets",
         ) from None
     path, config = spec.value, None
     if not path.startswith(("/", ".")):
         words = path.split("/")
         if len(words) > 3:
             raise UserError(
-                "a data set's name has at most three parts", str(spec), specs.KINDS["hf"]
+                "a data set's name has at most three parts",
+                str(spec),
+                specs.KINDS["hf"],
+                kind=INVALID,
             )
         path, config = "/".join(words[:2]), words[2] if len(words) == 3 else None
     elif not os.path.exists(path):
@@ -207,6 +216,8 @@ def open_hugging_face(spec: Spec, split: str) -> Any:
             "there is no such folder",
             path,
             "check the path: inside a container it is the mounted one",
+            kind=MISSING,
+            value=path,
         )
     token = os.environ.get("HF_TOKEN") or None
     try:
@@ -232,7 +243,7 @@ def _not_readable(error: Exception, spec: Spec, verb: str, do: str) -> UserError
     token = os.environ.get("HF_TOKEN")
     if token:
         what = what.replace(token, "***")
-    return UserError(f"the data set cannot be {verb}: {what[:200]}", str(spec), do)
+    return UserError(f"the data set cannot be {verb}: {what[:200]}", str(spec), do, kind=FAILED)
 
 
 def hugging_face(spec: Spec, split: str) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UNKNOWN, UserError
 from rosetta.data import Array, shuffling, vocabulary
 from rosetta.data.spec import ANSWERS, OBJECTIVES, PAIRS
 
@@ -78,6 +78,8 @@ class Objective:
                 ),
                 "TASK_FEATURE_LENGTHS",
                 f"set targets to at least {noise + spans + 1}, or shorten the inputs",
+                kind=INVALID,
+                value=self.targets,
             )
         vocabulary.check_sentinels(vocab, spans)
 
@@ -130,13 +132,18 @@ def named(
     """
     if name not in OBJECTIVES:
         raise UserError(
-            f"no objective is called {name!r}", "objective", "use one of " + ", ".join(OBJECTIVES)
+            f"no objective is called {name!r}",
+            "objective",
+            "use one of " + ", ".join(OBJECTIVES),
+            kind=UNKNOWN,
+            value=name,
         )
     if not 0 < noise_density < 1 or not 1 <= mean_noise_span_length < math.inf:
         raise UserError(
             f"noise density {noise_density}, mean span {mean_noise_span_length}",
             "objective",
             "the density lies between 0 and 1, a span has at least one token",
+            kind=INVALID,
         )
     needed = ("targets",) if name == "lm" else ("inputs", "targets")
     missing = [key for key in needed if key not in lengths]
@@ -145,6 +152,7 @@ def named(
             f"no length for {' and '.join(missing)}",
             "TASK_FEATURE_LENGTHS",
             f"{name} needs {' and '.join(needed)}",
+            kind=MISSING,
         )
     return Objective(
         name,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, UNSUPPORTED, UserError
 from rosetta.data import (
     Array,
     documents,
@@ -94,13 +94,18 @@ def check(spec: Spec, rule: Objective, vocab: vocabulary.Vocabulary, split: str 
     rule.check(vocab)
     if spec.kind != "cache" and vocab.name.startswith("ids:"):
         raise UserError(
-            "text needs a vocabulary", f"VOCAB={vocab.name}", "name a SentencePiece model or `byte`"
+            "text needs a vocabulary",
+            f"VOCAB={vocab.name}",
+            "name a SentencePiece model or `byte`",
+            kind=CONFLICT,
         )
     if rule.pairs and spec.kind == "text" and rule.name != "lambada":
         raise UserError(
             f"{rule.name} needs records, not running text",
             f"DATA={spec}",
             "use jsonl, tfrecord, tfds, hf or a cache",
+            kind=CONFLICT,
+            value=spec.kind,
         )
     if spec.kind in ("text", "jsonl", "tfrecord"):
         paths = specs.files(spec)
@@ -168,7 +173,10 @@ def source(spec: Spec, recipe: Recipe) -> rows.Source:
         return Stream(spec, rule, vocab, seed, field=recipe.text_field, split=recipe.split)
     if spec.kind == "task":
         raise UserError(
-            "SeqIO gives this data, rosetta.data does not", f"DATA={spec}", "use it in a T5X run"
+            "SeqIO gives this data, rosetta.data does not",
+            f"DATA={spec}",
+            "use it in a T5X run",
+            kind=UNSUPPORTED,
         )
     return rows.Windows(
         text_windows.corpus(spec, recipe.text_field, recipe.split),
@@ -226,12 +234,20 @@ class Batches:
         kind: str = seqio_features.ENCODER_DECODER,
     ) -> None:
         if batch < 1:
-            raise UserError(f"the batch has {batch} rows", "BATCH_SIZE", "give at least 1")
+            raise UserError(
+                f"the batch has {batch} rows",
+                "BATCH_SIZE",
+                "give at least 1",
+                kind=INVALID,
+                value=batch,
+            )
         if batch % shards:
             raise UserError(
                 f"a batch of {batch} does not divide among {shards} hosts",
                 "BATCH_SIZE",
                 f"use a multiple of {shards}, such as {max(1, round(batch / shards)) * shards}",
+                kind=INVALID,
+                value=batch,
             )
         self.recipe, self.batch, self.shard, self.shards, self.kind = (
             recipe,
@@ -359,6 +375,8 @@ class Batches:
                 f"the run began with data seed {kept['seed']}, now it is {self.recipe.seed}",
                 "the data's seed",
                 f"set it to {kept['seed']}, or begin a new folder",
+                kind=DIFFERS,
+                value=self.recipe.seed,
             )
         change = self._find_change(kept)
         if kept["fingerprint"] != self.fingerprint():
@@ -447,6 +465,7 @@ def _began(what: str, data: str, more: str = "") -> UserError:
         f"the run began with {what}",
         f"DATA={data}",
         f"use the same, or begin a new folder from this checkpoint{more}",
+        kind=DIFFERS,
     )
 
 

@@ -18,7 +18,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 import rosetta
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 from rosetta.data import bad_records, spec
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ def workers_for(batches: Batches) -> int:
                 "not a valid number of processes",
                 f"ROSETTA_DATA_WORKERS={asked}",
                 "give a whole number, 0 or more",
+                kind=INVALID,
+                value=asked,
             )
         return int(asked)
     # Pairs of texts are short, and every process would hold all of them.

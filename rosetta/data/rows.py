@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.data import Array, packing, shuffling, vocabulary
 
 if TYPE_CHECKING:
@@ -140,7 +140,10 @@ def stretch(corpus: Corpus, objective: Objective, vocab: vocabulary.Vocabulary) 
         read, place = stop, stop
     if not tokens:
         raise UserError(
-            "there is no text in the data", corpus.describe()[:80], "name files with text in them"
+            "there is no text in the data",
+            corpus.describe()[:80],
+            "name files with text in them",
+            kind=MISSING,
         )
     return max(1, round(MARGIN * objective.window * read / tokens))
 
@@ -242,7 +245,10 @@ class Pairs:
     ) -> None:
         if not pairs:
             raise UserError(
-                "there is no example in the data", name, "name files with records in them"
+                "there is no example in the data",
+                name,
+                "name files with records in them",
+                kind=MISSING,
             )
         self.objective, self.seed, self.shuffle, self.name, self.pairs = (
             objective,
@@ -322,6 +328,7 @@ class Mixture:
                 f"the rate of {names[int(np.argmin(counts))]} is below 1 in {self.BLOCK}",
                 "DATA",
                 "raise it or leave the source out",
+                kind=INVALID,
             )
         self.counts = counts
         self.bounds = np.cumsum(counts)

@@ -6,7 +6,7 @@ import itertools
 import sys
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 from rosetta.data import spec as specs
 from rosetta.data import task_records, token_cache
 
@@ -61,5 +61,7 @@ def count_source(
     if shown and sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     if not documents and not getattr(handle, "total", 0):
-        raise UserError("there is no text in the data", str(spec), "name files with text in them")
+        raise UserError(
+            "there is no text in the data", str(spec), "name files with text in them", kind=MISSING
+        )
     return {"records": documents // texts_each, "tokens": tokens}

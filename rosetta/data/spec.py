@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rosetta.core import path_checks
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, DENIED, INVALID, MISSING, UNKNOWN, UserError
 
 KINDS = {
     "synthetic": "random token ids, no file and no vocabulary",
@@ -61,6 +61,8 @@ def parse(text: str) -> Spec:
             f"no kind of data is called {kind!r}",
             f"DATA={text}",
             "write KIND:VALUE with one of " + ", ".join(KINDS) + ", such as text:/data/*.txt",
+            kind=UNKNOWN,
+            value=kind,
         )
     split = ""
     if kind in ("hf", "tfds"):
@@ -68,10 +70,15 @@ def parse(text: str) -> Spec:
     if kind == "synthetic":
         if colon:
             raise UserError(
-                "synthetic takes nothing after it", f"DATA={text}", "write DATA=synthetic"
+                "synthetic takes nothing after it",
+                f"DATA={text}",
+                "write DATA=synthetic",
+                kind=INVALID,
             )
     elif not value:
-        raise UserError("the colon and what follows it are missing", f"DATA={text}", KINDS[kind])
+        raise UserError(
+            "the colon and what follows it are missing", f"DATA={text}", KINDS[kind], kind=INVALID
+        )
     return Spec(kind, value, split)
 
 
@@ -90,6 +97,8 @@ def _refuse_repeated(names: list[str]) -> None:
                 f"the source {name!r} is given twice",
                 "DATA",
                 "give it once, with the sum of its rates",
+                kind=INVALID,
+                value=name,
             )
 
 
@@ -114,6 +123,7 @@ def parts(data: str | Mapping[str, float]) -> tuple[Part, ...]:
                 f"no JSON object: {error}",
                 f"DATA={data}",
                 'write {"text:a.txt": 0.7, "jsonl:b.jsonl": 0.3}',
+                kind=INVALID,
             ) from None
     if isinstance(data, str):
         return (Part(parse(data)),)
@@ -122,6 +132,7 @@ def parts(data: str | Mapping[str, float]) -> tuple[Part, ...]:
             "a mixture needs at least one source",
             f"DATA={data}",
             'write {"text:a.txt": 0.7, "jsonl:b.jsonl": 0.3}',
+            kind=INVALID,
         )
     found = []
     for name, rate in data.items():
@@ -131,7 +142,11 @@ def parts(data: str | Mapping[str, float]) -> tuple[Part, ...]:
             or not 0 < rate < float("inf")
         ):
             raise UserError(
-                f"the rate of {name} is {rate!r}", "DATA", "give every source a number above 0"
+                f"the rate of {name} is {rate!r}",
+                "DATA",
+                "give every source a number above 0",
+                kind=INVALID,
+                value=rate,
             )
         found.append(Part(parse(name), float(rate)))
     _refuse_repeated([str(part.spec) for part in found])
@@ -140,6 +155,7 @@ def parts(data: str | Mapping[str, float]) -> tuple[Part, ...]:
             "SeqIO tasks and synthetic data do not mix with others here",
             "DATA",
             "register a SeqIO mixture, or leave them out",
+            kind=CONFLICT,
         )
     return tuple(found)
 
@@ -160,6 +176,7 @@ def _none(spec: Spec, pattern: str) -> UserError:
             f"{kind}: is given twice",
             f"DATA={spec}",
             f"give it once, before the first of the patterns: {spec}".replace(f",{kind}:", ","),
+            kind=INVALID,
         )
     if colon and kind in KINDS:
         first = str(spec).partition(f",{pattern}")[0]
@@ -167,13 +184,20 @@ def _none(spec: Spec, pattern: str) -> UserError:
             f"{spec.kind}: and {kind}: are two sources",
             f"DATA={spec}",
             "give a mixture: " + json.dumps({first: 0.5, f"{kind}:{rest}": 0.5}),
+            kind=INVALID,
         )
     if os.path.isdir(os.path.expanduser(pattern)):
         return UserError(
-            "it is a folder", pattern, f"name the files in it: {spec.kind}:{pattern.rstrip('/')}/*"
+            "it is a folder",
+            pattern,
+            f"name the files in it: {spec.kind}:{pattern.rstrip('/')}/*",
+            kind=INVALID,
         )
     return UserError(
-        "no file matches", pattern, "check the path: inside a container it is the mounted one"
+        "no file matches",
+        pattern,
+        "check the path: inside a container it is the mounted one",
+        kind=MISSING,
     )
 
 
@@ -211,7 +235,9 @@ def files(spec: Spec) -> tuple[str, ...]:
         del pieces[:count]
     for path in found:
         if not os.access(path, os.R_OK):
-            raise UserError("the file cannot be read", path, "check its permissions")
+            raise UserError("the file cannot be read", path, "check its permissions", kind=DENIED)
     if not any(os.path.getsize(path) for path in found):
-        raise UserError("the files are empty", spec.value, "name files with text in them")
+        raise UserError(
+            "the files are empty", spec.value, "name files with text in them", kind=MISSING
+        )
     return tuple(sorted(found))

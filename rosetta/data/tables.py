@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +50,7 @@ def check_files(paths: tuple[str, ...], separator: str) -> dict[str, Any]:
             "the folder has .tsv and .csv files, which are read in different ways",
             str(Path(paths[0]).parent),
             "put them into two folders",
+            kind=CONFLICT,
         )
     # A TSV has no quotes (IANA text/tab-separated-values): a quote is a letter like others.
     quoting: Literal[0, 3] = csv.QUOTE_NONE if ".tsv" in endings else csv.QUOTE_MINIMAL
@@ -74,6 +75,7 @@ def _find_ending(path: str) -> str:
             "not a .csv or .tsv file, but the folder's tables are read",
             path,
             "unpack it, and keep tables in a folder of their own",
+            kind=UNSUPPORTED,
         )
     return ending
 
@@ -91,6 +93,8 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
             f"the separator {separator!r} is not one character",
             path,
             "separate the fields with a comma, or with a tab in a .tsv file",
+            kind=INVALID,
+            value=separator,
         )
     width = before = 0
     line = ""
@@ -122,6 +126,7 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
                         what,
                         f"{path}, line {before + 1:,}",
                         "end every line with a line feed (dos2unix -c mac FILE)",
+                        kind=INVALID,
                     )
                 after_return = line.endswith("\r")
                 before = rows.line_num
@@ -134,6 +139,7 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
                 f"a quote is not closed as CSV wants it ({error}), and rows would be lost",
                 f"{path}, line {before + 1:,}",
                 do,
+                kind=INVALID,
             ) from None
     return width
 
@@ -141,9 +147,10 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
 def _describe_width(where: str, count: int, width: int, quoting: Literal[0, 3]) -> UserError:
     what = f"the row has {count} fields, and the header has {width}"
     if quoting == csv.QUOTE_NONE:
-        return UserError(what, where, "give every row as many tabs as the header")
+        return UserError(what, where, "give every row as many tabs as the header", kind=INVALID)
     return UserError(
         what,
         where,
         'give every row as many fields as the header; write a field with a comma in it as "..."',
+        kind=INVALID,
     )

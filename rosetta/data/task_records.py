@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.data import Array, bad_records, documents, json_lines, prompts, tfds, tfrecord
 from rosetta.data import spec as specs
 from rosetta.data.bad_records import RecordFault
@@ -213,6 +213,7 @@ def worded(
             f"none of its {count:,} records has an answer",
             str(spec),
             "name records with labels or answers; `rosetta t5x infer` takes questions alone",
+            kind=MISSING,
         )
     if left_out:
         _say(f"{spec}: {left_out:,} of {count:,} records have no answer and are left out")
@@ -234,7 +235,10 @@ def check_all(data: str, objective: str, split: str, *, answered: bool = True) -
             continue
         if not sum(1 for _ in worded(spec, objective, split, answered=answered)):
             raise UserError(
-                "there is no record in the data", str(spec), "name files with records in them"
+                "there is no record in the data",
+                str(spec),
+                "name files with records in them",
+                kind=MISSING,
             )
 
 
@@ -263,7 +267,9 @@ def begin(spec: Spec, objective: str, field: str, split: str) -> None:
     text at all. Arguments are those of texts.
     """
     if next(texts(spec, objective, field, split), None) is None:
-        raise UserError("there is no text in the data", str(spec), "name files with text in them")
+        raise UserError(
+            "there is no text in the data", str(spec), "name files with text in them", kind=MISSING
+        )
 
 
 class Encoded(Sequence[tuple[Array, Array]]):
@@ -324,7 +330,11 @@ def _raw(
             yield str(spec), f"record {number:,}", record
     else:
         raise UserError(
-            f"{spec.kind} holds no records", str(spec), "use jsonl, tfrecord, tfds, hf or a cache"
+            f"{spec.kind} holds no records",
+            str(spec),
+            "use jsonl, tfrecord, tfds, hf or a cache",
+            kind=UNSUPPORTED,
+            value=spec.kind,
         )
 
 
@@ -348,6 +358,7 @@ def _paragraphs(line: bytes, path: str) -> list[Mapping[str, Any]] | None:
             "it is not laid out as SQuAD's own file: data, paragraphs, qas",
             path,
             "copy it again, or put one record on each line",
+            kind=INVALID,
         ) from None
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.data import bad_records, json_lines, tfrecord
 from rosetta.data import spec as specs
 from rosetta.data.bad_records import RecordFault
@@ -98,6 +98,7 @@ def uncompressed(paths: Sequence[str]) -> None:
             "a compressed file cannot be read by position",
             packed,
             "decompress it, or cache it once with rosetta data cache, which reads it as it is",
+            kind=UNSUPPORTED,
         )
 
 
@@ -118,6 +119,7 @@ def text_begins(head: bytes, path: str) -> None:
             f"it is no text: its first {len(head):,} bytes have {what}",
             path,
             "name UTF-8 text (iconv -f LATIN1 -t UTF-8 makes some of another encoding)",
+            kind=INVALID,
         )
 
 
@@ -286,7 +288,10 @@ class TfrecordCorpus:
         self.size = int(self.ends[-1]) if len(self.ends) else 0
         if not self.size:
             raise UserError(
-                "there is no record in the files", paths[0], "name files with records in them"
+                "there is no record in the files",
+                paths[0],
+                "name files with records in them",
+                kind=MISSING,
             )
 
     def texts(self, start: int, stop: int) -> list[str]:

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import path_checks
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, MISSING, UNKNOWN, UNSUPPORTED, UserError
 from rosetta.data import tfrecord
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def folder(name: str) -> str:
             f"no prepared data set {wanted} (there is: {there})",
             where,
             "set TFDS_DATA_DIR to the folder that has it, or use text:, jsonl: or hf:",
+            kind=UNKNOWN,
+            value=wanted,
         )
     configs = (
         []
@@ -75,11 +77,15 @@ def folder(name: str) -> str:
                 f"{wanted} has no version here (it has: {', '.join(configs[:8]) or 'nothing'})",
                 place,
                 do,
+                kind=UNKNOWN,
             )
         place = os.path.join(place, versions[-1])
     if not os.path.isdir(place):
         raise UserError(
-            "there is no such version", place, "leave the version out to take the newest"
+            "there is no such version",
+            place,
+            "leave the version out to take the newest",
+            kind=UNKNOWN,
         )
     return place
 
@@ -105,9 +111,10 @@ def splits(place: str) -> dict[str, dict[str, Any]]:
             "dataset_info.json is missing: the set was not prepared to its end",
             place,
             "prepare it again, or copy all of it",
+            kind=MISSING,
         ) from None
     except ValueError:
-        raise UserError("the file is no JSON", path, "copy it again") from None
+        raise UserError("the file is no JSON", path, "copy it again", kind=DAMAGED) from None
     found = {}
     for split in info.get("splits", []):
         found[split["name"]] = {
@@ -131,6 +138,8 @@ def shards(spec: Spec, split: str = "train") -> tuple[str, ...]:
             f"there is no split {wanted} (there is: {', '.join(sorted(known))})",
             place,
             f"name one: {spec.kind}:{spec.value}#{next(iter(sorted(known)), 'train')}",
+            kind=UNKNOWN,
+            value=wanted,
         )
     found: dict[int, str] = {}
     count = 0
@@ -142,6 +151,7 @@ def shards(spec: Spec, split: str = "train") -> tuple[str, ...]:
                     "the set is stored as array_record files",
                     place,
                     "prepare it with file_format=tfrecord",
+                    kind=UNSUPPORTED,
                 )
             count = int(match["count"])
             found[int(match["number"])] = os.path.join(place, entry)
@@ -155,6 +165,7 @@ def shards(spec: Spec, split: str = "train") -> tuple[str, ...]:
             ),
             place,
             "copy the rest of the set",
+            kind=MISSING,
         )
     return tuple(found[number] for number in sorted(found))
 
@@ -175,17 +186,20 @@ def check(spec: Spec, split: str) -> dict[str, Any]:
     sizes = [os.path.getsize(path) for path in paths]
     for path, size, examples in zip(paths, sizes, known["shards"] or [1] * len(paths), strict=True):
         if examples and size < tfrecord.HEADER.size + tfrecord.FOOTER:
-            raise UserError("the file is empty", path, "copy it again")
+            raise UserError("the file is empty", path, "copy it again", kind=DAMAGED)
         with open(path, "rb") as file:
             head = file.read(tfrecord.HEADER.size)
         if examples and tfrecord.HEADER.unpack(head)[1] != tfrecord.masked_crc(head[:8]):
-            raise UserError("the file does not begin with a record", path, "copy it again")
+            raise UserError(
+                "the file does not begin with a record", path, "copy it again", kind=DAMAGED
+            )
     examples = sum(known["shards"])
     if sum(sizes) < known["bytes"]:
         raise UserError(
             f"the files hold {sum(sizes):,} bytes, dataset_info.json says {known['bytes']:,}",
             place,
             "copy the set again: some file is cut short",
+            kind=DAMAGED,
         )
     if sum(sizes) < WALKED:
         for path, count in zip(paths, known["shards"], strict=False):
@@ -194,5 +208,6 @@ def check(spec: Spec, split: str) -> dict[str, Any]:
                     f"the file has {found} records, dataset_info.json says {count}",
                     path,
                     "copy it again",
+                    kind=DAMAGED,
                 )
     return {"folder": place, "files": len(paths), "bytes": sum(sizes), "examples": examples}

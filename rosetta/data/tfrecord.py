@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rosetta.core import home_folder
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, INVALID, UserError
 from rosetta.data import bad_records, json_lines
 from rosetta.data.bad_records import RecordFault
 
@@ -67,17 +67,19 @@ def offsets(path: str) -> Array:
         place = 0
         while place < size:
             if place + HEADER.size > size:
-                raise UserError("the file is cut short", path, "copy it again")
+                raise UserError("the file is cut short", path, "copy it again", kind=DAMAGED)
             length, crc = HEADER.unpack_from(body, place)
             if crc != masked_crc(body[place : place + 8]):
                 raise UserError(
                     f"no record begins at byte {place}",
                     path,
                     "name uncompressed TFRecord files, or copy the file again",
+                    kind=INVALID,
+                    value=place,
                 )
             end = place + HEADER.size + length + FOOTER
             if end > size:
-                raise UserError("the file is cut short", path, "copy it again")
+                raise UserError("the file is cut short", path, "copy it again", kind=DAMAGED)
             found.append((place + HEADER.size, length))
             place = end
     return np.array(found, np.int64).reshape(-1, 2)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rosetta.core import path_checks
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, DIFFERS, EXISTS, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.data import vocabulary
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ def _read(path: str) -> tuple[dict[str, Any], Recipe]:
                 f"the cache's format is {found['format']}, this rosetta has {FORMAT}",
                 path,
                 "make it anew in another folder: rosetta data cache",
+                kind=UNSUPPORTED,
+                value=found["format"],
             )
         shards = [
             {name: int(shard[name]) for name in ("tokens", "documents")}
@@ -109,7 +111,9 @@ def _read(path: str) -> tuple[dict[str, Any], Recipe]:
             **found["recipe"]
         )
     except (ValueError, KeyError, TypeError):
-        raise UserError("the file is no token cache's", path, "name another folder") from None
+        raise UserError(
+            "the file is no token cache's", path, "name another folder", kind=INVALID
+        ) from None
 
 
 def recorded_vocabulary(folder: str) -> str:
@@ -135,7 +139,10 @@ def begin(folder: str, recipe: Recipe) -> dict[str, Any]:
     known = [name for name in ("meta.json", "progress.json") if name in held]
     if held and not known and not all(name.endswith(".part") for name in held):
         raise UserError(
-            "the folder is not empty and holds no token cache", folder, "name a new folder"
+            "the folder is not empty and holds no token cache",
+            folder,
+            "name a new folder",
+            kind=EXISTS,
         )
     if not known:
         return {"documents": 0, "shards": []}
@@ -145,6 +152,7 @@ def begin(folder: str, recipe: Recipe) -> dict[str, Any]:
             f"the cache there is of other files, or of another state of them ({recipe.source})",
             folder,
             "name another folder, or remove this one yourself",
+            kind=DIFFERS,
         )
     if theirs != recipe:
         before, now = dataclasses.asdict(theirs), dataclasses.asdict(recipe)
@@ -153,6 +161,7 @@ def begin(folder: str, recipe: Recipe) -> dict[str, Any]:
             f"the cache there differs in {other} ({before[other]!r})",
             folder,
             "name another folder, or remove this one yourself",
+            kind=DIFFERS,
         )
     return {
         "documents": found["documents"],
@@ -230,7 +239,10 @@ def write(
     total = tokens + sum(shard["tokens"] for shard in shards)
     if not total:
         raise UserError(
-            "there is no text in the data", recipe.source, "name files with text in them"
+            "there is no text in the data",
+            recipe.source,
+            "name files with text in them",
+            kind=MISSING,
         )
     if held:
         close()
@@ -291,6 +303,7 @@ class Tokens:
                     "the file is not as long as the cache says",
                     path,
                     "make the cache again, or copy it again",
+                    kind=DAMAGED,
                 )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -344,6 +357,7 @@ class Tokens:
                 ),
                 self.folder,
                 "set VOCAB to that one, or make a cache with yours",
+                kind=DIFFERS,
             )
         if self.recipe.pairs != pairs or self.recipe.document_ends != document_ends:
             made_for = self.recipe.pairs or (
@@ -353,4 +367,5 @@ class Tokens:
                 f"the cache was made for {made_for}",
                 self.folder,
                 "make one for this objective: rosetta data cache --objective",
+                kind=DIFFERS,
             )

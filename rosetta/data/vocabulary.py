@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rosetta.core import path_checks
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,6 +113,7 @@ class Vocabulary:
                 "this vocabulary has no text",
                 f"VOCAB={self.name}",
                 "name a SentencePiece model or `byte`, or train on synthetic data",
+                kind=UNSUPPORTED,
             )
         encode = _load(self.name, self.extra_ids).EncodeAsIds
         return [np.asarray(encode(text), np.int32) for text in texts]
@@ -179,7 +180,13 @@ def named(
       UserError: there is no such file, or it is no SentencePiece model with T5's special ids.
     """
     if extra_ids is not None and extra_ids < 0:
-        raise UserError(f"extra_ids is {extra_ids}", f"VOCAB={name}", "give 0 or more")
+        raise UserError(
+            f"extra_ids is {extra_ids}",
+            f"VOCAB={name}",
+            "give 0 or more",
+            kind=INVALID,
+            value=extra_ids,
+        )
     if extra_ids is None and recorded:
         usual = named(name, causal=causal)
         return _with_fingerprint(usual, recorded) or usual
@@ -187,7 +194,7 @@ def named(
         return Vocabulary("byte", extra_ids or 0)
     if name.startswith("ids:"):
         if not name[4:].isdecimal() or int(name[4:]) < 4:
-            raise UserError("ids: needs a size", f"VOCAB={name}", "write ids:32128")
+            raise UserError("ids: needs a size", f"VOCAB={name}", "write ids:32128", kind=INVALID)
         return Vocabulary(name, extra_ids or 0)
     path_checks.local(name, f"VOCAB={name}")
     if os.path.isdir(name):
@@ -198,12 +205,14 @@ def named(
             f"name the SentencePiece model in it: {os.path.join(name, inside[0])}"
             if inside
             else "name a SentencePiece model, or `byte`",
+            kind=INVALID,
         )
     if not os.path.isfile(name):
         raise UserError(
             "there is no such vocabulary file",
             name,
             "name a SentencePiece model, `byte`, or make one: rosetta vocab train",
+            kind=MISSING,
         )
     model = _load(name)
     special = model.pad_id(), model.eos_id(), model.unk_id()
@@ -216,12 +225,14 @@ def named(
                 ),
                 name,
                 "train it with rosetta vocab train, or with --eos_id=1 --pad_id=0",
+                kind=INVALID,
             )
     elif special != (PAD, EOS, UNK):
         raise UserError(
             f"its pad, end and unknown ids are {special}, not (0, 1, 2)",
             name,
             "train it with rosetta vocab train, or with --pad_id=0 --eos_id=1 --unk_id=2",
+            kind=INVALID,
         )
     own = len(find_own_sentinels(name))
     if extra_ids and own:
@@ -229,6 +240,8 @@ def named(
             f"the model file has {own} sentinels of its own",
             f"EXTRA_IDS={extra_ids}",
             "leave it out, or set it to 0",
+            kind=CONFLICT,
+            value=own,
         )
     return Vocabulary(
         os.path.abspath(name), (0 if own else EXTRA_IDS) if extra_ids is None else extra_ids
@@ -258,6 +271,8 @@ def check_fits(vocabulary: Vocabulary, vocab_size: int) -> None:
                 f"network.T5Config.vocab_size to {padded(vocabulary.size)}, or name the model's "
                 "own vocabulary"
             ),
+            kind=TOO_BIG,
+            value=vocabulary.size,
         )
 
 
@@ -271,6 +286,8 @@ def check_sentinels(vocabulary: Vocabulary, needed: int) -> None:
             ),
             vocabulary.name,
             "raise EXTRA_IDS or mean_noise_span_length (bytes: 20), or shorten the inputs",
+            kind=TOO_BIG,
+            value=needed,
         )
 
 
@@ -389,6 +406,8 @@ def _loaded(path: str, extra_ids: int) -> Any:
             "the sentencepiece package is not installed",
             path,
             "use an environment baked for t5x, or `byte`",
+            kind=MISSING,
+            value="sentencepiece",
         ) from None
     try:
         if not extra_ids:
@@ -398,7 +417,10 @@ def _loaded(path: str, extra_ids: int) -> Any:
         )
     except (OSError, RuntimeError):
         raise UserError(
-            "this is no SentencePiece model", path, "name the .model file, not the .vocab file"
+            "this is no SentencePiece model",
+            path,
+            "name the .model file, not the .vocab file",
+            kind=INVALID,
         ) from None
 
 

@@ -9,7 +9,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import EXISTS, FAILED, INVALID, MISSING, TOO_BIG, UserError
 from rosetta.data import documents, vocabulary
 
 if TYPE_CHECKING:
@@ -71,24 +71,34 @@ def train(
       UserError: the file exists or cannot be written, the text is too little for the size.
     """
     if not out.endswith(".model"):
-        raise UserError("the vocabulary's file has to end in .model", out, f"write {out}.model")
+        raise UserError(
+            "the vocabulary's file has to end in .model", out, f"write {out}.model", kind=INVALID
+        )
     if os.path.exists(out):
-        raise UserError("the file exists already", out, "name another, or remove it yourself")
+        raise UserError(
+            "the file exists already", out, "name another, or remove it yourself", kind=EXISTS
+        )
     folder = os.path.dirname(os.path.abspath(out))
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        raise UserError("the folder is not there or cannot be written", folder, "make it first")
+        raise UserError(
+            "the folder is not there or cannot be written", folder, "make it first", kind=MISSING
+        )
     least = 3 + extra_ids + (256 if byte_fallback else 0) + 1
     if size <= least:
         raise UserError(
             f"a size of {size} leaves no room beside {least - 1} specials, sentinels and bytes",
             "--size",
             f"give more than {least}",
+            kind=INVALID,
+            value=size,
         )
     if not 0.98 <= coverage <= 1:
         raise UserError(
             f"a coverage of {coverage}",
             "--coverage",
             "give a share from 0.98 to 1, which SentencePiece takes",
+            kind=INVALID,
+            value=coverage,
         )
     try:
         import sentencepiece  # type: ignore[import-not-found]
@@ -97,6 +107,8 @@ def train(
             "the sentencepiece package is not installed",
             "rosetta vocab train",
             "use an environment baked for t5x",
+            kind=MISSING,
+            value="sentencepiece",
         ) from None
     body = io.BytesIO()
     sizes = {"input_sentence_size": 0, "max_sentence_length": LONGEST}
@@ -124,11 +136,14 @@ def train(
                 f"SentencePiece refuses: {said}",
                 "rosetta vocab train",
                 "give other text, another --size or another --coverage",
+                kind=FAILED,
             ) from None
         raise UserError(
             f"the text is too little for {size} ids",
             "--size",
             f"give more text, or at most {int(most[1]) + extra_ids}",
+            kind=TOO_BIG,
+            value=size,
         ) from None
     model = body.getvalue() + vocabulary.sentinel_pieces(extra_ids)
     part = f"{out}.{os.getpid()}.part"
