@@ -19,7 +19,7 @@ from tests.support import errors, pinned_sentences
 # Lower the number of a folder when its sentences become fewer; never raise it.
 PINNED_SENTENCES = {
     "tests/builder": 357,
-    "tests/rosetta": 687,
+    "tests/rosetta": 565,
     "tests/upstream": 1,
 }
 SLACK = 5  # so few less need no new number

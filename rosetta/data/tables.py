@@ -147,10 +147,13 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
 def _describe_width(where: str, count: int, width: int, quoting: Literal[0, 3]) -> UserError:
     what = f"the row has {count} fields, and the header has {width}"
     if quoting == csv.QUOTE_NONE:
-        return UserError(what, where, "give every row as many tabs as the header", kind=INVALID)
+        return UserError(
+            what, where, "give every row as many tabs as the header", kind=INVALID, value=count
+        )
     return UserError(
         what,
         where,
         'give every row as many fields as the header; write a field with a comma in it as "..."',
         kind=INVALID,
+        value=count,
     )

@@ -214,6 +214,7 @@ def worded(
             str(spec),
             "name records with labels or answers; `rosetta t5x infer` takes questions alone",
             kind=MISSING,
+            value=count,
         )
     if left_out:
         _say(f"{spec}: {left_out:,} of {count:,} records have no answer and are left out")

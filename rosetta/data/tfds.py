@@ -86,6 +86,7 @@ def folder(name: str) -> str:
             place,
             "leave the version out to take the newest",
             kind=UNKNOWN,
+            value=version,
         )
     return place
 
@@ -186,7 +187,7 @@ def check(spec: Spec, split: str) -> dict[str, Any]:
     sizes = [os.path.getsize(path) for path in paths]
     for path, size, examples in zip(paths, sizes, known["shards"] or [1] * len(paths), strict=True):
         if examples and size < tfrecord.HEADER.size + tfrecord.FOOTER:
-            raise UserError("the file is empty", path, "copy it again", kind=DAMAGED)
+            raise UserError("the file is empty", path, "copy it again", kind=DAMAGED, value=size)
         with open(path, "rb") as file:
             head = file.read(tfrecord.HEADER.size)
         if examples and tfrecord.HEADER.unpack(head)[1] != tfrecord.masked_crc(head[:8]):
@@ -200,6 +201,7 @@ def check(spec: Spec, split: str) -> dict[str, Any]:
             place,
             "copy the set again: some file is cut short",
             kind=DAMAGED,
+            value=sum(sizes),
         )
     if sum(sizes) < WALKED:
         for path, count in zip(paths, known["shards"], strict=False):
@@ -209,5 +211,6 @@ def check(spec: Spec, split: str) -> dict[str, Any]:
                     path,
                     "copy it again",
                     kind=DAMAGED,
+                    value=found,
                 )
     return {"folder": place, "files": len(paths), "bytes": sum(sizes), "examples": examples}

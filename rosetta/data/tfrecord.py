@@ -67,7 +67,9 @@ def offsets(path: str) -> Array:
         place = 0
         while place < size:
             if place + HEADER.size > size:
-                raise UserError("the file is cut short", path, "copy it again", kind=DAMAGED)
+                raise UserError(
+                    "the file is cut short", path, "copy it again", kind=DAMAGED, value=size
+                )
             length, crc = HEADER.unpack_from(body, place)
             if crc != masked_crc(body[place : place + 8]):
                 raise UserError(
@@ -79,7 +81,9 @@ def offsets(path: str) -> Array:
                 )
             end = place + HEADER.size + length + FOOTER
             if end > size:
-                raise UserError("the file is cut short", path, "copy it again", kind=DAMAGED)
+                raise UserError(
+                    "the file is cut short", path, "copy it again", kind=DAMAGED, value=size
+                )
             found.append((place + HEADER.size, length))
             place = end
     return np.array(found, np.int64).reshape(-1, 2)

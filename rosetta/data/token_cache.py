@@ -153,6 +153,7 @@ def begin(folder: str, recipe: Recipe) -> dict[str, Any]:
             folder,
             "name another folder, or remove this one yourself",
             kind=DIFFERS,
+            value="files",
         )
     if theirs != recipe:
         before, now = dataclasses.asdict(theirs), dataclasses.asdict(recipe)
@@ -162,6 +163,7 @@ def begin(folder: str, recipe: Recipe) -> dict[str, Any]:
             folder,
             "name another folder, or remove this one yourself",
             kind=DIFFERS,
+            value=other,
         )
     return {
         "documents": found["documents"],
@@ -286,6 +288,7 @@ class Tokens:
                 "run the same rosetta data cache again: it goes on where it stopped"
                 if unfinished
                 else "make one: rosetta data cache",
+                kind=DAMAGED if unfinished else MISSING,
             )
         self.folder = folder
         self.meta, self.recipe = _read(meta_path)

@@ -226,6 +226,7 @@ def named(
                 name,
                 "train it with rosetta vocab train, or with --eos_id=1 --pad_id=0",
                 kind=INVALID,
+                value=special,
             )
     elif special != (PAD, EOS, UNK):
         raise UserError(
@@ -233,6 +234,7 @@ def named(
             name,
             "train it with rosetta vocab train, or with --pad_id=0 --eos_id=1 --unk_id=2",
             kind=INVALID,
+            value=special,
         )
     own = len(find_own_sentinels(name))
     if extra_ids and own:

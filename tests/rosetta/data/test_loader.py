@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.data import pipeline, prefetch, token_cache, vocabulary
-from tests.support import corpora
+from tests.support import corpora, errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +57,7 @@ def test_what_goes_wrong_is_raised_where_the_batch_is_asked_for(
     path.write_text(path.read_text().replace("text", "body"))
     ahead = prefetch.Loader(batches, workers=workers)
     for _ in range(2):  # who asks again is not kept waiting
-        with pytest.raises(UserError, match="no text under 'text'"):
+        with errors.refused(errors.INVALID, where="line 1", names="'text'"):
             next(ahead)
     ahead.close()
 
@@ -69,7 +68,7 @@ def test_a_dead_process_among_several_is_said(batches: pipeline.Batches) -> None
     run: Any = ahead._run
     run.children[2].kill()
     run.children[2].wait()
-    with pytest.raises(RuntimeError, match="data process ended with status -9"):
+    with pytest.raises(RuntimeError, match="-9"):
         next(ahead)  # step 1 of a living process, but step 5 is to be asked of the dead one
     assert all(child.poll() is not None for child in run.children)
 
@@ -79,7 +78,7 @@ def test_a_data_process_that_dies_is_said_and_not_waited_for(batches: pipeline.B
     next(ahead)
     run: Any = ahead._run
     run.children[0].kill()
-    with pytest.raises(RuntimeError, match="data process ended"):
+    with pytest.raises(RuntimeError, match="data process"):
         collections.deque(iter(lambda: next(ahead), None), maxlen=0)
     ahead.close()
 
@@ -141,5 +140,5 @@ def test_how_many_processes_is_chosen_by_what_the_data_costs(
     monkeypatch.setenv("ROSETTA_DATA_WORKERS", "3")
     assert prefetch.workers_for(large) == 3
     monkeypatch.setenv("ROSETTA_DATA_WORKERS", "many")
-    with pytest.raises(UserError, match="not a valid number of processes"):
+    with errors.refused(errors.INVALID, where="ROSETTA_DATA_WORKERS", value="many"):
         prefetch.workers_for(large)

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.data import objectives, shuffling, vocabulary
+from tests.support import errors
 
 BYTES = vocabulary.Vocabulary("byte", 100)
 TOP = BYTES.size - 1
@@ -123,26 +123,43 @@ def test_lm_takes_the_window_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "lengths", "changes", "says"),
+    ("name", "lengths", "changes", "kind", "facts"),
     [
-        ("masking", {"inputs": 8, "targets": 8}, {}, "no objective"),
-        ("span_corruption", {"inputs": 512}, {}, "no length for targets"),
-        ("lm", {"inputs": 512}, {}, "no length for targets"),
-        ("span_corruption", {"inputs": 8, "targets": 8}, {"noise_density": 1.0}, "density"),
-        ("span_corruption", {"inputs": 8, "targets": 8}, {"mean_noise_span_length": 0.5}, "span"),
+        ("masking", {"inputs": 8, "targets": 8}, {}, errors.UNKNOWN, {"value": "masking"}),
+        ("span_corruption", {"inputs": 512}, {}, errors.MISSING, {"names": "targets"}),
+        ("lm", {"inputs": 512}, {}, errors.MISSING, {"names": "targets"}),
+        (
+            "span_corruption",
+            {"inputs": 8, "targets": 8},
+            {"noise_density": 1.0},
+            errors.INVALID,
+            {"names": "1.0"},
+        ),
+        (
+            "span_corruption",
+            {"inputs": 8, "targets": 8},
+            {"mean_noise_span_length": 0.5},
+            errors.INVALID,
+            {"names": "0.5"},
+        ),
         (
             "span_corruption",
             {"inputs": 512, "targets": 100},
             {},
-            "makes 114 targets, 100 are allowed",
+            errors.INVALID,
+            {"where": "TASK_FEATURE_LENGTHS", "value": 100, "remedy": "114"},
         ),
-        ("span_corruption", {"inputs": 2048, "targets": 512}, {}, "needs 114 sentinels"),
+        ("span_corruption", {"inputs": 2048, "targets": 512}, {}, errors.TOO_BIG, {"value": 114}),
     ],
 )
 def test_what_cannot_work_is_refused(
-    name: str, lengths: dict[str, int], changes: dict[str, float], says: str
+    name: str,
+    lengths: dict[str, int],
+    changes: dict[str, float],
+    kind: str,
+    facts: dict[str, Any],
 ) -> None:
-    with pytest.raises(UserError, match=says):
+    with errors.refused(kind, **facts):
         objectives.named(name, lengths, **changes).check(BYTES)
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.data import pipeline, rows, seqio_features, token_cache, vocabulary
-from tests.support import corpora
+from tests.support import corpora, errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,7 +167,7 @@ def test_a_mixture_draws_at_its_rates_and_none_of_its_examples_twice(sets: dict[
 
 def test_a_rate_too_small_to_draw_is_refused(sets: dict[str, str]) -> None:
     data = json.dumps({sets["text"]: 100_000, sets["cache"]: 1})
-    with pytest.raises(UserError, match="below 1 in 4096"):
+    with errors.refused(errors.INVALID, where="DATA", names=("cache:", "4096")):
         pipeline.sources(corpora.recipe(data))
 
 
@@ -193,13 +192,13 @@ def test_a_run_goes_on_where_it_stopped_also_with_another_batch(sets: dict[str, 
 
 def test_going_on_with_other_data_is_refused(sets: dict[str, str]) -> None:
     kept = pipeline.Batches(recipe(sets, "text"), 8).state(3)
-    for name, changes, says in (
-        ("text", {"seed": 5}, "data seed 0, now it is 5"),
-        ("jsonl", {}, "other files"),
-        ("text", {"extra_ids": 50}, r"vocabulary byte \(\w+\), now byte"),
-        ("text", {"inputs": 60}, "inputs 64, now 60"),
+    for name, changes, where, names in (
+        ("text", {"seed": 5}, "seed", ("0", "5")),
+        ("jsonl", {}, "DATA=jsonl:", "other files"),
+        ("text", {"extra_ids": 50}, "DATA=text:", ("vocabulary byte (", ", now byte (")),
+        ("text", {"inputs": 60}, "DATA=text:", ("inputs 64", "60")),
     ):
-        with pytest.raises(UserError, match=says):
+        with errors.refused(errors.DIFFERS, where=where, names=names):
             pipeline.Batches(recipe(sets, name, **changes), 8).resume(kept, 3)
 
 
@@ -227,29 +226,38 @@ def test_the_order_without_shuffling_is_the_datas_own(sets: dict[str, str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("data", "objective", "changes", "says"),
+    ("data", "objective", "changes", "kind", "facts"),
     [
-        ("text", "mnli", {}, "needs records"),
-        ("cache", "lm", {"inputs": 0}, "made for span_corruption"),
-        ("mnli", "squad", {}, "not a record of squad"),
-        ("text", "span_corruption", {"vocab": "ids:100"}, "text needs a vocabulary"),
-        ("mnli", "span_corruption", {}, "no text under 'text'"),
+        ("text", "mnli", {}, errors.CONFLICT, {"where": "DATA=text:", "value": "text"}),
+        ("cache", "lm", {"inputs": 0}, errors.DIFFERS, {"names": "span_corruption"}),
+        ("mnli", "squad", {}, errors.INVALID, {"where": "line 1", "names": "squad"}),
+        (
+            "text",
+            "span_corruption",
+            {"vocab": "ids:100"},
+            errors.CONFLICT,
+            {"where": "VOCAB=ids:100"},
+        ),
+        ("mnli", "span_corruption", {}, errors.INVALID, {"where": "line 1", "names": "'text'"}),
     ],
 )
 def test_what_does_not_go_together_is_one_line(
-    sets: dict[str, str], data: str, objective: str, changes: dict[str, Any], says: str
+    sets: dict[str, str],
+    data: str,
+    objective: str,
+    changes: dict[str, Any],
+    kind: str,
+    facts: dict[str, Any],
 ) -> None:
-    with pytest.raises(UserError, match=says):
+    with errors.refused(kind, **facts):
         pipeline.Batches(corpora.recipe(sets[data], objective, **changes), 4)
 
 
 def test_a_batch_that_does_not_divide_says_which_does(sets: dict[str, str]) -> None:
-    with pytest.raises(UserError, match="use a multiple of 4, such as 8"):
+    with errors.refused(errors.INVALID, where="BATCH_SIZE", value=9, remedy=("4", "8")):
         pipeline.Batches(recipe(sets, "text"), 9, shards=4)
     for batch in (0, -8):
-        with pytest.raises(
-            UserError, match=f"BATCH_SIZE: the batch has {batch} rows; give at least 1"
-        ):
+        with errors.refused(errors.INVALID, where="BATCH_SIZE", value=batch, remedy="1"):
             pipeline.Batches(recipe(sets, "text"), batch)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from rosetta.core.errors import UserError
 from rosetta.data import spec, task_records
-from tests.support import corpora
+from tests.support import corpora, errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,13 +125,13 @@ def test_other_tasks_come_worded_and_only_evaluation_does_without_targets(tmp_pa
         ("translate: eins", "one"),
         ("translate: zwei", ""),
     ]
-    with pytest.raises(UserError, match="no target to train on"):
+    with errors.refused(errors.INVALID, where=f"{path}, line 2", names="target"):
         list(task_records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "train"))
 
 
 def test_an_answer_without_text_is_refused() -> None:
     for answer in ({"answer_start": 9}, {"text": None}, 7):
-        with pytest.raises(ValueError, match="an answer has no text"):
+        with pytest.raises(ValueError, match="answer"):
             task_records.squad({**SQUAD, "answers": [answer]})
 
 
@@ -141,22 +141,22 @@ def test_a_list_under_data_is_squads_own_file_to_squad_alone(tmp_path: Path) -> 
     assert len(list(task_records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "train"))) == 1
     for article in ("7", '{"paragraphs": [{"qas": [{}]}]}', '{"title": "x"}'):
         path.write_text(f'{{"data": [{article}]}}\n')
-        with pytest.raises(UserError, match="not laid out as SQuAD's own file"):
+        with errors.refused(errors.INVALID, where=path, names="SQuAD"):
             list(task_records.worded(spec.parse(f"jsonl:{path}"), "squad", "train"))
 
 
 def test_faults_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     for body, says in (
-        ("[1]\n", "not a JSON object but a list"),
+        ("[1]\n", "but a list"),
         ("{\n", "not valid JSON"),
-        ('{"a": 1}\n', "not a record of mnli: it lacks"),
+        ('{"a": 1}\n', "mnli: it lacks"),
     ):
         path.write_text(body)
         with pytest.raises(UserError, match=says) as raised:
             list(task_records.worded(spec.parse(f"jsonl:{path}"), "mnli", "train"))
         assert raised.value.where == f"{path}, line 1"
-    with pytest.raises(UserError, match="text holds no records"):
+    with errors.refused(errors.UNSUPPORTED, where="text:", value="text"):
         list(task_records.worded(spec.parse(f"text:{path}"), "mnli", "train"))
 
 
@@ -246,11 +246,9 @@ def test_what_is_left_out_of_evaluation_is_said(
         ANSWERED[objective]
     )
     count, all_rows = len(UNANSWERED[objective]), len(ANSWERED[objective] + UNANSWERED[objective])
-    assert (
-        f"{count} of {all_rows} records have no answer and are left out" in capsys.readouterr().err
-    )
+    assert f"{count} of {all_rows} records" in capsys.readouterr().err
     alone = _write(tmp_path / "b.jsonl", UNANSWERED[objective])
-    with pytest.raises(UserError, match=f"none of its {count} records has an answer"):
+    with errors.refused(errors.MISSING, where=str(alone), value=count):
         task_records.check_all(str(alone), objective, "validation")
 
 
@@ -275,13 +273,15 @@ def test_a_wrong_answer_is_refused_whatever_it_is_for(
 ) -> None:
     source = _write(tmp_path / "a.jsonl", [*ANSWERED[objective], row])
     for split in ("train", "validation"):
-        with pytest.raises(UserError, match=f"not a record of {objective}: "):
+        with errors.refused(
+            errors.INVALID, where=f"line {len(ANSWERED[objective]) + 1}", names=objective
+        ):
             list(task_records.worded(source, objective, split, answered=answered))
 
 
 def test_an_empty_file_of_records_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n\n")
-    with pytest.raises(UserError, match="there is no record in the data"):
+    with errors.refused(errors.MISSING, where="a.jsonl"):
         task_records.check_all(f"jsonl:{tmp_path}/a.jsonl", "mnli", "validation", answered=False)
 
 

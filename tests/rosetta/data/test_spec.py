@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.data import spec
+from tests.support import errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,26 +28,26 @@ def test_what_is_typed_is_read_and_told_again(typed: str, expected: spec.Spec) -
 
 
 @pytest.mark.parametrize(
-    ("typed", "says"),
+    ("typed", "kind", "facts"),
     [
-        ("/data/a.txt", "no kind of data"),
-        ("parquet:/a", "no kind of data"),
-        ("text:", "what follows it"),
-        ("text", "what follows it"),
-        ("synthetic:3", "takes nothing"),
-        ("{", "no JSON object"),
-        ("{}", "at least one"),
-        ('{"text:a": 1, "text:a": 2}', "'text:a' is given twice; give it once"),
-        ('{"text:a": 1, " text:a": 2}', "'text:a' is given twice"),
-        ('{"hf:a": 1, "hf:a#": 2}', "'hf:a' is given twice"),
-        ('{"text:a": 0}', "rate of text:a is 0"),
-        ('{"text:a": "much"}', "rate"),
-        ('{"text:a": true}', "rate"),
-        ('{"text:a": 1, "task:b": 1}', "do not mix"),
+        ("/data/a.txt", errors.UNKNOWN, {"where": "DATA=/data/a.txt", "value": "/data/a.txt"}),
+        ("parquet:/a", errors.UNKNOWN, {"where": "DATA=parquet:/a", "value": "parquet"}),
+        ("text:", errors.INVALID, {"where": "DATA=text:", "remedy": "text:"}),
+        ("text", errors.INVALID, {"where": "DATA=text", "remedy": "text:"}),
+        ("synthetic:3", errors.INVALID, {"remedy": "DATA=synthetic"}),
+        ("{", errors.INVALID, {"where": "DATA={", "names": "JSON"}),
+        ("{}", errors.INVALID, {"where": "DATA={}", "names": "source"}),
+        ('{"text:a": 1, "text:a": 2}', errors.INVALID, {"where": "DATA", "value": "text:a"}),
+        ('{"text:a": 1, " text:a": 2}', errors.INVALID, {"where": "DATA", "value": "text:a"}),
+        ('{"hf:a": 1, "hf:a#": 2}', errors.INVALID, {"where": "DATA", "value": "hf:a"}),
+        ('{"text:a": 0}', errors.INVALID, {"where": "DATA", "value": 0, "names": "text:a"}),
+        ('{"text:a": "much"}', errors.INVALID, {"where": "DATA", "value": "much"}),
+        ('{"text:a": true}', errors.INVALID, {"where": "DATA", "value": True}),
+        ('{"text:a": 1, "task:b": 1}', errors.CONFLICT, {"where": "DATA"}),
     ],
 )
-def test_what_cannot_be_read_is_one_line(typed: str, says: str) -> None:
-    with pytest.raises(UserError, match=says) as raised:
+def test_what_cannot_be_read_is_one_line(typed: str, kind: str, facts: dict[str, Any]) -> None:
+    with errors.refused(kind, **facts) as raised:
         spec.parts(typed)
     assert "\n" not in str(raised.value)
 
@@ -70,38 +70,39 @@ def test_files_are_sorted_and_none_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "says"),
+    ("typed", "kind", "where", "remedy"),
     [
-        ("text:{folder}", "{folder}: it is a folder; name the files in it: text:{folder}/*"),
-        ("jsonl:{folder}/", "{folder}/: it is a folder; name the files in it: jsonl:{folder}/*"),
+        ("text:{folder}", errors.INVALID, "{folder}", "text:{folder}/*"),
+        ("jsonl:{folder}/", errors.INVALID, "{folder}/", "jsonl:{folder}/*"),
         (
             "text:{folder}/a,text:b,text:c",
-            "DATA=text:{folder}/a,text:b,text:c: text: is given twice; give it once, before the first of the patterns: text:{folder}/a,b,c",
+            errors.INVALID,
+            "DATA=text:{folder}/a,text:b,text:c",
+            "text:{folder}/a,b,c",
         ),
         (
             "text:{folder}/a,jsonl:b",
-            'DATA=text:{folder}/a,jsonl:b: text: and jsonl: are two sources; give a mixture: {{"text:{folder}/a": 0.5, "jsonl:b": 0.5}}',
+            errors.INVALID,
+            "DATA=text:{folder}/a,jsonl:b",
+            '{{"text:{folder}/a": 0.5, "jsonl:b": 0.5}}',
         ),
-        (
-            "text:{folder}/a,new:b",
-            "new:b: no file matches; check the path: inside a container it is the mounted one",
-        ),
+        ("text:{folder}/a,new:b", errors.MISSING, "new:b", "container"),
     ],
 )
 def test_what_was_meant_is_said_where_no_file_matches(
-    typed: str, says: str, tmp_path: Path
+    typed: str, kind: str, where: str, remedy: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a").write_text("x\n")
-    with pytest.raises(UserError) as raised:
+    with errors.refused(kind, remedy=remedy.format(folder=tmp_path)) as raised:
         spec.files(spec.parse(typed.format(folder=tmp_path)))
-    assert str(raised.value) == says.format(folder=tmp_path)
+    assert raised.value.where == where.format(folder=tmp_path)
 
 
 def test_missing_empty_and_remote_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no file matches"):
+    with errors.refused(errors.MISSING, where=f"{tmp_path}/none*"):
         spec.files(spec.parse(f"text:{tmp_path}/none*"))
     (tmp_path / "empty.txt").touch()
-    with pytest.raises(UserError, match="empty"):
+    with errors.refused(errors.MISSING, where=f"{tmp_path}/empty.txt", remedy="text"):
         spec.files(spec.parse(f"text:{tmp_path}/empty.txt"))
-    with pytest.raises(UserError, match="aws s3 sync"):
+    with errors.refused(errors.UNSUPPORTED, where="s3://bucket/a.txt", remedy="aws s3 sync"):
         spec.files(spec.parse("text:s3://bucket/a.txt"))

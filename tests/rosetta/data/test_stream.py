@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.data import pipeline, rows, streaming
-from tests.support import corpora
+from tests.support import corpora, errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,11 +152,11 @@ def test_every_word_of_a_block_comes_once() -> None:
 @pytest.mark.usefixtures("read")
 def test_a_token_is_handed_over_and_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
     private = corpora.recipe("hf:owner/private")
-    with pytest.raises(UserError, match="a private one needs HF_TOKEN") as raised:
+    with errors.refused(errors.FAILED, where="hf:owner/private", remedy="HF_TOKEN") as raised:
         pipeline.Batches(private, 4)
     assert "\n" not in str(raised.value)
     monkeypatch.setenv("HF_TOKEN", "hf_wrong_secret")
-    with pytest.raises(UserError, match=r"401 for \*\*\*") as raised:
+    with errors.refused(errors.FAILED, where="hf:owner/private", names="401 for ***") as raised:
         pipeline.Batches(private, 4)
     assert "hf_wrong_secret" not in str(raised.value)
     monkeypatch.setenv("HF_TOKEN", THEIRS)
@@ -167,12 +166,12 @@ def test_a_token_is_handed_over_and_never_told(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("read")
 def test_a_missing_package_or_field_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"no text under 'body' \(it has: text\)"):
+    with errors.refused(errors.INVALID, where="hf:owner/name", names="'body' (it has: text)"):
         pipeline.Batches(corpora.recipe("hf:owner/name", text_field="body"), 4).at(0)
-    with pytest.raises(UserError, match="at most three parts"):
+    with errors.refused(errors.INVALID, where="hf:a/b/c/d"):
         pipeline.Batches(corpora.recipe("hf:a/b/c/d"), 4)
-    with pytest.raises(UserError, match="no such folder"):
+    with errors.refused(errors.MISSING, where="/nowhere/set"):
         pipeline.Batches(corpora.recipe("hf:/nowhere/set"), 4)
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match="pip install datasets"):
+    with errors.refused(errors.MISSING, value="datasets", remedy="datasets"):
         pipeline.Batches(RECIPE, 4)

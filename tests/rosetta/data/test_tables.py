@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.data import documents, spec, tables, task_records
+from tests.support import errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,10 +78,7 @@ def test_a_quote_that_swallows_rows_of_a_csv_is_refused(
     if not line:
         assert check(path)["quoting"] == 0
         return
-    with pytest.raises(
-        UserError,
-        match=rf"a\.csv, line {line}: a quote is not closed as CSV wants it .* save the table as \.tsv",
-    ):
+    with errors.refused(errors.INVALID, where=f"a.csv, line {line}", remedy=".tsv"):
         check(path)
 
 
@@ -89,10 +86,7 @@ def test_a_quote_that_swallows_rows_of_a_csv_is_refused(
 def test_a_row_with_another_number_of_fields_is_refused(
     name: str, body: str, line: int, count: int, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        UserError,
-        match=rf"{name}, line {line}: the row has {count} fields, and the header has \d; give every row",
-    ):
+    with errors.refused(errors.INVALID, where=f"{name}, line {line}", value=count):
         check(write(tmp_path, name, body))
 
 
@@ -121,9 +115,7 @@ def test_a_row_is_refused_before_training(
     if others == ["notes.json"]:  # the datasets package reads JSON there, and no table
         assert list(documents.documents(source, "text")) == ["y"]
         return
-    with pytest.raises(
-        UserError, match=r"a\.csv, line 2: the row has 3 fields, and the header has 2"
-    ):
+    with errors.refused(errors.INVALID, where="a.csv, line 2", value=3, names="2"):
         next(documents.documents(source, "text"))
 
 
@@ -143,20 +135,18 @@ def test_a_first_field_that_pandas_would_lose_is_refused(
     if not line:
         assert check(path)["index_col"] is False
         return
-    with pytest.raises(
-        UserError, match=f"line {line}: the line before ends in a carriage return alone"
-    ):
+    with errors.refused(errors.INVALID, where=f"line {line}", remedy="dos2unix"):
         check(path)
 
 
 def test_two_kinds_of_tables_in_a_folder_are_refused(tmp_path: Path) -> None:
     paths = [str(write(tmp_path, name, "text\nx\n")) for name in ("a.tsv", "b.csv")]
-    with pytest.raises(UserError, match="put them into two folders"):
+    with errors.refused(errors.CONFLICT, where=tmp_path, names=(".tsv", ".csv")):
         tables.check_files(tuple(paths), ",")
 
 
 def test_a_file_that_cannot_be_checked_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"a\.zip: not a \.csv or \.tsv file"):
+    with errors.refused(errors.UNSUPPORTED, where="a.zip", names=(".csv", ".tsv")):
         tables.check_files((str(write(tmp_path, "a.zip", "")),), ",")
 
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.data import spec, tfds
-from tests.support import corpora
+from tests.support import corpora, errors
 
 TRAIN = [[corpora.example(text=[b"a b"])] * 3, [corpora.example(text=[b"c"])] * 2]
 
@@ -38,32 +37,29 @@ def test_a_prepared_set_is_found_and_looked_over(root: Path) -> None:
 def test_each_fault_of_a_copy_is_one_line(root: Path) -> None:
     place = corpora.tfds(root, "the_pile", {"train": TRAIN})
     shards = sorted(place.glob("*train*"))
-    for name, says in (
-        ("nothing", "no prepared data set nothing"),
-        ("the_pile:9.9.9", "no such version"),
-    ):
-        with pytest.raises(UserError, match=says):
+    for name, value in (("nothing", "nothing"), ("the_pile:9.9.9", "9.9.9")):
+        with errors.refused(errors.UNKNOWN, value=value):
             tfds.shards(spec.parse(f"tfds:{name}"))
-    with pytest.raises(UserError, match="no split test"):
+    with errors.refused(errors.UNKNOWN, where=place, value="test"):
         tfds.shards(spec.parse("tfds:the_pile#test"))
     kept = shards[1].read_bytes()
     shards[1].write_bytes(kept[:30])
-    with pytest.raises(UserError, match="cut short"):
+    with errors.refused(errors.DAMAGED, where=shards[1], value=30):
         tfds.check(spec.parse("tfds:the_pile"), "train")
     shards[1].write_bytes(kept[: len(kept) // 2])
-    with pytest.raises(UserError, match=r"has 1 records, dataset_info\.json says 2"):
+    with errors.refused(errors.DAMAGED, where=shards[1], value=1, names="2"):
         tfds.check(spec.parse("tfds:the_pile"), "train")
     shards[1].write_bytes(b"")
-    with pytest.raises(UserError, match="empty"):
+    with errors.refused(errors.DAMAGED, where=shards[1], value=0):
         tfds.check(spec.parse("tfds:the_pile"), "train")
     shards[1].write_bytes(b"x" * len(kept))
-    with pytest.raises(UserError, match="does not begin with a record"):
+    with errors.refused(errors.DAMAGED, where=shards[1], value=None):
         tfds.check(spec.parse("tfds:the_pile"), "train")
     shards[1].unlink()
-    with pytest.raises(UserError, match="1 of 2 files"):
+    with errors.refused(errors.MISSING, where=place, names=("1", "2", "train")):
         tfds.shards(spec.parse("tfds:the_pile"))
     (place / "dataset_info.json").unlink()
-    with pytest.raises(UserError, match="not prepared to its end"):
+    with errors.refused(errors.MISSING, where=place, names="dataset_info.json"):
         tfds.shards(spec.parse("tfds:the_pile"))
 
 
@@ -71,5 +67,5 @@ def test_a_config_has_to_be_named_where_there_are_several(root: Path) -> None:
     place = corpora.tfds(root, "glue/mnli", {"train": TRAIN})
     assert tfds.folder("glue") == tfds.folder("glue:1.0.0") == str(place)
     corpora.tfds(root, "glue/qqp", {"train": TRAIN})
-    with pytest.raises(UserError, match=r"name a config: glue/mnli"):
+    with errors.refused(errors.UNKNOWN, where="glue", remedy="glue/mnli"):
         tfds.folder("glue")

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.data import spec, vocabulary
-from tests.support import corpora
+from tests.support import corpora, errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,37 +52,30 @@ def test_a_run_keeps_the_number_of_sentinels_it_began_with(extra_ids: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "kind", "remedy"),
     [
-        ("ids:", "needs a size"),
-        ("ids:many", "needs a size"),
-        ("/nowhere/a.model", "no such vocabulary"),
-        ("gs://t5-data/sentencepiece.model", "not from gs://"),
+        ("ids:", errors.INVALID, "ids:32128"),
+        ("ids:many", errors.INVALID, "ids:32128"),
+        ("/nowhere/a.model", errors.MISSING, "vocab train"),
+        ("gs://t5-data/sentencepiece.model", errors.UNSUPPORTED, "copy it"),
     ],
 )
-def test_a_name_that_stands_for_nothing_is_one_line(name: str, says: str) -> None:
-    with pytest.raises(UserError, match=says):
+def test_a_name_that_stands_for_nothing_is_one_line(name: str, kind: str, remedy: str) -> None:
+    with errors.refused(kind, where=name, remedy=remedy):
         vocabulary.named(name)
 
 
 def test_a_folder_is_none_and_what_is_in_it_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as raised:
+    with errors.refused(errors.INVALID, where=f"VOCAB={tmp_path}", remedy="`byte`"):
         vocabulary.named(str(tmp_path))
-    assert (
-        str(raised.value)
-        == f"VOCAB={tmp_path}: it is a folder; name a SentencePiece model, or `byte`"
-    )
     (tmp_path / "mine.model").touch()
-    with pytest.raises(
-        UserError,
-        match=f"it is a folder; name the SentencePiece model in it: {tmp_path}/mine.model",
-    ):
+    with errors.refused(errors.INVALID, where=f"VOCAB={tmp_path}", remedy=f"{tmp_path}/mine.model"):
         vocabulary.named(str(tmp_path))
 
 
 def test_a_vocabulary_larger_than_the_models_is_refused_with_the_size_that_fits() -> None:
     vocabulary.check_fits(vocabulary.Vocabulary("byte", 100), 359)
-    with pytest.raises(UserError, match="vocab_size to 384"):
+    with errors.refused(errors.TOO_BIG, where="byte", value=359, remedy="384"):
         vocabulary.check_fits(vocabulary.Vocabulary("byte", 100), 358)
 
 
@@ -132,7 +124,7 @@ def test_a_trained_vocabulary_has_t5s_special_ids_and_its_sentinels_on_top(model
 
 
 def test_extra_ids_are_not_added_twice(model: str) -> None:
-    with pytest.raises(UserError, match="20 sentinels of its own"):
+    with errors.refused(errors.CONFLICT, where="EXTRA_IDS=100", value=20):
         vocabulary.named(model, 100)
     assert vocabulary.named(model, 0).size == 440
 
@@ -140,7 +132,7 @@ def test_extra_ids_are_not_added_twice(model: str) -> None:
 def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
     sentencepiece = pytest.importorskip("sentencepiece")
     (tmp_path / "a.model").write_text("no model")
-    with pytest.raises(UserError, match=r"no SentencePiece model; name the \.model file"):
+    with errors.refused(errors.INVALID, where="a.model", remedy=".model"):
         vocabulary.named(str(tmp_path / "a.model"))
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(WORDS),
@@ -148,26 +140,31 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
         vocab_size=100,
         minloglevel=2,
     )
-    with pytest.raises(UserError, match=r"ids are \(-1, 2, 0\), not \(0, 1, 2\)"):
+    with errors.refused(errors.INVALID, where="b.model", value=(-1, 2, 0), names="(0, 1, 2)"):
         vocabulary.named(str(tmp_path / "b.model"))
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "kind", "facts"),
     [
-        ({"size": 300}, "leaves no room"),
-        ({"size": 50_000}, "too little for 50000 ids; give more text, or at most"),
-        ({"out": "mine.txt"}, r"end in \.model"),
-        ({"out": "/nowhere/a.model"}, "not there"),
-        ({"coverage": 5.0}, "a coverage of 5.0; give a share from 0.98 to 1"),
+        ({"size": 300}, errors.INVALID, {"where": "--size", "value": 300}),
+        ({"size": 50_000}, errors.TOO_BIG, {"where": "--size", "value": 50_000}),
+        ({"out": "mine.txt"}, errors.INVALID, {"where": "mine.txt", "remedy": "mine.txt.model"}),
+        ({"out": "/nowhere/a.model"}, errors.MISSING, {"where": "/nowhere"}),
+        (
+            {"coverage": 5.0},
+            errors.INVALID,
+            {"where": "--coverage", "value": 5.0, "remedy": ("0.98", "1")},
+        ),
         (
             {"size": 110, "extra_ids": 100, "byte_fallback": False},
-            "SentencePiece refuses: .*; give other text, another --size",
+            errors.FAILED,
+            {"names": "SentencePiece", "remedy": "--size"},
         ),
     ],
 )
 def test_what_cannot_be_trained_is_one_line_and_leaves_nothing(
-    changes: dict[str, object], says: str, tmp_path: Path
+    changes: dict[str, object], kind: str, facts: dict[str, Any], tmp_path: Path
 ) -> None:
     pytest.importorskip(
         "sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment"
@@ -177,7 +174,7 @@ def test_what_cannot_be_trained_is_one_line_and_leaves_nothing(
     data = corpora.text(tmp_path / "t", WORDS)
     settings: dict[str, object] = {"out": str(tmp_path / "v" / "a.model"), "size": 400, **changes}
     (tmp_path / "v").mkdir()
-    with pytest.raises(UserError, match=says):
+    with errors.refused(kind, **facts):
         vocabulary_training.train(spec.parts(data), **settings)  # type: ignore[arg-type]
     assert not list((tmp_path / "v").iterdir())
 
@@ -204,7 +201,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_an_existing_vocabulary_is_never_overwritten(model: str) -> None:
     from rosetta.data import vocabulary_training
 
-    with pytest.raises(UserError, match="exists already"):
+    with errors.refused(errors.EXISTS, where=model):
         vocabulary_training.train(spec.parts("text:/x"), model, size=400)
 
 
@@ -223,7 +220,7 @@ def test_a_language_model_takes_llamas_special_ids(tmp_path: Path) -> None:
         eos_id=2,
         pad_id=-1,
     )
-    with pytest.raises(UserError, match=r"\(-1, 2, 0\), not \(0, 1, 2\)"):
+    with errors.refused(errors.INVALID, where="llama.model", value=(-1, 2, 0), names="(0, 1, 2)"):
         vocabulary.named(f"{tmp_path}/llama.model")
     found = vocabulary.named(f"{tmp_path}/llama.model", 0, causal=True)
     assert (found.size, found.eos) == (100, 2)
@@ -237,5 +234,5 @@ def test_a_language_model_takes_llamas_special_ids(tmp_path: Path) -> None:
         eos_id=-1,
         pad_id=0,
     )
-    with pytest.raises(UserError, match="an end token"):
+    with errors.refused(errors.INVALID, where="endless.model", value=(0, -1, 1)):
         vocabulary.named(f"{tmp_path}/endless.model", 0, causal=True)

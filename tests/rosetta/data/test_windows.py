@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.data import documents, spec, text_windows
-from tests.support import corpora
+from tests.support import corpora, errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,17 +70,17 @@ def test_letters_are_never_cut_in_two(tmp_path: Path) -> None:
 def test_a_json_line_without_the_field_names_those_it_has(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"content": "x y z"}) + "\n")
-    with pytest.raises(UserError, match=r"no text under 'text' \(it has: content\)"):
+    with errors.refused(errors.INVALID, where=f"{path}, line 1", names="'text' (it has: content)"):
         text_windows.corpus(spec.parse(f"jsonl:{path}"), "text").texts(0, 10)
     assert text_windows.corpus(spec.parse(f"jsonl:{path}"), "content").texts(0, 100) == ["x y z"]
     path.write_text("no json\n")
-    with pytest.raises(UserError, match="line 1: not valid JSON"):
+    with errors.refused(errors.INVALID, where=f"{path}, line 1", names="JSON"):
         text_windows.corpus(spec.parse(f"jsonl:{path}"), "text").texts(0, 10)
 
 
 def test_compressed_files_are_refused_with_a_way_out(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(b"\x1f\x8b")
-    with pytest.raises(UserError, match="rosetta data cache"):
+    with errors.refused(errors.UNSUPPORTED, where="a.txt.gz", remedy="data cache"):
         text_windows.corpus(spec.parse(f"text:{tmp_path}/*.gz"), "text")
 
 
