@@ -8,14 +8,12 @@ import argparse
 import contextlib
 import difflib
 import json
-import os
 import signal
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rosetta.core import exit_status, option_types, secrets
+from rosetta.core import exit_status, secrets
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -127,24 +125,6 @@ def _version() -> str:
     )
 
 
-def _devices(text: str) -> tuple[int, ...]:
-    counts = tuple(option_types.whole(part) or 0 for part in text.split(","))
-    if not all(1 <= count <= 64 for count in counts) or len(set(counts)) != len(counts):
-        raise argparse.ArgumentTypeError(
-            f"it is {text!r}: give different numbers from 1 to 64, separated by commas"
-        )
-    return counts
-
-
-def _steps(text: str) -> int:
-    steps = option_types.whole(text) or 0
-    if steps < 15 or steps % 5:
-        raise argparse.ArgumentTypeError(
-            "must be a multiple of 5, at least 15: the loss is reported every 5 steps"
-        )
-    return steps
-
-
 def parser(command: str | None = None) -> Parser:
     """Return the command line's grammar; for a command of another room, that room's alone, which is
     the faster.
@@ -158,62 +138,6 @@ def parser(command: str | None = None) -> Parser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     common = Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    about = commands.add_parser("info", parents=[common], help="say what this environment is")
-    about.add_argument(
-        "--licences",
-        "--licenses",
-        action="store_true",
-        help="the licence of everything that is in it",
-    )
-    commands.add_parser(
-        "te",
-        parents=[common],
-        help="the version of Transformer Engine; status 2 and the reason where there is none",
-    )
-    profile = commands.add_parser(
-        "profile", help="run a command under Nsight Systems, which has to be at hand"
-    )
-    profile.add_argument("-o", dest="output", metavar="FILE", help="where the profile goes")
-    profile.add_argument(
-        "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run"
-    )
-    test = commands.add_parser(
-        "selftest",
-        parents=[common],
-        help="import everything, train a tiny model on the CPU, restore it, go on",
-    )
-    test.add_argument(
-        "--framework",
-        choices=("t5x", "pax"),
-        help="default: the one this environment was baked for",
-    )
-    test.add_argument(
-        "--steps", type=_steps, default=20, help="steps before the restore (default 20)"
-    )
-    test.add_argument(
-        "--devices",
-        type=_devices,
-        default=(1, 4),
-        help="numbers of virtual CPU devices, a run each (default 1,4)",
-    )
-    test.add_argument(
-        "--workdir",
-        type=Path,
-        help="where to work (default: a temporary folder), and where checkpoints and logs stay",
-    )
-    part = test.add_mutually_exclusive_group()
-    part.add_argument(
-        "--imports-only", action="store_true", help="import everything, train nothing"
-    )
-    part.add_argument("--no-imports", action="store_true", help="train, import nothing")
-    test.add_argument(
-        "--keep", action="store_true", help="keep the temporary folder when all is well"
-    )
-    test.add_argument(
-        "--jobs",
-        type=option_types.positive,
-        help="processes at once (default: one a core, at most 3)",
-    )
     for module in _rooms(command):
         module.add(commands, common)
     return top
@@ -225,81 +149,11 @@ def _rooms(command: str | None = None) -> list[Any]:
     return [import_module(name) for name in (names or ROOMS)]
 
 
-def _info(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.core import environment_info
-
-    if args.licences:
-        rows = environment_info.licences()
-        return {"licences": rows}, environment_info.licence_table(rows)
-    result = environment_info.info()
-    return result, environment_info.table(result)
-
-
-def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.core import lock_record, transformer_engine
-    from rosetta.selftest import (
-        report,
-        selftest,
-    )
-
-    if transformer_engine.asked():
-        transformer_engine.require()
-        raise UserError(
-            "the self-test does not train with Transformer Engine in this release",
-            "ENABLE_TE",
-            "set ENABLE_TE=0",
-        )
-    distribution = (
-        lock_record.read().get("distribution")
-        if args.framework is None or lock_record.path().exists()
-        else None
-    )
-    framework = args.framework or (lock_record.framework(distribution) if distribution else None)
-    if framework is None:
-        raise UserError(
-            "the lock names no distribution", str(lock_record.path()), "name one with --framework"
-        )
-    if distribution and lock_record.framework(distribution) != framework:
-        raise UserError(
-            f"this environment is of {distribution}, not of {framework}",
-            "selftest --framework",
-            "leave the option out",
-        )
-    options = selftest.Options(
-        framework=framework,
-        distribution=distribution,
-        steps=args.steps,
-        devices=args.devices,
-        workdir=args.workdir,
-        with_imports=not args.no_imports,
-        with_training=not args.imports_only,
-        keep=args.keep,
-        jobs=args.jobs or selftest.default_jobs(),
-    )
-    result = selftest.selftest(options)
-    return result, report.table(result)
-
-
-def _te(_: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.core import transformer_engine
-
-    found = transformer_engine.require()
-    return {"version": found}, found
-
-
-def _profile(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Become the profiler, so that its exit status and the signals sent to it are its own."""
-    from rosetta.launch import nsight_systems
-
-    argv = nsight_systems.command(args.words[args.words[:1] == ["--"] :], args.output)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    sys.stdout.flush()
-    os.execv(argv[0], argv)  # noqa: S606
-
-
-COMMANDS = {"info": _info, "selftest": _selftest, "te": _te, "profile": _profile}
 # Module -> the commands that it brings.
 ROOMS: dict[str, tuple[str, ...]] = {
+    "rosetta.commands.info": ("info", "te"),
+    "rosetta.commands.profile": ("profile",),
+    "rosetta.commands.selftest": ("selftest",),
     "rosetta.commands.t5x": ("t5x",),
     "rosetta.commands.new": ("new",),
     "rosetta.commands.pax": ("pax",),
@@ -333,9 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     as_json = "--json" in words[: words.index("--") if "--" in words else None]
     first = next((word for word in words if not word.startswith("-")), None)
-    known = COMMANDS | {
-        name: function for room in _rooms(first) for name, function in room.RUN.items()
-    }
+    known = {name: function for room in _rooms(first) for name, function in room.RUN.items()}
     command = next((word for word in words if word in known), None)
     # Whoever ends us by SIGTERM wants the children gone as well.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

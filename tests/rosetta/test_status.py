@@ -48,7 +48,7 @@ def test_a_reader_that_has_had_enough_is_no_error(more: list[str]) -> None:
     assert done.stderr.count("\n") == 1
 
 
-PROGRAM = "import sys; from rosetta import cli; cli.COMMANDS['te'] = lambda _: ({}, 'found'); sys.exit(cli.main(sys.argv[1:]))"
+PROGRAM = "import sys; from rosetta import cli; from rosetta.commands import info; info.RUN['te'] = lambda _: ({}, 'found'); sys.exit(cli.main(sys.argv[1:]))"
 
 
 @pytest.mark.parametrize("words", [["te"], ["te", "--json"]])

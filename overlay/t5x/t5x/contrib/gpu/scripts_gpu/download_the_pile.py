@@ -31,8 +31,7 @@ def main() -> int:
         found = tfds.check(spec.parse("tfds:the_pile"), "train")
     except UserError as error:
         print(
-            f"download_the_pile: {error} (the Pile has been offline since October 2023: it cannot be fetched again); or {INSTEAD}",
-            file=sys.stderr,
+            f"download_the_pile: {error} (the Pile has been offline since October 2023: it cannot be fetched again); or {INSTEAD}", file=sys.stderr
         )
         return 2
     print(

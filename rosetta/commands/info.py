@@ -1,0 +1,44 @@
+"""`rosetta info` and `rosetta te`: what this environment is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add the command to a parser's subcommands."""
+    about = commands.add_parser("info", parents=[common], help="say what this environment is")
+    about.add_argument(
+        "--licences",
+        "--licenses",
+        action="store_true",
+        help="the licence of everything that is in it",
+    )
+    commands.add_parser(
+        "te",
+        parents=[common],
+        help="the version of Transformer Engine; status 2 and the reason where there is none",
+    )
+
+
+def _info(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta.core import environment_info
+
+    if args.licences:
+        rows = environment_info.licences()
+        return {"licences": rows}, environment_info.licence_table(rows)
+    result = environment_info.info()
+    return result, environment_info.table(result)
+
+
+def _te(_: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta.core import transformer_engine
+
+    found = transformer_engine.require()
+    return {"version": found}, found
+
+
+RUN = {"info": _info, "te": _te}

@@ -1,0 +1,34 @@
+"""`rosetta profile`: run a command under Nsight Systems."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import Any
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add the command to a parser's subcommands."""
+    profile = commands.add_parser(
+        "profile", help="run a command under Nsight Systems, which has to be at hand"
+    )
+    profile.add_argument("-o", dest="output", metavar="FILE", help="where the profile goes")
+    profile.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run"
+    )
+    del common  # the profiler's output is not a document
+
+
+def _profile(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Become the profiler, so that its exit status and the signals sent to it are its own."""
+    from rosetta.launch import nsight_systems
+
+    argv = nsight_systems.command(args.words[args.words[:1] == ["--"] :], args.output)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.stdout.flush()
+    os.execv(argv[0], argv)  # noqa: S606
+
+
+RUN = {"profile": _profile}

@@ -1,0 +1,117 @@
+"""`rosetta selftest`: train a tiny model in this environment."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rosetta.core import option_types
+from rosetta.core.errors import UserError
+
+
+def _devices(text: str) -> tuple[int, ...]:
+    counts = tuple(option_types.whole(part) or 0 for part in text.split(","))
+    if not all(1 <= count <= 64 for count in counts) or len(set(counts)) != len(counts):
+        raise argparse.ArgumentTypeError(
+            f"it is {text!r}: give different numbers from 1 to 64, separated by commas"
+        )
+    return counts
+
+
+def _steps(text: str) -> int:
+    steps = option_types.whole(text) or 0
+    if steps < 15 or steps % 5:
+        raise argparse.ArgumentTypeError(
+            "must be a multiple of 5, at least 15: the loss is reported every 5 steps"
+        )
+    return steps
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add the command to a parser's subcommands."""
+    test = commands.add_parser(
+        "selftest",
+        parents=[common],
+        help="import everything, train a tiny model on the CPU, restore it, go on",
+    )
+    test.add_argument(
+        "--framework",
+        choices=("t5x", "pax"),
+        help="default: the one this environment was baked for",
+    )
+    test.add_argument(
+        "--steps", type=_steps, default=20, help="steps before the restore (default 20)"
+    )
+    test.add_argument(
+        "--devices",
+        type=_devices,
+        default=(1, 4),
+        help="numbers of virtual CPU devices, a run each (default 1,4)",
+    )
+    test.add_argument(
+        "--workdir",
+        type=Path,
+        help="where to work (default: a temporary folder), and where checkpoints and logs stay",
+    )
+    part = test.add_mutually_exclusive_group()
+    part.add_argument(
+        "--imports-only", action="store_true", help="import everything, train nothing"
+    )
+    part.add_argument("--no-imports", action="store_true", help="train, import nothing")
+    test.add_argument(
+        "--keep", action="store_true", help="keep the temporary folder when all is well"
+    )
+    test.add_argument(
+        "--jobs",
+        type=option_types.positive,
+        help="processes at once (default: one a core, at most 3)",
+    )
+
+
+def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta.core import lock_record, transformer_engine
+    from rosetta.selftest import (
+        report,
+        selftest,
+    )
+
+    if transformer_engine.asked():
+        transformer_engine.require()
+        raise UserError(
+            "the self-test does not train with Transformer Engine in this release",
+            "ENABLE_TE",
+            "set ENABLE_TE=0",
+        )
+    distribution = (
+        lock_record.read().get("distribution")
+        if args.framework is None or lock_record.path().exists()
+        else None
+    )
+    framework = args.framework or (lock_record.framework(distribution) if distribution else None)
+    if framework is None:
+        raise UserError(
+            "the lock names no distribution", str(lock_record.path()), "name one with --framework"
+        )
+    if distribution and lock_record.framework(distribution) != framework:
+        raise UserError(
+            f"this environment is of {distribution}, not of {framework}",
+            "selftest --framework",
+            "leave the option out",
+        )
+    options = selftest.Options(
+        framework=framework,
+        distribution=distribution,
+        steps=args.steps,
+        devices=args.devices,
+        workdir=args.workdir,
+        with_imports=not args.no_imports,
+        with_training=not args.imports_only,
+        keep=args.keep,
+        jobs=args.jobs or selftest.default_jobs(),
+    )
+    result = selftest.selftest(options)
+    return result, report.table(result)
+
+
+RUN = {"selftest": _selftest}
