@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,6 +121,15 @@ def system(
     ]
 
 
+def _stripped(path: Path) -> bytes:
+    """Return a shared library without the symbols that only debuggers read."""
+    if not shutil.which("strip"):
+        return path.read_bytes()
+    with tempfile.NamedTemporaryFile() as out:
+        subprocess.run(["strip", "--strip-unneeded", "-o", out.name, path], check=True)
+        return Path(out.name).read_bytes()
+
+
 # Parts of a standard library that no test starts.
 _LEFT_OUT = {
     "test",
@@ -140,14 +150,16 @@ _LEFT_OUT = {
 def running() -> Iterator[Entry]:
     """Program, standard library and shared libraries of the Python that runs this.
 
-    Without the static library that embeds a Python, which is half of all the bytes.
+    Without the static library that embeds a Python, which is half of all the bytes, and as
+    Debian has them without symbols for debuggers, which are half of the rest.
     """
     yield file(f"usr/bin/python{HERE}", PROGRAM.read_bytes(), 0o755)
     library = Path(sysconfig.get_path("stdlib"))
     for path in sorted(library.rglob("*")):
         parts = path.relative_to(library).parts
         if path.is_file() and path.suffix != ".a" and not _LEFT_OUT.intersection(parts):
-            yield file(f"usr/lib/python{HERE}/{path.relative_to(library)}", path.read_bytes())
+            content = _stripped(path) if path.suffix == ".so" else path.read_bytes()
+            yield file(f"usr/lib/python{HERE}/{path.relative_to(library)}", content)
     needed = set(
         re.findall(
             r"(/\S+)",
@@ -158,6 +170,6 @@ def running() -> Iterator[Entry]:
     for name in sorted(needed):
         yield file(
             name.lstrip("/") if "ld-linux" in name else f"{folder}/{os.path.basename(name)}",
-            Path(name).read_bytes(),
+            _stripped(Path(name)),
             0o755,
         )
