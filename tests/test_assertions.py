@@ -18,8 +18,10 @@ from tests.support import errors, pinned_sentences
 
 # Lower the number of a folder when its sentences become fewer; never raise it.
 PINNED_SENTENCES = {
-    "tests/builder": 357,
+    "tests/builder": 296,
+    # Each folder between lines of its own, so that two changes do not meet.
     "tests/rosetta": 565,
+    # The tests on real upstreams.
     "tests/upstream": 1,
 }
 SLACK = 5  # so few less need no new number

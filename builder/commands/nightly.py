@@ -20,7 +20,7 @@ from builder.images.oci import reference
 from builder.release.nightly import night_folder as nights
 from builder.release.nightly import report, stages
 from builder.release.publish import provenance, signing_key
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -106,7 +106,12 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     ]
     begins = not arguments.only or "bump" in arguments.only
     if arguments.fresh and not begins:
-        raise UserError("begins with the stage bump", "--fresh", "add --only bump, or leave it out")
+        raise UserError(
+            "begins with the stage bump",
+            "--fresh",
+            "add --only bump, or leave it out",
+            kind=CONFLICT,
+        )
     date = _date(arguments.date, begins=begins)
     asked = _asked(shipped, arguments, folder, publishes="publish" in wanted)
     with context.cache.lock(f"nightly-{stage_key('folder', {'path': str(folder)})[:16]}"):
@@ -130,7 +135,13 @@ def _date(text: str, *, begins: bool) -> str:
             raise ValueError(text)
         dt.date.fromisoformat(text)
     except ValueError as error:
-        raise UserError(f"{text[:40]!r} is no day", "--date", "give YYYY-MM-DD, in UTC") from error
+        raise UserError(
+            f"{text[:40]!r} is no day",
+            "--date",
+            "give YYYY-MM-DD, in UTC",
+            kind=INVALID,
+            value=text[:40],
+        ) from error
     return text
 
 
@@ -148,6 +159,7 @@ def _asked(
             "the manifest lists no such image",
             "nightly",
             "choose another --distribution, --accelerator or --architecture",
+            kind=MISSING,
         )
     names = dict.fromkeys(image.distribution for image in images)
     sources = tuple(
@@ -158,7 +170,10 @@ def _asked(
     for option in ("to", "key"):
         if not getattr(arguments, option):
             raise UserError(
-                "is needed to publish", f"--{option}", "give it, or leave the stage publish out"
+                "is needed to publish",
+                f"--{option}",
+                "give it, or leave the stage publish out",
+                kind=MISSING,
             )
     to = arguments.to.rstrip("/")
     for image in images:

@@ -26,7 +26,7 @@ from pydantic import (
 
 from builder.core import strict_yaml
 from builder.core.secrets import redact
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNKNOWN, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -446,7 +446,11 @@ class Manifest(_Model):
         except KeyError:
             known = ", ".join(self.distributions)
             raise UserError(
-                f"no distribution {name!r}", "--distribution", f"one of: {known}"
+                f"no distribution {name!r}",
+                "--distribution",
+                f"one of: {known}",
+                kind=UNKNOWN,
+                value=name,
             ) from None
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from builder.core import bytecode
 from builder.core.cache import Cache, stage_key
 from builder.packages import dependency_check, lock_file, package_installation, python_interpreter
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
     from builder.packages.package_installation import Packages
@@ -107,6 +107,8 @@ def _settle(folder: Path, site: Path, info: Path) -> None:
                 f"{info.name} would write to {row[0]!r}",
                 str(record),
                 "drop that package by an override",
+                kind=INVALID,
+                value=row[0],
             )
         source, target = site / row[0], folder / row[0]
         if source.is_file():

@@ -22,7 +22,7 @@ from builder.core.cache import Cache, remove, stage_key
 from builder.core.file_copies import copy_file
 from builder.core.secrets import redact
 from builder.packages.debian_mirrors import MIRROR, find_mirrors, mirror_url, snapshot_url
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DIFFERS, INVALID, MISSING, UNREACHABLE, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,6 +126,8 @@ def wanted(root: Path = ROOT) -> tuple[str, ...]:
                     f"{name[:60]!r} is not the name of a Debian package",
                     f"{PACKAGES}:{number}",
                     "one name a line",
+                    kind=INVALID,
+                    value=name[:60],
                 )
             names.append(name)
     return tuple(names)
@@ -188,12 +190,14 @@ def load(manifest: Manifest, base: str, architecture: str, *, current: bool = Tr
             f"is not the lock of {base} ({suite}) for {architecture}",
             str(file),
             "git checkout it, or python build.py lock --base",
+            kind=INVALID,
         ) from error
     if current and packages and lock.inputs != inputs(manifest, base, architecture):
         raise UserError(
             f"was made for other packages than {PACKAGES} names",
             str(file),
             "python build.py lock --base",
+            kind=DIFFERS,
         )
     return lock
 
@@ -257,6 +261,7 @@ def fetch(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
                     ),
                     str(kept),
                     "run once without --offline",
+                    kind=MISSING,
                 )
             if missing:
                 with log.stage(
@@ -318,6 +323,7 @@ def _download(missing: Sequence[Deb], kept: Path, date: str) -> None:
                 f"check the network and apt's settings, or set {MIRROR}, then run again: what was "
                 "fetched is kept"
             ),
+            kind=UNREACHABLE,
         )
     gone = list(failed)
     snapshot_message = _fetch_from_snapshot(gone, kept, date) if date else "the lock has no date"
@@ -332,6 +338,7 @@ def _download(missing: Sequence[Deb], kept: Path, date: str) -> None:
                 f"lock what the mirror has now (python build.py lock --base), or set {MIRROR} to "
                 "a mirror that keeps old files"
             ),
+            kind=MISSING,
         )
 
 
@@ -422,7 +429,10 @@ def _stanza(file: Path, deb: Deb) -> str:
         or f"Version: {deb.version}\n" not in fields
     ):
         raise UserError(
-            f"is not {deb.name} {deb.version}", deb.filename, "python build.py lock --base"
+            f"is not {deb.name} {deb.version}",
+            deb.filename,
+            "python build.py lock --base",
+            kind=DIFFERS,
         )
     return (
         f"{fields}Priority: {'required' if deb.layer == 'base' else 'optional'}\nFilename: "

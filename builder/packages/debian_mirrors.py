@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from builder.core.secrets import redact
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UserError
 
 MIRROR = "ROSETTA_DEBIAN_MIRROR"
 SECURITY = "ROSETTA_DEBIAN_SECURITY_MIRROR"
@@ -67,6 +67,7 @@ def mirror_url(urls: dict[str, str], filename: str) -> str:
                 "no mirror of Debian's security updates is known here",
                 SECURITY,
                 "set it to the address of one, the folder that holds dists/ and pool/",
+                kind=MISSING,
             )
     return f"{base}/{filename}"
 
@@ -90,6 +91,7 @@ def _check_url(url: str, variable: str) -> None:
             f"{redact(url)[:80]!r} is not a valid address of a Debian mirror",
             variable,
             "give the address that holds dists/ and pool/",
+            kind=INVALID,
         )
 
 

@@ -18,7 +18,7 @@ from builder.core import log, subprocesses
 from builder.core.cache import write_atomic
 from builder.packages import debian_lock, debian_mirrors
 from builder.packages.debian_lock import BaseLock, Deb
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -150,6 +150,8 @@ def refuse_older(package: Replacement, where: str) -> None:
             ),
             where,
             f"set {debian_mirrors.MIRROR} and {debian_mirrors.SECURITY} to current mirrors",
+            kind=CONFLICT,
+            value=package.taken,
         )
 
 
@@ -199,6 +201,7 @@ def record(manifest: Manifest, base: str, architecture: str, *, offline: bool = 
             f"Debian's packages are not locked yet for {base} on {architecture}",
             debian_lock.path(manifest, base, architecture).name,
             "python build.py lock --base, without --offline",
+            kind=MISSING,
         )
     with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
         made = lock(manifest, base, architecture, Path(scratch))

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from builder.packages.lock_file import environment_of
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, DAMAGED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,7 +123,9 @@ def require_explained(python: Path, manifest: Manifest, line: str) -> dict[Findi
     folder = python.parents[1]
     sites = sorted(folder.glob("lib/python3.*/site-packages"))
     if len(sites) != 1:
-        raise UserError("is not a whole environment", str(folder), "delete it and run again")
+        raise UserError(
+            "is not a whole environment", str(folder), "delete it and run again", kind=DAMAGED
+        )
     version = sites[0].parent.name.removeprefix("python")
     settings = (folder / "pyvenv.cfg").read_text(encoding="utf-8")
     full = re.search(r"(?m)^version(?:_info)? *= *(3\.\d+\.\d+)", settings)
@@ -146,5 +148,7 @@ def require(found: Sequence[Finding], manifest: Manifest, line: str) -> dict[Fin
             "mend the requirement by a patch or locks/*.in, or say why it may stay so in an "
             "override"
         )
-        raise UserError(f"{unexplained[0]}{more}", f"line {line}", do)
+        raise UserError(
+            f"{unexplained[0]}{more}", f"line {line}", do, kind=CONFLICT, value=unexplained[0]
+        )
     return reasons

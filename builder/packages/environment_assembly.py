@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.core.cache import remove
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, DENIED, EXISTS, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,13 +74,17 @@ def refuse(output: Path, distribution: str) -> None:
             f"holds the distribution {known}",
             str(output),
             f"give {distribution} another --output env:DIR, or delete this one",
+            kind=CONFLICT,
+            value=known,
         )
 
 
 def assemble(output: Path, parts: list[Part]) -> list[str]:
     """Bring `output` to hold exactly these parts; returns the paths of those that changed."""
     if output.is_symlink() or (output.exists() and not output.is_dir()):
-        raise UserError("is not a folder", str(output), "give another --output env:DIR")
+        raise UserError(
+            "is not a folder", str(output), "give another --output env:DIR", kind=EXISTS
+        )
     _refuse_foreign(output)
     fresh = not (output / STATE).is_file() and not os.path.ismount(output)
     where = output.with_name(f".{output.name}.rosetta-new") if fresh else output
@@ -90,7 +94,10 @@ def assemble(output: Path, parts: list[Part]) -> list[str]:
             where.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
-                f"cannot be made ({error.strerror})", str(output), "give another --output env:DIR"
+                f"cannot be made ({error.strerror})",
+                str(output),
+                "give another --output env:DIR",
+                kind=DENIED,
             ) from error
     if not (where / STATE).is_file():
         _save(where, {})
@@ -110,6 +117,7 @@ def _refuse_foreign(folder: Path) -> None:
             "holds files that are not an environment of rosetta's",
             str(folder),
             "give an empty or new folder; nothing was touched",
+            kind=EXISTS,
         )
 
 

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -72,6 +72,7 @@ def metadata(info: Path) -> Any:
             "an installed package has no METADATA",
             str(info),
             "delete that environment from the cache and run again",
+            kind=DAMAGED,
         ) from error
     return email.parser.Parser(policy=email.policy.compat32).parsestr(text, headersonly=True)
 

@@ -11,7 +11,7 @@ from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentN
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -51,7 +51,7 @@ def read(path: Path) -> list[Pin]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UserError(
-            f"cannot be read ({reason})", str(path), "make it: python build.py lock"
+            f"cannot be read ({reason})", str(path), "make it: python build.py lock", kind=MISSING
         ) from error
     _check_digest(text, path)
     pins = []
@@ -71,6 +71,7 @@ def read(path: Path) -> list[Pin]:
             "ends in the middle of a requirement",
             f"{path}:{start}",
             "the file is machine-owned: python build.py lock",
+            kind=DAMAGED,
         )
     return pins
 
@@ -85,6 +86,7 @@ def _check_digest(text: str, path: Path) -> None:
             "was edited or cut off since it was made",
             str(path),
             "the file is machine-owned: git checkout it, or python build.py lock",
+            kind=DAMAGED,
         )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from builder.core import package_index
 from builder.core.cache import Cache, stage_key
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +60,7 @@ def strip(source: Path, target: Path) -> None:
         )
         infos = [name for name in names if re.fullmatch(r"[^/]+\.dist-info/WHEEL", name)]
         if len(infos) != 1:
-            raise UserError("is not a wheel", str(source), "delete it and run again")
+            raise UserError("is not a wheel", str(source), "delete it and run again", kind=INVALID)
         content = {name: archive.read(name) for name in names}
     info = infos[0].rpartition("/")[0]
     kept = [

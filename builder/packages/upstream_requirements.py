@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -55,7 +55,9 @@ def declared(
         try:
             text = read(origin).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise UserError("is not UTF-8", f"{source}: {origin}", "see the upstream") from error
+            raise UserError(
+                "is not UTF-8", f"{source}: {origin}", "see the upstream", kind=INVALID
+            ) from error
         found = {
             normal(text_, f"{source}: {origin}:{line}", source)
             for line, text_ in parse(text, f"{source}: {origin}")
@@ -73,6 +75,7 @@ def declared(
         "declares no requirements: no requirements.in, setup.py or METADATA",
         source,
         "see the upstream at its pin",
+        kind=MISSING,
     )
 
 
@@ -84,12 +87,16 @@ def normal(text: str, where: str, source: str) -> Requirement | None:
     try:
         found = Requirement(text)
     except InvalidRequirement as error:
-        raise UserError(f"{text!r} is not a requirement", where, f"mend it {mend}") from error
+        raise UserError(
+            f"{text!r} is not a requirement", where, f"mend it {mend}", kind=INVALID, value=text
+        ) from error
     if found.url:
         raise UserError(
             f"{found.name} is required by URL, which cannot be locked",
             where,
             f"name a release {mend}",
+            kind=UNSUPPORTED,
+            value=found.name,
         )
     if found.marker and "extra" in str(found.marker):
         return None
@@ -106,6 +113,8 @@ def listed(text: str, where: str) -> Iterator[tuple[int, str]]:
                 f"{line.split()[0]} is an option, not a requirement",
                 f"{where}:{number}",
                 "write the requirements out",
+                kind=UNSUPPORTED,
+                value=line.split()[0],
             )
         if line:
             yield number, line
@@ -122,7 +131,7 @@ def _from_metadata(text: str, where: str) -> Iterator[tuple[int, str]]:
     )
     message = email.message_from_string(text)
     if not message.get("Name"):
-        raise UserError("is not a wheel's METADATA", where, "see the wheel")
+        raise UserError("is not a wheel's METADATA", where, "see the wheel", kind=INVALID)
     for index, value in enumerate(message.get_all("Requires-Dist") or []):
         yield number + index, str(value)
 
@@ -131,7 +140,9 @@ def _from_setup(text: str, where: str) -> Iterator[tuple[int, str]]:
     try:
         module = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
-        raise UserError(f"is not Python ({error})", where, "see the upstream") from error
+        raise UserError(
+            f"is not Python ({error})", where, "see the upstream", kind=INVALID
+        ) from error
     constants = {
         target.id: node.value
         for node in module.body
@@ -147,6 +158,8 @@ def _from_setup(text: str, where: str) -> Iterator[tuple[int, str]]:
             f"calls setup() {len(calls)} times",
             where,
             "its requirements cannot be read without running it",
+            kind=UNSUPPORTED,
+            value=len(calls),
         )
     for keyword in calls[0].keywords:
         if keyword.arg == "install_requires":
@@ -198,4 +211,6 @@ def _unreadable(node: ast.expr, where: str) -> UserError:
         f"{ast.unparse(node)[:60]} cannot be read without running it",
         f"{where}:{node.lineno}",
         "list the requirements by a patch",
+        kind=UNSUPPORTED,
+        value=ast.unparse(node)[:60],
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from builder.core.secrets import redact
 from builder.core.subprocesses import output_end
-from rosetta.core.errors import UserError
+from rosetta.core.errors import FAILED, MISSING, UserError
 from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
@@ -145,13 +145,17 @@ class Git:
             )
         except FileNotFoundError as error:
             raise UserError(
-                "git is not installed", "git", "install git 2.34 or newer (apt-get install git)"
+                "git is not installed",
+                "git",
+                "install git 2.34 or newer (apt-get install git)",
+                kind=MISSING,
             ) from error
         if check and done.returncode:
             raise UserError(
                 f"git {args[0]} failed: {output_end(done.stderr, prefer=_SERIOUS)}",
                 str(self.git_dir),
                 "mend what git names, then run again",
+                kind=FAILED,
             )
         return done
 

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Self, cast
 
 from builder.upstream.git import command, last_words
 from builder.upstream.path_rules import check_name, check_path
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, DAMAGED, INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -138,7 +138,7 @@ class Reader:
             raise self._unreadable(place) from None
         header = answers.line().decode("ascii", "replace").split()
         if len(header) == 2 and header[1] == "missing":
-            raise MissingObjectError("is missing", place, self._mend)
+            raise MissingObjectError("is missing", place, self._mend, kind=MISSING)
         if len(header) != 3 or header[0] != sha or not header[2].isdecimal():
             raise self._unreadable(place)
         size = int(header[2])
@@ -147,14 +147,24 @@ class Reader:
                 f"is larger ({size} bytes) than any file of a source may be",
                 place,
                 "take no source that holds it",
+                kind=TOO_BIG,
+                value=size,
             )
         data = answers.take(size + 1)[:size]
         if len(data) != size:
             raise self._unreadable(place)
         if header[1] != kind:
-            raise UserError(f"is a {header[1]}, not a {kind}", place, f"name a {kind}")
+            raise UserError(
+                f"is a {header[1]}, not a {kind}",
+                place,
+                f"name a {kind}",
+                kind=INVALID,
+                value=header[1],
+            )
         if name(kind, data) != sha:
-            raise UserError("is corrupt: its content does not have this hash", place, self._mend)
+            raise UserError(
+                "is corrupt: its content does not have this hash", place, self._mend, kind=DAMAGED
+            )
         if self._kept is not None:
             self._size += size if sha not in self._kept else 0
             if self._size > _LARGEST_KEPT:
@@ -184,7 +194,10 @@ class Reader:
             except FileNotFoundError as error:
                 stderr.close()
                 raise UserError(
-                    "git is not installed", "git", "install git 2.34 or newer (apt-get install git)"
+                    "git is not installed",
+                    "git",
+                    "install git 2.34 or newer (apt-get install git)",
+                    kind=MISSING,
                 ) from error
             self._running = (
                 process,
@@ -202,7 +215,7 @@ class Reader:
             self._running[3].seek(0)
             said = self._running[3].read()
         reason = last_words(said) if said.strip() else "git stopped half-way"
-        return UserError(f"cannot be read ({reason})", place, self._mend)
+        return UserError(f"cannot be read ({reason})", place, self._mend, kind=DAMAGED)
 
 
 def name(kind: str, data: bytes) -> str:
@@ -259,7 +272,13 @@ def _walk(reader: Reader, tree_sha: str, prefix: str, found: list[Entry]) -> Non
         where = f"{reader.where}, tree {tree_sha} ({prefix or '/'})"
         filename = check_name(raw.decode("utf-8", "surrogateescape"), where)
         if filename in seen:
-            raise UserError(f"holds {filename!r} twice", where, "take no source that holds it")
+            raise UserError(
+                f"holds {filename!r} twice",
+                where,
+                "take no source that holds it",
+                kind=CONFLICT,
+                value=filename,
+            )
         seen.add(filename)
         path = check_path(prefix + filename, where)
         if mode == TREE:
@@ -268,17 +287,26 @@ def _walk(reader: Reader, tree_sha: str, prefix: str, found: list[Entry]) -> Non
             found.append(Entry(path, mode, sha))
         elif mode == SUBMODULE:
             raise UserError(
-                f"holds the submodule {path!r}", where, "take no source that has submodules"
+                f"holds the submodule {path!r}",
+                where,
+                "take no source that has submodules",
+                kind=UNSUPPORTED,
+                value=path,
             )
         else:
             raise UserError(
-                f"holds {path!r} with mode {mode!r}", where, "take no source that holds it"
+                f"holds {path!r} with mode {mode!r}",
+                where,
+                "take no source that holds it",
+                kind=UNSUPPORTED,
+                value=path,
             )
         if len(found) > _MOST_FILES:
             raise UserError(
                 f"holds more than {_MOST_FILES} files",
                 reader.where,
                 "take no source as large as that",
+                kind=TOO_BIG,
             )
 
 
@@ -287,7 +315,9 @@ def _parsed(data: bytes, where: str) -> Iterator[tuple[str, bytes, str]]:
     while at < len(data):
         space, null = data.find(b" ", at), data.find(b"\0", at)
         if not at < space < null or null + 21 > len(data):
-            raise UserError("is no well-formed tree", where, "take no source that holds it")
+            raise UserError(
+                "is no well-formed tree", where, "take no source that holds it", kind=INVALID
+            )
         yield (
             data[at:space].decode("ascii", "replace"),
             data[space + 1 : null],
@@ -308,7 +338,11 @@ def tree_of(git_dir: Path, entries: Iterable[Entry]) -> str:
             below = folder.setdefault(part, {})
             if not isinstance(below, dict):
                 raise UserError(
-                    f"{entry.path!r} lies below a file", str(git_dir), "rename one of them"
+                    f"{entry.path!r} lies below a file",
+                    str(git_dir),
+                    "rename one of them",
+                    kind=CONFLICT,
+                    value=entry.path,
                 )
             folder = below
         if filename in folder:
@@ -316,6 +350,8 @@ def tree_of(git_dir: Path, entries: Iterable[Entry]) -> str:
                 f"{entry.path!r} is there twice, or is a folder as well",
                 str(git_dir),
                 "rename one of them",
+                kind=CONFLICT,
+                value=entry.path,
             )
         folder[filename] = entry
     return _write_tree(git_dir, root)

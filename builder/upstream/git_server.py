@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from builder.core.secrets import redact
 from builder.upstream.git import Git, last_words
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,7 +65,13 @@ def check_ref(name: str, where: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._/+-]*", name) or re.search(
         r"\.\.|//|/\.|\.lock(/|$)|[/.]$", name
     ):
-        raise UserError(f"{name!r} is no name of a branch or tag", where, "name a branch")
+        raise UserError(
+            f"{name!r} is no name of a branch or tag",
+            where,
+            "name a branch",
+            kind=INVALID,
+            value=name,
+        )
     return name
 
 

@@ -10,7 +10,7 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,9 @@ def mirrors(root: Path, word: str) -> Iterator[Mirror]:
     is a UserError.
     """
     if not root.is_dir():
-        raise UserError("is not a folder", str(root), "give --mirror a folder with clones")
+        raise UserError(
+            "is not a folder", str(root), "give --mirror a folder with clones", kind=MISSING
+        )
     found = sorted(_clones(root, 0), key=lambda path: (word not in words(path, root), str(path)))
     for path in found:
         try:

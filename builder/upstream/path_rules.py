@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import TOO_BIG, UserError
 
 _LONGEST = 1024
 _IGNORED_BY_HFS = dict.fromkeys(
@@ -51,7 +51,9 @@ def check_path(path: str, where: str) -> str:
     if path.startswith("/"):
         raise UserError(f"holds the absolute path {path!r}", where, _DO)
     if len(path.encode("utf-8", "surrogateescape")) > _LONGEST:
-        raise UserError(f"holds a path of {len(path)} characters", where, _DO)
+        raise UserError(
+            f"holds a path of {len(path)} characters", where, _DO, kind=TOO_BIG, value=len(path)
+        )
     for name in path.split("/"):
         check_name(name, where)
     return path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from builder.upstream.git_objects import EXECUTABLE, LINK, Entry
 from builder.upstream.path_rules import check_name, check_path
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, FAILED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,6 +59,7 @@ def write_tree(reader: Reader, entries: Iterable[Entry], into: Path) -> None:
             f"cannot be written ({error.strerror})",
             error.filename or str(into),
             "free space there, or choose another folder",
+            kind=FAILED,
         ) from error
 
 
@@ -71,11 +72,19 @@ def check_layout(entries: Iterable[Entry], links: Mapping[str, str], where: str)
     for entry in entries:
         parts = check_path(entry.path, where).split("/")
         if entry.path in paths:
-            raise UserError(f"holds {entry.path!r} twice", where, _DO)
+            raise UserError(
+                f"holds {entry.path!r} twice", where, _DO, kind=CONFLICT, value=entry.path
+            )
         paths.add(entry.path)
         folders |= {"/".join(parts[:depth]) for depth in range(1, len(parts))}
     for path in sorted(paths & folders):
-        raise UserError(f"holds {path!r} as a file or link and as a folder", where, _DO)
+        raise UserError(
+            f"holds {path!r} as a file or link and as a folder",
+            where,
+            _DO,
+            kind=CONFLICT,
+            value=path,
+        )
     for path in links:
         _check_link(path, links, where)
     return folders

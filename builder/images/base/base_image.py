@@ -22,7 +22,7 @@ from builder.images.engines import dockerfile_step, layer_normalisation
 from builder.images.engines import engine as engines
 from builder.images.oci import layer, layout
 from builder.packages import debian_lock, debian_resolution
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DIFFERS, INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,6 +111,7 @@ def resolve(
             "has no base, so there are no images of it",
             f"line {line}",
             f"name one in the manifest: {', '.join(manifest.bases)}",
+            kind=MISSING,
         )
     here = debian_bootstrap.MACHINES.get(platform.machine(), "")
     wanted = [*architectures] if here in architectures or not here else [*architectures, here]
@@ -137,6 +138,7 @@ def resolve(
             ),
             asked or entry.base,
             "give a --base that has the same everywhere",
+            kind=DIFFERS,
         )
     return found
 
@@ -251,6 +253,8 @@ def _of_image(request: _Asked, reference: str, digest: str) -> Base:
             f"{reference[:80]!r} is no name of an image",
             "--base",
             "give bootstrap, NAME:TAG, NAME@sha256:DIGEST or oci:DIR",
+            kind=INVALID,
+            value=reference[:80],
         )
     digest = pinned[2] if pinned else digest
     repository = pinned[1] if pinned else re.sub(r":[\w.-]+$", "", reference)
@@ -259,7 +263,9 @@ def _of_image(request: _Asked, reference: str, digest: str) -> Base:
     if not request.make:
         raise NotMadeError("the base is not made yet", reference)
     if request.context.offline:
-        raise UserError("the base is not in the cache", reference, "run once without --offline")
+        raise UserError(
+            "the base is not in the cache", reference, "run once without --offline", kind=MISSING
+        )
     engine = engines.choose(request.engine)
     on = f"{repository}@{digest}" if digest else reference
     if not digest:

@@ -28,7 +28,7 @@ from builder.images.oci import blob_compression, layer, tar_file
 from builder.images.oci.tar_entry import EPOCH, Entry, file
 from builder.images.oci.tar_entry import folder as empty
 from builder.packages import debian_lock
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -153,6 +153,7 @@ def _able(lock: BaseLock) -> None:
             "mmdebstrap is not here, and the base is made with it",
             f"Debian {lock.suite}",
             "apt-get install mmdebstrap, or give --base IMAGE to stand on a registry's image",
+            kind=MISSING,
         )
     here = MACHINES.get(platform.machine(), platform.machine())
     if here != lock.architecture:

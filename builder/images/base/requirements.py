@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.images.base import root_file_system
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -102,6 +102,7 @@ def facts(
             ),
             name,
             "give another --base; Debian 12 or 13 and NVIDIA's CUDA images of Ubuntu 24.04 will do",
+            kind=UNSUPPORTED,
         )
     return Facts(glibc, *(found or ("", "")), release)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.core import package_index
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, TOO_BIG, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,6 +49,8 @@ def of_host() -> dict[str, bytes]:
                 f"{len(data)} bytes are more than an engine takes as a secret",
                 name,
                 "name a smaller file in SSL_CERT_FILE or in apt's settings",
+                kind=TOO_BIG,
+                value=len(data),
             )
     return {name: data for name, data in sorted(found.items()) if data}
 
@@ -81,6 +83,7 @@ def _read(path: str) -> bytes:
             f"cannot be read ({error.strerror})",
             path,
             "mend the setting that names it (SSL_CERT_FILE, PIP_CERT or apt's)",
+            kind=MISSING,
         ) from error
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from builder.core import log
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 
 if TYPE_CHECKING:
     import subprocess
@@ -133,6 +133,7 @@ def choose(asked: str = "") -> Engine:
             "install one (apt-get install buildah, or docker.io and docker-buildx), or give "
             "--output oci:PATH"
         ),
+        kind=MISSING,
     )
 
 

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 from builder.core.secrets import redact
 from builder.core.subprocesses import join_lines
-from rosetta.core.errors import UserError
+from rosetta.core.errors import FAILED, MISSING, UserError
 from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
@@ -142,6 +142,8 @@ def run(
                 f"{argv[0]} cannot be run ({error.strerror})",
                 where or argv[0],
                 f"install {argv[0]}",
+                kind=MISSING,
+                value=argv[0],
             ) from error
         try:
             if feed and process.stdin:
@@ -206,6 +208,7 @@ def failure(output: str, where: str) -> UserError:
                 "check the package archive's settings (sources, proxies, certificates), or give "
                 "another --base"
             ),
+            kind=FAILED,
         )
     said = [_without_wrapper(_short(line)) for line in lines]
     reasons = [line for line in said if not _STATUS_ONLY.fullmatch(line)]
@@ -213,6 +216,7 @@ def failure(output: str, where: str) -> UserError:
         join_lines((reasons or said)[-_SHOWN:]),
         where,
         "mend what the engine's message names, then run again",
+        kind=FAILED,
     )
 
 

@@ -9,7 +9,7 @@ import tarfile
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +76,7 @@ def _unreadable(error: Exception) -> UserError:
         f"the engine gave back an image that cannot be read ({error})",
         "",
         "run again; if it happens again, check the engine's storage",
+        kind=DAMAGED,
     )
 
 

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Self, cast
 import deflate
 import zstandard
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -202,4 +202,5 @@ def reader(stream: IO[bytes]) -> Iterator[IO[bytes]]:
             f"a layer cannot be unpacked ({error})",
             str(getattr(stream, "name", "")),
             "run again; if it happens again, the storage it comes from is damaged",
+            kind=DAMAGED,
         ) from error

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 from builder.core.cache import write_atomic
 from builder.images.oci import blob_compression, tar_file
 from builder.images.oci.tar_entry import EPOCH, Entry
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -78,9 +78,16 @@ def ordered(entries: Iterable[Entry]) -> list[Entry]:
             or "\0" in path
             or ".." in path.split("/")
         ):
-            raise UserError(f"{path!r} is no path of a layer", entry.source)
+            raise UserError(
+                f"{path!r} is no path of a layer", entry.source, kind=INVALID, value=path
+            )
         if path in found and not (entry.kind == "dir" and found[path] == entry):
-            raise UserError(f"two entries of a layer have the path {path!r}", entry.source)
+            raise UserError(
+                f"two entries of a layer have the path {path!r}",
+                entry.source,
+                kind=CONFLICT,
+                value=path,
+            )
         found[path] = entry
     for path in list(found):
         above = path.rpartition("/")[0]

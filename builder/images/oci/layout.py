@@ -15,7 +15,7 @@ from builder.core.file_copies import copy_file
 from builder.images.oci import layer, oci_documents, tar_file
 from builder.images.oci.tar_entry import Entry, file
 from builder.packages import environment_assembly
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, EXISTS, INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -89,6 +89,7 @@ def _blob(cache: Cache, each: layer.Layer) -> Entry:
             f"the blob of layer {each.name} is not whole in the cache",
             str(source),
             "run again: it is made again",
+            kind=MISSING,
         )
     return Entry(
         _place(each.digest),
@@ -121,6 +122,7 @@ def copy_blob(blob: Entry, target: Path) -> None:
                 f"blob {blob.sha256[:12]}… is damaged",
                 blob.source,
                 "delete that file and build again",
+                kind=DAMAGED,
             )
 
 
@@ -177,10 +179,12 @@ def refuse(place: Path) -> None:
         if place.is_symlink() or (place.exists() and not place.is_file()):
             raise UserError("is not a file", str(place), _REFUSED)
         if place.exists() and place.stat().st_size and not _is_our_tar(place):
-            raise UserError("is a file that is no image layout of rosetta's", str(place), _REFUSED)
+            raise UserError(
+                "is a file that is no image layout of rosetta's", str(place), _REFUSED, kind=EXISTS
+            )
         return
     if place.is_symlink() or (place.exists() and not place.is_dir()):
-        raise UserError("is not a folder", str(place), _REFUSED)
+        raise UserError("is not a folder", str(place), _REFUSED, kind=EXISTS)
     if not place.exists() or not any(place.iterdir()):
         return
     try:
@@ -193,7 +197,10 @@ def refuse(place: Path) -> None:
         "blobs",
     }:
         raise UserError(
-            "holds files that are not an image layout of rosetta's", str(place), _REFUSED
+            "holds files that are not an image layout of rosetta's",
+            str(place),
+            _REFUSED,
+            kind=EXISTS,
         )
 
 
@@ -273,7 +280,9 @@ def read(folder: Path, *, blobs: bool = True) -> Layout:
         if each.get("mediaType") in _MANIFESTS and _is_real(each)
     )
     if not images:
-        raise UserError("the image layout holds no image", str(folder), "make it again")
+        raise UserError(
+            "the image layout holds no image", str(folder), "make it again", kind=MISSING
+        )
     noted = described[0].get("annotations") or {}
     return Layout(folder, str(noted.get(_NAME, "")), oci_documents.Index(images, document))
 
@@ -336,6 +345,8 @@ def _bytes(folder: Path, name: str) -> bytes:
             f"{name} of the image layout cannot be read ({error.strerror})",
             str(folder),
             "copy the layout again, whole",
+            kind=MISSING,
+            value=name,
         ) from error
 
 
@@ -346,7 +357,11 @@ def _json(folder: Path, name: str, data: bytes) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         raise UserError(
-            f"{name} of the image layout is not JSON", str(folder), "copy the layout again, whole"
+            f"{name} of the image layout is not JSON",
+            str(folder),
+            "copy the layout again, whole",
+            kind=INVALID,
+            value=name,
         )
     return value
 
@@ -384,6 +399,8 @@ def _checked(folder: Path, described: Any) -> bytes:
             f"blob {digest[7:19]}… is not what its digest says",
             str(folder),
             "copy the layout again, whole",
+            kind=DAMAGED,
+            value=digest,
         )
     return data
 
@@ -401,10 +418,14 @@ def _verify(folder: Path, digest: str, size: int) -> None:
             f"blob {digest[7:19]}… cannot be read ({error.strerror})",
             str(folder),
             "copy the layout again, whole",
+            kind=MISSING,
+            value=digest,
         ) from error
     if came != digest[7:]:
         raise UserError(
             f"blob {digest[7:19]}… is not what its digest says",
             str(folder),
             "copy the layout again, whole",
+            kind=DAMAGED,
+            value=digest,
         )

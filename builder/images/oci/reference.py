@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from builder.core.secrets import redact
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 
 INSECURE = "ROSETTA_INSECURE_REGISTRIES"
 _FORM = "give HOST[:PORT]/NAME:TAG, the name in lower case"
@@ -87,29 +87,39 @@ def parse(text: str) -> Reference:
             "names no registry" if "://" not in text else "is a URL, not the name of an image",
             shown,
             _FORM,
+            kind=INVALID,
         )
     if not _HOST.fullmatch(host):
         raise UserError(
             f"{host!r} is no host" if "@" not in host else "credentials do not belong into a name",
             shown,
             _FORM,
+            kind=INVALID,
         )
     port = host.rpartition(":")[2] if re.search(r":[0-9]+$", host) else ""
     if port and not 0 < int(port) < 65536:
-        raise UserError(f"{port} is no port", shown, _FORM)
+        raise UserError(f"{port} is no port", shown, _FORM, kind=INVALID, value=port)
     name, at, digest = rest.partition("@")
     name, colon, tag = name.partition(":")
     if not _NAME.fullmatch(name) or len(name) > 255:
-        raise UserError(f"{name!r} is no name of a repository", shown, _FORM)
+        raise UserError(
+            f"{name!r} is no name of a repository", shown, _FORM, kind=INVALID, value=name
+        )
     if colon and not _TAG.fullmatch(tag):
         raise UserError(
-            f"{tag!r} is no tag", shown, "a tag is letters, digits, . _ -, at most 128 of them"
+            f"{tag!r} is no tag",
+            shown,
+            "a tag is letters, digits, . _ -, at most 128 of them",
+            kind=INVALID,
+            value=tag,
         )
     if at and not _DIGEST.fullmatch(digest):
         raise UserError(
             f"{digest!r} is no digest",
             shown,
             "a digest is sha256: and 64 hexadecimal digits in lower case",
+            kind=INVALID,
+            value=digest,
         )
     return Reference(host, name, tag, digest)
 

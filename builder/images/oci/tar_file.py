@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Protocol, Self
 
 from builder.images.oci.tar_entry import EPOCH, Entry
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, INVALID, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -205,6 +205,7 @@ def _checked_copy(entry: Entry, descriptor: int, sink: Sink) -> int:
             "is damaged: its content is not what its name says",
             entry.source,
             "delete that file and run again: it is made again",
+            kind=DAMAGED,
         )
     return entry.size - left
 
@@ -253,6 +254,7 @@ def walk(folder: str | Path, prefix: str) -> Iterator[Entry]:
                 "is neither file, folder nor link, and no layer holds such a thing",
                 item.path,
                 "remove it",
+                kind=INVALID,
             )
 
 
@@ -276,6 +278,7 @@ def _unreadable(error: Exception) -> UserError:
         f"the tar cannot be read ({error})",
         "",
         "run again; if it happens again, the engine's storage is damaged",
+        kind=DAMAGED,
     )
 
 
@@ -292,6 +295,8 @@ def _entry(member: tarfile.TarInfo) -> Entry:
             f"the tar has an entry {member.name!r} of type {member.type!r} that no layer may have",
             "",
             "build the image that it comes from again",
+            kind=INVALID,
+            value=member.name,
         )
     xattrs = [
         (key[len(_XATTR) :], _raw(value))
@@ -386,6 +391,8 @@ def _settle(found: dict[str, Entry]) -> list[Entry]:
                 f"the tar has a hard link to {first!r}, which it does not hold",
                 others[0],
                 "build the image that it comes from again",
+                kind=INVALID,
+                value=first,
             )
         head, *rest = sorted([first, *others])
         owner = found[first]

@@ -10,7 +10,7 @@ import yaml
 
 from builder.core import strict_yaml
 from builder.core.cache import write_atomic
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DIFFERS, UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +33,8 @@ def set_pin(manifest: Path, name: str, old: str, new: str) -> None:
             f"the pin of {name} is {now}, not {old}",
             manifest.name,
             "it was edited meanwhile: run again",
+            kind=DIFFERS,
+            value=now,
         )
     write_atomic(
         file,

@@ -17,7 +17,7 @@ from builder.core.cache import remove, stage_key, write_atomic
 from builder.core.secrets import redact_document
 from builder.core.subprocesses import output_end
 from builder.release.bump import journal, working_copy
-from rosetta.core.errors import UserError
+from rosetta.core.errors import EXISTS, MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -152,6 +152,7 @@ def opened(
             "holds files that are no night of ours",
             str(folder),
             "give a new or an empty --folder; nothing was touched",
+            kind=EXISTS,
         )
     if (
         there
@@ -169,6 +170,8 @@ def opened(
             f"there is no night{f' of {date}' * bool(date)} to go on with",
             str(folder),
             "begin with the stage bump, or bring the folder of the machine that did",
+            kind=MISSING,
+            value=date,
         )
     night = Night(folder, date, "")
     night.remember()  # a kill from here on leaves a night that begins anew

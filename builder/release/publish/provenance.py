@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.release.publish.public_urls import bare, remote
 from builder.upstream.git import Git
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +33,8 @@ def builder_id(text: str) -> str:
                 "give one, such as https://HOST/OWNER/REPOSITORY/.github/workflows/nightly.yml, "
                 f"or leave it out ({BUILDER})"
             ),
+            kind=INVALID,
+            value=text[:60],
         )
     return bare(text) if "//" in text else text
 

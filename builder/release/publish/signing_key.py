@@ -11,7 +11,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DENIED, INVALID, MISSING, UNSUPPORTED, UserError
 
 PASSWORD = "ROSETTA_KEY_PASSWORD"  # noqa: S105 - the name of the variable
 _LONGEST_PLACE = 160  # characters; a private key on P-256 has more in PEM and in base64
@@ -58,22 +58,27 @@ def private(text: str) -> Private:
     data = _read(text, _MAKE)
     if b"SIGSTORE PRIVATE KEY" in data or b"COSIGN PRIVATE KEY" in data:
         raise UserError(
-            "is in cosign's own encrypted form, which only cosign reads", _shown(text), _MAKE
+            "is in cosign's own encrypted form, which only cosign reads",
+            _shown(text),
+            _MAKE,
+            kind=UNSUPPORTED,
         )
     password = os.environ.get(PASSWORD, "").encode() or None
     try:
         found = serialization.load_pem_private_key(data, password)
     except TypeError as error:
         if password is None:
-            raise UserError("is encrypted", _shown(text), f"set {PASSWORD}") from error
+            raise UserError("is encrypted", _shown(text), f"set {PASSWORD}", kind=DENIED) from error
         found = serialization.load_pem_private_key(data, None)  # it needs none
     except (ValueError, UnsupportedAlgorithm) as error:
         why = f"or {PASSWORD} is not its password; " if password else ""
-        raise UserError("is no private key in PEM", _shown(text), why + _MAKE) from error
+        raise UserError(
+            "is no private key in PEM", _shown(text), why + _MAKE, kind=INVALID
+        ) from error
     if not isinstance(found, ec.EllipticCurvePrivateKey) or not isinstance(
         found.curve, ec.SECP256R1
     ):
-        raise UserError("is no key on the curve P-256", _shown(text), _MAKE)
+        raise UserError("is no key on the curve P-256", _shown(text), _MAKE, kind=UNSUPPORTED)
     return Private(found)
 
 
@@ -83,11 +88,11 @@ def public(text: str) -> Public:
     try:
         found = serialization.load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise UserError("is no public key in PEM", _shown(text), _PUBLIC) from error
+        raise UserError("is no public key in PEM", _shown(text), _PUBLIC, kind=INVALID) from error
     if not isinstance(found, ec.EllipticCurvePublicKey) or not isinstance(
         found.curve, ec.SECP256R1
     ):
-        raise UserError("is no key on the curve P-256", _shown(text), _PUBLIC)
+        raise UserError("is no key on the curve P-256", _shown(text), _PUBLIC, kind=UNSUPPORTED)
     return Public(found)
 
 
@@ -95,7 +100,7 @@ def _read(text: str, do: str) -> bytes:
     kind, colon, name = text.partition(":")
     if kind == "env" and colon:
         if not (value := os.environ.get(name, "")):
-            raise UserError("is not set", _shown(text), do)
+            raise UserError("is not set", _shown(text), do, kind=MISSING)
         return value.encode()
     if "-----BEGIN" in text:
         raise UserError(
@@ -107,7 +112,9 @@ def _read(text: str, do: str) -> bytes:
         with open(text, "rb") as file:
             return file.read(1 << 16)
     except OSError as error:
-        raise UserError(f"cannot be read ({error.strerror})", _shown(text), do) from error
+        raise UserError(
+            f"cannot be read ({error.strerror})", _shown(text), do, kind=MISSING
+        ) from error
 
 
 def _shown(text: str) -> str:

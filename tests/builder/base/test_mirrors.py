@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.packages import debian_mirrors
-from rosetta.core.errors import UserError
-from tests.support import debian_packages
+from tests.support import debian_packages, errors
 
 _APT_GET = """#!/bin/sh
 case " $* " in
@@ -132,9 +131,7 @@ def test_security_files_come_from_the_security_mirror(
 
 
 def test_an_unknown_security_mirror_is_named() -> None:
-    with pytest.raises(
-        UserError, match="no mirror of Debian's security updates is known here"
-    ) as caught:
+    with errors.refused(errors.MISSING, where=debian_mirrors.SECURITY) as caught:
         debian_mirrors.mirror_url({"debian": "https://a.example/mirror"}, "pool/updates/x.deb")
     assert caught.value.where == debian_mirrors.SECURITY
 
@@ -168,7 +165,7 @@ def test_an_address_that_is_none_is_refused_without_its_secret(
     for name in (debian_mirrors.MIRROR, debian_mirrors.SECURITY, debian_mirrors.SNAPSHOT):
         monkeypatch.setenv(name, "https://a.example/debian")
     monkeypatch.setenv(variable, "https://u:secretword@a.example/debian main\ndeb x")
-    with pytest.raises(UserError, match="is not a valid address") as caught:
+    with errors.refused(errors.INVALID, where=variable) as caught:
         find()
     assert caught.value.where == variable
     assert "secretword" not in str(caught.value)

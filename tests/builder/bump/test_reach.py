@@ -10,7 +10,7 @@ from builder.core.cache import Cache
 from builder.core.manifest import GitSource
 from builder.release.bump import branch_state
 from builder.upstream.source import Access
-from tests.support import git_repository
+from tests.support import errors, git_repository
 from tests.support.bump_history import Story
 from tests.support.patch_series import URL, Bench, text
 
@@ -198,7 +198,7 @@ def test_a_name_that_git_could_take_for_an_option(story: Story, tmp_path: Path) 
         source.name, source.git, "--upload-pack=x", source.commit, source.patches, None, ()
     )
     with (
-        pytest.raises(Exception, match="is no name of a branch"),
+        errors.refused(errors.INVALID, where="source 'up'", value="--upload-pack=x"),
         branch_state.opened(bad, Access(Cache(tmp_path / "c"))),
     ):
         pass

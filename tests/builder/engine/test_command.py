@@ -8,6 +8,7 @@ import pytest
 
 from builder.images.engines import engine_program
 from rosetta.core.errors import UserError
+from tests.support import errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,12 @@ def test_input_and_output(tmp_path: Path) -> None:
 
 
 def test_a_program_that_is_missing() -> None:
-    with pytest.raises(UserError, match="cannot be run"):
+    with errors.refused(
+        errors.MISSING,
+        where="no-such-engine",
+        value="no-such-engine",
+        remedy="install no-such-engine",
+    ):
         engine_program.run("no-such-engine", "version", check=False)
 
 
@@ -43,9 +49,9 @@ def test_one_that_stops_reading_is_judged_by_its_own_words() -> None:
 
 def test_what_stops_the_feeding_stops_the_program() -> None:
     def feed(_: object) -> None:
-        raise UserError("the blob is gone", "blob", "run again")
+        raise UserError("is gone", "blob", "run again", kind=errors.MISSING)
 
-    with pytest.raises(UserError, match="the blob is gone"):
+    with errors.refused(errors.MISSING, where="blob", remedy="run again"):
         engine_program.run("sh", "-c", "cat > /dev/null", feed=feed)
 
 

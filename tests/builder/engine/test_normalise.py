@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.images.engines import image_archive, layer_normalisation
-from rosetta.core.errors import UserError
+from tests.support import errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -299,5 +299,5 @@ def test_an_archive_that_is_not_one_is_refused(tmp_path: Path, broken: str) -> N
         if broken == "json"
         else None,
     )
-    with pytest.raises(UserError, match="cannot be read"):
+    with errors.refused(errors.DAMAGED, remedy="storage"):
         image_archive.opened(path)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.images.engines import build_secrets
-from rosetta.core.errors import UserError
+from tests.support import errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,10 +72,10 @@ def test_the_bundle_of_certificates(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     assert build_secrets.of_host()["rosetta-ca"] == b"certificate\n"
     bundle.write_bytes(bytes(600 * 1024))
-    with pytest.raises(UserError, match="more than an engine takes"):
+    with errors.refused(errors.TOO_BIG, where="rosetta-ca", remedy="SSL_CERT_FILE"):
         build_secrets.of_host()
     bundle.unlink()
-    with pytest.raises(UserError, match="cannot be read"):
+    with errors.refused(errors.MISSING, where="ca.pem", remedy="SSL_CERT_FILE"):
         build_secrets.of_host()
 
 

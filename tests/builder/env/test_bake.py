@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.packages import environment_assembly
-from rosetta.core.errors import UserError
+from tests.support import errors
 
 ROOT = Path(__file__).parents[3]
 
@@ -46,7 +46,7 @@ def test_fresh_then_nothing_then_one_part(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_one_line() -> None:
-    with pytest.raises(UserError, match="cannot be made"):
+    with errors.refused(errors.DENIED, where="/proc/none/env", remedy="--output env:DIR"):
         environment_assembly.assemble(Path("/proc/none/env"), [])
 
 
@@ -72,14 +72,14 @@ def test_an_empty_folder_is_taken_and_a_foreign_one_is_not(tmp_path: Path) -> No
     foreign.mkdir()
     (foreign / "thesis.tex").write_text("mine")
     environment_assembly.assemble(empty, [_part("a", "1")])
-    with pytest.raises(UserError, match="not an environment") as caught:
+    with errors.refused(errors.EXISTS, where=foreign, remedy="empty") as caught:
         environment_assembly.assemble(foreign, [_part("a", "1")])
     assert caught.value.exit_code == 2
     assert [path.name for path in foreign.iterdir()] == ["thesis.tex"]
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to(empty)
     for name in ("file", "link"):
-        with pytest.raises(UserError, match="not a folder"):
+        with errors.refused(errors.EXISTS, where=tmp_path / name, remedy="--output env:DIR"):
             environment_assembly.assemble(tmp_path / name, [_part("a", "1")])
 
 
@@ -144,7 +144,7 @@ def test_a_folder_of_the_same_hidden_name_is_left_alone(tmp_path: Path) -> None:
     other = tmp_path / ".out.rosetta-new"
     other.mkdir()
     (other / "precious").write_text("mine")
-    with pytest.raises(UserError, match="nothing was touched"):
+    with errors.refused(errors.EXISTS, where=other):
         environment_assembly.assemble(tmp_path / "out", [_part("a", "1")])
     assert (other / "precious").read_text() == "mine"
 
@@ -156,7 +156,7 @@ def test_another_distribution_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / ".rosetta").mkdir()
     (tmp_path / environment_assembly.STATE).write_text('{"parts": {}}')
     environment_assembly.refuse(tmp_path, "t5x")
-    with pytest.raises(UserError, match="holds the distribution t5x"):
+    with errors.refused(errors.CONFLICT, where=tmp_path, value="t5x", remedy="pax"):
         environment_assembly.refuse(tmp_path, "pax")
 
 

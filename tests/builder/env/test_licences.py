@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from builder.packages import licences
-from rosetta.core.errors import UserError
+from tests.support import errors
 
 
 def package(site: Path, name: str, head: str, files: dict[str, str]) -> None:
@@ -135,5 +135,5 @@ def test_a_record_cannot_reach_outside(tmp_path: Path) -> None:
 
 def test_a_package_without_metadata_is_a_broken_one(tmp_path: Path) -> None:
     (tmp_path / "site/x-1.dist-info").mkdir(parents=True)
-    with pytest.raises(UserError, match="no METADATA"):
+    with errors.refused(errors.DAMAGED, where="x-1.dist-info", names="METADATA"):
         licences.write(tmp_path / "out", tmp_path / "site", {})

@@ -6,10 +6,8 @@ import subprocess
 import zipfile
 from typing import TYPE_CHECKING
 
-import pytest
-
 from builder.packages import pure_python_wheels, uv
-from rosetta.core.errors import UserError
+from tests.support import errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,5 +76,5 @@ def test_the_same_bytes_twice(tmp_path: Path) -> None:
 def test_what_is_no_wheel_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.whl", "w") as archive:
         archive.writestr("x.py", "")
-    with pytest.raises(UserError, match="not a wheel"):
+    with errors.refused(errors.INVALID, where="x.whl", remedy="delete"):
         pure_python_wheels.strip(tmp_path / "x.whl", tmp_path / "y.whl")

@@ -22,7 +22,7 @@ from builder.commands import cache as cache_command
 from builder.core.cache import Cache
 from builder.images.oci import blob_compression, layer, tar_file
 from builder.images.oci.tar_entry import Entry, file, link
-from rosetta.core.errors import UserError
+from tests.support import errors
 
 ROOT = Path(__file__).parents[3]
 
@@ -122,14 +122,14 @@ def test_umask_locale_time_zone_and_cores_do_not_enter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["", "/a", "a/", "a//b", "../a", "a/../b", "a\0b"])
 def test_paths_that_are_none(cache: Cache, path: str) -> None:
-    with pytest.raises(UserError, match="no path of a layer"):
+    with errors.refused(errors.INVALID, value=path):
         layer.write(cache, "k", "x", "gzip", lambda: [file(path, b"")])
     assert list(cache.path("blobs").iterdir()) == []
     assert list(cache.path("layers").iterdir()) == []
 
 
 def test_a_path_twice(cache: Cache) -> None:
-    with pytest.raises(UserError, match="two entries"):
+    with errors.refused(errors.CONFLICT, value="a"):
         layer.write(cache, "k", "x", "gzip", lambda: [file("a", b"1"), file("a", b"2")])
     twice = [Entry("a", "dir", 0o755), Entry("a", "dir", 0o755), file("a/b", b"")]
     assert len(_members(cache, layer.write(cache, "k", "x", "gzip", lambda: twice))) == 2
@@ -307,7 +307,7 @@ def test_from_tar_keeps_what_counts(cache: Cache, tmp_path: Path, packed: str) -
 
 
 def test_a_broken_tar_leaves_nothing(cache: Cache) -> None:
-    with pytest.raises(UserError, match="cannot be read"):
+    with errors.refused(errors.DAMAGED, names="tar"):
         layer.from_tar(cache, "k", "os", "zstd", lambda: io.BytesIO(b"no tar " * 500))
     assert list(cache.path("blobs").iterdir()) == []
 
@@ -319,7 +319,7 @@ def test_a_damaged_blob_leaves_nothing(cache: Cache, packed: str, damage: str) -
     )
     data = layer.blob(cache, made.digest).read_bytes()
     broken = data[: len(data) // 2] if damage == "cut" else data[:200] + bytes(200) + data[400:]
-    with pytest.raises(UserError, match=r"cannot be (unpacked|read)"):
+    with errors.refused(errors.DAMAGED, remedy="run again"):
         layer.from_tar(cache, "other", "os", packed, lambda: io.BytesIO(broken))
     assert [path.name for path in cache.path("blobs").iterdir()] == ["sha256"]
     assert [path.name for path in cache.path("layers").iterdir()] == [f"k.{packed}.json"]

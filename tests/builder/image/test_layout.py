@@ -22,7 +22,7 @@ from builder.core import archives
 from builder.core.cache import Cache
 from builder.images.oci import layer, layout
 from rosetta.core.errors import UserError
-from tests.support import small_image
+from tests.support import errors, small_image
 
 ROOT = Path(__file__).parents[3]
 
@@ -87,7 +87,7 @@ def test_a_flipped_byte_in_the_caches_blob_is_not_written(
     blob.chmod(0o644)
     blob.write_bytes(data)
     os.utime(blob, ns=(state.st_atime_ns, state.st_mtime_ns))
-    with pytest.raises(UserError, match="is damaged"):
+    with errors.refused(errors.DAMAGED, where=blob, remedy="delete"):
         layout.write(cache, index, tmp_path / name, name="n")
     assert not (tmp_path / name).exists()
     assert list(cache_command.check(cache)[1]) == [f"blobs/{blob.name}"]
@@ -126,7 +126,7 @@ def test_what_is_not_ours_is_refused_and_kept(cache: Cache, tmp_path: Path, ther
         else:
             (out / "index.json").unlink()
     before = _content(out) if out.is_dir() else out.read_bytes()
-    with pytest.raises(UserError, match="nothing was touched"):
+    with errors.refused(errors.EXISTS, where=out):
         layout.write(cache, index, out, name="n")
     assert (_content(out) if out.is_dir() else out.read_bytes()) == before
 
@@ -143,7 +143,7 @@ def test_a_tar_holds_the_same(cache: Cache, tmp_path: Path) -> None:
     layout.write(cache, index, tmp_path / "out.tar", name="n")
     assert (tmp_path / "out.tar").read_bytes() == first
     (tmp_path / "mine.tar").write_bytes(b"thesis" * 1000)
-    with pytest.raises(UserError, match="no image layout of rosetta's"):
+    with errors.refused(errors.EXISTS, where="mine.tar"):
         layout.write(cache, index, tmp_path / "mine.tar", name="n")
     assert (tmp_path / "mine.tar").read_bytes() == b"thesis" * 1000
 
@@ -157,7 +157,9 @@ def test_a_lost_blob_or_a_full_disk_leaves_what_was_there(
     before = _content(out) if out.is_dir() else out.read_bytes()
     lost = small_image.index(cache, ("amd64",), top=b"lost")
     layer.blob(cache, lost.images[0].layers[2].digest).unlink()
-    with pytest.raises(UserError, match="not whole in the cache"):
+    with errors.refused(
+        errors.MISSING, where=lost.images[0].layers[2].digest[7:], remedy="run again"
+    ):
         layout.write(cache, lost, out, name="n")
     full = small_image.index(cache, ("amd64",), top=b"full")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -5,10 +5,8 @@ import csv
 import hashlib
 from pathlib import Path
 
-import pytest
-
 from builder.images import image_environment as image_site
-from rosetta.core.errors import UserError
+from tests.support import errors
 
 SCRIPT = "bin/shown"
 
@@ -61,5 +59,5 @@ def test_what_is_recorded_and_not_there_stays_as_it_is(tmp_path: Path) -> None:
 def test_a_package_that_would_write_elsewhere_is_refused(tmp_path: Path) -> None:
     site = tmp_path / "lib/python3.11/site-packages"
     info = wheel(site, "bad", ["bin/../../x", "sha256=x", "1"])
-    with pytest.raises(UserError, match="would write to"):
+    with errors.refused(errors.INVALID, where="RECORD", value="bin/../../x"):
         image_site._settle(tmp_path, site, info)

@@ -6,6 +6,7 @@ import pytest
 
 from builder.packages import upstream_requirements
 from rosetta.core.errors import UserError
+from tests.support import errors
 
 
 def _declared(files: dict[str, str], own: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -112,5 +113,5 @@ def test_what_cannot_be_read_is_named(files: dict[str, str], place: str, word: s
 
 
 def test_not_utf8() -> None:
-    with pytest.raises(UserError, match="not UTF-8"):
+    with errors.refused(errors.INVALID, where="thing: setup.py", names="UTF-8"):
         upstream_requirements.declared("thing", ["setup.py"], lambda _: b"\xff", ())

@@ -7,28 +7,37 @@ import json
 import pytest
 
 from builder.release.status_page import reports
-from rosetta.core.errors import UserError
+from tests.support import errors
 from tests.support.nightly_checkout import Place
 
 
 @pytest.mark.parametrize(
-    ("argv", "word"),
+    ("argv", "kind", "where", "value"),
     [
-        (("--only", "publish"), "needed to publish"),
-        (("--to", "reg.example/ns"), "needed to publish"),
-        (("--distribution", "third"), "no distribution 'third'"),
-        (("--distribution", "first", "--accelerator", "cuda12"), "lists no such image"),
-        (("--date", "2026-02-30"), "is no day"),
-        (("--to", "reg.example/ns:tag", "--key", "KEY"), "reg.example"),
-        (("--to", "reg.example/ns", "--key", "/none/key.pem"), "cannot be read"),
+        (("--only", "publish"), errors.MISSING, "--to", None),
+        (("--to", "reg.example/ns"), errors.MISSING, "--key", None),
+        (("--distribution", "third"), errors.UNKNOWN, "--distribution", "third"),
+        (("--distribution", "first", "--accelerator", "cuda12"), errors.MISSING, "nightly", None),
+        (("--date", "2026-02-30"), errors.INVALID, "--date", "2026-02-30"),
+        (
+            ("--to", "reg.example/ns:tag", "--key", "KEY"),
+            errors.INVALID,
+            "reg.example",
+            "tag/first-cpu",
+        ),
+        (
+            ("--to", "reg.example/ns", "--key", "/none/key.pem"),
+            errors.MISSING,
+            "/none/key.pem",
+            None,
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_done(
-    place: Place, argv: tuple[str, ...], word: str
+    place: Place, argv: tuple[str, ...], kind: str, where: str, value: str | None
 ) -> None:
-    with pytest.raises(UserError) as caught:
+    with errors.refused(kind, where=where, value=value):
         place.run(*argv, date="")
-    assert word in str(caught.value)
     assert place.calls() == []
 
 

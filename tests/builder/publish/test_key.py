@@ -9,6 +9,7 @@ import pytest
 
 from builder.release.publish import signing_key
 from rosetta.core.errors import UserError
+from tests.support import errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +70,7 @@ def test_from_the_environment_and_with_a_password(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", (folder / "locked.pem").read_text())
-    with pytest.raises(UserError, match="is encrypted"):
+    with errors.refused(errors.DENIED, where="--key", remedy=signing_key.PASSWORD):
         signing_key.private("env:MY_KEY")
     monkeypatch.setenv(signing_key.PASSWORD, "open")
     assert signing_key.public(f"{folder}/key.pub").signed(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.release.publish import provenance, public_urls
-from rosetta.core.errors import UserError
+from tests.support import errors
 from tests.support.published_project import BOTH, COMMIT, SECRET, Project
 
 if TYPE_CHECKING:
@@ -110,5 +110,5 @@ def test_who_built_it() -> None:
         == "https://host/o/r/.github/workflows/n.yml"
     )
     assert provenance.builder_id(provenance.BUILDER) == provenance.BUILDER
-    with pytest.raises(UserError, match="is no URI"):
+    with errors.refused(errors.INVALID, where="--builder-id", value="my laptop"):
         provenance.builder_id("my laptop")

@@ -8,7 +8,7 @@ import pytest
 
 from builder.upstream.git import Git, command, last_words
 from rosetta.core.errors import UserError
-from tests.support import git_repository
+from tests.support import errors, git_repository
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -209,7 +209,7 @@ def test_last_words() -> None:
 
 def test_without_git_there_is_one_clear_error(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(repo))
-    with pytest.raises(UserError, match="git is not installed"):
+    with errors.refused(errors.MISSING, where="git", remedy="apt-get install git"):
         Git(repo).run("version")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from builder.upstream.local_mirror import Mirror, mirrors, ref, word_of, words
 from rosetta.core.errors import UserError
-from tests.support import git_repository
+from tests.support import errors, git_repository
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ def test_neither_links_nor_what_lies_deeper_is_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "file"])
 def test_a_mirror_that_is_no_folder_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="not a folder"):
+    with errors.refused(errors.MISSING, where=tmp_path / (name or "gone"), remedy="--mirror"):
         found(tmp_path / (name or "gone"))
 
 
