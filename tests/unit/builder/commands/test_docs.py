@@ -1,0 +1,73 @@
+"""Pages that must follow the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from builder import cli
+from builder.commands import docs
+from builder.core import manifest
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_the_manifest_page_is_current() -> None:
+    assert (ROOT / "docs/manifest.md").read_text(encoding="utf-8") == docs.render(), (
+        "run: python build.py docs"
+    )
+
+
+def test_every_key_is_documented() -> None:
+    page = docs.render()
+    for model in docs._MODELS.values():
+        assert all(field.description for field in model.model_fields.values()), model
+        assert all(f"`{field.alias or name}`" in page for name, field in model.model_fields.items())
+
+
+def test_the_readme_names_what_exists() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!http)([^)#]+)", readme):
+        assert (ROOT / target).exists(), target
+    verbs = set(re.findall(r"build\.py ([a-z]+)", readme))
+    assert verbs <= set(cli.VERBS), verbs - set(cli.VERBS)
+    listed = set(re.findall(r"^\| `([a-z0-9.-]+)` \|", readme, re.MULTILINE))
+    assert listed == set(manifest.load(ROOT / "manifest.yaml").distributions)
+
+
+def test_the_readme_bakes_what_it_runs() -> None:
+    """A reader may copy its blocks one after the other."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    baked: set[str] = set()
+    for line in "\n".join(re.findall(r"```bash\n(.*?)```", readme, re.DOTALL)).splitlines():
+        baked |= {
+            f"{name}-cpu"
+            for name in re.findall(
+                r"build\.py --distribution (\S+)(?! .*--output| .*--accelerator)", line
+            )
+        }
+        used = set(re.findall(r"build/([a-z0-9.]+-[a-z0-9]+)/(?:bin|opt)", line))
+        assert used <= baked, line
+    assert baked >= {"t5x-cpu", "pax-cpu"}
+
+
+def test_the_readme_exports_nothing_that_changes_a_later_run() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    exports = re.findall(r"^export (.*)$", readme, re.MULTILINE)
+    names = {name for line in exports for name in re.findall(r"(?:^| )([A-Z_]+)=", line)}
+    assert names == {"PATH", "JAX_PLATFORMS"}
+
+
+def test_the_windows_of_support_are_those_of_the_manifest() -> None:
+    page = (ROOT / "docs/support.md").read_text(encoding="utf-8")
+    shipped = manifest.load(ROOT / "manifest.yaml")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(shipped.lines)
+    for (name, line), row in zip(shipped.lines.items(), rows, strict=True):
+        named = ", ".join(
+            f"`{each}`" for each, entry in shipped.distributions.items() if entry.line == name
+        )
+        assert (
+            row
+            == f"| `{name}` | {named} | {f'until {line.until}' if line.until else 'no end set'}: {line.support} |"
+        )

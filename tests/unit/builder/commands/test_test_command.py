@@ -1,0 +1,197 @@
+"""By which Python the tests run."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder import cli
+from builder.commands import test
+from builder.core.cache import Cache
+from builder.core.command_context import Context
+from rosetta.core.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return Context(ROOT, ROOT / "manifest.yaml", Cache(tmp_path), offline=True)
+
+
+def test_shell_scripts_by_suffix_or_first_line(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    for name, text in {
+        "a.sh": "",
+        "b.sub": "x",
+        "door": "#!/bin/sh\n",
+        "bash": "#!/usr/bin/env bash\n",
+        "tool": "#!/usr/bin/python3 # sh\n",
+        "c.py": "#!/bin/sh",
+        "notes": "sh\n",
+        ".gitignore": "left.sh\n",
+        "left.sh": "",
+    }.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "link.sh").symlink_to("a.sh")
+    subprocess.run(["git", "-C", tmp_path, "add", "a.sh"], check=True)
+    assert sorted(test.shell_scripts(tmp_path)) == ["a.sh", "b.sub", "bash", "c.py", "door"]
+
+
+def test_ours_are_found() -> None:
+    found = test.shell_scripts(ROOT)
+    assert {
+        "overlay/t5x/t5x/contrib/gpu/scripts_gpu/singlenode_pretrain_pile.sh",
+        "overlay/t5x/t5x/contrib/gpu/scripts_gpu/example_slurm_ft_frompile.sub",
+        ".ci/run",
+    } <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [("[tool.ruff]\n", False), ("[tool.importlinter]\nroot_packages = []\n", True)],
+)
+def test_import_contracts_are_detected(tmp_path: Path, settings: str, expected: bool) -> None:
+    (tmp_path / "pyproject.toml").write_text(settings)
+    assert test.has_import_contracts(tmp_path) is expected
+
+
+def arguments(**changes: Any) -> argparse.Namespace:
+    values = {
+        "fast": False,
+        "all": False,
+        "no_lint": False,
+        "only_lint": False,
+        "inside": "",
+        "tests": [],
+        "pytest": [],
+    }
+    return argparse.Namespace(**{**values, **changes})
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that would be started; each of them succeeds."""
+    commands: list[list[str]] = []
+
+    def start(argv: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        commands.append(argv)
+        return subprocess.CompletedProcess(argv, 0)
+
+    monkeypatch.setattr(test, "shell_scripts", lambda _: ["a.sh"])
+    monkeypatch.setattr(test, "_shellcheck", lambda _: "shellcheck")
+    monkeypatch.setattr(subprocess, "run", start)
+    return commands
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        {"no_lint": True, "only_lint": True},
+        {"all": True, "tests": ["tests/unit/builder"]},
+        {"all": True, "inside": "lock:t5x"},
+    ],
+)
+def test_contradictions_are_refused(
+    context: Context, started: list[list[str]], refused: dict[str, Any]
+) -> None:
+    with pytest.raises(UserError):
+        test.run(context, arguments(**refused))
+    assert not started
+
+
+@pytest.mark.parametrize(
+    ("tier", "linters"),
+    [
+        ({"fast": True}, {"ruff", "ruff format"}),
+        ({}, {"ruff", "ruff format", "mypy", "shellcheck"}),
+    ],
+)
+def test_each_tier_has_its_linters(
+    context: Context, started: list[list[str]], tier: dict[str, bool], linters: set[str]
+) -> None:
+    result = test.run(context, arguments(only_lint=True, **tier))
+    assert set(result.data["status"]) - {"lint-imports"} == linters
+    assert len(started) == len(result.data["status"])
+
+
+def test_the_fast_tier_leaves_marked_tests_out(context: Context, started: list[list[str]]) -> None:
+    test.run(context, arguments(no_lint=True, fast=True))
+    assert started[0][started[0].index("-m", 3) + 1] == test.FAST
+
+
+def test_words_go_to_pytest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[list[str]]
+) -> None:
+    monkeypatch.setenv("ROSETTA_CACHE", str(tmp_path))
+    argv = ["test", "--no-lint", "--fast", "tests/a.py", "--", "-k", "name", "--json", "-x"]
+    assert cli.main(argv) == 0
+    assert started[0][-5:] == ["tests/a.py", "-k", "name", "--json", "-x"]
+
+
+def test_all_tests_run_where_their_environment_is_baked(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    started: list[list[str]],
+) -> None:
+    python = tmp_path / "build/quickstart/pax/bin/python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    monkeypatch.setattr(
+        test, "INSIDE", {name: ("t",) for name in test.INSIDE if name[:4] == "env:"}
+    )
+    context = Context(tmp_path, ROOT / "manifest.yaml", Cache(tmp_path))
+    result = test.run(context, arguments(no_lint=True, all=True))
+    assert list(result.data["status"]) == ["pytest", "pytest --inside env:build/quickstart/pax"]
+    assert started[1][0] == str(python)
+    assert started[1][-1] == "t"
+    unchecked = [line for line in capsys.readouterr().err.splitlines() if "NOT CHECKED" in line]
+    assert ["pax-1.4" in line or "t5x" in line for line in unchecked] == [True, True]
+
+
+def test_named_tests_exist() -> None:
+    for tests in test.INSIDE.values():
+        for name in tests:
+            assert (ROOT / name).exists(), name
+
+
+@pytest.mark.slow
+def test_the_fast_tier_is_not_a_token() -> None:
+    words = ["-m", "pytest", "-q", "--collect-only", "-m", test.FAST, "tests"]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    summary = re.search(r"^(\d+)/(\d+) tests collected", done.stdout, re.MULTILINE)
+    assert summary
+    assert int(summary[1]) >= 1300
+
+
+def test_our_own_python_unless_asked(context: Context) -> None:
+    assert test._python(context, "") == [sys.executable]
+
+
+def test_a_baked_environments_python(context: Context, tmp_path: Path) -> None:
+    (tmp_path / "env/bin").mkdir(parents=True)
+    (tmp_path / "env/bin/python").touch()
+    assert test._python(context, f"env:{tmp_path}/env")[0] == f"{tmp_path}/env/bin/python"
+
+
+@pytest.mark.parametrize(
+    ("inside", "complaint"),
+    [
+        ("env:nowhere", "no baked environment"),
+        ("image:x", "no baked environment"),
+        ("lock:t6x", "t6x"),
+        ("lock:", "distribution"),
+    ],
+)
+def test_what_has_no_python_is_refused(context: Context, inside: str, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        test._python(context, inside)

@@ -1,0 +1,221 @@
+"""The workflows: their schema, what they may do, what is pinned, and that each job is a command that a person can run."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from builder import cli
+from builder.core import manifest
+from builder.release.nightly import stages
+from builder.release.nightly.stages import Image
+
+ROOT = Path(__file__).parents[3]
+FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))
+WORKFLOWS: dict[str, dict[Any, Any]] = {
+    file.stem: yaml.safe_load(file.read_text()) for file in FILES
+}
+JOBS = [(name, key, job) for name, flow in WORKFLOWS.items() for key, job in flow["jobs"].items()]
+# What a runner needs before build.py can run; nothing else may stand in a `run`.
+SETUP = {
+    "apt-get update -q && apt-get install -q -y --no-install-recommends git ca-certificates",
+    'git config --global --add safe.directory "$GITHUB_WORKSPACE"',
+    "sudo apt-get update -q && sudo apt-get install -q -y --no-install-recommends mmdebstrap",
+    "bash .ci/run",
+}
+# Who may write what; every other job reads the repository at most.
+WRITES = {
+    ("nightly", "publish"): {"packages"},
+    ("nightly", "page"): {"pages", "id-token"},
+    ("verified", "promote"): {"packages"},
+    ("release", "release"): {"packages"},
+}
+SECRETS = {("nightly", "publish"), ("verified", "promote"), ("release", "release")}
+
+
+def _program(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))
+
+
+def _commands(job: dict[str, Any]) -> list[tuple[str, dict[str, str]]]:
+    """Every command line of a job, with what its variables hold."""
+    shared = job.get("env", {})
+    return [
+        (step["run"].strip(), {**shared, **step.get("env", {})})
+        for step in job["steps"]
+        if "run" in step
+    ]
+
+
+def _rows(job: dict[str, Any]) -> list[dict[str, str]]:
+    matrix = job.get("strategy", {}).get("matrix", {})
+    return (
+        matrix.get("include")
+        or [{key: value} for key, values in matrix.items() for value in values]
+        or [{}]
+    )
+
+
+def _filled(text: str, row: dict[str, str]) -> str:
+    """An expression as it would come out: of the matrix its value, of anything else something of the right form."""
+    text = re.sub(r"\$\{\{ matrix\.(\w+) \}\}", lambda found: row[found[1]], text)
+    text = text.replace("${{ inputs.reference }}", f"ghcr.io/a/b@sha256:{'0' * 64}").replace(
+        "${{ inputs.repository }}", "ghcr.io/a/b"
+    )
+    text = (
+        text.replace("${{ inputs.digest }}", f"sha256:{'0' * 64}")
+        .replace("${{ inputs.version }}", "v1")
+        .replace("${{ github.repository }}", "a/b")
+    )
+    return re.sub(r"\$\{\{ [^}]+ \}\}", "https://example.com", text)
+
+
+def _value(variables: dict[str, str], row: dict[str, str], found: re.Match[str]) -> str:
+    return _filled(str(variables[found[1]]), row)
+
+
+def test_there_are_the_four() -> None:
+    assert sorted(WORKFLOWS) == ["nightly", "presubmit", "release", "verified"]
+
+
+def test_the_schema_of_workflows_holds() -> None:
+    done = subprocess.run(
+        [
+            _program("check-jsonschema"),
+            "--builtin-schema",
+            "vendor.github-workflows",
+            *map(str, FILES),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_zizmor_finds_nothing() -> None:
+    done = subprocess.run(
+        [
+            _program("zizmor"),
+            "--offline",
+            "--no-progress",
+            "--no-config",
+            str(ROOT / ".github/workflows"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "job"), JOBS, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_job_may_do_what_it_needs_and_no_more(name: str, key: str, job: dict[str, Any]) -> None:
+    assert WORKFLOWS[name]["permissions"] == {}
+    writes = {what for what, how in job["permissions"].items() if how != "read"}
+    assert writes == WRITES.get((name, key), set())
+    assert set(job["permissions"]) <= {"contents", "packages"} | writes
+    assert ("secrets." in str(job)) == ((name, key) in SECRETS)
+    if (name, key) in SECRETS:
+        assert job["environment"] == "publish"  # whose rules decide which branches get the key
+    assert job["timeout-minutes"] <= 240
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "job"), JOBS, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_action_is_pinned_by_commit_and_says_its_version(
+    name: str, key: str, job: dict[str, Any]
+) -> None:
+    text = (ROOT / ".github/workflows" / f"{name}.yml").read_text()
+    for step in job["steps"]:
+        if "uses" in step:
+            assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]), key
+            assert re.search(rf"{re.escape(step['uses'])} # v\d+\.\d+\.\d+\n", text), key
+            if step["uses"].startswith("actions/checkout@"):
+                assert step["with"]["persist-credentials"] is False
+
+
+def test_one_action_has_one_pin() -> None:
+    used = {step["uses"] for _, _, job in JOBS for step in job["steps"] if "uses" in step}
+    assert len({each.partition("@")[0] for each in used}) == len(used)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "job"), JOBS, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_run_is_one_command_of_ours_whose_arguments_it_takes(
+    name: str, key: str, job: dict[str, Any]
+) -> None:
+    for command, variables in _commands(job):
+        if command in SETUP:
+            continue
+        assert "${{" not in command, "a value goes through a variable, never into the line"
+        assert not re.search(r"[;|&<>`\n]|\$\(", command), "the YAML holds no logic"
+        for row in _rows(job):
+            said = re.sub(r"\$(\w+)", functools.partial(_value, variables, row), command)
+            program, script, *argv = shlex.split(said)
+            assert (program, script) == ("python3", "build.py")
+            verb = argv[0] if argv[0] in cli.VERBS else "build"
+            shared, own = cli.common().parse_known_args(argv[1:] if verb == argv[0] else argv)
+            cli.verb_parser(verb).parse_args(own)
+            assert not shared.mirror, (name, key)
+
+
+def test_a_pull_request_meets_pinned_sources_no_secret_and_no_cache() -> None:
+    for name, flow in WORKFLOWS.items():
+        triggers = flow[True]  # YAML's `on`
+        assert "pull_request_target" not in triggers
+        assert "workflow_run" not in triggers
+        if "pull_request" in triggers:
+            assert name == "presubmit"
+            assert any(
+                command == "bash .ci/run"
+                for job in flow["jobs"].values()
+                for command, _ in _commands(job)
+            )
+            assert "secrets" not in str(flow)
+            assert not any(
+                "bump" in command or "nightly" in command
+                for job in flow["jobs"].values()
+                for command, _ in _commands(job)
+            )
+    assert "actions/cache" not in "".join(file.read_text() for file in FILES)
+
+
+def test_the_night_builds_and_publishes_all_that_the_manifest_lists_each_on_its_own_kind_of_machine() -> (
+    None
+):
+    shipped = manifest.load(ROOT / "manifest.yaml")
+    listed = stages.images(shipped, (), (), ())
+    rows = _rows(WORKFLOWS["nightly"]["jobs"]["image"])
+    assert {
+        Image(row["distribution"], row["accelerator"], row["architecture"]) for row in rows
+    } == set(listed)
+    assert len(rows) == len(listed)
+    assert {(row["architecture"], row["runner"]) for row in rows} == {
+        ("amd64", "ubuntu-24.04"),
+        ("arm64", "ubuntu-24.04-arm"),
+    }
+    titles = [
+        f"{row['distribution']}-{row['accelerator']}"
+        for row in _rows(WORKFLOWS["nightly"]["jobs"]["publish"])
+    ]
+    assert titles == list(dict.fromkeys(image.title for image in listed))
+
+
+def test_a_red_job_of_the_night_stops_no_other() -> None:
+    for key, job in WORKFLOWS["nightly"]["jobs"].items():
+        if "needs" in job:
+            assert job["if"] == "${{ !cancelled() }}", key
+        assert job.get("strategy", {"fail-fast": False})["fail-fast"] is False

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rosetta.core import exit_status
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def test_where_a_fault_of_ours_came_from_is_said_on_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROSETTA_DEBUG", "1")
+    try:
+        raise ValueError("odd")
+    except ValueError as error:
+        code, failure = exit_status.failure(error, "plan")
+    assert (code, failure.where) == (exit_status.OURS, "plan")
+    assert "test_status.py" in capsys.readouterr().err
+
+
+def said_to_nobody(*words: str) -> subprocess.CompletedProcess[str]:
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as out:
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "rosetta", *words],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_reader_that_has_had_enough_is_no_error(more: list[str]) -> None:
+    done = said_to_nobody("explain", "t5x-large", *more)
+    assert (done.returncode, done.stderr) == (141, "")
+    done = said_to_nobody("explain", "no-such-preset", *more)
+    assert done.returncode == 2, "what was wrong before is"
+    assert done.stderr.startswith("rosetta: preset: there is no preset")
+    assert done.stderr.count("\n") == 1
+
+
+PROGRAM = "import sys; from rosetta import cli; from rosetta.commands import info; info.RUN['te'] = lambda _: ({}, 'found'); sys.exit(cli.main(sys.argv[1:]))"
+
+
+@pytest.mark.parametrize("words", [["te"], ["te", "--json"]])
+def test_output_that_does_not_arrive_is_one_line(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, *words],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert (
+        done.stderr
+        == "rosetta: stdout: No space left on device; write it to where there is room, and read it to its end\n"
+    )

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+import yaml
+
+from rosetta.core import yaml_output
+from rosetta.core.errors import UserError
+from tests.unit.rosetta.launch.test_hostile import HOSTILE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1e5",
+        "0o7",
+        "1_000",
+        "on",
+        "Yes",
+        "n",
+        "null",
+        "NaN",
+        "2026-11-28",
+        "1:30",
+        "~",
+        "-",
+        "",
+        "@x",
+        "a: b",
+        "#a",
+        "é",
+    ],
+)
+def test_what_a_reader_might_take_for_something_else_is_quoted(text: str) -> None:
+    written = yaml_output.written({"name": text})
+    assert written.startswith('name: "')
+    assert yaml.safe_load(written) == {"name": text}
+
+
+def test_plain_words_and_numbers_are_not() -> None:
+    assert (
+        yaml_output.written({"kind": "JobSet", "count": 8, "on": True})
+        == 'kind: JobSet\ncount: 8\n"on": true\n'
+    )
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_whatever_it_is_it_comes_back(text: str) -> None:
+    assert yaml.safe_load(yaml_output.written({"a": [{"b": text}]})) == {"a": [{"b": text}]}
+
+
+def test_without_pyyaml(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(UserError, match="it is written by PyYAML, which is not there"):
+        yaml_output.written({})

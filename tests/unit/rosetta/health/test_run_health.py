@@ -1,0 +1,457 @@
+"""A run's health without JAX: losses that turn bad, steps that do not come, in a process of its own where it ends."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rosetta.health import run_health, stop_signals, watchdog
+from rosetta.health.barrier import Agreement
+from rosetta.health.key_value_store import Local
+from rosetta.health.run_health import Health, Source, Stopped
+from rosetta.health.settings import Settings
+from rosetta.health.step_failure import StepFailedError
+from rosetta.health.step_tracking import Follower
+
+ROOT = Path(__file__).resolve().parents[4]
+NOTHING = Source(lambda _: None, dict)
+
+
+@pytest.fixture
+def health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Health]]:
+    monkeypatch.setattr(stop_signals, "_each", lambda _: None)
+    made: list[Health] = []
+
+    def make(**settings: object) -> Health:
+        made.append(Health(str(tmp_path), Settings(**settings), 0, 1, NOTHING))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+    run_health._current = None
+
+
+def _train(health: Health, losses: list[float]) -> int:
+    for step, loss in enumerate(losses):
+        health.before(step)
+        health.given(step, lambda loss=loss: loss)  # type: ignore[misc]
+        health.follower.settle()
+    return len(losses)
+
+
+def test_a_bad_loss_stops_the_run_before_the_next_step(health: Callable[..., Health]) -> None:
+    with pytest.raises(Stopped) as raised:
+        _train(health(), [3.0, 2.0, math.nan, 1.0, 1.0])
+    assert raised.value.step == 3
+    assert raised.value.bad is not None
+    assert raised.value.bad.step == 2
+
+
+def test_no_checkpoint_is_written_after_a_bad_step(health: Callable[..., Health]) -> None:
+    made = health()
+    _train(made, [3.0, 2.0])
+    made.before_checkpoint(2, lambda: True)
+    made.given(2, lambda: math.inf)  # it is not yet known to be bad when the checkpoint comes
+    with pytest.raises(Stopped) as raised:
+        made.before_checkpoint(3, lambda: True)
+    assert raised.value.bad is not None
+
+
+def test_nor_one_of_parameters_that_are_not_finite(health: Callable[..., Health]) -> None:
+    made = health()
+    _train(made, [3.0, 2.0])
+    with pytest.raises(Stopped) as raised:
+        made.before_checkpoint(2, lambda: False)
+    assert raised.value.bad is not None
+    assert raised.value.bad.why == "it left parameters that are not finite"
+    health(on_bad_loss="ignore").before_checkpoint(2, lambda: False)
+
+
+def test_a_skipped_step_is_said_and_too_many_of_them_stop_the_run(
+    health: Callable[..., Health], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = health(on_bad_loss="skip")
+    assert _train(made, [3.0, math.nan, 2.0, math.nan, 2.0]) == 5
+    assert capsys.readouterr().err.splitlines() == [
+        "rosetta: step 1: the loss is nan; its update is left out",
+        "rosetta: step 3: the loss is nan; its update is left out",
+    ]
+    with pytest.raises(Stopped):
+        _train(made, [math.nan] * 20)
+
+
+def test_a_spike_is_said_and_not_skipped(
+    health: Callable[..., Health], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = health(on_bad_loss="skip", spike=3.0)
+    _train(made, [2.0] * 30 + [9.0, 2.0])
+    assert (
+        capsys.readouterr()
+        .err.rstrip()
+        .endswith("its update stays: only what is not finite is left out")
+    )
+
+
+def test_what_is_ignored_is_ignored(health: Callable[..., Health]) -> None:
+    assert _train(health(on_bad_loss="ignore"), [3.0, math.nan, math.nan]) == 3
+
+
+def test_a_signal_stops_it_with_a_checkpoint(health: Callable[..., Health]) -> None:
+    made = health()
+    made._stop.ask("SIGTERM")
+    with pytest.raises(Stopped) as raised:
+        _train(made, [3.0])
+    assert raised.value.bad is None
+    assert raised.value.reason == "SIGTERM"
+
+
+PROGRAM = """
+import sys, time
+from rosetta.health.run_health import Health, Source
+from rosetta.health.settings import Settings
+health = Health(sys.argv[1], Settings(watchdog_seconds=1.0, watchdog_steps=2.0), 0, 1, Source(lambda step: {"hash": "ab"}, lambda: {"k": [0.5]}))
+def hangs():
+    time.sleep(600)
+health.begin()
+for step in range(10):
+    health.given(step, lambda: (time.sleep(0.05), 1.0)[1])
+    health.follower.settle()
+if sys.argv[2] == "pause":  # an evaluation, which may take its time
+    health.pause()
+    time.sleep(4)
+elif sys.argv[2] == "hang":
+    health.given(10, hangs)
+    time.sleep(600)
+else:
+    from rosetta.health.run_health import Stopped
+    try:
+        health.given(10, lambda: float("nan"))
+        health.follower.settle()
+        health.before(11)
+    except Stopped as stopped:
+        if sys.argv[2] == "unwritable":
+            open(sys.argv[1] + "/bad_step_10", "x")
+        from rosetta.errors import UserError
+        from rosetta.health import run_health
+        def finish():
+            raise UserError("checkpoint 9 is not written", "/m", "make room")
+        run_health.over(finish if sys.argv[2] == "full" else lambda: sys.argv[1])
+"""
+
+
+def _ended(folder: Path, how: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder), how],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_run_that_stands_still_ends_with_its_stacks(tmp_path: Path) -> None:
+    done = _ended(tmp_path, "hang")
+    assert done.returncode == 200
+    assert "rosetta: no step for " in done.stderr
+    assert "its input or its device holds it up" in done.stderr
+    assert "in hangs" in (tmp_path / "stacks" / "rank-0000.txt").read_text()
+
+
+def test_what_is_no_step_may_take_its_time(tmp_path: Path) -> None:
+    done = _ended(tmp_path, "pause")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_bad_step_is_written_down_and_ends_it_with_1(tmp_path: Path) -> None:
+    done = _ended(tmp_path, "bad")
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "rosetta: step 10: the loss is nan; no checkpoint was written after it"
+    )
+    assert json.loads((tmp_path / "bad_step_10" / "loss.json").read_text())["step"] == 10
+    assert json.loads((tmp_path / "bad_step_10" / "batch-0000.json").read_text()) == {"hash": "ab"}
+    assert json.loads((tmp_path / "bad_step_10" / "fp8.json").read_text()) == {"k": [0.5]}
+
+
+def test_a_bad_step_that_cannot_be_written_down_ends_it_in_one_line_too(tmp_path: Path) -> None:
+    done = _ended(tmp_path, "unwritable")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "the loss is nan" in done.stderr
+    assert "what is known of it cannot be written (" in done.stderr
+
+
+def test_a_bad_step_is_written_down_where_a_checkpoint_before_it_found_no_room(
+    tmp_path: Path,
+) -> None:
+    done = _ended(tmp_path, "full")
+    assert done.returncode == 1
+    assert done.stderr.startswith("rosetta: /m: checkpoint 9 is not written")
+    assert (tmp_path / "bad_step_10" / "loss.json").is_file()
+
+
+FAILS = """
+import sys
+from rosetta.health import run_health
+from rosetta.health.run_health import Health, Source
+from rosetta.health.settings import Settings
+
+class XlaRuntimeError(RuntimeError):
+    pass
+
+TEXT = {
+    "memory": "INTERNAL: Error dispatching computation: Error dispatching computation: Out of memory allocating 237 bytes.",
+    "gpu": "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 237 bytes.",
+    "device": "INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
+}[sys.argv[2]]
+health = Health(sys.argv[1], Settings(), 0, 1, Source(lambda step: None, dict))
+def fails():
+    raise XlaRuntimeError(TEXT)
+try:
+    for step in range(1000):
+        health.before(step)
+        health.given(step, (lambda: 1.0) if step < 3 else fails)
+    print("all were given")
+except Exception as error:
+    run_health.over(lambda: sys.argv[1])
+    run_health.explain(error, "take a smaller batch", lambda: print("saves are waited for", file=sys.stderr))
+    raise
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "line"),
+    [
+        (
+            "memory",
+            2,
+            "step 3: it needs more memory than there is (Out of memory allocating 237 bytes); take a smaller batch",
+        ),
+        (
+            "gpu",
+            2,
+            "step 3: it needs more memory than there is (Out of memory while trying to allocate 237 bytes); take a smaller batch",
+        ),
+        (
+            "device",
+            1,
+            "step 3 failed on its device: INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered; start it again: it goes on from its last checkpoint",
+        ),
+    ],
+)
+def test_a_step_that_fails_on_the_device_ends_the_run_in_one_line(
+    tmp_path: Path, how: str, code: int, line: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAILS, str(tmp_path), how],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.splitlines() == ["saves are waited for", f"rosetta: {line}"]
+
+
+def test_a_failed_step_is_noticed_before_a_checkpoint_and_a_stop(
+    health: Callable[..., Health],
+) -> None:
+    for ask in (
+        lambda made: made.before_checkpoint(1, lambda: True),
+        lambda made: (made._stop.ask("SIGTERM"), made.before(1)),
+    ):
+        made = health()
+        made.given(0, lambda: 1 / 0)
+        with pytest.raises(StepFailedError) as raised:
+            ask(made)
+        assert raised.value.step == 0
+
+
+def test_the_training_never_gives_more_than_a_bounded_number_of_steps_ahead(
+    health: Callable[..., Health],
+) -> None:
+    made, over = health(), threading.Event()
+    given = 0
+
+    def train() -> None:
+        nonlocal given
+        for step in range(100):
+            made.before(step)
+            made.given(step, lambda: over.wait(60) and 1.0)
+            given += 1
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join(0.5)
+    assert given <= run_health._AHEAD
+    over.set()
+    thread.join(60)
+    assert given == 100
+
+
+STOPS = """
+import sys
+from rosetta.health import run_health
+from rosetta.health.run_health import Health, Source, Stopped
+from rosetta.health.settings import Settings
+health = Health(sys.argv[1], Settings(), 0, 1, Source(lambda step: None, dict))
+health._stop.ask("SIGTERM")
+try:
+    health.before(15)
+except Stopped:
+    run_health.over(lambda: sys.argv[1])
+"""
+
+
+def test_written_is_said_of_a_checkpoint_that_is_there(tmp_path: Path) -> None:
+    def stops() -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-c", STOPS, str(tmp_path)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return done.returncode, done.stderr
+
+    older = tmp_path / "checkpoint_0" / "checkpoint"
+    older.parent.mkdir()
+    older.write_bytes(b"")
+    assert stops() == (
+        1,
+        f"rosetta: ended by SIGTERM before step 15, and its checkpoint is not written: {tmp_path} has no checkpoint of step 15, its newest one is of step 0\n",
+    )
+    marks = tmp_path / "checkpoint_00000015" / "metadata" / "metadata"  # as Paxml names it
+    marks.parent.mkdir(parents=True)
+    (tmp_path / "checkpoint_00000015" / "checkpoint").write_bytes(b"")
+    marks.write_text('{"vers')
+    assert stops() == (
+        1,
+        f"rosetta: ended by SIGTERM before step 15, and its checkpoint is not written: {marks}: the file is cut short or not JSON\n",
+    )
+    marks.write_text('{"version": 1.1}')
+    assert stops() == (
+        75,
+        "rosetta: ended by SIGTERM before step 15: its checkpoint is written, and the next start goes on from it\n",
+    )
+
+
+def _watches(board: Local, folder: Path, ranks: int) -> list[watchdog.Watch]:
+    made = []
+    for rank in range(ranks):
+        each = watchdog.Watch(
+            board,
+            rank,
+            ranks,
+            str(folder),
+            Settings(),
+            Follower(lambda *_: None),
+            lambda: False,
+            (),
+        )
+        each._board.put(f"who/{rank}", f"node{rank}, pid {100 + rank}")
+        made.append(each)
+    return made
+
+
+def test_a_process_that_gives_no_sign_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    first, second, third = _watches(Local(), tmp_path, 3)
+    for count in range(40):
+        now[0] += 1.0
+        for each in (first, second, *((third,) if count < 5 else ())):
+            each._speak(count)
+            each._spoke = now[0]
+    assert first.silent(4.0) == [2]
+    assert first.name(2) == "rank 2 (node2, pid 102)"
+    assert capsys.readouterr().err.splitlines() == [
+        "rosetta: rank 2 (node2, pid 102) has given no sign for 30 s: it is stopped, lost or cut off"
+    ]
+
+
+def test_one_that_is_behind_is_named(tmp_path: Path) -> None:
+    first, second = _watches(Local(), tmp_path, 2)
+    first._follower.given, second._follower.given = 12, 11
+    for each in (second, first):
+        each._speak(1)
+    assert (
+        first._cause([])
+        == "rank 1 (node1, pid 101) is behind all others: its input or its host holds it up"
+    )
+
+
+def test_stacks_are_written_when_another_asks(tmp_path: Path) -> None:
+    board = Local()
+    _, second = _watches(board, tmp_path, 2)
+    board.put("stacks/0", "now")
+    second._speak(1)
+    assert "rank 1 of 2" in (tmp_path / "stacks" / "rank-0001.txt").read_text()
+
+
+def test_an_answer_that_is_waited_for_holds_up_neither_signs_nor_other_agreements(
+    tmp_path: Path,
+) -> None:
+    board = Local()
+    made = []
+    for rank, names in enumerate((("save", "stop"), ("stop", "save"))):
+        agreements = [Agreement(name, board, rank, 3) for name in names]
+        agreements[0].ask("each asks for another one first")
+        each = watchdog.Watch(
+            board,
+            rank,
+            3,
+            str(tmp_path),
+            Settings(),
+            Follower(lambda *_: None),
+            lambda: False,
+            agreements,
+        )
+        each.interval = 0.01
+        each.start()
+        made.append(each)
+    end = time.monotonic() + 30
+    while [len(board.under(f"{name}/0/steps")) for name in ("save", "stop")] != [2, 2] or int(
+        board.under("signs").get("0", "0").split()[0]
+    ) < 5:
+        assert time.monotonic() < end, (
+            "the third process, which is gone, is waited for before all else"
+        )
+        time.sleep(0.01)
+    for each in made:
+        each.close()
+
+
+def test_a_slow_host_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_signals, "_each", lambda _: None)
+    board = Local()
+    monkeypatch.setattr("rosetta.health.key_value_store.of_run", lambda _: board)
+    both = [Health(str(tmp_path), Settings(), rank, 2, NOTHING) for rank in range(2)]
+    both[0].watch._who = {0: "node0", 1: "node1"}
+    both[0].follower._durations.append(0.5)
+    both[1].tell(10, 0.4)
+    more, said = both[0].report(10, 5.0, 0.01)
+    assert (more["host_wait_median"], more["host_wait_max"], more["host_wait_rank"]) == (
+        0.01,
+        0.4,
+        1,
+    )
+    assert said[-1] == "rank 1 (node1) is slow: its input takes 0.4 s a step, of the others 0.01 s"
+    both[1].tell(20, 0.012)
+    assert len(both[0].report(20, 5.0, 0.01)[1]) == 1  # goodput alone
+    for each in both:
+        each.close()

@@ -1,0 +1,91 @@
+"""A real step compiled for an H100 that is not here, in an environment that has the CUDA plugin."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rosetta.core import gpu_data_sheets
+from rosetta.core.errors import UserError
+from tests.support import required_modules
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def test_cards() -> None:
+    assert "cuda_compute_capability { major: 9 minor: 0 }" in gpu_data_sheets.named("H100").text()
+    assert (
+        gpu_data_sheets.CARDS["h100"].memory
+        < gpu_data_sheets.CARDS["h200"].memory
+        < gpu_data_sheets.CARDS["b200"].memory
+    )
+    with pytest.raises(UserError, match="choose one of: a100, h100"):
+        gpu_data_sheets.named("v100")
+
+
+def _plan(*words: str) -> Any:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "rosetta", "plan", "t5x", "--json", *words],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_an_environment_without_the_plugin_says_so() -> None:
+    if any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
+        pytest.skip("NOT CHECKED: this environment has the plugin")
+    status, document = _plan()
+    assert status == 2
+    assert "cannot compile for GPUs" in document["error"]["what"]
+
+
+def test_a_step_in_fp8() -> None:
+    """Every projection's forward, dgrad and wgrad is an FP8 call; what is left are the logits; attention is cuDNN's."""
+    required_modules.need("t5x", "seqio")
+    if not any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
+        pytest.skip("NOT CHECKED: needs an environment for cuda12 or cuda13")
+    sizes = (
+        "emb_dim=256",
+        "num_heads=4",
+        "num_encoder_layers=2",
+        "num_decoder_layers=2",
+        "mlp_dim=512",
+    )
+    status, document = _plan(
+        "--size",
+        "small",
+        "--gpus",
+        "2",
+        "--batch-per-gpu",
+        "8",
+        "--with",
+        "fp8=xla",
+        "fuse_qkv=true",
+        "attention=cudnn",
+        "remat=minimal",
+        *sizes,
+    )
+    assert status == 0, document
+    found = document["result"]
+    # Encoder: q+k+v, out, wi_0+wi_1, wo. Decoder: these, and q, k+v and out of the attention to the encoder. Two layers of each, three products of each.
+    assert found["gemms"] == {"fp8": 2 * (4 + 7) * 3, "other": 3}
+    assert all("decoder" in name and "layers" not in name for name in found["not_fp8"])
+    assert {
+        role: flops["other"]
+        for role, flops in found["flops_by_role"].items()
+        if role in ("fprop", "dgrad", "wgrad")
+    } == {"fprop": 0, "dgrad": 0, "wgrad": 0}
+    assert sum(found["attention"].values()) == 2 * (1 + 2) * 2
+    assert 0 < found["memory"]["peak"] < 80e9

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rosetta import cli
+from rosetta.core import gpu_query, run_description
+from rosetta.pax.run import hyper_parameters
+from tests.support.resolved_presets import CARDS, write
+
+ROOT = Path(__file__).parents[4]
+SECRET = "hunter2-hunter2"  # noqa: S105 (none)
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROSETTA_SITE", "")
+    for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert cli.main(["explain", *words, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)["result"]
+    return found
+
+
+def there(origin: str) -> str:
+    """The line that an origin names."""
+    file, _, line = origin.partition(":")
+    return (
+        (ROOT / (file if file.startswith("rosetta/") else f"rosetta/{file}"))
+        .read_text()
+        .splitlines()[int(line) - 1]
+    )
+
+
+def test_every_value_says_where_it_stands_what_it_overrode_and_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = explained(capsys, "gpt-126m", "--accelerator", "h100", "PERCORE_BATCH_SIZE=8")
+    batch, threshold = (
+        found["values"]["batch.per_gpu"],
+        found["values"]["xla_flags.xla_gpu_all_reduce_combine_threshold_bytes"],
+    )
+    assert (batch["value"], batch["origin"]) == (8, "command line")
+    assert [each["value"] for each in batch["overrode"]] == [4]
+    assert (threshold["value"], [each["value"] for each in threshold["overrode"]]) == (
+        33554432,
+        [51200],
+    )
+    assert threshold["why"]
+    for each in (batch["overrode"][0], threshold, *threshold["overrode"]):
+        assert str(each["value"]) in there(each["origin"])
+    assert all(each["origin"] for each in found["values"].values())
+
+
+def test_gin_bindings_name_file_and_line(capsys: pytest.CaptureFixture[str]) -> None:
+    config = explained(capsys, "t5x-large", "--accelerator", "h100", "--nodes", "2", "ENC_SL=256")[
+        "config"
+    ]
+    assert config["network.T5Config.mlp_dim"]["value"] == "2816"
+    assert "mlp_dim = 2816" in there(config["network.T5Config.mlp_dim"]["origin"])
+    assert config["BATCH_SIZE"]["value"] == "512"
+    assert config["BATCH_SIZE"]["origin"].startswith(
+        "nodes (command line), gpus_per_node (presets/common.yaml:"
+    )
+    assert (
+        config["network.T5Config.fp8"]["value"],
+        config["network.T5Config.attention"]["value"],
+    ) == ('"xla"', '"cudnn"')
+    assert config["TASK_FEATURE_LENGTHS"] == {
+        "value": '{"inputs": 256, "targets": 128}',
+        "origin": "settings.ENC_SL (command line)",
+    }
+    assert sum("rosetta/t5x/gin/" in each["origin"] for each in config.values()) > 50
+
+
+def test_hyper_parameters_name_file_and_line(capsys: pytest.CaptureFixture[str]) -> None:
+    config = explained(capsys, "llama-70b", "USE_LORA=1", "fdl.NUM_LAYERS=2")["config"]
+    assert config["NUM_KV_HEADS"] == {
+        "value": "8",
+        "origin": hyper_parameters.read("LLaMA70B")["NUM_KV_HEADS"].place,
+    }
+    assert "NUM_KV_HEADS = 8" in there(config["NUM_KV_HEADS"]["origin"])
+    assert config["NUM_LAYERS"] == {"value": "2", "origin": "fdl.NUM_LAYERS (command line)"}
+    assert config["USE_LORA"] == {"value": "True", "origin": "settings.USE_LORA (command line)"}
+    assert config["ICI_MESH_SHAPE"]["value"] == "[1,8,1]"
+
+
+def test_its_run_is_one_that_run_and_submit_read(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_description.read(
+        explained(capsys, "gpt-5b", "--nodes", "2", "--gpus-per-node", "4")["run"]
+    )
+    assert (found.nodes, found.gpus_per_node, found.mesh) == (
+        2,
+        4,
+        {"ici": [1, 4, 1], "dcn": [1, 2, 1]},
+    )
+
+
+def test_the_card_is_the_one_at_hand_or_the_sites_and_none_on_the_cpu(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu_query, "cards", lambda: [CARDS["h100"]])
+    here = explained(capsys, "t5x-small")
+    assert (
+        here["accelerator"],
+        here["values"]["precision"]["value"],
+        here["config"]["network.T5Config.attention"]["value"],
+    ) == ("h100", "fp8-xla", '"cudnn"')
+    for site in ("", write(tmp_path, "accelerator: h100\n", "site.yaml")):
+        monkeypatch.setenv("ROSETTA_SITE", site)
+        for variable, words in (("cpu", ()), ("", ("JAX_PLATFORMS=cpu",))):
+            monkeypatch.setenv("JAX_PLATFORMS", variable)
+            found = explained(capsys, "t5x-small", *words)
+            assert (
+                found["accelerator"],
+                found["values"]["precision"]["value"],
+                found["config"]["network.T5Config.attention"]["value"],
+            ) == (None, "bf16", '"xla"')
+            assert "env.CUDA_DEVICE_MAX_CONNECTIONS" not in found["values"]
+            assert cli.main(["explain", "t5x-small", *words]) == 0
+            assert "t5x, the CPU; starts" in capsys.readouterr().out
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    found = explained(capsys, "t5x-small", "--accelerator", "a100")
+    assert (
+        found["config"]["network.T5Config.attention"]["value"],
+        found["run"]["env"]["JAX_PLATFORMS"],
+    ) == ('"cudnn"', ""), "its run is not one on the CPU"
+    assert cli.main(["explain", "t5x-small", "JAX_PLATFORMS=cpu", "--accelerator", "a100"]) == 2
+    assert "leave one of them out" in capsys.readouterr().err
+    assert explained(capsys, "t5x-small", "JAX_PLATFORMS=")["accelerator"] == "h100", (
+        "a word that is empty goes over the environment, too"
+    )
+    monkeypatch.setenv("JAX_PLATFORMS", "")
+    monkeypatch.setattr(gpu_query, "cards", list)
+    assert explained(capsys, "t5x-small")["accelerator"] == "h100"
+
+
+def test_secrets_are_in_no_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", SECRET)
+    monkeypatch.setenv("NCCL_DEBUG_FILE", f"/logs/{SECRET}")
+    for more in ((), ("--json",)):
+        assert (
+            cli.main(
+                [
+                    "explain",
+                    "gpt-5b",
+                    "HF_TOKEN=t0ken-t0ken",
+                    "DATA=http://me:passw0rd@there/x",
+                    *more,
+                ]
+            )
+            == 0
+        )
+        out = capsys.readouterr().out
+        assert "WANDB_API_KEY" in out
+        assert "NCCL_DEBUG_FILE" in out
+        assert not any(each in out for each in (SECRET, "t0ken-t0ken", "passw0rd"))
+
+
+def test_without_a_preset_it_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+    found = explained(capsys)
+    assert {"t5x-large", "gpt-5b", "llama-70b"} <= found["presets"].keys()
+    assert "deterministic" in found["switches"]
+    assert cli.main(["explain"]) == 0
+    assert "gpt-5b" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["t5x-larg"], "preset: there is no preset 't5x-larg'; did you mean t5x-large?"),
+        (["gpt-5b", "NOPE"], "explain: 'NOPE' is no setting; write NAME=VALUE"),
+        (
+            ["gpt-5b", "PERCORE_BATCH=8"],
+            "command line: there is no setting 'PERCORE_BATCH'; did you mean PERCORE_BATCH_SIZE?",
+        ),
+        (
+            ["gpt-5b", "PERCORE_BATCH_SIZE=many"],
+            "PERCORE_BATCH_SIZE: it is 'many'; give a whole number, at least 1",
+        ),
+        (
+            ["gpt-5b", "CONFIG=Pile175B"],
+            "CONFIG=Pile175B: gpt-5b is not its preset; name the preset gpt-175b, or unset it",
+        ),
+        (
+            ["t5x-large", "T5_SIZE=small"],
+            "T5_SIZE=small: t5x-large is not its preset; name the preset t5x-small, or unset it",
+        ),
+        (
+            ["gpt-5b", "mesh.ici=[1,4,1]"],
+            "mesh.ici=[1, 4, 1]: it has 4 parts, and there are 8 GPUs of a node; make its product 8, or write `gpus` for a number",
+        ),
+        (
+            ["gpt-5b", "NUM_GPUS=4"],
+            "NUM_GPUS=4: it follows from nodes, and GPUs of a node; give --nodes and --gpus-per-node",
+        ),
+        (
+            ["pax"],
+            "pax: it is of no model; name one: CONFIG=..., or take one of the presets for a model",
+        ),
+        (
+            ["gpt-5b", "--accelerator", "v100"],
+            "--accelerator: there is no description of 'v100'; choose one of: a100",
+        ),
+        (
+            ["gpt-5b", "ROSETTA_WITH=fast"],
+            "command line: there is no switch 'fast'; choose of pgle",
+        ),
+        (
+            ["gpt-5b", "precision=fp4"],
+            "precision: it is 'fp4'; choose one of: bf16, fp32, fp8-xla, fp8-te",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert cli.main(["explain", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"rosetta: {message}")

@@ -1,0 +1,141 @@
+"""Gradients cross the data axis once, in the type asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support import required_modules
+
+required_modules.need("jax", "flax", "t5x.utils")
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from rosetta.core.errors import UserError
+from rosetta.t5x import gradient_reduction
+from rosetta.t5x.partitioning import PjitPartitioner
+from tests.support import small_t5
+from tests.unit.rosetta.t5x.test_partitioning import machines
+
+PARAMS = {
+    "kernel": jax.ShapeDtypeStruct((16, 32), jnp.float32),
+    "scale": jax.ShapeDtypeStruct((6,), jnp.float32),
+}
+AXES = {"kernel": PartitionSpec(None, "model"), "scale": PartitionSpec(None)}
+BATCH = {"tokens": jax.ShapeDtypeStruct((48, 4), jnp.int32)}
+
+
+def _collectives(
+    platform: str, dtype: str, split: int = 1, *, fsdp: bool = False, devices: int = 8
+) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Trace the sum of a step's gradients on devices nobody has; return each operation between devices, its type and shape."""
+    partitioner = PjitPartitioner(split, devices=machines(1, devices, platform), fsdp=fsdp)
+
+    def gradients(params: Any, state: Any, batch: Any, rng: Any) -> Any:
+        del rng
+        rows = jnp.sum(batch["tokens"]).astype(jnp.float32)
+        return jax.tree.map(lambda leaf: leaf * rows, params), {}, state
+
+    summed = gradient_reduction.over_data(gradients, partitioner, dtype, AXES)
+    traced = jax.make_jaxpr(summed)(
+        PARAMS,
+        {"scale": jax.ShapeDtypeStruct((1,), jnp.float32)},
+        BATCH,
+        jax.eval_shape(lambda: jax.random.PRNGKey(0)),
+    )
+    (mapped,) = [equation for equation in traced.eqns if equation.primitive.name == "shard_map"]
+    named = [
+        equation
+        for equation in mapped.params["jaxpr"].eqns
+        if equation.primitive.name.startswith(("psum", "reduce_scatter", "pmax", "all_gather"))
+    ]
+    return [
+        (
+            equation.primitive.name.split("_invariant")[0],
+            str(variable.aval.dtype),
+            variable.aval.shape,
+        )
+        for equation in named
+        for variable in equation.invars
+    ]
+
+
+@pytest.mark.parametrize("dtype", gradient_reduction.DTYPES)
+def test_every_gradient_is_added_up_once_in_the_type(dtype: str) -> None:
+    assert sorted(_collectives("gpu", dtype)) == [
+        ("pmax", "float32", (1,)),
+        ("psum", dtype, (6,)),
+        ("psum", dtype, (16, 32)),
+    ]
+
+
+def test_with_fsdp_each_group_gets_the_part_whose_state_it_holds() -> None:
+    found = _collectives("gpu", "bfloat16", fsdp=True)
+    assert ("reduce_scatter", "bfloat16", (16, 32)) in found
+    assert ("psum", "bfloat16", (6,)) in found  # does not divide by 8
+    assert not [name for name, _, shape in found if name == "psum" and shape == (16, 32)]
+
+
+def test_over_two_axes_what_is_scattered_over_one_is_added_up_over_the_other() -> None:
+    """12 groups are 3 replicas of 4: of the kernel's 16 rows each group gets 4, and 6 do not divide."""
+    found = _collectives("gpu", "bfloat16", fsdp=True, devices=12)
+    assert sorted(found) == [
+        ("pmax", "float32", (1,)),
+        ("psum", "bfloat16", (4, 32)),
+        ("psum", "bfloat16", (6,)),
+        ("reduce_scatter", "bfloat16", (16, 32)),
+    ]
+
+
+def test_with_tensor_parallelism_nothing_is_gathered_to_be_scattered() -> None:
+    assert ("psum", "bfloat16", (16, 32)) in _collectives("gpu", "bfloat16", 2, fsdp=True)
+
+
+def test_cpus_round_and_say_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rosetta.nn.fallback_notice._said", set())
+    assert ("psum", "float32", (16, 32)) in _collectives("cpu", "bfloat16")
+    assert "gradients: rounded to bfloat16 and added up in float32" in capsys.readouterr().err
+
+
+def test_what_gradients_cannot_be_added_up_in() -> None:
+    partitioner, plain = PjitPartitioner(1, devices=machines(1, 8)), small_t5.config()
+    for fine in (None, "float32", "bfloat16"):
+        gradient_reduction.check(fine, 1024.0, partitioner, plain)
+    with pytest.raises(UserError, match=r"gradient_dtype is 'float16'.*one of: float32, bfloat16"):
+        gradient_reduction.check("float16", None, partitioner, plain)
+    with pytest.raises(UserError, match="a sum over tokens, not AVERAGE_PER_SEQUENCE"):
+        gradient_reduction.check("bfloat16", "AVERAGE_PER_SEQUENCE", partitioner, plain)
+    with pytest.raises(UserError, match="the batch lies over no axis of the mesh"):
+        gradient_reduction.check(
+            "bfloat16",
+            None,
+            PjitPartitioner(1, devices=machines(1, 8), logical_axis_rules=[("batch", None)]),
+            plain,
+        )
+
+
+@pytest.mark.parametrize(
+    "by_it", [{"fp8": "te"}, {"attention": "te"}, {"fp8": "te", "attention": "te"}], ids=str
+)
+def test_transformer_engine_is_refused(by_it: dict[str, str]) -> None:
+    partitioner = PjitPartitioner(1, devices=machines(1, 8))
+    gradient_reduction.check(None, None, partitioner, small_t5.config(**by_it))
+    with pytest.raises(
+        UserError,
+        match=r"GRADIENT_DTYPE .*: Transformer Engine adds up over the devices by itself; .* ENABLE_TE=0",
+    ):
+        gradient_reduction.check("float32", None, partitioner, small_t5.config(**by_it))
+
+
+def test_split_models_want_xlas_attention() -> None:
+    split = PjitPartitioner(2, devices=machines(1, 8))
+    gradient_reduction.check("bfloat16", None, split, small_t5.config())
+    with pytest.raises(
+        UserError, match=r"place cudnn's attention inside it; .* ATTENTION=xla or TP_SIZE=1"
+    ):
+        gradient_reduction.check("bfloat16", None, split, small_t5.config(attention="cudnn"))
