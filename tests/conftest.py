@@ -26,9 +26,18 @@ if Path(sys.prefix) == ROOT / ".venv":
     sys.pycache_prefix = str(ROOT / ".pytest_cache" / "bytecode")
 
 
+_LONG = frozenset({"slow", "engine", "registry", "slurm"})
+
+
 def pytest_collection_finish() -> None:
     """Restore the settings of bytecode before the first test runs."""
     sys.dont_write_bytecode, sys.pycache_prefix = _BYTECODE_SETTINGS
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Start the long files first where processes share the tests, so that none is left over."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _LONG.isdisjoint(item.keywords))
 
 
 @pytest.fixture(autouse=True)

@@ -202,7 +202,9 @@ def _pytest(context: Context, arguments: argparse.Namespace) -> list[str]:
     elif not tests:
         # The tests of a file share fixtures and the storage of engines, so that a file stays in
         # one process. Many wait for other programs: there is one process more than processors.
-        words += ["-n", str(min(len(os.sched_getaffinity(0)) + 1, 6)), "--dist", "loadfile"]
+        # The order in which tests/conftest.py puts the files is kept.
+        workers = min(len(os.sched_getaffinity(0)) + 1, 6)
+        words += ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
     python = _python(context, arguments.inside)
     return [*python, "-m", "pytest", "-q", *words, *tests, *arguments.pytest]
 
