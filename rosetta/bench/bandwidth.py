@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DIFFERS, FAILED, MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -88,13 +88,19 @@ def start(environment: Mapping[str, str]) -> None:
         import jax
     except ModuleNotFoundError as error:
         raise UserError(
-            f"there is no {error.name} here", "doctor --nccl", "run it in a baked environment"
+            f"there is no {error.name} here",
+            "doctor --nccl",
+            "run it in a baked environment",
+            kind=MISSING,
+            value=error.name,
         ) from None
     if not hasattr(jax, "shard_map"):
         raise UserError(
             f"JAX {jax.__version__} is too old for it",
             "doctor --nccl",
             "use an environment of t5x or pax",
+            kind=UNSUPPORTED,
+            value=jax.__version__,
         )
     on_cpu = environment.get("JAX_PLATFORMS", "").split(",")[0] == "cpu"
     named = {
@@ -121,12 +127,14 @@ def start(environment: Mapping[str, str]) -> None:
                 "see what `rosetta doctor` says of this machine, and start one process a GPU or "
                 "one a node"
             ),
+            kind=FAILED,
         ) from None
     if found[0].platform != "gpu" and not on_cpu:
         raise UserError(
             "JAX sees no GPU",
             "doctor --nccl",
             "start it where the GPUs are; JAX_PLATFORMS=cpu measures the CPU's devices",
+            kind=MISSING,
         )
 
 
@@ -178,6 +186,7 @@ def between(
             "there is one device, and nothing to measure between",
             "doctor --nccl",
             "give it more GPUs, or start it with srun on several nodes",
+            kind=MISSING,
         )
     names = tuple(dict.fromkeys(hosts))
     inside = [[place for place, host in enumerate(hosts) if host == name] for name in names]
@@ -187,6 +196,7 @@ def between(
             + ", ".join(f"{name} {len(each)}" for name, each in zip(names, inside, strict=True)),
             "doctor --nccl",
             "give it as many on each node",
+            kind=DIFFERS,
         )
     bench = _Bench(devices, size)
     local = len(inside[0])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import gpu_query
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNKNOWN, UserError
 from rosetta.t5x.run import gin_files, gin_text
 
 if TYPE_CHECKING:
@@ -73,7 +73,11 @@ def parse(name: str) -> Mode:
         else:
             known = ", ".join([*DTYPES, *SWITCHES])
             raise UserError(
-                f"there is no mode {word!r}", "bench t5 --modes", f"join words by +, from: {known}"
+                f"there is no mode {word!r}",
+                "bench t5 --modes",
+                f"join words by +, from: {known}",
+                kind=UNKNOWN,
+                value=word,
             )
     return Mode(name, fields)
 
@@ -121,7 +125,11 @@ def size(name: str) -> dict[str, Any]:
     """
     if name not in sizes():
         raise UserError(
-            f"there is no size {name!r}", "bench t5 --size", f"choose one of: {', '.join(sizes())}"
+            f"there is no size {name!r}",
+            "bench t5 --size",
+            f"choose one of: {', '.join(sizes())}",
+            kind=UNKNOWN,
+            value=name,
         )
     family = gin_files.HOME / gin_files.GIN / "families" / "t5_1_1.gin"
     found = (gin_text.read(files, [gin_files.HOME]) for files in ([family], [_file(name)]))

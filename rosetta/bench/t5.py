@@ -20,7 +20,7 @@ import optax
 
 from rosetta.bench import modes, timing
 from rosetta.core import gpu_peaks
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, TOO_BIG, UNSUPPORTED, UserError
 from rosetta.core.gpu_query import Card
 from rosetta.health import progress
 from rosetta.nn import fp8
@@ -166,12 +166,16 @@ class Shared:
                 f"{task.devices} devices are asked for and {len(devices)} visible",
                 "bench t5 --devices",
                 f"give at most {len(devices)}",
+                kind=TOO_BIG,
+                value=task.devices,
             )
         if task.batch % task.devices:
             raise UserError(
                 f"a batch of {task.batch} does not divide by {task.devices} devices",
                 "bench t5 --batch",
                 f"give a multiple of {task.devices}",
+                kind=INVALID,
+                value=task.batch,
             )
         self.task, self.platform, self.card = task, devices[0].platform, devices[0].device_kind
         self.accelerator = layers.accelerator([Card(self.card, capability(devices[0]))])
@@ -218,7 +222,9 @@ def bench(
     for mode in asked:
         reason = modes.unfit(mode, device.platform, capability(device))
         if reason and not skip:
-            raise UserError(f"{reason}", f"bench t5 --modes {mode.name}", "leave it out")
+            raise UserError(
+                f"{reason}", f"bench t5 --modes {mode.name}", "leave it out", kind=UNSUPPORTED
+            )
         if reason:
             say(f"{mode.name} is left out: {reason}")
         else:
@@ -263,6 +269,7 @@ def _memory(task: Task, what: str) -> Iterator[None]:
             f"{what} does not fit into the device's memory",
             f"bench t5 --batch {task.batch}",
             "give a smaller --batch or --size, or modes with remat",
+            kind=TOO_BIG,
         ) from None
 
 

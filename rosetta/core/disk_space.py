@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from rosetta.core import system_queries
-from rosetta.core.errors import UserError
+from rosetta.core.errors import TOO_BIG, UserError
 
 GB, MB = 1e9, 1e6
 FLOAT = 4  # bytes of a number in a checkpoint
@@ -58,6 +58,7 @@ def check(folder: str, one: int, times: int, name: str) -> tuple[str, ...]:
             f"a checkpoint takes at least {shown(one)}, and {free}",
             where,
             f"make room, or name another {name}",
+            kind=TOO_BIG,
         )
     return (
         (

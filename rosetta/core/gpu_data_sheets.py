@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNKNOWN, UserError
 
 FRACTION = (
     0.85  # of a card's memory, which JAX takes: XLA_PYTHON_CLIENT_MEM_FRACTION of the presets
@@ -89,7 +89,11 @@ def named(name: str) -> Card:
     """
     if name.lower() not in CARDS:
         raise UserError(
-            f"there is no description of {name!r}", "--card", f"choose one of: {', '.join(CARDS)}"
+            f"there is no description of {name!r}",
+            "--card",
+            f"choose one of: {', '.join(CARDS)}",
+            kind=UNKNOWN,
+            value=name,
         )
     return CARDS[name.lower()]
 

@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 
 FP8 = (
     8,
@@ -89,12 +89,14 @@ def platform(found: list[Card]) -> str:
             "it hides all GPUs",
             f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']}",
             "unset it, or set JAX_PLATFORMS=cpu to run on the CPU",
+            kind=MISSING,
         )
     if not found and not present():
         raise UserError(
             "no NVIDIA GPU is visible",
             "this machine",
             "start the container with --gpus=all, or set JAX_PLATFORMS=cpu to run on the CPU",
+            kind=MISSING,
         )
     return "cuda,cpu"
 

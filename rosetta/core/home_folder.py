@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DENIED, MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,11 +72,11 @@ def _own(path: Path, do: str) -> Path:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = os.lstat(path)
     except OSError as error:
-        raise UserError(f"cannot be made: {error.strerror}", str(path), do) from None
+        raise UserError(f"cannot be made: {error.strerror}", str(path), do, kind=DENIED) from None
     if not os.path.isdir(path) or not os.access(path, os.W_OK | os.X_OK):
-        raise UserError("is no folder that can be written", str(path), do)
+        raise UserError("is no folder that can be written", str(path), do, kind=DENIED)
     if path.name == ".rosetta" and state.st_uid != os.getuid():
-        raise UserError("belongs to another user", str(path), do)
+        raise UserError("belongs to another user", str(path), do, kind=DENIED)
     return path
 
 
@@ -108,4 +108,5 @@ def _apart() -> Path:
         "nothing can be written: neither HOME nor /tmp",
         "ROSETTA_HOME",
         "start the container with --tmpfs /tmp, or set it to a mounted folder",
+        kind=MISSING,
     )

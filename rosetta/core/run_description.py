@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,13 +130,18 @@ def read(document: Any) -> Run:
     """
     if not isinstance(document, dict):
         raise UserError(
-            "it is no JSON object", "run description", "write it with --json of rosetta explain"
+            "it is no JSON object",
+            "run description",
+            "write it with --json of rosetta explain",
+            kind=INVALID,
         )
     if document.get("schema") != SCHEMA:
         raise UserError(
             f"its schema is {document.get('schema')!r}",
             "run description",
             f"this rosetta reads schema {SCHEMA}",
+            kind=UNSUPPORTED,
+            value=document.get("schema"),
         )
     given = {name: value for name, value in document.items() if name != "schema"}
     if wrong := sorted(given.keys() - _KINDS.keys()) or sorted(
@@ -146,12 +151,14 @@ def read(document: Any) -> Run:
             f"{'it has no field' if wrong[0] in given else 'it lacks'} {wrong[0]}",
             "run description",
             "write it with --json of rosetta explain",
+            kind=INVALID,
+            value=wrong[0],
         )
     for name, value in given.items():
         fine, do = _KINDS[name]
         if not fine(value):
             raise UserError(
-                f"its {name} is of another kind", "run description", do
+                f"its {name} is of another kind", "run description", do, kind=INVALID, value=name
             )  # without the value, which may be a secret
     return Run(
         **{

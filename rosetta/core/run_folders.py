@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rosetta.core import path_checks
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, UserError
 
 _NUMBERED = re.compile(r"checkpoint_(\d+)")
 
@@ -91,5 +91,7 @@ def check_last_step(setting: str, end: int, step: int, folder: str) -> tuple[str
     what = f"{folder} is at step {step} already"
     if end < step:
         name = setting.partition("=")[0]
-        raise UserError(what, setting, f"give a larger {name}, or name another folder")
+        raise UserError(
+            what, setting, f"give a larger {name}, or name another folder", kind=CONFLICT
+        )
     return (f"{setting}: {what}: no step is left to train",) if end == step else ()

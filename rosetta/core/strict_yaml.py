@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, TOO_BIG, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,11 +41,18 @@ class Document:
         """Return file:line of a path."""
         return f"{self.where}:{self.lines.get(path, 1)}"
 
-    def error(self, what: str, path: tuple[str, ...], do: str) -> UserError:
+    def error(
+        self,
+        what: str,
+        path: tuple[str, ...],
+        do: str,
+        *,
+        kind: str = INVALID,
+        value: Any = None,
+    ) -> UserError:
         """Return the error for what stands at a path."""
-        return UserError(
-            what, f"{self.place(path)}: {'.'.join(path)}" if path else self.place(path), do
-        )
+        where = f"{self.place(path)}: {'.'.join(path)}" if path else self.place(path)
+        return UserError(what, where, do, kind=kind, value=value)
 
 
 def load(text: str, where: str) -> Document:
@@ -61,6 +68,7 @@ def load(text: str, where: str) -> Document:
                     "anchors and aliases are not allowed",
                     _at(where, event.start_mark),
                     "write the value out",
+                    kind=INVALID,
                 )
         nodes = list(yaml.compose_all(text, Loader=_LOADER))
     except yaml.MarkedYAMLError as error:
@@ -68,17 +76,24 @@ def load(text: str, where: str) -> Document:
             f"not valid YAML: {error.problem or error.context}",
             _at(where, error.problem_mark or error.context_mark),
             "mend the syntax",
+            kind=INVALID,
         ) from None
     except RecursionError:
         raise UserError(
-            "not valid YAML: it is nested too deeply", where, "mend the syntax"
+            "not valid YAML: it is nested too deeply", where, "mend the syntax", kind=INVALID
         ) from None
     except yaml.YAMLError as error:
         raise UserError(
-            f"not valid YAML: {str(error).splitlines()[0]}", where, "mend the syntax"
+            f"not valid YAML: {str(error).splitlines()[0]}", where, "mend the syntax", kind=INVALID
         ) from None
     if len(nodes) > 1:
-        raise UserError(f"{len(nodes)} YAML documents where one belongs", where, "keep exactly one")
+        raise UserError(
+            f"{len(nodes)} YAML documents where one belongs",
+            where,
+            "keep exactly one",
+            kind=INVALID,
+            value=len(nodes),
+        )
     lines: dict[tuple[str, ...], int] = {}
     return Document(_built(nodes[0], (), lines, where) if nodes else None, lines, where)
 
@@ -92,12 +107,13 @@ def _built(
 ) -> Any:
     lines.setdefault(path, node.start_mark.line + 1)
     if depth > _DEEPEST:
-        raise UserError("it is nested too deeply", _at(where, node.start_mark), "write it flat")
-
-    def error(what: str, at: Any, do: str, *more: str) -> UserError:
-        return UserError(
-            what, ": ".join(filter(None, [_at(where, at.start_mark), ".".join([*path, *more])])), do
+        raise UserError(
+            "it is nested too deeply", _at(where, node.start_mark), "write it flat", kind=TOO_BIG
         )
+
+    def error(what: str, at: Any, do: str, *more: str, value: Any = None) -> UserError:
+        place = ": ".join(filter(None, [_at(where, at.start_mark), ".".join([*path, *more])]))
+        return UserError(what, place, do, kind=INVALID, value=value)
 
     if isinstance(node, yaml.MappingNode):
         if node.tag != f"{_TAG}map":
@@ -109,7 +125,9 @@ def _built(
                     "a key is no string", key, "put it in quotes; merge keys (<<) are written out"
                 )
             if key.value in made:
-                raise error("it is there twice", key, "keep one of them", key.value)
+                raise error(
+                    "it is there twice", key, "keep one of them", key.value, value=key.value
+                )
             lines[(*path, key.value)] = key.start_mark.line + 1
             made[key.value] = _built(value, (*path, key.value), lines, where, depth + 1)
         return made
@@ -126,4 +144,5 @@ def _built(
         return text == "true"
     if kind == "int" and re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text):
         return int(text)
-    raise error(f"{text!r} is read as a {kind}", node, _ADVICE.get(kind, "put it in quotes"))
+    advice = _ADVICE.get(kind, "put it in quotes")
+    raise error(f"{text!r} is read as a {kind}", node, advice, value=text)

@@ -10,7 +10,7 @@ import os
 from importlib import metadata
 
 from rosetta.core import lock_record
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UserError
 
 PACKAGE = "transformer-engine-jax"
 ON, OFF = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
@@ -44,6 +44,7 @@ def require() -> str:
             f"not in this environment: {reason()}",
             "Transformer Engine",
             "set ENABLE_TE=0, or use an image that has it",
+            kind=MISSING,
         )
     return found
 
@@ -52,5 +53,11 @@ def asked() -> bool:
     """Return whether ENABLE_TE asks for it; UserError for a value that is neither yes nor no."""
     value = os.environ.get("ENABLE_TE", "").strip().lower()
     if value not in ON + OFF:
-        raise UserError(f"is {os.environ['ENABLE_TE']!r}", "ENABLE_TE", "give 0 or 1")
+        raise UserError(
+            f"is {os.environ['ENABLE_TE']!r}",
+            "ENABLE_TE",
+            "give 0 or 1",
+            kind=INVALID,
+            value=os.environ["ENABLE_TE"],
+        )
     return value in ON

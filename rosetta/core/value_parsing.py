@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 from rosetta.core import option_types
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UNKNOWN, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ def flag(name: str, text: str) -> bool:
         return True
     if text.strip().lower() in OFF:
         return False
-    raise UserError(f"it is {text!r}", name, "give 0 or 1")
+    raise UserError(f"it is {text!r}", name, "give 0 or 1", kind=INVALID, value=text)
 
 
 def on(given: Mapping[str, str], name: str, *, default: bool = False) -> bool:
@@ -37,7 +37,9 @@ def on(given: Mapping[str, str], name: str, *, default: bool = False) -> bool:
 def one_of(name: str, text: str, known: Sequence[str]) -> str:
     """Return the text; UserError where it is none of what is known."""
     if text not in known:
-        raise UserError(f"it is {text!r}", name, f"choose one of: {', '.join(known)}")
+        raise UserError(
+            f"it is {text!r}", name, f"choose one of: {', '.join(known)}", kind=INVALID, value=text
+        )
     return text
 
 
@@ -56,7 +58,13 @@ def positive(name: str, text: str, *, least: int = 1) -> int:
     """
     number = option_types.whole(text)
     if number is None:
-        raise UserError(f"it is {text!r}", name, f"give a whole number, at least {least}")
+        raise UserError(
+            f"it is {text!r}",
+            name,
+            f"give a whole number, at least {least}",
+            kind=INVALID,
+            value=text,
+        )
     return number
 
 
@@ -92,7 +100,13 @@ def above_zero(name: str, text: str, example: str) -> float:
     """
     number = parse_decimal(text, exponent=True)
     if not number:
-        raise UserError(f"it is {text!r}", name, f"give a number above 0, as in {name}={example}")
+        raise UserError(
+            f"it is {text!r}",
+            name,
+            f"give a number above 0, as in {name}={example}",
+            kind=INVALID,
+            value=text,
+        )
     return number
 
 
@@ -120,11 +134,19 @@ def setting(
     """
     name, equals, value = word.partition("=")
     if not equals or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-        raise UserError(f"{word!r} is no setting", where, f"write NAME=VALUE, as in {example}")
+        raise UserError(
+            f"{word!r} is no setting",
+            where,
+            f"write NAME=VALUE, as in {example}",
+            kind=INVALID,
+            value=word,
+        )
     if name not in known:
         near = [
             each for each in known if (shown or {}).get(each) == name or name.startswith(f"{each}_")
         ] or difflib.get_close_matches(name, known, 1)
         advice = f"did you mean {near[0]}?" if near else f"it takes {' '.join(known)}"
-        raise UserError(f"it has no variable {name}", where, f"{advice} ({others})")
+        raise UserError(
+            f"it has no variable {name}", where, f"{advice} ({others})", kind=UNKNOWN, value=name
+        )
     return name, value

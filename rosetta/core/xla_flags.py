@@ -11,7 +11,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -118,7 +118,9 @@ def split(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError:
-        raise UserError("a quote in it is not closed", f"XLA_FLAGS={text}", "close it") from None
+        raise UserError(
+            "a quote in it is not closed", f"XLA_FLAGS={text}", "close it", kind=INVALID, value=text
+        ) from None
 
 
 def joined(flags: Iterable[str]) -> str:
@@ -296,7 +298,7 @@ def require_known(flags: Sequence[str], python: str) -> None:
     except LookupError:
         return
     if found:
-        raise UserError(found.what, "XLA_FLAGS", found.do)
+        raise UserError(found.what, "XLA_FLAGS", found.do, kind=INVALID)
 
 
 def _nearest(flag: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9./-]*[a-z0-9]")
 _OTHER = re.compile(
@@ -24,7 +24,10 @@ def written(found: dict[str, Any]) -> str:
         import yaml
     except ModuleNotFoundError:
         raise UserError(
-            "it is written by PyYAML, which is not there", "YAML", "install it: pip install pyyaml"
+            "it is written by PyYAML, which is not there",
+            "YAML",
+            "install it: pip install pyyaml",
+            kind=MISSING,
         ) from None
 
     class Dumper(yaml.SafeDumper):

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from rosetta.core import option_types
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, TOO_BIG, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ def hosts(text: str, where: str) -> list[str]:
     found = list[str]()
     for word in re.split(r",(?![^\[\]]*\])", text):
         if not re.fullmatch(r"([^\[\]]|\[[^\[\]]*\])+", word):
-            raise UserError("it is no list of hosts", where, _AS)
+            raise UserError("it is no list of hosts", where, _AS, kind=INVALID)
         made = [""]
         for literal, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", word):
             parts = (
@@ -38,11 +38,11 @@ def hosts(text: str, where: str) -> list[str]:
                 else [number for each in ranges.split(",") for number in _range(each, where)]
             )
             if len(made) * len(parts) + len(found) > MOST:
-                raise UserError(f"it names more than {MOST} hosts", where, _AS)
+                raise UserError(f"it names more than {MOST} hosts", where, _AS, kind=TOO_BIG)
             made = [before + part for before in made for part in parts]
         found += made
     if not found or not all(_NAME.fullmatch(each) for each in found):
-        raise UserError("it is no list of hosts", where, _AS)
+        raise UserError("it is no list of hosts", where, _AS, kind=INVALID)
     return list(dict.fromkeys(found))
 
 
@@ -50,7 +50,7 @@ def _range(text: str, where: str) -> list[str]:
     match = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", text)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if match is None or not first <= last < first + MOST:
-        raise UserError("it is no list of hosts", where, _AS)
+        raise UserError("it is no list of hosts", where, _AS, kind=INVALID)
     return [str(number).zfill(len(match[1])) for number in range(first, last + 1)]
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import run_folders
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -317,13 +317,13 @@ def explain_damage(checkpoint: str, damage: Damage, *, resumes: bool) -> UserErr
     whole = _newest_whole(folder, step) if step is not None else None
     if whole is None:
         do = "restore the file from a copy, or start anew in another folder"
-        return UserError(f"{what}; no checkpoint before it is whole", damage.file, do)
+        return UserError(f"{what}; no checkpoint before it is whole", damage.file, do, kind=DAMAGED)
     own = f"{folder}/{name}"
     if resumes:
         do = f"to go on from {whole}, move the damaged one away: mv {own} {folder}/damaged_{name}"
     else:
         do = f"name {folder}/{whole} instead"
-    return UserError(f"{what}; {whole} is whole", damage.file, do)
+    return UserError(f"{what}; {whole} is whole", damage.file, do, kind=DAMAGED)
 
 
 def _newest_whole(folder: str, before: int) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import run_folders
-from rosetta.core.errors import UserError
+from rosetta.core.errors import FAILED, UserError
 from rosetta.health import checkpoint_files, watchdog
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ class Saves:
             f"checkpoint {step:,} is not written: {what}",
             self._folder,
             "make room and start it again: it goes on from its last checkpoint",
+            kind=FAILED,
+            value=step,
         )
         if self._speaks:
             remove_halves(self._folder)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core import exit_status, run_folders
-from rosetta.core.errors import UserError
+from rosetta.core.errors import IN_USE, UserError
 from rosetta.health import progress, stop_signals
 
 if TYPE_CHECKING:
@@ -349,7 +349,9 @@ class _Watched:
 
 def _refusal(folder: str, name: str, holder: Holder) -> UserError:
     what = f"another run trains in it ({holder.describe()})"
-    return UserError(what, folder, f"wait for it or end it, or name another folder: {name}")
+    return UserError(
+        what, folder, f"wait for it or end it, or name another folder: {name}", kind=IN_USE
+    )
 
 
 def _lock(file: int) -> bool | None:

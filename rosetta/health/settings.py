@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 from rosetta.core.value_parsing import above_zero, flag, one_of, parse_decimal
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def read(given: Mapping[str, str]) -> Settings:
             "a loss as high as the median is no spike",
             f"LOSS_SPIKE={given['LOSS_SPIKE']}",
             "give a factor above 1, as in LOSS_SPIKE=3, or 0 for none",
+            kind=INVALID,
+            value=given["LOSS_SPIKE"],
         )
     return Settings(
         on_bad_loss=one_of(
@@ -103,6 +105,8 @@ def check_process_variables(given: Mapping[str, str]) -> None:
             "not a valid number of processes",
             f"ROSETTA_DATA_WORKERS={workers}",
             "give a whole number, 0 or more",
+            kind=INVALID,
+            value=workers,
         )
     if given.get("ROSETTA_DOCTOR"):
         flag("ROSETTA_DOCTOR", given["ROSETTA_DOCTOR"])
@@ -117,7 +121,11 @@ def _number(given: Mapping[str, str], name: str, usual: float) -> float:
     number = parse_decimal(text)
     if number is None:
         raise UserError(
-            "not a valid number of 0 or more", f"{name}={text}", f"give one, as in {name}={usual:g}"
+            "not a valid number of 0 or more",
+            f"{name}={text}",
+            f"give one, as in {name}={usual:g}",
+            kind=INVALID,
+            value=text,
         )
     return number
 
@@ -131,5 +139,7 @@ def _steps(text: str) -> tuple[int, int] | None:
             "it names no steps",
             f"PROFILE_STEPS={text}",
             "give the first one and the one after the last, as in PROFILE_STEPS=20:25",
+            kind=INVALID,
+            value=text,
         )
     return int(found[1]), int(found[2])

@@ -34,7 +34,7 @@ def acquire_for_run(
         try:
             acquire(folder, name, environment)
         except UserError as error:
-            shared.put("lock/result", json.dumps([error.what, error.where, error.do]))
+            shared.put("lock/result", json.dumps([error.what, error.where, error.do, error.kind]))
             time.sleep(2 * PAUSE if ranks > 1 else 0)  # the others read it from this process
             raise
         shared.put("lock/result", "[]")
@@ -42,4 +42,5 @@ def acquire_for_run(
     while not (results := shared.under("lock")):
         time.sleep(PAUSE / 2)
     if refused := json.loads(results["result"]):
-        raise UserError(*refused)
+        *words, kind = refused
+        raise UserError(*words, kind=kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import TOO_BIG, UserError
 from rosetta.health import checkpoint_reports
 
 if TYPE_CHECKING:
@@ -62,7 +62,10 @@ def describe_memory(error: BaseException, where: str, advice: str) -> UserError:
     """
     known = next(filter(None, map(_amount, _chain(error))), "")
     return UserError(
-        f"it needs more memory than there is{f' ({known})' if known else ''}", where, advice
+        f"it needs more memory than there is{f' ({known})' if known else ''}",
+        where,
+        advice,
+        kind=TOO_BIG,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Protocol
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,20 +52,34 @@ def share(
                 f"Slurm started {given.processes} processes, one a GPU",
                 where,
                 "start one process a GPU (srun --ntasks), or unset NUM_GPUS",
+                kind=CONFLICT,
+                value=given.processes,
             )
         return dict(environment), ()
     if there == given.gpus or (not on_cpu and not found):
         return dict(environment), ()
     if on_cpu:
         if _VIRTUAL.search(environment.get("XLA_FLAGS", "")):
-            raise UserError(f"XLA_FLAGS makes {there} CPU device(s)", where, "make both the same")
+            raise UserError(
+                f"XLA_FLAGS makes {there} CPU device(s)",
+                where,
+                "make both the same",
+                kind=CONFLICT,
+                value=there,
+            )
         flags = (
             f"{environment.get('XLA_FLAGS', '')} "
             f"--xla_force_host_platform_device_count={given.gpus}"
         ).strip()
         return {**environment, "XLA_FLAGS": flags}, (f"the CPU stands in for {given.gpus} devices",)
     if given.gpus > there:
-        raise UserError(f"{there} GPU(s) are visible", where, f"give at most {there}")
+        raise UserError(
+            f"{there} GPU(s) are visible",
+            where,
+            f"give at most {there}",
+            kind=CONFLICT,
+            value=there,
+        )
     named = environment.get("CUDA_VISIBLE_DEVICES")
     used = (
         ",".join(word.strip() for word in named.split(",")[: given.gpus])

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from rosetta.core import run_description
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, UNSUPPORTED, UserError
 from rosetta.launch import rendering
 from rosetta.launch.rendering import Options, Rendering
 
@@ -40,6 +40,8 @@ def render(
             f"it has {run.nodes} nodes",
             "--on docker",
             "give --nodes 1, or submit it to a scheduler: rosetta submit",
+            kind=UNSUPPORTED,
+            value=run.nodes,
         )
     env = rendering.variables(run)
     argv = [
@@ -84,6 +86,8 @@ def _gpus(run: Run, around: Mapping[str, str]) -> str:
             f"it leaves {len(named)} of the {run.gpus_per_node} GPUs that the run has",
             "CUDA_VISIBLE_DEVICES",
             f"unset it, or give --gpus-per-node {len(named)}",
+            kind=CONFLICT,
+            value=len(named),
         )
     # In quotes: a field of its list, which has commas itself.
     return f'"device={",".join(named[: run.gpus_per_node])}"'
@@ -93,7 +97,10 @@ def _mount(outside: str, inside: str) -> str:
     """Return a mount as docker reads it: a line of CSV, so that a path may hold anything."""
     if not (outside.startswith("/") and inside.startswith("/")):
         raise UserError(
-            "it is no pair of absolute paths", f"mount {outside}:{inside}", "write /OUTSIDE:/INSIDE"
+            "it is no pair of absolute paths",
+            f"mount {outside}:{inside}",
+            "write /OUTSIDE:/INSIDE",
+            kind=INVALID,
         )
     text = io.StringIO()
     csv.writer(text).writerow(["type=bind", f"source={outside}", f"target={inside}"])

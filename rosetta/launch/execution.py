@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rosetta.core import exit_status, home_folder, kill_notice, parent_death, secrets
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UNKNOWN, UserError
 from rosetta.core.secret_variables import Mask
 from rosetta.health import progress
 from rosetta.launch import process_binding
@@ -98,6 +98,8 @@ def python(environment: Mapping[str, str]) -> str:
             "it is no program",
             f"PYTHON={found}",
             "name the Python of a baked environment, or unset it",
+            kind=MISSING,
+            value=found,
         )
     return found
 
@@ -226,6 +228,8 @@ def _script(
                 f"there is no {min(unknown)}",
                 f"{name}.sh",
                 f"its one option is {DRY_RUN}; {docs} of rosetta has the words and variables",
+                kind=UNKNOWN,
+                value=min(unknown),
             )
         wanted = command([word for word in words if word != DRY_RUN])
         if DRY_RUN not in words:

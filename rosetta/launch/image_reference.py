@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UNKNOWN, UNSUPPORTED, UserError
 
 DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 # Schemes that only one place knows; what follows them is left as it is.
@@ -101,7 +101,11 @@ def read_image(text: str, where: str) -> ImageReference:
     if scheme and scheme[2] and scheme[1] != "docker":
         known = ", ".join(["docker", *sorted(_ONLY_IN)])
         raise UserError(
-            f"the scheme {scheme[1]!r} is not known", f"{where}{text}", f"give one of: {known}"
+            f"the scheme {scheme[1]!r} is not known",
+            f"{where}{text}",
+            f"give one of: {known}",
+            kind=UNKNOWN,
+            value=scheme[1],
         )
     if scheme and scheme[2]:
         text = scheme[3]
@@ -121,7 +125,10 @@ def _read_reference(text: str, where: str) -> ImageReference:
                 "login, docker login"
             )
             raise UserError(
-                "a password does not belong into an image's name", where.rstrip("="), advice
+                "a password does not belong into an image's name",
+                where.rstrip("="),
+                advice,
+                kind=INVALID,
             )
         if not _HOST.fullmatch(registry):
             raise _invalid(text, where)
@@ -132,6 +139,7 @@ def _read_reference(text: str, where: str) -> ImageReference:
                 "not a valid image reference",
                 where.rstrip("="),
                 "write HOST/PATH:TAG, without a user and a password",
+                kind=INVALID,
             )
         registry, rest = "", text
     rest, at, digest = rest.partition("@")
@@ -159,7 +167,7 @@ def _invalid(text: str, where: str) -> UserError:
         "write HOST/PATH:TAG or HOST/PATH@sha256:DIGEST, with 64 hexadecimal digits, or the path "
         "of an image file such as ./t5x.sqsh"
     )
-    return UserError("not a valid image reference", f"{where}{text}", advice)
+    return UserError("not a valid image reference", f"{where}{text}", advice, kind=INVALID)
 
 
 def write_image(image: ImageReference, place: str, where: str) -> str:
@@ -180,6 +188,7 @@ def write_image(image: ImageReference, place: str, where: str) -> str:
                 f"only {needed} reads such a name",
                 f"{where}{image.other}",
                 f"give HOST/PATH:TAG, or use --on {needed}",
+                kind=UNSUPPORTED,
             )
         return image.other
     if image.path:
@@ -192,6 +201,8 @@ def write_image(image: ImageReference, place: str, where: str) -> str:
                 f"leave out {image.user!r} and '@', and log in with "
                 f"{'apptainer registry login' if place == 'apptainer' else 'docker login'}"
             ),
+            kind=UNSUPPORTED,
+            value=image.user,
         )
     tag, digest = f":{image.tag}" if image.tag else "", f"@{image.digest}" if image.digest else ""
     whole = f"{image.registry}/{image.repository}" if image.registry else image.repository
@@ -210,10 +221,16 @@ def _write_path(path: str, place: str, where: str) -> str:
             f"{place} takes an image of a registry, and this is a path",
             f"{where}{path}",
             "give HOST/PATH:TAG",
+            kind=UNSUPPORTED,
+            value=path,
         )
     if path.startswith("~"):
         raise UserError(
-            "no place reads '~' as the home folder", f"{where}{path}", "give the whole path"
+            "no place reads '~' as the home folder",
+            f"{where}{path}",
+            "give the whole path",
+            kind=UNSUPPORTED,
+            value=path,
         )
     if place == "apptainer":
         return path
@@ -222,6 +239,8 @@ def _write_path(path: str, place: str, where: str) -> str:
             "pyxis starts squash files (.sqsh) only",
             f"{where}{path}",
             "convert it with enroot import, give HOST/PATH:TAG, or use --on apptainer",
+            kind=UNSUPPORTED,
+            value=path,
         )
     return path if path.startswith((".", "/")) else f"./{path}"
 

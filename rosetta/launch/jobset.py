@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import exit_status, run_description
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UNSUPPORTED, UserError
 from rosetta.core.secret_variables import secret
 from rosetta.launch import docker, rendering
 from rosetta.launch.rendering import Options, Rendering
@@ -51,6 +51,8 @@ def document(run: Run, options: Options) -> dict[str, Any]:
             "Kubernetes takes no such name",
             f"--job-name={name}",
             "give up to 40 small letters, digits and dashes, the first of them a letter",
+            kind=INVALID,
+            value=name,
         )
     job: dict[str, Any] = {
         "parallelism": run.nodes,
@@ -156,6 +158,8 @@ def _mount(name: str, outside: str, inside: str) -> tuple[dict[str, Any], dict[s
             "Kubernetes cannot mount it",
             f"mount {outside}:{inside}",
             "write /OUTSIDE:/INSIDE or pvc:CLAIM[/FOLDER]:/INSIDE, without a colon in it",
+            kind=UNSUPPORTED,
+            value=outside,
         )
     mount = {"name": name, "mountPath": inside}
     if not claim:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rosetta.core import kill_notice, parent_death
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.core.exit_status import EARLY
 
 if TYPE_CHECKING:
@@ -68,17 +68,24 @@ class Layout:
                 f"it is none of {self.nodes} nodes",
                 f"--node {self.node}",
                 f"give a number from 0 to {self.nodes - 1}",
+                kind=INVALID,
+                value=self.node,
             )
         host, _, port = self.coordinator.rpartition(":")
         if self.coordinator and not (host and port.isdigit() and 0 < int(port) < 65536):
             raise UserError(
-                "it is no address", f"--coordinator={self.coordinator}", "write HOST:PORT"
+                "it is no address",
+                f"--coordinator={self.coordinator}",
+                "write HOST:PORT",
+                kind=INVALID,
+                value=self.coordinator,
             )
         if self.nodes > 1 and not self.coordinator:
             raise UserError(
                 f"{self.nodes} nodes have to meet somewhere",
                 "--coordinator",
                 "name the first node, and a free port of it, to all of them: HOST:PORT",
+                kind=MISSING,
             )
 
 
@@ -237,6 +244,8 @@ def _program(name: str, around: Mapping[str, str]) -> str:
                 "put the bin of a baked environment first on PATH, or run it in an image: --on "
                 "docker --image IMAGE"
             ),
+            kind=MISSING,
+            value=name,
         )
     return found
 

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +36,8 @@ def find(places: Sequence[str] = PLACES) -> Path:
             f"{asked} is no program and holds none",
             "NSYS",
             "name nsys itself, or the folder of Nsight Systems",
+            kind=MISSING,
+            value=asked,
         )
     if on_path := shutil.which("nsys"):
         return Path(on_path)
@@ -54,6 +56,7 @@ def find(places: Sequence[str] = PLACES) -> Path:
             "mount the host's: -v /opt/nvidia/nsight-systems:/opt/nvidia/nsight-systems:ro, or "
             "set NSYS to where it is"
         ),
+        kind=MISSING,
     )
 
 
@@ -70,6 +73,7 @@ def command(words: Sequence[str], output: str | None, *, marked: bool = False) -
             "no command was given",
             "rosetta profile",
             "write it after --, as in: rosetta profile -o FILE -- python -m t5x.train ...",
+            kind=MISSING,
         )
     limits = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"] if marked else []
     return [str(find()), "profile", *limits, *(["-o", output] if output else []), *words]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query, xla_flags
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, MISSING, UserError
 from rosetta.core.value_parsing import on
 from rosetta.doctor import launch_checks as machine
 from rosetta.health import run_lock
@@ -161,6 +161,7 @@ def _runs(
                     "name the folder that holds checkpoints/checkpoint_N to evaluate, or set "
                     "EVAL_ONLY=0"
                 ),
+                kind=MISSING,
             )
         return [(argv(job, "eval", {**hyper, **last}, f"--evaluate_from={restore}"), log)]
     trained = {**hyper, "CHECKPOINT_RESTORE_PATH": json.dumps(restore)} if restore else hyper
@@ -207,6 +208,8 @@ def _devices(
                 f"XLA_FLAGS makes {there} CPU device(s) in each process",
                 f"NUM_GPUS={given.gpus_per_process}",
                 "make both the same",
+                kind=CONFLICT,
+                value=there,
             )
         return dict(environment), ()
     if len(found) < given.gpus_per_process:
@@ -214,6 +217,8 @@ def _devices(
             f"{len(found)} GPU(s) are visible",
             f"NUM_GPUS={given.gpus_per_process}",
             f"give at most {len(found)}",
+            kind=CONFLICT,
+            value=len(found),
         )
     # JAX takes one GPU a process under Slurm, unless it is told.
     return {

@@ -8,7 +8,7 @@ import posixpath
 from typing import TYPE_CHECKING
 
 from rosetta.core import run_description
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, UserError
 from rosetta.data import spec
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ def folders(run: Run, on: str) -> tuple[str, ...]:
             else f"give {name}=/FOLDER, and --mount OUTSIDE:/FOLDER"
         )
         if on not in LEFT_TO_SITES:
-            raise UserError(f"{lost}: it would be lost with the container", where, do)
+            raise UserError(
+                f"{lost}: it would be lost with the container", where, do, kind=CONFLICT
+            )
         lines = (
             f"{where}: {lost}: unless the site mounts it, it is lost with the container; {do}",
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import xla_flags, yaml_output
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.core.secret_variables import Mask
 from rosetta.launch import image_reference
 
@@ -105,14 +105,23 @@ def variables(run: Run) -> dict[str, str]:
     for name, value in found.items():
         if not _VARIABLE.fullmatch(name):
             raise UserError(
-                f"{name!r} is no variable's name", "env", "write letters, digits and underscores"
+                f"{name!r} is no variable's name",
+                "env",
+                "write letters, digits and underscores",
+                kind=INVALID,
+                value=name,
             )
         if "\0" in value:
             raise UserError(
-                "it holds a zero byte", name, "take it out: no environment can hold one"
+                "it holds a zero byte",
+                name,
+                "take it out: no environment can hold one",
+                kind=INVALID,
             )
     if any("\0" in word for word in run.entry):
-        raise UserError("it holds a zero byte", "entry", "take it out: no argument can hold one")
+        raise UserError(
+            "it holds a zero byte", "entry", "take it out: no argument can hold one", kind=INVALID
+        )
     return found
 
 
@@ -130,6 +139,7 @@ def image(options: Options, place: str) -> str:
             "it takes an image",
             f"--on {place}",
             "name one: --image IMAGE, or CONTAINER=IMAGE in the environment",
+            kind=MISSING,
         )
     where = "--image="
     return image_reference.write_image(
@@ -158,5 +168,7 @@ def plain_mounts(run: Run, where: str) -> list[str]:
                     f"{path!r} cannot be mounted there",
                     where,
                     "give absolute paths without commas and colons; a link may have another name",
+                    kind=UNSUPPORTED,
+                    value=path,
                 )
     return [":".join(pair) for pair in run.mounts]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core import run_description
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 from rosetta.launch import rendering
 from rosetta.launch.rendering import Options, Rendering
 
@@ -69,7 +69,11 @@ def _job(run: Run, options: Options, words: list[str], env: dict[str, str]) -> R
     count = rendering.per_node(run)
     if run.entry[0].startswith("-"):
         raise UserError(
-            "it would be read as an option of srun's", f"entry {run.entry[0]}", "name a program"
+            "it would be read as an option of srun's",
+            f"entry {run.entry[0]}",
+            "name a program",
+            kind=INVALID,
+            value=run.entry[0],
         )
     batch = [
         "sbatch",

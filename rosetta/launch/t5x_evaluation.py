@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.core.run_folders import absolute, writable
 from rosetta.core.value_parsing import one_of, positive
 from rosetta.health.settings import check_process_variables
@@ -38,7 +38,7 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     """
     for name in ("CHECKPOINT_PATH", "OUTPUT_DIR"):
         if not environment.get(name):
-            raise UserError("it is not set", name, f"give {name}=FOLDER")
+            raise UserError("it is not set", name, f"give {name}=FOLDER", kind=MISSING)
     check_process_variables(environment)
     task = one_of("FT_TASK", environment.get("FT_TASK", ""), settings.TASKS)
     size = environment.get("T5_SIZE") or "large"
@@ -60,6 +60,8 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
                 f"it does not divide over {groups} groups of {ways} device(s)",
                 f"BSIZE={batch}",
                 f"give a multiple of {groups}",
+                kind=INVALID,
+                value=batch,
             )
     bindings: dict[str, object] = {
         **chosen.reading(),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query, xla_flags
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, MISSING, UNKNOWN, UserError
 from rosetta.core.run_folders import absolute, step_of, steps, writable
 from rosetta.core.value_parsing import on, positive
 from rosetta.doctor import launch_checks as machine
@@ -48,6 +48,7 @@ def tree(environment: Mapping[str, str], here: str) -> Path:
             "it holds no t5x/train.py",
             f"T5X_DIR={found}",
             "name the folder that has the package t5x in it, or unset T5X_DIR",
+            kind=MISSING,
         )
     return found
 
@@ -206,6 +207,8 @@ def _macros(given: Settings, bound: dict[str, str]) -> dict[str, object]:
                 "its gin files have no such macro",
                 f"{name}={value}",
                 "leave it out, and set what they have in a file of your own: ROSETTA_GIN=FILE",
+                kind=UNKNOWN,
+                value=value,
             )
     return dict(given.macros)
 
@@ -280,6 +283,7 @@ def _length(
             "BENCHMARK_MODE=1 starts anew, but it holds checkpoints",
             f"MODEL_DIR={model_dir}",
             f"name another {'FT_DIR' if given.finetune else 'MODEL_DIR'}",
+            kind=CONFLICT,
         )
     if not start:
         steps = given.steps or (BENCHMARK_STEPS if benchmark else None)
@@ -298,6 +302,8 @@ def _length(
                 f"finetuning starts from {start}",
                 f"TRAIN_STEPS={given.steps}",
                 "give the number of steps to add: FT_STEPS=N",
+                kind=CONFLICT,
+                value=given.steps,
             )
         more = given.steps - int(known[1])
     return (

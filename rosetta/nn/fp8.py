@@ -26,7 +26,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import lax
 
 from rosetta.core import gpu_query
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.nn import fused_kernels
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def require(devices: Sequence[Any]) -> None:
                 f"{device.device_kind} (compute capability {capability}) has no FP8",
                 "ENABLE_FP8",
                 "switch FP8 off; it needs an Ada, Hopper or newer card",
+                kind=UNSUPPORTED,
             )
 
 

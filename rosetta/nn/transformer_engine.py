@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from rosetta.core import transformer_engine as package
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, FAILED, UNSUPPORTED, UserError
 from rosetta.nn import attention_limits, fallback_notice, fp8, fused_kernels, mesh_axes
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def require() -> Any:
             f"cannot be loaded ({reason[0] if reason else type(problem).__name__})",
             _WHERE,
             "use a machine with an NVIDIA driver, or set ENABLE_TE=0",
+            kind=FAILED,
         ) from problem
     return found
 
@@ -241,7 +242,9 @@ def attention(
         else than was asked for.
     """
     if os.environ.get("NVTE_FUSED_ATTN", "1") == "0":
-        raise UserError("is 0", "NVTE_FUSED_ATTN", "unset it, or set ATTENTION to xla")
+        raise UserError(
+            "is 0", "NVTE_FUSED_ATTN", "unset it, or set ATTENTION to xla", kind=CONFLICT
+        )
     te = _placed(require())
     along, across = (0, 1) if transposed else (1, 0)
     counts = [
@@ -281,4 +284,5 @@ def attention(
                 f"Transformer Engine has no fused attention for {shape}",
                 "ATTENTION",
                 "set it to cudnn or xla",
+                kind=UNSUPPORTED,
             ) from problem

@@ -19,7 +19,7 @@ from absl import flags
 from paxml import base_experiment
 from praxis import pax_fiddle
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserError
 from rosetta.data import objectives, pipeline, spec, tfds, token_cache, vocabulary
 from rosetta.pax import inputs
 
@@ -90,10 +90,14 @@ class Dataset(base_experiment.BaseExperiment):
                     "there is no vocabulary, and text is to be tokenised",
                     f"DATA={data}",
                     NO_VOCABULARY,
+                    kind=MISSING,
                 )
             if self.PACKED_INPUT:
                 raise UserError(
-                    "packing looks for the vocabulary's end token", "PACKED_INPUT", NO_VOCABULARY
+                    "packing looks for the vocabulary's end token",
+                    "PACKED_INPUT",
+                    NO_VOCABULARY,
+                    kind=MISSING,
                 )
             sizes = (
                 token_cache.Tokens(part.spec.value).recipe.vocab_size for part in spec.parts(data)
@@ -105,6 +109,8 @@ class Dataset(base_experiment.BaseExperiment):
                 f"the vocabulary has {found.size} ids, the model {size}",
                 found.name,
                 f"set --fdl.VOCAB_SIZE={found.size}, or name the model's own vocabulary",
+                kind=TOO_BIG,
+                value=found.size,
             )
         return found
 
@@ -112,7 +118,11 @@ class Dataset(base_experiment.BaseExperiment):
         _tfds_folder()
         if not isinstance(self.MAX_SEQ_LEN, int) or self.MAX_SEQ_LEN < 2:
             raise UserError(
-                f"a row has {self.MAX_SEQ_LEN!r} tokens", "MAX_SEQ_LEN", "give 2 or more"
+                f"a row has {self.MAX_SEQ_LEN!r} tokens",
+                "MAX_SEQ_LEN",
+                "give 2 or more",
+                kind=INVALID,
+                value=self.MAX_SEQ_LEN,
             )
         rows, hosts = inputs.dealt(
             self.PERCORE_BATCH_SIZE, jax.local_device_count(), jax.process_count()
@@ -130,7 +140,11 @@ class Dataset(base_experiment.BaseExperiment):
         batches = None if training or self.EVAL_BATCHES == -1 else int(self.EVAL_BATCHES)
         if batches is not None and batches < 1:
             raise UserError(
-                f"it is {self.EVAL_BATCHES}", "EVAL_BATCHES", "give 1 or more, or -1 for all"
+                f"it is {self.EVAL_BATCHES}",
+                "EVAL_BATCHES",
+                "give 1 or more, or -1 for all",
+                kind=INVALID,
+                value=self.EVAL_BATCHES,
             )
         return pax_fiddle.Config(
             inputs.Input,
@@ -260,7 +274,10 @@ class BoolQDataset(Dataset):
                 "compares one with one"
             )
             raise UserError(
-                what, f"VOCAB={found.name}", "name a SentencePiece model that has a piece for each"
+                what,
+                f"VOCAB={found.name}",
+                "name a SentencePiece model that has a piece for each",
+                kind=INVALID,
             )
         return int(ids[0][0]), int(ids[1][0])
 
@@ -277,6 +294,7 @@ def check(recipe: pipeline.Recipe) -> None:
                 "SeqIO gives this data, rosetta.data does not",
                 f"DATA={part.spec}",
                 "name files, or a tfds: or hf: set",
+                kind=UNSUPPORTED,
             )
         pipeline.check(part.spec, rule, recipe.vocabulary, recipe.split)
 

@@ -20,7 +20,7 @@ from paxml.tasks.lm import model_params
 from praxis import layers, optimizers, pax_fiddle, schedules
 from praxis.layers import activations
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.value_parsing import one_of
 from rosetta.pax import restore
 from rosetta.pax.run import experiment_checks
@@ -170,6 +170,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
                 what,
                 type(self).__name__,
                 "use the pax distribution, not pax-1.4, or set EVAL_TASK=None",
+                kind=UNSUPPORTED,
             )
         model.eval_task = self.EVAL_TASK
         if self.EVAL_TASK == "boolq":

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from praxis import base_layer, gshard_utils, pax_fiddle
 from praxis.layers import transformers
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UNSUPPORTED, UserError
 from rosetta.pax.einsum import Einsum
 
 
@@ -34,6 +34,7 @@ class Experts(transformers.TransformerFeedForwardMoe):
                 "it is for experts that are not gated and top-2 routing by tokens",
                 "FP8 of experts",
                 "switch FP8 off",
+                kind=UNSUPPORTED,
             )
         super().setup()
         self.create_child("ffn1_product", self.product_tpl.clone())
@@ -123,6 +124,8 @@ class Experts(transformers.TransformerFeedForwardMoe):
                 f"{tokens} tokens of a batch do not divide into {groups} groups",
                 "PERCORE_BATCH_SIZE",
                 "give a batch that divides among the mesh's data axes",
+                kind=INVALID,
+                value=tokens,
             )
         return groups
 

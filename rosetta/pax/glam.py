@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from praxis.layers import glam
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.pax.experiment import Difference
 from rosetta.pax.gpt import GPT126M
 
@@ -47,6 +47,7 @@ class GLaM126M64E(GPT126M):
                     "Praxis 1.4.0 only has GLaM with layers that repeat",
                     "USE_REPEATED_LAYER=False",
                     "set it to True, or use the pax distribution",
+                    kind=UNSUPPORTED,
                 )
             repeated = {}
         task.model.lm_tpl = glam.GlamUniTransformerLmHParams(

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from praxis import base_input, py_utils
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UNSUPPORTED, UserError
 from rosetta.data import batch_log, causal_features, pipeline, prefetch, rows, spec, vocabulary
 from rosetta.pax.run import experiment_checks
 
@@ -52,6 +52,8 @@ def dealt(percore: float, devices: int, processes: int) -> tuple[int, int]:
             f"{total} rows cannot be dealt out to {processes} processes of {devices} devices",
             f"PERCORE_BATCH_SIZE={percore}",
             do,
+            kind=INVALID,
+            value=total,
         )
     return own, hosts
 
@@ -149,6 +151,7 @@ class Input(base_input.BaseInput):
                 "this data has no end to evaluate to",
                 f"EVAL_DATA={self.data}",
                 "set EVAL_BATCHES to a number of batches",
+                kind=UNSUPPORTED,
             )
 
     @property

@@ -15,7 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from paxml import learners, sgf, summary_utils
 from praxis import base_layer, py_utils
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UNSUPPORTED, UserError
 from rosetta.nn import fp8
 from rosetta.pax import einsum
 
@@ -92,6 +92,7 @@ def _steps(states: Any) -> Any:
         "its state has no count of steps",
         "the optimizer",
         "choose one that has (Adam, Adafactor), or leave FP8 off",
+        kind=UNSUPPORTED,
     )
 
 
@@ -131,6 +132,8 @@ class Microbatches(sgf.BaseStochasticGradient):
                 ),
                 "NUM_MICROBATCHES",
                 "give a divisor of the batch",
+                kind=INVALID,
+                value=self.count,
             )
         parts = jax.tree.map(
             lambda leaf: jnp.moveaxis(leaf.reshape(-1, self.count, *leaf.shape[1:]), 1, 0), inputs
@@ -163,6 +166,7 @@ class Microbatches(sgf.BaseStochasticGradient):
                 "a model with clu's metrics has none for a whole batch",
                 "NUM_MICROBATCHES",
                 "set it to 1",
+                kind=UNSUPPORTED,
             )
         whole_info = (
             jnp.sum(mean_loss * portions),

@@ -14,7 +14,7 @@ from paxml import tasks_lib, trainer_lib
 from praxis import layers, pax_fiddle
 
 from rosetta.core import run_folders
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 from rosetta.pax import einsum, lora
 from rosetta.pax.run import stored_checkpoint
 
@@ -45,6 +45,7 @@ def found(path: str) -> tuple[str, int | None]:
             "there is no checkpoint_N",
             f"CHECKPOINT_RESTORE_PATH={path}",
             "name a run's folder, its folder `checkpoints`, or one checkpoint_N",
+            kind=MISSING,
         )
     return folder, step
 

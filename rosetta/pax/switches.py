@@ -16,7 +16,7 @@ from praxis import layers, pax_fiddle
 from praxis.layers import transformer_models
 
 from rosetta.core import transformer_engine
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import flag, on, one_of
 from rosetta.pax.run import experiment_checks, stored_checkpoint
 
@@ -93,6 +93,7 @@ class Switches:
                 "FP8 is by XLA and Transformer Engine is on",
                 "USE_FP8=True",
                 "set ENABLE_TE=0, or ENABLE_FP8=1 in place of USE_FP8 for Transformer Engine's",
+                kind=CONFLICT,
             )
         rank = 0
         if _asked("USE_LORA", self.USE_LORA):
@@ -122,13 +123,18 @@ class Switches:
         asked = one_of("ATTENTION", self.ATTENTION, experiment_checks.ATTENTION)
         if fused and asked != "cudnn":
             raise UserError(
-                f"ATTENTION is {asked}", "USE_CUDNN_FLASH_ATTENTION=True", "leave one of them out"
+                f"ATTENTION is {asked}",
+                "USE_CUDNN_FLASH_ATTENTION=True",
+                "leave one of them out",
+                kind=CONFLICT,
+                value=asked,
             )
         if asked == "te" and kept_off:
             raise UserError(
                 "NVTE_FUSED_ATTN is 0",
                 "ATTENTION=te",
                 "unset NVTE_FUSED_ATTN, or set ATTENTION to xla or cudnn",
+                kind=CONFLICT,
             )
         return asked
 
@@ -146,6 +152,8 @@ class Switches:
                 f"JAX {jax.__version__} of this line is too old for any",
                 "the switches",
                 "use the pax distribution, not pax-1.4, or leave them off",
+                kind=UNSUPPORTED,
+                value=jax.__version__,
             )
         if "te" in (chosen.fp8, chosen.attention):
             transformer_engine.require()
@@ -164,12 +172,15 @@ class Switches:
         from rosetta.pax import attention
 
         if model.lm_tpl.model_type != transformer_models.LanguageModelType.CAUSAL:
-            raise UserError("the model is not causal", f"ATTENTION={by}", "set it to xla")
+            raise UserError(
+                "the model is not causal", f"ATTENTION={by}", "set it to xla", kind=UNSUPPORTED
+            )
         if by == "cudnn" and experiment_checks.precision(model.fprop_dtype) == "float32":
             raise UserError(
                 "cuDNN's attention is for bfloat16",
                 "FPROP_DTYPE=float32",
                 "set ATTENTION=xla, or FPROP_DTYPE=bfloat16",
+                kind=UNSUPPORTED,
             )
         packed = bool(model.lm_tpl.packed_input and getattr(self, "PACKED_INPUT", True))
         for layer in _layers(stack):
@@ -193,7 +204,9 @@ def _asked(name: str, value: Any) -> bool:
 
 def _count(name: str, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"it is {value!r}", name, "give a whole number of at least 1")
+        raise UserError(
+            f"it is {value!r}", name, "give a whole number of at least 1", kind=INVALID, value=value
+        )
     return value
 
 
@@ -217,6 +230,7 @@ def _stack(lm: Any) -> Any:
             f"they are not for {fdl.get_callable(stack).__name__}",
             "the switches",
             "use layers in a row or repeated, without a pipeline",
+            kind=UNSUPPORTED,
         )
     return stack
 
@@ -244,6 +258,7 @@ def _adapt(learner: Any, stack: Any, chosen: Chosen) -> None:
             "experts have no adaptation",
             f"LORA_TARGET_LAYERS={chosen.adapted}",
             "set it to attention",
+            kind=UNSUPPORTED,
         )
 
     def adapted(template: Any) -> Any:
@@ -253,6 +268,7 @@ def _adapt(learner: Any, stack: Any, chosen: Chosen) -> None:
                 f"there is no adaptation of {fdl.get_callable(template).__name__}",
                 "USE_LORA=True",
                 "leave it out",
+                kind=UNSUPPORTED,
             )
         return _become(template, kind, rank=chosen.rank)
 

@@ -11,7 +11,7 @@ import traceback
 from typing import Any
 
 from rosetta.core import run_folders, secrets
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 from rosetta.health import (
     checkpoint_files,
     progress,
@@ -114,6 +114,7 @@ def main() -> None:
                 next(filter(None, str(error).splitlines()), type(error).__name__),
                 " ".join(words),
                 "mend the experiment's name or the hyper-parameter",
+                kind=INVALID,
             )
         )
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.plan import hlo_text, report, t5x_step, traffic
 from rosetta.presets import launch_flags
 
@@ -72,6 +72,7 @@ def prepare(config: str, card: str, hyper: Mapping[str, object]) -> None:
             "this environment has no Pax",
             "paxml",
             "use an environment or image of the pax distribution",
+            kind=MISSING,
         )
 
 
@@ -95,6 +96,8 @@ def named(config: str, hyper: Mapping[str, object]) -> Any:
             f"it cannot be had: {error}",
             config,
             "name an experiment of rosetta.pax.configs, or MODULE.CLASS of your own",
+            kind=INVALID,
+            value=config,
         ) from None
     for key, value in hyper.items():
         setattr(made, key, value)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import gpu_data_sheets, xla_flags
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.presets import t5x_switches
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def require_plugin() -> None:
             "this environment cannot compile for GPUs",
             "jax-cuda13-plugin",
             "use an environment or image for cuda12 or cuda13",
+            kind=UNSUPPORTED,
         )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,6 +66,7 @@ def of(found: Settings, model: str, mesh: Mapping[str, list[int]], devices: int)
             f"how a layer is split is not known: there is no mesh.{missing[0]}",
             PLACE,
             "name it, or leave out `combine: layers`",
+            kind=MISSING,
         )
     fsdp, tensor = (mesh["ici"][axis] * mesh["dcn"][axis] for axis in (1, 2))
     return thresholds(_pax(model, found.group("fdl")), tensor, fsdp)
@@ -117,5 +118,6 @@ def _number(value: object, name: str, model: str) -> int:
             f"the size of {model}'s layers is not known: it states no {name}",
             PLACE,
             "set the thresholds themselves (xla_gpu_all_reduce_combine_threshold_bytes, ...)",
+            kind=MISSING,
         )
     return value

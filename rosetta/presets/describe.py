@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, MISSING, UserError
 from rosetta.core.run_description import Run
 from rosetta.core.value_parsing import on
 from rosetta.presets import collective_sizes, layers, preset_files, user_settings
@@ -163,6 +163,8 @@ def mesh(found: Settings) -> dict[str, list[int]]:
                 f"it has {math.prod(made[name])} parts, and there are {sizes[word]} {what}",
                 f"mesh.{name}={made[name]}",
                 f"make its product {sizes[word]}, or write `{word}` for a number",
+                kind=CONFLICT,
+                value=math.prod(made[name]),
             )
     return made
 
@@ -227,6 +229,7 @@ def _same_model(
                 f"name one: {variable}=..., or take one of the presets for a model: "
                 f"{', '.join(preset_files.presets())}"
             ),
+            kind=MISSING,
         )
     if known and asked and asked.value not in known:
         others = [
@@ -240,7 +243,13 @@ def _same_model(
             if others
             else f"it is one of: {', '.join(known)}"
         )
-        raise UserError(f"{name} is not its preset", f"{variable}={asked.value}", do)
+        raise UserError(
+            f"{name} is not its preset",
+            f"{variable}={asked.value}",
+            do,
+            kind=CONFLICT,
+            value=asked.value,
+        )
 
 
 def run(found: Settings) -> Run:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import xla_flags
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, UserError
 from rosetta.presets import describe, layers, preset_files, user_settings
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ def values(
             f"it is one of {found.framework}",
             f"{user_settings.PRESET}={name}",
             f"name one of {framework}, or unset it",
+            kind=CONFLICT,
+            value=name,
         )
     return describe.combined(found, model, mesh or {}, devices)
 

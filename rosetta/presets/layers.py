@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import xla_flags
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UNKNOWN, UserError
 from rosetta.presets import preset_files
 
 if TYPE_CHECKING:
@@ -189,6 +189,8 @@ def _alike(accelerator: str | None) -> list[str]:
                 f"there is no description of {accelerator!r}",
                 "--accelerator",
                 f"choose one of: {', '.join(known)}",
+                kind=UNKNOWN,
+                value=accelerator,
             )
         found.insert(0, accelerator)
         accelerator = known[accelerator].like
@@ -213,7 +215,13 @@ def _switched(layers: Iterable[Mapping[str, Value]]) -> dict[str, str]:
 def _switch(name: str, origin: str) -> preset_files.Layer:
     known = preset_files.named("switches")
     if name not in known:
-        raise UserError(f"there is no switch {name!r}", origin, f"choose of {', '.join(known)}")
+        raise UserError(
+            f"there is no switch {name!r}",
+            origin,
+            f"choose of {', '.join(known)}",
+            kind=UNKNOWN,
+            value=name,
+        )
     return known[name]
 
 
@@ -262,6 +270,7 @@ def _cached(merged: dict[str, Resolved]) -> dict[str, Resolved]:
                     "it lies in the folder that `cache` names, and none is named",
                     f"{found.origin}: {path}",
                     "set cache: DIR in the site's file, or cache=DIR",
+                    kind=MISSING,
                 )
             folder = merged["cache"].value
             made[path] = Resolved(

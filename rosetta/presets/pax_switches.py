@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query, transformer_engine, xla_flags
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import on, one_of
 from rosetta.pax.run import experiment_checks, fiddle_arguments
 from rosetta.presets import pax_flags
@@ -86,11 +86,17 @@ def _te(
                 "XLA's own FP8 needs Transformer Engine off",
                 "--fdl.USE_FP8=True",
                 "set ENABLE_TE=0, or ENABLE_FP8=1 for Transformer Engine's",
+                kind=CONFLICT,
             )
         if asked:
             transformer_engine.require()
             if on_cpu:
-                raise UserError("it needs an NVIDIA card", "Transformer Engine", "set ENABLE_TE=0")
+                raise UserError(
+                    "it needs an NVIDIA card",
+                    "Transformer Engine",
+                    "set ENABLE_TE=0",
+                    kind=UNSUPPORTED,
+                )
         return asked
     able = (
         not on_cpu
@@ -114,12 +120,16 @@ def _able(
             f"{lacking[0]} has no FP8",
             where,
             "leave it out; FP8 needs an Ada, Hopper or newer card",
+            kind=UNSUPPORTED,
+            value=lacking[0],
         )
     if given.precision and given.precision != "bfloat16":
         raise UserError(
             "with FP8 all else is in bfloat16",
             f"PREC={given.precision}",
             f"set PREC=bfloat16, or leave out {where}",
+            kind=CONFLICT,
+            value=given.precision,
         )
     if on_cpu:
         notes.append("FP8 is computed as on a card, but slowly: the CPU has none")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core import bounded_read, strict_yaml
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 from rosetta.presets import schema
 
 if TYPE_CHECKING:
@@ -57,10 +57,12 @@ def document(path: Path, where: str) -> Document:
         text = bounded_read.read_text(path, where)
     except OSError as error:
         raise UserError(
-            f"it cannot be read: {error.strerror}", where, "name a file of presets"
+            f"it cannot be read: {error.strerror}", where, "name a file of presets", kind=MISSING
         ) from None
     except UnicodeDecodeError:
-        raise UserError("it is no text in UTF-8", where, "write it in UTF-8") from None
+        raise UserError(
+            "it is no text in UTF-8", where, "write it in UTF-8", kind=INVALID
+        ) from None
     return strict_yaml.load(text, where)
 
 
@@ -119,10 +121,12 @@ def _preset(found: Document, at: tuple[str, ...], name: str) -> Layer:
         body = body[key]
     for key in ("about", "extends"):
         if not isinstance(body.get(key, ""), str):
-            raise found.error(f"it is {body[key]!r}", (*at, key), "give a text")
+            raise found.error(f"it is {body[key]!r}", (*at, key), "give a text", value=body[key])
     configs = body.get("configs", [])
     if not isinstance(configs, list) or not all(isinstance(each, str) for each in configs):
-        raise found.error(f"it is {configs!r}", (*at, "configs"), "give a list of experiments")
+        raise found.error(
+            f"it is {configs!r}", (*at, "configs"), "give a list of experiments", value=configs
+        )
     return Layer(
         name,
         values,
@@ -144,6 +148,8 @@ def _cards(found: Document, at: tuple[str, ...], body: object) -> dict[str, Mapp
                 "there is no such card",
                 (*at, "accelerators", name),
                 f"choose of {', '.join(accelerators())}",
+                kind=UNKNOWN,
+                value=name,
             )
     return {name: schema.values(found, (*at, "accelerators", name)) for name in body}
 
@@ -163,12 +169,16 @@ def chain(name: str) -> list[Layer]:
                 "what it extends comes back to it",
                 layer.name,
                 "let it extend one of those that are shipped",
+                kind=CONFLICT,
             )
         found.insert(0, layer)
         wanted, asked_by = layer.extends, layer.name
     if found[0].name not in schema.FRAMEWORKS:
         raise UserError(
-            "it extends nothing", found[0].name, f"write extends: NAME, of {', '.join(presets())}"
+            "it extends nothing",
+            found[0].name,
+            f"write extends: NAME, of {', '.join(presets())}",
+            kind=MISSING,
         )
     return found
 
@@ -185,6 +195,8 @@ def _one(name: str, asked_by: str) -> Layer:
         asked_by,
         (f"did you mean {near[0]}? " if near else "")
         + f"It may be a file, or one of: {', '.join(presets())}",
+        kind=UNKNOWN,
+        value=name,
     )
 
 

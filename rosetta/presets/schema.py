@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import run_description
+from rosetta.core.errors import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -187,7 +188,11 @@ def _leaves(
                     {name for name in FIELDS if name != "runs"} | set(_NAMED) | set(others)
                 )
                 raise document.error(
-                    "there is no such field", there, f"it may have {', '.join(fields)}"
+                    "there is no such field",
+                    there,
+                    f"it may have {', '.join(fields)}",
+                    kind=UNKNOWN,
+                    value=there[-1],
                 )
             yield path, there, each
 
@@ -203,9 +208,10 @@ def _value(document: Document, where: tuple[str, ...], given: Any, path: str) ->
                 "write a value, or {value: VALUE, why: TEXT, until: {PACKAGE: VERSION}, since: "
                 "{PACKAGE: VERSION}}"
             ),
+            value=odd[0] if odd else None,
         )
     if advice := wrong(path, parts["value"]):
-        raise document.error(f"it is {parts['value']!r}", where, advice)
+        raise document.error(f"it is {parts['value']!r}", where, advice, value=parts["value"])
     why = parts.get("why", "")
     if not isinstance(why, str):
         raise document.error("why is no text", where, "give the reason in a line")
@@ -215,7 +221,10 @@ def _value(document: Document, where: tuple[str, ...], given: Any, path: str) ->
             _text(each) or not re.match(r"\d", each) for each in versions.values()
         ):
             raise document.error(
-                f"{name} names no versions", where, f'write {name}: {{PACKAGE: "VERSION"}}'
+                f"{name} names no versions",
+                where,
+                f'write {name}: {{PACKAGE: "VERSION"}}',
+                value=name,
             )
     return Value(
         parts["value"], document.place(where), why, parts.get("until", {}), parts.get("since", {})

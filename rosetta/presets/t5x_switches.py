@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import gpu_query, transformer_engine
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.value_parsing import on, one_of
 from rosetta.presets import launch_flags
 from rosetta.t5x.run.model_config import ATTENTION, REMAT, T5Config
@@ -104,6 +104,7 @@ def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> 
                 "it needs an NVIDIA card",
                 "Transformer Engine",
                 "set ENABLE_TE=0, and ATTENTION to another than te",
+                kind=UNSUPPORTED,
             )
     chosen = Switches(
         precision=precision,
@@ -150,6 +151,8 @@ def _fp8(
                 f"{where} has no FP8",
                 f"ENABLE_FP8={given['ENABLE_FP8']}",
                 "set ENABLE_FP8=0; FP8 needs an Ada, Hopper or newer card",
+                kind=UNSUPPORTED,
+                value=where,
             )
         if asked and on_cpu:
             notes.append("FP8 is computed as on a card, but slowly: the CPU has none")
@@ -187,5 +190,6 @@ def _attention(
             f"cuDNN's attention cannot run here: {why}",
             "ATTENTION=cudnn",
             "set ATTENTION=xla, or leave it out",
+            kind=UNSUPPORTED,
         )
     return asked

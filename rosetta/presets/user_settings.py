@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import xla_flags
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, UNKNOWN, UserError
 from rosetta.presets import schema
 from rosetta.presets.layers import WITH
 from rosetta.presets.schema import Value
@@ -91,6 +91,8 @@ def with_card(
             f"it is a run on the CPU, and --accelerator {accelerator} is a card",
             f"{PLATFORMS}={words[PLATFORMS]}",
             "leave one of them out",
+            kind=CONFLICT,
+            value=accelerator,
         )
     return {**words, PLATFORMS: ""}
 
@@ -108,6 +110,8 @@ def settings(words: Iterable[str], where: str) -> dict[str, str]:
                 f"{word!r} is no setting",
                 where,
                 "write NAME=VALUE, as in T5_SIZE=small, after the preset's name",
+                kind=INVALID,
+                value=word,
             )
     return found
 
@@ -162,6 +166,8 @@ def typed(framework: str, words: Mapping[str, str], sets: Iterable[str]) -> dict
                 "it follows from nodes, and GPUs of a node",
                 f"NUM_GPUS={value}",
                 "give --nodes and --gpus-per-node",
+                kind=CONFLICT,
+                value=value,
             )
         if name.startswith("xla_") and schema.known(f"xla_flags.{name}"):
             found[f"xla_flags.{name}"] = Value(value, TYPED)
@@ -186,7 +192,7 @@ def typed(framework: str, words: Mapping[str, str], sets: Iterable[str]) -> dict
                     f"{', '.join(each for each in schema.FIELDS if each != 'runs')}"
                 )
             )
-            raise UserError(f"there is no setting {name!r}", TYPED, do)
+            raise UserError(f"there is no setting {name!r}", TYPED, do, kind=UNKNOWN, value=name)
     return found
 
 
@@ -229,5 +235,5 @@ def _field(path: str, text: str, origin: str, name: str) -> Value:
             else value
         )
     if advice := schema.wrong(path, value):
-        raise UserError(f"it is {text!r}", name, advice)
+        raise UserError(f"it is {text!r}", name, advice, kind=INVALID, value=text)
     return Value(value, origin)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, cast
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNKNOWN, UserError
 
 if TYPE_CHECKING:
     from rosetta.selftest.workload import Workload
@@ -20,5 +20,7 @@ def workload_of(framework: str) -> Workload:
             f"unknown framework {framework!r}",
             "selftest --framework",
             f"name one of {', '.join(FRAMEWORKS)}",
+            kind=UNKNOWN,
+            value=framework,
         )
     return cast("Workload", importlib.import_module(f"rosetta.selftest.{framework}").WORKLOAD)

@@ -6,7 +6,7 @@ import importlib.util
 import os
 from pathlib import Path
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UserError
 
 KNOWN = Path(__file__).parent / "imports"
 
@@ -22,6 +22,8 @@ def shipped(package: str) -> list[str]:
             f"there is no package {package}",
             "selftest",
             "run the selftest inside a baked environment",
+            kind=MISSING,
+            value=package,
         )
     names = set()
     for root in spec.submodule_search_locations:
@@ -59,5 +61,6 @@ def known(framework: str, distribution: str | None = None) -> dict[str, str]:
             "must map each module to the reason why it cannot be imported",
             str(path),
             "repair the file",
+            kind=INVALID,
         )
     return listed

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rosetta.core import home_folder
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +47,8 @@ def platform() -> str:
             f"{name!r} is nothing that the self-test runs on",
             PLATFORM,
             "set it to cpu or cuda, or leave it out",
+            kind=INVALID,
+            value=name,
         )
     return name
 

@@ -20,7 +20,7 @@ from flax.traverse_util import flatten_dict
 from t5x import utils
 
 from rosetta.core import run_folders
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DIFFERS, MISSING, UserError
 from rosetta.health import progress, shared_run_lock, stop_signals
 from rosetta.t5x import (
     checkpoint_arrays,
@@ -155,11 +155,13 @@ def refuse_other_shapes(
                     "restore the weights alone: RESTORE_OPTIMIZER = False, or take the optimizer "
                     "it was trained with"
                 ),
+                kind=DIFFERS,
             )
         raise UserError(
             f"it has {name.removeprefix('target/')} {has}, the model needs {model[name]}",
             checkpoint,
             "take the size and the vocabulary it was trained with",
+            kind=DIFFERS,
         )
 
 
@@ -276,7 +278,10 @@ class Initializer(utils.TrainStateInitializer):
     ) -> None:
         if not run_folders.exists(checkpoint):
             raise UserError(
-                "there is no such folder", checkpoint, "name a checkpoint_N, or a folder of them"
+                "there is no such folder",
+                checkpoint,
+                "name a checkpoint_N, or a folder of them",
+                kind=MISSING,
             )
         found = checkpoint_record.read(checkpoint)
         _same_scale(checkpoint, found, config)
@@ -308,6 +313,7 @@ def _same_vocabulary(checkpoint: str, found: checkpoint_record.Record, vocabular
             "it was trained with another vocabulary",
             checkpoint,
             "set VOCAB to the one it was trained with, and leave EXTRA_IDS out",
+            kind=DIFFERS,
         )
 
 
@@ -319,6 +325,8 @@ def _same_scale(checkpoint: str, found: checkpoint_record.Record | None, config:
                 f"scale_attn_logits is {bool(config.scale_attn_logits)}, its record says {scaled}",
                 checkpoint,
                 f"set network.T5Config.scale_attn_logits = {scaled}",
+                kind=DIFFERS,
+                value=bool(config.scale_attn_logits),
             )
         known = json.dumps(
             {
@@ -337,4 +345,5 @@ def _same_scale(checkpoint: str, found: checkpoint_record.Record | None, config:
                 "set network.T5Config.scale_attn_logits = False, or, if it was trained so, put "
                 f"{known} into {checkpoint_record.FILE} in it"
             ),
+            kind=MISSING,
         )

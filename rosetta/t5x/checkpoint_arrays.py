@@ -9,7 +9,7 @@ import numpy as np
 from flax.serialization import msgpack_restore
 from flax.traverse_util import flatten_dict
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, UserError
 
 
 def tree(checkpoint: str) -> dict[str, Any]:
@@ -35,6 +35,7 @@ def tree(checkpoint: str) -> dict[str, Any]:
             "it is not a complete checkpoint of T5X",
             checkpoint,
             "name a folder checkpoint_N that a run has finished writing",
+            kind=DAMAGED,
         ) from None
 
 

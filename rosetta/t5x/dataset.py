@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import clu.data.dataset_iterator
 import seqio
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, DIFFERS, UNKNOWN, UNSUPPORTED, UserError
 from rosetta.data import Array, batch_log, pipeline, prefetch, seqio_features
 from rosetta.data import spec as specs
 from rosetta.data import vocabulary as vocabularies
@@ -125,6 +125,8 @@ def ours(theirs: seqio.Vocabulary) -> vocabularies.Vocabulary:
         f"{type(theirs).__name__} is not supported",
         "VOCABULARY",
         "use a SentencePiece model, `byte` or ids:SIZE",
+        kind=UNSUPPORTED,
+        value=type(theirs).__name__,
     )
 
 
@@ -170,6 +172,7 @@ def task(
                 "SeqIO knows no such task or mixture",
                 f"DATA={parts[0].spec}",
                 "import the module that registers it in the gin file",
+                kind=UNKNOWN,
             ) from None
     chosen = ours(vocabulary)
     made = _Made(
@@ -189,6 +192,8 @@ def task(
                 f"a task named {name} was made from something else",
                 "dataset.task.name",
                 "give this one another name",
+                kind=CONFLICT,
+                value=name,
             )
         return seqio.TaskRegistry.get(name)
     known = [name for name in specs.OBJECTIVES if name not in specs.ANSWERS]
@@ -197,6 +202,8 @@ def task(
             f"no objective of T5X's is called {objective!r}",
             "dataset.task.objective",
             "use one of " + ", ".join(known),
+            kind=UNKNOWN,
+            value=objective,
         )
     from rosetta.t5x import evaluation_data
 
@@ -215,6 +222,8 @@ def _kind(converter: Any) -> str:
         f"no rows are made for {cls.__name__}",
         "get_dataset_fn",
         "leave get_dataset_fn at t5x.utils.get_dataset for this model",
+        kind=UNSUPPORTED,
+        value=cls.__name__,
     )
 
 
@@ -263,6 +272,7 @@ def get_dataset(
             "use_cached is SeqIO's cache",
             "DatasetConfig.use_cached",
             "make one with rosetta data cache and set DATA=cache:FOLDER",
+            kind=UNSUPPORTED,
         )
     recipe = made.recipe(
         cfg.task_feature_lengths,
@@ -420,6 +430,7 @@ def verify_vocabularies(cfg: Any, model: Any) -> None:
                 f"the {side} have vocabulary {_told(of_data)}, the model has {_told(of_model)}",
                 f"task {name}",
                 "set VOCAB (gin: VOCABULARY) to the same for both",
+                kind=DIFFERS,
             )
         rows = getattr(getattr(model.module, "config", None), "vocab_size", None)
         if rows is not None and not isinstance(of_data, seqio.PassThroughVocabulary):

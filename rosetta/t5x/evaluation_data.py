@@ -11,7 +11,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.data import Array, pipeline, task_records
 from rosetta.data import spec as specs
 
@@ -145,6 +145,7 @@ def _worded(spec: Any, made: Any, split: str) -> Iterator[Mapping[str, Any]]:
             "a token cache has no text to compare answers with",
             f"EVAL_DATA={spec}",
             "name the records themselves: jsonl:, tfds: or hf:",
+            kind=UNSUPPORTED,
         )
     yield from task_records.worded(spec, made.objective, split, answered=made.answered)
 

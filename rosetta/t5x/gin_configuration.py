@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import gin
 
 from rosetta.core import run_folders
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 from rosetta.health import system_errors
 from rosetta.t5x.run import gin_files, gin_text
 
@@ -117,31 +117,42 @@ def explain(error: Exception) -> UserError:
     place = _place(text)
     if unset := _UNSET.search(text):
         return UserError(
-            f"{unset[1].strip()} is not set", place, f"set it: --gin.{unset[1].strip()}=VALUE"
+            f"{unset[1].strip()} is not set",
+            place,
+            f"set it: --gin.{unset[1].strip()}=VALUE",
+            kind=MISSING,
+            value=unset[1].strip(),
         )
     if macro := _NO_MACRO.search(text):
         known = _macros(gin.config._CONFIG)  # noqa: SLF001 (see above)
         return UserError(
-            f"%{macro[1]} is read, and nothing sets it", place, _suggest(macro[1], known) or _MEND
+            f"%{macro[1]} is read, and nothing sets it",
+            place,
+            _suggest(macro[1], known) or _MEND,
+            kind=MISSING,
+            value=macro[1],
         )
     if required := _REQUIRED.search(text):
-        return UserError(f"{required[1]} needs {required[2]}", place, _MEND)
+        return UserError(f"{required[1]} needs {required[2]}", place, _MEND, kind=MISSING)
     if periods := _PERIODS.search(text):
         what = f"SAVE_PERIOD is {periods[1]} and EVAL_PERIOD {periods[2]}"
-        return UserError(what, place, "make one of them a multiple of the other")
+        return UserError(what, place, "make one of them a multiple of the other", kind=CONFLICT)
     if behind := _BEHIND.search(text):
         what = f"its checkpoint is at step {behind[2]} already"
         return UserError(
-            what, f"TRAIN_STEPS={behind[1]}", "give a larger TRAIN_STEPS, or name another folder"
+            what,
+            f"TRAIN_STEPS={behind[1]}",
+            "give a larger TRAIN_STEPS, or name another folder",
+            kind=CONFLICT,
         )
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     if isinstance(error, KeyError) and first in ("'inputs'", "'targets'"):
         what = f"there is no length for {first}"
         do = "give all, as in {'inputs': 512, 'targets': 128}"
-        return UserError(what, "TASK_FEATURE_LENGTHS", do)
+        return UserError(what, "TASK_FEATURE_LENGTHS", do, kind=INVALID)
     if isinstance(error, KeyError):
         first = f"there is no {first}"
-    return UserError(first.rstrip("."), place, _MEND)
+    return UserError(first.rstrip("."), place, _MEND, kind=INVALID)
 
 
 def _explain_syntax(error: SyntaxError) -> UserError:
@@ -151,12 +162,18 @@ def _explain_syntax(error: SyntaxError) -> UserError:
     in_file = error.filename and not error.filename.startswith("<")
     if not value:
         where = f"{error.filename}:{error.lineno}" if in_file else "gin"
-        return UserError(f"not valid gin: {line!r}", where, "write NAME = VALUE, one on a line")
+        return UserError(
+            f"not valid gin: {line!r}",
+            where,
+            "write NAME = VALUE, one on a line",
+            kind=INVALID,
+            value=line,
+        )
     do = f"a string needs quotes: {name} = '{value}'"
     if not in_file:
         do = f"a string needs quotes, also from the shell: '--gin.{name}=\"{value}\"'"
     where = f"{error.filename}:{error.lineno}" if in_file else f"--gin.{name}={value}"
-    return UserError(f"not a valid value: {value}", where, do)
+    return UserError(f"not a valid value: {value}", where, do, kind=INVALID, value=value)
 
 
 def _place(text: str) -> str:
@@ -196,7 +213,13 @@ def _refuse_other_types(before: Mapping[str, Any], bindings: Sequence[str]) -> N
         for number, text, kind in ((old, new, "a number"), (new, old, "a string in quotes")):
             if isinstance(number, (int, float)) and isinstance(text, str):
                 example = "" if name in _COUNTS else f", as {old!r}"
-                raise UserError(f"not {kind}: {new!r}", f"--gin.{name}", f"give {kind}{example}")
+                raise UserError(
+                    f"not {kind}: {new!r}",
+                    f"--gin.{name}",
+                    f"give {kind}{example}",
+                    kind=INVALID,
+                    value=new,
+                )
 
 
 def _references(value: Any) -> set[str]:
@@ -250,13 +273,17 @@ def _report_unread(files: Sequence[str], bindings: Sequence[str], known: set[str
                 _suggest(name, read)
                 or "leave it out, or name a macro of the files (docs/t5x-configs.md)"
             )
-            raise UserError(f"no gin file reads the macro {name}", place, do)
+            raise UserError(
+                f"no gin file reads the macro {name}", place, do, kind=UNKNOWN, value=name
+            )
         _say(f"{place} has no effect: nothing in this run reads {name}")
     for name, place in _macros_of_users_files(files).items():
         if name in read or name in words:
             continue
         if suggestion := _suggest(name, read):
-            raise UserError(f"no gin file reads the macro {name}", place, suggestion)
+            raise UserError(
+                f"no gin file reads the macro {name}", place, suggestion, kind=UNKNOWN, value=name
+            )
         _say(f"{place}: {name} has no effect: nothing in this run reads it")
 
 

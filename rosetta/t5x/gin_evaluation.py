@@ -80,7 +80,9 @@ def arguments(
             collected = gin.get_configurable(getattr(module, ENTRIES[script]))()
         except UserError as error:
             # Gin raises a copy whose text goes on with places in gin files, on further lines.
-            raise UserError(error.what, error.where, error.do) from None
+            raise UserError(
+                error.what, error.where, error.do, kind=error.kind, value=error.value
+            ) from None
         except (*gin_configuration.ERRORS, RuntimeError) as error:
             raise gin_configuration.explain(error) from error
         finally:

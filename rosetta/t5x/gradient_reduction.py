@@ -16,7 +16,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from t5x.trainer import merge_metrics
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, UNSUPPORTED, UserError
 from rosetta.nn import fallback_notice
 from rosetta.nn.mesh_axes import named
 
@@ -46,20 +46,27 @@ def check(dtype: str | None, factor: Any, partitioner: Any, config: T5Config) ->
             f"gradient_dtype is {dtype!r}",
             "Trainer.gradient_dtype",
             f"choose one of: {', '.join(DTYPES)}, or None",
+            kind=INVALID,
+            value=dtype,
         )
     if factor is not None and not isinstance(factor, int | float):
         raise UserError(
             f"gradient_dtype needs a loss that is a sum over tokens, not {factor}",
             "LOSS_NORMALIZING_FACTOR",
             "give a number or None, or set gradient_dtype = None",
+            kind=CONFLICT,
+            value=factor,
         )
     if not partitioner.data_axes:
-        raise UserError("the batch lies over no axis of the mesh", WHERE, "leave it unset")
+        raise UserError(
+            "the batch lies over no axis of the mesh", WHERE, "leave it unset", kind=UNSUPPORTED
+        )
     if "te" in (config.fp8, config.attention):
         raise UserError(
             "Transformer Engine adds up over the devices by itself",
             WHERE,
             "leave it unset, or set ENABLE_TE=0",
+            kind=CONFLICT,
         )
     if config.attention != "xla" and partitioner.mesh.size > partitioner.data_mesh_size:
         raise UserError(
@@ -69,6 +76,7 @@ def check(dtype: str | None, factor: Any, partitioner: Any, config: T5Config) ->
             ),
             WHERE,
             "leave it unset, or set ATTENTION=xla or TP_SIZE=1",
+            kind=UNSUPPORTED,
         )
 
 

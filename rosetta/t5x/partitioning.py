@@ -19,7 +19,7 @@ from jax.sharding import Mesh, PartitionSpec
 from t5x import partitioning
 from t5x.partitioning import standard_logical_axis_rules
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 from rosetta.nn import fallback_notice
 from rosetta.nn.mesh_axes import DATA, MODEL, REPLICA, named
 from rosetta.t5x.run.model_config import whole
@@ -77,7 +77,13 @@ class PjitPartitioner(partitioning.PjitPartitioner):
         **others: Any,
     ) -> None:
         if not model_parallel_submesh and not whole(num_partitions, 1):
-            raise UserError(f"it is {num_partitions!r}", SPLIT, "give a whole number from 1 on")
+            raise UserError(
+                f"it is {num_partitions!r}",
+                SPLIT,
+                "give a whole number from 1 on",
+                kind=INVALID,
+                value=num_partitions,
+            )
         super().__init__(num_partitions, model_parallel_submesh, **others)
         self._data_axis: Any
         self._logical_axis_rules: Any
@@ -97,6 +103,8 @@ class PjitPartitioner(partitioning.PjitPartitioner):
                 ),
                 SPLIT,
                 f"choose one of: {sizes}",
+                kind=INVALID,
+                value=num_partitions,
             )
         groups = len(found) // self._num_partitions
         self._groups, apart = (groups,), shards(groups, max(1, local // self._num_partitions))
@@ -145,6 +153,8 @@ class PjitPartitioner(partitioning.PjitPartitioner):
                 ),
                 "batch_size",
                 f"give a multiple of {self.data_mesh_size}: {near}",
+                kind=INVALID,
+                value=batch_size,
             )
         return super().get_data_layout(batch_size, host_index)
 

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from rosetta.core import run_folders
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, MISSING, UserError
 from rosetta.t5x.run import checkpoint_record
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def start(checkpoint: str | None, model_dir: str | None = None) -> str | None:
             f"the finetuning in {model_dir} started from {own.start}",
             f"INITIAL_CHECKPOINT_PATH={checkpoint}",
             "name that one to go on, or another MODEL_DIR",
+            kind=CONFLICT,
         )
     folder = checkpoint.rstrip("/")
     found = folder if given is not None else f"{folder}/checkpoint_{began}"
@@ -56,6 +57,7 @@ def start(checkpoint: str | None, model_dir: str | None = None) -> str | None:
             f"the finetuning in {model_dir} started from it, and it is gone",
             found,
             "put it back, or start anew with another MODEL_DIR",
+            kind=MISSING,
         )
     return found
 
@@ -72,6 +74,7 @@ def named(checkpoint: str | None) -> str:
             "there are no weights to start from",
             "INITIAL_CHECKPOINT_PATH",
             "name a folder with checkpoint_N in it, or one checkpoint_N",
+            kind=MISSING,
         )
     folder = checkpoint.rstrip("/")
     if run_folders.step_of(folder) is not None:
@@ -84,7 +87,10 @@ def named(checkpoint: str | None) -> str:
             else "there is no such folder"
         )
         raise UserError(
-            what, checkpoint, "name the folder of the pretrained model, or one checkpoint_N of it"
+            what,
+            checkpoint,
+            "name the folder of the pretrained model, or one checkpoint_N of it",
+            kind=MISSING,
         )
     return f"{folder}/checkpoint_{steps[-1]}"
 
@@ -99,7 +105,9 @@ def total_steps(checkpoint: str | None, more: int) -> int:
     step.
     """
     if more < 1:
-        raise UserError(f"FT_STEPS is {more}", "finetuning", "give at least 1")
+        raise UserError(
+            f"FT_STEPS is {more}", "finetuning", "give at least 1", kind=INVALID, value=more
+        )
     begun = step(checkpoint)
     say(f"{named(checkpoint)} is at step {begun}: {more} more end at {begun + more}")
     return begun + more

@@ -10,7 +10,7 @@ import sys
 import traceback
 
 from rosetta.core import secrets
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 from rosetta.health import run_health, stop_signals, system_errors, trainer_exit, unneeded_imports
 
 _LESS_MEMORY = (
@@ -71,11 +71,13 @@ def _parse_flags(words: list[str]) -> list[str]:
     except flags.Error as error:
         what = str(error).splitlines()[0]
         raise UserError(
-            what, "command line", "give --gin_file=FILE and --gin.NAME=VALUE"
+            what, "command line", "give --gin_file=FILE and --gin.NAME=VALUE", kind=INVALID
         ) from error
     if rest[1:]:
         what = f"{rest[1]!r} is not an option"
-        raise UserError(what, "command line", "give --gin_file=FILE and --gin.NAME=VALUE")
+        raise UserError(
+            what, "command line", "give --gin_file=FILE and --gin.NAME=VALUE", kind=INVALID
+        )
     return rest
 
 

@@ -20,7 +20,7 @@ from t5x import metrics as t5x_metrics
 from t5x import partitioning as t5x_partitioning
 from t5x import trainer
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 from rosetta.health import progress, settings
 from rosetta.health import run_health as healths
 from rosetta.health.finite_check import finite
@@ -66,6 +66,8 @@ def gradients(
             f"the {rows} rows of {whose} do not divide into {microbatches} microbatches",
             "Trainer.num_microbatches",
             f"give a divisor of {rows}",
+            kind=INVALID,
+            value=microbatches,
         )
 
     def one(index: Any, rng: Any) -> tuple[Any, Any, Any]:

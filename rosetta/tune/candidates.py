@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNKNOWN, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import on
 
 if TYPE_CHECKING:
@@ -48,12 +48,20 @@ def asked(text: str, *, planned: bool) -> list[str]:
     names = [each.strip() for each in text.split(",")]
     for each in names:
         if each not in ALL:
-            raise UserError(f"{each!r} cannot be tried", "--try", f"choose of {', '.join(ALL)}")
+            raise UserError(
+                f"{each!r} cannot be tried",
+                "--try",
+                f"choose of {', '.join(ALL)}",
+                kind=UNKNOWN,
+                value=each,
+            )
         if planned and each in LAUNCHES:
             raise UserError(
                 f"a plan does not see what {each} gains",
                 "--try",
                 "try it on the card itself, without --card",
+                kind=UNSUPPORTED,
+                value=each,
             )
     return names
 

@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DIFFERS, INVALID, UserError
 from rosetta.tune.search import MEMORY, OK, Choice, Outcome
 
 if TYPE_CHECKING:
@@ -44,7 +44,10 @@ class Evidence:
                 self._trials[_key(each["settings"], each["repeat"])] = Outcome(**each["outcome"])
         except (ValueError, KeyError, TypeError):
             raise UserError(
-                "it is no evidence of a tuning", str(path), "name another file, or remove it"
+                "it is no evidence of a tuning",
+                str(path),
+                "name another file, or remove it",
+                kind=INVALID,
             ) from None
         if found and found[0] != json.loads(json.dumps(head)):
             odd = _odd(found[0], json.loads(json.dumps(head)))
@@ -52,6 +55,7 @@ class Evidence:
                 f"it is of a tuning with another {', '.join(odd)}",
                 str(path),
                 "name another file with --evidence, or remove it",
+                kind=DIFFERS,
             )
         text = "".join(whole) if whole else json.dumps(head) + "\n"
         whole_again = path.with_name(f"{path.name}.new")

@@ -11,7 +11,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import gpu_data_sheets, xla_flags
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.gpu_query import Card
 from rosetta.core.value_parsing import on
 from rosetta.presets import describe
@@ -176,6 +176,8 @@ def _t5x(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
                 "no plan is made with it",
                 f"{name}={value}",
                 "unset it, or tune on the card itself, without --card",
+                kind=UNSUPPORTED,
+                value=value,
             )
     chosen = t5x_switches.choose(run.env, here, on_cpu=False)
     batch = {name: str(value) for name, value in run.batch.items()}
@@ -225,6 +227,7 @@ def _pax(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
                 "set ENABLE_TE=0, or precision=fp8-xla; or tune on the cards themselves, without "
                 "--card"
             ),
+            kind=UNSUPPORTED,
         )
     chosen = pax_switches.choose(given, here, xla_flags.written(run.xla_flags), on_cpu=False)
     return [

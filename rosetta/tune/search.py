@@ -10,7 +10,7 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import FAILED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -163,6 +163,7 @@ class Search:
                     f"it does not run: {first.reason}",
                     "rosetta tune",
                     "mend that, or tune another preset; its log is beside the evidence",
+                    kind=FAILED,
                 )
             self._say(f"{first.reason}; {smaller} sequences a GPU instead")
             choice = replace(choice, batch=smaller)

@@ -6,11 +6,14 @@ with errors.refused(errors.MISSING, where="t5x.lock", remedy="build.py lock"):
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
+from rosetta.core import exit_status
 from rosetta.core.errors import (
     CONFLICT,
     DAMAGED,
@@ -30,6 +33,7 @@ from rosetta.core.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = [
@@ -48,8 +52,10 @@ __all__ = [
     "UNSUPPORTED",
     "UserError",
     "check",
+    "collected",
     "find_sentence",
     "refused",
+    "reported",
 ]
 _ANY = object()
 _SENTENCE = re.compile(r"(?<![\w./=-])[a-z]+(?:(?: |\\ |\\s)[a-z]+){2,}(?![\w/=-])")
@@ -86,6 +92,40 @@ def refused(
         return True
 
     return pytest.raises(error, check=has_the_facts)
+
+
+@contextlib.contextmanager
+def collected() -> Iterator[list[UserError]]:
+    """Collect the errors with which commands and scripts of rosetta end in this process."""
+    ended: list[UserError] = []
+    failure = exit_status.failure
+
+    def record(error: BaseException, where: str) -> tuple[int, UserError]:
+        status, shown = failure(error, where)
+        ended.append(shown)
+        return status, shown
+
+    with mock.patch.object(exit_status, "failure", record):
+        yield ended
+
+
+@contextlib.contextmanager
+def reported(
+    kind: str,
+    *,
+    where: str | Path | tuple[str | Path, ...] = (),
+    value: Any = _ANY,
+    remedy: str | Path | tuple[str | Path, ...] = (),
+    names: str | Path | tuple[str | Path, ...] = (),
+) -> Iterator[None]:
+    """Expect that a command of rosetta ends in this process with an error of these facts.
+
+    The arguments are those of `refused`.
+    """
+    with collected() as ended:
+        yield
+    (error,) = ended
+    check(error, kind, where=where, value=value, remedy=remedy, names=names)
 
 
 def check(

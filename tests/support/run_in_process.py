@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import IO, NoReturn
 from unittest import mock
 
+from rosetta.core.errors import UserError
 from rosetta.health import progress
 from rosetta.launch import execution
 from rosetta.t5x import warmup
+from tests.support import errors
 
 OUTPUT = "the trainer's words"
 
@@ -38,12 +40,15 @@ class Program:
 
 @dataclass(frozen=True)
 class Ended:
-    """How an entry point ended, and the programs that it would have run, in their order."""
+    """How an entry point ended, the programs that it would have run, and the errors that it reported,
+    in their order.
+    """
 
     status: int
     out: str
     err: str
     programs: tuple[Program, ...]
+    errors: tuple[UserError, ...] = ()
 
 
 def run_in_process(entry: Callable[[], int], folder: Path, environment: Mapping[str, str]) -> Ended:
@@ -82,9 +87,10 @@ def run_in_process(entry: Callable[[], int], folder: Path, environment: Mapping[
         _output(out, err),
         mock.patch.object(os, "execvpe", become),
         mock.patch.object(execution, "_child", run_child),
+        errors.collected() as reported,
     ):
         status = finish(entry)
-        return Ended(status, _text(out), _text(err), tuple(programs))
+        return Ended(status, _text(out), _text(err), tuple(programs), tuple(reported))
 
 
 @contextlib.contextmanager

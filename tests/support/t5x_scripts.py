@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from rosetta import cli
+from rosetta.core.errors import UserError
 from rosetta.launch import t5x_trainer
 from tests.support.run_in_process import OUTPUT, Program, run_in_process
 
@@ -50,12 +51,19 @@ sys.exit(int(os.environ.get("RC", "0")))
 
 @dataclass(frozen=True)
 class Ran:
-    """How a script ended, and the programs that would have run after its checks."""
+    """How a script ended, the programs that would have run after its checks, and its errors."""
 
     rc: int
     out: str
     err: str
     programs: tuple[Program, ...]
+    errors: tuple[UserError, ...] = ()  # in this process alone
+
+    @property
+    def error(self) -> UserError:
+        """The error that it ended with."""
+        (error,) = self.errors
+        return error
 
     @property
     def argv(self) -> list[str]:
@@ -121,7 +129,7 @@ class Place:
     def call(self, entry: Callable[[], int], **settings: str) -> Ran:
         """Run an entry point in this process; see env for the variables."""
         ended = run_in_process(entry, self.work, self.env(**settings))
-        return Ran(ended.status, ended.out, ended.err, ended.programs)
+        return Ran(ended.status, ended.out, ended.err, ended.programs, ended.errors)
 
     def script(self, name: str) -> Path:
         """Return the path of a script."""

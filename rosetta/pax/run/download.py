@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rosetta.core import run_folders
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, MISSING, UNREACHABLE, UserError
 from rosetta.data import spec, tfds
 
 HOME = "/opt/paxml/datasets"  # where the image's documentation mounts them
@@ -118,6 +118,7 @@ def _get(url: str) -> bytes:
                 "give this machine internet (HTTPS_PROXY), or fetch it elsewhere and set "
                 "DATA=jsonl:FILE"
             ),
+            kind=UNREACHABLE,
         ) from None
 
 
@@ -132,6 +133,7 @@ def _text(data: bytes, inside: str, url: str) -> str:
             f"what was fetched is not the data set ({type(error).__name__})",
             url,
             "try again, or fetch it elsewhere and set DATA=jsonl:FILE",
+            kind=DAMAGED,
         ) from None
 
 
@@ -151,6 +153,8 @@ def _examine(text: str, lines: int, fields: tuple[str, ...], url: str) -> None:
             ),
             url,
             "try again, or fetch it elsewhere and set DATA=jsonl:FILE",
+            kind=DAMAGED,
+            value=len(rows),
         )
 
 
@@ -166,6 +170,7 @@ def pile(root: str) -> str:
             "the Pile has been offline since October 2023 and there is no copy here",
             str(folder),
             f"set TFDS_DATA_DIR to a copy prepared earlier, or {INSTEAD}",
+            kind=MISSING,
         )
     os.environ["TFDS_DATA_DIR"] = root
     there = tfds.check(spec.parse("tfds:the_pile/lm"), "train")

@@ -6,7 +6,7 @@ import difflib
 import math
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, TOO_BIG, UNKNOWN, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +43,13 @@ def precision(value: Any) -> str:
         else str(getattr(value, "__name__", None) or getattr(value, "name", value))
     )
     if name not in PRECISIONS:
-        raise UserError(f"it is {name!r}", "FPROP_DTYPE", f"choose one of: {', '.join(PRECISIONS)}")
+        raise UserError(
+            f"it is {name!r}",
+            "FPROP_DTYPE",
+            f"choose one of: {', '.join(PRECISIONS)}",
+            kind=INVALID,
+            value=name,
+        )
     return name
 
 
@@ -69,6 +75,8 @@ def check(experiment: Any, devices: int) -> None:
             f"a part of the batch has {tokens} tokens, which do not divide by it",
             f"GROUPS_PER_PART={groups}",
             "give a divisor of them",
+            kind=INVALID,
+            value=groups,
         )
 
 
@@ -81,13 +89,21 @@ def _names(experiment: Any) -> None:
                 "there is no such hyper-parameter",
                 f"--fdl.{name}",
                 f"did you mean {near[0]}?" if near else "see docs/pax.md for their names",
+                kind=UNKNOWN,
+                value=name,
             )
 
 
 def count(name: str, value: Any, least: int = 1) -> int:
     """Return a whole number; UserError where the value is none, or less than `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UserError(f"it is {value!r}", name, f"give a whole number of at least {least}")
+        raise UserError(
+            f"it is {value!r}",
+            name,
+            f"give a whole number of at least {least}",
+            kind=INVALID,
+            value=value,
+        )
     return value
 
 
@@ -109,7 +125,13 @@ def check_numbers(values: Mapping[str, Any]) -> None:
     rate = values.get("LEARNING_RATE", 1)
     is_number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
     if not is_number or not 0 < rate < math.inf:
-        raise UserError(f"it is {rate!r}", "LEARNING_RATE", "give a number above 0, as in 1e-4")
+        raise UserError(
+            f"it is {rate!r}",
+            "LEARNING_RATE",
+            "give a number above 0, as in 1e-4",
+            kind=INVALID,
+            value=rate,
+        )
 
 
 def _sizes(experiment: Any) -> None:
@@ -123,6 +145,8 @@ def _sizes(experiment: Any) -> None:
             f"{heads} heads do not divide MODEL_DIMS={wide}",
             f"NUM_HEADS={heads}",
             "give a divisor of it",
+            kind=INVALID,
+            value=heads,
         )
     if each is not None and wide != heads * count("DIMS_PER_HEAD", each):
         do = (
@@ -131,7 +155,11 @@ def _sizes(experiment: Any) -> None:
             else f"make MODEL_DIMS their product, {heads * each}"
         )
         raise UserError(
-            f"NUM_HEADS={heads} x DIMS_PER_HEAD={each} is {heads * each}", f"MODEL_DIMS={wide}", do
+            f"NUM_HEADS={heads} x DIMS_PER_HEAD={each} is {heads * each}",
+            f"MODEL_DIMS={wide}",
+            do,
+            kind=CONFLICT,
+            value=wide,
         )
     if getattr(experiment, "USE_MQA", False) and heads % count(
         "NUM_KV_HEADS", experiment.NUM_KV_HEADS
@@ -140,19 +168,29 @@ def _sizes(experiment: Any) -> None:
             f"they do not divide NUM_HEADS={heads}",
             f"NUM_KV_HEADS={experiment.NUM_KV_HEADS}",
             "give a divisor of it",
+            kind=INVALID,
+            value=experiment.NUM_KV_HEADS,
         )
     if hasattr(experiment, "NUM_EXPERTS") and experiment.NUM_LAYERS % 2:
         raise UserError(
             "layers come in pairs, a dense one and one of experts",
             f"NUM_LAYERS={experiment.NUM_LAYERS}",
             "give an even number",
+            kind=INVALID,
+            value=experiment.NUM_LAYERS,
         )
 
 
 def _schedule(experiment: Any) -> None:
     kind = experiment.LR_SCHEDULE
     if kind not in SCHEDULES:
-        raise UserError(f"it is {kind!r}", "LR_SCHEDULE", f"choose one of: {', '.join(SCHEDULES)}")
+        raise UserError(
+            f"it is {kind!r}",
+            "LR_SCHEDULE",
+            f"choose one of: {', '.join(SCHEDULES)}",
+            kind=INVALID,
+            value=kind,
+        )
     if kind == "constant":
         return
     prefix = "LR_COS" if kind == "linear_rampup_cosine_decay" else "LR_LRED"
@@ -165,10 +203,16 @@ def _schedule(experiment: Any) -> None:
             f"the warm-up ends later, at {prefix}_WARMUP={warm}",
             f"{prefix}_DECAY_START={start}",
             f"give at least {warm}",
+            kind=CONFLICT,
+            value=start,
         )
     if end <= start:
         raise UserError(
-            f"the decay begins at {start}", f"{prefix}_DECAY_END={end}", f"give more than {start}"
+            f"the decay begins at {start}",
+            f"{prefix}_DECAY_END={end}",
+            f"give more than {start}",
+            kind=CONFLICT,
+            value=end,
         )
 
 
@@ -178,7 +222,10 @@ def mesh(experiment: Any, devices: int) -> list[int]:
     """
     if getattr(experiment, "USE_EXPERT_PARALLEL", False):
         raise UserError(
-            "experts are laid over the data axis here", "USE_EXPERT_PARALLEL", "leave it out"
+            "experts are laid over the data axis here",
+            "USE_EXPERT_PARALLEL",
+            "leave it out",
+            kind=UNSUPPORTED,
         )
     shapes = {}
     for name in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE"):
@@ -190,7 +237,11 @@ def mesh(experiment: Any, devices: int) -> list[int]:
             or not all(isinstance(n, int) and n >= 1 for n in shape)
         ):
             raise UserError(
-                f"it is {shape!r}", name, "give [data, fsdp, tensor], three whole numbers"
+                f"it is {shape!r}",
+                name,
+                "give [data, fsdp, tensor], three whole numbers",
+                kind=INVALID,
+                value=shape,
             )
         shapes[name] = list(shape)
     whole = [a * b for a, b in zip(*shapes.values())]  # noqa: B905 (Python 3.9)
@@ -201,7 +252,11 @@ def mesh(experiment: Any, devices: int) -> list[int]:
             "--fdl.DCN_MESH_SHAPE=[1,1,1]"
         )
         raise UserError(
-            f"it is a mesh of {math.prod(whole)} devices, and there are {devices}", where, do
+            f"it is a mesh of {math.prod(whole)} devices, and there are {devices}",
+            where,
+            do,
+            kind=CONFLICT,
+            value=math.prod(whole),
         )
     return whole
 
@@ -216,6 +271,8 @@ def enough(count: int | None, rows: int, length: int, data: str) -> None:
             f"the data holds {count} rows of {length} tokens, fewer than one batch of {rows}",
             f"DATA={data}",
             do,
+            kind=TOO_BIG,
+            value=rows,
         )
 
 
@@ -238,13 +295,21 @@ def batch(percore: Any, devices: int, *, split: int = 1) -> int:
         or not percore > 0
         or math.isinf(percore)
     ):
-        raise UserError("it is no number above 0", where, "give the rows a device, or a fraction")
+        raise UserError(
+            "it is no number above 0",
+            where,
+            "give the rows a device, or a fraction",
+            kind=INVALID,
+            value=percore,
+        )
     rows = round(percore * devices)
     if abs(percore * devices - rows) > 1e-6 * devices or not rows:
         raise UserError(
             f"times {devices} devices it is {percore * devices:g} rows",
             where,
             f"give a multiple of 1/{devices}",
+            kind=INVALID,
+            value=percore,
         )
     if rows % split:
         do = f"give a multiple of {split / devices:g}, or another mesh"
@@ -255,6 +320,8 @@ def batch(percore: Any, devices: int, *, split: int = 1) -> int:
             ),
             where,
             do,
+            kind=INVALID,
+            value=rows,
         )
     return rows
 
@@ -265,4 +332,10 @@ def check_microbatches(rows: int, parts: int) -> None:
     """
     if rows % count("NUM_MICROBATCHES", parts):
         what = f"a batch of {rows} rows does not divide into {parts} microbatches"
-        raise UserError(what, f"NUM_MICROBATCHES={parts}", "give a divisor of the batch")
+        raise UserError(
+            what,
+            f"NUM_MICROBATCHES={parts}",
+            "give a divisor of the batch",
+            kind=INVALID,
+            value=parts,
+        )

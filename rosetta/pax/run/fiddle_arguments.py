@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 
 _WORD = re.compile(r"--fdl\.([A-Za-z_][A-Za-z0-9_.]*)=(.*)", re.DOTALL)
 
@@ -47,6 +47,8 @@ def split(text: str) -> tuple[dict[str, str], list[str]]:
                 f"{word.strip()!r} is no option",
                 "ADDITIONAL_ARGS, ROSETTA_FDL",
                 "write --fdl.NAME=VALUE, several of them with spaces between",
+                kind=INVALID,
+                value=word.strip(),
             )
         else:
             others += word.split() if "=" not in word.split()[0] else [word.strip()]

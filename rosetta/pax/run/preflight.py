@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from rosetta.core import run_folders
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, INVALID, MISSING, UNKNOWN, UNSUPPORTED, UserError
 from rosetta.data import checks as data_checks
 from rosetta.data import spec
 from rosetta.pax.run import download, experiment_checks, fiddle_arguments, hyper_parameters
@@ -65,7 +65,11 @@ def experiment(config: str) -> str:
     if "." in config:
         if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", config):
             raise UserError(
-                f"it is {config!r}", "CONFIG", "name an experiment, or MODULE.CLASS of your own"
+                f"it is {config!r}",
+                "CONFIG",
+                "name an experiment, or MODULE.CLASS of your own",
+                kind=INVALID,
+                value=config,
             )
         return config
     known = names()
@@ -75,6 +79,8 @@ def experiment(config: str) -> str:
             f"there is no experiment {config!r}",
             "CONFIG",
             f"did you mean {near[0]}?" if near else f"choose one of: {' '.join(known)}",
+            kind=UNKNOWN,
+            value=config,
         )
     return f"{MODULE}.{config}"
 
@@ -105,6 +111,8 @@ def hyper(config: str, given: Iterable[str]) -> None:
                 "there is no such hyper-parameter",
                 f"--fdl.{name}",
                 f"did you mean {near[0]}?" if near else "see docs/pax.md for their names",
+                kind=UNKNOWN,
+                value=name,
             )
 
 
@@ -128,12 +136,14 @@ def vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
                 "name a SentencePiece model (rosetta vocab train makes one), or take a Synthetic "
                 "experiment"
             ),
+            kind=MISSING,
         )
     if "://" in path:
         raise UserError(
             "vocabularies are read from files",
             f"VOCAB_PATH={path}",
             "copy it first, and name the copy",
+            kind=UNSUPPORTED,
         )
     if Path(path).is_dir():
         inside = sorted(Path(path).glob("*.model"))
@@ -142,6 +152,7 @@ def vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
                 f"it is a folder with {len(inside)} files *.model",
                 f"VOCAB_PATH={path}",
                 "name the SentencePiece model itself",
+                kind=INVALID,
             )
         return str(inside[0].absolute()), (f"the vocabulary is {inside[0]}",)
     if Path(path).is_file() and not Path(path).stat().st_size:
@@ -149,12 +160,14 @@ def vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
             "the vocabulary file is empty",
             f"VOCAB_PATH={path}",
             "copy it again, or name another SentencePiece model (rosetta vocab train makes one)",
+            kind=DAMAGED,
         )
     if not Path(path).is_file():
         raise UserError(
             "there is no such vocabulary file",
             f"VOCAB_PATH={path}",
             "name a SentencePiece model (rosetta vocab train makes one)",
+            kind=MISSING,
         )
     return str(Path(path).absolute()), ()
 
@@ -180,12 +193,14 @@ def data(given: Settings) -> dict[str, str]:
             f"{given.config} has no data",
             "TFDS_DATA_DIR",
             "name the folder of prepared data sets, or text of your own: DATA=text:GLOB",
+            kind=MISSING,
         )
     if "://" not in folder and not Path(folder).is_dir():
         raise UserError(
             "there is no such folder",
             f"TFDS_DATA_DIR={folder}",
             "name the folder of prepared data sets, or text of your own: DATA=text:GLOB",
+            kind=MISSING,
         )
     name = next((name for start, name in DOWNLOADS.items() if given.config.startswith(start)), None)
     return {**found, **(download.found(name, run_folders.absolute(folder)) if name else {})}
@@ -260,6 +275,7 @@ def _check_source(name: str, typed: str | Mapping[str, float]) -> None:
                     "there is no such folder",
                     part.spec.value,
                     "check the path: inside a container it is the mounted one",
+                    kind=MISSING,
                 )
     except UserError as error:
         raise data_checks.name_variable(error, name) from None
@@ -363,6 +379,7 @@ def pretrained(name: str, path: str) -> tuple[str, int | None]:
             "it holds no checkpoints/checkpoint_N",
             f"{name}={path}",
             "name the folder of a run that has saved one",
+            kind=MISSING,
         )
     return f"{run}/{CHECKPOINTS}", step
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.core.run_folders import absolute
 from rosetta.core.value_parsing import on, one_of, parse_decimal, positive
 from rosetta.health import settings as health
@@ -174,7 +174,9 @@ def given(script: str, words: Sequence[str], environment: Mapping[str, str]) -> 
             if names
             else "settings come from the environment: CONFIG, LOG_DIR, USE_LORA, ..."
         )
-        raise UserError(f"got {len(words)} arguments", f"{script}.sh", hint)
+        raise UserError(
+            f"got {len(words)} arguments", f"{script}.sh", hint, kind=INVALID, value=len(words)
+        )
     return {
         **environment,
         **{name: word for name, word in zip(names, words) if word not in ("", "None")},  # noqa: B905 (Python 3.9)
@@ -237,6 +239,7 @@ def read(
                 "name an experiment, as in CONFIG=Synthetic126M; it is "
                 "run_base_config_multinode.sh's first word"
             ),
+            kind=MISSING,
         )
     if found.llama:
         _refuse_unread_lora(variables)
@@ -256,7 +259,11 @@ def _check_digits(variables: Mapping[str, str]) -> None:
         is_number = type(fiddle_arguments.value(text)) in (int, float, complex)
         if is_number and parse_decimal(text.lstrip("-"), exponent=True) is None:
             raise UserError(
-                f"it is {text!r}", name, "give a number in decimal digits, as in 10 or 1e-4"
+                f"it is {text!r}",
+                name,
+                "give a number in decimal digits, as in 10 or 1e-4",
+                kind=INVALID,
+                value=text,
             )
 
 
@@ -279,6 +286,8 @@ def _devices(variables: Mapping[str, str], devices: int, *, single: bool) -> tup
             f"Slurm started {processes} processes on {nodes} nodes",
             f"SLURM_NTASKS={processes}",
             "start as many on each: srun --ntasks-per-node",
+            kind=CONFLICT,
+            value=processes,
         )
     on_each = processes // nodes
     per_node = per_node or (devices if on_each == 1 else on_each)
@@ -290,6 +299,8 @@ def _devices(variables: Mapping[str, str], devices: int, *, single: bool) -> tup
                 "start one process a GPU (srun --ntasks-per-node), or one a node; NUM_GPUS counts "
                 "a node's"
             ),
+            kind=CONFLICT,
+            value=on_each,
         )
     return nodes, processes, per_node // on_each
 
@@ -359,6 +370,7 @@ def _refuse_unread_lora(variables: Mapping[str, str]) -> None:
             "only a run with USE_LORA=1 reads it",
             f"{name}={variables[name]}",
             "set USE_LORA=1, or unset it",
+            kind=CONFLICT,
         )
 
 
@@ -375,7 +387,9 @@ def _of_llama_alone(variables: Mapping[str, str]) -> None:
             if asked == "EVAL_ONLY"
             else f"unset it, or give the hyper-parameter: --fdl.{asked}=VALUE in ROSETTA_FDL"
         )
-        raise UserError("only run_llama_boolq reads it", f"{asked}={variables[asked]}", do)
+        raise UserError(
+            "only run_llama_boolq reads it", f"{asked}={variables[asked]}", do, kind=UNSUPPORTED
+        )
 
 
 def _arithmetic(hyper: Mapping[str, str], gpus: int) -> None:

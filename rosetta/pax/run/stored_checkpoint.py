@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rosetta.core import run_folders
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, DAMAGED, DIFFERS, UserError
 from rosetta.pax.run import preflight
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def shapes(checkpoint: str) -> Shapes | None:
             f"it cannot be read ({type(error).__name__})",
             place,
             "restore the file, or move this checkpoint away and take another",
+            kind=DAMAGED,
         ) from None
 
 
@@ -99,6 +100,7 @@ def agree(folder: str, *, fp8: bool, lora: bool) -> None:
                 ),
                 folder,
                 do,
+                kind=CONFLICT,
             )
 
 
@@ -152,7 +154,7 @@ def same(there: Shapes, model: Shapes, where: str, do: str, ignored: Iterable[st
         if rest
         else ""
     )
-    raise UserError(f"it {first[0]}{more}", where, do)
+    raise UserError(f"it {first[0]}{more}", where, do, kind=DIFFERS)
 
 
 def _shape(sizes: tuple[int, ...]) -> str:

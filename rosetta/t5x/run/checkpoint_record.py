@@ -16,7 +16,7 @@ import uuid
 from typing import Any
 
 from rosetta.core import disk_space, path_checks, run_folders
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.health.checkpoint_reports import NoRoomError
 
 FILE = "rosetta.json"
@@ -76,6 +76,7 @@ def read(checkpoint: str) -> Record | None:
                         "use that release, or remove the file and set "
                         "network.T5Config.scale_attn_logits"
                     ),
+                    kind=UNSUPPORTED,
                 )
             return Record(**found)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -83,7 +84,9 @@ def read(checkpoint: str) -> Record | None:
             beside = f"{folder}/{FOLDER}/{name}.json"
             if place != beside and run_folders.path(beside).exists():
                 do = f"copy {beside} over it, a copy of it"
-            raise UserError(f"it cannot be read ({type(error).__name__})", place, do) from None
+            raise UserError(
+                f"it cannot be read ({type(error).__name__})", place, do, kind=DAMAGED
+            ) from None
     return None
 
 
@@ -154,7 +157,10 @@ def require(checkpoint: str, setting: str) -> Record | None:
             f"it was trained with: {json.dumps(known)}"
         )
         raise UserError(
-            f"{FILE} is missing, and {setting} can't be known without it", checkpoint, do
+            f"{FILE} is missing, and {setting} can't be known without it",
+            checkpoint,
+            do,
+            kind=MISSING,
         )
     return found
 
@@ -227,6 +233,7 @@ def require_folder(folder: str) -> None:
             "the path is relative, which Orbax does not save under",
             folder,
             f"give it whole: {os.path.abspath(folder)}",
+            kind=INVALID,
         )
     path_checks.writable(folder)
 

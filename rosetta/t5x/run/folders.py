@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, MISSING, UNSUPPORTED, UserError
 from rosetta.core.run_folders import absolute, steps, write
 from rosetta.core.value_parsing import flag
 from rosetta.t5x.run import checkpoint_record
@@ -63,12 +63,14 @@ def finetuning(
                 f"the finetuning in it started from {kept}",
                 f"FT_DIR={out}",
                 "name another FT_DIR, or that run's MODEL_DIR to go on",
+                kind=CONFLICT,
             )
         if not Path(kept).is_dir():
             raise UserError(
                 f"its finetuning started from {kept}, which is gone",
                 out,
                 "put it back, or start anew with another FT_DIR",
+                kind=MISSING,
             )
         return out, kept
     start = newest(model_dir)
@@ -77,6 +79,7 @@ def finetuning(
             "it holds no checkpoint_N",
             f"MODEL_DIR={model_dir}",
             "name the folder of the pretrained model, or set INITIAL_CHECKPOINT_PATH",
+            kind=MISSING,
         )
     return out, start
 
@@ -88,6 +91,7 @@ def _beside(folder: str, before: str, after: str) -> str:
             "a bucket has no folder beside it",
             f"MODEL_DIR={folder}",
             "name where the finetuned model goes: FT_DIR=gs://BUCKET/FOLDER",
+            kind=UNSUPPORTED,
         )
     return f"{parent}/{before}{name}{after}"
 

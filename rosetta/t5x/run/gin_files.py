@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UNKNOWN, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,13 @@ def model(family: str, size: str, where: str = "T5_FAMILY, T5_SIZE") -> str:
         if path.parent.name != "sizes" and (path.parent / "tiny.gin").is_file()
     )
     if f"{family}/{size}" not in known:
-        raise UserError(f"there is no {family}/{size}", where, f"choose one of: {' '.join(known)}")
+        raise UserError(
+            f"there is no {family}/{size}",
+            where,
+            f"choose one of: {' '.join(known)}",
+            kind=UNKNOWN,
+            value=size,
+        )
     return f"{GIN}/{family}/{size}.gin"
 
 
@@ -52,6 +58,8 @@ def example(root: Path, size: str, suffix: str) -> str:
             f"there is no model size {size!r} for {suffix}",
             "T5_SIZE",
             f"choose one of: {' '.join(known)}",
+            kind=UNKNOWN,
+            value=size,
         )
     return name
 
@@ -62,5 +70,7 @@ def own(variables: Mapping[str, str]) -> list[Path]:
     """
     path = variables.get("ROSETTA_GIN")
     if path and not Path(path).is_file():
-        raise UserError("it is no file", f"ROSETTA_GIN={path}", "name a gin file, or unset it")
+        raise UserError(
+            "it is no file", f"ROSETTA_GIN={path}", "name a gin file, or unset it", kind=MISSING
+        )
     return [Path(path).absolute()] if path else []

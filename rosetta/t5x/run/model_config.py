@@ -6,7 +6,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, UserError
 
 FP8 = ("off", "xla", "te")
 ATTENTION = ("xla", "cudnn", "te")
@@ -105,6 +105,8 @@ class T5Config:
                 f"mlp_activations is {activations!r}",
                 "T5Config.mlp_activations",
                 "give a list of names, as ('relu',)",
+                kind=INVALID,
+                value=activations,
             )
         object.__setattr__(self, "mlp_activations", tuple(activations))
         object.__setattr__(self, "dtype", getattr(self.dtype, "__name__", str(self.dtype)))
@@ -120,6 +122,8 @@ class T5Config:
                     f"{name} is {getattr(self, name)!r}",
                     f"T5Config.{name}",
                     f"choose one of: {', '.join(known)}",
+                    kind=INVALID,
+                    value=getattr(self, name),
                 )
         if not self.mlp_activations or (
             unknown := [name for name in self.mlp_activations if name not in ACTIVATIONS]
@@ -131,12 +135,15 @@ class T5Config:
                 ),
                 "T5Config.mlp_activations",
                 f"choose one or more of: {', '.join(ACTIVATIONS)}",
+                kind=INVALID,
             )
         if not isinstance(self.dropout_rate, (int, float)) or not 0 <= self.dropout_rate < 1:
             raise UserError(
                 f"dropout_rate is {self.dropout_rate!r}",
                 "T5Config.dropout_rate",
                 "give a share below 1, 0 for none",
+                kind=INVALID,
+                value=self.dropout_rate,
             )
         for name, least in LEAST.items():
             value = getattr(self, name)
@@ -145,16 +152,21 @@ class T5Config:
                     f"{name} is {value!r}",
                     f"T5Config.{name}",
                     f"give a whole number from {least} on",
+                    kind=INVALID,
+                    value=value,
                 )
         if self.loss_chunks > self.vocab_size:
             raise UserError(
                 f"loss_chunks is {self.loss_chunks}",
                 "T5Config.loss_chunks",
                 f"give 0 for none, or at most the vocabulary's {self.vocab_size}",
+                kind=INVALID,
+                value=self.loss_chunks,
             )
         if "te" in (self.fp8, self.attention) and self.scan_layers:
             raise UserError(
                 "Transformer Engine's modules are not scanned over",
                 "T5Config.scan_layers",
                 "set scan_layers to False, or fp8 and attention to others than te",
+                kind=CONFLICT,
             )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core import path_checks, value_parsing
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, MISSING, UserError
 from rosetta.core.run_folders import absolute
 from rosetta.core.run_folders import check_last_step as check_end
 from rosetta.data import checks
@@ -56,6 +56,8 @@ def split(
                 f"a {size} model's {what} of {found} do not divide by it",
                 f"{name}{ways}",
                 value_parsing.fitting(*([devices] if devices else []), *known.values()),
+                kind=INVALID,
+                value=ways,
             )
     return bool(known)
 
@@ -76,6 +78,7 @@ def check(given: Settings, bound: dict[str, str], environment: Mapping[str, str]
             "its gin files are not those of these scripts",
             "T5X_DIR",
             "use a tree of rosetta's (python build.py), or unset it",
+            kind=DIFFERS,
         )
     check_periods(bound)
     data(bound, environment, trains=True)
@@ -98,7 +101,13 @@ def check_periods(bound: Mapping[str, str]) -> None:
         return
     if max(save, evaluate) % min(save, evaluate):
         what = f"neither it nor EVAL_PERIOD={evaluate} is a multiple of the other"
-        raise UserError(what, f"SAVE_PERIOD={save}", f"set both, as in EVAL_PERIOD={save}")
+        raise UserError(
+            what,
+            f"SAVE_PERIOD={save}",
+            f"set both, as in EVAL_PERIOD={save}",
+            kind=CONFLICT,
+            value=save,
+        )
 
 
 def data(
@@ -157,6 +166,7 @@ def data(
             "it has no the_pile, which has been offline since October 2023",
             f"TFDS_DATA_DIR={root}",
             do,
+            kind=MISSING,
         )
     kept = os.environ.get("TFDS_DATA_DIR")
     os.environ["TFDS_DATA_DIR"] = root  # where the data's own checks look
@@ -291,5 +301,6 @@ def checkpoint(path: str, name: str) -> str:
             "it is no checkpoint_N and holds none",
             f"{name}={found}",
             "name a checkpoint_N, or a folder of them",
+            kind=MISSING,
         )
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 from rosetta.core.run_folders import absolute
 from rosetta.core.value_parsing import above_zero, fitting, one_of, positive
 from rosetta.health import settings as health
@@ -117,6 +117,8 @@ def read(
             order
             if names
             else "settings come from the environment: T5_SIZE, PREC, BSIZE_PER_GPU, MODEL_DIR, ...",
+            kind=INVALID,
+            value=len(words),
         )
     given = {**environment, **{name: word for name, word in zip(names, words) if word}}  # noqa: B905 (Python 3.9, which a login node may have)
     health.read(given)
@@ -222,7 +224,11 @@ def arithmetic(
     """
     if gpus % split:
         raise UserError(
-            f"{gpus} GPUs do not divide into groups of {split}", f"{names[0]}{split}", fitting(gpus)
+            f"{gpus} GPUs do not divide into groups of {split}",
+            f"{names[0]}{split}",
+            fitting(gpus),
+            kind=INVALID,
+            value=split,
         )
     if sequences % microbatches:
         batch = gpus // split * sequences
@@ -233,4 +239,6 @@ def arithmetic(
             ),
             f"{names[1]}{microbatches}",
             fitting(sequences),
+            kind=INVALID,
+            value=microbatches,
         )
