@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rosetta.core import exit_status, secrets
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UNKNOWN, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,13 @@ class Parser(argparse.ArgumentParser):
     def _refuse(self, what: str, word: str, known: Sequence[str], otherwise: str = "") -> NoReturn:
         near = difflib.get_close_matches(word, known, 1)
         advice = f"did you mean {near[0]}?" if near else otherwise
-        raise UserError(what, self.prog, f"{advice} see {self.prog} --help".lstrip())
+        raise UserError(
+            what,
+            self.prog,
+            f"{advice} see {self.prog} --help".lstrip(),
+            kind=UNKNOWN,
+            value=word,
+        )
 
     def _flags_first(self, words: list[str]) -> list[str]:
         """Return the words, with options and their values before the others."""
@@ -85,7 +91,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> Any:
         """Raise a UserError in place of argparse's exit."""
-        raise UserError(message, self.prog, f"see {self.prog} --help")
+        raise UserError(message, self.prog, f"see {self.prog} --help", kind=INVALID)
 
 
 class _Version(argparse.Action):

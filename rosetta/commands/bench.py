@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.bench import modes
 from rosetta.core import gpu_query, option_types
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -18,6 +18,7 @@ NO_GPU = UserError(
     "no NVIDIA GPU is visible",
     "bench t5",
     "start the container with --gpus=all, or give --allow-cpu",
+    kind=MISSING,
 )
 _DISAGREES = 0.05  # of a ratio
 
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     for name in names:
         modes.parse(name)
     if len(set(names)) < len(names):
-        raise UserError("a mode is named twice", "bench t5 --modes", "name each once")
+        raise UserError("a mode is named twice", "bench t5 --modes", "name each once", kind=INVALID)
     if not os.environ.get("JAX_PLATFORMS") and not gpu_query.cards() and not gpu_query.present():
         # JAX with CUDA prints tracebacks while it looks for a GPU that is not there.
         if not args.allow_cpu:
@@ -87,7 +88,11 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         from rosetta.bench import t5
     except ModuleNotFoundError as error:
         raise UserError(
-            f"there is no {error.name} here", "bench t5", "run it in a baked environment"
+            f"there is no {error.name} here",
+            "bench t5",
+            "run it in a baked environment",
+            kind=MISSING,
+            value=error.name,
         ) from None
     if jax.devices()[0].platform != "gpu" and not args.allow_cpu:
         raise NO_GPU

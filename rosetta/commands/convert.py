@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import option_types
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, DAMAGED, DIFFERS, MISSING, UserError
 from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
@@ -47,7 +47,10 @@ def _layout(folder: Path) -> str:
     """Return whose layout a folder is in, by what lies in it."""
     if not folder.is_dir():
         raise UserError(
-            "it is no folder", str(folder), "name the folder with the model's files in it"
+            "it is no folder",
+            str(folder),
+            "name the folder with the model's files in it",
+            kind=MISSING,
         )
     described = _find_files(folder, DESCRIPTIONS)
     marks = _find_files(folder, WEIGHTS) | described
@@ -57,6 +60,7 @@ def _layout(folder: Path) -> str:
             f"it holds more than one model: {names}",
             str(folder),
             f"say which with --from {' or --from '.join(sorted(marks))}, or move the other away",
+            kind=CONFLICT,
         )
     if described:
         return next(iter(described))
@@ -64,6 +68,7 @@ def _layout(folder: Path) -> str:
         "it has neither params.json (Meta), config.json (Hugging Face) nor checkpoints (Pax)",
         str(folder),
         "name the folder with the model's files in it",
+        kind=MISSING,
     )
 
 
@@ -141,25 +146,33 @@ def convert(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         ("--parts", args.parts, "meta"),
     ):
         if value and args.to != only:
-            raise UserError(f"it is for --to {only}", option, "leave it out")
+            raise UserError(f"it is for --to {only}", option, "leave it out", kind=CONFLICT)
     if layout != "pax" and args.norm_epsilon is not None:
         raise UserError(
             f"it is for a source of Pax's, and {args.source} says its own",
             "--norm-epsilon",
             "leave it out",
+            kind=CONFLICT,
         )
     if args.source.resolve() in args.out.resolve().parents:
         raise UserError(
             f"it lies in {args.source}, which is only read",
             str(args.out),
             "name a folder elsewhere",
+            kind=CONFLICT,
         )
     if args.to == "pax" and args.dtype not in (None, "float32"):
         raise UserError(
-            f"it is {args.dtype}, and a checkpoint of Pax holds float32", "--dtype", "leave it out"
+            f"it is {args.dtype}, and a checkpoint of Pax holds float32",
+            "--dtype",
+            "leave it out",
+            kind=CONFLICT,
+            value=args.dtype,
         )
     if args.to == layout == "pax":
-        raise UserError("a checkpoint of Pax is one already", "--to", "give meta or hf")
+        raise UserError(
+            "a checkpoint of Pax is one already", "--to", "give meta or hf", kind=CONFLICT
+        )
     source: Any = (
         pax_checkpoint.Source(args.source, args.norm_epsilon or EPSILON)
         if layout == "pax"
@@ -198,6 +211,7 @@ def convert(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
                 f"what was written cannot be read back: {error.what}",
                 str(args.out),
                 READ_BACK_ADVICE,
+                kind=DAMAGED,
             ) from None
         if (tokenizer := args.source / TOKENIZER).is_file():
             shutil.copyfile(tokenizer, part / TOKENIZER)
@@ -250,6 +264,7 @@ def check_written(source: Any, written: Any, dtype: Any, out: Path) -> None:
             ),
             str(out),
             advice,
+            kind=DIFFERS,
         )
     llama.check_tensors(written, str(out))
     cast, names = Cast(dtype), list(llama.sizes(source.shape))
@@ -258,7 +273,11 @@ def check_written(source: Any, written: Any, dtype: Any, out: Path) -> None:
         expected, held = as_bits(cast(name, source.read(name))), written.read(name)
         if held.dtype != dtype or not (as_bits(held) == expected).all():
             raise UserError(
-                f"{name} reads back with other values than were written", str(out), advice
+                f"{name} reads back with other values than were written",
+                str(out),
+                advice,
+                kind=DIFFERS,
+                value=name,
             )
 
 

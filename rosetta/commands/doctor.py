@@ -59,13 +59,15 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def _doctor(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta import doctor
-    from rosetta.core.errors import UserError
+    from rosetta.core.errors import CONFLICT, UserError
     from rosetta.doctor import finding, machine, slurm
 
     if args.nccl:
         return _nccl(args)
     if args.hosts is not None and args.quick:
-        raise UserError("--quick resolves no names", "doctor --hosts", "leave one of them out")
+        raise UserError(
+            "--quick resolves no names", "doctor --hosts", "leave one of them out", kind=CONFLICT
+        )
     hosts = slurm.hosts(args.hosts, "--hosts") if args.hosts is not None else []
     seen = machine.here(os.environ, quick=args.quick)
     found = doctor.examine(seen, hosts=hosts, folders=args.folder)
@@ -82,7 +84,7 @@ def _doctor(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 def _nccl(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Measure; of several processes the first says what was found, the others end as it does."""
     from rosetta.bench import bandwidth
-    from rosetta.core.errors import UserError
+    from rosetta.core.errors import CONFLICT, UserError
     from rosetta.doctor import bandwidth_findings
 
     if args.quick or args.hosts is not None or args.folder:
@@ -90,6 +92,7 @@ def _nccl(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "--nccl measures, and looks at nothing else",
             "doctor --nccl",
             "leave --quick, --hosts and --folder out",
+            kind=CONFLICT,
         )
     with _stdout_aside():
         bandwidth.start(os.environ)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import option_types, path_checks
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DIFFERS, EXISTS, INVALID, MISSING, UNKNOWN, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -120,7 +120,10 @@ def _checkpoint(given: str) -> str:
     folder = Path(given).expanduser().resolve()
     if not folder.is_dir():
         raise UserError(
-            "there is no such folder", given, "name a checkpoint_N of T5X, or a folder of them"
+            "there is no such folder",
+            given,
+            "name a checkpoint_N of T5X, or a folder of them",
+            kind=MISSING,
         )
     return str(folder)
 
@@ -158,12 +161,16 @@ def _values(args: argparse.Namespace) -> dict[str, str]:
             f"{args.name!r} cannot name a Python module",
             "NAME",
             "use letters, digits and underscores, and begin with a letter",
+            kind=INVALID,
+            value=args.name,
         )
     if args.size not in sizes(family):
         raise UserError(
             f"{family} has no size {args.size!r}",
             "--size",
             f"choose one of: {' '.join(sizes(family))}",
+            kind=UNKNOWN,
+            value=args.size,
         )
     vocab = vocabulary.named(args.vocab)
     own = vocabulary.padded(vocab.size)
@@ -175,12 +182,15 @@ def _values(args: argparse.Namespace) -> dict[str, str]:
                 "make it with rosetta vocab train, or leave its extra_id pieces out so that they "
                 "are added"
             ),
+            kind=UNSUPPORTED,
         )
     if args.checkpoint and own != vocab_size(family):
         raise UserError(
             f"its {vocab.size} ids are not the {vocab_size(family)} of {family}",
             args.vocab,
             "give the vocabulary the checkpoint was trained with, or leave --from out",
+            kind=DIFFERS,
+            value=vocab.size,
         )
     network = not args.checkpoint and own != vocab_size(family)
     return {
@@ -228,7 +238,10 @@ def write(args: argparse.Namespace) -> list[Path]:
     for path in paths:
         if path.exists():
             raise UserError(
-                "the file is there already", str(path), "choose another NAME or --out, or remove it"
+                "the file is there already",
+                str(path),
+                "choose another NAME or --out, or remove it",
+                kind=EXISTS,
             )
     path_checks.writable(str(args.out))
     args.out.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 from rosetta.pax.run import settings
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "this environment has no paxml",
             "rosetta pax",
             "use an image or environment of the distribution pax",
+            kind=MISSING,
         )
     door = lock_record.path().parent / "bin" / "python"
     if door.is_file():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import gpu_data_sheets, option_types
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -95,6 +95,8 @@ def nodes(gpus: int, per_node: int) -> tuple[int, int]:
             f"it does not fill nodes of {per_node}",
             f"--gpus {gpus}",
             f"give a multiple of {per_node}, or --gpus-per-node",
+            kind=INVALID,
+            value=gpus,
         )
     return gpus // per_node, per_node
 
@@ -111,11 +113,17 @@ def switches(words: list[str]) -> dict[str, Any]:
         name, _, text = word.partition("=")
         if name not in known or not text:
             raise UserError(
-                f"{word!r} is no switch", "--with", f"write SWITCH=VALUE, of {', '.join(known)}"
+                f"{word!r} is no switch",
+                "--with",
+                f"write SWITCH=VALUE, of {', '.join(known)}",
+                kind=INVALID,
+                value=word,
             )
         found[name] = _value(text)
         if isinstance(known[name], bool) and not isinstance(found[name], bool):
-            raise UserError(f"it is {text!r}", f"--with {name}", "give true or false")
+            raise UserError(
+                f"it is {text!r}", f"--with {name}", "give true or false", kind=INVALID, value=text
+            )
     T5Config(**{"vocab_size": ROWS, **found})
     return found
 
@@ -145,6 +153,8 @@ def hyper(words: list[str]) -> dict[str, object]:
                 f"{word!r} is no hyper-parameter",
                 "--with",
                 "write NAME=VALUE; see docs/pax.md for the names",
+                kind=INVALID,
+                value=word,
             )
         found[name] = fiddle_arguments.value(text)
     return found
@@ -162,7 +172,7 @@ def _file(given: Path | None) -> Path | None:
     if given is None:
         return None
     if given.exists() and not given.is_file():
-        raise UserError("it is no file", f"--hlo {given}", "name a file, new or old")
+        raise UserError("it is no file", f"--hlo {given}", "name a file, new or old", kind=INVALID)
     run_folders.writable(str(given.resolve().parent))
     return given.resolve()
 

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rosetta.core import option_types
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, FAILED, INVALID, MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -213,6 +213,7 @@ def described(args: argparse.Namespace) -> Run:
             "T5X takes one process a GPU where there are several nodes",
             "--processes node",
             "give --processes gpu",
+            kind=UNSUPPORTED,
         )
     return found
 
@@ -256,6 +257,8 @@ def _useful(args: argparse.Namespace) -> None:
                 f"it has no use for --{option}",
                 f"--on {args.on}",
                 "leave it out" + (f", or choose of --on {', '.join(others)}" if others else ""),
+                kind=CONFLICT,
+                value=option,
             )
 
 
@@ -268,6 +271,8 @@ def _preset(args: argparse.Namespace) -> Run:
             f"presets are read by PyYAML, and there is no {error.name}",
             sys.executable,
             "install it: pip install pyyaml; or give a --description",
+            kind=MISSING,
+            value=error.name,
         ) from None
 
     if not args.words:
@@ -275,6 +280,7 @@ def _preset(args: argparse.Namespace) -> Run:
             "no preset is named",
             f"rosetta {args.command}",
             "name one, as in t5x-large, or give a --description",
+            kind=MISSING,
         )
     name, *words = args.words
     settings = user_settings.with_card(
@@ -319,6 +325,7 @@ def _read(args: argparse.Namespace) -> Run:
             "it says everything but where",
             f"--description {args.description}",
             "leave out preset, settings, --nodes, --gpus-per-node and --accelerator, or mend it",
+            kind=CONFLICT,
         )
     try:
         document = json.loads(
@@ -328,7 +335,10 @@ def _read(args: argparse.Namespace) -> Run:
         )
     except ValueError as error:
         raise UserError(
-            f"it is no JSON: {error}", args.description, "write it with --json of rosetta explain"
+            f"it is no JSON: {error}",
+            args.description,
+            "write it with --json of rosetta explain",
+            kind=INVALID,
         ) from None
     return run_description.read(document)
 
@@ -336,7 +346,9 @@ def _read(args: argparse.Namespace) -> Run:
 def _mount(text: str) -> tuple[str, str]:
     outside, colon, inside = text.rpartition(":")
     if not (colon and outside and inside):
-        raise UserError("it is no mount", f"--mount={text}", "write OUTSIDE:INSIDE")
+        raise UserError(
+            "it is no mount", f"--mount={text}", "write OUTSIDE:INSIDE", kind=INVALID, value=text
+        )
     return outside if outside.startswith(("/", "pvc:")) else os.path.abspath(outside), inside
 
 
@@ -348,7 +360,11 @@ def _options(args: argparse.Namespace) -> Options:
     extra = tuple(getattr(args, "sbatch", ()))
     if odd := [each for each in extra if not each.startswith("--")]:
         raise UserError(
-            "it is no option", f"--sbatch={odd[0]}", "write it whole, as in --sbatch=--qos=high"
+            "it is no option",
+            f"--sbatch={odd[0]}",
+            "write it whole, as in --sbatch=--qos=high",
+            kind=INVALID,
+            value=odd[0],
         )
     given: dict[str, Any] = {
         each.name: value for each in fields(Options) if (value := getattr(args, each.name, ""))
@@ -379,6 +395,7 @@ def _run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
                 "give --nodes 1 for this machine alone; or name the first node, and a free port "
                 "of it, to all of them: HOST:PORT"
             ),
+            kind=MISSING,
         )
     _say(args, run)
     layout = node_processes.Layout(
@@ -409,7 +426,9 @@ def _number(args: argparse.Namespace) -> int:
         return int(args.node)
     given = os.environ.get("JOB_COMPLETION_INDEX") or "0"
     if not given.isdecimal():
-        raise UserError(f"it is {given!r}", "JOB_COMPLETION_INDEX", "give --node")
+        raise UserError(
+            f"it is {given!r}", "JOB_COMPLETION_INDEX", "give --node", kind=INVALID, value=given
+        )
     return int(given)
 
 
@@ -427,7 +446,10 @@ def _become(args: argparse.Namespace, wanted: Rendering) -> NoReturn:
 def _one_document(args: argparse.Namespace) -> None:
     if args.json:
         raise UserError(
-            "the run's own output is on stdout", "--json", "add --dry-run, for what would run"
+            "the run's own output is on stdout",
+            "--json",
+            "add --dry-run, for what would run",
+            kind=CONFLICT,
         )
 
 
@@ -437,6 +459,8 @@ def _there(found: str | None, wanted: Rendering, on: str) -> None:
             "there is no such program on PATH",
             f"--on {on}: {wanted.argv[0]}",
             "install it, or see what it would be given: --dry-run",
+            kind=MISSING,
+            value=wanted.argv[0],
         )
 
 
@@ -472,7 +496,11 @@ def _submit(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     )
     if done.returncode:
         raise UserError(
-            f"it ended with status {done.returncode}", wanted.argv[0], "see what it said"
+            f"it ended with status {done.returncode}",
+            wanted.argv[0],
+            "see what it said",
+            kind=FAILED,
+            value=done.returncode,
         )
     return {"said": done.stdout.strip()}, done.stdout.strip()
 
@@ -482,7 +510,9 @@ def _spawned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     words = args.words[args.words[:1] == ["--"] :]
     if not words:
-        raise UserError("there is nothing to start", "rosetta spawn", "write the command after --")
+        raise UserError(
+            "there is nothing to start", "rosetta spawn", "write the command after --", kind=MISSING
+        )
     sys.exit(
         node_processes.run(
             words,

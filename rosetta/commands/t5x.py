@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 from rosetta.t5x.run import command_variables
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def _tree() -> str:
             "this environment has no t5x",
             "rosetta t5x",
             "use an image or environment of the distribution t5x",
+            kind=MISSING,
         )
     return str(Path(next(iter(found.submodule_search_locations))).parent)
 

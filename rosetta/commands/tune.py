@@ -234,7 +234,7 @@ class _Where:
 
 def _planned(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
     from rosetta.core import gpu_data_sheets
-    from rosetta.core.errors import UserError
+    from rosetta.core.errors import CONFLICT, UserError
     from rosetta.plan import t5x_step
     from rosetta.presets import user_settings
 
@@ -243,12 +243,14 @@ def _planned(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
             "a plan has the flags of the model's preset below all others",
             user_settings.BASE,
             "unset it, and give what is to differ: XLA_FLAGS, or xla_...=VALUE words",
+            kind=CONFLICT,
         )
     if args.steps or args.repeats:
         raise UserError(
             "a plan is of one step, and always the same",
             "--steps" if args.steps else "--repeats",
             "leave it out with --card",
+            kind=CONFLICT,
         )
     found = gpu_data_sheets.named(args.card)
     t5x_step.require_plugin()
@@ -257,7 +259,7 @@ def _planned(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
 
 def _here(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
     from rosetta.core import gpu_query
-    from rosetta.core.errors import UserError
+    from rosetta.core.errors import UNSUPPORTED, UserError
     from rosetta.launch import devices
     from rosetta.presets import (
         layers,
@@ -269,6 +271,8 @@ def _here(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
             "a trial is made on this machine",
             f"--nodes {args.nodes}",
             "leave it out, or plan: --card CARD",
+            kind=UNSUPPORTED,
+            value=args.nodes,
         )
     found = gpu_query.cards()
     on_cpu = user_settings.on_cpu(settings, os.environ)
@@ -285,23 +289,26 @@ def _here(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
 def _files(args: argparse.Namespace) -> tuple[Path, Path]:
     """Return the paths of the preset and the evidence; UserError if they cannot be written."""
     from rosetta.core import run_folders
-    from rosetta.core.errors import UserError
+    from rosetta.core.errors import CONFLICT, INVALID, MISSING, UserError
 
     output = args.output or Path(f"{Path(args.preset).stem}-tuned.yaml")
     for option, path in (("--output", output), ("--evidence", args.evidence)):
         if path is not None and not path.name:
-            raise UserError("not a file's name", f"{option} {path}", "name a file, new or old")
+            raise UserError(
+                "not a file's name", f"{option} {path}", "name a file, new or old", kind=INVALID
+            )
     file = args.evidence or output.with_suffix(".jsonl")
     if output.resolve() == Path(args.preset).resolve() or output.resolve() == file.resolve():
         raise UserError(
             "it would be written over what it is made from",
             f"--output {output}",
             "name another file",
+            kind=CONFLICT,
         )
     for each in (output, file):
         run_folders.writable(str(each.resolve().parent))
         if each.exists() and not each.is_file():
-            raise UserError("it is no file", str(each), "name another")
+            raise UserError("it is no file", str(each), "name another", kind=MISSING)
     return output, file
 
 
@@ -351,7 +358,7 @@ def _say(quiet: bool) -> Callable[[str], None]:
 
 
 def _settings(words: Sequence[str]) -> dict[str, str]:
-    from rosetta.core.errors import UserError
+    from rosetta.core.errors import CONFLICT, UserError
     from rosetta.presets import (
         layers,
         user_settings,
@@ -360,7 +367,10 @@ def _settings(words: Sequence[str]) -> dict[str, str]:
     found = user_settings.settings(words, "rosetta tune")
     if layers.WITH in found:
         raise UserError(
-            "switches are what is tried", layers.WITH, "set them in the preset: switches: [...]"
+            "switches are what is tried",
+            layers.WITH,
+            "set them in the preset: switches: [...]",
+            kind=CONFLICT,
         )
     return found
 

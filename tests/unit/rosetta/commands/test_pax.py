@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from typing import Any
 
 import pytest
 
-from tests.support import t5x_scripts
+from tests.support import errors, t5x_scripts
 from tests.support.pax_scripts import Place, place_
 
 __all__ = ["place_"]  # a fixture
@@ -53,26 +54,50 @@ class TestCommand:
         )
 
     @pytest.mark.parametrize(
-        ("words", "complaint"),
+        ("words", "kind", "facts"),
         [
             (
                 ["train", "CONFGI=Synthetic5B"],
-                "rosetta pax train: it has no variable CONFGI; did you mean CONFIG?",
+                errors.UNKNOWN,
+                {"where": "pax train", "value": "CONFGI", "remedy": "CONFIG"},
             ),
-            (["train", "QQQ=2"], "it takes PERCORE_BATCH_SIZE ICI_MESH_SHAPE"),
+            (
+                ["train", "QQQ=2"],
+                errors.UNKNOWN,
+                {
+                    "where": "pax train",
+                    "value": "QQQ",
+                    "remedy": ("PERCORE_BATCH_SIZE", "ICI_MESH_SHAPE"),
+                },
+            ),
             (
                 ["train", "NUM_LAYERS=2"],
-                "(any hyper-parameter: fdl.NAME=VALUE; what is for other programs: the environment)",
+                errors.UNKNOWN,
+                {
+                    "where": "pax train",
+                    "value": "NUM_LAYERS",
+                    "remedy": ("hyper-parameter", "fdl.NAME=VALUE"),
+                },
             ),
-            (["train", "config=Synthetic5B"], "'config=Synthetic5B' is no setting"),
-            (["improve"], "there is no 'improve'"),
-            (["train", "CONFIG=GPT6B"], "did you mean GPT5B?"),
+            (
+                ["train", "config=Synthetic5B"],
+                errors.INVALID,
+                {"where": "pax train", "value": "config=Synthetic5B"},
+            ),
+            (["improve"], errors.UNKNOWN, {"where": "rosetta pax", "value": "improve"}),
+            (
+                ["train", "CONFIG=GPT6B"],
+                errors.UNKNOWN,
+                {"where": "CONFIG", "value": "GPT6B", "remedy": "GPT5B"},
+            ),
         ],
     )
-    def test_refused(self, place: Place, words: list[str], complaint: str) -> None:
+    def test_refused(
+        self, place: Place, words: list[str], kind: str, facts: dict[str, Any]
+    ) -> None:
         ran = place.rosetta("pax", *words)
         assert (ran.rc, ran.argv) == (2, [])
-        assert complaint in ran.err
+        errors.check(ran.error, kind, **facts)
         assert len(ran.err.splitlines()) == 1
 
 
@@ -80,10 +105,8 @@ def test_an_environment_without_paxml(place: Place) -> None:
     if importlib.util.find_spec("paxml"):
         pytest.skip("NOT CHECKED here: this environment has Paxml; checked without one")
     (place.work / "paxml.py").touch()
-    assert (
-        "this environment has no paxml"
-        in place.rosetta("pax", "train", "CONFIG=Synthetic5B", "--dry-run", PYTHON="").err
-    )
+    ran = place.rosetta("pax", "train", "CONFIG=Synthetic5B", "--dry-run", PYTHON="")
+    errors.check(ran.error, errors.MISSING, where="rosetta pax", names="paxml")
     assert (
         place.rosetta(
             "pax",
@@ -98,32 +121,58 @@ def test_an_environment_without_paxml(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "line"),
+    ("setting", "kind", "facts"),
     [
-        ("MAX_STEPS=-1", "MAX_STEPS: it is -1; give a whole number of at least 0"),
-        ("MAX_STEPS=abc", "MAX_STEPS: it is 'abc'; give a whole number of at least 0"),
-        ("MAX_SEQ_LEN=-1", "MAX_SEQ_LEN: it is -1; give a whole number of at least 2"),
-        ("fdl.NUM_LAYERS=0", "NUM_LAYERS: it is 0; give a whole number of at least 1"),
-        ("LEARNING_RATE=fast", "LEARNING_RATE: it is 'fast'; give a number above 0, as in 1e-4"),
-        ("LEARNING_RATE=-1", "LEARNING_RATE: it is -1; give a number above 0, as in 1e-4"),
-        ("NUM_MICROBATCHES=0", "NUM_MICROBATCHES: it is 0; give a whole number of at least 1"),
+        ("MAX_STEPS=-1", errors.INVALID, {"where": "MAX_STEPS", "value": -1, "remedy": "0"}),
+        ("MAX_STEPS=abc", errors.INVALID, {"where": "MAX_STEPS", "value": "abc", "remedy": "0"}),
+        ("MAX_SEQ_LEN=-1", errors.INVALID, {"where": "MAX_SEQ_LEN", "value": -1, "remedy": "2"}),
+        ("fdl.NUM_LAYERS=0", errors.INVALID, {"where": "NUM_LAYERS", "value": 0, "remedy": "1"}),
+        (
+            "LEARNING_RATE=fast",
+            errors.INVALID,
+            {"where": "LEARNING_RATE", "value": "fast", "remedy": ("0", "1e-4")},
+        ),
+        (
+            "LEARNING_RATE=-1",
+            errors.INVALID,
+            {"where": "LEARNING_RATE", "value": -1, "remedy": ("0", "1e-4")},
+        ),
+        (
+            "NUM_MICROBATCHES=0",
+            errors.INVALID,
+            {"where": "NUM_MICROBATCHES", "value": 0, "remedy": "1"},
+        ),
         (
             "LEARNING_RATE=1_0",
-            "LEARNING_RATE: it is '1_0'; give a number in decimal digits, as in 10 or 1e-4",
+            errors.INVALID,
+            {"where": "LEARNING_RATE", "value": "1_0", "remedy": ("10", "1e-4")},
         ),
-        ("LEARNING_RATE=٣", "LEARNING_RATE: it is '٣'; give a number above 0, as in 1e-4"),
-        ("MAX_STEPS=0x10", "MAX_STEPS: it is '0x10'; give a number in decimal digits"),
-        ("ROSETTA_DOCTOR=maybe", "ROSETTA_DOCTOR: it is 'maybe'; give 0 or 1"),
+        (
+            "LEARNING_RATE=٣",
+            errors.INVALID,
+            {"where": "LEARNING_RATE", "value": "٣", "remedy": ("0", "1e-4")},
+        ),
+        ("MAX_STEPS=0x10", errors.INVALID, {"where": "MAX_STEPS", "value": "0x10"}),
+        (
+            "ROSETTA_DOCTOR=maybe",
+            errors.INVALID,
+            {"where": "ROSETTA_DOCTOR", "value": "maybe", "remedy": ("0", "1")},
+        ),
         (
             "XLA_PYTHON_CLIENT_MEM_FRACTION=lots",
-            "XLA_PYTHON_CLIENT_MEM_FRACTION: it is 'lots'; give a number above 0",
+            errors.INVALID,
+            {"where": "XLA_PYTHON_CLIENT_MEM_FRACTION", "value": "lots", "remedy": "0"},
         ),
-        ("DCN_MESH_SHAPE=[1,2,1]", "it is a mesh of 16 devices, and there are 8"),
+        (
+            "DCN_MESH_SHAPE=[1,2,1]",
+            errors.CONFLICT,
+            {"where": "ICI_MESH_SHAPE=[8,1,1] x DCN_MESH_SHAPE=[1,2,1]", "value": 16},
+        ),
     ],
 )
 @pytest.mark.parametrize("config", ["Synthetic126M", "mine.Experiment"])
 def test_wrong_numbers_are_refused_before_jax_starts(
-    setting: str, line: str, config: str, place: Place
+    setting: str, kind: str, facts: dict[str, Any], config: str, place: Place
 ) -> None:
     ran = place.rosetta(
         "pax",
@@ -136,7 +185,7 @@ def test_wrong_numbers_are_refused_before_jax_starts(
         "--dry-run",
     )
     assert (ran.rc, ran.argv) == (2, [])
-    assert line in ran.err
+    errors.check(ran.error, kind, **facts)
     assert len(ran.err.splitlines()) == 1
 
 

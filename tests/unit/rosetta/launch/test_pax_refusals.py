@@ -2,238 +2,346 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.support import t5x_scripts
+from tests.support import errors, t5x_scripts
 from tests.support.pax_scripts import BASE, PILE, TEXT, Place, place_
 
 __all__ = ["place_"]  # a fixture
 
 
 @pytest.mark.parametrize(
-    ("script", "words", "settings", "complaint"),
+    ("script", "words", "settings", "kind", "facts"),
     [
         (
             BASE,
             ["Synthetic12M"],
             {},
-            "CONFIG: there is no experiment 'Synthetic12M'; did you mean Synthetic126M?",
+            errors.UNKNOWN,
+            {"where": "CONFIG", "value": "Synthetic12M", "remedy": "Synthetic126M"},
         ),
         (
             BASE,
             ["qqqq"],
             {},
-            "there is no experiment 'qqqq'; choose one of: GPT175B GPT5B LLaMA13B",
+            errors.UNKNOWN,
+            {"where": "CONFIG", "value": "qqqq", "remedy": ("GPT175B", "GPT5B", "LLaMA13B")},
         ),
-        (BASE, ["../x"], {}, "it is '../x'"),
-        (BASE, [], {}, "CONFIG: it is not given"),
-        (BASE, ["Synthetic5B", *"1234567"], {}, "got 8 arguments"),
-        (BASE, ["Synthetic5B", "fp8"], {}, "PREC: it is 'fp8'; choose one of: bfloat16, float32"),
-        (BASE, ["Synthetic5B", "", "0"], {}, "NUM_GPUS: it is '0'"),
+        (BASE, ["../x"], {}, errors.INVALID, {"where": "CONFIG", "value": "../x"}),
+        (BASE, [], {}, errors.MISSING, {"where": "CONFIG"}),
+        (
+            BASE,
+            ["Synthetic5B", *"1234567"],
+            {},
+            errors.INVALID,
+            {"where": "run_base_config_multinode.sh", "value": 8},
+        ),
+        (
+            BASE,
+            ["Synthetic5B", "fp8"],
+            {},
+            errors.INVALID,
+            {"where": "PREC", "value": "fp8", "remedy": ("bfloat16", "float32")},
+        ),
+        (BASE, ["Synthetic5B", "", "0"], {}, errors.INVALID, {"where": "NUM_GPUS", "value": "0"}),
         (
             BASE,
             ["Synthetic5B", "", "4"],
             {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
-            "NUM_GPUS=4: XLA_FLAGS makes 2 CPU device(s)",
+            errors.CONFLICT,
+            {"where": "NUM_GPUS=4", "value": 2, "names": ("XLA_FLAGS", "CPU")},
         ),
         (
             BASE,
             ["Synthetic5B", "", "4"],
             {"ICI_MESH_SHAPE": "[1,2,1]", "DCN_MESH_SHAPE": "[1,1,1]"},
-            "it is a mesh of 2 devices, and there are 4",
+            errors.CONFLICT,
+            {"where": "ICI_MESH_SHAPE=[1,2,1] x DCN_MESH_SHAPE=[1,1,1]", "value": 2, "names": "4"},
         ),
         (
             BASE,
             ["Synthetic5B", "", "4"],
             {"ICI_MESH_SHAPE": "[1,2]", "DCN_MESH_SHAPE": "[1,1,1]"},
-            "give [data, fsdp, tensor]",
+            errors.INVALID,
+            {"where": "ICI_MESH_SHAPE", "value": [1, 2]},
         ),
         (
             BASE,
             ["Synthetic5B", "", "4"],
             {"PERCORE_BATCH_SIZE": "0.3"},
-            "PERCORE_BATCH_SIZE=0.3: times 4 devices it is 1.2 rows",
+            errors.INVALID,
+            {"where": "PERCORE_BATCH_SIZE=0.3", "value": 0.3, "names": ("4", "1.2")},
         ),
-        (BASE, ["Synthetic5B"], {"USE_LORA": "1"}, "USE_LORA=1: only run_llama_boolq reads it"),
-        (BASE, ["Synthetic5B"], {"LORA_RANK": "8"}, "LORA_RANK=8: only run_llama_boolq reads it"),
+        (
+            BASE,
+            ["Synthetic5B"],
+            {"USE_LORA": "1"},
+            errors.UNSUPPORTED,
+            {"where": "USE_LORA=1", "names": "run_llama_boolq"},
+        ),
+        (
+            BASE,
+            ["Synthetic5B"],
+            {"LORA_RANK": "8"},
+            errors.UNSUPPORTED,
+            {"where": "LORA_RANK=8", "names": "run_llama_boolq"},
+        ),
         (
             PILE,
             ["", "byte"],
             {"LORA_TARGET_LAYERS": "mlp", **TEXT},
-            "LORA_TARGET_LAYERS=mlp: only run_llama_boolq reads it",
+            errors.UNSUPPORTED,
+            {"where": "LORA_TARGET_LAYERS=mlp", "names": "run_llama_boolq"},
         ),
         (
             "run_llama_boolq.sh",
             [],
             {"LORA_RANK": "8", **TEXT},
-            "LORA_RANK=8: only a run with USE_LORA=1 reads it; set USE_LORA=1, or unset it",
+            errors.CONFLICT,
+            {"where": "LORA_RANK=8", "names": "USE_LORA=1", "remedy": "USE_LORA=1"},
         ),
         (
             "run_llama_boolq.sh",
             [],
             {"USE_LORA": "0", "LORA_TARGET_LAYERS": "mlp", **TEXT},
-            "LORA_TARGET_LAYERS=mlp: only a run with USE_LORA=1 reads it",
+            errors.CONFLICT,
+            {"where": "LORA_TARGET_LAYERS=mlp", "names": "USE_LORA=1"},
         ),
         (
             PILE,
             ["", "byte"],
             {"EVAL_DATA": "text:none.txt", **TEXT},
-            "EVAL_DATA: none.txt: no file matches",
+            errors.MISSING,
+            {"where": "EVAL_DATA: none.txt"},
         ),
         (
             PILE,
             ["", "byte"],
             {"EVAL_DATA": "cache:none", **TEXT},
-            "EVAL_DATA: none: there is no such folder",
+            errors.MISSING,
+            {"where": "EVAL_DATA: none"},
         ),
-        (PILE, ["", "byte"], {"EVAL_DATA": "txt:none", **TEXT}, "EVAL_DATA"),
+        (
+            PILE,
+            ["", "byte"],
+            {"EVAL_DATA": "txt:none", **TEXT},
+            errors.UNKNOWN,
+            {"where": "EVAL_DATA=txt:none", "value": "txt"},
+        ),
         (
             PILE,
             ["", "byte"],
             {"EVAL_DATA": "hf:/none", **TEXT},
-            "EVAL_DATA: /none: there is no such folder",
+            errors.MISSING,
+            {"where": "EVAL_DATA: /none"},
         ),
         (
             PILE,
             ["", "byte"],
             {"ROSETTA_FDL": "--fdl.EVAL_DATA=text:none.txt", **TEXT},
-            "EVAL_DATA: none.txt: no file matches",
+            errors.MISSING,
+            {"where": "EVAL_DATA: none.txt"},
         ),
-        (PILE, ["", "ids:9"], {"DATA": "jsonl:none.txt"}, "DATA: none.txt: no file matches"),
+        (
+            PILE,
+            ["", "ids:9"],
+            {"DATA": "jsonl:none.txt"},
+            errors.MISSING,
+            {"where": "DATA: none.txt"},
+        ),
         (
             "run_llama_boolq.sh",
             [],
             {"EVAL_DATA": "jsonl:none", **TEXT},
-            "EVAL_DATA: none: no file matches",
+            errors.MISSING,
+            {"where": "EVAL_DATA: none"},
         ),
         (
             BASE,
             ["Synthetic126M", "", "8"],
             {"NUM_MICROBATCHES": "3", "PERCORE_BATCH_SIZE": "1"},
-            "NUM_MICROBATCHES=3: a batch of 8 rows does not divide into 3 microbatches",
+            errors.INVALID,
+            {"where": "NUM_MICROBATCHES=3", "value": 3, "names": "8"},
         ),
         (
             PILE,
             ["", "byte", "", "2", "4"],
             {"NUM_MICROBATCHES": "3", **TEXT},
-            "NUM_MICROBATCHES=3: a batch of 8 rows does not divide into 3 microbatches",
+            errors.INVALID,
+            {"where": "NUM_MICROBATCHES=3", "value": 3, "names": "8"},
         ),
         (
             BASE,
             ["mine.Experiment", "", "8"],
             {"NUM_MICROBATCHES": "3", "PERCORE_BATCH_SIZE": "1"},
-            "NUM_MICROBATCHES=3: a batch of 8 rows does not divide into 3 microbatches",
+            errors.INVALID,
+            {"where": "NUM_MICROBATCHES=3", "value": 3, "names": "8"},
         ),
         (
             BASE,
             ["Synthetic5B"],
             {"CHECKPOINT_RESTORE_PATH": "old"},
-            "CHECKPOINT_RESTORE_PATH=old: only run_llama_boolq reads it",
+            errors.UNSUPPORTED,
+            {"where": "CHECKPOINT_RESTORE_PATH=old", "names": "run_llama_boolq"},
         ),
         (
             BASE,
             ["Synthetic5B"],
             {"ROSETTA_FDL": "NUM_LAYERS=2"},
-            "'NUM_LAYERS=2' is no option; write --fdl.NAME=VALUE",
+            errors.INVALID,
+            {
+                "where": "ADDITIONAL_ARGS, ROSETTA_FDL",
+                "value": "NUM_LAYERS=2",
+                "remedy": "--fdl.NAME=VALUE",
+            },
         ),
         (
             BASE,
             ["Synthetic5B"],
             {"SLURM_NTASKS": "3", "SLURM_JOB_NUM_NODES": "2"},
-            "SLURM_NTASKS=3: Slurm started 3 processes on 2 nodes",
+            errors.CONFLICT,
+            {"where": "SLURM_NTASKS=3", "value": 3, "names": "2"},
         ),
         (
             BASE,
             ["Synthetic5B", "", "8"],
             {"SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "2"},
-            "NUM_GPUS=8: Slurm started 2 processes on each node",
+            errors.CONFLICT,
+            {"where": "NUM_GPUS=8", "value": 2},
         ),
-        (BASE, ["Synthetic5B", "", "", "/proc/1/x"], {}, "cannot be written to"),
-        (BASE, ["Synthetic5B", "", "", "corpus.txt"], {}, "is a file"),
-        (BASE, ["Synthetic5B"], {"XLA_FLAGS": "--a='b"}, "a quote in it is not closed"),
+        (
+            BASE,
+            ["Synthetic5B", "", "", "/proc/1/x"],
+            {},
+            errors.DENIED,
+            {"where": "/proc/1/x", "value": "/proc/1"},
+        ),
+        (BASE, ["Synthetic5B", "", "", "corpus.txt"], {}, errors.INVALID, {"where": "corpus.txt"}),
+        (
+            BASE,
+            ["Synthetic5B"],
+            {"XLA_FLAGS": "--a='b"},
+            errors.INVALID,
+            {"where": "XLA_FLAGS=--a='b", "value": "--a='b"},
+        ),
         (
             BASE,
             ["Pile5B"],
             {"VOCAB_PATH": "", **TEXT},
-            "VOCAB_PATH: Pile5B has text to tokenise, and no vocabulary",
+            errors.MISSING,
+            {"where": "VOCAB_PATH", "names": "Pile5B"},
         ),
         (
             PILE,
             ["", "nowhere.model"],
             TEXT,
-            "VOCAB_PATH=nowhere.model: there is no such vocabulary file",
+            errors.MISSING,
+            {"where": "VOCAB_PATH=nowhere.model"},
         ),
-        (PILE, ["", "bin"], TEXT, "VOCAB_PATH=bin: it is a folder with 0 files *.model"),
-        (PILE, ["", "gs://b/m"], TEXT, "vocabularies are read from files"),
+        (PILE, ["", "bin"], TEXT, errors.INVALID, {"where": "VOCAB_PATH=bin", "names": "0"}),
+        (PILE, ["", "gs://b/m"], TEXT, errors.UNSUPPORTED, {"where": "VOCAB_PATH=gs://b/m"}),
         (
             PILE,
             ["", "byte", "", "8", "4"],
             {"DATA": "text:short.txt"},
-            "DATA=text:short.txt: the data holds 8 rows of 2048 tokens, fewer than one batch of 32; give more text, shorter rows",
+            errors.TOO_BIG,
+            {"where": "DATA=text:short.txt", "value": 32, "names": ("8", "2048")},
         ),
         (
             PILE,
             ["", "byte", "", "1", "1"],
             {"DATA": "jsonl:short.txt"},
-            "short.txt, line 513: not valid JSON",
+            errors.INVALID,
+            {"where": "short.txt, line 513", "names": "JSON"},
         ),
-        (PILE, ["", "byte"], {"DATA": "text:none.txt"}, "none.txt: no file matches"),
-        (PILE, ["", "byte"], {"DATA": ""}, "TFDS_DATA_DIR: Pile126M has no data"),
-        (PILE, ["nowhere", "byte"], {"DATA": ""}, "TFDS_DATA_DIR=nowhere: there is no such folder"),
+        (PILE, ["", "byte"], {"DATA": "text:none.txt"}, errors.MISSING, {"where": "none.txt"}),
+        (
+            PILE,
+            ["", "byte"],
+            {"DATA": ""},
+            errors.MISSING,
+            {"where": "TFDS_DATA_DIR", "names": "Pile126M"},
+        ),
+        (
+            PILE,
+            ["nowhere", "byte"],
+            {"DATA": ""},
+            errors.MISSING,
+            {"where": "TFDS_DATA_DIR=nowhere"},
+        ),
         (
             "run_lambada_singlenode.sh",
             ["", "byte", "", "", "", "nowhere"],
             TEXT,
-            "it holds no checkpoints/checkpoint_N",
+            errors.MISSING,
+            {"where": "nowhere", "names": "checkpoints/checkpoint_N"},
         ),
-        ("run_llama_boolq.sh", ["x"], TEXT, "settings come from the environment"),
+        (
+            "run_llama_boolq.sh",
+            ["x"],
+            TEXT,
+            errors.INVALID,
+            {"where": "run_llama_boolq.sh", "value": 1},
+        ),
         (
             "run_llama_boolq.sh",
             [],
             {"EVAL_ONLY": "1", **TEXT},
-            "CHECKPOINT_RESTORE_PATH: it is not given",
+            errors.MISSING,
+            {"where": "CHECKPOINT_RESTORE_PATH"},
         ),
         (
             "run_llama_boolq.sh",
             [],
             {"CHECKPOINT_RESTORE_PATH": "bin", **TEXT},
-            "CHECKPOINT_RESTORE_PATH=bin: it holds no checkpoints/checkpoint_N",
+            errors.MISSING,
+            {"where": "CHECKPOINT_RESTORE_PATH=bin", "names": "checkpoints/checkpoint_N"},
         ),
         (
             "run_llama_boolq.sh",
             [],
             {"USE_LORA": "1", "LORA_TARGET_LAYERS": "some", **TEXT},
-            "LORA_TARGET_LAYERS: it is 'some'; choose one of: all, attention, mlp",
+            errors.INVALID,
+            {"where": "LORA_TARGET_LAYERS", "value": "some"},
         ),
-        ("run_llama_boolq.sh", [], {"CONFIG": "LLaMA8B", **TEXT}, "did you mean LLaMA7B?"),
+        (
+            "run_llama_boolq.sh",
+            [],
+            {"CONFIG": "LLaMA8B", **TEXT},
+            errors.UNKNOWN,
+            {"where": "CONFIG", "value": "LLaMA8B", "remedy": "LLaMA7B"},
+        ),
     ],
 )
 def test_refused_in_one_line_with_nothing_written(
-    place: Place, script: str, words: list[str], settings: dict[str, str], complaint: str
+    place: Place,
+    script: str,
+    words: list[str],
+    settings: dict[str, str],
+    kind: str,
+    facts: dict[str, Any],
 ) -> None:
     (place.work / "short.txt").write_text("A line of text.\n" * 1200)
     before = t5x_scripts.snapshot(place.work)
     ran = place.run(script, *words, **{"LOG_DIR": "logs", **settings})
     assert (ran.rc, ran.argv) == (2, [])
-    assert complaint in ran.err
+    errors.check(ran.error, kind, **facts)
     assert len(ran.err.splitlines()) == 1
     assert t5x_scripts.snapshot(place.work) == before
     assert not (place.work / "logs").exists()
 
 
-@pytest.mark.parametrize(
-    ("steps", "status", "line"),
-    [
-        ("1", 2, "MAX_STEPS=1: LOG_DIR is at step 350 already; give a larger MAX_STEPS"),
-        ("350", 0, "MAX_STEPS=350: LOG_DIR is at step 350 already: no step is left to train"),
-        ("351", 0, ""),
-    ],
-)
+@pytest.mark.parametrize(("steps", "status", "lines"), [("1", 2, 1), ("350", 0, 1), ("351", 0, 0)])
 def test_max_steps_below_the_checkpoint_is_refused(
-    steps: str, status: int, line: str, place: Place
+    steps: str, status: int, lines: int, place: Place
 ) -> None:
     place.checkpoint("l", 350)
     ran = place.run(BASE, "Synthetic126M", "", "", "l", MAX_STEPS=steps)
     assert ran.rc == status, ran.err
-    assert line in ran.err
-    assert ("already" in ran.err) == bool(line)
+    assert [line.count("LOG_DIR is at step 350") for line in ran.said if "350" in line] == [
+        1
+    ] * lines
+    for error in ran.errors:
+        errors.check(error, errors.CONFLICT, where="MAX_STEPS=1", remedy="MAX_STEPS")

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.presets import collective_sizes
-from tests.support import resolved_presets
+from tests.support import errors, resolved_presets
 
 PAX = {"ici": [1, 8, 1], "dcn": [1, 2, 1]}
 
@@ -53,16 +52,15 @@ def test_meshes_and_switches_split_them() -> None:
 
 
 def test_an_experiment_of_ones_own_has_no_known_layers() -> None:
-    with pytest.raises(
-        UserError,
-        match=r"combine: layers: the size of mine\.Big's layers is not known: it states no MODEL_DIMS; set the thresholds themselves",
+    with errors.refused(
+        errors.MISSING,
+        where="combine: layers",
+        names=("mine.Big", "MODEL_DIMS"),
+        remedy="xla_gpu_all_reduce_combine_threshold_bytes",
     ):
         collective_sizes.of(resolved_presets.resolve("gpt-5b"), "mine.Big", PAX, 16)
 
 
 def test_without_a_mesh_it_is_not_known_how_a_layer_is_split() -> None:
-    with pytest.raises(
-        UserError,
-        match=r"combine: layers: how a layer is split is not known: there is no mesh\.ici; name it",
-    ):
+    with errors.refused(errors.MISSING, where="combine: layers", names="mesh.ici"):
         collective_sizes.of(resolved_presets.resolve("gpt-5b"), "Pile5B", {"dcn": [1, 2, 1]}, 16)

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from rosetta.core import gpu_query, run_description
-from rosetta.core.errors import UserError
 from rosetta.pax.run import settings as pax_settings
 from rosetta.presets import describe, preset_files, t5x_switches, user_settings
 from rosetta.t5x.run import settings as t5x_settings
-from tests.support import resolved_presets
+from tests.support import errors, resolved_presets
 from tests.support.resolved_presets import CARDS, NO_SITE, write
 
 
@@ -235,9 +234,7 @@ def test_the_cards_capability_is_what_the_launchers_need() -> None:
 
 
 def test_of_no_model() -> None:
-    with pytest.raises(UserError, match="t5x: it is of no model"):
+    with errors.refused(errors.MISSING, where="t5x", remedy="T5_SIZE="):
         described("t5x")
-    with pytest.raises(
-        UserError, match=r"mesh.dcn=\[1, 2, 1\]: it has 2 parts, and there are 32 nodes"
-    ):
+    with errors.refused(errors.CONFLICT, where="mesh.dcn=[1, 2, 1]", value=2, names="32"):
         described("gpt-5b", DCN_MESH_SHAPE="[1,2,1]")

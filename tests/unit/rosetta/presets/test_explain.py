@@ -9,6 +9,7 @@ import pytest
 from rosetta import cli
 from rosetta.core import gpu_query, run_description
 from rosetta.pax.run import hyper_parameters
+from tests.support import errors
 from tests.support.resolved_presets import CARDS, write
 
 ROOT = Path(__file__).parents[4]
@@ -131,8 +132,9 @@ def test_the_card_is_the_one_at_hand_or_the_sites_and_none_on_the_cpu(
         found["config"]["network.T5Config.attention"]["value"],
         found["run"]["env"]["JAX_PLATFORMS"],
     ) == ('"cudnn"', ""), "its run is not one on the CPU"
-    assert cli.main(["explain", "t5x-small", "JAX_PLATFORMS=cpu", "--accelerator", "a100"]) == 2
-    assert "leave one of them out" in capsys.readouterr().err
+    with errors.reported(errors.CONFLICT, where="JAX_PLATFORMS=cpu", value="a100"):
+        assert cli.main(["explain", "t5x-small", "JAX_PLATFORMS=cpu", "--accelerator", "a100"]) == 2
+    capsys.readouterr()
     assert explained(capsys, "t5x-small", "JAX_PLATFORMS=")["accelerator"] == "h100", (
         "a word that is empty goes over the environment, too"
     )
@@ -174,55 +176,89 @@ def test_without_a_preset_it_lists_them(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "kind", "facts"),
     [
-        (["t5x-larg"], "preset: there is no preset 't5x-larg'; did you mean t5x-large?"),
-        (["gpt-5b", "NOPE"], "explain: 'NOPE' is no setting; write NAME=VALUE"),
+        (
+            ["t5x-larg"],
+            errors.UNKNOWN,
+            {"where": "preset", "value": "t5x-larg", "remedy": "t5x-large"},
+        ),
+        (
+            ["gpt-5b", "NOPE"],
+            errors.INVALID,
+            {"where": "explain", "value": "NOPE", "remedy": "NAME=VALUE"},
+        ),
         (
             ["gpt-5b", "PERCORE_BATCH=8"],
-            "command line: there is no setting 'PERCORE_BATCH'; did you mean PERCORE_BATCH_SIZE?",
+            errors.UNKNOWN,
+            {"where": "command line", "value": "PERCORE_BATCH", "remedy": "PERCORE_BATCH_SIZE"},
         ),
         (
             ["gpt-5b", "PERCORE_BATCH_SIZE=many"],
-            "PERCORE_BATCH_SIZE: it is 'many'; give a whole number, at least 1",
+            errors.INVALID,
+            {"where": "PERCORE_BATCH_SIZE", "value": "many", "remedy": "1"},
         ),
         (
             ["gpt-5b", "CONFIG=Pile175B"],
-            "CONFIG=Pile175B: gpt-5b is not its preset; name the preset gpt-175b, or unset it",
+            errors.CONFLICT,
+            {
+                "where": "CONFIG=Pile175B",
+                "value": "Pile175B",
+                "names": "gpt-5b",
+                "remedy": "gpt-175b",
+            },
         ),
         (
             ["t5x-large", "T5_SIZE=small"],
-            "T5_SIZE=small: t5x-large is not its preset; name the preset t5x-small, or unset it",
+            errors.CONFLICT,
+            {
+                "where": "T5_SIZE=small",
+                "value": "small",
+                "names": "t5x-large",
+                "remedy": "t5x-small",
+            },
         ),
         (
             ["gpt-5b", "mesh.ici=[1,4,1]"],
-            "mesh.ici=[1, 4, 1]: it has 4 parts, and there are 8 GPUs of a node; make its product 8, or write `gpus` for a number",
+            errors.CONFLICT,
+            {"where": "mesh.ici=[1, 4, 1]", "value": 4, "names": ("8", "GPUs"), "remedy": "8"},
         ),
         (
             ["gpt-5b", "NUM_GPUS=4"],
-            "NUM_GPUS=4: it follows from nodes, and GPUs of a node; give --nodes and --gpus-per-node",
+            errors.CONFLICT,
+            {
+                "where": "NUM_GPUS=4",
+                "value": "4",
+                "names": "GPUs",
+                "remedy": ("--nodes", "--gpus-per-node"),
+            },
         ),
         (
             ["pax"],
-            "pax: it is of no model; name one: CONFIG=..., or take one of the presets for a model",
+            errors.MISSING,
+            {"where": "pax", "remedy": "CONFIG="},
         ),
         (
             ["gpt-5b", "--accelerator", "v100"],
-            "--accelerator: there is no description of 'v100'; choose one of: a100",
+            errors.UNKNOWN,
+            {"where": "--accelerator", "value": "v100", "remedy": "a100"},
         ),
         (
             ["gpt-5b", "ROSETTA_WITH=fast"],
-            "command line: there is no switch 'fast'; choose of pgle",
+            errors.UNKNOWN,
+            {"where": "command line", "value": "fast"},
         ),
         (
             ["gpt-5b", "precision=fp4"],
-            "precision: it is 'fp4'; choose one of: bf16, fp32, fp8-xla, fp8-te",
+            errors.INVALID,
+            {"where": "precision", "value": "fp4", "remedy": ("bf16", "fp32", "fp8-xla", "fp8-te")},
         ),
     ],
 )
 def test_what_is_wrong_is_one_line(
-    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+    capsys: pytest.CaptureFixture[str], words: list[str], kind: str, facts: dict[str, Any]
 ) -> None:
-    assert cli.main(["explain", *words]) == 2
+    with errors.reported(kind, **facts):
+        assert cli.main(["explain", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"rosetta: {message}")
+    assert line.startswith("rosetta: ")

@@ -149,7 +149,7 @@ def test_an_interpreter_without_jax_is_no_clean_bill(tmp_path: Path) -> None:
         f"#!/bin/sh\nexec {sys.executable} -S -c 'raise SystemExit(\"no module named jax\")'\n"
     )
     python.chmod(0o755)
-    with pytest.raises(LookupError, match="no module named jax"):
+    with pytest.raises(LookupError, match="jax"):
         flag_check.problems("t5x", str(python))
 
 

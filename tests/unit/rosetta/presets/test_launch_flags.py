@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rosetta.core import xla_flags
-from rosetta.core.errors import UserError
 from rosetta.presets import launch_flags
+from tests.support import errors
 from tests.support.resolved_presets import CARDS, write
 
 
@@ -115,8 +115,8 @@ def test_a_preset_by_name_or_file(tmp_path: Path) -> None:
     assert threshold in used({"ROSETTA_PRESET": "gpt-126m"}).flags
     mine = write(tmp_path, "extends: gpt-5b\nenv: {NCCL_DEBUG: WARN}\n")
     assert used({"ROSETTA_PRESET": mine}).env["NCCL_DEBUG"] == "WARN"
-    with pytest.raises(
-        UserError, match="ROSETTA_PRESET=t5x-large: it is one of t5x; name one of pax, or unset it"
+    with errors.refused(
+        errors.CONFLICT, where="ROSETTA_PRESET=t5x-large", names="t5x", remedy="pax"
     ):
         used({"ROSETTA_PRESET": "t5x-large"})
 
@@ -124,7 +124,7 @@ def test_a_preset_by_name_or_file(tmp_path: Path) -> None:
 def test_switches_by_variable() -> None:
     assert "--xla_gpu_deterministic_ops=true" in used({"ROSETTA_WITH": "deterministic, pgle"}).flags
     assert used({"ROSETTA_WITH": "pgle"}).env["JAX_ENABLE_PGLE"] == "true"
-    with pytest.raises(UserError, match="ROSETTA_WITH: there is no switch 'deterministc'"):
+    with errors.refused(errors.UNKNOWN, where="ROSETTA_WITH", value="deterministc"):
         used({"ROSETTA_WITH": "deterministc"})
 
 

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from rosetta.core import gpu_data_sheets
-from rosetta.core.errors import UserError
 from rosetta.core.gpu_query import Card
 from rosetta.presets import layers, preset_files, schema
-from tests.support import resolved_presets
+from tests.support import errors, resolved_presets
 from tests.support.resolved_presets import NO_SITE, resolve
 
 
@@ -165,9 +164,8 @@ def test_switches_add_up_and_null_takes_them_out(tmp_path: Path) -> None:
 
 def test_a_cache_is_in_the_folder_that_is_named() -> None:
     asked = {"switches": schema.Value(["autotune-cache", "compilation-cache"], "command line")}
-    with pytest.raises(
-        UserError,
-        match=r"presets/switches\.yaml:\d+: .*: it lies in the folder that `cache` names, and none is named; set cache: DIR",
+    with errors.refused(
+        errors.MISSING, where="presets/switches.yaml:", names="`cache`", remedy="cache: DIR"
     ):
         layers.resolve("gpt-5b", accelerator=None, environment={}, typed=asked, site=NO_SITE)
     found = layers.resolve(
@@ -184,9 +182,7 @@ def test_a_cache_is_in_the_folder_that_is_named() -> None:
 
 
 def test_a_switch_and_a_card_that_there_are_not() -> None:
-    with pytest.raises(
-        UserError, match=r"ROSETTA_WITH: there is no switch 'fast'; choose of pgle, "
-    ):
+    with errors.refused(errors.UNKNOWN, where="ROSETTA_WITH", value="fast", remedy="pgle"):
         layers.resolve(
             "gpt-5b",
             accelerator=None,
@@ -194,9 +190,7 @@ def test_a_switch_and_a_card_that_there_are_not() -> None:
             typed={},
             site=NO_SITE,
         )
-    with pytest.raises(
-        UserError, match=r"--accelerator: there is no description of 'v100'; choose one of: a100, "
-    ):
+    with errors.refused(errors.UNKNOWN, where="--accelerator", value="v100", remedy="a100"):
         resolve("gpt-5b", "v100")
 
 

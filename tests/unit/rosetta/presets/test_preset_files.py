@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rosetta.core import xla_flags
-from rosetta.core.errors import UserError
 from rosetta.pax.run import preflight
 from rosetta.presets import preset_files, schema
 from rosetta.t5x.run import gin_files
-from tests.support import resolved_presets
+from tests.support import errors, resolved_presets
 
 ROOT = Path(__file__).parents[4]
 
@@ -73,74 +73,118 @@ def test_presets_are_of_models_that_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "kind", "facts"),
     [
-        ("nodes: 2\n", "{}: it extends nothing; write extends: NAME, of t5x, "),
+        ("nodes: 2\n", errors.MISSING, {"where": "mine.yaml", "remedy": ("NAME", "t5x")}),
         (
             "extends: gpt-5\n",
-            "{}: there is no preset 'gpt-5'; did you mean gpt-5b? It may be a file, or one of: ",
+            errors.UNKNOWN,
+            {"where": "mine.yaml", "value": "gpt-5", "remedy": "gpt-5b"},
         ),
-        ("extends: 5\n", "{}:1: extends: it is 5; give a text"),
-        ("extends: gpt-5b\nnode: 2\n", "{}:2: node: there is no such field; it may have "),
-        ("extends: gpt-5b\nnodes: 0\n", "{}:2: nodes: it is 0; give a whole number, at least 1"),
+        ("extends: 5\n", errors.INVALID, {"where": "mine.yaml:1: extends", "value": 5}),
+        (
+            "extends: gpt-5b\nnode: 2\n",
+            errors.UNKNOWN,
+            {"where": "mine.yaml:2: node", "value": "node"},
+        ),
+        (
+            "extends: gpt-5b\nnodes: 0\n",
+            errors.INVALID,
+            {"where": "mine.yaml:2: nodes", "value": 0},
+        ),
         (
             "extends: gpt-5b\nnodes: null\n",
-            "{}:2: nodes: it is None; give a whole number, at least 1",
+            errors.INVALID,
+            {"where": "mine.yaml:2: nodes", "remedy": "1"},
         ),
-        ("extends: gpt-5b\nprecision: null\n", "{}:2: precision: it is None; choose one of: bf16"),
+        (
+            "extends: gpt-5b\nprecision: null\n",
+            errors.INVALID,
+            {"where": "mine.yaml:2: precision", "remedy": "bf16"},
+        ),
         (
             "extends: gpt-5b\nnodes: {value: 2, because: x}\n",
-            "{}:2: nodes: it has because; write a value, or ",
+            errors.INVALID,
+            {"where": "mine.yaml:2: nodes", "value": "because"},
         ),
-        ("extends: gpt-5b\nnodes: {why: x}\n", "{}:2: nodes: it has no value; write a value, or "),
+        (
+            "extends: gpt-5b\nnodes: {why: x}\n",
+            errors.INVALID,
+            {"where": "mine.yaml:2: nodes", "value": None, "remedy": "{value: VALUE"},
+        ),
         (
             "extends: gpt-5b\nenv:\n  A: 1\n",
-            "{}:3: env.A: it is 1; give a text; a number in quotes",
+            errors.INVALID,
+            {"where": "mine.yaml:3: env.A", "value": 1},
         ),
-        ("extends: gpt-5b\nenv:\n  lower: x\n", "{}:3: env.lower: there is no such field; "),
-        ("extends: gpt-5b\nenv: 1\n", "{}:2: env: it is no mapping; write env: {{NAME: VALUE}}"),
+        (
+            "extends: gpt-5b\nenv:\n  lower: x\n",
+            errors.UNKNOWN,
+            {"where": "mine.yaml:3: env.lower", "value": "lower"},
+        ),
+        (
+            "extends: gpt-5b\nenv: 1\n",
+            errors.INVALID,
+            {"where": "mine.yaml:2: env", "remedy": "env: {NAME: VALUE}"},
+        ),
         (
             "extends: gpt-5b\nxla_flags:\n  --xla_gpu_x: true\n",
-            "{}:3: xla_flags.--xla_gpu_x: there is no such field; ",
+            errors.UNKNOWN,
+            {"where": "mine.yaml:3: xla_flags.--xla_gpu_x", "value": "--xla_gpu_x"},
         ),
         (
             "extends: gpt-5b\nmesh: {ici: [1, gpu, 1]}\n",
-            "{}:2: mesh.ici: it is [1, 'gpu', 1]; give [data, fsdp, tensor], ",
+            errors.INVALID,
+            {"where": "mine.yaml:2: mesh.ici", "value": [1, "gpu", 1]},
         ),
         (
             "extends: gpt-5b\nbatch: {per_gpu: '1.5'}\n",
-            "{}:2: batch.per_gpu: it is '1.5'; give a whole number, at least 1",
+            errors.INVALID,
+            {"where": "mine.yaml:2: batch.per_gpu", "value": "1.5"},
         ),
         (
             "extends: gpt-5b\nprecision: fp4\n",
-            "{}:2: precision: it is 'fp4'; choose one of: bf16, fp32, fp8-xla, fp8-te",
+            errors.INVALID,
+            {
+                "where": "mine.yaml:2: precision",
+                "value": "fp4",
+                "remedy": ("bf16", "fp32", "fp8-xla", "fp8-te"),
+            },
         ),
         (
             "extends: gpt-5b\nenv:\n  A: {value: x, until: {jaxlib: soon}}\n",
-            '{}:3: env.A: until names no versions; write until: {{PACKAGE: "VERSION"}}',
+            errors.INVALID,
+            {"where": "mine.yaml:3: env.A", "value": "until", "remedy": "VERSION"},
         ),
         (
             "extends: gpt-5b\naccelerators:\n  h300: {}\n",
-            "{}:3: accelerators.h300: there is no such card; choose of a100, h100, ",
+            errors.UNKNOWN,
+            {
+                "where": "mine.yaml:3: accelerators.h300",
+                "value": "h300",
+                "remedy": ("a100", "h100"),
+            },
         ),
         (
             "extends: gpt-5b\naccelerators: [h100]\n",
-            "{}:2: accelerators: it is no mapping; write accelerators: ",
+            errors.INVALID,
+            {"where": "mine.yaml:2: accelerators", "remedy": "accelerators: {h100"},
         ),
         (
             "extends: gpt-5b\nconfigs: Pile5B\n",
-            "{}:2: configs: it is 'Pile5B'; give a list of experiments",
+            errors.INVALID,
+            {"where": "mine.yaml:2: configs", "value": "Pile5B"},
         ),
-        ("- extends\n", "{}:1: it is no mapping; write NAME: VALUE"),
+        ("- extends\n", errors.INVALID, {"where": "mine.yaml:1", "remedy": ("NAME", "VALUE")}),
     ],
 )
 def test_a_wrong_file_is_one_line_with_its_line_and_key(
-    tmp_path: Path, text: str, message: str
+    tmp_path: Path, text: str, kind: str, facts: dict[str, Any]
 ) -> None:
     file = resolved_presets.write(tmp_path, text)
-    with pytest.raises(UserError) as error:
+    with errors.refused(kind, **facts) as error:
         preset_files.chain(file)
-    assert str(error.value).startswith(message.format(file))
+    assert error.value.where.startswith(file)
     assert "\n" not in str(error.value)
 
 
@@ -148,18 +192,14 @@ def test_files_that_extend_each_other_are_refused(tmp_path: Path) -> None:
     one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
     one.write_text(f"extends: {two}\n")
     two.write_text(f"extends: {one}\n")
-    with pytest.raises(UserError, match=r"one\.yaml: what it extends comes back to it"):
+    with errors.refused(errors.CONFLICT, where="one.yaml"):
         preset_files.chain(str(one))
 
 
 def test_a_name_that_is_none_and_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"preset: there is no preset 'llama70b'; did you mean llama-70b\?"
-    ):
+    with errors.refused(errors.UNKNOWN, where="preset", value="llama70b", remedy="llama-70b"):
         preset_files.chain("llama70b")
-    with pytest.raises(
-        UserError, match=r"gone\.yaml: it cannot be read: No such file or directory"
-    ):
+    with errors.refused(errors.MISSING, where="gone.yaml", names="No such file"):
         preset_files.chain(f"{tmp_path}/gone.yaml")
 
 
@@ -178,7 +218,7 @@ def test_the_sites_file_is_where_the_variable_or_the_home_says(tmp_path: Path) -
     )
     assert preset_files.site({**environment, "ROSETTA_SITE": ""}).values == {}
     assert preset_files.site({}).values == {}
-    with pytest.raises(UserError, match="it cannot be read"):
+    with errors.refused(errors.MISSING, where="/nowhere.yaml"):
         preset_files.site({"ROSETTA_SITE": "/nowhere.yaml"})
     (home / "site.yaml").write_text("# nothing yet\n")
     assert preset_files.site(environment).values == {}
