@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rosetta.core import option_types
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, MISSING, UNSUPPORTED, UserError
 
 
 def _devices(text: str) -> tuple[int, ...]:
@@ -82,6 +82,7 @@ def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "the self-test does not train with Transformer Engine in this release",
             "ENABLE_TE",
             "set ENABLE_TE=0",
+            kind=UNSUPPORTED,
         )
     distribution = (
         lock_record.read().get("distribution")
@@ -91,13 +92,18 @@ def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     framework = args.framework or (lock_record.framework(distribution) if distribution else None)
     if framework is None:
         raise UserError(
-            "the lock names no distribution", str(lock_record.path()), "name one with --framework"
+            "the lock names no distribution",
+            str(lock_record.path()),
+            "name one with --framework",
+            kind=MISSING,
         )
     if distribution and lock_record.framework(distribution) != framework:
         raise UserError(
             f"this environment is of {distribution}, not of {framework}",
             "selftest --framework",
             "leave the option out",
+            kind=CONFLICT,
+            value=framework,
         )
     options = selftest.Options(
         framework=framework,
