@@ -289,7 +289,7 @@ def test_edits_by_hand(repo: Path) -> None:
     whole = path.read_text()
     path.write_text(re.sub(r"extra==1 .*\n.*\n", "", whole))
     assert [problem.rpartition("/")[2] for problem in _problems(repo)] == [
-        "two-cpu.txt: was edited or cut off since it was made -> the file is machine-owned: git checkout it, or python build.py lock"
+        "two-cpu.txt: was edited or cut off since it was made; the file is machine-owned: git checkout it, or python build.py lock"
     ]
     path.write_text(_sealed(whole.replace("shared==1", "shared==2")))
     found = _problems(repo)

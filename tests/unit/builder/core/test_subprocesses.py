@@ -58,7 +58,7 @@ def test_a_failure_shows_the_end_of_what_was_printed(code: str, what: str) -> No
 def test_what_it_printed_and_what_is_not_there() -> None:
     assert subprocesses.run([sys.executable, "-c", "print('fine')"]) == "fine\n"
     with pytest.raises(
-        UserError, match=r"no-such-program cannot be run .* -> install no-such-program"
+        UserError, match=r"no-such-program cannot be run .*; install no-such-program"
     ):
         subprocesses.run(["/nowhere/no-such-program"])
 

@@ -21,7 +21,7 @@ def test_where_a_fault_of_ours_came_from_is_said_on_request(
     except ValueError as error:
         code, failure = exit_status.failure(error, "plan")
     assert (code, failure.where) == (exit_status.OURS, "plan")
-    assert "test_status.py" in capsys.readouterr().err
+    assert "test_exit_status.py" in capsys.readouterr().err
 
 
 def said_to_nobody(*words: str) -> subprocess.CompletedProcess[str]:
