@@ -402,12 +402,7 @@ def _data(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.data import (
-        bad_records,
-        json_lines,
-        vocabulary,
-        vocabulary_training,
-    )
+    from rosetta.data import bad_records, json_lines, vocabulary, vocabulary_training
 
     if args.action == "show":
         chosen = vocabulary.named(args.vocab, args.extra_ids, causal=True)

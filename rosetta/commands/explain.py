@@ -52,11 +52,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def _explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.core import gpu_query
-    from rosetta.presets import (
-        explain,
-        layers,
-        user_settings,
-    )
+    from rosetta.presets import explain, layers, user_settings
 
     if args.preset is None:
         found = explain.listing()

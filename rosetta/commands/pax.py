@@ -38,14 +38,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become Paxml; with --dry-run, say what it would be."""
-    from rosetta.core import (
-        lock_record,
-        value_parsing,
-    )
-    from rosetta.launch import (
-        execution,
-        pax_trainer,
-    )
+    from rosetta.core import lock_record, value_parsing
+    from rosetta.launch import execution, pax_trainer
 
     hyper = [word for word in args.settings if word.startswith("fdl.")]
     given = (

@@ -204,10 +204,7 @@ def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
 
 def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
     from rosetta.core import run_folders
-    from rosetta.plan import (
-        report,
-        t5x_step,
-    )
+    from rosetta.plan import report, t5x_step
     from rosetta.t5x.run import gin_files, gin_text, preflight, settings
 
     count, per_node = nodes(args.gpus, args.gpus_per_node)

@@ -299,10 +299,7 @@ def _preset(args: argparse.Namespace) -> Run:
 def _accelerator(args: argparse.Namespace, settings: dict[str, str]) -> str | None:
     """Return this machine's accelerator, if the run is to be here."""
     from rosetta.core import gpu_query
-    from rosetta.presets import (
-        layers,
-        user_settings,
-    )
+    from rosetta.presets import layers, user_settings
 
     return (
         layers.accelerator(gpu_query.cards())
@@ -315,10 +312,7 @@ def _read(args: argparse.Namespace) -> Run:
     import json
     from pathlib import Path
 
-    from rosetta.core import (
-        bounded_read,
-        run_description,
-    )
+    from rosetta.core import bounded_read, run_description
 
     if args.words or args.nodes or args.gpus_per_node or args.accelerator:
         raise UserError(
@@ -374,11 +368,7 @@ def _options(args: argparse.Namespace) -> Options:
 
 
 def _run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.launch import (
-        docker,
-        node_processes,
-        rendering,
-    )
+    from rosetta.launch import docker, node_processes, rendering
 
     run = described(args)
     if args.on == "docker":

@@ -71,10 +71,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.core import lock_record, transformer_engine
-    from rosetta.selftest import (
-        report,
-        selftest,
-    )
+    from rosetta.selftest import report, selftest
 
     if transformer_engine.asked():
         transformer_engine.require()

@@ -38,15 +38,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become the trainer; with --dry-run, say what it would be."""
-    from rosetta.core import (
-        lock_record,
-        value_parsing,
-    )
-    from rosetta.launch import (
-        execution,
-        t5x_evaluation,
-        t5x_trainer,
-    )
+    from rosetta.core import lock_record, value_parsing
+    from rosetta.launch import execution, t5x_evaluation, t5x_trainer
     from rosetta.t5x.run import settings
 
     given = (

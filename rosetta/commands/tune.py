@@ -105,11 +105,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.core import run_folders
     from rosetta.core.secret_variables import Mask
-    from rosetta.presets import (
-        describe,
-        layers,
-        preset_files,
-    )
+    from rosetta.presets import describe, layers, preset_files
     from rosetta.tune import evidence, planned_trial, preset_output, search, trial
 
     settings = _settings(args.settings)
@@ -261,10 +257,7 @@ def _here(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
     from rosetta.core import gpu_query
     from rosetta.core.errors import UNSUPPORTED, UserError
     from rosetta.launch import devices
-    from rosetta.presets import (
-        layers,
-        user_settings,
-    )
+    from rosetta.presets import layers, user_settings
 
     if args.nodes:
         raise UserError(
@@ -359,10 +352,7 @@ def _say(quiet: bool) -> Callable[[str], None]:
 
 def _settings(words: Sequence[str]) -> dict[str, str]:
     from rosetta.core.errors import CONFLICT, UserError
-    from rosetta.presets import (
-        layers,
-        user_settings,
-    )
+    from rosetta.presets import layers, user_settings
 
     found = user_settings.settings(words, "rosetta tune")
     if layers.WITH in found:

@@ -80,13 +80,7 @@ def before_start(
       from_variables: whether DATA and EVAL_DATA name the sources. Errors about a source then name
         the variable.
     """
-    from rosetta.data import (
-        objectives,
-        pipeline,
-        spec,
-        task_records,
-        vocabulary,
-    )
+    from rosetta.data import objectives, pipeline, spec, task_records, vocabulary
 
     path_checks.certificates()
     positive_lengths(lengths)

@@ -284,11 +284,7 @@ def _adapt(learner: Any, stack: Any, chosen: Chosen) -> None:
 
 
 def _narrow(task: Any, stack: Any, chosen: Chosen) -> None:
-    from rosetta.pax import (
-        einsum,
-        fp8_experts,
-        learner,
-    )
+    from rosetta.pax import einsum, fp8_experts, learner
 
     for layer in _layers(stack):
         projections = [

@@ -155,10 +155,7 @@ def _prepare(experiment: Any, program: Any, options: Any) -> None:
     """
     from paxml import base_experiment
 
-    from rosetta.pax import (
-        checkpoint_saving,
-        programs,
-    )
+    from rosetta.pax import checkpoint_saving, programs
 
     base = base_experiment.BaseExperiment
     stop_signals.release()

@@ -205,10 +205,7 @@ def t5x(
     """
     import jax
 
-    from rosetta.t5x import (
-        gin_evaluation,
-        partitioning,
-    )
+    from rosetta.t5x import gin_evaluation, partitioning
 
     started = time.monotonic()
     with (

@@ -184,10 +184,7 @@ def data(
         )
         evaluated = found["EVAL_DATA"]
         if objective in PAIRS and isinstance(evaluated, (str, dict)):
-            from rosetta.data import (
-                spec,
-                task_records,
-            )
+            from rosetta.data import spec, task_records
 
             task_records.check_all(
                 spec.describe(evaluated), objective, "validation", answered=answered

@@ -6,17 +6,7 @@ import pytest
 
 from rosetta.core.gpu_query import Card
 from rosetta.core.system_queries import Done
-from tests.support.fake_machine import (
-    A100,
-    B200,
-    GIB,
-    H100,
-    PROPRIETARY,
-    V100,
-    find,
-    ids,
-    machine,
-)
+from tests.support.fake_machine import A100, B200, GIB, H100, PROPRIETARY, V100, find, ids, machine
 
 
 def test_a_healthy_node_has_only_what_is_worth_knowing(tmp_path: Path) -> None:
