@@ -397,7 +397,7 @@ def _fail(verb: str, error: UserError, *, as_json: bool) -> int:
             "command": verb,
             "ok": False,
             "result": None,
-            "error": {key: redact(text) for key, text in error.as_json().items()},
+            "error": redact_document(error.as_json()),
         }
         _print(json.dumps(document, indent=1))
     log.info(f"rosetta: {escape(str(error), keep='')}")

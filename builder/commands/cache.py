@@ -17,7 +17,7 @@ from builder.core import cache_folder, folder_checksums, log
 from builder.core.cache import Cache, remove
 from builder.core.cache_records import read_stamp
 from builder.core.command_context import Context, Result
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -249,6 +249,7 @@ def _require_cache(cache: Cache) -> None:
             "is not a cache of the builder's",
             str(cache.root),
             "set ROSETTA_CACHE to the cache you mean; nothing was touched",
+            kind=CONFLICT,
         )
 
 

@@ -14,7 +14,7 @@ from builder.core import cache, log, manifest
 from builder.core.command_context import Context, Result
 from builder.packages import python_interpreter
 from builder.upstream import source, source_tree
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -106,6 +106,7 @@ def choose(context: Context, asked_python: str = "") -> tuple[str, str]:
         "; ".join(f"{name}: {problem.what}" for name, problem in errors.items()),
         "no distribution can be built here",
         "; or ".join(f"for {name}: {problem.do}" for name, problem in errors.items()),
+        kind=UNSUPPORTED,
     )
 
 

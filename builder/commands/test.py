@@ -16,7 +16,7 @@ from builder.commands import build
 from builder.core import log
 from builder.core.command_context import Context, Result
 from builder.packages import package_installation
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, MISSING, UserError
 
 # What `--fast` leaves out; pyproject.toml says what each mark means.
 FAST = "not slow and not engine and not registry and not slurm and not shell and not upstream"
@@ -157,7 +157,10 @@ def _python(context: Context, inside: str) -> list[str]:
         program = Path(name).absolute() / "bin/python"
         if kind != "env" or not program.is_file():
             raise UserError(
-                "is no baked environment", f"--inside {inside}", "give env:DIR, or lock:NAME"
+                "is no baked environment",
+                f"--inside {inside}",
+                "give env:DIR, or lock:NAME",
+                kind=MISSING,
             )
     return [str(program), "-c", _INSIDE, sysconfig.get_path("purelib")]
 
@@ -235,12 +238,14 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             "with both there is nothing to do",
             "test --no-lint --only-lint",
             "give one of them, or neither",
+            kind=CONFLICT,
         )
     if arguments.all and (arguments.inside or arguments.tests):
         raise UserError(
             "--all chooses the tests and their Pythons itself",
             "test --all",
             "leave out --inside and TEST, or --all",
+            kind=CONFLICT,
         )
     here = Path(sys.executable).parent
     env = {

@@ -19,7 +19,7 @@ from builder.core.cache import write_atomic
 from builder.core.command_context import Context, Result
 from builder.images.engines.engine import TEMPORARY, Limits, choose
 from builder.images.oci import reference
-from rosetta.core.errors import UserError
+from rosetta.core.errors import FAILED, INVALID, UserError
 
 if TYPE_CHECKING:
     from builder.images.engines.engine import Engine
@@ -166,6 +166,7 @@ def verify(
             "is not a finished environment of rosetta's",
             str(environment),
             f"make it: python {root / 'build.py'} --distribution NAME --output env:{environment}",
+            kind=INVALID,
         )
     return selftest(
         environment,
@@ -256,7 +257,11 @@ def _report(stdout: str, status: int, where: str) -> dict[str, Any]:
         error, result = document["error"], document["result"]
     except (ValueError, KeyError, TypeError) as problem:
         raise UserError(
-            f"its self-test ended with status {status} and no report", where, "see the lines above"
+            f"its self-test ended with status {status} and no report",
+            where,
+            "see the lines above",
+            kind=FAILED,
+            value=status,
         ) from problem
     if error:
         raise UserError(error["what"], error["where"], error["do"])

@@ -17,7 +17,7 @@ from builder.core.cache import write_atomic
 from builder.core.command_context import Context, Result
 from builder.packages import login_node_wheel
 from builder.packages.transformer_engine import addition, wheel_build
-from rosetta.core.errors import UserError
+from rosetta.core.errors import EXISTS, MISSING, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -78,6 +78,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             "is no folder",
             f"--output {arguments.output}",
             "give the folder that the wheel goes into",
+            kind=EXISTS,
         )
     if arguments.project == "launcher":
         return _launcher(context.root, Path(arguments.output or "build"))
@@ -86,6 +87,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             "it is not given",
             "--accelerator",
             "name the CUDA that the wheel is for: cuda12 or cuda13",
+            kind=MISSING,
         )
     loaded = manifest.load(context.manifest_path)
     if arguments.file and not re.fullmatch(r"[0-9a-f]{64}", arguments.sha256):

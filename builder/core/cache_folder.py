@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DENIED, EXISTS, UserError
 
 # https://bford.info/cachedir/: what backups go by, and how we know our own.
 TAG = "CACHEDIR.TAG"
@@ -40,6 +40,7 @@ def prepare(root: Path) -> Path:
                     "holds files that are not the builder's cache",
                     str(root),
                     "set ROSETTA_CACHE to a new or empty folder; nothing was touched",
+                    kind=EXISTS,
                 )
             (root / TAG).write_text(_TEXT, encoding="ascii")
     except OSError as error:
@@ -47,5 +48,6 @@ def prepare(root: Path) -> Path:
             f"the cache cannot be written ({error.strerror})",
             str(root),
             "set ROSETTA_CACHE to a folder of yours",
+            kind=DENIED,
         ) from error
     return root

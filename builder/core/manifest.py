@@ -26,7 +26,7 @@ from pydantic import (
 
 from builder.core import strict_yaml
 from builder.core.secrets import redact
-from rosetta.core.errors import UNKNOWN, UserError
+from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -406,6 +406,8 @@ class Manifest(_Model):
                 f"{path} leads out of the repository through a link",
                 str(self.root),
                 "keep it inside",
+                kind=INVALID,
+                value=path,
             )
         return full
 
@@ -466,7 +468,9 @@ def load(path: Path) -> Manifest:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise UserError(f"cannot be read ({reason})", str(path), "give --manifest FILE") from error
+        raise UserError(
+            f"cannot be read ({reason})", str(path), "give --manifest FILE", kind=MISSING
+        ) from error
     document = strict_yaml.load(text, str(path) if path.name != "manifest.yaml" else path.name)
     if not isinstance(document.data, dict):
         raise UserError("is not a mapping", document.place(()), "see docs/manifest.md")
@@ -495,7 +499,7 @@ def _first(error: ValidationError, document: strict_yaml.Document) -> UserError:
         what = f"{shown!r} is not {_PATTERNS.get(str(loc[-1]), 'a valid name')}"
     elif isinstance(problem["input"], str):
         what = f"{redact(problem['input'])!r}: {what}"
-    return UserError(what, document.place(loc), "see docs/manifest.md")
+    return UserError(what, document.place(loc), "see docs/manifest.md", kind=INVALID)
 
 
 _PATTERNS = {
@@ -514,6 +518,8 @@ def _cross_check(manifest: Manifest, document: strict_yaml.Document) -> None:
                     f"no {kind} {item!r}",
                     document.place((*path, index)),
                     f"one of: {', '.join(among)}",
+                    kind=UNKNOWN,
+                    value=item,
                 )
 
     for name, each in manifest.lines.items():
@@ -522,6 +528,8 @@ def _cross_check(manifest: Manifest, document: strict_yaml.Document) -> None:
                 f"no base {each.base!r}",
                 document.place(("lines", name, "base")),
                 f"one of: {', '.join(manifest.bases)}",
+                kind=UNKNOWN,
+                value=each.base,
             )
     for name, distribution in manifest.distributions.items():
         known([distribution.line], manifest.lines, "line", "distributions", name, "line")
@@ -557,5 +565,7 @@ def _cross_check(manifest: Manifest, document: strict_yaml.Document) -> None:
                     f"a second override of {override.project}",
                     document.place(("overrides", index)),
                     "keep one",
+                    kind=CONFLICT,
+                    value=override.project,
                 )
             seen.add((line, override.project))

@@ -22,7 +22,7 @@ import urllib.request
 from pathlib import Path
 
 from builder.core.secrets import redact
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, FAILED, INVALID, MISSING, UNREACHABLE, UserError
 
 _ACCEPT = (
     "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, "
@@ -120,6 +120,8 @@ def _get(url: str, what: str) -> tuple[bytes, str, str]:
                     f"the index answered {error.code} for {what}",
                     redact(url),
                     "check the index settings",
+                    kind=FAILED,
+                    value=error.code,
                 ) from error
             problem = error
         except (OSError, EOFError, ValueError, http.client.HTTPException) as error:
@@ -139,6 +141,7 @@ def _get(url: str, what: str) -> tuple[bytes, str, str]:
         f"{what} cannot be fetched ({reason})",
         redact(url),
         "check the network and the index settings, then run again",
+        kind=UNREACHABLE,
     ) from problem
 
 
@@ -165,6 +168,7 @@ def _find(project: str, hashes: frozenset[str], part: str) -> tuple[str, str, st
             f"the index page of {project} is not one (a login page or a proxy's answer?)",
             redact(page),
             "check the index settings",
+            kind=INVALID,
         ) from error
     for href, digest in found:
         url = urllib.parse.urljoin(final, href)
@@ -176,6 +180,7 @@ def _find(project: str, hashes: frozenset[str], part: str) -> tuple[str, str, st
         f"the index has no file of {project} with sha256 {shown}",
         redact(page),
         "check the pin and the index settings",
+        kind=MISSING,
     )
 
 
@@ -217,7 +222,11 @@ def fetch(
             return file
     if offline:
         raise UserError(
-            f"{project} {version} is not in the cache", str(into), "run once without --offline"
+            f"{project} {version} is not in the cache",
+            str(into),
+            "run once without --offline",
+            kind=MISSING,
+            value=f"{project}=={version}",
         )
     name, url, sha256 = _find(project, wanted, part)
     if not re.fullmatch(r"[A-Za-z0-9_.+!-]+\.(whl|zip|tgz|tar(\.(gz|bz2|xz))?)", name):
@@ -225,6 +234,8 @@ def fetch(
             f"the index gives {project} the file name {name!r}",
             redact(url),
             "check the index settings",
+            kind=INVALID,
+            value=name,
         )
     body, _, _ = _get(url, name)
     if (digest := hashlib.sha256(body).hexdigest()) != sha256:
@@ -233,6 +244,7 @@ def fetch(
             f"{name} is not the pinned file: {kind} of {len(body)} bytes came",
             redact(url),
             "nothing was kept; run again, or check the index",
+            kind=DAMAGED,
         )
     folder = into / sha256[:16]
     folder.mkdir(parents=True, exist_ok=True)

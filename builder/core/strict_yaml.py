@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, TOO_BIG, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +47,9 @@ def _refuse_deep(text: str, where: str) -> None:
         depth = max(0, depth + (1 if bracket[0] in "[{" else -1))
         if depth > _DEEPEST:
             line = text.count("\n", 0, bracket.start()) + 1
-            raise UserError("is nested too deeply", f"{where}:{line}", "write it flat")
+            raise UserError(
+                "is nested too deeply", f"{where}:{line}", "write it flat", kind=TOO_BIG
+            )
 
 
 class _AnchorError(yaml.MarkedYAMLError):
@@ -89,10 +91,16 @@ def load(text: str, where: str) -> Document:
         raise UserError("is nested too deeply", where, "write it flat") from error
     except yaml.YAMLError as error:
         raise UserError(
-            f"not valid YAML: {str(error).splitlines()[0]}", where, "mend the syntax"
+            f"not valid YAML: {str(error).splitlines()[0]}", where, "mend the syntax", kind=INVALID
         ) from error
     if len(nodes) != 1:
-        raise UserError(f"{len(nodes)} YAML documents where one belongs", where, "keep exactly one")
+        raise UserError(
+            f"{len(nodes)} YAML documents where one belongs",
+            where,
+            "keep exactly one",
+            kind=INVALID,
+            value=len(nodes),
+        )
     lines: dict[Path, int] = {}
     return Document(_build(nodes[0], (), lines, where), lines, where)
 
@@ -100,7 +108,7 @@ def load(text: str, where: str) -> Document:
 def _error(where: str, mark: Any, what: str, do: str, path: Path = ()) -> UserError:
     line = f":{mark.line + 1}" if mark else ""
     dotted = ".".join(str(part) for part in path)
-    return UserError(what, f"{where}{line}" + (f": {dotted}" if dotted else ""), do)
+    return UserError(what, f"{where}{line}" + (f": {dotted}" if dotted else ""), do, kind=INVALID)
 
 
 def _build(node: Any, path: Path, lines: dict[Path, int], where: str) -> Any:

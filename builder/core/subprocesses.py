@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from builder.core.secrets import redact
-from rosetta.core.errors import UserError
+from rosetta.core.errors import FAILED, MISSING, UserError
 from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
@@ -73,7 +73,10 @@ def run(
         )
     except OSError as error:
         raise UserError(
-            f"{name} cannot be run ({error.strerror})", where or name, do or f"install {name}"
+            f"{name} cannot be run ({error.strerror})",
+            where or name,
+            do or f"install {name}",
+            kind=MISSING,
         ) from error
     if done.returncode:
         shown = output_end(done.stderr if done.stderr.strip() else done.stdout, prefer=prefer)
@@ -83,5 +86,6 @@ def run(
             f"{what or f'{name} failed'}: {shown}",
             where or name,
             do or f"do what {name} asks for, then run again",
+            kind=FAILED,
         )
     return done.stdout.decode("utf-8", "replace")

@@ -11,7 +11,7 @@ from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentN
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from rosetta.core.errors import DAMAGED, MISSING, UserError
+from rosetta.core.errors import DAMAGED, INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -109,7 +109,10 @@ def _pin(text: str, where: str) -> Pin:
         parsed = Requirement(requirement)
     except InvalidRequirement as error:
         raise UserError(
-            "is not a locked requirement", where, "the file is machine-owned: python build.py lock"
+            "is not a locked requirement",
+            where,
+            "the file is machine-owned: python build.py lock",
+            kind=INVALID,
         ) from error
     versions = [spec.version for spec in parsed.specifier if spec.operator == "=="]
     if (
@@ -122,6 +125,8 @@ def _pin(text: str, where: str) -> Pin:
             f"{parsed.name} is not pinned by version and sha256",
             where,
             "the file is machine-owned: python build.py lock",
+            kind=INVALID,
+            value=parsed.name,
         )
     found = Pin(canonicalize_name(parsed.name), versions[0], str(parsed.marker or ""), hashes)
     try:
@@ -131,6 +136,8 @@ def _pin(text: str, where: str) -> Pin:
             f"the marker of {parsed.name} means nothing: {found.marker}",
             where,
             "the file is machine-owned: python build.py lock",
+            kind=INVALID,
+            value=parsed.name,
         ) from error
     return found
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.core.subprocesses import output_end
-from rosetta.core.errors import UserError
+from rosetta.core.errors import FAILED, MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,6 +50,8 @@ def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter
                 f"is Python {found.version}, for which there are no locks",
                 asked,
                 f"give one of: {', '.join(sorted(pythons))}",
+                kind=UNSUPPORTED,
+                value=found.version,
             )
         return found
     if asked:
@@ -58,6 +60,8 @@ def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter
                 f"there are no locks for Python {asked}",
                 "--python",
                 f"give one of: {', '.join(sorted(pythons))}",
+                kind=UNSUPPORTED,
+                value=asked,
             )
         wanted = [asked]
     for version in wanted:
@@ -75,6 +79,8 @@ def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter
             "install one (apt-get install python3 gives 3.11 on Debian 12 and 3.13 on Debian 13), "
             "or give --python PATH"
         ),
+        kind=MISSING,
+        value=need,
     )
 
 
@@ -120,6 +126,9 @@ def _ask(path: Path) -> Interpreter:
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         reason = output_end(getattr(error, "stderr", "") or str(error))
         raise UserError(
-            f"does not run as a Python ({reason})", str(path), "give the path of a Python program"
+            f"does not run as a Python ({reason})",
+            str(path),
+            "give the path of a Python program",
+            kind=FAILED,
         ) from error
     return Interpreter(path.absolute(), version_, full, tag)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from builder.core.secrets import redact
 from builder.upstream.git import Git, last_words
-from rosetta.core.errors import INVALID, UserError
+from rosetta.core.errors import DENIED, INVALID, MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,19 +28,29 @@ def check_url(url: str, protocols: Iterable[str], where: str) -> str:
     shown = redact(url)
     match = re.fullmatch(r"([a-z][a-z0-9+.-]*)://([^/]*)(/.*)", url)
     if url.startswith("-"):
-        raise UserError(f"the URL {shown!r} begins with a dash", where, _DO)
+        raise UserError(f"the URL {shown!r} begins with a dash", where, _DO, kind=INVALID)
     if "::" in url.split("/", maxsplit=1)[0]:
-        raise UserError(f"the URL {shown!r} names a program to run", where, _DO)
+        raise UserError(
+            f"the URL {shown!r} names a program to run",
+            where,
+            _DO,
+            kind=DENIED,
+            value=url.split("::", maxsplit=1)[0],
+        )
     if re.search(r"[\x00-\x20\x7f]", url):
-        raise UserError(f"the URL {shown!r} holds a space or a control character", where, _DO)
+        raise UserError(
+            f"the URL {shown!r} holds a space or a control character", where, _DO, kind=INVALID
+        )
     if not match:
-        raise UserError(f"{shown!r} is no URL", where, _DO)
+        raise UserError(f"{shown!r} is no URL", where, _DO, kind=INVALID, value=shown)
     scheme, host, path = match.groups()
     if scheme not in protocols:
         raise UserError(
             f"the URL {shown!r} uses {scheme}, which is not allowed here",
             where,
             f"use {' or '.join(protocols)}",
+            kind=UNSUPPORTED,
+            value=scheme,
         )
     user, _, server = host.rpartition("@")
     if ":" in user or (user and scheme != "ssh"):
@@ -48,12 +58,19 @@ def check_url(url: str, protocols: Iterable[str], where: str) -> str:
             f"the URL {shown!r} holds credentials",
             where,
             "leave them out: git's ssh agent or netrc file is the place for them",
+            kind=DENIED,
         )
     if user.startswith("-") or server.startswith("-") or path.startswith("/-"):
-        raise UserError(f"the URL {shown!r} holds a name that begins with a dash", where, _DO)
+        raise UserError(
+            f"the URL {shown!r} holds a name that begins with a dash", where, _DO, kind=INVALID
+        )
     if (scheme == "file") == bool(server):
         raise UserError(
-            f"the URL {shown!r} {'has a host' if server else 'has no host'}", where, _DO
+            f"the URL {shown!r} {'has a host' if server else 'has no host'}",
+            where,
+            _DO,
+            kind=INVALID,
+            value=server,
         )
     return url
 
@@ -146,6 +163,8 @@ def fetch(
                 ),
                 where,
                 "move the pin and its branch",
+                kind=MISSING,
+                value=track,
             )
         fetch_branch(git, url, stands, where=where)
         if not holds(git, stands, commit):
@@ -156,6 +175,8 @@ def fetch(
                 ),
                 where,
                 "move the pin, or use a --mirror that still has it",
+                kind=MISSING,
+                value=commit,
             )
     return Git(into)
 

@@ -10,7 +10,7 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import MISSING, UserError
+from rosetta.core.errors import INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,10 @@ def _vetted(objects: Path, root: Path, clone: Path, depth: int = 0) -> Path:
     for folder in (objects, objects / "pack", objects / "info"):
         if folder.is_symlink() and not folder.resolve().is_relative_to(root):
             raise UserError(
-                f"its {folder.name}/ is a link that leads out of the mirror folder", where, _DO
+                f"its {folder.name}/ is a link that leads out of the mirror folder",
+                where,
+                _DO,
+                kind=INVALID,
             )
     if not objects.resolve().is_relative_to(root):
         raise UserError(
@@ -94,7 +97,9 @@ def _vetted(objects: Path, root: Path, clone: Path, depth: int = 0) -> Path:
     for folder in (objects / "pack", objects / "info"):
         for name in os.listdir(folder) if folder.is_dir() else ():
             if not stat.S_ISREG((folder / name).lstat().st_mode):
-                raise UserError(f"its {folder.name}/{name} is not a plain file", where, _DO)
+                raise UserError(
+                    f"its {folder.name}/{name} is not a plain file", where, _DO, kind=INVALID
+                )
     alternates = objects / "info" / "alternates"
     for line in (
         alternates.read_text("utf-8", "surrogateescape").splitlines()
@@ -108,6 +113,8 @@ def _vetted(objects: Path, root: Path, clone: Path, depth: int = 0) -> Path:
                     f"its objects/info/alternates leads out of the mirror folder, to {line}",
                     where,
                     _DO,
+                    kind=INVALID,
+                    value=line,
                 )
             _vetted(further, root, clone, depth + 1)
     return objects

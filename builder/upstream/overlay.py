@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from builder.upstream import breakage_search, git_objects, patch_path_rules
 from builder.upstream.patch_series import read_text
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,12 +54,15 @@ def load(folder: Path | None) -> tuple[OverlayFile, ...]:
                 f"lists {path}, which is not there",
                 str(folder / "REPLACES"),
                 "add the file or drop the line",
+                kind=MISSING,
+                value=path,
             )
     if extra := sorted(present.keys() - listed.keys()):
         raise UserError(
             "is not in REPLACES",
             str(folder / extra[0]),
             "add `PATH <blob it replaces>` or `PATH new` there",
+            kind=UNKNOWN,
         )
     return tuple(_read(path, present[path], replaces) for path, replaces in listed.items())
 
@@ -77,6 +80,7 @@ def _listed(file: Path) -> dict[str, str | None]:
             "is not there",
             str(file),
             "write `PATH <blob it replaces>` or `PATH new` into it, one a line",
+            kind=MISSING,
         )
     found: dict[str, str | None] = {}
     for number, line in enumerate(read_text(file).splitlines(), 1):
@@ -84,17 +88,27 @@ def _listed(file: Path) -> dict[str, str | None]:
         path, _, blob = line.rpartition(" ")
         if blob != "new" and not re.fullmatch(r"[0-9a-f]{40}", blob):
             raise UserError(
-                f"{line!r} does not end in a full blob SHA or `new`", where, "see docs/patches.md"
+                f"{line!r} does not end in a full blob SHA or `new`",
+                where,
+                "see docs/patches.md",
+                kind=INVALID,
+                value=line,
             )
         if problem := patch_path_rules.problem(path):
             raise UserError(
-                f"path {path!r} {problem}", where, "name a plain path inside upstream's tree"
+                f"path {path!r} {problem}",
+                where,
+                "name a plain path inside upstream's tree",
+                kind=INVALID,
+                value=path,
             )
         if found and path <= list(found)[-1]:
             raise UserError(
                 f"{path} {'comes twice' if path in found else 'is out of order'}",
                 where,
                 "sort the lines by path",
+                kind=CONFLICT if path in found else INVALID,
+                value=path,
             )
         found[path] = None if blob == "new" else blob
     return found
@@ -108,10 +122,19 @@ def _present(folder: Path) -> dict[str, Path]:
             path = full.relative_to(folder).as_posix()
             if full.is_symlink() or not (full.is_file() or full.is_dir()):
                 raise UserError(
-                    "is a link or no plain file", str(full), "put the file itself there"
+                    "is a link or no plain file",
+                    str(full),
+                    "put the file itself there",
+                    kind=INVALID,
                 )
             if problem := patch_path_rules.problem(path):
-                raise UserError(problem, str(full), "name a plain path inside upstream's tree")
+                raise UserError(
+                    problem,
+                    str(full),
+                    "name a plain path inside upstream's tree",
+                    kind=INVALID,
+                    value=path,
+                )
             if full.is_file() and path != "REPLACES" and not name.startswith(".tmp-"):
                 found[path] = full
     return found

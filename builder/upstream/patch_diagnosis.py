@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from builder.upstream import breakage_search, patch_hunks
-from rosetta.core.errors import UserError
+from rosetta.core.errors import FAILED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,6 +94,7 @@ def attempt(patch: Patch, state: State, *, merge: bool) -> PatchResult:
             f"git cannot apply it, though every hunk fits: {said}",
             str(patch.file),
             "free some space, or mend what git names, then run again",
+            kind=FAILED,
         )
     if not doubt and _there(patch, state.entries, state):
         if not _there(patch, state.upstream, state):

@@ -14,7 +14,7 @@ from builder.upstream import (
     patch_series,
     patched_source,
 )
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,9 @@ def joined(pinned: Pinned, repo: Path | None) -> tuple[Pinned, local_mirror.Mirr
         return pinned, None
     clone = next(local_mirror.mirrors(repo, ""), None) if repo.is_dir() else None
     if clone is None or clone.path not in (repo, repo / ".git"):
-        raise UserError("is no git clone", str(repo), "give --repo the folder of a clone")
+        raise UserError(
+            "is no git clone", str(repo), "give --repo the folder of a clone", kind=INVALID
+        )
     git = replace(pinned.git, alternates=(*pinned.git.alternates, clone.objects))
     return replace(pinned, git=git), clone
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from builder.upstream import patch_file
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -35,6 +35,7 @@ def names(folder: Path) -> list[str]:
             "is not there",
             str(file),
             "write the patches' names into it, one a line (it may be empty)",
+            kind=MISSING,
         )
     found: list[str] = []
     for number, line in enumerate(read_text(file).split("\n"), 1):
@@ -43,10 +44,20 @@ def names(folder: Path) -> list[str]:
             continue
         if problem := name_problem(entry):
             raise UserError(
-                problem, f"{file}:{number}", "name the patch NAME.patch of this folder NAME"
+                problem,
+                f"{file}:{number}",
+                "name the patch NAME.patch of this folder NAME",
+                kind=INVALID,
+                value=entry,
             )
         if entry in found:
-            raise UserError(f"{entry} comes twice", f"{file}:{number}", "keep one of the two")
+            raise UserError(
+                f"{entry} comes twice",
+                f"{file}:{number}",
+                "keep one of the two",
+                kind=CONFLICT,
+                value=entry,
+            )
         found.append(entry)
     return found
 
@@ -66,14 +77,22 @@ def load(folder: Path, *, tolerated: Collection[str] = ()) -> tuple[Patch, ...]:
                 f"lists {entry}, which is not there",
                 str(folder / "series"),
                 "add the file or drop the line",
+                kind=MISSING,
+                value=entry,
             )
         if (folder / entry).is_symlink() or not (folder / entry).is_file():
             raise UserError(
-                "is not a plain file", str(folder / entry), "put the patch itself there"
+                "is not a plain file",
+                str(folder / entry),
+                "put the patch itself there",
+                kind=INVALID,
             )
     if extra := sorted(present - set(listed) - set(tolerated)):
         raise UserError(
-            "is not in series", str(folder / extra[0]), "list it there or remove the file"
+            "is not in series",
+            str(folder / extra[0]),
+            "list it there or remove the file",
+            kind=UNKNOWN,
         )
     return tuple(
         patch_file.parse(folder / entry, (folder / entry).read_bytes()) for entry in listed
@@ -85,9 +104,12 @@ def read_text(file: Path) -> str:
     try:
         text = file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError("is not UTF-8", str(file), "write it anew") from error
+        raise UserError("is not UTF-8", str(file), "write it anew", kind=INVALID) from error
     if "\r" in text or "\0" in text:
         raise UserError(
-            "has carriage returns or NUL bytes", str(file), "plain text with LF line ends"
+            "has carriage returns or NUL bytes",
+            str(file),
+            "plain text with LF line ends",
+            kind=INVALID,
         )
     return text

@@ -16,7 +16,7 @@ from builder.core import log
 from builder.upstream import git_index, overlay, patch_diagnosis, patch_path_rules, patch_series
 from builder.upstream.git_index import Index
 from builder.upstream.git_objects import LINK, Reader, write
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, INVALID, TOO_BIG, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,6 +104,8 @@ def apply(pinned: Pinned, source: GitSource | WheelSource) -> Patched:
             what,
             str(source.patches / f"{result.name}.patch"),
             f"see docs/patches.md and `build.py patches check {source.name}`",
+            kind=CONFLICT,
+            value=result.outcome,
         )
     for laid in found.overlaid:
         if laid.outcome not in {"applied", "upstream"}:
@@ -112,6 +114,8 @@ def apply(pinned: Pinned, source: GitSource | WheelSource) -> Patched:
                 f"{laid.outcome}: {laid.detail}",
                 where,
                 f"see docs/patches.md and `build.py patches check {source.name}`",
+                kind=CONFLICT,
+                value=laid.outcome,
             )
     for result in found.results:
         if result.outcome == "upstream":
@@ -163,7 +167,11 @@ def survey(
                     else "is listed as absent"
                 )
                 raise UserError(
-                    f"the overlaid file {file.path} {why}", pinned.name, "choose one of the two"
+                    f"the overlaid file {file.path} {why}",
+                    pinned.name,
+                    "choose one of the two",
+                    kind=CONFLICT,
+                    value=file.path,
                 )
         good = [
             file
@@ -199,17 +207,29 @@ def _check_targets(
         where = f"{patch.file}:{file.hunks[0].line}"
         for path in (*patch_path_rules.parents(file.path), file.path):
             if path in entries and entries[path][0] == LINK:
-                raise UserError(f"writes through the link {path}", where, "patch the file itself")
+                raise UserError(
+                    f"writes through the link {path}",
+                    where,
+                    "patch the file itself",
+                    kind=INVALID,
+                    value=path,
+                )
         if file.path in pinned.absent:
             raise UserError(
                 f"changes {file.path}, which is never exported",
                 where,
                 "drop it from `absent` or from the patch",
+                kind=CONFLICT,
+                value=file.path,
             )
         if file.removed > _FEW_LINES and file.path in entries:
             total = len(patch_diagnosis.text_of(reader, entries[file.path][1]))
             if file.removed <= total < file.removed * 2:
                 do = "whole files of ours belong into the overlay"
                 raise UserError(
-                    f"takes {file.removed} of {total} lines out of {file.path}", where, do
+                    f"takes {file.removed} of {total} lines out of {file.path}",
+                    where,
+                    do,
+                    kind=TOO_BIG,
+                    value=file.removed,
                 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from builder.upstream.git_objects import LINK, MissingObjectError, walk
 from builder.upstream.tree_export import check_layout, exported_entries
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -39,6 +39,7 @@ def read_commit(reader: Reader, sha: str) -> Commit:
             "is no well-formed commit",
             f"{reader.where}, object {sha}",
             "take no source that holds it",
+            kind=INVALID,
         )
     return Commit(
         tree[1], tuple(re.findall(r"^parent ([0-9a-f]{40})$", header, re.MULTILINE)), int(date[1])

@@ -25,7 +25,7 @@ from builder.upstream.git_objects import Entry, MissingObjectError, Reader, loos
 from builder.upstream.local_mirror import mirrors, word_of
 from builder.upstream.path_rules import check_path
 from builder.upstream.pinned_commit import check_absent, read_commit, verify
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -126,7 +126,11 @@ def check(source: GitSource | WheelSource, access: Access) -> None:
     where = f"source {source.name!r}"
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", source.name):
         raise UserError(
-            "is no name for a source", where, "use lower-case letters, digits, dashes and dots"
+            "is no name for a source",
+            where,
+            "use lower-case letters, digits, dashes and dots",
+            kind=INVALID,
+            value=source.name,
         )
     for path in source.absent:
         check_path(path, f"{where}, absent")
@@ -135,7 +139,11 @@ def check(source: GitSource | WheelSource, access: Access) -> None:
         git_server.check_ref(source.track, where)
         if not re.fullmatch(r"[0-9a-f]{40}", source.commit):
             raise UserError(
-                f"{source.commit!r} is no full commit", where, "write all 40 hex digits"
+                f"{source.commit!r} is no full commit",
+                where,
+                "write all 40 hex digits",
+                kind=INVALID,
+                value=source.commit,
             )
     elif not re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*", source.wheel) or not re.fullmatch(
         r"[0-9a-f]{64}", source.sha256
@@ -347,5 +355,9 @@ def _ways_out(why: str, source: GitSource, access: Access) -> UserError:
     if access.mirrors and "mirror" not in why:
         why += f"; {', '.join(map(str, access.mirrors))} has no clone with it"
     return UserError(
-        f"commit {source.commit} cannot be had: {why}", f"source {source.name}", "; or ".join(ways)
+        f"commit {source.commit} cannot be had: {why}",
+        f"source {source.name}",
+        "; or ".join(ways),
+        kind=MISSING,
+        value=source.commit,
     )

@@ -11,7 +11,7 @@ from builder.upstream.git import Git
 from builder.upstream.local_mirror import mirrors, word_of, words
 from builder.upstream.local_mirror import ref as mirror_ref
 from builder.upstream.source import check
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, MISSING, UNREACHABLE, UserError
 
 if TYPE_CHECKING:
     from builder.core.manifest import GitSource
@@ -51,7 +51,11 @@ def check_on_branch(source: GitSource, access: Access) -> None:
         "(force-pushed?)"
     )
     raise UserError(
-        what, f"source {source.name}", "move the pin, or correct `track` in the manifest"
+        what,
+        f"source {source.name}",
+        "move the pin, or correct `track` in the manifest",
+        kind=CONFLICT,
+        value=source.commit,
     )
 
 
@@ -77,6 +81,8 @@ def stands(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
             f"{what}, and --offline forbids asking {source.git}",
             where,
             "give --mirror DIR with a clone that has it",
+            kind=UNREACHABLE,
+            value=source.track,
         )
     with tempfile.TemporaryDirectory() as folder:
         git = Git(Path(folder), protocols=":".join(access.protocols))
@@ -87,6 +93,8 @@ def stands(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
             f"{source.git} has no branch or tag {source.track}: it was deleted or renamed",
             where,
             "correct `track` in the manifest",
+            kind=MISSING,
+            value=source.track,
         )
     return tip, None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from builder.upstream.git_objects import FILE, Entry
 from builder.upstream.path_rules import check_path
 from builder.upstream.tree_export import check_layout
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, DAMAGED, INVALID, TOO_BIG, UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,12 +42,22 @@ def entries_of(wheel: Path) -> dict[str, tuple[str, bytes]]:
                 total += info.file_size
                 if info.file_size > _LARGEST_FILE or total > _LARGEST_WHEEL:
                     raise UserError(
-                        f"unpacks to more than a source may hold, at {info.filename!r}", where, _DO
+                        f"unpacks to more than a source may hold, at {info.filename!r}",
+                        where,
+                        _DO,
+                        kind=TOO_BIG,
+                        value=info.filename,
                     )
                 if is_folder:
                     continue
                 if info.filename in found:
-                    raise UserError(f"holds {info.filename!r} twice", where, _DO)
+                    raise UserError(
+                        f"holds {info.filename!r} twice",
+                        where,
+                        _DO,
+                        kind=CONFLICT,
+                        value=info.filename,
+                    )
                 with archive.open(info) as member:
                     found[info.filename] = (FILE, member.read(_LARGEST_FILE + 1))
     except (
@@ -64,6 +74,7 @@ def entries_of(wheel: Path) -> dict[str, tuple[str, bytes]]:
             ),
             where,
             "get it anew",
+            kind=DAMAGED,
         ) from error
     except OSError as error:
         raise UserError(f"cannot be read ({error.strerror})", str(wheel), "get it anew") from error
@@ -74,7 +85,13 @@ def entries_of(wheel: Path) -> dict[str, tuple[str, bytes]]:
 def _checked(info: zipfile.ZipInfo, where: str) -> bool:
     """Whether a member is a folder; a UserError if it is hostile."""
     if info.orig_filename != info.filename:
-        raise UserError(f"holds the name {info.orig_filename!r} with a NUL in it", where, _DO)
+        raise UserError(
+            f"holds the name {info.orig_filename!r} with a NUL in it",
+            where,
+            _DO,
+            kind=INVALID,
+            value=info.orig_filename,
+        )
     is_folder = info.filename.endswith("/")
     check_path(info.filename.removesuffix("/"), where)
     kind = stat.S_IFMT(info.external_attr >> 16)
@@ -82,7 +99,11 @@ def _checked(info: zipfile.ZipInfo, where: str) -> bool:
         is_folder and info.file_size
     ):
         raise UserError(
-            f"holds {info.filename!r}, which is neither a plain file nor a folder", where, _DO
+            f"holds {info.filename!r}, which is neither a plain file nor a folder",
+            where,
+            _DO,
+            kind=INVALID,
+            value=info.filename,
         )
     if info.flag_bits & 0x1:
         raise UserError(f"holds {info.filename!r} encrypted", where, _DO)

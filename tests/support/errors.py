@@ -54,6 +54,7 @@ __all__ = [
     "check",
     "collected",
     "find_sentence",
+    "from_document",
     "refused",
     "reported",
 ]
@@ -151,3 +152,8 @@ def check(
         for fact in facts if isinstance(facts, tuple) else (facts,):
             assert not find_sentence(str(fact)), f"{fact!r} is a sentence, not a fact"
             assert str(fact) in text, f"{fact} is not in {field} of {told}"
+
+
+def from_document(document: dict[str, Any]) -> UserError:
+    """Return the error that a JSON document of --output-format json shows."""
+    return UserError(**document["error"])

@@ -17,7 +17,7 @@ from builder.images.engines import engine_program
 from builder.images.engines.docker import options
 from builder.images.engines.engine import TEMPORARY, Pulled
 from builder.images.oci import layout, oci_documents
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     import subprocess
@@ -232,6 +232,7 @@ class Buildah:
                 "buildah and podman are not given GPUs here",
                 image,
                 "give --engine docker, with NVIDIA's runtime",
+                kind=UNSUPPORTED,
             )
         if limits.architecture and self.digest(own := f"{image}-{limits.architecture}"):
             # Of a list podman 4.3 takes the machine's own architecture, whatever it was asked for.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Protocol, Self
 
 from builder.images.oci.tar_entry import EPOCH, Entry
-from rosetta.core.errors import DAMAGED, INVALID, UserError
+from rosetta.core.errors import CONFLICT, DAMAGED, INVALID, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -165,6 +165,7 @@ def _content(entry: Entry, sink: Sink) -> None:
             "the file is gone while it was put into a layer",
             entry.source,
             "leave the cache alone while a build runs, and run again",
+            kind=CONFLICT,
         ) from error
     try:
         if entry.offset:
@@ -184,6 +185,7 @@ def _content(entry: Entry, sink: Sink) -> None:
                 "the file changed while it was put into a layer",
                 entry.source,
                 "leave the cache alone while a build runs, and run again",
+                kind=CONFLICT,
             )
     finally:
         os.close(descriptor)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from builder.core.subprocesses import output_end
 from builder.packages.transformer_engine.header_packages import TRIPLETS
-from rosetta.core.errors import UserError
+from rosetta.core.errors import FAILED, MISSING, UNSUPPORTED, UserError
 
 OLDEST = 9  # the first whose C++17 takes XLA's headers
 
@@ -53,6 +53,8 @@ def find(architecture: str) -> Compiler:
                     f"is version {found.version}, and {OLDEST} is needed",
                     program,
                     "install a newer g++",
+                    kind=UNSUPPORTED,
+                    value=found.version,
                 )
             return found
     package = "g++" if native else f"g++-{triplet.replace('_', '-')}"
@@ -65,6 +67,8 @@ def find(architecture: str) -> Compiler:
         f"no C++ compiler for {architecture} is here",
         "PATH",
         f"apt-get install {package}{elsewhere}",
+        kind=MISSING,
+        value=architecture,
     )
 
 
@@ -87,6 +91,7 @@ def _ask(program: str) -> Compiler | None:
             f"does not work ({output_end(reason)})",
             program,
             "install g++ with its C and C++ libraries",
+            kind=FAILED,
         ) from error
     known = dict(re.findall(r"(?m)^#define (__\w+__) (.+)$", macros))
     if (

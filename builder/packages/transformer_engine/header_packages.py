@@ -15,7 +15,7 @@ from builder.core.cache import Cache, write_atomic
 from builder.packages import debian_lock, debian_resolution
 from builder.packages.debian_lock import BaseLock, Deb
 from builder.packages.debian_resolution import Replacement
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
     from builder.core.manifest import Manifest
@@ -50,7 +50,9 @@ def read_lock(manifest: Manifest) -> HeaderLock:
     except FileNotFoundError:
         return HeaderLock({}, "")
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError("cannot be read", str(file), f"git checkout it, or {_REMAKE}") from error
+        raise UserError(
+            "cannot be read", str(file), f"git checkout it, or {_REMAKE}", kind=MISSING
+        ) from error
     try:
         if data["schema"] != 1:
             raise ValueError(data["schema"])
@@ -62,7 +64,10 @@ def read_lock(manifest: Manifest) -> HeaderLock:
         return HeaderLock(packages, debian_lock.checked_date(data.get("date", "")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            "is not a lock of Python's headers", str(file), f"git checkout it, or {_REMAKE}"
+            "is not a lock of Python's headers",
+            str(file),
+            f"git checkout it, or {_REMAKE}",
+            kind=INVALID,
         ) from error
 
 
@@ -92,6 +97,7 @@ def relock(manifest: Manifest, *, offline: bool) -> dict[str, list[str]]:
             "the headers of Python cannot be looked up offline",
             FILE,
             f"{_REMAKE}, without --offline",
+            kind=MISSING,
         )
     known, after = read_lock(manifest), {}
     before = known.packages
@@ -158,6 +164,8 @@ def of(manifest: Manifest, python: str, architecture: str) -> Deb:
             f"no headers of Python {python} for {architecture} are locked (locked: {there})",
             FILE,
             f"take one of these, or {_REMAKE}",
+            kind=MISSING,
+            value=python,
         )
     return known[python, architecture]
 

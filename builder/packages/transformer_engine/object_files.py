@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from builder.core import log
 from builder.core.subprocesses import output_end
 from builder.packages import sdist_building
-from rosetta.core.errors import UserError
+from rosetta.core.errors import FAILED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -163,6 +163,7 @@ def _finish(each: _Running, kept: Path, usage: Any, effort: Effort) -> None:
             f"does not compile: {output_end(line)}",
             each.name,
             "check the versions in the locks against what this release of it asks for",
+            kind=FAILED,
         )
     os.replace(each.part, kept / f"{each.name}.o")
     effort.seconds[each.name] = round(time.monotonic() - each.start, 1)

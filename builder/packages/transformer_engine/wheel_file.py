@@ -23,7 +23,7 @@ from builder.core import log
 from builder.packages.transformer_engine import version_pins
 from builder.packages.transformer_engine.header_packages import TRIPLETS
 from builder.upstream.wheel_source import entries_of
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,6 +78,8 @@ def metadata(text: str, accelerator: str) -> str:
                 "this release is not like those before: see "
                 "builder/packages/transformer_engine/wheel_file.py"
             ),
+            kind=UNSUPPORTED,
+            value=count,
         )
     return changed
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from builder.core import package_index
 from builder.core.secrets import redact
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UNREACHABLE, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -185,6 +185,7 @@ def of(data: Any, where: str) -> Report:
             f"is no report of a night: {'.'.join(map(str, first['loc']))}: {first['msg']}",
             where,
             "give a folder that build.py nightly made",
+            kind=INVALID,
         ) from error
 
 
@@ -197,6 +198,7 @@ def of_folders(folders: Iterable[Path]) -> list[Any]:
                 "is no folder",
                 str(folder),
                 "give the folder `reports` of a night: build/nightly/reports",
+                kind=MISSING,
             )
         for file in sorted(folder.glob("*.json")):
             try:
@@ -206,6 +208,7 @@ def of_folders(folders: Iterable[Path]) -> list[Any]:
                     "cannot be read as JSON",
                     str(file),
                     "take it out of the folder, or make it again: build.py nightly --only report",
+                    kind=INVALID,
                 ) from error
             of(found[-1], str(file))
     return found
@@ -221,6 +224,7 @@ def of_page(address: str) -> list[Any]:
             "is no https:// address",
             f"--earlier {redact(address)}",
             "give the address of the page that was made last",
+            kind=INVALID,
         )
     url = f"{address.rstrip('/')}/{FILE}"
     try:
@@ -241,6 +245,7 @@ def of_page(address: str) -> list[Any]:
             f"cannot be read: {redact(str(error))[:300]}",
             redact(url),
             "see whether the page is there; without --earlier the page begins anew",
+            kind=UNREACHABLE,
         ) from error
     if (
         not isinstance(data, dict)
@@ -251,6 +256,7 @@ def of_page(address: str) -> list[Any]:
             "is not what build.py status wrote",
             redact(url),
             "give the address of the page that was made last",
+            kind=INVALID,
         )
     for each in data["reports"]:
         of(each, redact(url))

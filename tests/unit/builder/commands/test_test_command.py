@@ -16,6 +16,7 @@ from builder.commands import test
 from builder.core.cache import Cache
 from builder.core.command_context import Context
 from rosetta.core.errors import UserError
+from tests.support import errors
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -184,14 +185,16 @@ def test_a_baked_environments_python(context: Context, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inside", "complaint"),
+    ("inside", "kind", "where", "value"),
     [
-        ("env:nowhere", "no baked environment"),
-        ("image:x", "no baked environment"),
-        ("lock:t6x", "t6x"),
-        ("lock:", "distribution"),
+        ("env:nowhere", errors.MISSING, "--inside env:nowhere", None),
+        ("image:x", errors.MISSING, "--inside image:x", None),
+        ("lock:t6x", errors.UNKNOWN, "--distribution", "t6x"),
+        ("lock:", errors.UNKNOWN, "--distribution", ""),
     ],
 )
-def test_what_has_no_python_is_refused(context: Context, inside: str, complaint: str) -> None:
-    with pytest.raises(UserError, match=complaint):
+def test_what_has_no_python_is_refused(
+    context: Context, inside: str, kind: str, where: str, value: str | None
+) -> None:
+    with errors.refused(kind, where=where, value=value):
         test._python(context, inside)

@@ -15,7 +15,7 @@ from builder.commands import verify
 from builder.images.engines import docker, engine_program
 from builder.images.engines.buildah import Buildah
 from builder.images.engines.engine import Limits, Pulled
-from rosetta.core.errors import UserError
+from tests.support import errors
 
 DIGEST = f"sha256:{'d' * 64}"
 
@@ -158,5 +158,5 @@ def test_docker_is_given_the_gpus_and_buildah_refuses(monkeypatch: pytest.Monkey
     for gpus in (True, False):
         docker.Docker().run("x", ["true"], Limits(gpus=gpus))
     assert ["--gpus" in argv for argv in seen] == [True, False]
-    with pytest.raises(UserError, match="GPUs"):
+    with errors.refused(errors.UNSUPPORTED, where="x", remedy="--engine docker"):
         Buildah().run("x", ["true"], Limits(gpus=True))

@@ -20,6 +20,7 @@ from builder.core.cache_folder import default_root
 from builder.core.cache_records import write_stamp
 from builder.core.command_context import Context
 from rosetta.core.errors import UserError
+from tests.support import errors
 
 ROOT = Path(__file__).parents[4]
 
@@ -106,7 +107,7 @@ def test_two_at_once_make_it_once(cache: Cache) -> None:
 
 def test_unwritable_cache_is_the_users_to_mend(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match="cannot be written") as caught:
+    with errors.refused(errors.DENIED, where="file", remedy="ROSETTA_CACHE") as caught:
         Cache(tmp_path / "file").path("trees")
     assert "ROSETTA_CACHE" in caught.value.do
 
@@ -172,9 +173,9 @@ def test_du_counts_hard_links_once_and_prune_spares_what_is_fresh(cache: Cache) 
 def test_a_folder_of_other_files_is_no_cache(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/mine").write_text("x")
-    with pytest.raises(UserError, match="not the builder's cache"):
+    with errors.refused(errors.EXISTS, where=tmp_path, remedy="ROSETTA_CACHE"):
         Cache(tmp_path).path("trees")
-    with pytest.raises(UserError, match="not a cache"):
+    with errors.refused(errors.CONFLICT, where=tmp_path, remedy="ROSETTA_CACHE"):
         cache_command.prune(Cache(tmp_path), days=0, sources=True, dry_run=False)
     assert (tmp_path / "bin/mine").exists()
 

@@ -11,7 +11,6 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
 import yaml
 
 from builder import cli
@@ -19,7 +18,7 @@ from builder.commands import wheel
 from builder.core.cache import Cache
 from builder.core.command_context import Context
 from builder.packages import login_node_wheel
-from rosetta.core.errors import UserError
+from tests.support import errors
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -103,12 +102,12 @@ def test_installed_it_starts_runs(tmp_path: Path) -> None:
 
 
 def test_the_other_wheel_needs_an_accelerator(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="name the CUDA that the wheel is for"):
+    with errors.refused(errors.MISSING, where="--accelerator", remedy=("cuda12", "cuda13")):
         make(tmp_path, "transformer-engine")
 
 
 def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("mine")
-    with pytest.raises(UserError, match="is no folder"):
+    with errors.refused(errors.EXISTS, where="--output"):
         make(tmp_path, "launcher", "--output", str(tmp_path / "a"))
     assert (tmp_path / "a").read_text() == "mine"

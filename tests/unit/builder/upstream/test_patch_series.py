@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.upstream import patch_file, patch_series
-from rosetta.core.errors import UserError
+from tests.support import errors
 from tests.support.patch_series import FIELDS
 
 if TYPE_CHECKING:
@@ -48,26 +48,26 @@ def test_an_empty_series_is_fine(tmp_path: Path) -> None:
 )
 def test_names_that_are_no_names(folder: Path, entry: str) -> None:
     (folder / "series").write_text(f"second\n{entry}\n")
-    with pytest.raises(UserError, match="no patch name") as caught:
+    with errors.refused(errors.INVALID, where=f"{folder}/series:2", value=entry) as caught:
         patch_series.load(folder)
     assert caught.value.where == f"{folder}/series:2"
 
 
 def test_twice_missing_unlisted_and_no_series(folder: Path) -> None:
     (folder / "series").write_text("first\nsecond\nfirst\n")
-    with pytest.raises(UserError, match="first comes twice") as caught:
+    with errors.refused(errors.CONFLICT, where="series:3", value="first") as caught:
         patch_series.load(folder)
     assert caught.value.where.endswith("series:3")
     (folder / "series").write_text("first\nsecond\nthird\n")
-    with pytest.raises(UserError, match=r"lists third\.patch, which is not there"):
+    with errors.refused(errors.MISSING, where="series", value="third.patch"):
         patch_series.load(folder)
     (folder / "series").write_text("first\n")
-    with pytest.raises(UserError, match="is not in series") as caught:
+    with errors.refused(errors.UNKNOWN, where=f"{folder}/second.patch") as caught:
         patch_series.load(folder)
     assert caught.value.where == f"{folder}/second.patch"
     assert len(patch_series.load(folder, tolerated=["second.patch"])) == 1
     (folder / "series").unlink()
-    with pytest.raises(UserError, match="is not there"):
+    with errors.refused(errors.MISSING, where="series", value=None):
         patch_series.load(folder)
 
 
@@ -81,14 +81,14 @@ def test_links_are_refused(folder: Path, tmp_path_factory: pytest.TempPathFactor
     elsewhere.write_bytes(PATCH)
     (folder / "first.patch").unlink()
     (folder / "first.patch").symlink_to(elsewhere)
-    with pytest.raises(UserError, match="is not a plain file"):
+    with errors.refused(errors.INVALID, where="first.patch"):
         patch_series.load(folder)
 
 
 def test_series_is_plain_text(folder: Path) -> None:
     (folder / "series").write_bytes(b"first\r\nsecond\r\n")
-    with pytest.raises(UserError, match="carriage returns"):
+    with errors.refused(errors.INVALID, where="series", remedy="LF"):
         patch_series.load(folder)
     (folder / "series").write_bytes(b"f\xefrst\n")
-    with pytest.raises(UserError, match="is not UTF-8"):
+    with errors.refused(errors.INVALID, where="series", names="UTF-8"):
         patch_series.load(folder)

@@ -11,7 +11,7 @@ import pytest
 
 from builder.upstream import patched_source
 from builder.upstream.git_objects import Reader
-from rosetta.core.errors import UserError
+from tests.support import errors
 from tests.support.patch_series import Bench, bench_, text
 
 __all__ = ["bench_"]  # a fixture
@@ -53,7 +53,7 @@ def test_the_same_commits_where_the_absent_blob_does_not_exist(
 
 def test_a_patch_of_an_absent_file_is_refused(bench: Bench) -> None:
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    with pytest.raises(UserError, match="never exported"):
+    with errors.refused(errors.CONFLICT, where="mine.patch", value="pkg/a.py", remedy="absent"):
         patched_source.apply(bench.pinned(absent=("pkg/a.py",)), bench.source(absent=("pkg/a.py",)))
 
 
@@ -94,7 +94,7 @@ def test_a_repository_that_cannot_be_written_is_not_blamed_on_the_patch(bench: B
     shelf = pinned.git.git_dir / "objects" / blob[:2]
     assert not shelf.exists()
     shelf.write_text("in the way of git's new object")
-    with pytest.raises(UserError, match="git cannot apply it, though every hunk fits"):
+    with errors.refused(errors.FAILED, where="mine.patch", names="git"):
         patched_source.apply(pinned, bench.source())
     shelf.unlink()
     assert patched_source.apply(pinned, bench.source()).patches[0].outcome == "applied"

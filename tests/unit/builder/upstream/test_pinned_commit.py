@@ -11,7 +11,7 @@ import pytest
 from builder.upstream.git import Git
 from builder.upstream.source import acquire
 from rosetta.core.errors import UserError
-from tests.support import git_repository
+from tests.support import errors, git_repository
 from tests.unit.builder.upstream.test_git import hostile_home  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def test_a_corrupt_mirror_is_named_and_nothing_of_it_is_kept(
         for path in ("t5x/run.sh", "setup.py")
     )
     git_repository.damage(clone, bad, other)
-    with pytest.raises(UserError, match="is corrupt") as caught:
+    with errors.refused(errors.DAMAGED, where=f"mirror {clone}, object {bad}") as caught:
         acquire(
             git_repository.source(pin),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
@@ -54,7 +54,7 @@ def test_a_forged_commit_or_tree_is_refused(
         git_repository.git(clone, "rev-parse", f"{pin}{up}^{{{what}}}") for up in ("", "^")
     )
     git_repository.damage(clone, bad, good)
-    with pytest.raises(UserError, match="is corrupt"):
+    with errors.refused(errors.DAMAGED, where=bad):
         acquire(
             git_repository.source(pin),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
@@ -72,11 +72,11 @@ def test_a_corrupt_cache_is_not_believed(served: tuple[Path, str], tmp_path: Pat
         Git(ours).text("rev-parse", f"{pin}:{path}") for path in ("t5x/run.sh", "setup.py")
     )
     git_repository.damage(ours, bad, other)
-    with pytest.raises(UserError, match="is corrupt") as caught:
+    with errors.refused(errors.DAMAGED, where=f"{ours}, object {bad}") as caught:
         git_repository.exported(pinned, tmp_path / "out")
     assert f"{ours}, object {bad}" in caught.value.where
     shutil.rmtree(ours / "rosetta-verified")
-    with pytest.raises(UserError, match="is corrupt") as caught:
+    with errors.refused(errors.DAMAGED, where=ours, remedy="delete") as caught:
         acquire(
             git_repository.source(pin),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
@@ -277,14 +277,14 @@ def test_a_hostile_source_is_refused_though_it_is_in_the_cache(
 
 @pytest.mark.parametrize("commit", ["main", "--help", "AB" * 20, "ab" * 19, "ab" * 20 + "\n", ""])
 def test_a_pin_is_forty_hex_digits(tmp_path: Path, commit: str) -> None:
-    with pytest.raises(UserError, match="no full commit"):
+    with errors.refused(errors.INVALID, where="t5x", value=commit):
         acquire(git_repository.source(commit), git_repository.access(tmp_path / "cache"))
 
 
 def test_a_pin_that_is_no_commit_is_refused(served: tuple[Path, str], tmp_path: Path) -> None:
     clone, pin = served
     for name, kind in ((f"{pin}:setup.py", "blob"), (f"{pin}^{{tree}}", "tree")):
-        with pytest.raises(UserError, match=f"is a {kind}, not a commit"):
+        with errors.refused(errors.INVALID, value=kind, remedy="commit"):
             acquire(
                 git_repository.source(git_repository.git(clone, "rev-parse", name)),
                 git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
@@ -292,7 +292,7 @@ def test_a_pin_that_is_no_commit_is_refused(served: tuple[Path, str], tmp_path: 
     odd = git_repository.raw(
         clone, "commit", b"tree " + b"ab" * 20 + b"\nauthor x\n\nno committer\n"
     )
-    with pytest.raises(UserError, match="no well-formed commit"):
+    with errors.refused(errors.INVALID, where=odd, value=None):
         acquire(
             git_repository.source(odd),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),

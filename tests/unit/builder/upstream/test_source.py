@@ -20,7 +20,7 @@ from builder.upstream.git import Git
 from builder.upstream.git_objects import loose
 from builder.upstream.source import Pinned, acquire
 from rosetta.core.errors import UserError
-from tests.support import git_repository
+from tests.support import errors, git_repository
 from tests.unit.builder.upstream.test_git import hostile_home  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.slow
@@ -187,7 +187,7 @@ def test_a_path_taken_off_the_absent_list_is_fetched_then(
         git_repository.source(pin, absent=("setup.py",)),
         git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
     )
-    with pytest.raises(UserError, match="cannot be had"):
+    with errors.refused(errors.MISSING, where="source t5x", value=pin, remedy="--mirror DIR"):
         acquire(git_repository.source(pin), git_repository.access(tmp_path / "cache"))
     pinned = acquire(
         git_repository.source(pin), git_repository.access(tmp_path / "cache", tmp_path / "mirror")
@@ -422,7 +422,7 @@ def test_a_wheels_commit_is_the_same_from_another_home_and_time(
 
 
 def test_a_wheel_that_is_not_there_offline_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"paxml 1\.4\.0 is not in the cache"):
+    with errors.refused(errors.MISSING, value="paxml==1.4.0", remedy="--offline"):
         acquire(
             WheelSource("paxml-1.4", "paxml==1.4.0", "ab" * 32, Path("patches"), None),
             git_repository.access(tmp_path / "cache"),

@@ -87,31 +87,30 @@ def test_from_the_environment_and_with_a_password(
 
 
 @pytest.mark.parametrize(
-    ("name", "word"),
+    ("name", "kind", "fact"),
     [
-        ("nothing", "cannot be read"),
-        ("junk", "is no private key"),
-        ("key.pub", "is no private key"),
-        ("other.pem", "P-256"),
-        ("cosign.key", "cosign's own"),
-        ("env:NOT_SET", "is not set"),
+        ("nothing", errors.MISSING, ""),
+        ("junk", errors.INVALID, "PEM"),
+        ("key.pub", errors.INVALID, "PEM"),
+        ("other.pem", errors.UNSUPPORTED, "P-256"),
+        ("cosign.key", errors.UNSUPPORTED, "cosign"),
+        ("env:NOT_SET", errors.MISSING, ""),
     ],
 )
-def test_what_is_no_private_key(folder: Path, name: str, word: str) -> None:
-    with pytest.raises(UserError, match=word) as problem:
+def test_what_is_no_private_key(folder: Path, name: str, kind: str, fact: str) -> None:
+    with errors.refused(kind, where=name, names=fact, remedy="openssl genpkey"):
         signing_key.private(name if ":" in name else f"{folder}/{name}")
-    assert "openssl genpkey" in problem.value.do
 
 
 @pytest.mark.parametrize(
-    ("name", "word"),
+    ("name", "kind", "fact"),
     [
-        ("nothing", "cannot be read"),
-        ("junk", "is no public key"),
-        ("key.pem", "is no public key"),
-        ("other.pub", "P-256"),
+        ("nothing", errors.MISSING, ""),
+        ("junk", errors.INVALID, "PEM"),
+        ("key.pem", errors.INVALID, "PEM"),
+        ("other.pub", errors.UNSUPPORTED, "P-256"),
     ],
 )
-def test_what_is_no_public_key(folder: Path, name: str, word: str) -> None:
-    with pytest.raises(UserError, match=word):
+def test_what_is_no_public_key(folder: Path, name: str, kind: str, fact: str) -> None:
+    with errors.refused(kind, where=name, names=fact, remedy="openssl pkey"):
         signing_key.public(f"{folder}/{name}")

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.packages.transformer_engine import compiler
-from rosetta.core.errors import UserError
-from tests.support import te_project
+from tests.support import errors, te_project
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,37 +42,47 @@ GNU = '"#define __GNUC__ {}" "#define __GNUC_MINOR__ 2" "#define __GNUC_PATCHLEV
 
 
 @pytest.mark.parametrize(
-    ("name", "machine", "macros", "message"),
+    ("name", "machine", "macros", "kind", "value", "fact"),
     [
         (
             "aarch64-linux-gnu-g++",
             "aarch64-linux-gnu",
             GNU.format(8),
-            r"is version 8\.2\.0, and 9 is needed.*install a newer g\+\+",
+            errors.UNSUPPORTED,
+            "8.2.0",
+            "9 ",
         ),
         (
             "aarch64-linux-gnu-g++",
             "x86_64-linux-gnu",
             GNU.format(12),
-            r"no C\+\+ compiler for arm64",
+            errors.MISSING,
+            "arm64",
+            "apt-get install",
         ),
         (
             "aarch64-linux-gnu-g++",
             "aarch64-linux-gnu",
             GNU.format(12) + ' "#define __clang__ 1"',
-            r"no C\+\+ compiler for arm64",
+            errors.MISSING,
+            "arm64",
+            "apt-get install",
         ),
         (
             "aarch64-linux-gnu-g++",
             "aarch64-linux-musl",
             '"#define __GNUC__ 12"',
-            r"no C\+\+ compiler for arm64",
+            errors.MISSING,
+            "arm64",
+            "apt-get install",
         ),
         (
             "unrelated",
             "aarch64-linux-gnu",
             GNU.format(12),
-            r"no C\+\+ compiler for arm64.*apt-get install g\+\+-aarch64-linux-gnu",
+            errors.MISSING,
+            "arm64",
+            "apt-get install g++-aarch64-linux-gnu",
         ),
     ],
 )
@@ -81,15 +90,18 @@ def test_what_is_no_compiler_for_it(
     name: str,
     machine: str,
     macros: str,
-    message: str,
+    kind: str,
+    value: str,
+    fact: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _program(tmp_path, name, machine, macros)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    with pytest.raises(UserError, match=message):
+    with errors.refused(kind, value=value) as caught:
         compiler.find("arm64")
+    assert fact in str(caught.value)
 
 
 def test_one_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +109,7 @@ def test_one_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path.write_text("#!/bin/sh\necho 'no cc1plus' >&2\nexit 1\n")
     path.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match=r"does not work \(no cc1plus\).*install g\+\+"):
+    with errors.refused(errors.FAILED, where="g++", names="no cc1plus", remedy="install g++"):
         compiler.find("arm64")
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.packages.transformer_engine import header_packages
-from rosetta.core.errors import UserError
-from tests.support import te_project
+from tests.support import errors, te_project
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,29 +44,29 @@ def test_another_file_under_its_name(te: Te, cache: Cache) -> None:
     te.with_headers(cache)
     for file in cache.path("debs").glob("*.deb"):
         file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with pytest.raises(UserError, match=r"are not in the cache.*without --offline"):
+    with errors.refused(errors.MISSING, remedy="--offline"):
         header_packages.folder(
             cache, header_packages.of(te.manifest(), "3.13", "amd64"), offline=True
         )
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "kind"),
     [
-        ("{", "cannot be read"),
-        ("[]", "is not a lock of Python's headers"),
-        ('{"schema": 2, "pythons": {}}', "is not a lock of Python's headers"),
+        ("{", errors.MISSING),
+        ("[]", errors.INVALID),
+        ('{"schema": 2, "pythons": {}}', errors.INVALID),
         (
             '{"schema": 1, "pythons": {"3.13": [{"name": "x"}]}}',
-            "is not a lock of Python's headers",
+            errors.INVALID,
         ),
     ],
 )
-def test_a_broken_lock(te: Te, text: str, message: str) -> None:
+def test_a_broken_lock(te: Te, text: str, kind: str) -> None:
     (te.root / header_packages.FILE).write_text(text)
-    with pytest.raises(UserError, match=message):
+    with errors.refused(kind, where=header_packages.FILE) as caught:
         header_packages.load(te.manifest())
-    assert any(message in problem for problem in header_packages.problems(te.manifest()))
+    assert str(caught.value) in header_packages.problems(te.manifest())
 
 
 def test_a_name_that_leaves_the_archive(te: Te) -> None:
@@ -75,7 +74,7 @@ def test_a_name_that_leaves_the_archive(te: Te) -> None:
     data = json.loads(file.read_text())
     data["pythons"]["3.13"][0]["filename"] = "pool/../../etc/passwd.deb"
     file.write_text(json.dumps(data))
-    with pytest.raises(UserError, match="is not a lock of Python's headers"):
+    with errors.refused(errors.INVALID, where="te-python.json"):
         header_packages.load(te.manifest())
 
 
@@ -85,14 +84,14 @@ def test_what_is_lacking(te: Te) -> None:
     assert header_packages.problems(te.manifest()) == [
         "locks/te-python.json: lacks the headers of Python 3.13 on amd64; python build.py lock --base"
     ]
-    with pytest.raises(
-        UserError, match=r"no headers of Python 3\.13 for amd64 are locked \(locked: none\)"
+    with errors.refused(
+        errors.MISSING, where="te-python.json", value="3.13", names=("amd64", "none")
     ):
         header_packages.of(te.manifest(), "3.13", "amd64")
 
 
 def test_nothing_is_looked_up_offline(te: Te) -> None:
     before = (te.root / header_packages.FILE).read_text()
-    with pytest.raises(UserError, match="offline"):
+    with errors.refused(errors.MISSING, where="te-python.json", remedy="--offline"):
         header_packages.relock(te.manifest(), offline=True)
     assert (te.root / header_packages.FILE).read_text() == before

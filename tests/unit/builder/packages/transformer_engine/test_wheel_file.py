@@ -11,8 +11,7 @@ import pytest
 
 from builder.packages.transformer_engine import wheel_file
 from builder.packages.transformer_engine.wheel_file import Target
-from rosetta.core.errors import UserError
-from tests.support import te_project
+from tests.support import errors, te_project
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +49,7 @@ def test_the_libraries_that_go_with_it(accelerator: str, wanted: str) -> None:
     ],
 )
 def test_metadata_of_another_kind(text: str) -> None:
-    with pytest.raises(UserError, match="times for its libraries, not once"):
+    with errors.refused(errors.UNSUPPORTED, where="PKG-INFO", remedy="wheel_file.py"):
         wheel_file.metadata(text, "cuda13")
 
 

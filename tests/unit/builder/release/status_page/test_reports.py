@@ -7,7 +7,7 @@ import pytest
 
 from builder.release.status_page import reports
 from rosetta.core.errors import UserError
-from tests.support import nightly_report
+from tests.support import errors, nightly_report
 from tests.support.web_server import serving
 
 
@@ -40,16 +40,15 @@ def test_a_document_that_is_none_is_named(
     tmp_path: Path, change: dict[str, object], word: str
 ) -> None:
     (tmp_path / "a.json").write_text(json.dumps({**nightly_report.report(), **change}))
-    with pytest.raises(UserError, match=word) as caught:
+    with errors.refused(errors.INVALID, where=tmp_path / "a.json", names=word):
         reports.of_folders([tmp_path])
-    assert caught.value.where == str(tmp_path / "a.json")
 
 
 def test_a_file_that_cannot_be_read_and_a_folder_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
-    with pytest.raises(UserError, match="JSON"):
+    with errors.refused(errors.INVALID, where="a.json", names="JSON"):
         reports.of_folders([tmp_path])
-    with pytest.raises(UserError, match="no folder"):
+    with errors.refused(errors.MISSING, where="none", remedy="reports"):
         reports.of_folders([tmp_path / "none"])
 
 
@@ -82,12 +81,12 @@ def test_a_page_that_is_cut_off_is_an_error_of_one_line() -> None:
     whole = json.dumps({"schema": 1, "reports": [nightly_report.report()]})
     with (
         serving({"/reports.json": (200, whole)}, missing=5) as address,
-        pytest.raises(UserError, match="cannot be read"),
+        errors.refused(errors.UNREACHABLE, where="reports.json"),
     ):
         reports.of_page(address)
 
 
 @pytest.mark.parametrize("address", ["http://example.com/", "file:///etc", "example.com"])
 def test_only_https_is_asked(address: str) -> None:
-    with pytest.raises(UserError, match="https"):
+    with errors.refused(errors.INVALID, where="--earlier"):
         reports.of_page(address)
