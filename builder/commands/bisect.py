@@ -19,7 +19,7 @@ from builder.core.cache import remove
 from builder.core.command_context import Context, Result
 from builder.packages import lock_file, python_interpreter
 from builder.release.bisect import attempt, changes, endpoints, journal, report, repository, search
-from builder.release.bisect import build as builds
+from builder.release.bisect import build_contents as builds
 from builder.release.bisect.attempt import Bench
 from builder.release.bisect.journal import Journal, Request
 from builder.upstream.source import access
@@ -28,7 +28,7 @@ from rosetta.core.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from builder.release.bisect.build import Build
+    from builder.release.bisect.build_contents import Build
     from builder.release.bisect.changes import Between, Unit
     from builder.release.bisect.endpoints import Asked
     from builder.release.bisect.repository import Repository

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rosetta.selftest import FRAMEWORKS, modules, process
+from rosetta.selftest import FRAMEWORKS, process, shipped_modules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ def check(
     """Import all modules of `package`; `known` maps modules that cannot be imported to the
     reason.
     """
-    names = modules.shipped(package)
+    names = shipped_modules.shipped(package)
     others = {f"rosetta.{other}" for other in FRAMEWORKS if other != framework}
     foreign = {
         n: "another framework's side of rosetta"

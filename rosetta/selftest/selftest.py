@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import UserError
 from rosetta.presets import flag_check as presets
-from rosetta.selftest import imports, modules, training, workload_of
+from rosetta.selftest import imports, shipped_modules, training, workload_of
 from rosetta.selftest.process import Context
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def run_all(
 def selftest(options: Options) -> dict[str, Any]:
     """Run it; return the result document, whose `ok` is the verdict."""
     tiny = workload_of(options.framework)
-    known = modules.known(options.framework, options.distribution)
+    known = shipped_modules.known(options.framework, options.distribution)
     place = workplace(options)
     context = Context((options.workdir.resolve() if options.workdir else place) / "jax-cache", say)
     keep = options.keep or options.workdir is not None

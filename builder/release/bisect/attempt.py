@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from builder.core.command_context import Context
     from builder.core.manifest import Manifest
-    from builder.release.bisect.build import Build
+    from builder.release.bisect.build_contents import Build
     from builder.release.bisect.journal import Journal
     from builder.release.bisect.repository import Repository
     from builder.release.bisect.search import Answer

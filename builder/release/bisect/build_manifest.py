@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from builder.core.manifest import Manifest
-    from builder.release.bisect.build import Build, Part
+    from builder.release.bisect.build_contents import Build, Part
     from builder.upstream.patch_file import Patch
     from builder.upstream.source import Access, Pinned
 

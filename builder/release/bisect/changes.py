@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from builder.core.manifest import Override
 from builder.release.bisect import upstream_history
-from builder.release.bisect.build import Build, Part
+from builder.release.bisect.build_contents import Build, Part
 from builder.release.bump import trial
 from builder.upstream import patch_file
 

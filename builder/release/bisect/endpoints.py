@@ -12,7 +12,7 @@ from builder.core import manifest
 from builder.images.oci import reference
 from builder.images.registry.transport import Connection
 from builder.release.bisect import image_origin, repository
-from builder.release.bisect.build import Side
+from builder.release.bisect.build_contents import Side
 from builder.release.publish import tags
 from rosetta.core.errors import UserError
 

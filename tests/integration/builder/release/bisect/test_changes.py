@@ -11,7 +11,7 @@ import pytest
 
 from builder.core.cache import Cache
 from builder.packages.lock_file import Pin
-from builder.release.bisect.build import Build, Part
+from builder.release.bisect.build_contents import Build, Part
 from builder.release.bisect.changes import Between, between, with_ours
 from builder.upstream import patch_file
 from builder.upstream.breakage_search import Cause
