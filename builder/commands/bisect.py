@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.commands.build import ARCHITECTURES
-from builder.core import log, manifest
+from builder.core import log, machine_architecture, manifest
 from builder.core.cache import remove
 from builder.core.command_context import Context, Result
 from builder.packages import lock_file, python_interpreter
@@ -373,7 +372,9 @@ def _between(
         good.line["pythons"], good.line["python"], kept.request.python
     )
     machine = lock_file.environment_of(
-        interpreter.version, interpreter.full, ARCHITECTURES.get(platform.machine(), "amd64")
+        interpreter.version,
+        interpreter.full,
+        machine_architecture.ARCHITECTURES.get(platform.machine(), "amd64"),
     )
     found = changes.between(good, bad, lambda pin: pin.holds(machine), reach, stack)
     return (

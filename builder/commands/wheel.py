@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.core import manifest
+from builder.core import machine_architecture, manifest
 from builder.core.cache import write_atomic
 from builder.core.command_context import Context, Result
 from builder.packages import login_node_wheel
@@ -108,9 +107,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     line = arguments.line or (te.lines[0] if te else "")
     if line and line not in loaded.lines:
         raise UserError(f"no line {line!r}", "--line", f"one of: {', '.join(loaded.lines)}")
-    architecture = arguments.architecture or {"x86_64": "amd64", "aarch64": "arm64"}.get(
-        platform.machine(), platform.machine()
-    )
+    architecture = arguments.architecture or machine_architecture.here()
     wanted = wheel_build.plan(
         loaded,
         line,

@@ -5,12 +5,12 @@ registry.
 from __future__ import annotations
 
 import os
-import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builder.core import machine_architecture
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ FORMS = "image[:NAME:TAG], oci:PATH, bundle:DIR or registry:HOST/NAME:TAG"
 _REFERENCE = re.compile(
     r"([a-z0-9.-]+(:[0-9]{1,5})?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?"
 )
-_HOST = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def platforms(text: str, offered: Sequence[str], kind: str) -> tuple[str, ...]:
     `image` this machine's own.
     """
     if not text:
-        own = _HOST.get(platform.machine(), platform.machine())
+        own = machine_architecture.here()
         return (own,) if kind == "image" and own in offered else tuple(offered)
     found = []
     for part in text.split(","):

@@ -14,6 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from builder.core import machine_architecture
 from builder.packages.lock_file import environment_of
 from rosetta.core.errors import CONFLICT, DAMAGED, UserError
 
@@ -129,7 +130,7 @@ def require_explained(python: Path, manifest: Manifest, line: str) -> dict[Findi
     version = sites[0].parent.name.removeprefix("python")
     settings = (folder / "pyvenv.cfg").read_text(encoding="utf-8")
     full = re.search(r"(?m)^version(?:_info)? *= *(3\.\d+\.\d+)", settings)
-    architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "amd64")
+    architecture = machine_architecture.ARCHITECTURES.get(platform.machine(), "amd64")
     return require(
         findings(
             sites[0], environment_of(version, full[1] if full else f"{version}.0", architecture)

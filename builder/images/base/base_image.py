@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.core import log
+from builder.core import log, machine_architecture
 from builder.core.cache import Cache, stage_key
 from builder.core.cache_records import read_stamp, write_stamp
 from builder.images.base import bytecode_stamps, debian_bootstrap, requirements
@@ -113,7 +113,7 @@ def resolve(
             f"name one in the manifest: {', '.join(manifest.bases)}",
             kind=MISSING,
         )
-    here = debian_bootstrap.MACHINES.get(platform.machine(), "")
+    here = machine_architecture.ARCHITECTURES.get(platform.machine(), "")
     wanted = [*architectures] if here in architectures or not here else [*architectures, here]
     others = sorted(entry.pythons, key=lambda each: int(each[2:]), reverse=True)
     pythons = tuple(dict.fromkeys([entry.python, *others]))

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import re
 import shlex
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
-from builder.core import log
+from builder.core import log, machine_architecture
 from builder.core.cache import Cache, remove, stage_key
 from builder.core.file_copies import copy_file
 from builder.core.secrets import redact
@@ -49,7 +48,6 @@ _SLIM = (
 )
 _SOURCES = "usr/share/doc/apt/examples/"  # Debian's own example of its sources, in the package apt
 _BINFMT = "/proc/sys/fs/binfmt_misc"
-MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def keys(lock: BaseLock, root: Path) -> dict[str, str]:
@@ -155,14 +153,18 @@ def _able(lock: BaseLock) -> None:
             "apt-get install mmdebstrap, or give --base IMAGE to stand on a registry's image",
             kind=MISSING,
         )
-    here = MACHINES.get(platform.machine(), platform.machine())
+    here = machine_architecture.here()
     if here != lock.architecture:
         _check_emulation(lock, here)
 
 
 def _check_emulation(lock: BaseLock, here: str) -> None:
     """Raise UserError if this machine lacks what runs programs of another architecture."""
-    machine = next(name for name, each in MACHINES.items() if each == lock.architecture)
+    machine = next(
+        name
+        for name, each in machine_architecture.ARCHITECTURES.items()
+        if each == lock.architecture
+    )
     missing = []
     if not os.path.exists(f"{_BINFMT}/qemu-{machine}"):
         missing += ["qemu-user-static", "binfmt-support"]

@@ -4,13 +4,12 @@ without a container and without root.
 
 from __future__ import annotations
 
-import platform
 import re
 from typing import TYPE_CHECKING
 
+from builder.core import machine_architecture
 from builder.core.cache import stage_key
 from builder.images.base import root_file_system
-from builder.images.base.debian_bootstrap import MACHINES
 from builder.images.oci import layer
 from builder.packages import python_interpreter
 from rosetta.core.errors import UserError
@@ -34,7 +33,7 @@ def interpreter(cache: Cache, found: dict[str, Base] | Base) -> Interpreter:
     installing into.
     """
     bases = found if isinstance(found, dict) else {found.architecture: found}
-    here = MACHINES.get(platform.machine(), platform.machine())
+    here = machine_architecture.here()
     if here not in bases:
         raise UserError(
             f"the base's Python runs on {' and '.join(bases)}, not on this {here} machine",

@@ -13,8 +13,7 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.commands import build
-from builder.core import manifest
+from builder.core import machine_architecture, manifest
 from builder.core.cache import write_atomic
 from builder.core.manifest import folder_of
 from builder.images import inspection
@@ -208,7 +207,7 @@ def _files(kind: str, place: str, scratch: Path) -> Iterator[Callable[[Collectio
         return
     scratch.mkdir()
     with _image(kind, place, scratch) as found:
-        own = build.ARCHITECTURES.get(platform.machine(), "")
+        own = machine_architecture.ARCHITECTURES.get(platform.machine(), "")
         image = next((each for each in found.images if each.architecture == own), found.images[0])
         yield lambda paths: _members(found, image, paths, f"{kind}:{place}")
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from builder.commands import build
-from builder.core import log
+from builder.core import log, machine_architecture
 from builder.core.cache import remove
 from builder.core.manifest import GitSource
 from builder.release.bump import working_copy
@@ -215,7 +214,7 @@ def training(context: Context, night: Night, shipped: Manifest, asked: Asked) ->
     that will be published.
     """
     del shipped
-    own = build.here()
+    own = machine_architecture.here()
     for image in asked.images:
         name, built = f"training-{image.name}", night.record(f"image-{image.name}")
         if built is None or not built.settled:

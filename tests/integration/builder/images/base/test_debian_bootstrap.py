@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.core import manifest
+from builder.core import machine_architecture, manifest
 from builder.core.cache import Cache
 from builder.images.base import debian_bootstrap, requirements, root_file_system
 from builder.images.engines import dockerfile_step, layer_normalisation
@@ -43,7 +43,7 @@ print(*(each.digest for each in debian_bootstrap.layers(Cache(Path(sys.argv[5]))
 
 
 def _lock() -> BaseLock:
-    architecture = debian_bootstrap.MACHINES.get(platform.machine(), "")
+    architecture = machine_architecture.ARCHITECTURES.get(platform.machine(), "")
     loaded = manifest.load(debian_packages.REAL)
     lock = debian_lock.load(loaded, "trixie", architecture) if architecture else None
     if not lock or not lock.packages:

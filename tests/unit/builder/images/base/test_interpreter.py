@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.core import bytecode
+from builder.core import bytecode, machine_architecture
 from builder.core.cache import Cache
-from builder.images.base import debian_bootstrap
 from builder.images.base.base_image import Base
 from builder.images.base.interpreter import interpreter
 from builder.images.oci import layer
@@ -28,11 +27,14 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 @pytest.fixture
 def base(cache: Cache) -> Base:
     debian_packages.need("ldd")
-    if platform.libc_ver()[0] != "glibc" or platform.machine() not in debian_bootstrap.MACHINES:
+    if (
+        platform.libc_ver()[0] != "glibc"
+        or platform.machine() not in machine_architecture.ARCHITECTURES
+    ):
         pytest.skip("NOT CHECKED: bases are of glibc, on x86_64 or aarch64")
     made = layer.write(cache, "key", "base", "gzip", debian_packages.running)
     return Base(
-        debian_bootstrap.MACHINES[platform.machine()],
+        machine_architecture.ARCHITECTURES[platform.machine()],
         "test",
         "sha256:" + "0" * 64,
         (made,),
