@@ -1,43 +1,26 @@
 """Bake a distribution: resolve, fetch, patch, install by lock and put it together as a bare
-environment.
+environment or an image.
 """
 
 from __future__ import annotations
 
-import platform
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder.commands import image_options
 from builder.core import log, manifest
-from builder.core.cache import stage_key, write_atomic
 from builder.core.command_context import Context, Result
-from builder.core.file_copies import copy_tree
 from builder.images import image_target
-from builder.packages import (
-    environment_assembly,
-    environment_parts,
-    package_installation,
-    python_interpreter,
-)
-from builder.pipeline import image_output
-from builder.upstream import source, source_lock, source_tree
+from builder.packages import python_interpreter
+from builder.pipeline import environment_build
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
 
-    from builder.packages.environment_assembly import Part
-    from builder.packages.environment_parts import Tree
-    from builder.upstream.source import Access
-    from builder.upstream.source_tree import PatchedSource
-
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-
-
-def here() -> str:
-    """Return this machine's architecture, as images name it."""
-    return ARCHITECTURES.get(platform.machine(), platform.machine())
+    from builder.images.image_build import Request
+    from builder.images.image_target import Output
+    from builder.pipeline.environment_build import Plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "fits)"
         ),
     )
-    image_output.add_arguments(parser)
+    image_options.add_arguments(parser)
     parser.add_argument(
         "--since",
         metavar="LOCK",
@@ -74,17 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="bundle: leave out the layers of this lock.json or bundle.json, which the site has",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Everything that decides a build, before anything is done."""
-
-    distribution: str
-    manifest: manifest.Manifest
-    packages: package_installation.Packages
-    access: Access
-    output: Path
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
@@ -96,9 +68,9 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             f"one of: {', '.join(manifest.load(context.manifest_path).distributions)}",
         )
     if arguments.output and not arguments.output.startswith("env:"):
-        return image_output.run(context, arguments)
-    image_output.refuse_options(arguments)
-    plan_ = plan(
+        return _run_image(context, arguments)
+    image_options.refuse_options(arguments)
+    plan_ = environment_build.plan(
         context,
         arguments.distribution,
         arguments.accelerator,
@@ -107,7 +79,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     )
     if arguments.dry_run:
         return _dry_run(plan_)
-    data = bake_environment(plan_)
+    data = environment_build.bake_environment(plan_)
     shown = ", ".join(data["changed"]) or "nothing had changed"
     sources = "\n".join(
         f"  {each['name']:<12} {each['commit'][:12]} patched {each['patched_commit'][:12]}"
@@ -136,157 +108,78 @@ def output_folder(arguments: argparse.Namespace) -> Path:
     return path
 
 
-def plan(
-    context: Context, distribution: str, accelerator: str, into: Path, asked_python: str = ""
-) -> Plan:
-    """Check the request against the manifest and this machine; reads files, changes nothing."""
-    loaded = manifest.load(context.manifest_path)
-    entry = loaded.distribution(distribution)
-    if accelerator not in entry.accelerators:
-        raise UserError(
-            f"{distribution} is not built for {accelerator}",
-            "--accelerator",
-            f"one of: {', '.join(entry.accelerators)}",
-        )
-    architecture = here()
-    if platform.system() != "Linux" or architecture not in entry.architectures:
-        raise UserError(
-            f"{distribution} does not run on {platform.system()} {platform.machine()}",
-            "this machine",
-            f"it runs on Linux {' and '.join(entry.architectures)}",
-        )
-    line = loaded.lines[entry.line]
-    if into.resolve().is_relative_to(context.cache.root.resolve()):
-        raise UserError(
-            "lies inside the builder's cache, where it would be pruned",
-            str(into),
-            "give another --output env:DIR",
-        )
-    interpreter = python_interpreter.find(line.pythons, line.python, asked_python)
-    locks = loaded.folder("locks")
-    wanted = package_installation.Packages(
-        distribution,
-        entry.line,
-        accelerator,
-        architecture,
-        interpreter,
-        locks / f"{distribution}-{accelerator}.txt",
-        locks / "build.txt",
-        loaded,
-    )
-    return Plan(distribution, loaded, wanted, source.access(context, loaded), into)
-
-
-def bake_environment(plan_: Plan) -> dict[str, Any]:
-    """Do what is not done yet; returns what was built, for --json."""
-    sources = _patched(plan_)
-    for state in sources.values():
-        source_lock.check(plan_.manifest, state)
-    wanted, changed = _parts(plan_, sources), list[str]()
-    if not environment_assembly.is_current(plan_.output, wanted):
-        environment_assembly.refuse(plan_.output, plan_.distribution)
-        trees = _exported(plan_, sources)
-        with environment_assembly.locked(plan_.output) as place:
-            if not environment_assembly.is_current(place, wanted):
-                if environment_assembly.holds(place, wanted[0]):
-                    environment_parts.refuse_hidden(
-                        package_installation.site_packages(place / wanted[0].path),
-                        trees,
-                        plan_.packages.lock.name,
-                    )
-                with log.stage(f"put together {plan_.output}"):
-                    changed = environment_assembly.assemble(place, wanted)
-    return {
+def _dry_run(plan_: Plan) -> Result:
+    steps = environment_build.describe_steps(plan_)
+    data: dict[str, Any] = {
         "distribution": plan_.distribution,
         "accelerator": plan_.packages.accelerator,
         "python": plan_.packages.python.full,
         "output": str(plan_.output),
-        "packages": plan_.packages.key,
-        "sources": [state.as_json() for state in sources.values()],
-        "changed": changed,
-    }
-
-
-def _patched(plan_: Plan) -> dict[str, PatchedSource]:
-    return {
-        name: source_tree.patched(plan_.manifest.source(name), plan_.access)
-        for name in plan_.manifest.distribution(plan_.distribution).sources
-    }
-
-
-def _exported(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Tree]:
-    """Return the trees, exported into the cache before the output is held."""
-    trees = environment_parts.trees(plan_.manifest, sources, plan_.access, plan_.packages.python)
-    for each in trees:
-        each.path()
-    return trees
-
-
-def _parts(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Part]:
-    """Return the parts of the output: packages, patched sources, rosetta, then their
-    descriptions.
-    """
-    wanted = plan_.packages
-    trees = environment_parts.trees(plan_.manifest, sources, plan_.access, wanted.python)
-    paths = environment_parts.pth([each.folder for each in trees])
-
-    def environment(into: Path) -> None:
-        package_installation.make(plan_.access.cache, wanted, into, offline=plan_.access.offline)
-        environment_parts.refuse_hidden(
-            package_installation.site_packages(into), trees, wanted.lock.name
-        )
-        write_atomic(package_installation.site_packages(into) / "rosetta-sources.pth", paths)
-
-    def site(into: Path) -> Path:
-        return package_installation.site_packages(
-            environment_assembly.output_of(into) / "opt/rosetta/env"
-        )
-
-    def exported(each: Tree) -> Part:
-        return environment_assembly.Part(
-            f"opt/{each.folder}",
-            stage_key("tree", {"tree": each.key, "python": wanted.python.full}),
-            lambda into: copy_tree(each.path(), into),
-        )
-
-    return [
-        environment_assembly.Part(
-            "opt/rosetta/env",
-            stage_key("env", {"packages": wanted.key, "paths": paths}),
-            environment,
-        ),
-        *(exported(each) for each in trees),
-        *environment_parts.of_rosetta(wanted.python, trees),
-        *environment_parts.of_record(
-            environment_parts.record(wanted, sources), plan_.manifest, wanted.pins(), site, trees
-        ),
-    ]
-
-
-def _dry_run(plan_: Plan) -> Result:
-    wanted = plan_.packages
-    environment_assembly.refuse(plan_.output, plan_.distribution)
-    steps = []
-    for name in plan_.manifest.distribution(plan_.distribution).sources:
-        entry = plan_.manifest.source(name)
-        steps.append(
-            {"stage": f"patch {name}", "done": source_tree.stamp(entry, plan_.access).is_file()}
-        )
-    known = _parts(plan_, _patched(plan_)) if all(step["done"] for step in steps) else []
-    current = bool(known) and environment_assembly.is_current(plan_.output, known)
-    steps.append(
-        {
-            "stage": f"install {wanted.lock.name}",
-            "done": bool(known) and environment_assembly.holds(plan_.output, known[0]),
-        }
-    )
-    steps.append({"stage": f"put together {plan_.output}", "done": current})
-    text = "\n".join(f"{'done ' if step['done'] else 'to do'}  {step['stage']}" for step in steps)
-    data: dict[str, Any] = {
-        "distribution": plan_.distribution,
-        "accelerator": wanted.accelerator,
-        "python": wanted.python.full,
-        "output": str(plan_.output),
         "steps": steps,
     }
-    return Result(data, text)
+    return Result(data, _list_steps(steps))
+
+
+def _list_steps(steps: list[dict[str, Any]]) -> str:
+    return "\n".join(f"{'done ' if step['done'] else 'to do'}  {step['stage']}" for step in steps)
+
+
+def _run_image(context: Context, arguments: argparse.Namespace) -> Result:
+    """Run the command where the output is an image."""
+    from builder.pipeline import image_output
+
+    wanted = image_target.parse(arguments.output, arguments.distribution, arguments.accelerator)
+    if arguments.python:
+        raise UserError(
+            "an image has its base's Python",
+            "--python",
+            "leave it out, or choose the base by --base",
+        )
+    if arguments.since and wanted.kind != "bundle":
+        raise UserError("goes with bundle:DIR", "--since", "leave it out")
+    if arguments.compression == "zstd" and wanted.kind in ("bundle", "registry"):
+        log.warn("an enroot before 4.0 cannot read zstd layers")
+    asked = image_output.request(
+        context, arguments.distribution, image_options.read(arguments), wanted
+    )
+    if arguments.dry_run:
+        return _dry_run_image(asked, wanted)
+    data = image_output.build_and_deliver(asked, wanted, arguments.since) | {
+        "output": arguments.output
+    }
+    return Result(data, _describe_image(data))
+
+
+def _describe_image(data: dict[str, Any]) -> str:
+    """Return what was built, for people."""
+    lines = [
+        (
+            f"{data['distribution']} ({data['accelerator']}) is in {data['output']}, index "
+            f"{data['digest']}"
+        )
+    ]
+    for image in data["images"]:
+        lines.append(f"  {image['platform']}  {image['size'] / 1e6:,.1f} MB  {image['digest']}")
+        lines += [
+            (
+                f"    {each['name']:<12}{each['size'] / 1e6:>10,.1f} "
+                f"MB{each['unpacked'] / 1e6:>10,.1f} MB unpacked"
+            )
+            for each in image["layers"]
+        ]
+    return "\n".join([*lines, *data.get("next", [])])
+
+
+def _dry_run_image(asked: Request, wanted: Output) -> Result:
+    from builder.images import image_build
+
+    steps = image_build.steps(asked)
+    return Result(
+        {
+            "distribution": asked.distribution,
+            "accelerator": asked.accelerator,
+            "output": wanted.kind,
+            "steps": steps,
+        },
+        _list_steps(steps),
+    )

@@ -10,6 +10,7 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builder.commands import image_options
 from builder.core import archives, log
 from builder.core.command_context import Context, Result
 from builder.images import image_build as images
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["cpu", "cuda12", "cuda13"],
         help="what it will run on (default: cpu)",
     )
-    image_output.add_arguments(parser)
+    image_options.add_arguments(parser)
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
@@ -48,7 +49,12 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     folder = Path(arguments.folder).absolute()
     _refuse(folder)
     image_target.require_folder_above(folder, "context DIR")
-    asked = image_output.request(context, arguments, image_target.Output("image", ""))
+    asked = image_output.request(
+        context,
+        arguments.distribution,
+        image_options.read(arguments),
+        image_target.Output("image", ""),
+    )
     if len(asked.architectures) != 1:
         raise UserError(
             "a context is for one platform", "--platform", "give linux/amd64 or linux/arm64"

@@ -8,13 +8,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from builder.commands import image_options
 from builder.core import log
 from builder.core.command_context import Context, Result
 from builder.images.oci import oci_documents, reference
 from builder.images.registry import download, registry
 from builder.images.registry.transport import Connection
 from builder.images.registry.upload import megabytes
-from builder.pipeline import image_output
 from builder.release.publish import (
     attachments,
     platform_images,
@@ -125,7 +125,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="build and describe, and say what would go where; nothing is sent",
     )
-    image_output.add_arguments(parser)
+    image_options.add_arguments(parser)
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
@@ -149,7 +149,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             )
         return _restore(asked, signer, tested=arguments.tested, dry_run=arguments.dry_run)
     builder = provenance.builder_id(arguments.builder_id)
-    made = platform_images.made(context, arguments, arguments.what)
+    made = platform_images.made(context, image_options.read(arguments), arguments.what)
     described = describe(made, asked.repository, provenance.of_checkout(context.root), builder)
     if signer is None or arguments.dry_run:
         return _dry_run(made, asked, described)

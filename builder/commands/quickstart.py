@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.commands import build, verify
 from builder.core import cache, log, manifest
 from builder.core.command_context import Context, Result
 from builder.packages import python_interpreter
+from builder.pipeline import environment_build, verification
 from builder.upstream import source, source_tree
 from rosetta.core.errors import UNSUPPORTED, UserError
 
@@ -50,12 +50,12 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         if arguments.distribution
         else choose(context, arguments.python)
     )
-    plan = build.plan(context, name, "cpu", folder / name, arguments.python)
-    built = build.bake_environment(plan)
+    plan = environment_build.plan(context, name, "cpu", folder / name, arguments.python)
+    built = environment_build.bake_environment(plan)
     ready = time.monotonic()
     for old in (folder / f"{name}-run").glob("rosetta-selftest-*"):
         cache.remove(old)  # the runs of earlier quick starts
-    report = verify.verify(
+    report = verification.verify(
         plan.output, steps=20, devices="1,4", workdir=str(folder / f"{name}-run"), root=context.root
     )
     curve = folder / f"{name}-loss.png"
@@ -157,7 +157,7 @@ def _table(data: dict[str, Any]) -> str:
     lines = [
         f"built       {data['distribution']} (cpu, Python {built['python']}): {sources}",
         *([f"because     {data['reason']}"] if data["reason"] else []),
-        verify.table(report),
+        verification.table(report),
         f"environment {data['environment']}",
         f"run         {data['run']}",
         f"loss curve  {data['loss_curve']}",

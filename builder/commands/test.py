@@ -12,10 +12,10 @@ import time
 import tomllib
 from pathlib import Path
 
-from builder.commands import build
 from builder.core import log
 from builder.core.command_context import Context, Result
 from builder.packages import package_installation
+from builder.pipeline import environment_build
 from rosetta.core.errors import CONFLICT, MISSING, UserError
 
 # What `--fast` leaves out; pyproject.toml says what each mark means.
@@ -148,7 +148,7 @@ def _python(context: Context, inside: str) -> list[str]:
         return [sys.executable]
     kind, _, name = inside.partition(":")
     if kind == "lock":
-        wanted = build.plan(context, name, "cpu", context.root / "build").packages
+        wanted = environment_build.plan(context, name, "cpu", context.root / "build").packages
         program = (
             package_installation.environment(context.cache, wanted, offline=context.offline)
             / "bin/python"

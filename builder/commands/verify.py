@@ -6,23 +6,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from builder.commands import build
-from builder.core import log
 from builder.core.cache import write_atomic
 from builder.core.command_context import Context, Result
-from builder.images.engines.engine import TEMPORARY, Limits, choose
-from builder.images.oci import reference
-from rosetta.core.errors import FAILED, INVALID, UserError
-
-if TYPE_CHECKING:
-    from builder.images.engines.engine import Engine
+from builder.images.engines import engine as engines
+from builder.pipeline import verification
+from rosetta.core.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,18 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@dataclass(frozen=True)
-class Asked:
-    """How an image is verified: as which UID, how many steps on which numbers of devices, and
-    whether on a GPU.
-    """
-
-    user: str
-    steps: int
-    devices: str
-    gpu: bool = False
-
-
 def _steps(text: str) -> int:
     if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of steps")
@@ -121,7 +100,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         raise UserError("is for images", "--gpu", "leave it out, or give image:NAME")
     if arguments.write and Path(arguments.write).is_dir():
         raise UserError("is a folder", f"--write {arguments.write}", "give the name of a file")
-    asked = Asked(
+    asked = verification.Asked(
         arguments.user, arguments.steps, "1" if arguments.gpu else arguments.devices, arguments.gpu
     )
     if kind == "registry":
@@ -131,11 +110,11 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
                 "verify",
                 "leave it out, or give image:NAME",
             )
-        data = verify_published(name, arguments.engine, asked)
+        data = verification.verify_published(name, arguments.engine, asked)
     elif kind == "image":
-        data = verify_image(name, choose(arguments.engine), asked)
+        data = verification.verify_image(name, engines.choose(arguments.engine), asked)
     else:
-        data = verify(
+        data = verification.verify(
             Path(name).absolute(),
             steps=arguments.steps,
             devices=arguments.devices,
@@ -151,146 +130,4 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             "error": None,
         }
         write_atomic(Path(arguments.write).absolute(), json.dumps(document, indent=1) + "\n")
-    return Result(data, table(data), ok=bool(data["ok"]))
-
-
-def verify(
-    environment: Path, *, steps: int, devices: str, workdir: str, root: Path
-) -> dict[str, Any]:
-    """Run the environment's own self-test; its report as rosetta gives it."""
-    if (
-        not (environment / "opt/rosetta/bin/rosetta").is_file()
-        or not (environment / "opt/rosetta/lock.json").is_file()
-    ):
-        raise UserError(
-            "is not a finished environment of rosetta's",
-            str(environment),
-            f"make it: python {root / 'build.py'} --distribution NAME --output env:{environment}",
-            kind=INVALID,
-        )
-    return selftest(
-        environment,
-        "--steps",
-        str(steps),
-        "--devices",
-        devices,
-        *(["--workdir", workdir] if workdir else []),
-    )
-
-
-def selftest(environment: Path, *options: str) -> dict[str, Any]:
-    """Run the self-test of a finished environment, without this process's variables."""
-    argv = [str(environment / "opt/rosetta/bin/rosetta"), "selftest", "--json", *options]
-    env = {
-        key: value
-        for key, value in os.environ.items()
-        if key not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "XLA_FLAGS", "LD_LIBRARY_PATH")
-    }
-    done = subprocess.run(argv, stdout=subprocess.PIPE, check=False, env=env, text=True)
-    return _report(done.stdout, done.returncode, str(environment))
-
-
-def verify_published(name: str, engine: str, asked: Asked) -> dict[str, Any]:
-    """Verify an image in a registry; the report names it by its digest."""
-    wanted = reference.parse(name)
-    if not wanted.digest or wanted.tag:
-        raise UserError(
-            "is not named by its digest",
-            str(wanted),
-            "give registry:HOST/NAME@sha256:DIGEST: a tag may move while it is tested",
-        )
-    taken, tag = choose(engine), f"{TEMPORARY}:{wanted.digest[7:39]}"
-    own = build.here()
-    try:
-        with log.stage(f"pull {wanted}"):
-            taken.pull(str(wanted), own, tag)
-        return {
-            **verify_image(tag, taken, asked),
-            "reference": f"{wanted.host}/{wanted.name}",
-            "digest": wanted.digest,
-            "architecture": own,
-        }
-    finally:
-        taken.remove([tag])
-
-
-def verify_image(name: str, taken: Engine, asked: Asked) -> dict[str, Any]:
-    """Run an image's own self-test as a user that the image does not know, on a read-only root
-    without network.
-    """
-    if not taken.digest(name):
-        raise UserError(
-            "is no image of the engine's",
-            f"image:{name}",
-            f"give a name that {taken.name} has, or make one: --output image:{name}",
-        )
-    env = {"ROSETTA_SELFTEST_PLATFORM": "cuda"} if asked.gpu else {}
-    limits = Limits(
-        user=asked.user,
-        read_only=True,
-        memory_folders=("/tmp",),  # noqa: S108 - inside the container
-        env=env,
-        gpus=asked.gpu,
-    )
-    done = taken.run(
-        name,
-        ["rosetta", "selftest", "--json", "--steps", str(asked.steps), "--devices", asked.devices],
-        limits,
-    )
-    for line in done.stderr.splitlines():
-        log.info(line)
-    report = _report(done.stdout, done.returncode, f"image:{name}")
-    if asked.gpu and (
-        found := sorted({str(run_.get("platform")) for run_ in report.get("runs", [])})
-    ) != ["cuda"]:
-        raise UserError(
-            f"it trained on {', '.join(found) or 'nothing'}, not on a GPU",
-            f"image:{name}",
-            "its self-test is of a release before --gpu: verify a newer image",
-        )
-    return report
-
-
-def _report(stdout: str, status: int, where: str) -> dict[str, Any]:
-    try:
-        document = json.loads(stdout)
-        error, result = document["error"], document["result"]
-    except (ValueError, KeyError, TypeError) as problem:
-        raise UserError(
-            f"its self-test ended with status {status} and no report",
-            where,
-            "see the lines above",
-            kind=FAILED,
-            value=status,
-        ) from problem
-    if error:
-        raise UserError(error["what"], error["where"], error["do"])
-    return dict(result)
-
-
-def table(report: dict[str, Any]) -> str:
-    """Return the report as a short table."""
-    imports = report.get("imports") or {}
-    lines = []
-    if imports:
-        failed = imports.get("failed", {})
-        lines.append(
-            f"imports     {imports['modules']} modules, {len(imports.get('skipped', {}))} "
-            f"left out with a reason, {len(failed)} failed"
-        )
-        lines += [f"            {name}: {why}" for name, why in failed.items()]
-    for run_ in report.get("runs", []):
-        losses = {**run_["losses"], **run_["resumed_losses"]}
-        resumed = (
-            "not resumed"
-            if run_["resumed_from"] is None
-            else f"resumed from step {run_['resumed_from']}"
-        )
-        lines.append(
-            f"{run_['devices']} device{'s' if run_['devices'] > 1 else ' '}   mesh "
-            f"{run_.get('mesh', '')}, {run_['steps_per_second']:.2f} steps/s, {resumed}"
-        )
-        lines.append("  step      " + "".join(f"{int(step):>9}" for step in losses))
-        lines.append("  loss      " + "".join(f"{loss:>9.4f}" for loss in losses.values()))
-    lines += [f"PROBLEM     {problem}" for problem in report.get("problems", [])]
-    return "\n".join([*lines, f"verified    {'yes' if report['ok'] else 'NO'}"])
+    return Result(data, verification.table(data), ok=bool(data["ok"]))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from builder.core import log
 from builder.images.engines import engine as engines
 from builder.images.oci import layout, reference
-from builder.images.registry import registry
 from builder.packages import python_interpreter
 from rosetta.core.errors import UserError
 
@@ -99,6 +98,8 @@ def _bundle(wanted: Output, request: Request, since: str) -> Callable[[Built], d
 
 
 def _registry(wanted: Output, request: Request) -> Callable[[Built], dict[str, Any]]:
+    from builder.images.registry import registry
+
     if request.context.offline:
         raise UserError(
             "a registry cannot be reached with --offline", "--output", "leave one of the two out"

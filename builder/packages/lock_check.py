@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from builder.commands.lock import Plan
     from builder.core.manifest import Manifest
     from builder.packages.environment_markers import Environment
+    from builder.packages.line_locks import Plan
     from builder.packages.lock_file import Pin
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from builder.core import machine_architecture
 from builder.core.cache import Cache
-from builder.images.base import debian_bootstrap
 from builder.images.oci import layer, layout, oci_documents
 from builder.images.oci.tar_entry import Entry, file
 from tests.support import debian_packages
@@ -19,7 +19,7 @@ from tests.support.small_distribution import Chain
 
 _KEPT = tempfile.TemporaryDirectory(prefix="rosetta-test-base-")
 FULL = platform.python_version()
-OWN = debian_bootstrap.MACHINES.get(platform.machine(), "")
+OWN = machine_architecture.ARCHITECTURES.get(platform.machine(), "")
 OTHER = {"amd64": "arm64", "arm64": "amd64"}.get(OWN, "")
 
 

@@ -13,16 +13,17 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.commands import build, lock, verify
-from builder.core import log, manifest
+from builder.core import log, machine_architecture, manifest
 from builder.core.cache import stage_key, write_atomic
 from builder.packages import (
     declared_requirements,
     environment_markers,
+    line_locks,
     python_interpreter,
     resolution,
 )
 from builder.packages.resolution import Request, Rules
+from builder.pipeline import environment_build, verification
 from builder.release.bump.report import count
 from builder.upstream import source
 from rosetta.core.errors import UserError
@@ -74,12 +75,12 @@ def _tried(
             "build it at the tips, and verify it where its accelerator is",
         )
     line = copy.lines[entry.line]
-    architecture = build.here()
+    architecture = machine_architecture.here()
     own = python_interpreter.find(line.pythons, line.python, asked_python).version
     places = environment_markers.grid([own], [architecture])
     by_python = {each: newest(each, architecture, offline=context.offline) for each in line.pythons}
     wanted = _request(context, copy, entry.line, f"locks/{name}-cpu.txt")
-    now = lock.existing(copy.root / wanted.where)
+    now = line_locks.existing(copy.root / wanted.where)
     pinned = next((pin.version for pin in now if pin.name == "jax"), None)
     data: dict[str, Any] = {
         "python": own,
@@ -100,9 +101,11 @@ def _tried(
         return {**data, "problem": str(error)}
     data["changed"] = changed(now, pins, places[0])
     write_atomic(
-        copy.root / wanted.where, lock.render(pins, stage_key("forecast", wanted.inputs()))
+        copy.root / wanted.where, line_locks.render(pins, stage_key("forecast", wanted.inputs()))
     )
-    made = build.bake_environment(build.plan(context, name, "cpu", output, asked_python))
+    made = environment_build.bake_environment(
+        environment_build.plan(context, name, "cpu", output, asked_python)
+    )
     data["imports"] = imported(output)
     return {
         **data,
@@ -148,7 +151,9 @@ def _request(context: Context, copy: Manifest, line: str, path: str) -> Request:
         declared_requirements.load(copy.folder(declared_requirements.RECORD)),
     )
     return next(
-        each.request for each in lock.plan(copy, line, read.declared).wanted if each.path == path
+        each.request
+        for each in line_locks.plan(copy, line, read.declared).wanted
+        if each.path == path
     )
 
 
@@ -212,7 +217,7 @@ def imported(environment: Path) -> dict[str, Any]:
     """Return what the environment's own self-test says of its imports: how many modules, and why
     which of them failed.
     """
-    found = verify.selftest(environment, "--imports-only")["imports"]
+    found = verification.selftest(environment, "--imports-only")["imports"]
     return {"modules": found["modules"], "failed": dict(found["failed"])}
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.commands import lock
-from builder.packages import declared_requirements
+from builder.packages import declared_requirements, line_locks
 from builder.upstream import source_lock
 from rosetta.core.errors import UserError
 
@@ -65,11 +64,13 @@ def renew(manifest: Manifest, access: Access, names: Iterable[str]) -> Changes:
                     *([f"-{state.name}: {key} {old[key]}"] if key in old else []),
                     f"+{state.name}: {key} {new[key]}",
                 ]
-    lock.write_changed(
+    line_locks.write_changed(
         manifest.root / declared_requirements.RECORD,
         declared_requirements.dump(manifest, known, found.declared),
     )
-    lock.write_changed(manifest.root / source_lock.FILE, source_lock.render(manifest, found.states))
+    line_locks.write_changed(
+        manifest.root / source_lock.FILE, source_lock.render(manifest, found.states)
+    )
     return Changes(
         {path: diff for path, diff in zip(FILES, (asked, pins), strict=True) if diff},
         tuple(dict.fromkeys(stale)),

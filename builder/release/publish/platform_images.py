@@ -4,7 +4,6 @@ build, from layouts or made now.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 from dataclasses import dataclass
@@ -54,7 +53,7 @@ class Release:
         return f"{record['distribution']}-{record['accelerator']}"
 
 
-def made(context: Context, arguments: argparse.Namespace, names: Sequence[str]) -> Release:
+def made(context: Context, options: image_output.Options, names: Sequence[str]) -> Release:
     """Return the distribution or the oci:DIR that `names` are, checked.
 
     Raises UserError for what may not be published.
@@ -65,7 +64,8 @@ def made(context: Context, arguments: argparse.Namespace, names: Sequence[str]) 
     elif len(names) == 1:
         asked = image_output.request(
             context,
-            argparse.Namespace(**vars(arguments), distribution=names[0]),
+            names[0],
+            options,
             image_target.Output("registry", ""),
         )
         complete(loaded, asked.distribution, asked.accelerator, asked.architectures)

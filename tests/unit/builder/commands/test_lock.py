@@ -21,6 +21,7 @@ from builder.core import manifest
 from builder.core.cache import Cache
 from builder.core.command_context import Context, Result
 from builder.packages import declared_requirements, lock_file
+from builder.pipeline import locks
 from builder.upstream.source import Access
 from rosetta.core.errors import UserError
 from tests.support import git_repository
@@ -441,17 +442,17 @@ distributions:
         upstream,
         git_repository.commit(upstream, git_repository.tree(upstream, {"README": b"second"}), pin),
     )
-    assert lock._branches(loaded, access) == ([], [])
+    assert locks._branches(loaded, access) == ([], [])
     git_repository.branch(
         upstream,
         git_repository.commit(upstream, git_repository.tree(upstream, {"README": b"other"})),
     )
-    lost, unasked = lock._branches(loaded, access)
+    lost, unasked = locks._branches(loaded, access)
     assert unasked == []
     assert "source up" in lost[0]
     assert "does not lie on main" in lost[0]
-    lost, unasked = lock._branches(loaded, replace(access, mirrors=()))
+    lost, unasked = locks._branches(loaded, replace(access, mirrors=()))
     assert (lost, len(unasked)) == ([], 1)
     assert "could not be told" in unasked[0]
     git_repository.git(upstream, "update-ref", "-d", "refs/heads/main")
-    assert "could not be told" in lock._branches(loaded, access)[1][0]
+    assert "could not be told" in locks._branches(loaded, access)[1][0]

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from builder.commands import quickstart, verify
+from builder.commands import quickstart
 from builder.core.cache import Cache
 from builder.core.command_context import Context
 from builder.packages import python_interpreter
+from builder.pipeline import verification
 from builder.upstream import source_tree
 from rosetta.core.errors import UserError
 from tests.support import errors
@@ -114,13 +115,13 @@ def test_a_run_that_was_not_resumed_is_shown_too(tmp_path: Path) -> None:
     report = REPORT | {"runs": [run], "problems": ["training ended with status 134"]}
     quickstart.draw(report, tmp_path / "loss.png", "t5x")
     assert (tmp_path / "loss.png").read_bytes()[:4] == b"\x89PNG"
-    text = verify.table(report)
+    text = verification.table(report)
     assert "not resumed" in text
     assert "PROBLEM     training ended with status 134" in text
 
 
 def test_the_table_names_losses_speed_and_problems() -> None:
-    text = verify.table(REPORT)
+    text = verification.table(REPORT)
     for word in (
         "90 modules",
         "t5x.x: ImportError: no y",
@@ -137,11 +138,11 @@ def test_the_table_names_losses_speed_and_problems() -> None:
 
 def test_verify_refuses_what_is_no_environment(tmp_path: Path) -> None:
     with errors.refused(errors.INVALID, where=tmp_path, remedy="--output env:"):
-        verify.verify(tmp_path, steps=1, devices="1", workdir="", root=ROOT)
+        verification.verify(tmp_path, steps=1, devices="1", workdir="", root=ROOT)
     program = tmp_path / "opt/rosetta/bin/rosetta"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho oops >&2\nexit 7\n")
     program.chmod(0o755)
     (tmp_path / "opt/rosetta/lock.json").write_text("{}")
     with errors.refused(errors.FAILED, where=tmp_path, value=7):
-        verify.verify(tmp_path, steps=1, devices="1", workdir="", root=ROOT)
+        verification.verify(tmp_path, steps=1, devices="1", workdir="", root=ROOT)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from builder import cli
-from builder.commands import verify
 from builder.images.engines import docker, engine_program
+from builder.images.engines import engine as engines
 from builder.images.engines.buildah import Buildah
 from builder.images.engines.engine import Limits, Pulled
 from tests.support import errors
@@ -64,7 +64,7 @@ class Recorder:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     found = Recorder()
-    monkeypatch.setattr(verify, "choose", lambda _: found)
+    monkeypatch.setattr(engines, "choose", lambda _: found)
     return found
 
 
@@ -120,7 +120,7 @@ def test_a_red_suite_is_written_as_red(engine: Recorder, tmp_path: Path) -> None
 
 def test_on_a_gpu_it_trains_on_one_and_on_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Recorder("cuda")
-    monkeypatch.setattr(verify, "choose", lambda _: found)
+    monkeypatch.setattr(engines, "choose", lambda _: found)
     assert _argv("image:x", "--gpu") == 0
     ((_, command, limits),) = found.ran
     assert command[-2:] == ["--devices", "1"]

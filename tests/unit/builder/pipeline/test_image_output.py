@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands import build
+from builder.commands import build, image_options
 from builder.core.cache import Cache
 from builder.core.command_context import Context
 from builder.images import image_target
@@ -36,6 +36,8 @@ def test_only_what_stays_here_may_take_current_debian_packages(
     arguments = parser.parse_args(["--distribution", "t5x", "--output", place, *more])
     context = Context(ROOT, ROOT / "manifest.yaml", cache)
     assert (
-        image_output.request(context, arguments, image_target.parse(place, "t5x", "cpu")).local
+        image_output.request(
+            context, "t5x", image_options.read(arguments), image_target.parse(place, "t5x", "cpu")
+        ).local
         is local
     )

@@ -1,0 +1,98 @@
+"""The options of every command that makes an image: build, context and publish."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from builder.images import image_target
+from rosetta.core.errors import UserError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from builder.pipeline.image_output import Options
+
+_ONLY_IMAGES = (
+    "platform",
+    "base",
+    "engine",
+    "transformer_engine",
+    "compression",
+    "since",
+    "locked",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
+    group = parser.add_argument_group("images")
+    group.add_argument(
+        "--platform",
+        metavar="LIST",
+        default="",
+        help=(
+            "linux/amd64,linux/arm64 (default: all of the distribution's; for `image` this "
+            "machine's)"
+        ),
+    )
+    group.add_argument(
+        "--base",
+        metavar="IMAGE",
+        default="",
+        help=(
+            "what the image stands on: `bootstrap`, an image of a registry or the engine, or "
+            "oci:DIR (default: as locked)"
+        ),
+    )
+    group.add_argument(
+        "--engine",
+        default="",
+        choices=["docker", "buildah"],
+        help="what builds the base and takes `image` (default: the first that answers)",
+    )
+    group.add_argument(
+        "--transformer-engine",
+        default="",
+        choices=["yes", "no"],
+        help="with Transformer Engine (default: yes where the accelerator is CUDA)",
+    )
+    group.add_argument(
+        "--compression",
+        default="",
+        choices=["gzip", "zstd"],
+        help="of the layers (default: gzip, which everything reads; zstd for `image`)",
+    )
+    group.add_argument(
+        "--locked",
+        action="store_true",
+        help=(
+            "image and oci: fail where a locked Debian package is gone, and take no newer version "
+            "(all other outputs always do)"
+        ),
+    )
+
+
+def refuse_options(arguments: argparse.Namespace) -> None:
+    """UserError where an option for images stands beside a bare environment."""
+    for name in _ONLY_IMAGES:
+        if getattr(arguments, name):
+            raise UserError(
+                "is for images, and the output is a bare environment",
+                f"--{name.replace('_', '-')}",
+                f"leave it out, or give --output {image_target.FORMS}",
+            )
+
+
+def read(arguments: argparse.Namespace) -> Options:
+    """Return what the command line says of the image."""
+    from builder.pipeline.image_output import Options
+
+    return Options(
+        arguments.accelerator,
+        arguments.platform,
+        arguments.base,
+        arguments.engine,
+        arguments.transformer_engine,
+        arguments.compression,
+        arguments.locked,
+    )
