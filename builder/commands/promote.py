@@ -10,13 +10,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.commands import publish
 from builder.core.command_context import Context, Result
 from builder.images.oci import reference
 from builder.images.registry import download
 from builder.images.registry.transport import Connection
 from builder.release.publish import (
     attachments,
+    publication,
     signed_releases,
     signed_statements,
     signing_key,
@@ -77,14 +77,14 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             else []
         )
         said = passed(arguments.suite, Path(arguments.result), wanted.digest, platforms)
-        publish.checked(connection, index, signer)
-        publish.sign(
+        publication.checked(connection, index, signer)
+        publication.sign(
             connection,
             attachments.Subject(index.media_type, index.data),
             [(signed_statements.TEST, said)],
             signer,
         )
-        publish.checked(connection, index, signer, tested=True)
+        publication.checked(connection, index, signer, tested=True)
         previous = signed_releases.move_tags(
             connection, index, [tags.VERIFIED], signer, tags.read_today()
         )[tags.VERIFIED]

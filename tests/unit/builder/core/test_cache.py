@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from builder.commands import cache as cache_command
+from builder.core import cache_inspection
 from builder.core.cache import Cache, remove, stage_key, write_atomic
 from builder.core.cache_folder import default_root
 from builder.core.cache_records import write_stamp
@@ -152,20 +153,20 @@ def test_du_counts_hard_links_once_and_prune_spares_what_is_fresh(cache: Cache) 
     long_ago = time.time() - 40 * 86400
     os.utime(old, (long_ago, long_ago))
     os.utime(cache.path("git", "t5x.git"), (long_ago, long_ago))
-    assert 200_000 <= cache_command.usage(cache.root)["trees"] < 300_000
-    assert set(cache_command.prune(cache, days=30, sources=False, dry_run=True)) == {
+    assert 200_000 <= cache_inspection.usage(cache.root)["trees"] < 300_000
+    assert set(cache_inspection.prune(cache, days=30, sources=False, dry_run=True)) == {
         "env/.tmp-killed",
         "trees/old",
     }
     assert old.exists()
-    cache_command.prune(cache, days=30, sources=False, dry_run=False)
+    cache_inspection.prune(cache, days=30, sources=False, dry_run=False)
     assert (cache.root / "Documents/thesis.tex").exists()
     assert not old.exists()
     assert not killed.exists()
     assert fresh.exists()
     assert cache.path("git", "t5x.git").exists()
     cache.folder("trees", "fresh", make)
-    assert cache_command.prune(cache, days=30, sources=True, dry_run=False).keys() == {
+    assert cache_inspection.prune(cache, days=30, sources=True, dry_run=False).keys() == {
         "git/t5x.git"
     }
 
@@ -176,7 +177,7 @@ def test_a_folder_of_other_files_is_no_cache(tmp_path: Path) -> None:
     with errors.refused(errors.EXISTS, where=tmp_path, remedy="ROSETTA_CACHE"):
         Cache(tmp_path).path("trees")
     with errors.refused(errors.CONFLICT, where=tmp_path, remedy="ROSETTA_CACHE"):
-        cache_command.prune(Cache(tmp_path), days=0, sources=True, dry_run=False)
+        cache_inspection.prune(Cache(tmp_path), days=0, sources=True, dry_run=False)
     assert (tmp_path / "bin/mine").exists()
 
 
@@ -244,20 +245,20 @@ def test_a_damaged_entry_is_made_again(
     assert os.readlink(again / "d/l") == "f"
     assert not again.is_symlink()
     assert "made again" in capsys.readouterr().err
-    assert cache_command.check(cache) == (1, {})
+    assert cache_inspection.check(cache) == (1, {})
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "no record"])
 def test_check_finds_damage_and_the_next_build_mends_it(cache: Cache, damage: str) -> None:
     cache.folder("trees", "good", _make)
     kept = cache.folder("trees", "k", _make)
-    assert cache_command.check(cache) == (2, {})
+    assert cache_inspection.check(cache) == (2, {})
     DAMAGES[damage](kept)
-    checked, damaged = cache_command.check(cache)
+    checked, damaged = cache_inspection.check(cache)
     assert (checked, list(damaged)) == (2, ["trees/k"])
     assert damaged["trees/k"][0]
     cache.folder("trees", "k", _make, contents=False)
-    assert cache_command.check(cache) == (2, {})
+    assert cache_inspection.check(cache) == (2, {})
 
 
 def test_check_is_a_verb_that_ends_with_1_where_something_is_damaged(cache: Cache) -> None:
@@ -304,17 +305,17 @@ def test_prune_follows_no_link(cache: Cache, tmp_path: Path, place: str, dry_run
     long_ago = time.time() - 40 * 86400
     for path in (*mine.rglob("*"), mine, link.parent, *(cache.root / "wheels").iterdir()):
         os.utime(path, (long_ago, long_ago))
-    gone = cache_command.prune(cache, days=30, sources=True, dry_run=dry_run)
+    gone = cache_inspection.prune(cache, days=30, sources=True, dry_run=dry_run)
     assert "wheels/old" in gone
     assert sorted(str(path) for path in mine.rglob("*")) == before
     assert (cache.root / "wheels/old").exists() == dry_run
-    cache_command.check(cache)
-    cache_command.usage(cache.root)
+    cache_inspection.check(cache)
+    cache_inspection.usage(cache.root)
     assert sorted(str(path) for path in mine.rglob("*")) == before
 
 
 def test_prune_waits_for_those_who_use_it(cache: Cache) -> None:
-    program = "import sys; from pathlib import Path; from builder.commands import cache; from builder.core.cache import Cache; print(cache.prune(Cache(Path(sys.argv[1])), days=0, sources=False, dry_run=False))"
+    program = "import sys; from pathlib import Path; from builder.core import cache_inspection; from builder.core.cache import Cache; print(cache_inspection.prune(Cache(Path(sys.argv[1])), days=0, sources=False, dry_run=False))"
     entry = cache.folder("trees", "k", lambda folder: (folder / "f").touch())
     argv = [sys.executable, "-c", program, str(cache.root)]
     with (
@@ -332,9 +333,9 @@ def test_prune_waits_for_those_who_use_it(cache: Cache) -> None:
 def test_check_finds_an_edited_record_and_removes_it(cache: Cache) -> None:
     stamp = cache.path("stamps", "patched-1.json")
     write_stamp(stamp, {"tree": "1" * 40})
-    assert cache_command.check(cache) == (1, {})
+    assert cache_inspection.check(cache) == (1, {})
     stamp.write_text(stamp.read_text().replace("1" * 40, "2" * 40))
-    checked, damaged = cache_command.check(cache)
+    checked, damaged = cache_inspection.check(cache)
     assert (checked, list(damaged)) == (1, ["stamps/patched-1.json"])
     assert not stamp.exists()
-    assert cache_command.check(cache) == (0, {})
+    assert cache_inspection.check(cache) == (0, {})

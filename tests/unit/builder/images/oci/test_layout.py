@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands import cache as cache_command
-from builder.core import archives
+from builder.core import archives, cache_inspection
 from builder.core.cache import Cache
 from builder.images.oci import layer, layout
 from rosetta.core.errors import UserError
@@ -90,7 +89,7 @@ def test_a_flipped_byte_in_the_caches_blob_is_not_written(
     with errors.refused(errors.DAMAGED, where=blob, remedy="delete"):
         layout.write(cache, index, tmp_path / name, name="n")
     assert not (tmp_path / name).exists()
-    assert list(cache_command.check(cache)[1]) == [f"blobs/{blob.name}"]
+    assert list(cache_inspection.check(cache)[1]) == [f"blobs/{blob.name}"]
     layout.write(cache, small_image.index(cache), tmp_path / name, name="n")  # it is made again
 
 
