@@ -24,8 +24,8 @@ from pydantic import (
     model_validator,
 )
 
-from builder.core import strict_yaml
 from builder.core.secrets import redact
+from rosetta.core import strict_yaml
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from builder.core import strict_yaml
 from builder.core.baked_package import find_baked_package
+from rosetta.core import strict_yaml
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from builder.core import strict_yaml
+from rosetta.core import strict_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path

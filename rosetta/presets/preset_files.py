@@ -63,7 +63,7 @@ def document(path: Path, where: str) -> Document:
         raise UserError(
             "it is no text in UTF-8", where, "write it in UTF-8", kind=INVALID
         ) from None
-    return strict_yaml.load(text, where)
+    return strict_yaml.load(text, where, may_be_empty=True)
 
 
 @functools.cache

@@ -227,5 +227,9 @@ def _value(document: Document, where: tuple[str, ...], given: Any, path: str) ->
                 value=name,
             )
     return Value(
-        parts["value"], document.place(where), why, parts.get("until", {}), parts.get("since", {})
+        parts["value"],
+        document.position(where),
+        why,
+        parts.get("until", {}),
+        parts.get("since", {}),
     )

@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.core import strict_yaml
 from builder.upstream import patch_file
 from builder.upstream.git import Git
+from rosetta.core import strict_yaml
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
-from __future__ import annotations
+"""YAML that is not plain data is refused with its line and key, by both parsers of PyYAML."""
 
-from typing import Any
+from __future__ import annotations
 
 import pytest
 import yaml
@@ -9,64 +9,80 @@ from rosetta.core import strict_yaml
 from tests.support import errors
 
 
-def test_every_path_has_its_line() -> None:
-    found = strict_yaml.load("a: 1\nb:\n  c: [x, y]\n  d: true\n", "f.yaml")
-    assert found.data == {"a": 1, "b": {"c": ["x", "y"], "d": True}}
-    assert (found.place(("b", "d")), found.place(("nowhere",))) == ("f.yaml:4", "f.yaml:1")
+@pytest.fixture(autouse=True, params=[yaml.SafeLoader, strict_yaml._LOADER])
+def loader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strict_yaml, "_LOADER", request.param)
+
+
+def test_plain_data_and_its_lines() -> None:
+    document = strict_yaml.load('a: 1\nb:\n  - {c: "1.0", d: true}\n  - null\n', "f.yaml")
+    assert document.data == {"a": 1, "b": [{"c": "1.0", "d": True}, None]}
+    assert document.place(("b", 0, "c")) == "f.yaml:3: b.0.c"
+    assert document.place(("b", 0, "unknown")) == "f.yaml:3: b.0.unknown"
+    assert document.position(("b", 0, "c")) == "f.yaml:3"
+    assert document.position(("nowhere",)) == "f.yaml:1"
+    error = document.error("is not a number", ("a",), "write a number", value=1)
+    assert (error.where, error.kind, error.value) == ("f.yaml:1: a", errors.INVALID, 1)
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "facts"),
+    ("text", "where", "names", "value"),
     [
-        ("a: 1\na: 2\n", errors.INVALID, {"where": "f.yaml:2: a", "value": "a"}),
-        ("a:\n  b: 1\n  b: 2\n", errors.INVALID, {"where": "f.yaml:3: a.b", "value": "b"}),
-        ("a: &x 1\nb: *x\n", errors.INVALID, {"where": "f.yaml:1", "names": "anchors"}),
-        ("a: 1.5\n", errors.INVALID, {"where": "f.yaml:1: a", "value": "1.5"}),
-        (
-            "a: yes\n",
-            errors.INVALID,
-            {"where": "f.yaml:1: a", "value": "yes"},
-        ),
-        (
-            "a: 017\n",
-            errors.INVALID,
-            {"where": "f.yaml:1: a", "value": "017"},
-        ),
-        ("a: 2026-11-28\n", errors.INVALID, {"where": "f.yaml:1: a", "value": "2026-11-28"}),
-        (
-            "1: a\n",
-            errors.INVALID,
-            {"where": "f.yaml:1", "remedy": "<<"},
-        ),
-        (
-            "a: !!python/name:os.system x\n",
-            errors.INVALID,
-            {"where": "f.yaml:1: a", "value": "x", "names": "python/name:os.system"},
-        ),
-        ("a: 1\n---\nb: 2\n", errors.INVALID, {"where": "f.yaml", "value": 2, "names": "YAML"}),
+        ("a: 1\na: 2\n", "f.yaml:2: a", "duplicate", "a"),
+        ("a: {x: 1, x: 2}\n", "f.yaml:1: a.x", "duplicate", "x"),
+        ("a:\n  b: 1\n  b: 2\n", "f.yaml:3: a.b", "duplicate", "b"),
+        ("a: &x 1\nb: *x\n", "f.yaml:1", "anchors", None),
+        ("a:\n  <<: {b: 1}\n", "f.yaml:2: a", "<<", None),
+        ("v: 3.10\n", "f.yaml:1: v", "float", "3.10"),
+        ("v: 1e3\nw: .inf\n", "f.yaml:2: w", "float", ".inf"),
+        ("a: yes\n", "f.yaml:1: a", "bool", "yes"),
+        ("a: Null\n", "f.yaml:1: a", "null", "Null"),
+        ("a: 2026-01-01\n", "f.yaml:1: a", "timestamp", "2026-01-01"),
+        ("a: [x, 1.5]\n", "f.yaml:1: a.1", "float", "1.5"),
+        ("a: 0x10\n", "f.yaml:1: a", "int", "0x10"),
+        ("a: 010\n", "f.yaml:1: a", "int", "010"),
+        ("a: !!python/object:os.system x\n", "f.yaml:1: a", "python/object", "x"),
+        ("a: !!set {b, c}\n", "f.yaml:1: a", "tag", None),
+        ("1: a\n", "f.yaml:1", "string", None),
+        ("? [a, b]\n: c\n", "f.yaml:1", "string", None),
+        ("a: [1\nb: 2\n", "f.yaml:2", "YAML", None),
+        ("a: {b: 1\n", "f.yaml:2", "YAML", None),
+        ("a: b: c\n", "f.yaml:1", "YAML", None),
+        ("\ta: 1\n", "f.yaml:1", "YAML", None),
+        ("a: \t- 1\n  b\n", "f.yaml:1", "YAML", None),
+        ("a: \x00\n", "f.yaml", "YAML", None),
+        ("a: \x07\n", "f.yaml", "YAML", None),
+        ("", "f.yaml", "YAML", 0),
+        ("a: 1\n---\nb: 2\n", "f.yaml", "YAML", 2),
     ],
 )
-def test_what_is_not_plain_data_is_one_line(text: str, kind: str, facts: dict[str, Any]) -> None:
-    with errors.refused(kind, **facts) as error:
+def test_what_is_not_plain_data(text: str, where: str, names: str, value: str | int | None) -> None:
+    with errors.refused(errors.INVALID, value=value, names=names) as error:
         strict_yaml.load(text, "f.yaml")
-    assert error.value.where == facts["where"]
-
-
-def test_an_empty_file_has_no_data() -> None:
-    assert strict_yaml.load("# nothing yet\n", "f.yaml").data is None
-
-
-@pytest.mark.parametrize("text", ["a: {b: 1\n", "a: \x07\n", "a: b: c\n", "\ta: 1\n", "[" * 500])
-@pytest.mark.parametrize("loader", [yaml.SafeLoader, strict_yaml._LOADER])
-def test_broken_syntax_is_one_line(
-    text: str, loader: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(strict_yaml, "_LOADER", loader)
-    with errors.refused(errors.INVALID, where="f.yaml", names="YAML", remedy="syntax") as error:
-        strict_yaml.load(text, "f.yaml")
+    assert error.value.where == where
     assert "\n" not in str(error.value)
 
 
-def test_deep_nesting_is_one_line() -> None:
+def test_an_empty_file_may_be_allowed() -> None:
+    document = strict_yaml.load("# nothing yet\n", "f.yaml", may_be_empty=True)
+    assert document.data is None
+    assert document.position(()) == "f.yaml:1"
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "a: " + "{x: " * 100_000, "[" * 100_000 + "]" * 100_000, "- [" * 50_000]
+)
+def test_deep_nesting_is_refused_before_it_is_read(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyYAML's time for open brackets grows with the square of their number."""
+    monkeypatch.delattr(yaml, "parse")
+    monkeypatch.delattr(yaml, "compose_all")
+    with errors.refused(errors.TOO_BIG, where="manifest.yaml:1"):
+        strict_yaml.load(text, "manifest.yaml")
+
+
+@pytest.mark.parametrize("text", ["[" * 50 + "]" * 50, "a: " + "{x: " * 50 + "}" * 50])
+def test_deep_nesting_is_refused_with_its_line(text: str) -> None:
     with errors.refused(errors.TOO_BIG, where="f.yaml:1"):
-        strict_yaml.load("[" * 50 + "]" * 50, "f.yaml")
+        strict_yaml.load(text, "f.yaml")
