@@ -10,9 +10,9 @@ import types
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from builder.core import manifest
-from builder.core.cache import write_atomic
 from builder.core.command_context import Context, Result
 from builder.upstream import slurm_files
+from rosetta.core.atomic_files import write_atomic
 
 if TYPE_CHECKING:
     import argparse

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from builder.core import manifest
-from builder.core.cache import stage_key, write_atomic
+from builder.core.cache import stage_key
 from builder.core.command_context import Context, Result
 from builder.images.oci import reference
 from builder.release.nightly import night_folder as nights
 from builder.release.nightly import report, stages
 from builder.release.publish import provenance, signing_key
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UserError
 
 if TYPE_CHECKING:

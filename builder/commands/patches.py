@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.core import manifest
-from builder.core.cache import write_atomic
 from builder.core.command_context import Result
 from builder.release.bump import statistics
 from builder.upstream import (
@@ -21,6 +20,7 @@ from builder.upstream import (
     patched_source,
 )
 from builder.upstream.source import Access, access, acquire
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:

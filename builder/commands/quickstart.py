@@ -4,6 +4,7 @@ in it, show what happened.
 
 from __future__ import annotations
 
+import io
 import itertools
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from builder.core.command_context import Context, Result
 from builder.packages import python_interpreter
 from builder.pipeline import environment_build, verification
 from builder.upstream import source, source_tree
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
@@ -139,9 +141,9 @@ def draw(report: dict[str, Any], path: Path, title: str) -> None:
     )
     axes.grid(alpha=0.3)
     axes.legend()
-    temporary = path.with_name(f".tmp-{path.name}")
-    figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
-    temporary.replace(path)
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=120, metadata={"Software": None})
+    write_atomic(path, image.getvalue(), None)
     plt.close(figure)
 
 

@@ -9,10 +9,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.core.cache import write_atomic
 from builder.core.command_context import Context, Result
 from builder.packages import environment_assembly
 from builder.release.status_page import page, reports
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:

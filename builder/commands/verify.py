@@ -9,10 +9,10 @@ import json
 import re
 from pathlib import Path
 
-from builder.core.cache import write_atomic
 from builder.core.command_context import Context, Result
 from builder.images.engines import engine as engines
 from builder.pipeline import verification
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.core import machine_architecture, manifest
-from builder.core.cache import write_atomic
 from builder.core.command_context import Context, Result
 from builder.packages import login_node_wheel
 from builder.packages.transformer_engine import addition, wheel_build
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import EXISTS, MISSING, UserError
 
 if TYPE_CHECKING:

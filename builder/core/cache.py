@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import filelock
 
 from builder.core import cache_folder, folder_checksums, log
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -177,18 +178,3 @@ def remove(path: Path) -> None:
             function(name)
 
     shutil.rmtree(path, onerror=writable)
-
-
-def write_atomic(path: Path, data: bytes | str, mode: int = 0o644) -> None:
-    """Write a whole file or nothing: beside it, then renamed over it."""
-    raw = data.encode() if isinstance(data, str) else data
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
-    try:
-        with open(temporary, "wb") as out:
-            out.write(raw)
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -8,7 +8,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from builder.core.cache import write_atomic
+from rosetta.core.atomic_files import write_atomic
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,6 +22,7 @@ import urllib.request
 from pathlib import Path
 
 from builder.core.secrets import redact
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import DAMAGED, FAILED, INVALID, MISSING, UNREACHABLE, UserError
 
 _ACCEPT = (
@@ -247,9 +248,6 @@ def fetch(
             kind=DAMAGED,
         )
     folder = into / sha256[:16]
-    folder.mkdir(parents=True, exist_ok=True)
     for target, data in ((folder / name, body), (folder / f"{sha256}.name", name.encode())):
-        temporary = folder / f".tmp-{os.getpid()}-{target.name}"
-        temporary.write_bytes(data)
-        os.replace(temporary, target)
+        write_atomic(target, data, None)
     return folder / name

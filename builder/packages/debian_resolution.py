@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.core import log, subprocesses
-from builder.core.cache import write_atomic
 from builder.packages import debian_lock, debian_mirrors
 from builder.packages.debian_lock import BaseLock, Deb
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import CONFLICT, MISSING, UserError
 
 if TYPE_CHECKING:

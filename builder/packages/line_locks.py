@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.core import log
-from builder.core.cache import stage_key, write_atomic
+from builder.core.cache import stage_key
 from builder.packages import (
     environment_markers,
     lock_file,
@@ -18,6 +18,7 @@ from builder.packages import (
 )
 from builder.packages.resolution import Request
 from builder.packages.transformer_engine import version_pins
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:

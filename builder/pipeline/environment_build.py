@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.core import log, machine_architecture, manifest
-from builder.core.cache import stage_key, write_atomic
+from builder.core.cache import stage_key
 from builder.core.file_copies import copy_tree
 from builder.packages import (
     environment_assembly,
@@ -16,6 +16,7 @@ from builder.packages import (
     python_interpreter,
 )
 from builder.upstream import source, source_lock, source_tree
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:

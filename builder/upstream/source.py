@@ -25,6 +25,7 @@ from builder.upstream.git_objects import Entry, MissingObjectError, Reader, loos
 from builder.upstream.local_mirror import mirrors, word_of
 from builder.upstream.path_rules import check_path
 from builder.upstream.pinned_commit import check_absent, read_commit, verify
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def _taken(source: GitSource | WheelSource, access: Access) -> Pinned:
         "absent": sorted(source.absent),
         "transport": transport,
     }
-    caching.write_atomic(_stamp(source, access), json.dumps(said, indent=1, sort_keys=True) + "\n")
+    write_atomic(_stamp(source, access), json.dumps(said, indent=1, sort_keys=True) + "\n")
     pinned = _remembered(source, access)
     if pinned is None:
         raise UserError("changed while it was being written", str(repository), "run again")
@@ -277,7 +278,7 @@ def _cut_history(repository: Path, commit: str) -> None:
     shallow = repository / "shallow"
     known = set(shallow.read_text().split()) if shallow.exists() else set()
     if commit not in known:
-        caching.write_atomic(shallow, "".join(f"{sha}\n" for sha in sorted(known | {commit})))
+        write_atomic(shallow, "".join(f"{sha}\n" for sha in sorted(known | {commit})))
 
 
 def _take_wheel(source: WheelSource, access: Access, repository: Path) -> str:

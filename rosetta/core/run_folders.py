@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import importlib
 import re
-import uuid
 from pathlib import Path
 from typing import Any
 
 from rosetta.core import path_checks
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import CONFLICT, UserError
 
 _NUMBERED = re.compile(r"checkpoint_(\d+)")
@@ -31,13 +31,7 @@ def writable(folder: str) -> None:
 
 def write(path: Path, text: str) -> None:
     """Write a file in a folder that need not be there yet, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    try:
-        whole.write_text(text, encoding="utf-8")
-        whole.replace(path)
-    finally:
-        whole.unlink(missing_ok=True)
+    write_atomic(path, text, None)
 
 
 def path(name: str) -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import EXISTS, FAILED, INVALID, MISSING, TOO_BIG, UserError
 from rosetta.data import documents, vocabulary
 
@@ -146,14 +147,7 @@ def train(
             value=size,
         ) from None
     model = body.getvalue() + vocabulary.sentinel_pieces(extra_ids)
-    part = f"{out}.{os.getpid()}.part"
-    try:
-        with open(part, "wb") as file:
-            file.write(model)
-        os.replace(part, out)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part)
+    write_atomic(Path(out), model, None)
     made = vocabulary.named(out)
     if made.size != size or made.sentinels != extra_ids:
         print(f"rosetta: {out}: {made.size} ids, {made.sentinels} sentinels", file=sys.stderr)

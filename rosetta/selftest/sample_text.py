@@ -4,10 +4,10 @@ steps.
 
 from __future__ import annotations
 
-import os
 import random
-import tempfile
 from typing import TYPE_CHECKING
+
+from rosetta.core.atomic_files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,14 +60,5 @@ def write_text(path: Path, *, lines: int = 4096, per_line: int = 4, seed: int = 
     or not at all.
     """
     text = list(sentences(lines * per_line, seed))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="ascii", newline="\n") as out:
-            out.writelines(
-                " ".join(text[at : at + per_line]) + "\n" for at in range(0, len(text), per_line)
-            )
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    joined = (" ".join(text[at : at + per_line]) for at in range(0, len(text), per_line))
+    write_atomic(path, "".join(f"{line}\n" for line in joined), None)

@@ -9,6 +9,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import DIFFERS, INVALID, UserError
 from rosetta.tune.search import MEMORY, OK, Choice, Outcome
 
@@ -58,9 +59,7 @@ class Evidence:
                 kind=DIFFERS,
             )
         text = "".join(whole) if whole else json.dumps(head) + "\n"
-        whole_again = path.with_name(f"{path.name}.new")
-        whole_again.write_text(text, encoding="utf-8")
-        whole_again.replace(path)
+        write_atomic(path, text, None)
 
     def known(self, choice: Choice, repeat: int) -> Outcome | None:
         """Return the outcome of a trial that was made.

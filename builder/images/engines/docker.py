@@ -8,11 +8,11 @@ import re
 from typing import IO, TYPE_CHECKING, Any
 
 from builder.core import log
-from builder.core.cache import write_atomic
 from builder.images.engines import engine_program
 from builder.images.engines.engine import TEMPORARY, Pulled, several
 from builder.images.oci import blob_compression, layer, layout, oci_documents, tar_file
 from builder.images.oci.tar_entry import Entry, file
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import os
 from dataclasses import asdict, dataclass, replace
 from typing import IO, TYPE_CHECKING
 
-from builder.core.cache import write_atomic
 from builder.images.oci import blob_compression, tar_file
 from builder.images.oci.tar_entry import EPOCH, Entry
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import CONFLICT, INVALID, UserError
 
 if TYPE_CHECKING:

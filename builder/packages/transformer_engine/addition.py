@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.core import log
-from builder.core.cache import write_atomic
 from builder.packages import debian_lock
 from builder.packages.debian_resolution import Replacement
 from builder.packages.transformer_engine import (
@@ -20,6 +19,7 @@ from builder.packages.transformer_engine import (
     wheel_build,
     wheel_file,
 )
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:

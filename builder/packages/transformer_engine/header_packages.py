@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.core import subprocesses
-from builder.core.cache import Cache, write_atomic
 from builder.packages import debian_lock, debian_resolution
 from builder.packages.debian_lock import BaseLock, Deb
 from builder.packages.debian_resolution import Replacement
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
+    from builder.core.cache import Cache
     from builder.core.manifest import Manifest
 
 FILE = "locks/te-python.json"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.core import baked_package, log
-from builder.core.cache import remove, write_atomic
+from builder.core.cache import remove
 from builder.core.manifest import folder_of
 from builder.core.subprocesses import output_end
 from builder.release.bisect import build_manifest
@@ -19,6 +19,7 @@ from builder.release.bisect.journal import Trial
 from builder.upstream import patched_source, tree_export
 from builder.upstream.git_objects import Reader, walk
 from builder.upstream.source import acquire
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:

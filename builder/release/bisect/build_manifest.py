@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.core import manifest
-from builder.core.cache import remove, write_atomic
+from builder.core.cache import remove
 from builder.core.manifest import GitSource, WheelSource
 from builder.upstream import git_objects, patch_file, patched_source
 from builder.upstream.git_objects import Reader, walk
 from builder.upstream.source import acquire
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.core import machine_architecture, manifest
-from builder.core.cache import write_atomic
 from builder.core.manifest import folder_of
 from builder.images import inspection
 from builder.images.oci import blob_compression, layer, layout, reference
@@ -23,6 +22,7 @@ from builder.images.registry.transport import Connection
 from builder.images.registry.upload import Meter
 from builder.release.bisect import repository
 from builder.upstream import git_objects, patch_path_rules, patch_series
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import os
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from builder.core.cache import write_atomic
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:

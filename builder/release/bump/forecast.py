@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder.core import log, machine_architecture, manifest
-from builder.core.cache import stage_key, write_atomic
+from builder.core.cache import stage_key
 from builder.packages import (
     declared_requirements,
     environment_markers,
@@ -26,6 +26,7 @@ from builder.packages.resolution import Request, Rules
 from builder.pipeline import environment_build, verification
 from builder.release.bump.report import count
 from builder.upstream import source
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:

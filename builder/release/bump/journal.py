@@ -16,8 +16,9 @@ import stat
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from builder.core.cache import remove, write_atomic
+from builder.core.cache import remove
 from builder.release.bump import manifest_edit
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:

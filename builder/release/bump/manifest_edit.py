@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from builder.core.cache import write_atomic
 from rosetta.core import strict_yaml
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import DIFFERS, UserError
 
 if TYPE_CHECKING:

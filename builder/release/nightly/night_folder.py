@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.core import log
-from builder.core.cache import remove, stage_key, write_atomic
+from builder.core.cache import remove, stage_key
 from builder.core.secrets import redact_document
 from builder.core.subprocesses import output_end
 from builder.release.bump import journal, working_copy
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import EXISTS, MISSING, UserError
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 
 from builder.commands import cache as cache_command
 from builder.core import cache_inspection
-from builder.core.cache import Cache, remove, stage_key, write_atomic
+from builder.core.cache import Cache, remove, stage_key
 from builder.core.cache_folder import default_root
 from builder.core.cache_records import write_stamp
 from builder.core.command_context import Context
@@ -111,22 +110,6 @@ def test_unwritable_cache_is_the_users_to_mend(tmp_path: Path) -> None:
     with errors.refused(errors.DENIED, where="file", remedy="ROSETTA_CACHE") as caught:
         Cache(tmp_path / "file").path("trees")
     assert "ROSETTA_CACHE" in caught.value.do
-
-
-def test_write_atomic_leaves_the_old_file_on_failure(tmp_path: Path) -> None:
-    target = tmp_path / "f"
-    write_atomic(target, "old")
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY)
-    )  # what a full disk looks like to a writer
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            write_atomic(target, "x" * 100_000)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert target.read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
 def test_remove_takes_read_only_folders(tmp_path: Path) -> None:
