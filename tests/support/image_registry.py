@@ -29,9 +29,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.images.oci import oci_documents
+from builder.images.oci import oci_documents, reference
 from builder.images.oci.layer import write
 from builder.images.oci.tar_entry import file
+from builder.images.registry import download
+from builder.images.registry.transport import Connection
 
 if TYPE_CHECKING:
     import ssl
@@ -41,6 +43,13 @@ if TYPE_CHECKING:
     from builder.images.oci.oci_documents import Index
 
 Answer = tuple[int, dict[str, str], bytes]
+
+
+def pull_manifest(name: str) -> download.Document:
+    """Return the manifest or index that HOST/NAME:TAG or HOST/NAME@DIGEST names."""
+    wanted = reference.parse(name)
+    with Connection(wanted, "pull") as connection:
+        return download.document(connection, wanted.wanted)
 
 
 def image(

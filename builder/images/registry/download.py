@@ -50,13 +50,6 @@ class Document:
         return value
 
 
-def pull_manifest(name: str) -> Document:
-    """Return the manifest or index that HOST/NAME:TAG or HOST/NAME@DIGEST names."""
-    wanted = _parsed(name)
-    with Connection(wanted, "pull") as connection:
-        return document(connection, wanted.wanted)
-
-
 def document(connection: Connection, wanted: str) -> Document:
     """Return the manifest or index of a tag or a digest in the repository."""
 

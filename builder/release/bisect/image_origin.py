@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any
 from builder.core import machine_architecture, manifest
 from builder.core.manifest import folder_of
 from builder.images import inspection
-from builder.images.oci import blob_compression, layer, layout, reference
+from builder.images.oci import blob_compression, layer, layout
 from builder.images.registry import download
-from builder.images.registry.transport import Connection
-from builder.images.registry.upload import Meter
 from builder.release.bisect import repository
 from builder.upstream import git_objects, patch_path_rules, patch_series
 from rosetta.core.atomic_files import write_atomic
@@ -257,11 +255,7 @@ def _image(kind: str, place: str, scratch: Path) -> Iterator[Found]:
     def opened(_: Image, one: layer.Layer) -> IO[bytes]:
         target = layout.blob(folder, one)
         if not target.is_file():
-            with (
-                Connection(reference.parse(place), "pull") as connection,
-                Meter(f"pull of {one.digest[7:19]}…", one.size) as meter,
-            ):
-                download.blob(connection, one.digest, one.size, target, meter)
+            download.fetch_blob(place, one.digest, one.size, target)
         return open(target, "rb")
 
     yield inspection.Found(read.index.images, read.index.digest, opened)

@@ -77,7 +77,7 @@ def test_a_token_for_everyone_and_one_for_a_login_of_before(
     name = f"{served.host}/team/t5x:latest"
     index = image_registry.image(cache)
     registry.push(cache, index, name)
-    assert download.pull_manifest(name).digest == index.digest
+    assert image_registry.pull_manifest(name).digest == index.digest
     assert [asked["scope"] for asked in kept.asked] == [
         ["repository:team/t5x:pull,push"],
         ["repository:team/t5x:pull"],
@@ -85,13 +85,13 @@ def test_a_token_for_everyone_and_one_for_a_login_of_before(
 
     kept.anonymous, kept.identity = False, "identity-of-ours"
     with pytest.raises(UserError, match="no credentials"):
-        download.pull_manifest(name)
+        image_registry.pull_manifest(name)
     _logged_in(
         tmp_path / "docker",
         monkeypatch,
         {"auths": {served.host: {"auth": "", "identitytoken": "identity-of-ours"}}},
     )
-    assert download.pull_manifest(name).digest == index.digest
+    assert image_registry.pull_manifest(name).digest == index.digest
 
 
 def test_a_token_that_runs_out_is_asked_for_again(
@@ -170,7 +170,7 @@ def test_what_a_registry_repeats_of_a_login_is_not_shown(
         kept.bearer = f"http://{served.host}/token" if bearer else ""
         _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
         with pytest.raises(UserError, match="refused: ") as problem:
-            download.pull_manifest(f"{served.host}/t5x:latest")
+            image_registry.pull_manifest(f"{served.host}/t5x:latest")
     secret = heard[0].partition(" ")[2]
     shown = ["my-password", secret, base64.b64encode(b"me:my-password").decode()]
     log.info(f"it was said: {shown}")
@@ -412,7 +412,7 @@ def test_a_registry_without_head(cache: Cache, status: int) -> None:
 
     with image_registry.serving(answer, kept.lose) as served:
         pushed = registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
-        assert download.pull_manifest(f"{served.host}/t5x:latest").digest == pushed.digest
+        assert image_registry.pull_manifest(f"{served.host}/t5x:latest").digest == pushed.digest
 
 
 def test_a_body_that_drips_is_given_up(
@@ -426,7 +426,7 @@ def test_a_body_that_drips_is_given_up(
     monkeypatch.setattr(transport, "_LEAST_RATE", 1 << 60)
     monkeypatch.setattr(transport, "TRIES", 1)
     with pytest.raises(UserError, match=r"it sent only [0-9]+ bytes"):
-        download.pull_manifest(f"{served.host}/t5x:latest")
+        image_registry.pull_manifest(f"{served.host}/t5x:latest")
 
 
 def test_the_machines_ca_bundle_counts(
@@ -446,7 +446,7 @@ def test_the_machines_ca_bundle_counts(
         assert served.tag("t5x", "latest")
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nothing.pem"))
         with pytest.raises(UserError, match="is not there"):
-            download.pull_manifest(name)
+            image_registry.pull_manifest(name)
 
 
 def test_https_is_left_for_nothing() -> None:

@@ -44,7 +44,7 @@ def test_an_image_goes_there_and_comes_back(cache: Cache, served: Served, tmp_pa
     back = layout.read(tmp_path / "back")
     assert back.index.document == index.document
     assert [image.config for image in back.index.images] == [image.config for image in index.images]
-    found = download.pull_manifest(f"{served.host}/team/t5x@{index.digest}")
+    found = image_registry.pull_manifest(f"{served.host}/team/t5x@{index.digest}")
     assert (found.data, found.media_type) == (index.document, oci_documents.INDEX)
 
 
@@ -276,10 +276,10 @@ def test_two_pushes_at_once_end_right(cache: Cache, served: Served) -> None:
 
 def test_what_is_no_image_is_said_so(served: Served) -> None:
     with pytest.raises(UserError, match="404"):
-        download.pull_manifest(f"{served.host}/nothing:here")
+        image_registry.pull_manifest(f"{served.host}/nothing:here")
     served.faults.append(Fault("html", "GET", times=9))
     with pytest.raises(UserError, match="web page"):
-        download.pull_manifest(f"{served.host}/nothing:here")
+        image_registry.pull_manifest(f"{served.host}/nothing:here")
 
 
 def test_nothing_listens(cache: Cache) -> None:

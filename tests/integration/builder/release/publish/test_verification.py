@@ -12,11 +12,11 @@ import pytest
 from builder import cli
 from builder.core.cache import Cache
 from builder.images.oci import layout, oci_documents, reference
-from builder.images.registry import download, registry
+from builder.images.registry import registry
 from builder.images.registry.transport import Connection
 from builder.images.registry.upload import Meter, send
 from builder.release.publish import attachments, signed_statements, signing_key, tags
-from tests.support import published_project
+from tests.support import image_registry, published_project
 from tests.support.published_project import DAY, Project
 
 if TYPE_CHECKING:
@@ -391,4 +391,7 @@ def test_what_is_not_there(published: Published, served: Served) -> None:
         "verify-published", f"{served.host}/{NAME}:nightly-2020-01-01"
     )
     assert (status, document["ok"]) == (2, False)
-    assert download.pull_manifest(f"{served.host}/{NAME}:latest").digest == published.index.digest
+    assert (
+        image_registry.pull_manifest(f"{served.host}/{NAME}:latest").digest
+        == published.index.digest
+    )
