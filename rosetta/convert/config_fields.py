@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -190,6 +190,8 @@ def check_fields(
                 f"the converter does not know the field {name!r} (its value is {shorten(value)})",
                 where,
                 advice,
+                kind=UNSUPPORTED,
+                value=name,
             )
         if not any(equals(value, allowed) for allowed in fixed[name]):
             expected = " or ".join(shorten(allowed) for allowed in fixed[name]) or "null"
@@ -197,6 +199,8 @@ def check_fields(
                 f"{name!r} is {shorten(value)}, and LLaMA-2 has {expected}",
                 where,
                 "convert a LLaMA or LLaMA-2",
+                kind=UNSUPPORTED,
+                value=name,
             )
 
 
@@ -216,6 +220,7 @@ def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
             f"'model_type' is {shorten(config.get('model_type'))}, and a LLaMA has 'llama'",
             where,
             "convert a LLaMA or LLaMA-2",
+            kind=UNSUPPORTED,
         )
     check_fields(config, HF_READ, HF_FIXED, HF_HARMLESS, where)
     check_rotary_base(config.get("rope_theta"), where)
@@ -228,6 +233,8 @@ def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
                 f"{name!r} is {shorten(rotary)}, and a JSON object is expected",
                 where,
                 "convert a LLaMA or LLaMA-2",
+                kind=INVALID,
+                value=name,
             )
         check_fields(rotary, ROTARY_READ, ROTARY_FIXED, frozenset(), f"{where}, {name}")
         for key in ("rope_type", "type"):
@@ -239,6 +246,7 @@ def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
                     ),
                     where,
                     "convert a LLaMA or LLaMA-2",
+                    kind=UNSUPPORTED,
                 )
         check_rotary_base(rotary.get("rope_theta"), where)
     for name in sorted(HF_KEPT):
@@ -249,6 +257,8 @@ def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
                 f"{name!r} is {shorten(value)}, and a whole number is expected",
                 where,
                 "download or copy it again",
+                kind=INVALID,
+                value=name,
             )
     tied = config.get("tie_word_embeddings")
     if tied is not None and not isinstance(tied, bool):
@@ -256,6 +266,7 @@ def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
             f"'tie_word_embeddings' is {shorten(tied)}, and true or false is expected",
             where,
             "download or copy it again",
+            kind=INVALID,
         )
 
 
@@ -266,6 +277,7 @@ def check_rotary_base(base: Any, where: str) -> None:
             f"its rotary base is {shorten(base)}, and LLaMA-2 has {ROTARY_BASE:g}",
             where,
             "convert a LLaMA or LLaMA-2",
+            kind=UNSUPPORTED,
         )
 
 
@@ -286,6 +298,8 @@ def read_epsilon(fields: Mapping[str, Any], name: str, where: str) -> float:
             f"{name!r} is {shorten(value)}, and a number above 0 and at most 1 is expected",
             where,
             "download or copy it again",
+            kind=INVALID,
+            value=name,
         )
     return float(value)
 

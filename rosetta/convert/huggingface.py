@@ -26,7 +26,7 @@ from rosetta.convert.llama import (
     sizes,
 )
 from rosetta.convert.number_types import as_bits
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, DAMAGED, INVALID, MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -103,7 +103,10 @@ def _config(folder: Path) -> tuple[Shape, bool, dict[str, Any]]:
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as problem:
         raise UserError(
-            f"it lacks what makes a LLaMA ({problem})", str(path), "download or copy it again"
+            f"it lacks what makes a LLaMA ({problem})",
+            str(path),
+            "download or copy it again",
+            kind=INVALID,
         ) from None
     extra = {
         name: config[name] for name in sorted(config_fields.HF_KEPT) if config.get(name) is not None
@@ -128,6 +131,7 @@ class Source:
                 "an adapter (LoRA) lies beside the weights, and it is not merged into them",
                 str(adapter),
                 "merge it first, or move its files away to convert the model without it",
+                kind=UNSUPPORTED,
             )
         kinds = [
             next(iter(sorted(folder.glob(pattern))), None)
@@ -137,7 +141,7 @@ class Source:
             what = (
                 f"it holds weights twice, {kinds[0].name!r} and {kinds[1].name!r}, which may differ"
             )
-            raise UserError(what, str(folder), "move the files of one kind away")
+            raise UserError(what, str(folder), "move the files of one kind away", kind=CONFLICT)
         for stem, suffix, read in (
             ("model", "safetensors", safetensors.read),
             ("pytorch_model", "bin", torch_file.read),
@@ -151,6 +155,8 @@ class Source:
                         f"{twice[0]!r} is in {name} and in another file",
                         str(folder),
                         "download or copy it again",
+                        kind=CONFLICT,
+                        value=twice[0],
                     )
                 self.held |= tensors
             if names:
@@ -159,6 +165,7 @@ class Source:
             "there are no weights in it: neither safetensors nor pytorch_model.bin",
             str(folder),
             "download or copy it again",
+            kind=MISSING,
         )
 
     def _weight_files(self, stem: str, suffix: str) -> list[str]:
@@ -182,6 +189,7 @@ class Source:
                     "its 'weight_map' does not give the file of each tensor",
                     str(index),
                     "download or copy it again",
+                    kind=DAMAGED,
                 )
             names = set(weights.values())
         odd = sorted({path.name for path in self.folder.glob(f"{stem}*.{suffix}")} - names)
@@ -190,6 +198,8 @@ class Source:
                 f"{odd[0]} lies there, and the model does not name it",
                 str(self.folder),
                 "move it away, or download or copy the model again",
+                kind=CONFLICT,
+                value=odd[0],
             )
         return sorted(names)
 
@@ -198,7 +208,11 @@ class Source:
         held = self.held.get(theirs)
         if held is None:
             raise UserError(
-                f"{theirs} is in none of its files", str(self.folder), "download or copy it again"
+                f"{theirs} is in none of its files",
+                str(self.folder),
+                "download or copy it again",
+                kind=MISSING,
+                value=theirs,
             )
         return held
 
@@ -225,6 +239,7 @@ class Source:
                     f"'tie_word_embeddings' is true, and {output} differs from {embedding}",
                     str(self.folder),
                     "set 'tie_word_embeddings' to false in config.json, or remove the tensor",
+                    kind=CONFLICT,
                 )
 
     def read(self, name: str) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from rosetta.convert.config_fields import ROTARY_BASE
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DIFFERS, INVALID, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -79,10 +79,18 @@ class Shape:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1
         ]
         if wrong:
-            raise UserError(f"no LLaMA has {', '.join(wrong)}", where, "name a LLaMA's folder")
+            raise UserError(
+                f"no LLaMA has {', '.join(wrong)}", where, "name a LLaMA's folder", kind=UNSUPPORTED
+            )
         for name, value in sizes.items():
             if value > (_MOST_LAYERS if name == "layers" else _LARGEST_SIZE):
-                raise UserError(f"no LLaMA has {name} {value}", where, "name a LLaMA's folder")
+                raise UserError(
+                    f"no LLaMA has {name} {value}",
+                    where,
+                    "name a LLaMA's folder",
+                    kind=UNSUPPORTED,
+                    value=name,
+                )
         if not (math.isfinite(self.epsilon) and 0 < self.epsilon <= 1):
             raise UserError(
                 (
@@ -91,6 +99,7 @@ class Shape:
                 ),
                 where,
                 "download or copy it again",
+                kind=INVALID,
             )
         if self.heads % self.kv_heads or self.head_dim % 2:
             raise UserError(
@@ -100,6 +109,7 @@ class Shape:
                 ),
                 where,
                 "name a LLaMA's folder",
+                kind=UNSUPPORTED,
             )
         return self
 
@@ -240,6 +250,7 @@ def check_tensors(source: Source, where: str) -> None:
                 f"{name} is {list(held)}, where {list(size)} is expected",
                 where,
                 "use a whole copy of the model",
+                kind=DIFFERS,
             )
     source.check_unused()
 
@@ -259,6 +270,8 @@ def check_no_leftover(leftover: Iterable[str], where: str) -> None:
             f"it holds {names[0]!r}{more}, which a LLaMA of its configuration does not have",
             where,
             advice,
+            kind=UNSUPPORTED,
+            value=names[0],
         )
 
 
@@ -271,6 +284,7 @@ def checked(source: Source, where: str) -> Iterator[tuple[str, Array]]:
                 f"{name} is {list(tensor.shape)}, where {list(size)} is expected",
                 where,
                 "use a whole copy of the model",
+                kind=DIFFERS,
             )
         yield name, tensor
 
@@ -295,4 +309,6 @@ def check_rotary(held: Array, shape: Shape, name: str, where: str) -> None:
             f"{name} holds other rotary frequencies than LLaMA-2 has",
             where,
             "convert a LLaMA or LLaMA-2",
+            kind=UNSUPPORTED,
+            value=name,
         )

@@ -13,7 +13,7 @@ import numpy as np
 from rosetta.convert import config_fields, output_folder, torch_file
 from rosetta.convert.llama import EMBEDDING, OUTPUT, Shape, check_no_leftover, check_rotary, sizes
 from rosetta.convert.number_types import as_bits
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, DAMAGED, DIFFERS, INVALID, MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,6 +68,8 @@ class Source:
                 f"{odd[0]!r} lies there, which is not a part as 'consolidated.00.pth' is",
                 str(folder),
                 "move it away, or name a folder with one model in it",
+                kind=CONFLICT,
+                value=odd[0],
             )
         missing = sorted(set(range(max(numbered, default=0) + 1)) - set(numbered))
         if missing:
@@ -75,6 +77,7 @@ class Source:
                 f"consolidated.{missing[0]:02}.pth is not there",
                 str(folder),
                 "download or copy it again",
+                kind=MISSING,
             )
         self.folder, self.parts = (
             folder,
@@ -109,6 +112,7 @@ class Source:
                 "it is not as Meta's is: it lacks n_layers, dim, n_heads or norm_eps",
                 where,
                 "download or copy it again",
+                kind=INVALID,
             ) from None
         self._check_sizes(params, where)
 
@@ -128,12 +132,16 @@ class Source:
                 f"{number} of the model's {expected} parts are there; missing: {names}",
                 str(self.folder),
                 "download or copy the missing files",
+                kind=MISSING,
+                value=number,
             )
         if number > expected:
             raise UserError(
                 f"{number} parts are there, and the model was split into {expected}",
                 str(self.folder),
                 "move away the files of another model, or download or copy it again",
+                kind=CONFLICT,
+                value=number,
             )
 
     def _check_sizes(self, params: dict[str, Any], where: str) -> None:
@@ -147,6 +155,7 @@ class Source:
                 ),
                 where,
                 "download or copy it again",
+                kind=DIFFERS,
             )
         multiple, multiplier = params.get("multiple_of"), params.get("ffn_dim_multiplier")
         if multiple is None and multiplier is None:
@@ -171,7 +180,7 @@ class Source:
                 f"{config_fields.shorten(multiplier)} do not give the feed-forward width of the "
                 f"tensors, {self.shape.hidden}"
             )
-            raise UserError(what, where, "download or copy it again")
+            raise UserError(what, where, "download or copy it again", kind=DAMAGED)
 
     def _vocab(self, dim: int) -> int:
         rows, columns = self._part_size(EMBEDDING)
@@ -202,6 +211,7 @@ class Source:
                 ),
                 str(self.folder),
                 "download or copy it again",
+                kind=DIFFERS,
             )
         axis = self._split_axis(name) if len(held) > 1 else None
         return tuple(
@@ -224,6 +234,7 @@ class Source:
                 f"{name}.weight is not in consolidated.{part:02}.pth",
                 str(self.folder),
                 "download or copy it again",
+                kind=MISSING,
             )
         return held
 
@@ -244,6 +255,7 @@ class Source:
                 f"{name}.weight is not the same in all parts",
                 str(self.folder),
                 "download or copy it again",
+                kind=DIFFERS,
             )
         return tensors[0]
 
@@ -293,6 +305,7 @@ def write(
             ),
             "--to meta",
             "give --to hf",
+            kind=UNSUPPORTED,
         )
     odd = [
         name
@@ -308,6 +321,8 @@ def write(
             f"{odd[0]} {getattr(shape, odd[0])} does not split into {number}",
             "--parts",
             "give a number that divides it, or 1",
+            kind=INVALID,
+            value=number,
         )
 
     def split(name: str, size: tuple[int, ...]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rosetta.convert.torch_file import BFLOAT16
-from rosetta.core.errors import UserError
+from rosetta.core.errors import TOO_BIG, UserError
 
 DTYPES = {"float32": np.dtype("<f4"), "bfloat16": BFLOAT16, "float16": np.dtype("<f2")}
 
@@ -40,6 +40,8 @@ class Cast:
                     f"{name} has values beyond what {self.dtype.name} can hold",
                     "--dtype",
                     "give bfloat16 or float32",
+                    kind=TOO_BIG,
+                    value=name,
                 )
             self.rounded += int(np.count_nonzero((back != wide) & ~np.isnan(wide)))
         return made

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import path_checks
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, EXISTS, FAILED, MISSING, TOO_BIG, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,12 +29,18 @@ def document(path: Path) -> dict[str, Any]:
             return found
     except FileNotFoundError:
         raise UserError(
-            "it is not there", str(path), "name the folder with the model's files in it"
+            "it is not there",
+            str(path),
+            "name the folder with the model's files in it",
+            kind=MISSING,
         ) from None
     except (ValueError, RecursionError):
         pass
     raise UserError(
-        "not a JSON document with an object in it", str(path), "download or copy it again"
+        "not a JSON document with an object in it",
+        str(path),
+        "download or copy it again",
+        kind=DAMAGED,
     )
 
 
@@ -63,9 +69,17 @@ def beside(folder: Path, name: Any) -> Path:
             f"its index names {name!r}, which is no file of the folder",
             str(folder),
             "download or copy it again",
+            kind=MISSING,
+            value=name,
         )
     if not (folder / name).is_file():
-        raise UserError(f"the file {name!r} is not there", str(folder), "download or copy it again")
+        raise UserError(
+            f"the file {name!r} is not there",
+            str(folder),
+            "download or copy it again",
+            kind=MISSING,
+            value=name,
+        )
     return folder / name
 
 
@@ -82,13 +96,14 @@ def made(folder: Path, needed: int) -> Iterator[Path]:
     """
     path_checks.writable(str(folder.parent))
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UserError("it is there already", str(folder), "name a new folder")
+        raise UserError("it is there already", str(folder), "name a new folder", kind=EXISTS)
     target = folder.resolve()
     if os.path.ismount(target):
         raise UserError(
             "it is a mount point, whose place no finished folder can take",
             str(folder),
             "name a new folder in it",
+            kind=UNSUPPORTED,
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix="rosetta-part-", dir=target.parent))
@@ -102,6 +117,7 @@ def made(folder: Path, needed: int) -> Iterator[Path]:
                 f"{needed / 1e6:,.0f} MB are needed and {free / 1e6:,.0f} MB are free",
                 str(folder.parent),
                 "make room or name another folder",
+                kind=TOO_BIG,
             )
         yield part
         _move(part, target, folder)
@@ -123,5 +139,8 @@ def _move(part: Path, target: Path, folder: Path) -> None:
             else f"the finished folder cannot get its name ({error.strerror})"
         )
         raise UserError(
-            what, str(folder), "convert again, and name a new folder; nothing was left behind"
+            what,
+            str(folder),
+            "convert again, and name a new folder; nothing was left behind",
+            kind=EXISTS if taken else FAILED,
         ) from None

@@ -26,7 +26,7 @@ from rosetta.convert.llama import (
     unpack,
 )
 from rosetta.core import run_folders
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, DIFFERS, FAILED, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.health import checkpoint_files
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def found(path: Path) -> Path:
         "there is no checkpoint_N in it",
         str(path),
         "name the folder of a run, or one checkpoint_N of it",
+        kind=MISSING,
     )
 
 
@@ -74,7 +75,10 @@ class Source:
         self.folder = found(path) / "state"
         if not self.folder.is_dir():
             raise UserError(
-                "it holds no state of Paxml's", str(self.folder.parent), "name a checkpoint of Pax"
+                "it holds no state of Paxml's",
+                str(self.folder.parent),
+                "name a checkpoint of Pax",
+                kind=MISSING,
             )
         names = {
             each.name.removeprefix(_ROOT): each
@@ -124,6 +128,7 @@ class Source:
                 "it is no checkpoint of a LLaMA in Pax's layout",
                 where,
                 "name one, saved without OCDBT",
+                kind=UNSUPPORTED,
             ) from None
         expected = packed_sizes(self.shape)
         wrong = next(
@@ -140,6 +145,8 @@ class Source:
                 f"{wrong or 'layer_norm.scale'} is of another size than the rest",
                 where,
                 "name a whole checkpoint of a LLaMA",
+                kind=DIFFERS,
+                value=wrong or "layer_norm.scale",
             )
         self.adapted = sum(name.endswith(".lora_a") for name in self.sizes)
         self._names = {each.name for each in self.folder.iterdir()}
@@ -157,6 +164,7 @@ class Source:
                 f"its shape is {shorten(size)}, and a list of whole numbers is expected",
                 str(folder / ".zarray"),
                 "copy the checkpoint again",
+                kind=INVALID,
             )
         if kind not in _KINDS:
             raise UserError(
@@ -166,6 +174,7 @@ class Source:
                 ),
                 str(folder / ".zarray"),
                 "name a checkpoint of a LLaMA",
+                kind=UNSUPPORTED,
             )
         return tuple(size)
 
@@ -194,6 +203,7 @@ class Source:
                 f"the array cannot be read: {str(problem)[:200]}",
                 str(self.folder / (_ROOT + name)),
                 "copy the checkpoint again",
+                kind=DAMAGED,
             ) from None
 
     def _check_chunks(self, name: str) -> None:
@@ -214,12 +224,15 @@ class Source:
                 f"its chunks are {shorten(about.get('chunks'))}, which do not fit its shape",
                 str(folder / ".zarray"),
                 "copy the checkpoint again",
+                kind=INVALID,
             ) from None
         if missing:
             raise UserError(
                 f"the file {missing!r} of the array is missing, so its values are not known",
                 str(folder),
                 "copy the checkpoint again",
+                kind=MISSING,
+                value=missing,
             )
         self._complete.add(name)
 
@@ -238,7 +251,7 @@ class Source:
                 f"array of {list(value.shape)} that they adapt"
             )
             raise UserError(
-                what, str(self.folder / (_ROOT + name)), "copy the checkpoint again"
+                what, str(self.folder / (_ROOT + name)), "copy the checkpoint again", kind=DAMAGED
             ) from None
 
     def size(self, name: str) -> tuple[int, ...]:
@@ -253,6 +266,8 @@ class Source:
                 f"{path} is of another size than the rest",
                 str(self.folder.parent),
                 "name a whole checkpoint of a LLaMA",
+                kind=DIFFERS,
+                value=path,
             )
         self._check_chunks(path if layer is None else self._prefix(layer) + path)
         return sizes(self.shape)[name]
@@ -285,6 +300,7 @@ class Source:
                 f"{whole} is not in it",
                 str(self.folder.parent),
                 "name a whole checkpoint of a LLaMA",
+                kind=MISSING,
             )
         return layer, path
 
@@ -329,7 +345,10 @@ def _name_failed_writes(folder: Path) -> Iterator[None]:
         what = words[1] if words else str(problem)[-200:]
         what = os.strerror(int(number[1] or number[2])) if number else what
         raise UserError(
-            f"the array cannot be written ({what})", str(folder), "make room or name another folder"
+            f"the array cannot be written ({what})",
+            str(folder),
+            "make room or name another folder",
+            kind=FAILED,
         ) from None
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from rosetta.convert.output_folder import unique_fields
 from rosetta.convert.torch_file import BFLOAT16, Tensor
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +47,8 @@ def read(path: Path) -> dict[str, Tensor]:
                     f"{name} is in {about['dtype']}",
                     str(path),
                     f"give weights in one of {', '.join(DTYPES)}",
+                    kind=UNSUPPORTED,
+                    value=about["dtype"],
                 )
             dtype, size = DTYPES[about["dtype"]], tuple(about["shape"])
             start, end = about["data_offsets"]
@@ -79,7 +81,7 @@ def read(path: Path) -> dict[str, Tensor]:
         OverflowError,
     ):
         raise UserError(
-            "not a complete safetensors file", str(path), "download or copy it again"
+            "not a complete safetensors file", str(path), "download or copy it again", kind=DAMAGED
         ) from None
     return found
 

@@ -23,7 +23,7 @@ import ml_dtypes
 import numpy as np
 
 from rosetta.convert.config_fields import shorten
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, DENIED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -116,6 +116,7 @@ class Record:
                 ),
                 str(self.path),
                 "download or copy it again",
+                kind=DAMAGED,
             )
         self._checked = True
 
@@ -245,16 +246,21 @@ def read(path: Path) -> dict[str, Tensor]:
             f"it holds {problem}, which no file of weights needs; nothing of it was run",
             str(path),
             "use a file of weights alone, or safetensors",
+            kind=DENIED,
+            value=str(problem),
         ) from None
     except OSError:
         raise
     except Exception:  # noqa: BLE001 (a damaged archive or a made-up pickle can raise anything)
-        raise UserError("not a complete file of PyTorch's tensors", str(path), again) from None
+        raise UserError(
+            "not a complete file of PyTorch's tensors", str(path), again, kind=DAMAGED
+        ) from None
     if odd:
         raise UserError(
             f"it holds {shorten(odd[0])}, which is not a tensor",
             str(path),
             "use a file with the model's tensors at its top, and nothing else in it",
+            kind=DAMAGED,
         )
     return dict(found)
 

@@ -6,6 +6,7 @@ and Python 3.9 runs it.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from rosetta.core.printable_text import escape
@@ -46,7 +47,11 @@ class UserError(Exception):
         if self.kind:
             shown["kind"] = self.kind
         if self.value is not None:
-            shown["value"] = self.value if isinstance(self.value, (int, float)) else str(self.value)
+            # JSON has no infinity.
+            is_number = isinstance(self.value, int) or (
+                isinstance(self.value, float) and math.isfinite(self.value)
+            )
+            shown["value"] = self.value if is_number else str(self.value)
         return shown
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from rosetta import cli
 from rosetta.convert import huggingface, llama, meta_llama, pax_checkpoint
-from tests.support import llama_weights
+from tests.support import errors, llama_weights
 
 SOURCES: dict[str, Any] = {
     "meta": meta_llama.Source,
@@ -150,13 +150,13 @@ def test_rounding_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert json.loads(capsys.readouterr().out)["result"]["rounded"] == changed > 1000
 
 
-def test_values_beyond_float16(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_beyond_float16(tmp_path: Path) -> None:
     shape = llama_weights.MODELS["heads"]
     tensors = llama_weights.weights(shape)
     tensors["norm"][3] = 1e5
     at = llama_weights.meta(tmp_path / "meta", shape, tensors)
-    assert _convert(at, tmp_path / "out", "--to", "hf", "--dtype", "float16") == 2
-    assert "norm has values beyond" in capsys.readouterr().err
+    with errors.reported(errors.TOO_BIG, where="--dtype", value="norm", names="float16"):
+        assert _convert(at, tmp_path / "out", "--to", "hf", "--dtype", "float16") == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["meta"]
 
 
@@ -241,8 +241,9 @@ def test_names_with_control_characters(
     assert name not in out
     assert _convert(model[2], tmp_path / name, "--to", "hf", "--json") == 2
     captured = capsys.readouterr()
-    assert json.loads(captured.out)["error"]["where"] == str(tmp_path / name)
-    assert f"{escaped}: it is there already" in captured.err
+    error = json.loads(captured.out)["error"]
+    assert (error["kind"], error["where"]) == (errors.EXISTS, str(tmp_path / name))
+    assert f"{escaped}: " in captured.err
     assert captured.err.count("\n") == 1
     assert _convert(model[2], tmp_path / "json" / name, "--json") == 0
     assert json.loads(capsys.readouterr().out)["result"]["out"] == str(tmp_path / "json" / name)
@@ -297,11 +298,10 @@ def test_two_runs_into_one_folder(
             yield pair
 
     monkeypatch.setattr(llama, "checked", run_another)
-    assert _convert(at, out, "--to", "hf") == 2
+    with errors.reported(errors.EXISTS, where=out):
+        assert _convert(at, out, "--to", "hf") == 2
     assert statuses == [0]
-    err = capsys.readouterr().err
-    assert "another program wrote to it" in err
-    assert err.count("\n") == 1
+    assert capsys.readouterr().err.count("\n") == 1
     assert _same(pax_checkpoint.Source(out), tensors)
     assert not list(tmp_path.glob("*part*"))
 
@@ -340,12 +340,12 @@ sys.exit(cli.main(sys.argv[1:]))
 
 
 def test_a_mount_point_is_refused_first(
-    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "out").mkdir()
     monkeypatch.setattr("os.path.ismount", lambda path: str(path) == str(tmp_path / "out"))
-    assert _convert(model[2], tmp_path / "out") == 2
-    assert "is a mount point" in capsys.readouterr().err
+    with errors.reported(errors.UNSUPPORTED, where=tmp_path / "out"):
+        assert _convert(model[2], tmp_path / "out") == 2
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -363,22 +363,33 @@ def test_chunks() -> None:
     assert pax_checkpoint._chunks((5, 7), 4) == [5, 7]
 
 
-BAD: dict[str, tuple[Any, str]] = {
+BAD: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "missing part": (
         lambda at: (at / "consolidated.00.pth").rename(at / "consolidated.01.pth"),
-        "consolidated.00.pth is not there",
+        errors.MISSING,
+        {"names": "consolidated.00.pth"},
     ),
     "no weights": (
         lambda at: (at / "consolidated.00.pth").unlink(),
-        "consolidated.00.pth is not there",
+        errors.MISSING,
+        {"names": "consolidated.00.pth"},
     ),
-    "params": (lambda at: (at / "params.json").write_text("{}"), "'norm_eps' is None"),
-    "no JSON": (lambda at: (at / "params.json").write_text("{"), "not a JSON"),
+    "params": (
+        lambda at: (at / "params.json").write_text("{}"),
+        errors.INVALID,
+        {"value": "norm_eps"},
+    ),
+    "no JSON": (
+        lambda at: (at / "params.json").write_text("{"),
+        errors.DAMAGED,
+        {"where": "params.json"},
+    ),
     "rotary": (
         lambda at: (at / "params.json").write_text(
             (at / "params.json").read_text().replace("{", '{"rope_theta": 500000.0, ', 1)
         ),
-        "rotary",
+        errors.UNSUPPORTED,
+        {"names": "rotary"},
     ),
     "size": (
         lambda at: (at / "params.json").write_text(
@@ -386,15 +397,21 @@ BAD: dict[str, tuple[Any, str]] = {
             .read_text()
             .replace('"n_kv_heads": ', '"n_kv_heads": 1, "max_seq_len": ')
         ),
-        "is expected",
+        errors.DIFFERS,
+        {},
     ),
     "layers": (
         lambda at: (at / "params.json").write_text(
             (at / "params.json").read_text().replace('"n_layers": 2', '"n_layers": 3')
         ),
-        "layers.2.attention.wq.weight is not in",
+        errors.MISSING,
+        {"names": "layers.2.attention.wq.weight"},
     ),
-    "none of both": (lambda at: (at / "params.json").unlink(), "neither params.json"),
+    "none of both": (
+        lambda at: (at / "params.json").unlink(),
+        errors.MISSING,
+        {"names": "params.json"},
+    ),
 }
 
 
@@ -402,86 +419,83 @@ BAD: dict[str, tuple[Any, str]] = {
 def test_bad_source(
     case: str, model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spoil, said = BAD[case]
+    spoil, kind, facts = BAD[case]
     spoil(model[2])
-    assert _convert(model[2], tmp_path / "out") == 2
-    err = capsys.readouterr().err
-    assert said in err
-    assert err.count("\n") == 1
+    with errors.reported(kind, **facts):
+        assert _convert(model[2], tmp_path / "out") == 2
+    assert capsys.readouterr().err.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["meta"]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "kind", "facts"),
     [
-        (["--to", "hf", "--repeated"], "--repeated"),
-        (["--parts", "2"], "--parts"),
-        (["--to", "meta", "--parts", "3"], "does not split into 3"),
-        (["--dtype", "bfloat16"], "holds float32"),
+        (["--to", "hf", "--repeated"], errors.CONFLICT, {"where": "--repeated"}),
+        (["--parts", "2"], errors.CONFLICT, {"where": "--parts"}),
+        (["--to", "meta", "--parts", "3"], errors.INVALID, {"where": "--parts", "value": 3}),
+        (["--dtype", "bfloat16"], errors.CONFLICT, {"value": "bfloat16", "names": "float32"}),
     ],
 )
 def test_bad_options(
-    words: list[str], said: str, model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], kind: str, facts: dict[str, Any], model: Any, tmp_path: Path
 ) -> None:
-    assert _convert(model[2], tmp_path / "out", *words) == 2
-    assert said in capsys.readouterr().err
+    with errors.reported(kind, **facts):
+        assert _convert(model[2], tmp_path / "out", *words) == 2
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("out", "words", "said"),
+    ("out", "words", "kind", "facts"),
     [
-        ("meta/sub", [], "which is only read"),
-        ("file/out", [], "is a file"),
-        ("out", ["--norm-epsilon", "-1"], "above 0"),
-        ("out", ["--norm-epsilon", "nan"], "above 0"),
-        ("out", ["--norm-epsilon", "1e-6"], "says its own"),
+        ("meta/sub", [], errors.CONFLICT, {"where": "meta/sub"}),
+        ("file/out", [], errors.INVALID, {"where": "file"}),
+        ("out", ["--norm-epsilon", "-1"], errors.INVALID, {"names": "-1"}),
+        ("out", ["--norm-epsilon", "nan"], errors.INVALID, {"names": "nan"}),
+        ("out", ["--norm-epsilon", "1e-6"], errors.CONFLICT, {"where": "--norm-epsilon"}),
     ],
 )
 def test_bad_places_and_numbers(
     out: str,
     words: list[str],
-    said: str,
+    kind: str,
+    facts: dict[str, Any],
     model: Any,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "file").touch()
     before = sorted(tmp_path.rglob("*"))
-    assert _convert(model[2], tmp_path / out, *words) == 2
-    err = capsys.readouterr().err
-    assert said in err
-    assert err.count("\n") == 1
+    with errors.reported(kind, **facts):
+        assert _convert(model[2], tmp_path / out, *words) == 2
+    assert capsys.readouterr().err.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_out_is_not_overwritten(
-    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_out_is_not_overwritten(model: Any, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")
-    assert _convert(model[2], tmp_path / "out") == 2
-    assert "there already" in capsys.readouterr().err
+    with errors.reported(errors.EXISTS, where=tmp_path / "out"):
+        assert _convert(model[2], tmp_path / "out") == 2
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
 
 
-def test_bad_checkpoints(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_checkpoints(model: Any, tmp_path: Path) -> None:
     _, _, at = model
     out = tmp_path / "pax"
     assert _convert(at, out) == 0
-    assert _convert(out, tmp_path / "again") == 2
-    assert "is one already" in capsys.readouterr().err
+    with errors.reported(errors.CONFLICT, where="--to", remedy=("meta", "hf")):
+        assert _convert(out, tmp_path / "again") == 2
     state = out / "checkpoints" / "checkpoint_00000000" / "state"
     norm = state / "mdl_vars.params.lm.transformer.x_layers_1.layer_norm.scale"
     shutil.rmtree(norm)
-    assert _convert(out, tmp_path / "again", "--to", "hf") == 2
-    assert "layer_norm.scale is of another size" in capsys.readouterr().err
+    with errors.reported(errors.DIFFERS, value="layer_norm.scale"):
+        assert _convert(out, tmp_path / "again", "--to", "hf") == 2
     shutil.rmtree(state / "mdl_vars.params.lm.embedding_lookup.emb_var")
-    assert _convert(out, tmp_path / "again", "--to", "hf") == 2
-    assert "no checkpoint of a LLaMA" in capsys.readouterr().err
+    with errors.reported(errors.UNSUPPORTED, where=out, names="LLaMA"):
+        assert _convert(out, tmp_path / "again", "--to", "hf") == 2
     (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
-    assert _convert(tmp_path / "empty", tmp_path / "again", "--to", "hf") == 2
-    assert "there is no checkpoint_N" in capsys.readouterr().err
+    with errors.reported(errors.MISSING, where=tmp_path / "empty", names="checkpoint_N"):
+        assert _convert(tmp_path / "empty", tmp_path / "again", "--to", "hf") == 2
 
 
 def test_newest_checkpoint(tmp_path: Path) -> None:
