@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rosetta import doctor
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.value_parsing import on
 from rosetta.doctor.finding import BLOCKER
 
@@ -95,6 +95,12 @@ def check(environment: Mapping[str, str], cards: Sequence[Card], platforms: str)
         found = [each for each in found if not each.id.startswith(_OF_OURS)]
     stop = next((each for each in found if each.level == BLOCKER and each.id in STOPS), None)
     if stop:
-        raise UserError(stop.what, stop.where, f"{stop.do}; {OFF}=0 starts it all the same")
+        raise UserError(
+            stop.what,
+            stop.where,
+            f"{stop.do}; {OFF}=0 starts it all the same",
+            kind=UNSUPPORTED,
+            value=stop.id,
+        )
     first = environment.get("SLURM_PROCID", "0") == "0"
     return tuple(map(str, found)) if first else ()

@@ -16,7 +16,7 @@ import uuid
 from typing import Any
 
 from rosetta.core import disk_space, path_checks, run_folders
-from rosetta.core.errors import DAMAGED, INVALID, MISSING, UNSUPPORTED, UserError
+from rosetta.core.errors import DAMAGED, INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserError
 from rosetta.health.checkpoint_reports import NoRoomError
 
 FILE = "rosetta.json"
@@ -254,4 +254,5 @@ def require_room(folder: str, needed: int) -> None:
             f"a checkpoint takes {disk_space.shown(needed)}, and {disk_space.shown(free)} are free",
             folder,
             "make room, or name another MODEL_DIR",
+            kind=TOO_BIG,
         )

@@ -12,6 +12,7 @@ from rosetta import cli
 from rosetta.commands import plan
 from rosetta.plan import t5x_step
 from rosetta.plan.t5x_step import Compiled
+from tests.support import errors
 from tests.support.hlo_module import TEXT
 
 
@@ -30,54 +31,113 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "kind", "facts"),
     [
         (
             ["--gpus", "9"],
-            "--gpus 9: it does not fill nodes of 8; give a multiple of 8, or --gpus-per-node",
+            errors.INVALID,
+            {"where": "--gpus 9", "value": 9, "names": "8", "remedy": ("8", "--gpus-per-node")},
         ),
-        (["--gpus", "0"], "argument --gpus: it is '0': give a whole number, at least 1"),
-        (["--gpus-per-node", "-1"], "argument --gpus-per-node: "),
+        (
+            ["--gpus", "0"],
+            errors.INVALID,
+            {"where": "rosetta plan t5x", "names": ("--gpus", "0", "1")},
+        ),
+        (
+            ["--gpus-per-node", "-1"],
+            errors.INVALID,
+            {"where": "rosetta plan t5x", "names": "--gpus-per-node"},
+        ),
         (
             ["--batch-per-gpu", "many"],
-            "argument --batch-per-gpu: it is 'many': give a whole number, at least 1",
+            errors.INVALID,
+            {"where": "rosetta plan t5x", "names": ("--batch-per-gpu", "many", "1")},
         ),
-        (["--inputs", "0"], "argument --inputs: it is '0'"),
-        (["--dropout", "1"], "argument --dropout: it is '1': give a number from 0 to below 1"),
+        (
+            ["--inputs", "0"],
+            errors.INVALID,
+            {"where": "rosetta plan t5x", "names": ("--inputs", "0")},
+        ),
+        (
+            ["--dropout", "1"],
+            errors.INVALID,
+            {"where": "rosetta plan t5x", "names": ("--dropout", "1", "0")},
+        ),
         (
             ["--card", "v100"],
-            "--card: there is no description of 'v100'; choose one of: a100, h100",
+            errors.UNKNOWN,
+            {"where": "--card", "value": "v100", "remedy": ("a100", "h100")},
         ),
-        (["--size", "huge"], "--family, --size: there is no t5_1_1/huge; choose one of: byt5/base"),
-        (["--family", "sizes", "--size", "tiny"], "there is no sizes/tiny"),
-        (["--tp", "3"], "--tp 3: 8 GPUs do not divide into groups of 3; choose one of: 1, 2, 4, 8"),
+        (
+            ["--size", "huge"],
+            errors.UNKNOWN,
+            {
+                "where": "--family, --size",
+                "value": "huge",
+                "names": "t5_1_1/huge",
+                "remedy": "byt5/base",
+            },
+        ),
+        (
+            ["--family", "sizes", "--size", "tiny"],
+            errors.UNKNOWN,
+            {"where": "--family, --size", "value": "tiny", "names": "sizes/tiny"},
+        ),
+        (
+            ["--tp", "3"],
+            errors.INVALID,
+            {"where": "--tp 3", "value": 3, "names": ("8", "GPUs"), "remedy": ("1", "2", "4", "8")},
+        ),
         (
             ["--size", "small", "--tp", "4"],
-            "--tp 4: a small model's heads of 6 do not divide by it; choose one of: 1, 2",
+            errors.INVALID,
+            {"where": "--tp 4", "value": 4, "names": "6", "remedy": ("1", "2")},
         ),
         (
             ["--microbatches", "5"],
-            "--microbatches 5: a global batch of 256, 32 for each group of 1 GPU(s), does not divide by it",
+            errors.INVALID,
+            {"where": "--microbatches 5", "value": 5, "names": ("256", "32", "1", "GPU")},
         ),
-        (["--with", "fp8"], "--with: 'fp8' is no switch; write SWITCH=VALUE, of vocab_size, "),
-        (["--with", "fp9=xla"], "--with: 'fp9=xla' is no switch"),
-        (["--with", "fp8=maybe"], "T5Config.fp8: fp8 is 'maybe'; choose one of: off, xla, te"),
-        (["--with", "num_heads=many"], "T5Config.num_heads: num_heads is 'many'"),
-        (["--with", "scan_layers=many"], "--with scan_layers: it is 'many'; give true or false"),
+        (
+            ["--with", "fp8"],
+            errors.INVALID,
+            {"where": "--with", "value": "fp8", "remedy": ("SWITCH=VALUE", "vocab_size")},
+        ),
+        (["--with", "fp9=xla"], errors.INVALID, {"where": "--with", "value": "fp9=xla"}),
+        (["--with", "fp8=maybe"], errors.INVALID, {"where": "T5Config.fp8", "value": "maybe"}),
+        (
+            ["--with", "num_heads=many"],
+            errors.INVALID,
+            {"where": "T5Config.num_heads", "value": "many"},
+        ),
+        (
+            ["--with", "scan_layers=many"],
+            errors.INVALID,
+            {"where": "--with scan_layers", "value": "many"},
+        ),
         (
             ["--with", "attention=te", "--with", "scan_layers=true"],
-            "Transformer Engine's modules are not scanned over",
+            errors.CONFLICT,
+            {"where": "T5Config.scan_layers"},
         ),
-        (["--hlo", "/"], "--hlo /: it is no file; name a file, new or old"),
-        (["--hlo", "/proc/nowhere/step.hlo"], "cannot be written to"),
+        (["--hlo", "/"], errors.INVALID, {"where": "--hlo /"}),
+        (
+            ["--hlo", "/proc/nowhere/step.hlo"],
+            errors.DENIED,
+            {"where": "/proc/nowhere", "value": "/proc"},
+        ),
     ],
 )
 def test_refused_in_one_line_before_anything_is_set_up(
-    words: list[str], complaint: str, asked: list[Any], capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    kind: str,
+    facts: dict[str, Any],
+    asked: list[Any],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert cli.main(["plan", "t5x", *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert complaint in line
+    with errors.reported(kind, **facts):
+        assert cli.main(["plan", "t5x", *words]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
     assert asked == []
 
 

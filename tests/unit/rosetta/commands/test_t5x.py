@@ -9,10 +9,10 @@ import pytest
 from rosetta import cli
 from rosetta.commands import t5x
 from rosetta.core import lock_record
-from rosetta.core.errors import UserError
 from rosetta.launch import t5x_evaluation, t5x_trainer
 from rosetta.launch.execution import Command
 from rosetta.t5x.run import command_variables
+from tests.support import errors
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "t5x.md"
 
@@ -140,5 +140,5 @@ def test_the_environments_own_python_runs_the_trainer(
 
 def test_an_environment_without_t5x(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(t5x, "find_spec", lambda _: None)
-    with pytest.raises(UserError, match="this environment has no t5x"):
+    with errors.refused(errors.MISSING, where="rosetta t5x"):
         t5x._tree()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+from typing import Any
 
 import pytest
 
+from tests.support import errors
 from tests.support.t5x_scripts import MNLI, Place, bindings, checkpoints, place_
 
 __all__ = ["place_"]  # a fixture
@@ -81,22 +83,23 @@ def test_evaluation_and_inference(place: Place, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "label", "complaint"),
+    ("what", "label", "kind", "facts"),
     [
-        ("infer", "-1", ""),
-        ("infer", "null", ""),
-        ("infer", "true", "questions.jsonl, line 1: not a record of mnli: its label is true"),
-        ("eval", "-1", "questions.jsonl: none of its 1 records has an answer"),
+        ("infer", "-1", "", {}),
+        ("infer", "null", "", {}),
+        ("infer", "true", errors.INVALID, {"where": "questions.jsonl, line 1"}),
+        ("eval", "-1", errors.MISSING, {"where": "questions.jsonl", "value": 1}),
         (
             "eval",
             "null",
-            "questions.jsonl, line 1: not a record of mnli: it lacks premise, hypothesis or label",
+            errors.INVALID,
+            {"where": "questions.jsonl, line 1"},
         ),
-        ("eval", "false", "questions.jsonl, line 1: not a record of mnli: its label is false"),
+        ("eval", "false", errors.INVALID, {"where": "questions.jsonl, line 1"}),
     ],
 )
 def test_questions_are_read_before_anything_starts(
-    place: Place, what: str, label: str, complaint: str
+    place: Place, what: str, label: str, kind: str, facts: dict[str, Any]
 ) -> None:
     checkpoints(place, "100")
     (place.work / "questions.jsonl").write_text(
@@ -106,9 +109,9 @@ def test_questions_are_read_before_anything_starts(
     ran = place.rosetta(
         "t5x", what, "CHECKPOINT_PATH=pre", "OUTPUT_DIR=out", "EXTRA_IDS=100", **settings
     )
-    assert ran.rc == (2 if complaint else 0), ran.err
-    assert complaint in ran.err
-    if complaint:
+    assert ran.rc == (2 if kind else 0), ran.err
+    if kind:
+        errors.check(ran.error, kind, **facts)
         assert ran.argv == []
         assert not (place.work / "out").exists()
     else:
@@ -125,25 +128,37 @@ def test_a_number_of_sentinels_that_is_none_is_refused(place: Place, value: str)
 
 
 @pytest.mark.parametrize(
-    ("settings", "complaint"),
+    ("settings", "kind", "facts"),
     [
-        ({"TP_SIZE": "2"}, "TP_SIZE=2: 1 GPUs do not divide into groups of 2; choose one of: 1"),
+        (
+            {"TP_SIZE": "2"},
+            errors.INVALID,
+            {"where": "TP_SIZE=2", "value": 2, "names": ("1", "GPUs"), "remedy": "1"},
+        ),
         (
             {"TP_SIZE": "3", "XLA_FLAGS": "--xla_force_host_platform_device_count=3"},
-            "TP_SIZE=3: a tiny model's heads of 4 do not divide by it; choose one of: 1",
+            errors.INVALID,
+            {"where": "TP_SIZE=3", "value": 3, "names": "4", "remedy": "1"},
         ),
         (
             {"BSIZE": "6", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
-            "BSIZE=6: it does not divide over 4 groups of 1 device(s); give a multiple of 4",
+            errors.INVALID,
+            {"where": "BSIZE=6", "value": 6, "names": ("4", "1"), "remedy": "4"},
         ),
-        ({"PYTHON": "/nowhere/python"}, "PYTHON=/nowhere/python: it is no program"),
+        (
+            {"PYTHON": "/nowhere/python"},
+            errors.MISSING,
+            {"where": "PYTHON=/nowhere/python", "value": "/nowhere/python"},
+        ),
     ],
 )
-def test_evaluation_refused(place: Place, settings: dict[str, str], complaint: str) -> None:
+def test_evaluation_refused(
+    place: Place, settings: dict[str, str], kind: str, facts: dict[str, Any]
+) -> None:
     checkpoints(place, "100")
     ran = place.rosetta("t5x", "eval", "CHECKPOINT_PATH=pre", "OUTPUT_DIR=out", **MNLI, **settings)
     assert (ran.rc, ran.argv) == (2, [])
-    assert complaint in ran.err
+    errors.check(ran.error, kind, **facts)
     assert not (place.work / "out").exists()
 
 
@@ -159,20 +174,34 @@ def test_no_start_is_kept_of_a_run_that_cannot_begin(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "kind", "facts"),
     [
-        (["t5x", "pretrain", "t5_size=tiny"], "'t5_size=tiny' is no setting; write NAME=VALUE"),
-        (["t5x", "pretrain", "T5_SIZE=enormous"], "there is no model size 'enormous'"),
-        (["t5x", "improve"], "there is no 'improve'"),
-        (["t5x", "pretrain", "--enable-fp8"], "unrecognized arguments: --enable-fp8"),
-        (["t5x", "eval", "OUTPUT_DIR=out"], "CHECKPOINT_PATH: it is not set"),
+        (
+            ["t5x", "pretrain", "t5_size=tiny"],
+            errors.INVALID,
+            {"where": "rosetta t5x pretrain", "value": "t5_size=tiny", "remedy": "NAME=VALUE"},
+        ),
+        (
+            ["t5x", "pretrain", "T5_SIZE=enormous"],
+            errors.UNKNOWN,
+            {"where": "T5_SIZE", "value": "enormous"},
+        ),
+        (["t5x", "improve"], errors.UNKNOWN, {"where": "rosetta t5x", "value": "improve"}),
+        (
+            ["t5x", "pretrain", "--enable-fp8"],
+            errors.UNKNOWN,
+            {"where": "rosetta t5x", "value": "--enable-fp8"},
+        ),
+        (["t5x", "eval", "OUTPUT_DIR=out"], errors.MISSING, {"where": "CHECKPOINT_PATH"}),
         (
             ["t5x", "eval", "OUTPUT_DIR=out", "CHECKPOINT_PATH=pre"],
-            "FT_TASK: it is ''; choose one of: mnli2, squad1",
+            errors.INVALID,
+            {"where": "FT_TASK", "value": "", "remedy": ("mnli2", "squad1")},
         ),
         (
             ["t5x", "infer", "OUTPUT_DIR=out", "CHECKPOINT_PATH=nowhere", "FT_TASK=mnli2"],
-            "it is no checkpoint_N and holds none",
+            errors.MISSING,
+            {"where": "nowhere", "names": "checkpoint_N"},
         ),
         (
             [
@@ -183,7 +212,13 @@ def test_no_start_is_kept_of_a_run_that_cannot_begin(place: Place) -> None:
                 "FT_TASK=mnli2",
                 "T5_FAMILY=t6",
             ],
-            "there is no t6/large; choose one of: byt5/base",
+            errors.UNKNOWN,
+            {
+                "where": "T5_FAMILY, T5_SIZE",
+                "value": "large",
+                "names": "t6/large",
+                "remedy": "byt5/base",
+            },
         ),
         (
             [
@@ -194,7 +229,8 @@ def test_no_start_is_kept_of_a_run_that_cannot_begin(place: Place) -> None:
                 "FT_TASK=mnli2",
                 "DATA=jsonl:mnli.jsonl",
             ],
-            "is a file",
+            errors.INVALID,
+            {"where": "corpus.txt"},
         ),
         (
             [
@@ -205,15 +241,16 @@ def test_no_start_is_kept_of_a_run_that_cannot_begin(place: Place) -> None:
                 "FT_TASK=mnli2",
                 "VOCAB=nowhere",
             ],
-            "there is no such vocabulary file",
+            errors.MISSING,
+            {"where": "nowhere"},
         ),
     ],
 )
 def test_the_command_line_refuses_in_one_line(
-    place: Place, words: list[str], complaint: str
+    place: Place, words: list[str], kind: str, facts: dict[str, Any]
 ) -> None:
     checkpoints(place, "100")
     ran = place.rosetta(*words)
     assert (ran.rc, ran.argv, ran.out) == (2, [], "")
-    assert complaint in ran.err
+    errors.check(ran.error, kind, **facts)
     assert len(ran.err.splitlines()) == 1

@@ -16,6 +16,7 @@ from rosetta.core.run_description import Run
 from rosetta.presets import describe, preset_files
 from rosetta.tune import planned_trial, trial, trial_identity
 from rosetta.tune.search import OK, Choice, Outcome
+from tests.support import errors
 
 DARK = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", "JAX_PLATFORMS": "cpu", "ROSETTA_SITE": ""}
 
@@ -154,32 +155,48 @@ def test_no_secret_is_written_or_said(
 
 
 @pytest.mark.parametrize(
-    ("words", "what"),
+    ("words", "kind", "facts"),
     [
-        (["t5x-huge"], "there is no preset"),
-        (["t5x-tiny", "--try", "everything"], "'everything' cannot be tried"),
-        (["t5x-tiny", "word"], "'word' is no setting"),
-        (["t5x-tiny", "NOSUCH=1"], "there is no setting"),
-        (["t5x-tiny", "ROSETTA_WITH=pgle"], "switches are what is tried"),
-        (["t5x-tiny", "--nodes", "2"], "a trial is made on this machine"),
-        (["t5x-tiny", "--card", "h1000"], "there is no description of"),
-        (["t5x-tiny", "--output", "/proc/x.yaml"], "cannot be written"),
-        (["t5x-tiny", "--steps", "0"], "whole number"),
+        (["t5x-huge"], errors.UNKNOWN, {"where": "preset", "value": "t5x-huge"}),
+        (
+            ["t5x-tiny", "--try", "everything"],
+            errors.UNKNOWN,
+            {"where": "--try", "value": "everything"},
+        ),
+        (["t5x-tiny", "word"], errors.INVALID, {"where": "rosetta tune", "value": "word"}),
+        (["t5x-tiny", "NOSUCH=1"], errors.UNKNOWN, {"where": "command line", "value": "NOSUCH"}),
+        (["t5x-tiny", "ROSETTA_WITH=pgle"], errors.CONFLICT, {"where": "ROSETTA_WITH"}),
+        (["t5x-tiny", "--nodes", "2"], errors.UNSUPPORTED, {"where": "--nodes 2", "value": 2}),
+        (["t5x-tiny", "--card", "h1000"], errors.UNKNOWN, {"where": "--card", "value": "h1000"}),
+        (
+            ["t5x-tiny", "--output", "/proc/x.yaml"],
+            errors.DENIED,
+            {"where": "/proc", "value": "/proc"},
+        ),
+        (["t5x-tiny", "--steps", "0"], errors.INVALID, {"where": "rosetta tune"}),
         (
             ["t5x-tiny", "--card", "h100", "BASE_XLA_FLAGS=--xla_a=1"],
-            "BASE_XLA_FLAGS: a plan has the flags of the model's preset",
+            errors.CONFLICT,
+            {"where": "BASE_XLA_FLAGS"},
         ),
-        (["t5x-tiny", "--card", "h100", "--steps", "9"], "--steps: a plan is of one step"),
-        (["t5x-tiny", "--card", "h100"], "this environment cannot compile for GPUs"),
+        (["t5x-tiny", "--card", "h100", "--steps", "9"], errors.CONFLICT, {"where": "--steps"}),
+        (
+            ["t5x-tiny", "--card", "h100"],
+            errors.UNSUPPORTED,
+            {"where": "jax-cuda13-plugin", "names": "GPUs"},
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line_and_nothing_is_tried(
-    trials: list[Choice], words: list[str], what: str, capsys: pytest.CaptureFixture[str]
+    trials: list[Choice],
+    words: list[str],
+    kind: str,
+    facts: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert cli.main(["tune", *words]) == 2
-    err = capsys.readouterr().err
-    assert what in err
-    assert len(err.splitlines()) == 1
+    with errors.reported(kind, **facts):
+        assert cli.main(["tune", *words]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
     assert trials == []
     assert list(Path().iterdir()) == []
 
@@ -262,7 +279,7 @@ class TestPlanned:
     def test_what_is_not_planned_is_refused(
         self, name: str, settings: dict[str, str], what: str
     ) -> None:
-        with pytest.raises(UserError, match=f"{what}: no plan is made with it"):
+        with errors.refused(errors.UNSUPPORTED, where=what):
             planned_trial.words(described(name, **settings), "h100")
         assert planned_trial.words(described("t5x-large", PACK="0"), "h100")
 

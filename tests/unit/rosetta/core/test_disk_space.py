@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from rosetta.core import disk_space, system_queries
-from rosetta.core.errors import UserError
-from tests.support import pax_scripts, t5x_scripts
+from tests.support import errors, pax_scripts, t5x_scripts
 
 place_ = t5x_scripts.place_  # a fixture
 GB = 10**9
@@ -45,20 +45,20 @@ def test_a_run_whose_checkpoints_do_not_fit(
     disk(monkeypatch, 30 * GB)
     assert disk_space.check(folder, 10 * GB, 3, "MODEL_DIR") == ()
     (line,) = disk_space.check(folder, 10 * GB, 4, "MODEL_DIR")
-    assert line.startswith(
-        f"MODEL_DIR={folder}: the run's checkpoints come to at least 40.0 GB (4 of 10.0 GB), and 30.0 GB are free"
-    )
-    with pytest.raises(UserError) as refused:
+    assert line.startswith(f"MODEL_DIR={folder}: ")
+    assert re.findall(r"[\d.]+ GB", line) == ["40.0 GB", "10.0 GB", "30.0 GB"]
+    with errors.refused(
+        errors.TOO_BIG,
+        where=f"MODEL_DIR={folder}",
+        names=("31.0 GB", "30.0 GB"),
+        remedy="MODEL_DIR",
+    ):
         disk_space.check(folder, 31 * GB, 1, "MODEL_DIR")
-    assert (
-        str(refused.value)
-        == f"MODEL_DIR={folder}: a checkpoint takes at least 31.0 GB, and 30.0 GB are free; make room, or name another MODEL_DIR"
-    )
 
 
 def test_small_sizes_are_no_zeros(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     disk(monkeypatch, 300_000)
-    with pytest.raises(UserError, match=r"takes at least 12\.3 MB, and 0\.3 MB are free"):
+    with errors.refused(errors.TOO_BIG, where=f"MODEL_DIR={tmp_path}", names=("12.3 MB", "0.3 MB")):
         disk_space.check(str(tmp_path), 12_340_000, 1, "MODEL_DIR")
 
 

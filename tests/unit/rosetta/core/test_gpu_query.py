@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rosetta.core import gpu_query
-from rosetta.core.errors import UserError
 from rosetta.core.gpu_query import Card
+from tests.support import errors
 
 H100, A100 = Card("NVIDIA H100 80GB HBM3", (9, 0)), Card("NVIDIA A100-SXM4-80GB", (8, 0))
 
@@ -76,18 +77,22 @@ def test_the_platform_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("hidden", "complaint"),
-    [(None, "no NVIDIA GPU is visible"), ("", "it hides all GPUs"), ("-1", "it hides all GPUs")],
+    ("hidden", "kind", "facts"),
+    [
+        (None, errors.MISSING, {"where": "this machine", "names": ("NVIDIA", "GPU")}),
+        ("", errors.MISSING, {"where": "CUDA_VISIBLE_DEVICES=", "names": "GPUs"}),
+        ("-1", errors.MISSING, {"where": "CUDA_VISIBLE_DEVICES=-1", "names": "GPUs"}),
+    ],
 )
 def test_never_on_the_cpu_unasked(
-    hidden: str | None, complaint: str, monkeypatch: pytest.MonkeyPatch
+    hidden: str | None, kind: str, facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(gpu_query, "present", lambda: False)
     if hidden is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    with pytest.raises(UserError, match=complaint):
+    with errors.refused(kind, **facts):
         gpu_query.platform([])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(gpu_query, "present", lambda: True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rosetta.core import home_folder
-from rosetta.core.errors import UserError
+from tests.support import errors
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def test_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert home_folder.folder() == tmp_path / "a/b"
     (tmp_path / "file").touch()
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "file"))
-    with pytest.raises(UserError, match="file"):
+    with errors.refused(errors.DENIED, where="file"):
         home_folder.folder()
 
 
@@ -75,7 +75,7 @@ def test_nowhere_at_all_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOME", "/")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
     monkeypatch.setattr(home_folder, "_PLACES", (str(tmp_path / "missing"),))
-    with pytest.raises(UserError, match="nothing can be written"):
+    with errors.refused(errors.MISSING, where="ROSETTA_HOME"):
         home_folder.folder()
 
 

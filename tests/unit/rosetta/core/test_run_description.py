@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rosetta.core import run_description
-from rosetta.core.errors import UserError
+from tests.support import errors
 
 RUN = run_description.Run(
     "pax",
@@ -36,18 +36,20 @@ def test_processes(per: str, processes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "kind", "facts"),
     [
-        ({"schema": 2}, "schema is 2"),
-        ({"nodez": 2}, "no field nodez"),
-        ({"model": None}, "lacks model"),
+        ({"schema": 2}, errors.UNSUPPORTED, {"where": "run description", "value": 2}),
+        ({"nodez": 2}, errors.INVALID, {"where": "run description", "value": "nodez"}),
+        ({"model": None}, errors.INVALID, {"where": "run description", "value": "model"}),
     ],
 )
-def test_another_document_is_refused(change: dict[str, Any], what: str) -> None:
+def test_another_document_is_refused(
+    change: dict[str, Any], kind: str, facts: dict[str, Any]
+) -> None:
     document = {
         name: value for name, value in {**RUN.as_json(), **change}.items() if value is not None
     }
-    with pytest.raises(UserError, match=what):
+    with errors.refused(kind, **facts):
         run_description.read(document)
 
 
@@ -71,14 +73,12 @@ def test_another_document_is_refused(change: dict[str, Any], what: str) -> None:
 )
 def test_another_kind_is_refused_without_its_value(change: dict[str, Any]) -> None:
     (name,) = change
-    with pytest.raises(
-        UserError, match=f"run description: its {name} is of another kind; give "
-    ) as refused:
+    with errors.refused(errors.INVALID, where="run description", value=name) as refused:
         run_description.read({**RUN.as_json(), **change})
     assert "hidden" not in str(refused.value)
 
 
 @pytest.mark.parametrize("document", [[], "x", None])
 def test_what_is_no_object_is_refused(document: Any) -> None:
-    with pytest.raises(UserError, match="it is no JSON object"):
+    with errors.refused(errors.INVALID, where="run description", names="JSON"):
         run_description.read(document)

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from rosetta.core import run_folders
-from rosetta.core.errors import UserError
+from tests.support import errors
 
 
 def test_folders_that_cannot_be_made_are_refused() -> None:
-    with pytest.raises(UserError, match="/proc cannot be written to"):
+    with errors.refused(errors.DENIED, where="/proc/a/b", value="/proc"):
         run_folders.writable("/proc/a/b")  # not by the superuser either
     run_folders.writable("gs://bucket/a")
 

@@ -9,6 +9,7 @@ import pytest
 
 from rosetta.core import lock_record, transformer_engine
 from rosetta.core.errors import UserError
+from tests.support import errors
 
 
 @pytest.fixture
@@ -64,5 +65,5 @@ def test_what_people_write(monkeypatch: pytest.MonkeyPatch, value: str, asked: b
 
 def test_neither_yes_nor_no(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENABLE_TE", "2")
-    with pytest.raises(UserError, match="'2'"):
+    with errors.refused(errors.INVALID, where="ENABLE_TE", value="2"):
         transformer_engine.asked()

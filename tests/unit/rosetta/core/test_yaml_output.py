@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from rosetta.core import yaml_output
-from rosetta.core.errors import UserError
+from tests.support import errors
 from tests.unit.rosetta.launch.test_hostile import HOSTILE
 
 
@@ -52,5 +52,5 @@ def test_whatever_it_is_it_comes_back(text: str) -> None:
 
 def test_without_pyyaml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(UserError, match="it is written by PyYAML, which is not there"):
+    with errors.refused(errors.MISSING, where="YAML", names="PyYAML"):
         yaml_output.written({})

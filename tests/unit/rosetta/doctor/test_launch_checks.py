@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.core.gpu_query import Card
 from rosetta.doctor import launch_checks
 from rosetta.doctor import machine as machines
+from tests.support import errors
 from tests.support.fake_machine import INSTALLED, PROPRIETARY, machine
 from tests.support.t5x_scripts import SCRIPTS, Place, place_
 
@@ -39,31 +39,41 @@ def test_a_machine_in_order_says_nothing(check: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "what"),
+    ("changes", "kind", "facts"),
     [
         (
             {"driver": "535.129.03", "version": PROPRIETARY, "driver_api": lambda: 12020},
-            "NVIDIA driver 535.129.03: CUDA 13 of this environment needs driver 580",
+            errors.UNSUPPORTED,
+            {
+                "where": "NVIDIA driver 535.129.03",
+                "value": "driver-too-old",
+                "names": ("CUDA", "13", "580"),
+            },
         ),
         (
             {"installed": {**INSTALLED, "jax-cuda13-plugin": ["0.9.0"]}},
-            "does not belong to jaxlib 0.10.2",
+            errors.UNSUPPORTED,
+            {"where": "packages", "value": "plugin-version", "names": "0.10.2"},
         ),
-        ({"installed": {"jax": ["0.10.2"], "jaxlib": ["0.10.2"]}}, "it would train on the CPU"),
+        (
+            {"installed": {"jax": ["0.10.2"], "jaxlib": ["0.10.2"]}},
+            errors.UNSUPPORTED,
+            {"where": "packages", "value": "no-plugin", "names": "CPU"},
+        ),
         (
             {"cards": CARDS[:2], "environment": {"SLURM_STEP_TASKS_PER_NODE": "8"}},
-            "8 processes run on this node",
+            errors.UNSUPPORTED,
+            {"where": "Slurm step", "value": "gpus-for-processes", "names": "8"},
         ),
     ],
 )
 def test_what_a_run_dies_of_stops_it_unless_told_otherwise(
-    check: Any, changes: dict[str, Any], what: str
+    check: Any, changes: dict[str, Any], kind: str, facts: dict[str, Any]
 ) -> None:
     environment = changes.pop("environment", {})
     cards = changes.pop("cards", CARDS)
-    with pytest.raises(UserError) as refused:
+    with errors.refused(kind, **facts) as refused:
         check(environment, cards=cards, **changes)
-    assert what in str(refused.value)
     assert str(refused.value).endswith("ROSETTA_DOCTOR=0 starts it all the same")
     assert check({**environment, "ROSETTA_DOCTOR": "0"}, cards=cards, **changes) == ()
     assert check(environment, "cpu", cards=cards, **changes) in ((), (CPU,)), (

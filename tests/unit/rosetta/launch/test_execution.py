@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.launch import execution
+from tests.support import errors
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[4]
 def test_the_interpreter() -> None:
     assert execution.python({}) == sys.executable
     assert execution.python({"PYTHON": sys.executable}) == sys.executable
-    with pytest.raises(UserError, match="PYTHON=/nowhere: it is no program"):
+    with errors.refused(errors.MISSING, where="PYTHON=/nowhere", value="/nowhere"):
         execution.python({"PYTHON": "/nowhere"})
 
 

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.launch import node_processes
 from rosetta.launch.node_processes import Layout
+from tests.support import errors
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -68,19 +69,32 @@ def test_several_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "number", "coordinator", "what"),
+    ("nodes", "number", "coordinator", "kind", "facts"),
     [
-        (2, 2, "n0:1", "--node 2: it is none of 2 nodes; give a number from 0 to 1"),
-        (2, 0, "", "--coordinator: 2 nodes have to meet somewhere"),
-        (2, 0, "n0", "it is no address; write HOST:PORT"),
-        (2, 0, "n0:70000", "it is no address"),
-        (1, 0, ":1", "it is no address"),
+        (2, 2, "n0:1", errors.INVALID, {"where": "--node 2", "value": 2, "remedy": ("0", "1")}),
+        (2, 0, "", errors.MISSING, {"where": "--coordinator", "names": "2"}),
+        (
+            2,
+            0,
+            "n0",
+            errors.INVALID,
+            {"where": "--coordinator=n0", "value": "n0", "remedy": "HOST:PORT"},
+        ),
+        (
+            2,
+            0,
+            "n0:70000",
+            errors.INVALID,
+            {"where": "--coordinator=n0:70000", "value": "n0:70000"},
+        ),
+        (1, 0, ":1", errors.INVALID, {"where": "--coordinator=:1", "value": ":1"}),
     ],
 )
-def test_refused(nodes: int, number: int, coordinator: str, what: str) -> None:
-    with pytest.raises(UserError) as refused:
+def test_refused(
+    nodes: int, number: int, coordinator: str, kind: str, facts: dict[str, Any]
+) -> None:
+    with errors.refused(kind, **facts):
         Layout(8, nodes, number, coordinator)
-    assert what in str(refused.value)
 
 
 def spawn(folder: Path, program: str, *options: str, **variables: str) -> subprocess.Popen[str]:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.launch import nsight_systems
+from tests.support import errors
 
 
 def program(path: Path) -> Path:
@@ -28,7 +28,9 @@ def test_named_by_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert nsight_systems.find(()) == there
     monkeypatch.setenv("NSYS", str(tmp_path / "missing"))
     program(tmp_path / "path/nsys")
-    with pytest.raises(UserError, match="missing"):  # never another than the one that was asked for
+    with errors.refused(
+        errors.MISSING, where="NSYS"
+    ):  # never another than the one that was asked for
         nsight_systems.find(())
 
 
@@ -49,7 +51,7 @@ def test_the_newest_of_the_usual_places(tmp_path: Path) -> None:
 
 
 def test_none_says_how_to_mount_it(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="-v /opt/nvidia/nsight-systems"):
+    with errors.refused(errors.MISSING, where="nsys", remedy=("-v", "/opt/nvidia/nsight-systems")):
         nsight_systems.find([f"{tmp_path}/none*"])
 
 
@@ -71,5 +73,5 @@ def test_the_command_line(tmp_path: Path) -> None:
         "--capture-range-end=stop",
         "x",
     ]
-    with pytest.raises(UserError, match="no command"):
+    with errors.refused(errors.MISSING, where="rosetta profile"):
         nsight_systems.command([], None)

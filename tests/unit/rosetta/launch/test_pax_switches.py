@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.support import errors
 from tests.support.pax_scripts import A100, H100, OURS, TEXT, Place, place_
 
 __all__ = ["place_"]  # a fixture
@@ -113,39 +116,48 @@ class TestSwitches:
         assert any("the CPU has none" in line for line in ran.said)
 
     @pytest.mark.parametrize(
-        ("settings", "card", "complaint"),
+        ("settings", "card", "kind", "facts"),
         [
-            ({"ENABLE_FP8": "1"}, A100, "ENABLE_FP8=1: NVIDIA A100-SXM4-80GB has no FP8"),
+            (
+                {"ENABLE_FP8": "1"},
+                A100,
+                errors.UNSUPPORTED,
+                {"where": "ENABLE_FP8=1", "value": "NVIDIA A100-SXM4-80GB"},
+            ),
             (
                 {"ROSETTA_FDL": "--fdl.USE_FP8=True"},
                 A100,
-                "--fdl.USE_FP8=True: NVIDIA A100-SXM4-80GB has no FP8",
+                errors.UNSUPPORTED,
+                {"where": "--fdl.USE_FP8=True", "value": "NVIDIA A100-SXM4-80GB"},
             ),
             (
                 {"ENABLE_FP8": "1", "PREC": "float32"},
                 H100,
-                "PREC=float32: with FP8 all else is in bfloat16",
+                errors.CONFLICT,
+                {"where": "PREC=float32", "value": "float32", "names": ("FP8", "bfloat16")},
             ),
-            ({"ENABLE_TE": "1"}, H100, "Transformer Engine: not in this environment"),
+            ({"ENABLE_TE": "1"}, H100, errors.MISSING, {"where": "Transformer Engine"}),
             (
                 {"ENABLE_TE": "1", "ROSETTA_FDL": "--fdl.USE_FP8=True"},
                 H100,
-                "XLA's own FP8 needs Transformer Engine off",
+                errors.CONFLICT,
+                {"where": "--fdl.USE_FP8=True", "names": "XLA"},
             ),
-            ({"ENABLE_TE": "2"}, H100, "ENABLE_TE: it is '2'"),
+            ({"ENABLE_TE": "2"}, H100, errors.INVALID, {"where": "ENABLE_TE", "value": "2"}),
             (
                 {"ATTENTION": "flash"},
                 H100,
-                "ATTENTION: it is 'flash'; choose one of: xla, cudnn, te",
+                errors.INVALID,
+                {"where": "ATTENTION", "value": "flash"},
             ),
         ],
     )
     def test_what_cannot_be(
-        self, place: Place, settings: dict[str, str], card: str, complaint: str
+        self, place: Place, settings: dict[str, str], card: str, kind: str, facts: dict[str, Any]
     ) -> None:
         ran = place.run(
             "run_base_config_multinode.sh", "Synthetic5B", "", "1", **settings, **place.cards(card)
         )
         assert (ran.rc, ran.argv) == (2, [])
-        assert complaint in ran.err
+        errors.check(ran.error, kind, **facts)
         assert len(ran.err.splitlines()) == 1

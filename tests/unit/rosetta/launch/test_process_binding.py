@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.launch import process_binding
 from rosetta.launch.process_binding import Gpu
+from tests.support import errors
 
 ROOT = Path(__file__).resolve().parents[4]
 GPUS = [Gpu(number, f"GPU-{number}aaa", f"0000:{number}7:00.0") for number in range(8)]
@@ -100,7 +100,7 @@ def test_what_the_user_says_wins(root: Path) -> None:
         )
     off = process_binding.near(GPUS, {**around, "ROSETTA_BIND": "0"}, range(16), root)
     assert (off.cores, off.env, off.line) == (frozenset(), {}, "")
-    with pytest.raises(UserError, match="ROSETTA_BIND: it is 'maybe'; give 0 or 1"):
+    with errors.refused(errors.INVALID, where="ROSETTA_BIND", value="maybe", remedy=("0", "1")):
         process_binding.near(GPUS, {"ROSETTA_BIND": "maybe"}, range(16), root)
 
 

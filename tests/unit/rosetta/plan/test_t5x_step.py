@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from rosetta.core import gpu_data_sheets
-from rosetta.core.errors import UserError
-from tests.support import required_modules
+from tests.support import errors, required_modules
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -26,7 +25,7 @@ def test_cards() -> None:
         < gpu_data_sheets.CARDS["h200"].memory
         < gpu_data_sheets.CARDS["b200"].memory
     )
-    with pytest.raises(UserError, match="choose one of: a100, h100"):
+    with errors.refused(errors.UNKNOWN, where="--card", value="v100", remedy=("a100", "h100")):
         gpu_data_sheets.named("v100")
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.selftest import process
 from rosetta.selftest.process import Context, Stopped
+from tests.support import errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,5 +105,5 @@ def test_children_get_the_cpu_alone_or_the_first_gpu_alone(
         for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
     } == {"JAX_PLATFORMS": "cuda", "CUDA_VISIBLE_DEVICES": "0"}
     monkeypatch.setenv(process.PLATFORM, "tpu")
-    with pytest.raises(UserError, match="'tpu'"):
+    with errors.refused(errors.INVALID, where="ROSETTA_SELFTEST_PLATFORM", value="tpu"):
         process.environment(tmp_path)

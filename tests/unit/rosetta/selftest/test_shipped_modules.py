@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.selftest import shipped_modules
+from tests.support import errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def test_what_counts_as_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_package_that_is_not_there() -> None:
-    with pytest.raises(UserError, match="there is no package nowhere_to_be_found"):
+    with errors.refused(errors.MISSING, where="selftest", value="nowhere_to_be_found"):
         shipped_modules.shipped("nowhere_to_be_found")
 
 
@@ -54,7 +54,7 @@ def test_every_entry_has_a_reason(
 ) -> None:
     monkeypatch.setattr(shipped_modules, "KNOWN", tmp_path)
     (tmp_path / "t5x.yaml").write_text(text)
-    with pytest.raises(UserError, match="must map each module to the reason"):
+    with errors.refused(errors.INVALID, where="t5x.yaml"):
         shipped_modules.known("t5x")
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.tune.evidence import Evidence
 from rosetta.tune.search import OK, Choice, Outcome
+from tests.support import errors
 
 ABOUT = {"preset": "t5x-tiny", "card": "H100", "versions": {"jax": "0.10.2"}}
 CHOICE = Choice(16, ("a", "b"), (("combine", "layers"),))
@@ -46,9 +46,9 @@ def test_what_may_have_been_mended_is_tried_again(tmp_path: Path, kind: str) -> 
 def test_evidence_of_something_else_is_not_taken(tmp_path: Path) -> None:
     file = tmp_path / "tuned.jsonl"
     Evidence(file, ABOUT)
-    with pytest.raises(UserError, match="with another card, jax;"):
+    with errors.refused(errors.DIFFERS, where="tuned.jsonl"):
         Evidence(file, {**ABOUT, "card": "A100", "versions": {"jax": "0.11"}})
     file.write_text("no evidence\n")
-    with pytest.raises(UserError, match="it is no evidence"):
+    with errors.refused(errors.INVALID, where="tuned.jsonl"):
         Evidence(file, ABOUT)
     assert file.read_text() == "no evidence\n"

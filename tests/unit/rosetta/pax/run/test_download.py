@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.pax.run import download
+from tests.support import errors
 
 
 @pytest.fixture(autouse=True)
@@ -93,5 +93,5 @@ def test_the_pile_is_gone(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert "the Pile has been offline since October 2023" in line
     assert "DATA=text:" in line
     (tmp_path / "data" / "the_pile").mkdir(parents=True)
-    with pytest.raises(UserError, match="no prepared data set the_pile/lm"):
+    with errors.refused(errors.UNKNOWN, where="data", value="the_pile/lm"):
         download.pile(str(tmp_path / "data"))

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.pax.run import fiddle_arguments
+from tests.support import errors
 
 
 @pytest.mark.parametrize(
@@ -40,5 +40,7 @@ def test_nothing_is_nothing() -> None:
     "text", ["NUM_LAYERS=2", "--fdl.NUM_LAYERS", "stray --fdl.A=1", "--fld.NUM_LAYERS=2"]
 )
 def test_other_words_are_refused(text: str) -> None:
-    with pytest.raises(UserError, match=r"is no option; write --fdl\.NAME=VALUE"):
+    with errors.refused(
+        errors.INVALID, where="ADDITIONAL_ARGS, ROSETTA_FDL", remedy="--fdl.NAME=VALUE"
+    ):
         fiddle_arguments.split(text)

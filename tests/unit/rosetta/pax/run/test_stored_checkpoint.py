@@ -11,6 +11,7 @@ import pytest
 from rosetta.core import run_folders
 from rosetta.core.errors import UserError
 from rosetta.pax.run import stored_checkpoint
+from tests.support import errors
 
 _KERNEL = "params.lm.transformer.x_layers_0.ff_layer.ffn_layer1.linear"
 _FP8, _LORA = f"{_KERNEL}.einsum.input_amax_history", f"{_KERNEL}.lora_a"
@@ -65,9 +66,9 @@ def test_a_run_goes_on_as_it_was_begun(
     tmp_path: Path, variables: tuple[str, ...], fp8: bool, lora: bool
 ) -> None:
     stored_checkpoint.agree(_run(tmp_path, *variables), fp8=fp8, lora=lora)
-    with pytest.raises(UserError, match="checkpoint_00000010 has"):
+    with errors.refused(errors.CONFLICT, names="checkpoint_00000010"):
         stored_checkpoint.agree(str(tmp_path), fp8=not fp8, lora=lora)
-    with pytest.raises(UserError, match=r"LoRA's kernels.*CHECKPOINT_RESTORE_PATH"):
+    with errors.refused(errors.CONFLICT, names="LoRA", remedy="CHECKPOINT_RESTORE_PATH"):
         stored_checkpoint.agree(str(tmp_path), fp8=fp8, lora=not lora)
 
 
@@ -88,7 +89,7 @@ def test_shapes_are_those_that_paxml_wrote_down(tmp_path: Path) -> None:
         '{"train_state_metadata": {}}',
     ):
         path.write_text(damaged)
-        with pytest.raises(UserError, match="it cannot be read") as caught:
+        with errors.refused(errors.DAMAGED, where="metadata") as caught:
             stored_checkpoint.shapes(str(tmp_path / "a"))
         assert caught.value.where == str(path)
 
@@ -103,7 +104,7 @@ def test_an_object_store_is_asked_as_a_folder_is(
     found = stored_checkpoint.newest("gs://bucket/checkpoints")
     assert found == "gs://bucket/checkpoints/checkpoint_00000010"
     assert set(stored_checkpoint.shapes(found) or ()) == {f"{_KERNEL}.w", _FP8}
-    with pytest.raises(UserError, match="has FP8 state"):
+    with errors.refused(errors.CONFLICT, where="gs://bucket", names="FP8"):
         stored_checkpoint.agree("gs://bucket", fp8=False, lora=False)
 
 

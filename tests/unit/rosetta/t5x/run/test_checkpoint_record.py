@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rosetta.core import run_folders
-from rosetta.core.errors import UserError
 from rosetta.t5x.run import checkpoint_record
 from rosetta.t5x.run.checkpoint_record import Record
+from tests.support import errors
 
 
 def _checkpoint(folder: Path, step: int, run: str | None = None) -> Path:
@@ -103,16 +104,18 @@ def test_the_step_in_a_name(path: str, step: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "kind", "facts"),
     [
-        ("{", "cannot be read"),
-        ('{"schema": 1, "step": 7, "colour": 1}', "cannot be read"),
-        ('{"schema": 99}', "newer release"),
+        ("{", errors.DAMAGED, {"where": "rosetta.json"}),
+        ('{"schema": 1, "step": 7, "colour": 1}', errors.DAMAGED, {"where": "rosetta.json"}),
+        ('{"schema": 99}', errors.UNSUPPORTED, {"where": "rosetta.json"}),
     ],
 )
-def test_a_record_that_cannot_be_understood(tmp_path: Path, text: str, says: str) -> None:
+def test_a_record_that_cannot_be_understood(
+    tmp_path: Path, text: str, kind: str, facts: dict[str, Any]
+) -> None:
     (_checkpoint(tmp_path, 7) / checkpoint_record.FILE).write_text(text)
-    with pytest.raises(UserError, match=says):
+    with errors.refused(kind, **facts):
         checkpoint_record.read(f"{tmp_path}/checkpoint_7")
 
 
@@ -141,17 +144,17 @@ def test_a_record_of_a_release_without_runs_makes_it_nobodys(tmp_path: Path) -> 
 def test_folders_in_which_nothing_can_be_saved(tmp_path: Path) -> None:
     checkpoint_record.require_folder(str(tmp_path / "not" / "yet"))
     checkpoint_record.require_folder("gs://bucket/folder")
-    with pytest.raises(UserError, match=r"relative.*give it whole: /"):
+    with errors.refused(errors.INVALID, where="out", remedy="/"):
         checkpoint_record.require_folder("out")
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="file is a file"):
+    with errors.refused(errors.INVALID, where="model"):
         checkpoint_record.require_folder(str(tmp_path / "file" / "model"))
-    with pytest.raises(UserError, match="/proc cannot be written to"):  # by root neither
+    with errors.refused(errors.DENIED, where="/proc/model", value="/proc"):  # by root neither
         checkpoint_record.require_folder("/proc/model")
     assert not list(tmp_path.glob("not"))
 
 
 def test_no_room(tmp_path: Path) -> None:
     checkpoint_record.require_room(str(tmp_path / "not" / "yet"), 1)
-    with pytest.raises(UserError, match=r"takes 1000000000.0 GB, and .* [GM]B are free"):
+    with errors.refused(errors.TOO_BIG, where=tmp_path, names="1000000000.0 GB"):
         checkpoint_record.require_room(str(tmp_path), 10**18)

@@ -7,44 +7,74 @@ from typing import Any
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.t5x.run.model_config import DTYPES, T5Config
-from tests.support import required_modules
+from tests.support import errors, required_modules
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "kind", "facts"),
     [
-        ({"fp8": "e4m3"}, "fp8 is 'e4m3'"),
-        ({"attention": "flash"}, "attention is 'flash'"),
-        ({"remat": "some"}, "remat is 'some'"),
-        ({"logits_dtype": "float16"}, "logits_dtype"),
-        ({"dtype": "float64"}, "dtype is 'float64'"),
-        ({"mlp_activations": ("gleu",)}, "'gleu'"),
-        ({"mlp_activations": ()}, "none"),
-        ({"mlp_activations": "gelu"}, "mlp_activations is 'gelu'"),
-        ({"mlp_activations": None}, "mlp_activations is None"),
-        ({"dropout_rate": 1.0}, "dropout_rate is 1.0"),
-        ({"dropout_rate": "0.1"}, "dropout_rate is '0.1'"),
-        ({"dropout_rate": None}, "dropout_rate is None"),
-        ({"num_heads": 0}, "num_heads is 0; give a whole number from 1 on"),
-        ({"num_heads": "4"}, "num_heads is '4'"),
-        ({"emb_dim": None}, "emb_dim is None"),
-        ({"head_dim": 16.0}, "head_dim is 16.0"),
-        ({"num_encoder_layers": -1}, "num_encoder_layers is -1; give a whole number from 0 on"),
-        ({"num_decoder_layers": 0}, "num_decoder_layers is 0"),
-        ({"vocab_size": "128"}, "vocab_size is '128'"),
-        ({"loss_chunks": 1000}, "loss_chunks is 1000"),
-        ({"loss_chunks": -1}, "loss_chunks is -1"),
-        ({"loss_chunks": 2.0}, "loss_chunks is 2.0"),
-        ({"attention": "te", "scan_layers": True}, "scanned"),
+        ({"fp8": "e4m3"}, errors.INVALID, {"where": "T5Config.fp8", "value": "e4m3"}),
+        ({"attention": "flash"}, errors.INVALID, {"where": "T5Config.attention", "value": "flash"}),
+        ({"remat": "some"}, errors.INVALID, {"where": "T5Config.remat", "value": "some"}),
+        (
+            {"logits_dtype": "float16"},
+            errors.INVALID,
+            {"where": "T5Config.logits_dtype", "value": "float16"},
+        ),
+        ({"dtype": "float64"}, errors.INVALID, {"where": "T5Config.dtype", "value": "float64"}),
+        (
+            {"mlp_activations": ("gleu",)},
+            errors.INVALID,
+            {"where": "T5Config.mlp_activations", "names": "gleu"},
+        ),
+        ({"mlp_activations": ()}, errors.INVALID, {"where": "T5Config.mlp_activations"}),
+        (
+            {"mlp_activations": "gelu"},
+            errors.INVALID,
+            {"where": "T5Config.mlp_activations", "value": "gelu"},
+        ),
+        ({"mlp_activations": None}, errors.INVALID, {"where": "T5Config.mlp_activations"}),
+        ({"dropout_rate": 1.0}, errors.INVALID, {"where": "T5Config.dropout_rate", "value": 1.0}),
+        (
+            {"dropout_rate": "0.1"},
+            errors.INVALID,
+            {"where": "T5Config.dropout_rate", "value": "0.1"},
+        ),
+        ({"dropout_rate": None}, errors.INVALID, {"where": "T5Config.dropout_rate"}),
+        (
+            {"num_heads": 0},
+            errors.INVALID,
+            {"where": "T5Config.num_heads", "value": 0, "remedy": "1"},
+        ),
+        ({"num_heads": "4"}, errors.INVALID, {"where": "T5Config.num_heads", "value": "4"}),
+        ({"emb_dim": None}, errors.INVALID, {"where": "T5Config.emb_dim"}),
+        ({"head_dim": 16.0}, errors.INVALID, {"where": "T5Config.head_dim", "value": 16.0}),
+        (
+            {"num_encoder_layers": -1},
+            errors.INVALID,
+            {"where": "T5Config.num_encoder_layers", "value": -1, "remedy": "0"},
+        ),
+        (
+            {"num_decoder_layers": 0},
+            errors.INVALID,
+            {"where": "T5Config.num_decoder_layers", "value": 0},
+        ),
+        ({"vocab_size": "128"}, errors.INVALID, {"where": "T5Config.vocab_size", "value": "128"}),
+        ({"loss_chunks": 1000}, errors.INVALID, {"where": "T5Config.loss_chunks", "value": 1000}),
+        ({"loss_chunks": -1}, errors.INVALID, {"where": "T5Config.loss_chunks", "value": -1}),
+        ({"loss_chunks": 2.0}, errors.INVALID, {"where": "T5Config.loss_chunks", "value": 2.0}),
+        (
+            {"attention": "te", "scan_layers": True},
+            errors.CONFLICT,
+            {"where": "T5Config.scan_layers"},
+        ),
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused(wrong: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError) as problem:
+def test_what_cannot_be_is_refused(wrong: dict[str, Any], kind: str, facts: dict[str, Any]) -> None:
+    with errors.refused(kind, **facts) as problem:
         T5Config(**{"vocab_size": 128, **wrong})
-    assert says in str(problem.value)
     assert problem.value.where == f"T5Config.{list(wrong)[-1]}"
     assert "\n" not in str(problem.value)
 

@@ -7,6 +7,7 @@ import pytest
 
 from rosetta.core.errors import UserError
 from rosetta.t5x.run import settings
+from tests.support import errors
 
 WORDS = ["small", "bfloat16", "8", "32", "logs"]
 
@@ -103,7 +104,7 @@ def test_numbers_that_cannot_be(variables: dict[str, str], complaint: str) -> No
     [("singlenode_pretrain_pile", [*WORDS, *"1234567"]), ("multiprocess_pretrain_pile", ["x"])],
 )
 def test_too_many_words(script: str, words: list[str]) -> None:
-    with pytest.raises(UserError, match=f"{script}.sh: got {len(words)} arguments") as found:
+    with errors.refused(errors.INVALID, where=f"{script}.sh", value=len(words)) as found:
         settings.read(script, words, {}, 1)
     expected = (
         "there are only SIZE PREC NUM_GPUS BSIZE_PER_GPU LOGDIR MODEL_DIR GRAD_ACCUM ENABLE_FP8 TRANSPOSE_BS FUSE_QKV PACK"
@@ -134,7 +135,7 @@ def test_words_left_out_are_the_variables_or_the_defaults(
         4,
     )
     assert (found.size, found.variables["PREC"], found.gpus) == ("small", "float32", 2)
-    with pytest.raises(UserError, match="FT_TASK: it is ''; choose one of: mnli2, squad1"):
+    with errors.refused(errors.INVALID, where="FT_TASK", value="", remedy=("mnli2", "squad1")):
         settings.read("multiprocess_ft_frompile", [], {}, 1)
 
 
