@@ -164,6 +164,7 @@ class Search:
                     "rosetta tune",
                     "mend that, or tune another preset; its log is beside the evidence",
                     kind=FAILED,
+                    value=first.kind,
                 )
             self._say(f"{first.reason}; {smaller} sequences a GPU instead")
             choice = replace(choice, batch=smaller)

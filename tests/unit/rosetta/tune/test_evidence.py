@@ -46,7 +46,9 @@ def test_what_may_have_been_mended_is_tried_again(tmp_path: Path, kind: str) -> 
 def test_evidence_of_something_else_is_not_taken(tmp_path: Path) -> None:
     file = tmp_path / "tuned.jsonl"
     Evidence(file, ABOUT)
-    with errors.refused(errors.DIFFERS, where="tuned.jsonl"):
+    with errors.refused(
+        errors.DIFFERS, where="tuned.jsonl", names=("card", "jax"), remedy="--evidence"
+    ):
         Evidence(file, {**ABOUT, "card": "A100", "versions": {"jax": "0.11"}})
     file.write_text("no evidence\n")
     with errors.refused(errors.INVALID, where="tuned.jsonl"):

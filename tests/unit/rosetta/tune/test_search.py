@@ -126,9 +126,9 @@ def test_there_is_an_end_to_it(most: int, batch: int | None, count: int) -> None
 
 
 def test_a_preset_that_does_not_run_is_told() -> None:
-    with errors.refused(errors.FAILED, where="rosetta tune"):
+    with errors.refused(errors.FAILED, where="rosetta tune", value="refused"):
         Search(lambda *_: Outcome("refused", reason="no such vocabulary"), 3).run(
             8, PARTS, grow=True
         )
-    with errors.refused(errors.FAILED, where="rosetta tune"):
+    with errors.refused(errors.FAILED, where="rosetta tune", value="out-of-memory"):
         Search(lambda *_: MEMORY, 3).run(8, PARTS, grow=True)
