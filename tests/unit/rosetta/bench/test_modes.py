@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rosetta.bench import modes
-from rosetta.core.errors import UserError
+from tests.support import errors
 
 
 def test_words_are_joined_and_bfloat16_is_the_default() -> None:
@@ -16,7 +16,7 @@ def test_words_are_joined_and_bfloat16_is_the_default() -> None:
 
 @pytest.mark.parametrize("name", ["", "fp9", "fp8+", "fp8 fused"])
 def test_unknown_words_are_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(UserError, match="transposed"):
+    with errors.refused(errors.UNKNOWN, where="--modes", remedy="transposed"):
         modes.parse(name)
 
 
@@ -68,5 +68,5 @@ def test_sizes_are_those_of_the_gin_files() -> None:
 
 
 def test_unknown_size_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UserError, match="tiny, small, base, large, xl, xxl"):
+    with errors.refused(errors.UNKNOWN, where="--size", value="../small", remedy=("tiny", "xxl")):
         modes.size("../small")

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rosetta.core import transformer_engine
-from rosetta.core.errors import UserError
 from rosetta.core.gpu_query import Card
 from rosetta.presets import t5x_switches
 from rosetta.presets.t5x_switches import Switches
+from tests.support import errors
 
 H100, A100, T4 = Card("H100", (9, 0)), Card("A100", (8, 0)), Card("T4", (7, 5))
 
@@ -118,25 +120,40 @@ def test_every_variable_is_a_binding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("given", "kind", "facts"),
     [
-        ({"ENABLE_FP8": "1"}, "A100 has no FP8"),
-        ({"ENABLE_FP8": "perhaps"}, "ENABLE_FP8: it is 'perhaps'; give 0 or 1"),
-        ({"ATTENTION": "cudnn", "PREC": "float32"}, "it is for bfloat16 and float16"),
-        ({"ATTENTION": "flash"}, "choose one of: xla, cudnn, te"),
-        ({"REMAT": "1"}, "choose one of: none, minimal, full"),
-        ({"PREC": "fp8"}, "PREC: it is 'fp8'"),
+        ({"ENABLE_FP8": "1"}, errors.UNSUPPORTED, {"where": "ENABLE_FP8=1", "value": "A100"}),
+        (
+            {"ENABLE_FP8": "perhaps"},
+            errors.INVALID,
+            {"where": "ENABLE_FP8", "value": "perhaps", "remedy": ("0", "1")},
+        ),
+        (
+            {"ATTENTION": "cudnn", "PREC": "float32"},
+            errors.UNSUPPORTED,
+            {"where": "ATTENTION=cudnn", "names": ("bfloat16", "float16")},
+        ),
+        (
+            {"ATTENTION": "flash"},
+            errors.INVALID,
+            {"where": "ATTENTION", "value": "flash", "remedy": "cudnn"},
+        ),
+        ({"REMAT": "1"}, errors.INVALID, {"where": "REMAT", "value": "1", "remedy": "minimal"}),
+        ({"PREC": "fp8"}, errors.INVALID, {"where": "PREC", "value": "fp8"}),
         (
             {"GRADIENT_DTYPE": "float16"},
-            "GRADIENT_DTYPE: it is 'float16'; choose one of: bfloat16, float32",
+            errors.INVALID,
+            {"where": "GRADIENT_DTYPE", "value": "float16", "remedy": ("bfloat16", "float32")},
         ),
-        ({"ENABLE_TE": "1"}, "Transformer Engine: not in this environment"),
-        ({"ATTENTION": "te"}, "Transformer Engine: not in this environment"),
+        ({"ENABLE_TE": "1"}, errors.MISSING, {"where": "Transformer Engine"}),
+        ({"ATTENTION": "te"}, errors.MISSING, {"where": "Transformer Engine"}),
     ],
 )
-def test_refused(given: dict[str, str], complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused(
+    given: dict[str, str], kind: str, facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transformer_engine, "version", lambda: None)
-    with pytest.raises(UserError, match=complaint):
+    with errors.refused(kind, **facts):
         t5x_switches.choose(given, [A100], on_cpu=False)
 
 
@@ -146,7 +163,7 @@ def test_transformer_engine_does_both_where_it_is(monkeypatch: pytest.MonkeyPatc
     assert (found.fp8, found.attention) == ("te", "te")
     assert choose(H100, ENABLE_TE="1", ATTENTION="cudnn").attention == "cudnn"
     assert choose(A100, ENABLE_TE="1").fp8 == "off"
-    with pytest.raises(UserError, match="Transformer Engine: it needs an NVIDIA card"):
+    with errors.refused(errors.UNSUPPORTED, where="Transformer Engine", names="NVIDIA"):
         choose(on_cpu=True, ATTENTION="te")
-    with pytest.raises(UserError, match="not scanned over"):
+    with errors.refused(errors.CONFLICT, where="T5Config.scan_layers"):
         choose(H100, ENABLE_TE="1", SCAN_LAYERS="1")

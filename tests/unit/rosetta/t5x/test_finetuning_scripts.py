@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import pytest
 
+from tests.support import errors
 from tests.support.t5x_scripts import FINETUNE, Place, bindings, checkpoints, place_, snapshot
 
 __all__ = ["place_"]  # a fixture
@@ -99,30 +101,52 @@ def test_finetuning_from_an_object_store_needs_a_folder_to_write_to(place: Place
 
 
 @pytest.mark.parametrize(
-    ("words", "settings", "complaint"),
+    ("words", "settings", "kind", "facts"),
     [
-        (("cola", *FINETUNE[1:]), {}, "FT_TASK: it is 'cola'; choose one of: mnli2, squad1"),
-        ((*FINETUNE[:6], "empty"), {}, "holds no checkpoint_N"),
+        (
+            ("cola", *FINETUNE[1:]),
+            {},
+            errors.INVALID,
+            {"where": "FT_TASK", "value": "cola", "remedy": ("mnli2", "squad1")},
+        ),
+        ((*FINETUNE[:6], "empty"), {}, errors.MISSING, {"where": "empty", "names": "checkpoint_N"}),
         (
             ("mnli2", "enormous", *FINETUNE[2:]),
             {},
-            "there is no model size 'enormous' for mnli2_finetune_adam",
+            errors.UNKNOWN,
+            {"where": "T5_SIZE", "value": "enormous", "names": "mnli2_finetune_adam"},
         ),
-        ((*FINETUNE, "1", "sometimes"), {}, "MAKE_FT_DIR: it is 'sometimes'"),
-        (FINETUNE, {"TRAIN_STEPS": "6001"}, "give the number of steps to add: FT_STEPS=N"),
-        (FINETUNE, {"FT_STEPS": "none"}, "FT_STEPS: it is 'none'"),
+        (
+            (*FINETUNE, "1", "sometimes"),
+            {},
+            errors.INVALID,
+            {"where": "MAKE_FT_DIR", "value": "sometimes"},
+        ),
+        (
+            FINETUNE,
+            {"TRAIN_STEPS": "6001"},
+            errors.CONFLICT,
+            {"where": "TRAIN_STEPS=6001", "value": 6001, "remedy": "FT_STEPS=N"},
+        ),
+        (FINETUNE, {"FT_STEPS": "none"}, errors.INVALID, {"where": "FT_STEPS", "value": "none"}),
         (
             FINETUNE,
             {"INITIAL_CHECKPOINT_PATH": "corpus.txt"},
-            "corpus.txt: it is no checkpoint_N and holds none",
+            errors.MISSING,
+            {"where": "corpus.txt", "names": "checkpoint_N"},
         ),
-        (FINETUNE, {"DATA": ""}, "no prepared data set glue/mnli"),
-        (FINETUNE, {"DATA": "text:corpus.txt"}, "mnli needs records"),
-        (FINETUNE, {"FT_DIR": "other"}, "the finetuning in it started from"),
+        (FINETUNE, {"DATA": ""}, errors.UNKNOWN, {"where": "data", "value": "glue/mnli"}),
+        (
+            FINETUNE,
+            {"DATA": "text:corpus.txt"},
+            errors.CONFLICT,
+            {"where": "DATA=text:corpus.txt", "value": "text"},
+        ),
+        (FINETUNE, {"FT_DIR": "other"}, errors.CONFLICT, {"where": "other"}),
     ],
 )
 def test_finetuning_refused(
-    place: Place, words: tuple[str, ...], settings: dict[str, str], complaint: str
+    place: Place, words: tuple[str, ...], settings: dict[str, str], kind: str, facts: dict[str, Any]
 ) -> None:
     checkpoints(place, "1000000")
     checkpoints(place, "1000100", name="other")
@@ -135,7 +159,7 @@ def test_finetuning_refused(
         **{"DATA": f"jsonl:{place.work}/mnli.jsonl", **settings},
     )
     assert (ran.rc, ran.argv) == (2, [])
-    assert complaint in ran.err
+    errors.check(ran.error, kind, **facts)
     assert len(ran.err.splitlines()) == 1
     assert snapshot(place.work) == before
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
+from tests.support import errors
 from tests.support.t5x_scripts import SLURM, Place, bindings, checkpoints, place_, snapshot
 
 __all__ = ["place_"]  # a fixture
@@ -143,32 +145,49 @@ def test_benchmarks_start_anew_on_synthetic_data_and_delete_nothing(place: Place
 
 
 @pytest.mark.parametrize(
-    ("settings", "complaint"),
+    ("settings", "kind", "facts"),
     [
-        ({"TP_SIZE": "3"}, "TP_SIZE=3: 1 GPUs do not divide into groups of 3; choose one of: 1"),
+        (
+            {"TP_SIZE": "3"},
+            errors.INVALID,
+            {"where": "TP_SIZE=3", "value": 3, "names": ("1", "GPUs"), "remedy": "1"},
+        ),
         (
             {"NUM_GPUS": "64", "TP_SIZE": "32", **SLURM},
-            "TP_SIZE=32: a large model's heads of 16 do not divide by it; choose one of: 1, 2, 4, 8, 16",
+            errors.INVALID,
+            {"where": "TP_SIZE=32", "value": 32, "names": ("16", "1"), "remedy": ("4", "8", "16")},
         ),
         (
             {"NUM_MICROBATCHES": "5"},
-            "NUM_MICROBATCHES=5: a global batch of 32, 32 for each group of 1 GPU(s), does not divide by it; choose one of: 1, 2, 4, 8, 16, 32",
+            errors.INVALID,
+            {
+                "where": "NUM_MICROBATCHES=5",
+                "value": 5,
+                "names": ("32", "1", "GPU", "2"),
+                "remedy": ("32", "1", "4", "8", "16"),
+            },
         ),
-        ({"TRAIN_STEPS": "-1"}, "TRAIN_STEPS: it is '-1'"),
-        ({"PREC": "int4"}, "PREC: it is 'int4'"),
-        ({"ENABLE_TE": "1"}, "Transformer Engine: not in this environment"),
-        ({"ATTENTION": "te"}, "Transformer Engine: not in this environment"),
-        ({"ENABLE_TE": "2"}, "ENABLE_TE: it is '2'"),
-        ({"WITH_NSYS": "x"}, "WITH_NSYS: it is 'x'"),
-        ({"WITH_NSYS": "1", "NSYS": "/nowhere"}, "NSYS: /nowhere is no program"),
-        ({"BENCHMARK_MODE": "x"}, "BENCHMARK_MODE: it is 'x'"),
-        ({"SLURM_NTASKS": "many"}, "SLURM_NTASKS: it is 'many'"),
+        ({"TRAIN_STEPS": "-1"}, errors.INVALID, {"where": "TRAIN_STEPS", "value": "-1"}),
+        ({"PREC": "int4"}, errors.INVALID, {"where": "PREC", "value": "int4"}),
+        ({"ENABLE_TE": "1"}, errors.MISSING, {"where": "Transformer Engine"}),
+        ({"ATTENTION": "te"}, errors.MISSING, {"where": "Transformer Engine"}),
+        ({"ENABLE_TE": "2"}, errors.INVALID, {"where": "ENABLE_TE", "value": "2"}),
+        ({"WITH_NSYS": "x"}, errors.INVALID, {"where": "WITH_NSYS", "value": "x"}),
+        (
+            {"WITH_NSYS": "1", "NSYS": "/nowhere"},
+            errors.MISSING,
+            {"where": "NSYS", "value": "/nowhere"},
+        ),
+        ({"BENCHMARK_MODE": "x"}, errors.INVALID, {"where": "BENCHMARK_MODE", "value": "x"}),
+        ({"SLURM_NTASKS": "many"}, errors.INVALID, {"where": "SLURM_NTASKS", "value": "many"}),
     ],
 )
-def test_multiprocess_refused(place: Place, settings: dict[str, str], complaint: str) -> None:
+def test_multiprocess_refused(
+    place: Place, settings: dict[str, str], kind: str, facts: dict[str, Any]
+) -> None:
     ran = place.run("multiprocess_pretrain_pile.sh", **settings)
     assert (ran.rc, ran.argv) == (2, [])
-    assert complaint in ran.err
+    errors.check(ran.error, kind, **facts)
     assert len(ran.err.splitlines()) == 1
     assert not (place.work / "model_dir_large").exists()
 

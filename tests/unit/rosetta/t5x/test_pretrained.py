@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.core.errors import UserError
 from rosetta.t5x import pretrained
 from rosetta.t5x.run import checkpoint_record
+from tests.support import errors
 
 T5_LENGTHS = {"inputs": 512, "targets": 114}
 
@@ -40,11 +40,11 @@ def test_a_folder_means_its_newest_whole_checkpoint(folder: Path) -> None:
 
 def test_no_checkpoint_to_start_from(tmp_path: Path) -> None:
     assert pretrained.start(None) is None
-    with pytest.raises(UserError, match="no checkpoint_N in it"):
+    with errors.refused(errors.MISSING, where=tmp_path, names="checkpoint_N"):
         pretrained.start(str(tmp_path))
-    with pytest.raises(UserError, match="no such folder"):
+    with errors.refused(errors.MISSING, where="none"):
         pretrained.start(str(tmp_path / "none"))
-    with pytest.raises(UserError, match="INITIAL_CHECKPOINT_PATH: there are no weights"):
+    with errors.refused(errors.MISSING, where="INITIAL_CHECKPOINT_PATH"):
         pretrained.step(None)
 
 
@@ -82,13 +82,12 @@ def test_a_run_that_is_started_again_starts_from_what_it_did(
 
 
 def test_another_start_or_one_that_is_gone_is_refused(folder: Path, finetuned: str) -> None:
-    with pytest.raises(
-        UserError,
-        match=f"finetuning in {finetuned} started from {folder}/checkpoint_1000; name that one",
+    with errors.refused(
+        errors.CONFLICT, where="checkpoint_2000", names=(finetuned, f"{folder}/checkpoint_1000")
     ):
         pretrained.start(f"{folder}/checkpoint_2000", finetuned)
     (folder / "checkpoint_1000").rmdir()
-    with pytest.raises(UserError, match=r"checkpoint_1000: .* it is gone"):
+    with errors.refused(errors.MISSING, where="checkpoint_1000"):
         pretrained.start(str(folder), finetuned)
 
 
@@ -98,7 +97,7 @@ def test_finetuning_ends_its_own_steps_after_the_checkpoint(
     assert pretrained.total_steps(str(folder), 50) == 1050
     assert pretrained.total_steps(str(folder), 50) == 1050
     assert capsys.readouterr().err.count("50 more end at 1050") == 1  # gin asks more than once
-    with pytest.raises(UserError, match="FT_STEPS is 0"):
+    with errors.refused(errors.INVALID, where="finetuning", value=0, names="FT_STEPS"):
         pretrained.total_steps(str(folder), 0)
 
 
@@ -121,12 +120,9 @@ def test_a_checkpoint_in_orbaxs_format_without_a_record_is_not_taken_for_public_
     file = folder / "checkpoint_1000" / mark
     file.parent.mkdir(exist_ok=True)
     file.write_text("{}")
-    with pytest.raises(
-        UserError,
-        match=r"rosetta\.json is missing, and what its loss was divided by can't be known",
-    ):
+    with errors.refused(errors.MISSING, where="checkpoint_1000", names="rosetta.json"):
         pretrained.loss_normalizing_factor(str(folder), 2048, T5_LENGTHS)
-    with pytest.raises(UserError, match="whether its attention's logits are divided") as raised:
+    with errors.refused(errors.MISSING, where="checkpoint_1000", names="rosetta.json") as raised:
         pretrained.scale_attn_logits(str(folder), otherwise=True)
     written = raised.value.do[raised.value.do.index("{") :]  # what the line says to write
     (folder / "checkpoint_1000" / checkpoint_record.FILE).write_text(written)

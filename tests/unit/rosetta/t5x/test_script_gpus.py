@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support import errors
 from tests.support.t5x_scripts import MNLI, SLURM, SMALL, Place, bindings, checkpoints, place_
 
 __all__ = ["place_"]  # a fixture
@@ -98,28 +100,36 @@ def test_defaults_are_what_the_card_can_do(
 
 
 @pytest.mark.parametrize(
-    ("cards", "settings", "complaint"),
+    ("cards", "settings", "kind", "facts"),
     [
         (
             ["NVIDIA A100-SXM4-80GB, 8.0"],
             {"ENABLE_FP8": "1"},
-            "ENABLE_FP8=1: NVIDIA A100-SXM4-80GB has no FP8; set ENABLE_FP8=0",
+            errors.UNSUPPORTED,
+            {"where": "ENABLE_FP8=1", "value": "NVIDIA A100-SXM4-80GB", "remedy": "ENABLE_FP8=0"},
         ),
-        (["Tesla T4, 7.5"], {"ATTENTION": "cudnn"}, "Tesla T4 has none"),
+        (
+            ["Tesla T4, 7.5"],
+            {"ATTENTION": "cudnn"},
+            errors.UNSUPPORTED,
+            {"where": "ATTENTION=cudnn", "names": "T4"},
+        ),
         (
             ["NVIDIA H100 80GB HBM3, 9.0"] * 2,
             {"CUDA_VISIBLE_DEVICES": "1", "NUM_GPUS": "2"},
-            "NUM_GPUS=2: 1 GPU(s) are visible; give at most 1",
+            errors.CONFLICT,
+            {"where": "NUM_GPUS=2", "value": 1},
         ),
         (
             ["NVIDIA H100 80GB HBM3, 9.0"],
             {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": ""},
-            "CUDA_VISIBLE_DEVICES=-1: it hides all GPUs",
+            errors.MISSING,
+            {"where": "CUDA_VISIBLE_DEVICES=-1", "names": "GPUs"},
         ),
     ],
 )
 def test_what_the_cards_cannot_do_is_refused(
-    place: Place, cards: list[str], settings: dict[str, str], complaint: str
+    place: Place, cards: list[str], settings: dict[str, str], kind: str, facts: dict[str, Any]
 ) -> None:
     ran = place.run(
         "singlenode_pretrain_pile.sh",
@@ -131,7 +141,7 @@ def test_what_the_cards_cannot_do_is_refused(
         **{**place.cards(*cards), **settings},
     )
     assert (ran.rc, ran.argv) == (2, [])
-    assert complaint in ran.err
+    errors.check(ran.error, kind, **facts)
     assert len(ran.err.splitlines()) == 1
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from typing import Any
 
 import pytest
 
+from tests.support import errors
 from tests.support.t5x_scripts import SMALL, Place, bindings, checkpoints, place_, snapshot
 
 __all__ = ["place_"]  # a fixture
@@ -127,86 +129,175 @@ def test_an_object_store_stays_an_address(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "settings", "complaint"),
+    ("words", "settings", "kind", "facts"),
     [
-        ((*SMALL, *"12345678"), {}, "got 13 arguments"),
-        ((*SMALL, "--dryrun"), {}, "there is no --dryrun; its one option is --dry-run"),
+        (
+            (*SMALL, *"12345678"),
+            {},
+            errors.INVALID,
+            {"where": "singlenode_pretrain_pile.sh", "value": 13},
+        ),
+        (
+            (*SMALL, "--dryrun"),
+            {},
+            errors.UNKNOWN,
+            {"where": "singlenode_pretrain_pile.sh", "value": "--dryrun", "remedy": "--dry-run"},
+        ),
         (
             SMALL,
             {"INITIAL_CHECKPOINT_PATH": "nowhere"},
-            "nowhere: it is no checkpoint_N and holds none",
+            errors.MISSING,
+            {"where": "nowhere", "names": "checkpoint_N"},
         ),
         (
             ("enormous", *SMALL[1:]),
             {},
-            "there is no model size 'enormous' for pile_pretrain; choose one of: base large small tiny xl xxl",
+            errors.UNKNOWN,
+            {"where": "T5_SIZE", "value": "enormous", "names": "pile_pretrain"},
         ),
-        (("../small", *SMALL[1:]), {}, "there is no model size"),
+        (("../small", *SMALL[1:]), {}, errors.UNKNOWN, {"where": "T5_SIZE", "value": "../small"}),
         (
             ("small", "fp8", *SMALL[2:]),
             {},
-            "PREC: it is 'fp8'; choose one of: bfloat16, float32, float16",
+            errors.INVALID,
+            {"where": "PREC", "value": "fp8", "remedy": ("bfloat16", "float32", "float16")},
         ),
-        (("small", "bfloat16", "0", "1", "l"), {}, "NUM_GPUS: it is '0'"),
-        (("small", "bfloat16", "8", "x[$(touch pwned)]", "l"), {}, "BSIZE_PER_GPU: it is"),
+        (
+            ("small", "bfloat16", "0", "1", "l"),
+            {},
+            errors.INVALID,
+            {"where": "NUM_GPUS", "value": "0"},
+        ),
+        (
+            ("small", "bfloat16", "8", "x[$(touch pwned)]", "l"),
+            {},
+            errors.INVALID,
+            {"where": "BSIZE_PER_GPU", "value": "x[$(touch pwned)]"},
+        ),
         (
             (*SMALL, "m", "3"),
             {},
-            "NUM_MICROBATCHES=3: a global batch of 8, 8 for each group of 1 GPU(s), does not divide by it; choose one of: 1, 2, 4, 8",
+            errors.INVALID,
+            {
+                "where": "NUM_MICROBATCHES=3",
+                "value": 3,
+                "names": ("8", "1", "GPU"),
+                "remedy": ("8", "1", "2", "4"),
+            },
         ),
-        ((*SMALL, "m", "1", "0", "0", "maybe"), {}, "FUSE_QKV: it is 'maybe'; give 0 or 1"),
-        ((*SMALL, "m", "1", "0", "0", "0", "maybe"), {}, "PACK: it is 'maybe'; give 0 or 1"),
+        (
+            (*SMALL, "m", "1", "0", "0", "maybe"),
+            {},
+            errors.INVALID,
+            {"where": "FUSE_QKV", "value": "maybe", "remedy": ("0", "1")},
+        ),
+        (
+            (*SMALL, "m", "1", "0", "0", "0", "maybe"),
+            {},
+            errors.INVALID,
+            {"where": "PACK", "value": "maybe", "remedy": ("0", "1")},
+        ),
         (
             PRETRAIN,
             {"TP_SIZE": "3"},
-            "TP_SIZE=3: 8 GPUs do not divide into groups of 3; choose one of: 1, 2, 4, 8",
+            errors.INVALID,
+            {
+                "where": "TP_SIZE=3",
+                "value": 3,
+                "names": ("8", "GPUs"),
+                "remedy": ("1", "2", "4", "8"),
+            },
         ),
         (
             PRETRAIN,
             {"TP_SIZE": "4"},
-            "TP_SIZE=4: a small model's heads of 6 do not divide by it; choose one of: 1, 2",
+            errors.INVALID,
+            {"where": "TP_SIZE=4", "value": 4, "names": "6", "remedy": ("1", "2")},
         ),
         (
             PRETRAIN,
             {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
-            "NUM_GPUS=8: XLA_FLAGS makes 4 CPU device(s)",
+            errors.CONFLICT,
+            {"where": "NUM_GPUS=8", "value": 4, "names": ("XLA_FLAGS", "CPU")},
         ),
-        (SMALL, {"REMAT": "some"}, "REMAT: it is 'some'; choose one of: none, minimal, full"),
-        (SMALL, {"ATTENTION": "flash"}, "ATTENTION: it is 'flash'; choose one of: xla, cudnn, te"),
-        (SMALL, {"ATTENTION": "cudnn"}, "the CPU has none"),
-        (SMALL, {"GRADIENT_DTYPE": "int8"}, "GRADIENT_DTYPE: it is 'int8'"),
-        (SMALL, {"SCAN_LAYERS": "2"}, "SCAN_LAYERS: it is '2'"),
-        (SMALL, {"ENC_SL": "0"}, "ENC_SL: it is '0'"),
+        (
+            SMALL,
+            {"REMAT": "some"},
+            errors.INVALID,
+            {"where": "REMAT", "value": "some", "remedy": "minimal"},
+        ),
+        (
+            SMALL,
+            {"ATTENTION": "flash"},
+            errors.INVALID,
+            {"where": "ATTENTION", "value": "flash", "remedy": "cudnn"},
+        ),
+        (
+            SMALL,
+            {"ATTENTION": "cudnn"},
+            errors.UNSUPPORTED,
+            {"where": "ATTENTION=cudnn", "names": "CPU"},
+        ),
+        (
+            SMALL,
+            {"GRADIENT_DTYPE": "int8"},
+            errors.INVALID,
+            {"where": "GRADIENT_DTYPE", "value": "int8"},
+        ),
+        (SMALL, {"SCAN_LAYERS": "2"}, errors.INVALID, {"where": "SCAN_LAYERS", "value": "2"}),
+        (SMALL, {"ENC_SL": "0"}, errors.INVALID, {"where": "ENC_SL", "value": "0"}),
         (
             SMALL,
             {"VOCAB": "/nowhere/sp.model"},
-            "/nowhere/sp.model: there is no such vocabulary file",
+            errors.MISSING,
+            {"where": "/nowhere/sp.model"},
         ),
-        (SMALL, {"VOCAB": "ids:40000", "DATA": "synthetic"}, "40000"),
+        (
+            SMALL,
+            {"VOCAB": "ids:40000", "DATA": "synthetic"},
+            errors.TOO_BIG,
+            {"where": "ids:40000", "value": 40000},
+        ),
         (
             SMALL,
             {"VOCAB": ""},
-            "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model: data and vocabularies are read from files",
+            errors.UNSUPPORTED,
+            {"where": "VOCAB=gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"},
         ),
-        (SMALL, {"DATA": "text:/nowhere/*.txt"}, "/nowhere/*.txt"),
-        (SMALL, {"DATA": "csv:x"}, "no kind of data is called 'csv'"),
-        (SMALL, {"DATA": ""}, "offline since October 2023"),
-        (SMALL, {"T5X_DIR": "/nowhere"}, "T5X_DIR=/nowhere: it holds no t5x/train.py"),
-        (SMALL, {"ROSETTA_GIN": "nowhere.gin"}, "ROSETTA_GIN=nowhere.gin: it is no file"),
-        ((*SMALL, "corpus.txt"), {}, "is a file"),
-        ((*SMALL, "corpus.txt/m"), {}, "corpus.txt is a file"),
-        (("small", "float32", "1", "8", "corpus.txt/logs"), {}, "corpus.txt is a file"),
+        (SMALL, {"DATA": "text:/nowhere/*.txt"}, errors.MISSING, {"where": "/nowhere/*.txt"}),
+        (SMALL, {"DATA": "csv:x"}, errors.UNKNOWN, {"where": "DATA=csv:x", "value": "csv"}),
+        (SMALL, {"DATA": ""}, errors.MISSING, {"where": "data", "names": "2023"}),
+        (
+            SMALL,
+            {"T5X_DIR": "/nowhere"},
+            errors.MISSING,
+            {"where": "T5X_DIR=/nowhere", "names": "t5x/train.py"},
+        ),
+        (
+            SMALL,
+            {"ROSETTA_GIN": "nowhere.gin"},
+            errors.MISSING,
+            {"where": "ROSETTA_GIN=nowhere.gin"},
+        ),
+        ((*SMALL, "corpus.txt"), {}, errors.INVALID, {"where": "corpus.txt"}),
+        ((*SMALL, "corpus.txt/m"), {}, errors.INVALID, {"where": "corpus.txt/m"}),
+        (
+            ("small", "float32", "1", "8", "corpus.txt/logs"),
+            {},
+            errors.INVALID,
+            {"where": "corpus.txt/logs"},
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
-    place: Place, words: tuple[str, ...], settings: dict[str, str], complaint: str
+    place: Place, words: tuple[str, ...], settings: dict[str, str], kind: str, facts: dict[str, Any]
 ) -> None:
     before = snapshot(place.work)
     ran = place.run("singlenode_pretrain_pile.sh", *words, **settings)
     assert (ran.rc, ran.argv, ran.out) == (2, [], "")
     assert len(ran.err.splitlines()) == 1
     assert ran.err.startswith("singlenode_pretrain_pile.sh: ")
-    assert complaint in ran.err
+    errors.check(ran.error, kind, **facts)
     assert snapshot(place.work) == before
 
 
