@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
 
+from rosetta.core import errors
 from rosetta.core.errors import UserError
 
 FINE, FAILED, USER, OURS, INTERRUPTED = 0, 1, 2, 3, 130
@@ -16,6 +18,16 @@ EARLY = 75
 # Another process hangs or is lost; above 128 + any signal, as srun gives the highest status of all
 # and the other one is killed.
 LOST = 200
+_KIND_OF_ERRNO = {
+    errno.ENOENT: errors.MISSING,
+    errno.EEXIST: errors.EXISTS,
+    errno.EACCES: errors.DENIED,
+    errno.EPERM: errors.DENIED,
+    errno.EROFS: errors.DENIED,
+    errno.ENOSPC: errors.TOO_BIG,
+    errno.EDQUOT: errors.TOO_BIG,
+    errno.EFBIG: errors.TOO_BIG,
+}
 
 
 def failure(error: BaseException, where: str) -> tuple[int, UserError]:
@@ -35,12 +47,15 @@ def failure(error: BaseException, where: str) -> tuple[int, UserError]:
             f"{sys.executable} has no module {error.name!r}",
             where,
             "run it in a baked environment or an image",
+            kind=errors.MISSING,
+            value=error.name,
         )
     if isinstance(error, OSError):
         return USER, UserError(
             error.strerror or str(error),
             str(error.filename or where),
             "make room or name another folder",
+            kind=_KIND_OF_ERRNO.get(error.errno or 0, errors.FAILED),
         )
     if os.environ.get("ROSETTA_DEBUG"):
         traceback.print_exception(

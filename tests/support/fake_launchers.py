@@ -173,7 +173,21 @@ class Place:
     def rosetta(
         self, *words: str, stdin: str = "", **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        environment = {
+        argv = [sys.executable, "-P", "-m", "rosetta.launch", *words]
+        return subprocess.run(
+            argv,
+            cwd=self.folder,
+            env=self.environment(**variables),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        """Return the usual variables with these on top."""
+        return {
             "HOME": str(self.folder),
             "PATH": f"{self.folder}/bin:/usr/bin:/bin",
             "SECRETS": str(self.folder / "secrets.json"),
@@ -181,17 +195,6 @@ class Place:
             "PYTHONDONTWRITEBYTECODE": "1",
             **variables,
         }
-        argv = [sys.executable, "-P", "-m", "rosetta.launch", *words]
-        return subprocess.run(
-            argv,
-            cwd=self.folder,
-            env=environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
 
 
 def place(folder: Path) -> Place:

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from rosetta import cli
 from rosetta.core.run_description import Run
-from tests.support import fake_launchers, old_pythons
+from tests.support import errors, fake_launchers, old_pythons
+from tests.support.run_in_process import run_in_process
 
 pytestmark = pytest.mark.slow
 
@@ -153,33 +155,58 @@ def test_a_description_says_it_all(place: fake_launchers.Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "what"),
+    ("words", "kind", "facts"),
     [
         (
             ["run"],
-            "rosetta run: no preset is named; name one, as in t5x-large, or give a --description",
+            errors.MISSING,
+            {"where": "rosetta run", "remedy": ("t5x-large", "--description")},
         ),
-        (["run", "t5x-small", "large"], "'large' is no setting; write NAME=VALUE"),
-        (["run", "no-such-preset"], "no-such-preset"),
+        (
+            ["run", "t5x-small", "large"],
+            errors.INVALID,
+            {"where": "rosetta run", "value": "large", "remedy": "NAME=VALUE"},
+        ),
+        (["run", "no-such-preset"], errors.UNKNOWN, {"where": "preset", "value": "no-such-preset"}),
         (
             ["run", "t5x-small", "--nodes=2"],
-            "--coordinator: 2 nodes have to meet somewhere; name the first node",
+            errors.MISSING,
+            {"where": "--coordinator", "names": "2"},
         ),
         (
             ["run", "t5x-small", "nodes=2"],
-            "--coordinator: 2 nodes have to meet somewhere; name the first node",
+            errors.MISSING,
+            {"where": "--coordinator", "names": "2"},
         ),
         (
             ["run", "t5x-large"],
-            "--coordinator: 8 nodes, which the preset brings (presets/t5x.yaml:40), have to meet somewhere; give --nodes 1 for this machine alone; or",
+            errors.MISSING,
+            {
+                "where": "--coordinator",
+                "names": ("8", "presets/t5x.yaml:40"),
+                "remedy": ("--nodes", "1"),
+            },
         ),
         (
             ["run", "t5x-small", "JAX_PLATFORMS=cpu", "--accelerator=h100"],
-            "JAX_PLATFORMS=cpu: it is a run on the CPU, and --accelerator h100 is a card; leave one of them out",
+            errors.CONFLICT,
+            {"where": "JAX_PLATFORMS=cpu", "value": "h100", "names": ("CPU", "--accelerator")},
         ),
-        (["run", "t5x-small", "--node", "1", "--accel", "h100"], "unrecognized arguments: --accel"),
-        (["run", "t5x-small", "--nodes=0"], "give a whole number, at least 1"),
-        (["run", "t5x-small", "--node=-1"], "give a whole number from 0 on"),
+        (
+            ["run", "t5x-small", "--node", "1", "--accel", "h100"],
+            errors.UNKNOWN,
+            {"where": "rosetta run", "value": "--accel"},
+        ),
+        (
+            ["run", "t5x-small", "--nodes=0"],
+            errors.INVALID,
+            {"where": "rosetta run", "names": ("--nodes", "at least 1")},
+        ),
+        (
+            ["run", "t5x-small", "--node=-1"],
+            errors.INVALID,
+            {"where": "rosetta run", "names": ("--node", "from 0")},
+        ),
         (
             [
                 "run",
@@ -190,65 +217,84 @@ def test_a_description_says_it_all(place: fake_launchers.Place) -> None:
                 "--on=docker",
                 "--image=i",
             ],
-            "--processes node: T5X takes one process a GPU where there are several nodes",
+            errors.UNSUPPORTED,
+            {"where": "--processes node", "names": ("T5X", "GPU")},
         ),
         (
             ["run", "t5x-small", "--on=docker", "--image=i", "--mount=/a"],
-            "--mount=/a: it is no mount; write OUTSIDE:INSIDE",
+            errors.INVALID,
+            {"where": "--mount=/a", "value": "/a", "remedy": "OUTSIDE:INSIDE"},
         ),
         (
             ["run", "t5x-small", "--mount=/a:/b"],
-            "--on local: it has no use for --mount; leave it out, or choose of --on docker",
+            errors.CONFLICT,
+            {"where": "--on local", "value": "mount", "remedy": "docker"},
         ),
         (
             ["run", "t5x-small", "--image=i"],
-            "--on local: it has no use for --image; leave it out, or choose of --on docker",
+            errors.CONFLICT,
+            {"where": "--on local", "value": "image", "remedy": "docker"},
         ),
-        (["run", "t5x-small", "--name=n"], "--on local: it has no use for --name"),
+        (
+            ["run", "t5x-small", "--name=n"],
+            errors.CONFLICT,
+            {"where": "--on local", "value": "name"},
+        ),
         (
             ["run", "t5x-small", "--on=docker", "--image=i", "--node=0"],
-            "--on docker: it has no use for --node; leave it out, or choose of --on local",
+            errors.CONFLICT,
+            {"where": "--on docker", "value": "node", "remedy": "--on local"},
         ),
         (
             ["submit", "t5x-small", "--on=slurm", "--mount=/a:/b"],
-            "--on slurm: it has no use for --mount; leave it out, or choose of --on pyxis, apptainer, jobset",
+            errors.CONFLICT,
+            {"where": "--on slurm", "value": "mount", "remedy": "pyxis, apptainer, jobset"},
         ),
         (
             ["submit", "t5x-small", "--on=slurm", "--image=i"],
-            "--on slurm: it has no use for --image; leave it out, or choose of --on pyxis, apptainer, jobset",
+            errors.CONFLICT,
+            {"where": "--on slurm", "value": "image", "remedy": "pyxis, apptainer, jobset"},
         ),
         (
             ["submit", "t5x-small", "--on=slurm", "--secret=s"],
-            "--on slurm: it has no use for --secret; leave it out, or choose of --on jobset",
+            errors.CONFLICT,
+            {"where": "--on slurm", "value": "secret", "remedy": "--on jobset"},
         ),
         (
             ["submit", "t5x-small", "--on=jobset", "--image=i", "--time=1:00"],
-            "--on jobset: it has no use for --time; leave it out, or choose of --on slurm, pyxis, apptainer",
+            errors.CONFLICT,
+            {"where": "--on jobset", "value": "time", "remedy": "slurm, pyxis, apptainer"},
         ),
         (
             ["run", "t5x-small", "--json"],
-            "--json: the run's own output is on stdout; add --dry-run",
+            errors.CONFLICT,
+            {"where": "--json", "remedy": "--dry-run"},
         ),
         (
             ["run", "t5x-small", "--description=x"],
-            "it says everything but where; leave out preset, settings",
+            errors.CONFLICT,
+            {"where": "--description x"},
         ),
-        (["run", "--description=missing"], "missing: No such file or directory"),
-        (["run", "--description=dump.py"], "dump.py: it is no JSON"),
-        (["submit", "t5x-small"], "--on"),
+        (["run", "--description=missing"], errors.MISSING, {"where": "missing"}),
+        (["run", "--description=dump.py"], errors.INVALID, {"where": "dump.py", "names": "JSON"}),
+        (["submit", "t5x-small"], errors.INVALID, {"where": "rosetta submit", "names": "--on"}),
         (
             ["submit", "t5x-small", "--on=slurm", "--sbatch=--qos=high", "--sbatch=x"],
-            "--sbatch=x: it is no option; write it whole",
+            errors.INVALID,
+            {"where": "--sbatch=x", "value": "x", "remedy": "--sbatch=--qos=high"},
         ),
-        (["submit", "t5x-small", "--on=pyxis"], "it takes an image"),
-        (["spawn"], "there is nothing to start; write the command after --"),
+        (["submit", "t5x-small", "--on=pyxis"], errors.MISSING, {"where": "--on pyxis"}),
+        (["spawn"], errors.MISSING, {"where": "rosetta spawn", "remedy": "--"}),
     ],
 )
-def test_refused_in_a_line(place: fake_launchers.Place, words: list[str], what: str) -> None:
-    done = place.rosetta(*words)
-    assert done.returncode == 2
-    assert what in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_refused_in_a_line(
+    place: fake_launchers.Place, words: list[str], kind: str, facts: dict[str, Any]
+) -> None:
+    ended = run_in_process(lambda: cli.main(words), place.folder, place.environment())
+    assert ended.status == 2
+    (error,) = ended.errors
+    errors.check(error, kind, **facts)
+    assert ended.err.count("\n") == 1
     assert not list(place.folder.glob("bin/*.argv"))
 
 
@@ -259,16 +305,18 @@ def test_refused_in_a_line(place: fake_launchers.Place, words: list[str], what: 
 def test_what_it_needs_is_not_there(place: fake_launchers.Place, where: str, program: str) -> None:
     for path in (place.folder / "bin").iterdir():
         path.unlink()
-    done = place.rosetta(
+    words = (
         *DRY[where],
         "t5x-small",
         "MODEL_DIR=/e/m",
         "--accelerator=h100",
         "--gpus-per-node=1",
-        PATH=str(place.folder / "bin"),
     )
-    assert done.returncode == 2
-    assert f"{program}: there is no such program on PATH" in done.stderr
+    environment = place.environment(PATH=str(place.folder / "bin"))
+    ended = run_in_process(lambda: cli.main(words), place.folder, environment)
+    assert ended.status == 2
+    (error,) = ended.errors
+    errors.check(error, errors.MISSING, where=program, value=program)
 
 
 def test_what_the_scheduler_says_comes_through(place: fake_launchers.Place) -> None:
@@ -280,10 +328,11 @@ def test_what_the_scheduler_says_comes_through(place: fake_launchers.Place) -> N
     }
     sbatch.write_text("#!/bin/sh\necho 'error: invalid partition' >&2\nexit 1\n")
     done = place.rosetta(*DRY["slurm"], "t5x-small", "--accelerator=h100")
-    assert (done.returncode, done.stderr) == (
-        2,
-        "error: invalid partition\nrosetta: sbatch: it ended with status 1; see what it said\n",
-    )
+    assert done.returncode == 2
+    its, ours = done.stderr.splitlines()
+    assert its == "error: invalid partition"
+    assert ours.startswith("rosetta: sbatch: ")
+    assert "status 1" in ours
 
 
 def test_a_containers_status_is_ours(place: fake_launchers.Place) -> None:
@@ -345,7 +394,8 @@ def test_on_a_login_node(place: fake_launchers.Place, python: str) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "presets are read by PyYAML, and there is no yaml; install it" in done.stderr
+    assert "PyYAML" in done.stderr
+    assert "pip install pyyaml" in done.stderr
 
 
 def test_no_newer_syntax_than_that_of_python_39() -> None:
