@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 HIDDEN = secrets.HIDDEN
-_NAME = re.compile(r"(.*_)?(TOKEN|KEY|SECRET|PASSWORD)", re.IGNORECASE)
 _SET = re.compile(r"(--?)?([A-Za-z][A-Za-z0-9_.-]*)=(.*)", re.DOTALL)
 
 
@@ -21,7 +20,7 @@ def secret(name: str, value: str = "") -> bool:
     """Return whether a variable is one: by its name (*_TOKEN, *_KEY, *_SECRET, *_PASSWORD), or by
     credentials in an address that it holds.
     """
-    return bool(_NAME.fullmatch(name.replace("-", "_")) or secrets.hide_forms(value) != value)
+    return secrets.is_secret_name(name) or secrets.hide_forms(value) != value
 
 
 class Mask:
@@ -50,7 +49,7 @@ class Mask:
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return variables without the values that are secret."""
         return {
-            name: HIDDEN if _NAME.fullmatch(name) else self.word(value)
+            name: HIDDEN if secrets.is_secret_name(name) else self.word(value)
             for name, value in environment.items()
         }
 

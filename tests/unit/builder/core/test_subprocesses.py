@@ -23,7 +23,7 @@ from rosetta.core.printable_text import escape
         ("noise\nE: first\nE: second\n", ("E: ",), "E: first | E: second"),
         ("only noise\n", ("E: ",), "only noise"),
         ("\x1b[31mred\x1b[0m \u202eevil\x07", (), r"\x1b[31mred\x1b[0m \u202eevil\x07"),
-        ("get https://me:hunter2@host/ MY_TOKEN=hunter2", (), "get https://***@host/ MY_TOKEN=***"),
+        ("get https://me:hunter2@host/ MY_TOKEN=hunter2", (), "get https://...@host/ MY_TOKEN=..."),
     ],
 )
 def test_the_end_of_an_output(output: str | bytes, prefer: tuple[str, ...], shown: str) -> None:

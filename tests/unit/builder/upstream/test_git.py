@@ -204,7 +204,7 @@ def test_last_words() -> None:
     assert last_words(b"warning: a\nfatal: b\nhint: c\n") == "fatal: b"
     assert last_words(b"hint: a\nsomething\n") == "something"
     assert last_words(b"\n") == "no message"
-    assert last_words(b"fatal: https://u:p@h/ \xff") == "fatal: https://***@h/ \ufffd"
+    assert last_words(b"fatal: https://u:p@h/ \xff") == "fatal: https://...@h/ \ufffd"
 
 
 def test_without_git_there_is_one_clear_error(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,13 @@ def test_secret_variables(
         ("https://host/x?X-Amz-Signature=abc&part=1", "https://host/x?X-Amz-Signature=...&part=1"),
         ("https://host/x?se=1&sig=abc", "https://host/x?se=1&sig=..."),
         ("HF_TOKEN=abc", "HF_TOKEN=..."),
+        ('{"a": "Authorization: Bearer abc"}', '{"a": "Authorization: Bearer ..."}'),
+        (
+            "-----BEGIN EC PRIVATE KEY-----\nabc\n-----END EC PRIVATE KEY-----\n",
+            "... (a private key)\n",
+        ),
+        ("give KEY=VALUE", "give KEY=VALUE"),
+        ("https://host/a.git@" + "0" * 40, "https://host/a.git@" + "0" * 40),
         (
             "docker://localhost:5000/t5x@sha256:" + "0" * 64,
             "docker://localhost:5000/t5x@sha256:" + "0" * 64,
