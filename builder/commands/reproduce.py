@@ -4,44 +4,13 @@ name the first difference.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import tarfile
-import tempfile
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from builder.core import log, manifest
-from builder.core.cache import Cache
 from builder.core.command_context import Context, Result
-from builder.images import image_build as images
-from builder.images import inspection
-from builder.images.oci import blob_compression, layer
-from rosetta.core.errors import UserError
+from builder.pipeline import reproduction
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
-
-    from builder.images.inspection import Found
-    from builder.images.oci.oci_documents import Image
-
-# What must be the same before a rebuild can be: the place in lock.json, and how to come by it.
-_INPUTS = (
-    ("builder", "check out the commit of rosetta that the image was built from"),
-    (
-        "requirements.sha256",
-        "check out the commit of rosetta that the image was built from: its locks are other ones",
-    ),
-    ("base.digest", "give the same --base"),
-    ("base.python", "give the same --base"),
-    (
-        "transformer_engine.wheel_sha256",
-        "bring that wheel: python build.py wheel transformer-engine --import FILE --sha256 ...",
-    ),
-)
-_SOURCE = ("commit", "patched_commit", "exported_tree")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,219 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
-    with (
-        tempfile.TemporaryDirectory(
-            prefix=".tmp-reproduce-", dir=context.cache.path("blobs")
-        ) as scratch,
-        inspection.find(arguments.image, arguments.engine, Path(scratch)) as found,
-    ):
-        locks = {image.architecture: found.lock(image) for image in found.images}
-        asked = request(context, arguments, found, locks)
-        fresh = replace(asked, layers=Cache(Path(scratch, "cache")))
-        resolved = images.resolve(asked)
-        for architecture, record in locks.items():
-            _same_inputs(record, resolved.record(architecture), architecture)
-        with log.stage(f"build {asked.distribution}-{asked.accelerator} again"):
-            built = images.build(fresh)
-        difference = _difference(
-            context.cache, fresh.layers or context.cache, found, built.index.images
-        )
-        digest = found.digest or found.images[0].config_digest
-        same = not difference and found.digest in ("", built.index.digest)
-    data = {
-        "image": arguments.image,
-        "digest": digest,
-        "rebuilt": built.index.digest,
-        "same": same,
-        "difference": difference,
-    }
-    if same:
-        return Result(data, f"the same, byte for byte: {digest}")
+    data = reproduction.reproduce(context, arguments.image, arguments.base, arguments.engine)
+    if data["same"]:
+        return Result(data, f"the same, byte for byte: {data['digest']}")
     return Result(
         data,
         (
-            f"not the same\n  image    {digest}\n  rebuilt  {built.index.digest}\n  first "
-            f"difference: {difference or 'the index itself'}"
+            f"not the same\n  image    {data['digest']}\n  rebuilt  {data['rebuilt']}\n  first "
+            f"difference: {data['difference'] or 'the index itself'}"
         ),
         ok=False,
     )
-
-
-def request(
-    context: Context, arguments: argparse.Namespace, found: Found, locks: dict[str, dict[str, Any]]
-) -> images.Request:
-    """Return the build that would give this image, by its lock."""
-    record = next(iter(locks.values()))
-    try:
-        name, accelerator, base, compression = (
-            str(each)
-            for each in (
-                record["distribution"],
-                record["accelerator"],
-                record["base"]["name"],
-                record["compression"],
-            )
-        )
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"its lock.json has no {error}",
-            arguments.image,
-            "it is no image that this builder made",
-        ) from error
-    loaded = manifest.load(context.manifest_path)
-    architectures = tuple(image.architecture for image in found.images)
-    if compression not in blob_compression.MEDIA_TYPE:
-        raise UserError(
-            f"its lock.json names the compression {compression[:20]!r}",
-            arguments.image,
-            "it is no image that this builder made",
-        )
-    if replaced := max(images.count_replaced(each) for each in locks.values()):
-        raise UserError(
-            (
-                f"was built with {replaced} Debian packages that are newer than the locked ones, "
-                "which were gone"
-            ),
-            arguments.image,
-            (
-                "it cannot be built again from the locks; build it anew after python build.py "
-                "lock --base"
-            ),
-        )
-    if base.startswith("bootstrap:"):
-        base = "bootstrap"
-    asked = images.Request(
-        context,
-        loaded,
-        name,
-        accelerator,
-        architectures,
-        bool(record.get("transformer_engine")),
-        compression,
-        arguments.base or base,
-        arguments.engine,
-    )
-    images.check(asked)
-    return asked
-
-
-def _same_inputs(image: dict[str, Any], here: dict[str, Any], architecture: str) -> None:
-    """UserError that names the first input of the image which this checkout does not have."""
-
-    def at(record: dict[str, Any], place: str) -> Any:
-        value: Any = record
-        for part in place.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        return value
-
-    places = [
-        *_INPUTS,
-        *(
-            (
-                f"sources.{name}.{key}",
-                "check out the commit of rosetta that the image was built from",
-            )
-            for name in image.get("sources", {})
-            for key in _SOURCE
-        ),
-    ]
-    for place, do in places:
-        # A source's name may hold dots, its record does not.
-        one, other = (
-            _source(record, place) if place.startswith("sources.") else at(record, place)
-            for record in (image, here)
-        )
-        if one != other:
-            raise UserError(
-                f"{place} is {other} here and {one} in the image (linux/{architecture})",
-                "lock.json",
-                do,
-            )
-
-
-def _source(record: dict[str, Any], place: str) -> Any:
-    name, _, key = place.removeprefix("sources.").rpartition(".")
-    return (record.get("sources") or {}).get(name, {}).get(key)
-
-
-def _difference(cache: Cache, fresh: Cache, found: Found, rebuilt: tuple[Image, ...]) -> str:
-    """Describe the first difference, from the lowest layer up; empty if there is none."""
-    for theirs, ours in zip(found.images, rebuilt, strict=True):
-        where = f"linux/{theirs.architecture}"
-        for one, other in zip(theirs.layers, ours.layers, strict=False):
-            if one.diff_id != other.diff_id:
-                return (
-                    f"{where}, layer {other.name}: "
-                    f"{_entry(found, theirs, one, cache, fresh, other)}"
-                )
-            if found.digest and one.digest != other.digest:
-                return f"{where}, layer {other.name}: the same files in other compressed bytes"
-        if len(theirs.layers) != len(ours.layers):
-            return f"{where}: {len(theirs.layers)} layers in the image, {len(ours.layers)} rebuilt"
-        if theirs.config != ours.config:
-            one, other = json.loads(theirs.config), json.loads(ours.config)
-            keys = (key for key in sorted({*one, *other}) if one.get(key) != other.get(key))
-            return f"{where}, config: {next(keys, 'its bytes')}"
-        if found.digest and theirs.manifest != ours.manifest:
-            return f"{where}: the manifest"
-    return ""
-
-
-def _entry(
-    found: Found, image: Image, one: layer.Layer, cache: Cache, fresh: Cache, other: layer.Layer
-) -> str:
-    """Describe the first path by which two layers differ."""
-    mine = next(
-        (
-            path
-            for path in (layer.blob(each, other.digest) for each in (fresh, cache))
-            if path.is_file()
-        ),
-        None,
-    )
-    if mine is None:
-        return "other content"
-    with found.open(image, one) as stream:
-        theirs = dict(_rows(stream))
-    with open(mine, "rb") as stream:
-        ours = dict(_rows(stream))
-    for path in sorted({*theirs, *ours}):
-        if theirs.get(path) != ours.get(path):
-            if path not in ours:
-                return f"{path} is in the image only"
-            if path not in theirs:
-                return f"{path} is in the rebuilt one only"
-            what = [
-                name
-                for name, a, b in zip(
-                    ("type", "mode", "owner", "target", "size", "content", "time"),
-                    theirs[path],
-                    ours[path],
-                    strict=True,
-                )
-                if a != b
-            ]
-            return f"{path}: another {' and '.join(what)}"
-    return "the order or the form of its entries"
-
-
-def _rows(stream: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    with (
-        blob_compression.reader(stream) as plain,
-        tarfile.open(fileobj=plain, mode="r|") as archive,
-    ):
-        for member in archive:
-            file = archive.extractfile(member) if member.isreg() else None
-            digest = hashlib.file_digest(file, "sha256").hexdigest() if file else ""  # type: ignore[arg-type]
-            yield (
-                member.name,
-                (
-                    member.type,
-                    member.mode,
-                    (member.uid, member.gid),
-                    member.linkname,
-                    member.size,
-                    digest,
-                    member.mtime,
-                ),
-            )

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.commands.context import LAYERS, build_command, label_lines
 from builder.images import image_settings
 from builder.images.oci import blob_compression, layout
+from builder.pipeline.build_context import LAYERS, build_command, label_lines
 from tests.support import container_engines, image_bases, small_distribution
 from tests.support.package_index import serving
 from tests.support.small_distribution import ROOT, Chain

@@ -245,7 +245,7 @@ def test_an_image_in_an_engine(chain: Chain, name: str) -> None:
 
 def test_members_are_read_as_they_are() -> None:
     """The comparison sees what a tar can say of a file."""
-    from builder.commands.reproduce import _rows
+    from builder.pipeline.reproduction import _rows
 
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
