@@ -18,9 +18,9 @@ from tests.support import errors, pinned_sentences
 
 # Lower the number of a folder when its sentences become fewer; never raise it.
 PINNED_SENTENCES = {
-    "tests/integration/builder": 90,
+    "tests/integration/builder": 0,
     # Each folder between lines of its own, so that two changes do not meet.
-    "tests/unit/builder": 93,
+    "tests/unit/builder": 0,
     # The tests of the package inside the image.
     "tests/integration/rosetta": 6,
     # Most of these tests.

@@ -22,7 +22,7 @@ from builder.release.bisect import build_contents as builds
 from builder.release.bisect.attempt import Bench
 from builder.release.bisect.journal import Journal, Request
 from builder.upstream.source import access
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,6 +161,7 @@ def _journal(file: Path, arguments: argparse.Namespace) -> Journal:
             "needs two ends and a command",
             "bisect",
             "build.py bisect --good END --bad END -- COMMAND; to go on with one: build.py bisect",
+            kind=MISSING,
         )
     asked = Request(
         arguments.good,
@@ -316,6 +317,8 @@ def _check_ends(bench: Bench, good: Build, bad: Build) -> None:
                     f"it must {'succeed' if wanted == 'good' else 'fail'} there: what is built "
                     f"for it is in {bench.environment}"
                 ),
+                kind=CONFLICT,
+                value=answer,
             )
 
 

@@ -20,7 +20,7 @@ from builder.release.publish import attachments, signed_statements, signing_key
 from builder.release.publish.signed_statements import SBOM, SIMPLE, UntrustedError
 from builder.upstream import local_mirror, tracked_branch
 from builder.upstream.git import Git
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -83,7 +83,10 @@ def _published(name: str, public: Public | None) -> Published:
     wanted = reference.parse(name)
     if not wanted.wanted:
         raise UserError(
-            "needs a tag or a digest", str(wanted), "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST"
+            "needs a tag or a digest",
+            str(wanted),
+            "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST",
+            kind=MISSING,
         )
     with Connection(wanted, "pull") as connection:
         digest = download.document(connection, wanted.wanted).digest
@@ -105,6 +108,7 @@ def _published(name: str, public: Public | None) -> Published:
         str(wanted),
         "give an image that build.py publish has published"
         + (", signed by this key" if public else ""),
+        kind=MISSING,
     )
 
 
@@ -148,6 +152,7 @@ def taken_apart(name: str, digest: str, said: Mapping[str, Any]) -> Published:
             "its SBOM is not one of rosetta's",
             name,
             "give an image that build.py publish has published",
+            kind=INVALID,
         ) from error
     return Published(
         name,

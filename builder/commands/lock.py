@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from builder.core import manifest
 from builder.core.command_context import Context, Result
 from builder.pipeline import locks
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNKNOWN, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -61,7 +61,13 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         return _shown(locks.make_tool_locks(loaded, names, offline=context.offline))
     for line in arguments.lines:
         if line not in loaded.lines:
-            raise UserError(f"no line {line!r}", "lock", f"one of: {', '.join(loaded.lines)}")
+            raise UserError(
+                f"no line {line!r}",
+                "lock",
+                f"one of: {', '.join(loaded.lines)}",
+                kind=UNKNOWN,
+                value=line,
+            )
     lines = arguments.lines or list(loaded.lines)
     if arguments.base:
         return _shown(locks.make_base_locks(loaded, lines, offline=context.offline))

@@ -22,7 +22,7 @@ from builder.release.publish import (
     signing_key,
     tags,
 )
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DIFFERS, FAILED, INVALID, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -67,6 +67,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             "is not named by its digest",
             str(wanted),
             "give HOST/NAME@sha256:DIGEST, that which was tested",
+            kind=INVALID,
         )
     with Connection(wanted, "pull,push") as connection:
         index = download.document(connection, wanted.digest)
@@ -139,9 +140,16 @@ def passed(suite: str, file: Path, digest: str, platforms: Collection[str] = ())
             "is no result: JSON with a field `ok` is expected",
             str(file),
             "give what a `build.py` verb wrote with --json",
+            kind=INVALID,
         ) from error
     if fine is not True:
-        raise UserError(f"{suite} has not passed", str(file), "latest-verified stays where it is")
+        raise UserError(
+            f"{suite} has not passed",
+            str(file),
+            "latest-verified stays where it is",
+            kind=FAILED,
+            value=suite,
+        )
     result = document.get("result")
     for place in (document, result if isinstance(result, dict) else {}):
         if "digest" in place and str(place["digest"]) not in digests:
@@ -149,6 +157,8 @@ def passed(suite: str, file: Path, digest: str, platforms: Collection[str] = ())
                 f"is the result of {str(place['digest'])[:80]!r}, not of {digest[:19]}…",
                 str(file),
                 "promote the digest that was tested",
+                kind=DIFFERS,
+                value=str(place["digest"])[:80],
             )
     return {
         "result": "PASSED",

@@ -21,7 +21,7 @@ from builder.release.publish import (
     signing_key,
     tags,
 )
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, DENIED, INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -113,12 +113,15 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     asked = _asked(arguments)
     if context.offline:
-        raise UserError("a registry cannot be reached with --offline", "publish", "leave it out")
+        raise UserError(
+            "a registry cannot be reached with --offline", "publish", "leave it out", kind=CONFLICT
+        )
     if not arguments.key and not arguments.dry_run:
         raise UserError(
             "needs a key to sign with",
             "publish",
             "give --key FILE (docs/publish.md says how to make one)",
+            kind=MISSING,
         )
     signer = signing_key.private(arguments.key) if arguments.key else None
     if asked.digest:
@@ -154,6 +157,7 @@ def _asked(arguments: argparse.Namespace) -> publication.Asked:
             "has a tag or a digest",
             "--to",
             "give HOST/NAMESPACE/NAME; tags are given by --date and --tag",
+            kind=INVALID,
         )
     today = tags.read_today()  # names the tag; nothing of the image hangs on it
     date = arguments.date or today
@@ -162,6 +166,8 @@ def _asked(arguments: argparse.Namespace) -> publication.Asked:
             f"{date!r} is not a valid day from 2020 up to today",
             "--date",
             "give YYYY-MM-DD, in UTC",
+            kind=INVALID,
+            value=date,
         )
     for name in arguments.tag:
         reference.parse(f"{repository}:{name}")
@@ -173,12 +179,16 @@ def _asked(arguments: argparse.Namespace) -> publication.Asked:
                     "python build.py promote HOST/NAME@sha256:... --suite NAME --result FILE "
                     "--key FILE"
                 ),
+                kind=DENIED,
+                value=name,
             )
         if _RESERVED.fullmatch(name):
             raise UserError(
                 "is kept for nightlies, marks, claims and attachments",
                 f"--tag {name}",
                 "give another name",
+                kind=DENIED,
+                value=name,
             )
     if arguments.digest and (
         arguments.what or not arguments.tag or not reference.is_digest(arguments.digest)
@@ -187,12 +197,14 @@ def _asked(arguments: argparse.Namespace) -> publication.Asked:
             "brings a published image back",
             "--digest",
             "give --digest sha256:HEX with --tag NAME, and neither a distribution nor a layout",
+            kind=CONFLICT,
         )
     if not arguments.digest and not arguments.what:
         raise UserError(
             "nothing to publish is named",
             "publish",
             "give a distribution, oci:DIR, or --digest with --tag",
+            kind=MISSING,
         )
     if arguments.tested and not arguments.digest:
         raise UserError(
@@ -203,6 +215,8 @@ def _asked(arguments: argparse.Namespace) -> publication.Asked:
             f"{arguments.withdraw[:80]!r} is no digest",
             "--withdraw",
             "give sha256: and 64 hexadecimal digits, as the message that named it has them",
+            kind=INVALID,
+            value=arguments.withdraw[:80],
         )
     return publication.Asked(
         repository, date, tuple(dict.fromkeys(arguments.tag or ["latest"])), arguments.digest

@@ -13,7 +13,7 @@ from builder.core.command_context import Context, Result
 from builder.packages import environment_assembly
 from builder.release.status_page import page, reports
 from rosetta.core.atomic_files import write_atomic
-from rosetta.core.errors import UserError
+from rosetta.core.errors import EXISTS, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,6 +72,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             "holds files that are no status page of ours",
             str(folder),
             "give a new or an empty folder; nothing was touched",
+            kind=EXISTS,
         )
     earlier = reports.of_page(arguments.earlier) if arguments.earlier else []
     here = [Path(each).absolute() for each in arguments.reports or ["build/nightly/reports"]]

@@ -11,7 +11,7 @@ from builder.images.oci import reference
 from builder.images.registry import download
 from builder.images.registry.transport import AlteredError, Connection
 from builder.release.publish import description, signed_releases, signing_key, tags, verification
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, MISSING, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -45,12 +45,18 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     if context.offline:
         raise UserError(
-            "a registry cannot be reached with --offline", "verify-published", "leave it out"
+            "a registry cannot be reached with --offline",
+            "verify-published",
+            "leave it out",
+            kind=CONFLICT,
         )
     wanted, public = reference.parse(arguments.reference), signing_key.public(arguments.key)
     if not wanted.wanted:
         raise UserError(
-            "needs a tag or a digest", str(wanted), "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST"
+            "needs a tag or a digest",
+            str(wanted),
+            "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST",
+            kind=MISSING,
         )
     repository = _repository(arguments.signed_for)
     if arguments.not_before and not tags.is_day(arguments.not_before):

@@ -16,7 +16,7 @@ from builder.core.command_context import Context, Result
 from builder.packages import login_node_wheel
 from builder.packages.transformer_engine import addition, wheel_build
 from rosetta.core.atomic_files import write_atomic
-from rosetta.core.errors import EXISTS, MISSING, UserError
+from rosetta.core.errors import CONFLICT, EXISTS, INVALID, MISSING, UNKNOWN, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -94,19 +94,30 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             "an imported wheel is taken by its sha256: 64 lower-case hex digits",
             "--sha256",
             "give the one that its maker names",
+            kind=INVALID,
         )
     if arguments.sha256 and not arguments.file:
-        raise UserError("goes with --import only", "--sha256", "give the wheel by --import FILE")
+        raise UserError(
+            "goes with --import only", "--sha256", "give the wheel by --import FILE", kind=CONFLICT
+        )
     if arguments.jobs < 0:
         raise UserError(
             "is no number of compilers",
             f"--jobs {arguments.jobs}",
             "give 1 or more, or leave it out",
+            kind=INVALID,
+            value=arguments.jobs,
         )
     te = loaded.transformer_engine
     line = arguments.line or (te.lines[0] if te else "")
     if line and line not in loaded.lines:
-        raise UserError(f"no line {line!r}", "--line", f"one of: {', '.join(loaded.lines)}")
+        raise UserError(
+            f"no line {line!r}",
+            "--line",
+            f"one of: {', '.join(loaded.lines)}",
+            kind=UNKNOWN,
+            value=line,
+        )
     architecture = arguments.architecture or machine_architecture.here()
     wanted = wheel_build.plan(
         loaded,

@@ -22,7 +22,7 @@ from builder.core import log
 from builder.images.oci import layout, oci_documents
 from builder.images.oci.reference import is_digest
 from builder.packages import environment_assembly
-from rosetta.core.errors import UserError
+from rosetta.core.errors import EXISTS, TOO_BIG, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -144,7 +144,7 @@ def _is_current(place: Path, blobs: Iterable[Entry], texts: Mapping[str, bytes])
 def refuse(place: Path) -> None:
     """UserError where `place` is neither free nor a bundle of ours."""
     if place.is_symlink() or (place.exists() and not place.is_dir()):
-        raise UserError("is not a folder", str(place), _REFUSED)
+        raise UserError("is not a folder", str(place), _REFUSED, kind=EXISTS)
     if not place.exists() or not any(place.iterdir()):
         return
     try:
@@ -152,7 +152,9 @@ def refuse(place: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         ours = False
     if not ours or not {each.name for each in place.iterdir()} <= _NAMES:
-        raise UserError("holds files that are not a bundle of rosetta's", str(place), _REFUSED)
+        raise UserError(
+            "holds files that are not a bundle of rosetta's", str(place), _REFUSED, kind=EXISTS
+        )
 
 
 def known(name: str) -> Since:
@@ -227,6 +229,7 @@ def _space(place: Path, entries: Iterable[Entry]) -> None:
             f"the bundle needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free",
             str(place),
             "make room; nothing was touched",
+            kind=TOO_BIG,
         )
 
 

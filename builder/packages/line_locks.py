@@ -19,7 +19,7 @@ from builder.packages import (
 from builder.packages.resolution import Request
 from builder.packages.transformer_engine import version_pins
 from rosetta.core.atomic_files import write_atomic
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -133,7 +133,10 @@ def read_in(file: Path) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UserError(
-            f"cannot be read ({reason})", str(file), "write it: one requirement a line"
+            f"cannot be read ({reason})",
+            str(file),
+            "write it: one requirement a line",
+            kind=MISSING,
         ) from error
     return tuple(
         str(upstream_requirements.normal(text_, f"{file.name}:{number}", ""))

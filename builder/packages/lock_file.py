@@ -96,7 +96,10 @@ def digest(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise UserError(
-            f"cannot be read ({error.strerror})", str(path), "make it: python build.py lock"
+            f"cannot be read ({error.strerror})",
+            str(path),
+            "make it: python build.py lock",
+            kind=MISSING,
         ) from error
 
 

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from builder.packages import environment_markers, resolution_failure, uv
 from builder.packages.environment_markers import Environment
 from builder.packages.lock_file import Pin
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -132,6 +132,7 @@ def locked(request: Request, constraints: Sequence[str], *, offline: bool = Fals
                 "drop it there by an override with `unless`, pin another version, or list it "
                 "under `sdists:` in the manifest"
             ),
+            kind=UNSUPPORTED,
         )
     for environment in request.environments:
         names = [pin.name for pin in pins if environment_markers.holds(pin.marker, environment)]
@@ -201,8 +202,8 @@ def _compile(
     )
     if done.returncode:
         unsolved = None if offline else resolution_failure.explain_no_solution(done.stderr)
-        what, do = unsolved or uv.explain(done.stderr, offline=offline)
-        raise UserError(what, request.where, do)
+        what, do, kind = unsolved or uv.explain(done.stderr, offline=offline)
+        raise UserError(what, request.where, do, kind=kind)
 
 
 def _bounded(line: str, bounds: str) -> str:

@@ -6,6 +6,7 @@ import re
 
 from builder.core.subprocesses import output_end
 from builder.packages import uv
+from rosetta.core.errors import CONFLICT, MISSING, UNSUPPORTED
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*+"
 _ABSENT = (
@@ -19,8 +20,10 @@ _ABSENT = (
 _LONGEST = 600  # characters of uv's reason, and of its hints, that an error shows
 
 
-def explain_no_solution(stderr: str) -> tuple[str, str] | None:
-    """Return what is wrong and what to do; None where uv did not look for a solution in vain.
+def explain_no_solution(stderr: str) -> tuple[str, str, str] | None:
+    """Return what is wrong, what to do and the kind of error.
+
+    None where uv did not look for a solution in vain.
 
     Args:
         stderr: What `uv pip compile` printed.
@@ -42,7 +45,7 @@ def explain_no_solution(stderr: str) -> tuple[str, str] | None:
             "version, "
             "or drop it by an override"
         )
-        return f"{names} has no usable wheel, only an sdist: {reason}", do
+        return f"{names} has no usable wheel, only an sdist: {reason}", do, UNSUPPORTED
     for kind, pattern in _ABSENT:
         if absent := re.search(pattern, cause):
             do = (
@@ -50,9 +53,9 @@ def explain_no_solution(stderr: str) -> tuple[str, str] | None:
                 "override), "
                 "or check the index settings"
             )
-            return f"the package index has no {kind} '{absent[1]}': {reason}", do
+            return f"the package index has no {kind} '{absent[1]}': {reason}", do, MISSING
     do = "change a locks/*.in, an override, or the line's Pythons in the manifest"
-    return f"its requirements contradict each other: {reason}", do
+    return f"its requirements contradict each other: {reason}", do, CONFLICT
 
 
 def _cut(text: str) -> str:

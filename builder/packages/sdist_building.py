@@ -77,7 +77,7 @@ def wheel(
         }
         done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=work)
         if done.returncode:
-            what, _ = uv.explain(done.stderr, offline=True)
+            what, *_ = uv.explain(done.stderr, offline=True)
             raise UserError(
                 f"its sdist does not build: {what}",
                 f"{pin.name}=={pin.version}",

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 
 from builder.core import package_index
 from builder.core.subprocesses import output_end
-from rosetta.core.errors import UserError
+from rosetta.core.errors import (
+    DAMAGED,
+    DENIED,
+    FAILED,
+    MISSING,
+    TOO_BIG,
+    UNREACHABLE,
+    UserError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,13 +102,13 @@ def run(
         env=environment(offline=offline, extra=env),
     )
     if check and done.returncode:
-        what, do = explain(done.stderr, offline=offline)
-        raise UserError(what, where, do)
+        what, do, kind = explain(done.stderr, offline=offline)
+        raise UserError(what, where, do, kind=kind)
     return done
 
 
-def explain(stderr: str, *, offline: bool) -> tuple[str, str]:
-    """Return one line for what uv printed, its hints included, and what to do about it."""
+def explain(stderr: str, *, offline: bool) -> tuple[str, str, str]:
+    """Return one line for what uv printed, its hints included, what to do, and the kind."""
     lines = [re.sub(r"^[\s×╰├│─▶>-]+", "", line).strip() for line in stderr.splitlines()]  # noqa: RUF001 - what uv draws
     lines = [
         line.removeprefix("error: ")
@@ -114,15 +122,20 @@ def explain(stderr: str, *, offline: bool) -> tuple[str, str]:
         return (
             f"a downloaded package is not the locked one: {text}",
             "nothing was installed; run again, and if it stays, the index serves a different file",
+            DAMAGED,
         )
     if "no space left" in text.lower():
-        return f"the disk is full: {text}", "free some space and run again"
+        return f"the disk is full: {text}", "free some space and run again", TOO_BIG
     if offline and re.search(
         r"offline|network was disabled|not found in the cache|connectivity is disabled",
         text,
         re.IGNORECASE,
     ):
-        return f"a locked package is not in the cache: {text}", "run once without --offline"
+        return (
+            f"a locked package is not in the cache: {text}",
+            "run once without --offline",
+            MISSING,
+        )
     if re.search(
         (
             r"dns error|connect error|connection|timed? ?out|network|sending "
@@ -134,12 +147,15 @@ def explain(stderr: str, *, offline: bool) -> tuple[str, str]:
         return (
             f"the package index cannot be reached: {text}",
             "check the network and the index settings, then run again: what was fetched is kept",
+            UNREACHABLE,
         )
-    return f"uv failed: {text}", "mend what uv names, then run again"
+    return f"uv failed: {text}", "mend what uv names, then run again", FAILED
 
 
-def explain_refusal(stderr: str) -> tuple[str, str] | None:
-    """Return what to say where an index or a proxy refused the user; None where none did.
+def explain_refusal(stderr: str) -> tuple[str, str, str] | None:
+    """Return what to say, what to do and the kind where an index or a proxy refused the user.
+
+    None where none did.
 
     uv reads a refusal as a package that does not exist, and names it in a hint only.
     """
@@ -158,8 +174,10 @@ def explain_refusal(stderr: str) -> tuple[str, str] | None:
         return (
             f"the proxy refuses the user: {line}",
             "check the user and the password of the proxy settings",
+            DENIED,
         )
     return (
         f"the package index refuses the credentials, or was given none: {line}",
         "check the user and the password of the index settings",
+        DENIED,
     )

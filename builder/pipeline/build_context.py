@@ -12,7 +12,7 @@ from builder.images import image_build as images
 from builder.images import layer_assignment
 from builder.images.oci import blob_compression, layer
 from builder.packages import environment_assembly
-from rosetta.core.errors import UserError
+from rosetta.core.errors import EXISTS, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,6 +60,7 @@ def refuse(folder: Path) -> None:
             "holds files that are no context of ours",
             str(folder),
             "give a new or an empty folder; nothing was touched",
+            kind=EXISTS,
         )
 
 

@@ -14,7 +14,7 @@ from builder.core import log, machine_architecture
 from builder.images.engines import engine as engines
 from builder.images.engines.engine import TEMPORARY, Limits
 from builder.images.oci import reference
-from rosetta.core.errors import FAILED, INVALID, UserError
+from rosetta.core.errors import FAILED, INVALID, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,6 +127,8 @@ def verify_image(name: str, taken: Engine, asked: Asked) -> dict[str, Any]:
             f"it trained on {', '.join(found) or 'nothing'}, not on a GPU",
             f"image:{name}",
             "its self-test is of a release before --gpu: verify a newer image",
+            kind=UNSUPPORTED,
+            value=", ".join(found),
         )
     return report
 

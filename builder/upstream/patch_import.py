@@ -14,7 +14,7 @@ from builder.upstream import (
     patch_series,
     patched_source,
 )
-from rosetta.core.errors import INVALID, UserError
+from rosetta.core.errors import CONFLICT, EXISTS, INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -159,6 +159,8 @@ def adopt(
             what,
             str(file),
             "give --replace to put the commit in its place" if old else "leave --replace out",
+            kind=EXISTS if old else MISSING,
+            value=name,
         )
     if old:
         author, subject, fields = old.sender, subject or old.subject, {**old.fields, **fields}
@@ -238,6 +240,8 @@ def _check_effect(
                 f"with it, {result.name} is {result.outcome}: {result.detail}",
                 "import",
                 _ON_PATCHED,
+                kind=CONFLICT,
+                value=result.outcome,
             )
     failing = tuple(result for result in after.results if not result.sound)
     was_failing = {result.name for result in before.results if not result.sound}
@@ -247,6 +251,8 @@ def _check_effect(
                 f"{result.name} is broken already ({result.outcome}: {result.detail})",
                 "import",
                 "mend that patch first (docs/patches.md says how)",
+                kind=CONFLICT,
+                value=result.outcome,
             )
         # While a broken patch is left out, those behind it are judged without it. What its mended
         # form breaks is next to mend.
@@ -255,6 +261,8 @@ def _check_effect(
                 f"with it, {result.name} is {result.outcome}: {result.detail}",
                 "import",
                 _ON_PATCHED,
+                kind=CONFLICT,
+                value=result.outcome,
             )
     return failing
 

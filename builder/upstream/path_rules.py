@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from rosetta.core.errors import TOO_BIG, UserError
+from rosetta.core.errors import INVALID, TOO_BIG, UserError
 
 _LONGEST = 1024
 _IGNORED_BY_HFS = dict.fromkeys(
@@ -22,17 +22,27 @@ _DO = "take no source that holds it"
 def check_name(name: str, where: str) -> str:
     """One component of a path, returned as it came; a UserError at `where` if it is hostile."""
     if name in ("", ".", ".."):
-        raise UserError(f"holds the path component {name!r}", where, _DO)
+        raise UserError(f"holds the path component {name!r}", where, _DO, kind=INVALID, value=name)
     if "/" in name or "\\" in name:
-        raise UserError(f"holds the name {name!r} with a slash in it", where, _DO)
+        raise UserError(
+            f"holds the name {name!r} with a slash in it", where, _DO, kind=INVALID, value=name
+        )
     if any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in name):
         raise UserError(
             f"holds the name {name!r} with control characters or bytes that are not UTF-8",
             where,
             _DO,
+            kind=INVALID,
+            value=name,
         )
     if re.match(r"[A-Za-z]:", name):
-        raise UserError(f"holds the name {name!r} that begins with a drive letter", where, _DO)
+        raise UserError(
+            f"holds the name {name!r} that begins with a drive letter",
+            where,
+            _DO,
+            kind=INVALID,
+            value=name,
+        )
     seen = (
         unicodedata.normalize("NFKC", name.translate(_IGNORED_BY_HFS))
         .casefold()
@@ -40,7 +50,7 @@ def check_name(name: str, where: str) -> str:
         .rstrip(" .")
     )
     if _GIT.fullmatch(seen):
-        raise UserError(f"holds {name!r}, which is git's own", where, _DO)
+        raise UserError(f"holds {name!r}, which is git's own", where, _DO, kind=INVALID, value=name)
     return name
 
 
@@ -49,7 +59,7 @@ def check_path(path: str, where: str) -> str:
     `where` if it is hostile.
     """
     if path.startswith("/"):
-        raise UserError(f"holds the absolute path {path!r}", where, _DO)
+        raise UserError(f"holds the absolute path {path!r}", where, _DO, kind=INVALID, value=path)
     if len(path.encode("utf-8", "surrogateescape")) > _LONGEST:
         raise UserError(
             f"holds a path of {len(path)} characters", where, _DO, kind=TOO_BIG, value=len(path)

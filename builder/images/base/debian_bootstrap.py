@@ -27,7 +27,7 @@ from builder.images.oci import blob_compression, layer, tar_file
 from builder.images.oci.tar_entry import EPOCH, Entry, file
 from builder.images.oci.tar_entry import folder as empty
 from builder.packages import debian_lock
-from rosetta.core.errors import MISSING, UserError
+from rosetta.core.errors import DIFFERS, IN_USE, MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -110,6 +110,8 @@ def _refuse_mounts(scratch: Path) -> None:
             f"a killed run left {len(below)} mounts there",
             str(scratch),
             f"umount --lazy {' '.join(reversed(below))}, then run again",
+            kind=IN_USE,
+            value=len(below),
         )
 
 
@@ -186,6 +188,8 @@ def _check_emulation(lock: BaseLock, here: str) -> None:
                 f"apt-get install {' '.join(missing)} ({why}), or leave {lock.architecture} out "
                 f"with --platform linux/{here}"
             ),
+            kind=UNSUPPORTED,
+            value=lock.architecture,
         )
 
 
@@ -376,4 +380,5 @@ def _as_locked(
             f"what was installed is not what was locked: {' '.join(sorted(other)[:6])}",
             f"Debian {lock.suite} for {lock.architecture}",
             "python build.py lock --base",
+            kind=DIFFERS,
         )

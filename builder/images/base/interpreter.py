@@ -12,7 +12,7 @@ from builder.core.cache import stage_key
 from builder.images.base import root_file_system
 from builder.images.oci import layer
 from builder.packages import python_interpreter
-from rosetta.core.errors import UserError
+from rosetta.core.errors import UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +39,8 @@ def interpreter(cache: Cache, found: dict[str, Base] | Base) -> Interpreter:
             f"the base's Python runs on {' and '.join(bases)}, not on this {here} machine",
             "--platform",
             f"add linux/{here} to --platform",
+            kind=UNSUPPORTED,
+            value=here,
         )
     base = bases[here]
     key = stage_key(

@@ -17,7 +17,7 @@ from builder.images.engines import engine_program
 from builder.images.engines.docker import options
 from builder.images.engines.engine import TEMPORARY, Pulled
 from builder.images.oci import layout, oci_documents
-from rosetta.core.errors import UNSUPPORTED, UserError
+from rosetta.core.errors import MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     import subprocess
@@ -44,7 +44,9 @@ class Buildah:
                 "buildah", "info", check=False
             )  # it opens the storage, and does not stumble over what others remove meanwhile
         except UserError as error:
-            return UserError("buildah is not installed", "buildah", error.do)
+            return UserError(
+                "buildah is not installed", "buildah", error.do, kind=MISSING, value="buildah"
+            )
         return (
             engine_program.failure(f"{done.stdout}\n{done.stderr}", "buildah")
             if done.returncode

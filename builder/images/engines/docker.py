@@ -13,7 +13,7 @@ from builder.images.engines.engine import TEMPORARY, Pulled, several
 from builder.images.oci import blob_compression, layer, layout, oci_documents, tar_file
 from builder.images.oci.tar_entry import Entry, file
 from rosetta.core.atomic_files import write_atomic
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 
 if TYPE_CHECKING:
     import subprocess
@@ -36,7 +36,9 @@ class Docker:
                 "docker", "version", "--format", "{{.Server.APIVersion}}", check=False
             )
         except UserError as error:
-            return UserError("docker is not installed", "docker", error.do)
+            return UserError(
+                "docker is not installed", "docker", error.do, kind=MISSING, value="docker"
+            )
         return (
             engine_program.failure(f"{done.stdout}\n{done.stderr}", "docker")
             if done.returncode

@@ -12,7 +12,7 @@ from builder.core.file_copies import copy_file
 from builder.images.engines import build_secrets, image_archive, layer_normalisation
 from builder.images.engines.engine import TEMPORARY, Step
 from builder.images.oci import oci_documents
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ def recipe(root: Path) -> str:
 def _files(root: Path) -> list[Path]:
     files = [root / RECIPE, *sorted(path for path in (root / "docker").iterdir() if path.is_file())]
     if missing := next((path for path in files if not path.is_file()), None):
-        raise UserError("is missing", str(missing), "git checkout it")
+        raise UserError("is missing", str(missing), "git checkout it", kind=MISSING)
     return files
 
 

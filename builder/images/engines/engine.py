@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from builder.core import log
-from rosetta.core.errors import MISSING, UserError
+from rosetta.core.errors import MISSING, UNKNOWN, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     import subprocess
@@ -113,7 +113,13 @@ def choose(asked: str = "") -> Engine:
     engines: dict[str, Engine] = {"docker": Docker(), "buildah": Buildah()}
     if asked:
         if asked not in engines:
-            raise UserError(f"{asked!r} is no engine", "--engine", f"one of: {', '.join(engines)}")
+            raise UserError(
+                f"{asked!r} is no engine",
+                "--engine",
+                f"one of: {', '.join(engines)}",
+                kind=UNKNOWN,
+                value=asked,
+            )
         if problem := engines[asked].problem():
             raise problem
         return engines[asked]
@@ -155,4 +161,5 @@ def several(engine: str, index: Index) -> UserError:
         f"this {engine} holds an image of one architecture under a tag, not {names}",
         "--output image",
         "give one --platform, or --output oci:PATH, which holds them all",
+        kind=UNSUPPORTED,
     )

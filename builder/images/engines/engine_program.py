@@ -12,7 +12,15 @@ from typing import IO, TYPE_CHECKING
 
 from builder.core.secrets import redact
 from builder.core.subprocesses import join_lines
-from rosetta.core.errors import FAILED, MISSING, UserError
+from rosetta.core.errors import (
+    DENIED,
+    FAILED,
+    MISSING,
+    TOO_BIG,
+    UNREACHABLE,
+    UNSUPPORTED,
+    UserError,
+)
 from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
@@ -28,6 +36,7 @@ _MEANINGS = (
             "free some space (the engine's storage counts: docker system prune, buildah rmi "
             "--prune), then run again"
         ),
+        TOO_BIG,
     ),
     (
         r"exec format error|exec user process caused",
@@ -36,11 +45,13 @@ _MEANINGS = (
             "apt-get install qemu-user-static binfmt-support on the engine's machine, or build on "
             "one of that architecture"
         ),
+        UNSUPPORTED,
     ),
     (
         r"permission denied while trying to connect|connect: permission denied",
         "the Docker daemon does not let this user in",
         "add the user to the group docker and log in again, or give --engine buildah",
+        DENIED,
     ),
     (
         (
@@ -49,6 +60,7 @@ _MEANINGS = (
         ),
         "the Docker daemon does not answer",
         "start it (systemctl start docker), set DOCKER_HOST, or give --engine buildah",
+        UNREACHABLE,
     ),
     (
         (
@@ -60,6 +72,7 @@ _MEANINGS = (
             "install docker-buildx (docker-buildx-plugin in Docker's own packages), or give "
             "--engine buildah"
         ),
+        MISSING,
     ),
     (
         (
@@ -68,11 +81,13 @@ _MEANINGS = (
         ),
         "the image is not there for that architecture",
         "give another --base or --platform",
+        UNSUPPORTED,
     ),
     (
         r"unauthorized|authentication required|denied: ",
         "the registry does not let this user have the image, or has none of that name",
         "log in to it (docker login, buildah login), or check the name",
+        DENIED,
     ),
     (
         (
@@ -81,6 +96,7 @@ _MEANINGS = (
         ),
         "there is no such image",
         "check its name and tag",
+        MISSING,
     ),
     (
         (
@@ -89,6 +105,7 @@ _MEANINGS = (
         ),
         "the registry cannot be reached",
         "check the network, or give --base bootstrap",
+        UNREACHABLE,
     ),
 )
 _NOISE = re.compile(
@@ -189,14 +206,14 @@ def failure(output: str, where: str) -> UserError:
     ]
     output = "\n".join(serious) if any(line.strip() for line in serious) else output
     own = re.findall(r"(?m)^(?:#\d+ [\d.]+ )?rosetta: (.+)$", output)
-    for pattern, what, do in _MEANINGS[:2] if own else _MEANINGS:
+    for pattern, what, do, kind in _MEANINGS[:2] if own else _MEANINGS:
         if found := re.search(pattern, output, re.IGNORECASE):
             line = (
                 next(line for line in output.splitlines() if found.group(0) in line)
                 if "\n" not in found.group(0)
                 else ""
             )
-            return UserError(f"{what} ({_short(line)})", where, do)
+            return UserError(f"{what} ({_short(line)})", where, do, kind=kind)
     lines = [line for line in output.splitlines() if not _NOISE.match(line)]
     apt = [line for line in lines if re.match(r"(#\d+ [\d.]+ )?E: ", line)]
     if own:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import FAILED, INVALID, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,9 @@ def find(reference: Reference) -> Credentials:
         try:
             settings = json.loads(raw)
         except (ValueError, RecursionError) as error:
-            raise UserError("is not JSON", str(file), "mend it, or log in again") from error
+            raise UserError(
+                "is not JSON", str(file), "mend it, or log in again", kind=INVALID
+            ) from error
         if isinstance(settings, dict) and (found := _of(settings, reference, file)) is not None:
             return found
     return NOBODY
@@ -146,6 +148,7 @@ def _stored(known: dict[str, Any], file: Path) -> Credentials | None:
                 "the credentials of a registry are not base64 of user:password",
                 str(file),
                 "log in again",
+                kind=INVALID,
             )
     return (
         Credentials(user, password)
@@ -161,7 +164,10 @@ def _ask(helper: Any, key: str, file: Path) -> Credentials | None:
     """
     if not isinstance(helper, str) or not _HELPER.fullmatch(helper):
         raise UserError(
-            "names no credential helper", str(file), "give the X of a program docker-credential-X"
+            "names no credential helper",
+            str(file),
+            "give the X of a program docker-credential-X",
+            kind=INVALID,
         )
     program = f"docker-credential-{helper}"
     try:
@@ -179,6 +185,7 @@ def _ask(helper: Any, key: str, file: Path) -> Credentials | None:
             f"{program} failed with status {done.returncode}",
             str(file),
             f"try it: echo {key} | {program} get",
+            kind=FAILED,
         )
     try:
         answer = json.loads(done.stdout)

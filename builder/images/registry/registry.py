@@ -14,7 +14,7 @@ from builder.images.oci import layer, oci_documents, reference
 from builder.images.registry.download import KINDS, document
 from builder.images.registry.transport import Connection, Transient
 from builder.images.registry.upload import Meter, has, megabytes, send
-from rosetta.core.errors import UserError
+from rosetta.core.errors import FAILED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,6 +164,8 @@ def _read_back(connection: Connection, digest: str, size: int, source: Path | by
             f"the registry took blob {digest[7:19]}… and has lost it",
             str(connection.reference),
             _UNTAGGED,
+            kind=FAILED,
+            value=digest,
         )
     if (
         isinstance(source, bytes)

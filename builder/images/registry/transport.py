@@ -26,7 +26,7 @@ import urllib3.exceptions
 from builder.core.secrets import redact, remember_login
 from builder.images.oci.reference import hostname, is_loopback
 from builder.images.registry import credentials, trusted_cas
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DENIED, FAILED, INVALID, UNREACHABLE, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -137,6 +137,7 @@ class Connection:
                     "the registry sends us to an address without https",
                     str(self.reference),
                     "its administrator can mend that",
+                    kind=DENIED,
                 )
             found = "https" + found[4:]  # a proxy in front of it took the TLS off
         if _origin(found)[0] not in ("http", "https"):
@@ -144,6 +145,7 @@ class Connection:
                 "the registry sends us to an address that is none",
                 str(self.reference),
                 "its administrator can mend that",
+                kind=INVALID,
             )
         return found
 
@@ -238,6 +240,7 @@ class Connection:
                     f"the certificate of {name} is not trusted here",
                     str(self.reference),
                     "name the CA's file in SSL_CERT_FILE, or put it into docker's certs.d",
+                    kind=DENIED,
                 ) from error
             raise Transient("the TLS connection broke") from error
         except requests.exceptions.InvalidURL as error:
@@ -298,15 +301,23 @@ class Connection:
                 f"{what}: access denied with {who}",
                 str(self.reference),
                 f"docker login {self.reference.host}, with an account that may do this",
+                kind=DENIED,
+                value=status,
             )
         if _is_page(answer):
             return UserError(
                 f"{what} with a web page (a login page or a proxy's?)",
                 str(self.reference),
                 "check the name, the network and the proxy settings",
+                kind=INVALID,
+                value=status,
             )
         return UserError(
-            what, str(self.reference), "check the name, and that the registry takes OCI images"
+            what,
+            str(self.reference),
+            "check the name, and that the registry takes OCI images",
+            kind=FAILED,
+            value=status,
         )
 
     def again(self, what: str, action: Callable[[], Any]) -> Any:
@@ -333,7 +344,10 @@ class Connection:
                     if isinstance(problem, MismatchError):
                         raise AlteredError(message, str(self.reference), _ALTERED) from problem
                     raise UserError(
-                        message, str(self.reference), _SEND_AGAIN if self._sends else _READ_AGAIN
+                        message,
+                        str(self.reference),
+                        _SEND_AGAIN if self._sends else _READ_AGAIN,
+                        kind=UNREACHABLE,
                     ) from problem
                 self.wait(pause)
                 self.still()
@@ -450,6 +464,7 @@ class Connection:
                 "the registry names an address without https for logins",
                 str(self.reference),
                 "its administrator can mend that",
+                kind=DENIED,
             )
         asked: list[tuple[str, str]] = [
             ("service", told.get("service", "")),

@@ -8,7 +8,7 @@ from pathlib import Path
 import certifi
 
 from builder.core import package_index
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 
 
 def find_files(host: str) -> list[Path]:
@@ -25,6 +25,7 @@ def find_files(host: str) -> list[Path]:
                 "the file of CA certificates that the environment names is not there",
                 bundle,
                 "mend SSL_CERT_FILE or its like",
+                kind=MISSING,
             )
         files += _list_certificates(Path(bundle)) if os.path.isdir(bundle) else [Path(bundle)]
     for folder in filter(None, os.environ.get("SSL_CERT_DIR", "").split(os.pathsep)):

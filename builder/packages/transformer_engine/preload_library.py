@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from builder.core import subprocesses
 from builder.packages import sdist_building
 from builder.packages.transformer_engine import object_files
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +47,7 @@ def make(compiler: Compiler, accelerator: str, site: Path, scratch: Path) -> tup
             "is not in what it is compiled against",
             missing[0],
             "check the locks: the package that brings it is missing, or is laid out otherwise",
+            kind=MISSING,
         )
     start = os.path.dirname(place)
     runpath = ":".join(

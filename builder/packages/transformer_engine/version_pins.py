@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builder.packages import lock_file
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,19 +71,26 @@ def chosen(manifest: Manifest, line: str, accelerator: str) -> TransformerEngine
     te = manifest.transformer_engine
     if te is None:
         raise UserError(
-            "has no section transformer-engine", "manifest", "add one: see docs/manifest.md"
+            "has no section transformer-engine",
+            "manifest",
+            "add one: see docs/manifest.md",
+            kind=MISSING,
         )
     if line not in te.lines:
         raise UserError(
             f"Transformer Engine is not locked for the line {line!r}",
             "transformer-engine",
             f"go without, or use one of: {', '.join(te.lines)}",
+            kind=MISSING,
+            value=line,
         )
     if accelerator not in te.accelerators:
         raise UserError(
             f"Transformer Engine is not for {accelerator!r}",
             "--accelerator",
             f"go without, or use one of: {', '.join(te.accelerators)}",
+            kind=UNSUPPORTED,
+            value=accelerator,
         )
     return te
 
@@ -124,6 +131,8 @@ def compiled_against(
                 f"no lock has {name} for Python {python} on {architecture}",
                 str(common),
                 "python build.py lock; python build.py lock --tools",
+                kind=MISSING,
+                value=name,
             )
     return chosen_
 

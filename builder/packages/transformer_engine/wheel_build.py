@@ -31,7 +31,7 @@ from builder.packages.transformer_engine import (
 )
 from builder.packages.transformer_engine.header_packages import TRIPLETS
 from builder.packages.transformer_engine.wheel_file import Target
-from rosetta.core.errors import UserError
+from rosetta.core.errors import MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from builder.core.manifest import Manifest
@@ -140,6 +140,8 @@ def plan(
             f"the line {line!r} has no locks for Python {python_version}",
             "--python",
             f"give one of: {', '.join(known)}",
+            kind=UNSUPPORTED,
+            value=python_version,
         )
     target = Target(te.version, accelerator, architecture, python_version)
     pins = version_pins.compiled_against(manifest, line, accelerator, python_version, architecture)
@@ -381,6 +383,7 @@ def _linked(by: Compiler, parts: list[Path], site: Path, scratch: Path) -> bytes
             "libnccl.so.2 is not in what it is compiled against",
             str(nccl.parent),
             "check the locks: nvidia-nccl is missing",
+            kind=MISSING,
         )
     argv = [
         *sdist_building.cut_off(),

@@ -23,7 +23,7 @@ from builder.core import log
 from builder.packages.transformer_engine import version_pins
 from builder.packages.transformer_engine.header_packages import TRIPLETS
 from builder.upstream.wheel_source import entries_of
-from rosetta.core.errors import UNSUPPORTED, UserError
+from rosetta.core.errors import DAMAGED, DIFFERS, INVALID, MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -154,23 +154,32 @@ def check(path: Path, sha256: str, target: Target, inputs: str) -> str:
         data = path.read_bytes()
     except OSError as error:
         raise UserError(
-            f"cannot be read ({error.strerror})", str(path), "give the path of the wheel"
+            f"cannot be read ({error.strerror})",
+            str(path),
+            "give the path of the wheel",
+            kind=MISSING,
         ) from error
     if (found := hashlib.sha256(data).hexdigest()) != sha256:
         raise UserError(
             f"has the sha256 {found}, not {sha256}",
             where,
             "get it again, or give the sha256 that its maker names",
+            kind=DAMAGED,
+            value=found,
         )
     try:
         name, version, _, tags = parse_wheel_filename(path.name)
     except InvalidWheelFilename as error:
         raise UserError(
-            "is not the file name of a wheel", where, "keep the name it was made with"
+            "is not the file name of a wheel", where, "keep the name it was made with", kind=INVALID
         ) from error
     if name != canonicalize_name(PROJECT) or str(version) != target.version:
         raise UserError(
-            f"is {name} {version}, not {version_pins.SOURCE} {target.version}", where, do
+            f"is {name} {version}, not {version_pins.SOURCE} {target.version}",
+            where,
+            do,
+            kind=DIFFERS,
+            value=f"{name} {version}",
         )
     interpreter, machine = target.tag.split("-")[0], target.tag.partition("linux_")[2]
     if not any(
@@ -181,20 +190,34 @@ def check(path: Path, sha256: str, target: Target, inputs: str) -> str:
         for tag in tags
     ):
         raise UserError(
-            f"is for {' '.join(sorted(map(str, tags)))}, not for {target.tag}", where, do
+            f"is for {' '.join(sorted(map(str, tags)))}, not for {target.tag}",
+            where,
+            do,
+            kind=DIFFERS,
+            value=" ".join(sorted(map(str, tags))),
         )
     files = entries_of(path)
     modules = [file for file in files if file.endswith(".so")]
     if modules != [target.module]:
         raise UserError(
-            f"holds {', '.join(modules) or 'no compiled module'}, not {target.module}", where, do
+            f"holds {', '.join(modules) or 'no compiled module'}, not {target.module}",
+            where,
+            do,
+            kind=DIFFERS,
+            value=", ".join(modules),
         )
     module = files[target.module][1]
     if (
         module[:6] != b"\x7fELF\x02\x01"
         or int.from_bytes(module[18:20], "little") != _MACHINES[target.architecture]
     ):
-        raise UserError(f"its module is not compiled for {target.architecture}", where, do)
+        raise UserError(
+            f"its module is not compiled for {target.architecture}",
+            where,
+            do,
+            kind=UNSUPPORTED,
+            value=target.architecture,
+        )
     info = f"{PROJECT}-{target.version}.dist-info"
     _check_requirements(
         files.get(f"{info}/METADATA", ("", b""))[1].decode("utf-8", "replace"), target, where, do
@@ -210,7 +233,10 @@ def _check_requirements(text: str, target: Target, where: str, do: str) -> None:
         or message.get("Version") != target.version
     ):
         raise UserError(
-            "its metadata names another project or version than its file name", where, do
+            "its metadata names another project or version than its file name",
+            where,
+            do,
+            kind=DIFFERS,
         )
     wanted = version_pins.libraries(target.accelerator)
     try:
@@ -219,18 +245,26 @@ def _check_requirements(text: str, target: Target, where: str, do: str) -> None:
             for line in message.get_all("Requires-Dist") or []
         }
     except InvalidRequirement as error:
-        raise UserError("its metadata holds a requirement that is none", where, do) from error
+        raise UserError(
+            "its metadata holds a requirement that is none", where, do, kind=INVALID
+        ) from error
     if others := {name for name in asked if name.startswith("transformer-engine")} - {wanted}:
-        raise UserError(f"asks for {', '.join(sorted(others))}, not for {wanted}", where, do)
+        raise UserError(
+            f"asks for {', '.join(sorted(others))}, not for {wanted}",
+            where,
+            do,
+            kind=DIFFERS,
+            value=", ".join(sorted(others)),
+        )
     if wanted not in asked:
-        raise UserError(f"does not ask for {wanted}", where, do)
+        raise UserError(f"does not ask for {wanted}", where, do, kind=MISSING, value=wanted)
 
 
 def _check_note(raw: bytes, inputs: str, where: str, do: str) -> None:
     try:
         known = json.loads(raw).get("inputs", "")
     except (ValueError, AttributeError, RecursionError) as error:
-        raise UserError(f"its {NOTE} is broken", where, do) from error
+        raise UserError(f"its {NOTE} is broken", where, do, kind=DAMAGED) from error
     if not known:
         log.warn(
             f"{where} was not made by this builder: which JAX and CUDA it was compiled "
@@ -238,5 +272,8 @@ def _check_note(raw: bytes, inputs: str, where: str, do: str) -> None:
         )
     elif known != inputs:
         raise UserError(
-            "was compiled from or against other packages than the locks name", where, do
+            "was compiled from or against other packages than the locks name",
+            where,
+            do,
+            kind=DIFFERS,
         )

@@ -20,7 +20,7 @@ from builder.upstream import patched_source, tree_export
 from builder.upstream.git_objects import Reader, walk
 from builder.upstream.source import acquire
 from rosetta.core.atomic_files import write_atomic
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DIFFERS, EXISTS, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -172,6 +172,8 @@ class Bench:
                 f"answers in two ways for one build: {said}",
                 _COMMAND,
                 "give a command that depends on the build alone",
+                kind=DIFFERS,
+                value=said,
             )
         return answers[-1]
 
@@ -226,5 +228,8 @@ def refuse(work: Path) -> None:
     )
     if foreign or work.is_symlink() or (work.exists() and not work.is_dir()):
         raise UserError(
-            "holds what no bisect made", str(work), "give another --work DIR; nothing was touched"
+            "holds what no bisect made",
+            str(work),
+            "give another --work DIR; nothing was touched",
+            kind=EXISTS,
         )

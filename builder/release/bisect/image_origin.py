@@ -21,7 +21,7 @@ from builder.images.registry import download
 from builder.release.bisect import repository
 from builder.upstream import git_objects, patch_path_rules, patch_series
 from rosetta.core.atomic_files import write_atomic
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -79,7 +79,9 @@ def write(kind: str, place: str, context: Context, into: Path) -> dict[str, Any]
             if not all(plain):
                 raise ValueError(plain)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError("its lock.json cannot be read", where, _NOT_OURS) from error
+            raise UserError(
+                "its lock.json cannot be read", where, _NOT_OURS, kind=DAMAGED
+            ) from error
         found = take([path for path, _ in (*patches.values(), *laid.values())])
     for (name, patch), (path, sha256) in patches.items():
         _same(hashlib.sha256(found[path][0]).hexdigest(), sha256, path, where)
@@ -109,7 +111,11 @@ def write(kind: str, place: str, context: Context, into: Path) -> dict[str, Any]
 def _same(found: str, recorded: str, path: str, where: str) -> None:
     if found != recorded:
         raise UserError(
-            f"{path} is not what its lock.json says", where, "name one that is as it was made"
+            f"{path} is not what its lock.json says",
+            where,
+            "name one that is as it was made",
+            kind=DAMAGED,
+            value=path,
         )
 
 
@@ -194,6 +200,8 @@ def _lock(context: Context, name: str, digest: str, where: str) -> bytes:
         f"its locks/{name} ({digest[:12]}) is neither here nor in the history of this repository",
         where,
         "give the --manifest of a checkout that has it",
+        kind=MISSING,
+        value=digest,
     )
 
 

@@ -16,7 +16,7 @@ from builder.images.registry import download, registry
 from builder.images.registry.upload import Meter, has, send
 from builder.release.publish import registry_listing
 from builder.release.publish.signed_statements import ENVELOPE, SIMPLE, Item
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -110,6 +110,7 @@ def attach(connection: Connection, subject: Subject, added: Iterable[Item]) -> N
             f"what was attached to {subject.digest[7:19]}… is not listed: {lost}",
             str(connection.reference),
             "another publisher may be at work: run again",
+            kind=CONFLICT,
         )
 
 

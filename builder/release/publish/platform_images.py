@@ -16,7 +16,7 @@ from builder.core import manifest
 from builder.images import image_build, image_settings, image_target, inspection
 from builder.images.oci import layer, layout, oci_documents
 from builder.pipeline import image_output
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, DIFFERS, EXISTS, MISSING, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,6 +109,8 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
                     f"holds linux/{image.architecture}, as another of the layouts does",
                     str(folder),
                     "give each architecture once",
+                    kind=EXISTS,
+                    value=image.architecture,
                 )
             images[image.architecture] = image
             records[image.architecture] = found.lock(image)
@@ -120,6 +122,8 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
                     ),
                     f"{folder} (linux/{image.architecture})",
                     "python build.py lock --base, then build it again",
+                    kind=CONFLICT,
+                    value=replaced,
                 )
             licences[image.architecture] = read_licences(found, image)
             places |= {each.digest: layout.blob(folder, each) for each in image.layers}
@@ -181,6 +185,8 @@ def complete(
             ),
             "publish",
             _INCOMPLETE,
+            kind=MISSING,
+            value=missing[0],
         )
     if more := [each for each in architectures if each not in entry.architectures]:
         raise UserError(
@@ -211,5 +217,7 @@ def _alike(records: dict[str, dict[str, Any]], where: str) -> dict[str, Any]:
                 ),
                 where,
                 "build them of one commit of rosetta",
+                kind=DIFFERS,
+                value=different[0],
             )
     return first

@@ -18,7 +18,7 @@ from builder.release.publish import (
     tags,
     verification,
 )
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -189,6 +189,8 @@ def _refuse_mixed(connection: Connection, asked: Asked, title: str) -> dict[str,
                 f"{name} is {other} there, and this is {title}",
                 str(asked.repository),
                 "give each distribution and accelerator a repository of its own",
+                kind=CONFLICT,
+                value=other,
             )
     return previous
 

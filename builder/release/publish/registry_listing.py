@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, TOO_BIG, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -54,6 +54,7 @@ def rows(
         f"its list of {key} does not end",
         str(connection.reference),
         "its administrator can mend that",
+        kind=TOO_BIG,
     )
 
 
@@ -66,4 +67,6 @@ def read(connection: Connection, raw: bytes, key: str) -> list[Any]:
             f"its list of {key} is none",
             str(connection.reference),
             "check the name and the proxy settings",
+            kind=INVALID,
+            value=key,
         ) from error

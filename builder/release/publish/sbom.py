@@ -15,7 +15,7 @@ from builder.packages import debian_lock, lock_file
 from builder.packages.transformer_engine import version_pins
 from builder.release.publish.public_urls import bare
 from builder.upstream import patch_series
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DIFFERS, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,7 +136,11 @@ def _sources(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, An
             text = held.get(each["sha256"])
             if text is None:
                 raise UserError(
-                    f"the patch {each['name']} is not the one in the image", str(folder), _OTHER
+                    f"the patch {each['name']} is not the one in the image",
+                    str(folder),
+                    _OTHER,
+                    kind=DIFFERS,
+                    value=each["name"],
                 )
             patches.append(
                 {
@@ -182,7 +186,9 @@ def _python(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, Any
     """
     lock = manifest.folder("locks") / str(record["requirements"]["file"])
     if lock_file.digest(lock) != record["requirements"]["sha256"]:
-        raise UserError("is not the lock that the image was made of", str(lock), _OTHER)
+        raise UserError(
+            "is not the lock that the image was made of", str(lock), _OTHER, kind=DIFFERS
+        )
     python, architecture = str(record["python"]), str(record["architecture"])
     here = lock_file.environment_of(python, str(record["base"]["python"]), architecture)
     pins = {pin.name: pin for pin in lock_file.read(lock) if pin.holds(here)}
@@ -230,6 +236,7 @@ def _system(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, Any
             ),
             f"locks/base-{name}-{architecture}.json",
             _OTHER,
+            kind=DIFFERS,
         )
     sums = [_hash(str(base["digest"]).removeprefix("sha256:"))]
     return [

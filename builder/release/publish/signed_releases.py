@@ -17,7 +17,7 @@ from builder.core import log
 from builder.images.registry import download, registry
 from builder.release.publish import attachments, signed_statements, tags, verification
 from builder.release.publish.tags import Position
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, FAILED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -227,6 +227,8 @@ def move_tags(
                 f"{name} was not moved, since whoever verifies it would refuse it: {problem}",
                 str(connection.reference),
                 _DELETE,
+                kind=CONFLICT,
+                value=name,
             )
     previous = {name: registry.tag(connection, name, index.data) for name in names}
     check_tags(connection, index, names, known, signer.public)
@@ -253,6 +255,8 @@ def check_tags(
                 f"{name} was moved, and does not verify: {problem}",
                 str(connection.reference),
                 _DELETE,
+                kind=FAILED,
+                value=name,
             )
 
 

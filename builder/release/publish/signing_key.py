@@ -107,6 +107,7 @@ def _read(text: str, do: str) -> bytes:
             "is the text of a key, which others can read in the list of processes",
             "--key",
             "give the name of a file, or env:NAME of a variable that holds it",
+            kind=DENIED,
         )
     try:
         with open(text, "rb") as file:

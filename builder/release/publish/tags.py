@@ -30,7 +30,7 @@ from builder.images.registry.transport import Transient
 from builder.images.registry.upload import Meter, has, send
 from builder.release.publish import registry_listing
 from builder.release.publish.attachments import EMPTY, EMPTY_KIND, known
-from rosetta.core.errors import UserError
+from rosetta.core.errors import CONFLICT, EXISTS, IN_USE, MISSING, UNREACHABLE, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -155,12 +155,16 @@ def _alone(connection: Connection, date: str, digest: str, claim: str) -> None:
                 "its list of tags lacks one that was just put",
                 str(connection.reference),
                 "two publishers cannot be kept apart there: use a registry whose list is current",
+                kind=MISSING,
+                value=claim,
             )
         if claim + _WITHDRAWN in tags:
             raise TakenError(
                 f"our claim on {name} was taken back by another",
                 str(connection.reference),
                 "run again if nobody else publishes",
+                kind=CONFLICT,
+                value=name,
             )
         others = sorted(_standing(tags, date).keys() - {digest})
         if (
@@ -172,6 +176,8 @@ def _alone(connection: Connection, date: str, digest: str, claim: str) -> None:
                 f"{name} is being published as {others[0][:19]}… by another",
                 str(connection.reference),
                 _instead(others[0]),
+                kind=IN_USE,
+                value=name,
             )
         if attempt == 0:
             log.info(f"waiting for another publisher of {name}, {others[0][:19]}…")
@@ -180,6 +186,8 @@ def _alone(connection: Connection, date: str, digest: str, claim: str) -> None:
         f"{name} is claimed for {others[0][:19]}… and does not come",
         str(connection.reference),
         _instead(others[0]),
+        kind=UNREACHABLE,
+        value=name,
     )
 
 
@@ -191,6 +199,8 @@ def withdraw(connection: Connection, date: str, digest: str) -> None:
             f"has no claim of {digest[:19]}… on {nightly(date)}",
             str(connection.reference),
             "check the digest and the date",
+            kind=MISSING,
+            value=digest,
         )
     for claim in claims:
         _put(connection, claim + _WITHDRAWN)
@@ -214,6 +224,8 @@ def _taken(connection: Connection, name: str, digest: str) -> bool:
                 f"signed: python build.py publish --to {connection.reference.repository} --digest "
                 f"{digest} --tag latest --key FILE"
             ),
+            kind=EXISTS,
+            value=name,
         )
     return there is not None
 

@@ -17,7 +17,7 @@ import pytest
 from builder.images import image_settings
 from builder.images.oci import blob_compression, layout
 from builder.pipeline.build_context import LAYERS, build_command, label_lines
-from tests.support import container_engines, image_bases, small_distribution
+from tests.support import container_engines, errors, image_bases, small_distribution
 from tests.support.package_index import serving
 from tests.support.small_distribution import ROOT, Chain
 
@@ -134,7 +134,7 @@ def test_a_foreign_folder_is_refused(chain: Chain) -> None:
     (folder / "mine").touch()
     status, document, _ = _context(chain, folder)
     assert status == 2
-    assert "nothing was touched" in document["error"]["do"]
+    errors.check(errors.from_document(document), errors.EXISTS, where=folder)
     assert (folder / "mine").exists()
 
 

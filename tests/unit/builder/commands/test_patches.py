@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -265,7 +266,7 @@ def test_import_makes_a_patch_at_the_end_of_the_series(
     assert _run(bench, "refresh", "--dry-run") == 0
     assert not (bench.root / "ran").exists()
     assert _run(bench, *arguments) == 2
-    assert "is in the series already" in capsys.readouterr().err
+    assert "--replace" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("ref", ["work", "work~0", "refs/heads/work", "HEAD~0", "origin/main"])
@@ -277,7 +278,7 @@ def test_import_reads_the_clones_refs(
     status = _run(bench, "import", ref, "--repo", str(clone), *HEAD)
     if ref == "origin/main":  # the pin itself: nothing new in it
         assert status == 2
-        assert "with it, change-x is upstream" in capsys.readouterr().err
+        assert re.search(r"change-x\b.*\bupstream:", capsys.readouterr().err)
     else:
         assert status == 0
         assert (bench.patches / "say-it-twice.patch").exists()
@@ -386,7 +387,7 @@ def test_import_breaks_no_patch_of_a_series_that_applies(
     bench.add("second", bench.upstream.diff({"pkg/a.py": text(l3="second\n")}))
     before = _files(bench)
     assert _mend(bench, "first", text(l3="first too\n")) == 2
-    assert "with it, second is conflict" in capsys.readouterr().err
+    assert re.search(r"second\b.*\bconflict:", capsys.readouterr().err)
     assert _files(bench) == before
 
 
@@ -397,20 +398,20 @@ def test_a_new_patch_waits_until_the_series_applies(
     bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")})
     clone, before = _clone(bench, files={"pkg/b.py": b"x = 2\ny = 2\nz = 3\n"}), _files(bench)
     assert _run(bench, "import", "HEAD", "--repo", str(clone), *HEAD) == 2
-    assert "first is broken already (conflict: " in capsys.readouterr().err
+    assert re.search(r"first\b.*\(conflict: ", capsys.readouterr().err)
     assert _files(bench) == before
 
 
 @pytest.mark.parametrize(
     ("files", "what"),
     [
-        ({"pkg/new.py": b"x\n"}, "creates a file"),
-        ({"pkg/b.py": None}, "deletes a file"),
-        ({"pkg/b.py": None, "pkg/c.py": b"x = 1\ny = 2\nz = 3\n"}, "deletes a file"),
+        ({"pkg/new.py": b"x\n"}, "overlay"),
+        ({"pkg/b.py": None}, "deletes"),
+        ({"pkg/b.py": None, "pkg/c.py": b"x = 1\ny = 2\nz = 3\n"}, "deletes"),
         ({".gitmodules": b'[submodule "x"]\n'}, "git's own"),
         ({"pkg/a.py": text(l3="a\r\n")}, "carriage return"),
         ({"pkg/a.py": text(l3="a\0b\n")}, "is binary"),
-        ({"pkg/b.py": b"all\nnew\n"}, "replaces the whole file"),
+        ({"pkg/b.py": b"all\nnew\n"}, "whole file"),
     ],
 )
 def test_import_refuses_what_no_patch_may_do(

@@ -131,7 +131,8 @@ def test_a_training_on_the_cpu_is_no_training_on_a_gpu(
     engine: Recorder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _argv("image:x", "--gpu") == 2
-    assert "trained on cpu, not on a GPU" in json.loads(capsys.readouterr().out)["error"]["what"]
+    error = errors.from_document(json.loads(capsys.readouterr().out))
+    errors.check(error, errors.UNSUPPORTED, where="image:x", value="cpu", remedy="--gpu")
     del engine.answer["result"]["runs"][0]["platform"]
     assert _argv("image:x", "--gpu") == 2
 

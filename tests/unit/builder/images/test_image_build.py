@@ -16,7 +16,7 @@ import pytest
 
 from builder.core import archives
 from builder.images.oci import blob_compression, layout
-from tests.support import image_bases, small_distribution
+from tests.support import errors, image_bases, small_distribution
 from tests.support.image_bases import OTHER, OWN, images
 from tests.support.package_index import serving
 from tests.support.small_distribution import ROOT, Chain
@@ -343,7 +343,8 @@ def test_a_foreign_folder_is_refused_before_anything_is_made(chain: Chain) -> No
     (chain.folder / "image/mine.txt").write_text("mine")
     status, document, _ = images(chain)
     assert status == 2
-    assert "nothing was touched" in document["error"]["do"]  # type: ignore[index]
+    error = errors.from_document(document)
+    errors.check(error, errors.EXISTS, where=chain.folder / "image")
     assert not (chain.cache / "layers").exists()
 
 

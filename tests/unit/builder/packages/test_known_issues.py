@@ -63,7 +63,7 @@ def test_rendered_as_json() -> None:
         ("issues: {}", "no list"),
         ("issues: [3]", "other keys"),
         ("issues: [{id: a, line: b}]", "one line"),
-        ("issues: [{id: a, line: b, see: c}]", "end have to be"),
+        ("issues: [{id: a, line: b, see: c}]", "one line"),
         ("issues: [{id: a, line: b, see: c, end: d, capabilities: [ten]}]", "whole numbers"),
         ("issues: [{id: a, line: b, see: c, end: d, variables: {A: 1}}]", "texts"),
         ("issues: [{id: a, line: b, see: c, end: d, variables: [A]}]", "texts"),

@@ -8,6 +8,7 @@ import pytest
 
 from builder.packages import uv
 from rosetta.core.errors import UserError
+from tests.support import errors
 
 
 def test_settings_that_would_change_the_result_are_shut_out(
@@ -68,54 +69,62 @@ def test_a_failure_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stderr", "offline", "word"),
+    ("stderr", "offline", "kind", "fact"),
     [
-        ("error: Hash mismatch for `x==1`\n  Expected:\n", False, "not the locked one"),
+        ("error: Hash mismatch for `x==1`\n  Expected:\n", False, errors.DAMAGED, ""),
         (
             "  × Failed to write\n  ╰─▶ No space left on device (os error 28)\n",
             False,
-            "disk is full",
+            errors.TOO_BIG,
+            "",
         ),
         (
             "error: Failed to fetch\n  Caused by: dns error: failed to lookup\n",
             False,
-            "cannot be reached",
+            errors.UNREACHABLE,
+            "",
         ),
         (
             "Network connectivity is disabled, but the requested data wasn't found in the cache for: `x`\n",
             True,
-            "not in the cache",
+            errors.MISSING,
+            "",
         ),
-        ("", False, "printed no message"),
+        ("", False, errors.FAILED, ""),
         (
             "error: No solution found\n  cause: x was not found\n\nhint: An index could not be queried (401 Unauthorized)\n",
             False,
-            "refuses the credentials",
+            errors.DENIED,
+            "index",
         ),
         (
             "error: Failed to fetch: `https://a/x.whl`\n  Caused by: HTTP status client error (403 Forbidden) for url (https://a/x.whl)\n",
             False,
-            "refuses the credentials",
+            errors.DENIED,
+            "",
         ),
         (
             "error: tunnel error: 407 Proxy Authentication Required\n",
             False,
-            "proxy refuses the user",
+            errors.DENIED,
+            "proxy",
         ),
         (
             "error: x has no wheel\nhint: You require CPython 3.11\n",
             False,
+            errors.FAILED,
             "hint: You require CPython 3.11",
         ),
-        ("error: \x1b[31mred\u202e\n", False, r"\x1b[31mred\u202e"),
+        ("error: \x1b[31mred\u202e\n", False, errors.FAILED, r"\x1b[31mred\u202e"),
         (
             "  × No solution found\n  ╰─▶ Because the requested Python version is 3.9\n",
             False,
+            errors.FAILED,
             "No solution found",
         ),
     ],
 )
-def test_explanations(stderr: str, offline: bool, word: str) -> None:
-    what, do = uv.explain(stderr, offline=offline)
-    assert word in what
-    assert do
+def test_explanations(stderr: str, offline: bool, kind: str, fact: str) -> None:
+    what, do, found = uv.explain(stderr, offline=offline)
+    assert (found, bool(do)) == (kind, True)
+    assert fact in what

@@ -106,7 +106,7 @@ def test_a_mangled_object_is_one_clear_error(
     with Reader(Git(repo)) as reader, pytest.raises(UserError) as caught:
         reader.read(good, "blob")
     assert good in caught.value.where
-    assert "delete that folder" in caught.value.do
+    assert "delete" in caught.value.do
 
 
 def test_an_object_that_claims_to_be_huge_is_refused(repo: Path) -> None:

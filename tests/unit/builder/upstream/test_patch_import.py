@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.upstream import patch_import
-from rosetta.core.errors import UserError
+from tests.support import errors
 from tests.support.patch_series import Bench
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def test_a_folder_that_is_no_clone_is_refused(tmp_path: Path) -> None:
     bench.upstream.commit({"a": b"a\n"})
     pinned = bench.pinned()
     for folder in (tmp_path, tmp_path / "mirror", tmp_path / "nosuch"):
-        with pytest.raises(UserError, match=r"is no git clone|is not a folder"):
+        with errors.refused(errors.INVALID, where=folder, remedy="--repo"):
             patch_import.joined(pinned, folder)
     joined, clone = patch_import.joined(pinned, tmp_path / "mirror/up.git")
     assert clone
@@ -48,5 +48,5 @@ def test_a_clone_that_points_elsewhere_is_refused(tmp_path: Path) -> None:
     info = tmp_path / "mirror/up.git/objects/info"
     info.mkdir(exist_ok=True)
     (info / "alternates").write_text("/\n")
-    with pytest.raises(UserError, match="leads out of"):
+    with errors.refused(errors.INVALID, where="up.git", value="/"):
         patch_import.joined(pinned, tmp_path / "mirror/up.git")

@@ -158,7 +158,7 @@ def test_already_upstream_is_left_out_with_the_same_tree(
     assert culprit[:12] in merged.detail
     done = patched_source.apply(bench.pinned(), bench.source())
     assert done.commit == other.commit
-    assert "merged: upstream has it" in capsys.readouterr().err
+    assert "up: merged: " in capsys.readouterr().err
     assert patched_source.apply(bench.pinned(history=False), bench.source()).commit == done.commit
 
 

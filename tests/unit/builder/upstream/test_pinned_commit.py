@@ -76,12 +76,11 @@ def test_a_corrupt_cache_is_not_believed(served: tuple[Path, str], tmp_path: Pat
         git_repository.exported(pinned, tmp_path / "out")
     assert f"{ours}, object {bad}" in caught.value.where
     shutil.rmtree(ours / "rosetta-verified")
-    with errors.refused(errors.DAMAGED, where=ours, remedy="delete") as caught:
+    with errors.refused(errors.DAMAGED, where=ours, remedy="delete"):
         acquire(
             git_repository.source(pin),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
         )
-    assert "delete that folder and run again" in caught.value.do
     shutil.rmtree(ours)
     assert (
         acquire(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -334,7 +335,7 @@ def test_a_full_disk_is_one_clear_error_and_a_rerun_converges(
     )
     with monkeypatch.context() as patched:
         patched.setattr(git_objects, "open", lambda *_: open("/dev/full", "wb"), raising=False)  # noqa: SIM115
-        with pytest.raises(UserError, match="No space left on device"):
+        with pytest.raises(UserError, match=os.strerror(errno.ENOSPC)):
             acquire(source, access)
     assert not git_repository.kept(tmp_path / "cache")
     assert acquire(source, access).transport == "mirror"

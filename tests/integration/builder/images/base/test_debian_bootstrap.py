@@ -24,7 +24,7 @@ from builder.images.oci.tar_entry import Entry, file
 from builder.packages import debian_lock
 from builder.packages.debian_lock import BaseLock, Deb
 from rosetta.core.errors import UserError
-from tests.support import container_engines, debian_packages
+from tests.support import container_engines, debian_packages, errors
 
 pytestmark = pytest.mark.engine
 
@@ -172,7 +172,7 @@ def test_it_does_not_delete_through_a_mount(cache: Cache) -> None:
         pytest.skip("NOT CHECKED: this machine does not let us mount")
     try:
         (scratch / "proc/kept").touch()
-        with pytest.raises(UserError, match="left 1 mounts there"):
+        with errors.refused(errors.IN_USE, value=1):
             debian_bootstrap._refuse_mounts(scratch)
         assert (scratch / "proc/kept").exists()
     finally:
@@ -311,12 +311,11 @@ def test_what_runs_another_architecture_is_missed_before_anything_is_fetched(
         "amd64",
         packages=(Deb("x", "1", "all", "pool/x/x.deb", "a" * 64, 1, "os"),),
     )
-    with pytest.raises(
-        UserError, match="programs for amd64 do not run on this arm64 machine"
+    with errors.refused(
+        errors.UNSUPPORTED, value="amd64", names="arm64", remedy="--platform linux/arm64"
     ) as caught:
         debian_bootstrap.layers(cache, lock, debian_lock.ROOT, "gzip")
     assert caught.value.do.startswith(packages)
-    assert "--platform linux/arm64" in caught.value.do
 
 
 def test_a_list_that_lacks_a_package_fails_in_one_line(made: Made) -> None:
@@ -328,7 +327,7 @@ def test_a_list_that_lacks_a_package_fails_in_one_line(made: Made) -> None:
         debian_bootstrap.layers(made.cache, broken, debian_lock.ROOT, "gzip")
     report = Path(caught.value.do.removeprefix("see "))
     assert report.stat().st_size
-    assert "printed no message" not in caught.value.what
+    assert "no message" not in caught.value.what
     assert not list(made.cache.path("base").glob(".tmp-*"))
 
 
@@ -344,5 +343,5 @@ def test_what_was_installed_is_compared_with_the_list() -> None:
         [file("var/lib/dpkg/status", status.format("1.0"))], lock.packages, lock
     )
     for text in (status.format("1.1"), ""):
-        with pytest.raises(UserError, match=r"not what was locked: .*git=1\.0"):
+        with errors.refused(errors.DIFFERS, names="git=1.0"):
             debian_bootstrap._as_locked([file("var/lib/dpkg/status", text)], lock.packages, lock)

@@ -14,7 +14,7 @@ from builder.images.engines import dockerfile_step, layer_normalisation
 from builder.images.oci import layer, oci_documents
 from builder.images.oci.tar_entry import file
 from rosetta.core.errors import UserError
-from tests.support import container_engines
+from tests.support import container_engines, errors
 
 if TYPE_CHECKING:
     from builder.images.oci.layer import Layer
@@ -216,14 +216,14 @@ def test_a_base_with_a_user_or_a_shell_of_its_own(
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_step_that_fails_shows_its_last_words(shared: Cache, tmp_path: Path, name: str) -> None:
     engine = container_engines.needed(name, builds=True)
-    script = "echo unrelated\necho 'the very reason' >&2\nprintf '\\033[31mred' >&2\nexit 7\n"
+    script = "echo unrelated\necho 'reason 17' >&2\nprintf '\\033[31mred' >&2\nexit 7\n"
     root = container_engines.repository(ROOT, tmp_path / "failing", script)
     with (
         pytest.raises(UserError) as caught,
         dockerfile_step.build_base(engine, shared, root, _small(shared), container_engines.HERE),
     ):
         pass
-    assert "the very reason" in caught.value.what
+    assert "reason 17" in caught.value.what
     assert "\x1b" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -272,10 +272,11 @@ def test_an_image_that_is_nowhere(shared: Cache, name: str) -> None:
     engine = container_engines.needed(name, builds=True)
     on = "localhost:1/none/such:1"
     with (
-        pytest.raises(UserError, match=r"registry cannot be reached|no such image"),
+        pytest.raises(UserError) as caught,
         dockerfile_step.build_base(engine, shared, ROOT, on, container_engines.HERE),
     ):
         pass
+    assert caught.value.kind in {errors.UNREACHABLE, errors.MISSING}
     assert [
         engine.digest(each)
         for each in dockerfile_step.names(ROOT, on, container_engines.HERE, None)
@@ -296,5 +297,5 @@ def test_the_recipe_counts_every_file_that_it_runs(tmp_path: Path) -> None:
         assert dockerfile_step.recipe(root) != before, path
         (root / path).write_text(text)
     os.remove(root / "Dockerfile.base")
-    with pytest.raises(UserError, match="is missing"):
+    with errors.refused(errors.MISSING, where="Dockerfile.base"):
         dockerfile_step.recipe(root)

@@ -17,7 +17,7 @@ from builder.core import log, secrets
 from builder.images.oci import reference
 from builder.images.registry import credentials, download, registry, transport
 from rosetta.core.errors import UserError
-from tests.support import image_registry
+from tests.support import errors, image_registry
 from tests.support.image_registry import Fault, Memory, Served
 from tests.support.registry_fixtures import pauses_, served_
 
@@ -118,7 +118,9 @@ def test_wrong_credentials_are_said_so_and_not_shown(
         monkeypatch,
         {"auths": {served.host: {"username": "me", "password": "hunter2"}}},
     )
-    with pytest.raises(UserError, match="the credentials kept for it") as problem:
+    with errors.refused(
+        errors.DENIED, value=401, names="credentials kept", remedy=f"docker login {served.host}"
+    ) as problem:
         registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
     assert "hunter2" not in str(problem.value) + repr(problem.value.__cause__) + repr(
         credentials.find(reference.parse(f"{served.host}/t5x"))
@@ -223,7 +225,7 @@ def test_a_credential_helper_is_asked(
         credentials.find(reference.parse(f"{served.host}/t5x"))
     assert "my-password" not in str(problem.value)
     _logged_in(tmp_path / "docker", monkeypatch, {"credsStore": "../x"})
-    with pytest.raises(UserError, match="names no credential helper"):
+    with errors.refused(errors.INVALID, where="config.json", remedy="docker-credential-X"):
         credentials.find(reference.parse(f"{served.host}/t5x"))
 
 
@@ -235,7 +237,7 @@ def test_a_broken_file_of_logins_is_one_line(
 ) -> None:
     (tmp_path / "config.json").write_text(text.replace("HOST", "example.org"), encoding="utf-8")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    with pytest.raises(UserError, match="log in again"):
+    with errors.refused(errors.INVALID, where="config.json", remedy="log in"):
         credentials.find(reference.parse("example.org/t5x"))
 
 
@@ -275,7 +277,7 @@ def test_the_loopback_address_goes_past_every_proxy(
             monkeypatch.setenv(name, f"http://user:secret@127.0.0.1:{port}")
         registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
         monkeypatch.setenv(reference.INSECURE, "registry.invalid")
-        with pytest.raises(UserError, match="proxy cannot be reached") as problem:
+        with errors.refused(errors.UNREACHABLE, where="registry.invalid", names="proxy") as problem:
             registry.push(cache, image_registry.image(cache), "registry.invalid/t5x:latest")
     assert "secret" not in str(problem.value)
 
@@ -286,7 +288,7 @@ def test_a_login_is_not_told_to_another_host_without_https(
     kept, served = memory
     _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
     kept.bearer = "http://elsewhere.invalid/token"
-    with pytest.raises(UserError, match="without https"):
+    with errors.refused(errors.DENIED, where=served.host, value=None):
         registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
 
 
@@ -350,7 +352,7 @@ def test_a_registry_with_tls_on_this_machine(
     kept = Memory()
     with image_registry.serving(kept.answer, kept.lose, context) as served:
         name = f"{served.host}/t5x:latest"
-        with pytest.raises(UserError, match="not trusted here"):
+        with errors.refused(errors.DENIED, where=served.host, remedy="SSL_CERT_FILE"):
             registry.push(cache, image_registry.image(cache), name)
         folder = tmp_path / "config/containers/certs.d" / served.host
         folder.mkdir(parents=True)
@@ -425,7 +427,7 @@ def test_a_body_that_drips_is_given_up(
     monkeypatch.setattr(transport, "_SLOW_AFTER", 0)
     monkeypatch.setattr(transport, "_LEAST_RATE", 1 << 60)
     monkeypatch.setattr(transport, "TRIES", 1)
-    with pytest.raises(UserError, match=r"it sent only [0-9]+ bytes"):
+    with errors.refused(errors.UNREACHABLE, names=(" bytes in 0 s", "1 times")):
         image_registry.pull_manifest(f"{served.host}/t5x:latest")
 
 
@@ -439,13 +441,13 @@ def test_the_machines_ca_bundle_counts(
     kept = Memory()
     with image_registry.serving(kept.answer, kept.lose, context) as served:
         name = f"{served.host}/t5x:latest"
-        with pytest.raises(UserError, match="not trusted here"):
+        with errors.refused(errors.DENIED, where=served.host, remedy="SSL_CERT_FILE"):
             registry.push(cache, image_registry.image(cache), name)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         registry.push(cache, image_registry.image(cache), name)
         assert served.tag("t5x", "latest")
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nothing.pem"))
-        with pytest.raises(UserError, match="is not there"):
+        with errors.refused(errors.MISSING, where="nothing.pem", remedy="SSL_CERT_FILE"):
             image_registry.pull_manifest(name)
 
 
@@ -461,6 +463,9 @@ def test_https_is_left_for_nothing() -> None:
             connection.absolute("http://example.org/x", "https://example.org/v2/")
             == "https://example.org/x"
         )  # behind a proxy that takes the TLS off
-        for bad in ("http://elsewhere.example/x", "file:///etc/passwd"):
-            with pytest.raises(UserError, match="sends us to an address"):
+        for bad, kind in (
+            ("http://elsewhere.example/x", errors.DENIED),
+            ("file:///etc/passwd", errors.INVALID),
+        ):
+            with errors.refused(kind, where="example.org/t5x:1"):
                 connection.absolute(bad, "https://example.org/v2/")

@@ -87,7 +87,9 @@ def test_a_patch_stands_where_its_own_series_has_it() -> None:
 
 def test_the_order_of_patches_is_a_change_of_its_own() -> None:
     found = _between(_build(_part("a", "b", "c")), _build(_part("c", "a", "b", "d")))
-    assert [unit.what for unit in found.units] == ["the order of its patches", "patch d added"]
+    assert [unit.kind for unit in found.units] == ["patch", "patch"]
+    assert "order" in found.units[0].what
+    assert (found.units[1].name, found.units[1].what.split()[-1]) == ("d", "added")
     assert (_names(found.mix(frozenset({1}))), _names(found.mix(frozenset({0})))) == (
         ["a", "b", "d", "c"],
         ["c", "a", "b"],
@@ -121,7 +123,8 @@ def test_what_a_file_of_ours_replaces_is_no_change() -> None:
 def test_a_source_comes_and_goes_as_a_whole() -> None:
     good, bad = _build(_part(name="a"), _part(name="b")), _build(_part(name="b"), _part(name="c"))
     found = _between(good, bad)
-    assert [unit.what for unit in found.units] == ["the source a is gone", "the source c is new"]
+    assert [(unit.kind, unit.name) for unit in found.units] == [("source", "a"), ("source", "c")]
+    assert [unit.what.split()[-1] for unit in found.units] == ["gone", "new"]
     assert [[part.name for part in found.mix(frozenset({each})).parts] for each in (0, 1)] == [
         ["b"],
         ["a", "b", "c"],
@@ -144,7 +147,9 @@ def test_packages_that_come_and_go() -> None:
     found = _between(
         _build(_part(), pins=_pins(a="1", b="1")), _build(_part(), pins=_pins(b="1", c="1"))
     )
-    assert [unit.what for unit in found.units] == ["a 1 -> gone", "c not there -> 1"]
+    assert [(unit.kind, unit.name) for unit in found.units] == [("package", "a"), ("package", "c")]
+    assert found.units[0].what.startswith("a 1 -> ")
+    assert found.units[1].what.endswith(" -> 1")
     assert [pin.name for pin in found.mix(frozenset({1})).pins] == ["a", "b", "c"]
     assert found.mix(frozenset({0})).lock == "".join(pin.lines() for pin in _pins(b="1"))
 

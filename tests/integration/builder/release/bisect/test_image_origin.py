@@ -17,7 +17,7 @@ from builder.images.oci import layer, layout, oci_documents
 from builder.images.oci.tar_entry import file
 from builder.images.registry import registry
 from builder.packages import environment_parts
-from tests.support import git_repository
+from tests.support import errors, git_repository
 from tests.support.bisect_history import Story, culprit, lined
 from tests.support.image_registry import Served, serving
 from tests.support.published_project import Listing
@@ -152,11 +152,12 @@ def test_what_is_not_as_it_was_made_is_refused(story: Story, damage: str) -> Non
     story.end("bad")
     status, document = story.run(BAD, good=place)
     assert status == 2
-    assert {
-        "patch": "greet.patch is not",
-        "lock": "in the history of this repository",
-        "record": "cannot be read",
-    }[damage] in document["error"]["what"]
+    kind, fact = {
+        "patch": (errors.DAMAGED, "greet.patch"),
+        "lock": (errors.MISSING, "locks/thing-cpu.txt"),
+        "record": (errors.DAMAGED, "lock.json"),
+    }[damage]
+    errors.check(errors.from_document(document), kind, names=fact)
     assert story.calls() == 0
 
 

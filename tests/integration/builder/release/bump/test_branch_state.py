@@ -37,10 +37,7 @@ def test_a_force_push_that_left_the_pin_behind(story: Story) -> None:
     tip = up.commit({"README": b"instead\n"}, "instead")
     found = _finding(story)
     assert found["kind"] == "rewritten"
-    assert (
-        f"main stands at {tip}, which does not hold the pin {pin}: force-pushed; they part at {fork}"
-        in found["what"]
-    )
+    assert all(fact in found["what"] for fact in ("main", tip, pin, fork))
 
 
 def test_a_force_push_of_which_the_pin_is_not_at_hand(story: Story) -> None:
@@ -59,7 +56,8 @@ def test_a_branch_that_was_moved_back(story: Story) -> None:
     story.pin()
     up.git.run("update-ref", "refs/heads/main", back)
     found = _finding(story)
-    assert (found["kind"], "was moved back" in found["what"]) == ("rewritten", True)
+    assert found["kind"] == "rewritten"
+    assert all(fact in found["what"] for fact in (" back ", back))
 
 
 def test_a_branch_that_was_renamed(story: Story) -> None:
@@ -125,7 +123,7 @@ def test_a_tag_that_was_moved(story: Story) -> None:
     assert story.run()[0] == 0
     tip = up.commit({"README": b"x\n"}, "later")
     up.git.run("update-ref", "refs/tags/v1", tip)
-    assert _finding(story)["what"] == f"the tag v1 was moved from {pin} to {tip}"
+    assert all(fact in _finding(story)["what"] for fact in ("tag v1 ", f"{pin} to {tip}"))
 
 
 def test_a_mirror_that_is_cut_off(story: Story) -> None:
@@ -148,7 +146,7 @@ def test_a_mirror_that_is_cut_off(story: Story) -> None:
     shutil.rmtree(story.bench.root / "mirror")
     (story.bench.root / "shallow").rename(story.bench.root / "mirror")
     found = _finding(story)
-    assert (found["kind"], found["do"]) == ("unreadable", "give a --mirror with a complete clone")
+    assert (found["kind"], "--mirror" in found["do"]) == ("unreadable", True)
     assert first not in found["what"]
 
 

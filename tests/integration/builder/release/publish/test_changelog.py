@@ -9,8 +9,7 @@ import pytest
 
 from builder.commands import changelog
 from builder.release.publish import provenance
-from rosetta.core.errors import UserError
-from tests.support import git_repository, published_project
+from tests.support import errors, git_repository, published_project
 from tests.support.published_project import Project
 
 if TYPE_CHECKING:
@@ -87,7 +86,8 @@ def test_between_two_nightlies(project: Project, local: Served, tmp_path: Path) 
     assert "Nothing of it changed." in changelog.text(found)
     status, document = project.run("changelog", *names, key="theirs")
     assert status == 2
-    assert "signed by this key" in document["error"]["do"]
+    error = errors.from_document(document)
+    errors.check(error, errors.MISSING, where=f"{local.host}/team/thing:", remedy="this key")
 
 
 def test_a_change_of_rosetta_alone(
@@ -122,7 +122,9 @@ def test_what_was_not_published_here(project: Project, local: Served) -> None:
     status, document = project.run(
         "changelog", f"{local.host}/team/thing:latest", f"{local.host}/team/thing", key=""
     )
-    assert (status, document["error"]["what"]) == (2, "needs a tag or a digest")
+    assert status == 2
+    error = errors.from_document(document)
+    errors.check(error, errors.MISSING, where="team/thing", remedy="HOST/NAME:TAG")
 
 
 @pytest.mark.parametrize("commit", ["--output=/tmp/x", "abc", ""])
@@ -131,5 +133,5 @@ def test_a_commit_that_is_none(commit: str) -> None:
     said = {
         "components": [{"bom-ref": "source:a", "name": "a", "pedigree": {"ancestors": [ancestor]}}]
     }
-    with pytest.raises(UserError, match="not one of rosetta's"):
+    with errors.refused(errors.INVALID, where="name", remedy="build.py publish"):
         changelog.taken_apart("name", "sha256:0", said)

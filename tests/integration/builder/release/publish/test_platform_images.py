@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import image_bases, package_index, published_project, small_distribution
+from tests.support import errors, image_bases, package_index, published_project, small_distribution
 from tests.support.published_project import DAY, Project
 from tests.support.small_distribution import ROOT
 
@@ -33,7 +33,9 @@ def local_(tmp_path: Path) -> Iterator[Served]:
 def test_an_architecture_that_is_missing(project: Project, local: Served) -> None:
     status, document = project.publish(local, project.layout(architectures=("amd64",)))
     assert status == 2
-    assert document["error"]["what"] == "linux/arm64 of thing-cpu is missing"
+    errors.check(
+        errors.from_document(document), errors.MISSING, value="arm64", names=("arm64", "thing-cpu")
+    )
     assert local.log == []
 
 
@@ -52,12 +54,10 @@ def test_architectures_of_two_builds(project: Project, local: Served) -> None:
     project.lock({"helper": "1.1"})
     status, document = project.publish(local, first, project.layout(architectures=("arm64",)))
     assert status == 2
-    assert (
-        document["error"]["what"]
-        == "linux/arm64 is of another build than linux/amd64: requirements differs"
-    )
+    error = errors.from_document(document)
+    errors.check(error, errors.DIFFERS, value="requirements", names=("linux/arm64", "linux/amd64"))
     status, document = project.publish(local, first, first)
-    assert "as another of the layouts does" in document["error"]["what"]
+    errors.check(errors.from_document(document), errors.EXISTS, value="amd64")
     assert local.log == []
 
 
@@ -79,8 +79,7 @@ def test_an_image_with_newer_packages_than_the_locked_ones(
     monkeypatch.setattr(project, "record", replaced)
     status, document = project.publish(local, project.layout())
     assert status == 2
-    assert "1 Debian packages that are newer than the locked ones" in document["error"]["what"]
-    assert "lock --base" in document["error"]["do"]
+    errors.check(errors.from_document(document), errors.CONFLICT, value=1, remedy="lock --base")
     assert local.log == []
 
 
@@ -88,7 +87,8 @@ def test_a_repository_is_for_one_distribution(project: Project, local: Served) -
     assert project.publish(local, project.layout("two", title="other-cuda13"))[0] == 0
     status, document = project.publish(local, project.layout(), date="2026-01-03")
     assert status == 2
-    assert document["error"]["what"] == "latest is other-cuda13 there, and this is thing-cpu"
+    error = errors.from_document(document)
+    errors.check(error, errors.CONFLICT, value="other-cuda13", names=("latest", "thing-cpu"))
     assert published_project.pullable(local, NAME) == ["latest", f"nightly-{DAY}"]
 
 
@@ -104,10 +104,10 @@ def test_a_dry_run_sends_nothing(project: Project, local: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "word"),
+    ("more", "kind", "where"),
     [
         *(
-            (("--date", date), "not a valid day")
+            (("--date", date), errors.INVALID, "--date")
             for date in (
                 "2026-13-01",
                 "2999-01-01",
@@ -118,24 +118,26 @@ def test_a_dry_run_sends_nothing(project: Project, local: Served) -> None:
                 "0000-00-00",
             )
         ),
-        (("--tag", "nightly-2026-01-01"), "kept for"),
-        (("--tag", "sha256-00"), "kept for"),
-        (("--tag", "a b"), "no tag"),
-        (("--digest", "sha256:" + "0" * 64), "brings a published image back"),
-        (("--withdraw", "x"), "no digest"),
-        (("--builder-id", "me"), "no URI"),
-        (("oci:nowhere",), "index.json"),
-        (("--offline",), "--offline"),
-        (("--to", "host:1/a:tag"), "has a tag"),
+        (("--tag", "nightly-2026-01-01"), errors.DENIED, "--tag nightly-2026-01-01"),
+        (("--tag", "sha256-00"), errors.DENIED, "--tag sha256-00"),
+        (("--tag", "a b"), errors.INVALID, "a b"),
+        (("--digest", "sha256:" + "0" * 64), errors.CONFLICT, "--digest"),
+        (("--withdraw", "x"), errors.INVALID, "--withdraw"),
+        (("--builder-id", "me"), errors.INVALID, "--builder-id"),
+        (("oci:nowhere",), errors.MISSING, "nowhere"),
+        (("--offline",), errors.CONFLICT, "publish"),
+        (("--to", "host:1/a:tag"), errors.INVALID, "--to"),
     ],
 )
-def test_bad_requests(project: Project, local: Served, more: tuple[str, ...], word: str) -> None:
+def test_bad_requests(
+    project: Project, local: Served, more: tuple[str, ...], kind: str, where: str
+) -> None:
     what = () if more[0].startswith("oci:") else (project.layout(),)
     status, document = project.run(
         "publish", *what, *more, *(() if "--to" in more else ("--to", f"{local.host}/{NAME}"))
     )
     assert status == 2
-    assert word in document["error"]["what"]
+    errors.check(errors.from_document(document), kind, where=where)
     assert local.log == []
 
 
@@ -143,9 +145,11 @@ def test_without_a_key_or_anything_to_publish(project: Project, local: Served) -
     status, document = project.run(
         "publish", project.layout(), "--to", f"{local.host}/{NAME}", key=""
     )
-    assert (status, document["error"]["what"]) == (2, "needs a key to sign with")
+    assert status == 2
+    errors.check(errors.from_document(document), errors.MISSING, remedy="--key FILE")
     status, document = project.run("publish", "--to", f"{local.host}/{NAME}")
-    assert (status, document["error"]["what"]) == (2, "nothing to publish is named")
+    assert status == 2
+    errors.check(errors.from_document(document), errors.MISSING, remedy="oci:DIR")
 
 
 def test_built_published_and_reproduced_elsewhere(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from builder.images.oci import reference
 from builder.images.registry.transport import Connection
 from builder.release.publish import signed_statements, signing_key, tags, verification
-from tests.support import published_project
+from tests.support import errors, published_project
 from tests.support.published_project import Project
 
 if TYPE_CHECKING:
@@ -111,33 +111,34 @@ def test_publish_does_not_move_it(project: Project, served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "word"),
+    ("text", "kind", "value"),
     [
-        ('{"ok": false}', "has not passed"),
-        ('{"ok": "true"}', "has not passed"),
-        ("junk", "is no result"),
-        ("[]", "is no result"),
-        ("{}", "is no result"),
+        ('{"ok": false}', errors.FAILED, "train t5"),
+        ('{"ok": "true"}', errors.FAILED, "train t5"),
+        ("junk", errors.INVALID, None),
+        ("[]", errors.INVALID, None),
+        ("{}", errors.INVALID, None),
         (
             json.dumps({"ok": True, "result": {"digest": "sha256:" + "0" * 64}}),
-            "is the result of 'sha256:000000000000",
+            errors.DIFFERS,
+            "sha256:" + "0" * 64,
         ),
-        ('{"ok": true, "digest": "x"}', "is the result of 'x'"),
-        ('{"ok": true, "digest": null}', "is the result of 'None'"),
-        ('{"ok": true, "digest": ""}', "is the result of ''"),
-        ('{"ok": true, "digest": ["x"]}', "is the result of"),
-        ('{"ok": true, "result": {"digest": {}}}', "is the result of"),
+        ('{"ok": true, "digest": "x"}', errors.DIFFERS, "x"),
+        ('{"ok": true, "digest": null}', errors.DIFFERS, "None"),
+        ('{"ok": true, "digest": ""}', errors.DIFFERS, ""),
+        ('{"ok": true, "digest": ["x"]}', errors.DIFFERS, "['x']"),
+        ('{"ok": true, "result": {"digest": {}}}', errors.DIFFERS, "{}"),
     ],
 )
 def test_what_has_not_passed_is_not_promoted(
-    project: Project, tmp_path: Path, text: str, word: str
+    project: Project, tmp_path: Path, text: str, kind: str, value: str | None
 ) -> None:
     with published_project.registry("memory", tmp_path) as served:
         place = project.layout()
         assert project.publish(served, place)[0] == 0
         status, document = _promote(project, served, project.digest(place), _result(project, text))
         assert status == 2
-        assert word in document["error"]["what"]  # type: ignore[index]
+        errors.check(errors.from_document(document), kind, value=value)
         assert served.tag(NAME, tags.VERIFIED) == ""
 
 
@@ -153,5 +154,5 @@ def test_by_another_key_or_by_a_tag(project: Project, served: Served) -> None:
         "promote", f"{served.host}/{NAME}:latest", "--suite", "s", "--result", str(_result(project))
     )
     assert status == 2
-    assert "by its digest" in document["error"]["what"]  # type: ignore[index]
+    errors.check(errors.from_document(document), errors.INVALID, remedy="HOST/NAME@sha256:DIGEST")
     assert served.tag(NAME, tags.VERIFIED) == ""

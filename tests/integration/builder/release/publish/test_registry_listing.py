@@ -11,7 +11,7 @@ from builder.images.registry import registry
 from builder.images.registry.transport import Connection
 from builder.release.publish import registry_listing, tags
 from rosetta.core.errors import UserError
-from tests.support import image_registry
+from tests.support import errors, image_registry
 from tests.support.image_registry import Fault
 from tests.support.published_project import Listing
 
@@ -62,7 +62,7 @@ def test_a_list_without_an_end(
             b'{"tags": ["a"]}',
         ),
     )
-    with pytest.raises(UserError, match="does not end"):
+    with errors.refused(errors.TOO_BIG, where="team/thing", names="tags"):
         tags.listed(connection)
 
 
@@ -72,7 +72,7 @@ def test_what_is_no_list(
 ) -> None:
     connection, served = local
     monkeypatch.setattr(served, "answer", lambda *_: (200, {}, body))
-    with pytest.raises(UserError, match="is none"):
+    with errors.refused(errors.INVALID, where="team/thing", value="tags"):
         tags.listed(connection)
 
 

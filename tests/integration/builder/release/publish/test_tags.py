@@ -13,8 +13,7 @@ from builder.images.registry import registry
 from builder.images.registry.transport import Connection
 from builder.release.publish import tags
 from builder.release.publish.tags import TakenError
-from rosetta.core.errors import UserError
-from tests.support import image_registry, published_project
+from tests.support import errors, image_registry, published_project
 from tests.support.published_project import DAY, Project
 
 if TYPE_CHECKING:
@@ -213,9 +212,9 @@ def test_a_claim_that_a_dead_publisher_left_is_named_and_can_be_withdrawn(
         tags.withdraw(connection, date, digest)
         tags.own(connection, date, mine)
         assert served.tag(NAME, tags.nightly(date)) == oci_documents.sha256(mine)
-        with pytest.raises(TakenError, match="already"):
+        with errors.refused(errors.EXISTS, value=tags.nightly(date), error=TakenError):
             tags.own(connection, date, theirs)
-    with pytest.raises(UserError, match="has no claim"):
+    with errors.refused(errors.MISSING, value=oci_documents.sha256(first), names="2025-12-03"):
         tags.withdraw(connection, "2025-12-03", oci_documents.sha256(first))
 
 
@@ -242,7 +241,7 @@ def test_a_claim_that_was_taken_back_is_given_up(
         "wait",
         lambda _, __: tags.withdraw(connection, "2025-12-01", oci_documents.sha256(first)),
     )
-    with pytest.raises(TakenError, match="was taken back"):
+    with errors.refused(errors.CONFLICT, value="nightly-2025-12-01", error=TakenError):
         tags.own(connection, "2025-12-01", first)
     assert served.tag(NAME, "nightly-2025-12-01") == ""
 
@@ -256,9 +255,9 @@ def test_a_run_of_the_same_digest_does_not_take_anothers_claim_back(
     going_on = tags._claim(connection, date, oci_documents.sha256(second))
     tags._alone(connection, date, oci_documents.sha256(second), going_on)
     tags._claim(connection, date, oci_documents.sha256(first))
-    with pytest.raises(TakenError, match="by another"):
+    with errors.refused(errors.IN_USE, value="nightly-2025-12-01", error=TakenError):
         tags.own(connection, date, second)
-    with pytest.raises(TakenError, match="does not come"):
+    with errors.refused(errors.UNREACHABLE, value="nightly-2025-12-01", error=TakenError):
         tags.own(connection, date, first)
     assert served.tag(NAME, tags.nightly(date)) == ""
 
@@ -270,7 +269,7 @@ def test_a_list_of_tags_that_lags_is_noticed(
 ) -> None:
     connection, first, _ = registry_with_two
     monkeypatch.setattr(tags, "listed", lambda _: ["latest"])
-    with pytest.raises(UserError, match="lacks one that was just put"):
+    with errors.refused(errors.MISSING, where=NAME, remedy="registry"):
         tags.own(connection, "2025-12-01", first)
     assert served.tag(NAME, "nightly-2025-12-01") == ""
 

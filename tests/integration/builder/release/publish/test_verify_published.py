@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder import cli
-from tests.support import published_project
+from tests.support import errors, published_project
 from tests.support.published_project import Project
 
 if TYPE_CHECKING:
@@ -17,20 +17,20 @@ pytestmark = pytest.mark.registry
 
 
 @pytest.mark.parametrize(
-    ("reference", "more", "word"),
+    ("reference", "more", "kind", "where"),
     [
-        ("team/thing", (), "needs a tag or a digest"),
-        ("team/thing:latest", ("--offline",), "--offline"),
-        ("team/thing@sha256:0", (), "is no digest"),
+        ("team/thing", (), errors.MISSING, "team/thing"),
+        ("team/thing:latest", ("--offline",), errors.CONFLICT, "verify-published"),
+        ("team/thing@sha256:0", (), errors.INVALID, "sha256:0"),
     ],
 )
 def test_bad_requests(
-    project: Project, tmp_path: Path, reference: str, more: tuple[str, ...], word: str
+    project: Project, tmp_path: Path, reference: str, more: tuple[str, ...], kind: str, where: str
 ) -> None:
     with published_project.registry("memory", tmp_path) as served:
         status, document = project.run("verify-published", f"{served.host}/{reference}", *more)
         assert status == 2
-        assert word in document["error"]["what"]
+        errors.check(errors.from_document(document), kind, where=where)
         assert served.log == []
 
 

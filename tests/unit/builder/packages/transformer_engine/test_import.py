@@ -97,7 +97,7 @@ def test_without_one_it_says_so_and_nothing_else_needs_it() -> None:
         pytest.skip("NOT CHECKED: this machine has a driver")
     done = _run(IMPORT)
     assert done.returncode
-    assert "libcuda.so.1: cannot open shared object file" in done.stderr
+    assert "libcuda.so.1: " in done.stderr
     done = _run(
         "import jax, flax, sys; print(jax.numpy.ones(3).sum(), 'transformer_engine' in sys.modules)"
     )

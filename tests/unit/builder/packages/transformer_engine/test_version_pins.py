@@ -13,8 +13,7 @@ from builder.core import manifest
 from builder.core.command_context import Context
 from builder.packages import lock_file
 from builder.packages.transformer_engine import header_packages, version_pins
-from rosetta.core.errors import UserError
-from tests.support import te_project
+from tests.support import errors, te_project
 from tests.support.package_archives import publish
 
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ def test_what_it_is_compiled_against(tmp_path: Path, index: Index) -> None:
         "pybind11",
     ]
     (te.root / version_pins.TOOLS).write_text("")
-    with pytest.raises(
-        UserError, match=r"no lock has pybind11 for Python 3\.13 on amd64.*lock --tools"
+    with errors.refused(
+        errors.MISSING, value="pybind11", names=("3.13", "amd64"), remedy="lock --tools"
     ):
         version_pins.compiled_against(te.manifest(), "l", "cuda13", "3.13", "amd64")
 

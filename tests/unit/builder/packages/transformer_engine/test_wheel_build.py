@@ -16,8 +16,7 @@ import pytest
 
 from builder.core.cache import Cache
 from builder.packages.transformer_engine import addition, compiler, preload_library, wheel_build
-from rosetta.core.errors import UserError
-from tests.support import te_project
+from tests.support import errors, te_project
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,10 +128,7 @@ def test_what_it_brings_in_is_loaded_with_it(te: Te, cache: Cache, tmp_path: Pat
 
 def test_cudart_is_not_there(tmp_path: Path) -> None:
     te_project.need()
-    with pytest.raises(
-        UserError,
-        match=r"cuda_runtime/lib/libcudart\.so\.12: is not in what it is compiled against",
-    ):
+    with errors.refused(errors.MISSING, where="cuda_runtime/lib/libcudart.so.12"):
         preload_library.make(compiler.find("amd64"), "cuda12", tmp_path, tmp_path)
 
 
@@ -162,7 +158,7 @@ def test_a_damaged_wheel_is_made_again(te: Te, cache: Cache) -> None:
 
 
 def test_offline_without_the_sdist(te: Te, cache: Cache) -> None:
-    with pytest.raises(UserError, match=r"is not in the cache.*without --offline"):
+    with errors.refused(errors.MISSING, remedy="--offline"):
         _wheel(te, cache, offline=True)
     assert not addition.built(te.context(cache), te.manifest(), *WANTED)
 
@@ -177,10 +173,7 @@ def test_a_source_that_does_not_compile_leaves_no_wheel(
         sources={**te_project.SOURCES, "bad.cpp": "int f() { return nothing; }\n"},
     )
     te.with_headers(cache)
-    with pytest.raises(
-        UserError,
-        match=r"bad\.cpp: does not compile: bad\.cpp:1:\d+: error: .nothing. was not declared",
-    ):
+    with errors.refused(errors.FAILED, where="bad.cpp", names="bad.cpp:1:"):
         _wheel(te, cache)
     assert not list(cache.path("wheels").glob("te-*/*.whl"))
 
@@ -201,20 +194,24 @@ def test_for_the_other_architecture_by_a_cross_compiler(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "message"),
+    ("wanted", "kind", "value", "remedy"),
     [
-        (("other", "cuda13", "amd64", "3.13"), "is not locked for the line 'other'.*use one of: l"),
-        (("l", "cuda12", "amd64", "3.13"), "is not for 'cuda12'.*use one of: cuda13"),
-        (("l", "cpu", "amd64", "3.13"), "is not for 'cpu'"),
-        (("l", "cuda13", "amd64", "3.11"), r"no locks for Python 3\.11.*one of: 3\.12, 3\.13"),
+        (("other", "cuda13", "amd64", "3.13"), errors.MISSING, "other", "one of: l"),
+        (("l", "cuda12", "amd64", "3.13"), errors.UNSUPPORTED, "cuda12", "one of: cuda13"),
+        (("l", "cpu", "amd64", "3.13"), errors.UNSUPPORTED, "cpu", "cuda13"),
+        (("l", "cuda13", "amd64", "3.11"), errors.UNSUPPORTED, "3.11", "3.12, 3.13"),
         (
             ("l", "cuda13", "amd64", "3.12"),
-            r"no headers of Python 3\.12 for amd64 are locked \(locked: 3\.13 on amd64\)",
+            errors.MISSING,
+            "3.12",
+            "lock --base",
         ),
     ],
 )
-def test_what_it_is_not_for(te: Te, wanted: tuple[str, str, str, str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_what_it_is_not_for(
+    te: Te, wanted: tuple[str, str, str, str], kind: str, value: str, remedy: str
+) -> None:
+    with errors.refused(kind, value=value, remedy=remedy):
         wheel_build.plan(te.manifest(), *wanted)
 
 
