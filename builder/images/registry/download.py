@@ -13,7 +13,7 @@ from builder.core.secrets import redact
 from builder.images.oci import oci_documents, reference
 from builder.images.registry.transport import Connection, MismatchError
 from builder.images.registry.upload import Meter
-from rosetta.core.errors import UserError
+from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,6 +75,8 @@ def document(connection: Connection, wanted: str) -> Document:
                 f"gives {what}, not an image",
                 str(connection.reference),
                 "check the name and the proxy settings",
+                kind=INVALID,
+                value=kind,
             )
         expected = wanted if ":" in wanted else said or oci_documents.sha256(data)
         if oci_documents.sha256(data) != expected:
