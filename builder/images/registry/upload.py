@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from builder.core import log
 from builder.images.registry.transport import Transient
-from rosetta.core.errors import UserError
+from rosetta.core.errors import DAMAGED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -283,6 +283,7 @@ def _whole(source: Path | bytes, digest: str) -> None:
                 f"blob {digest[7:19]}… is damaged",
                 "" if isinstance(source, bytes) else str(source),
                 "delete that file and build again",
+                kind=DAMAGED,
             )
 
 

@@ -59,8 +59,8 @@ def test_unknown_verb_option_and_distribution(capsys: pytest.CaptureFixture[str]
     assert cli.main(["--distribution", "t6x", "--json"]) == 2
     document = json.loads(capsys.readouterr().out)
     assert document["ok"] is False
-    assert document["error"]["what"] == "no distribution 't6x'"
-    assert "pax-1.4" in document["error"]["do"]
+    error = errors.from_document(document)
+    errors.check(error, errors.UNKNOWN, where="--distribution", value="t6x", remedy="pax-1.4")
 
 
 @pytest.mark.parametrize(
