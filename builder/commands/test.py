@@ -9,7 +9,6 @@ import subprocess
 import sys
 import sysconfig
 import time
-import tomllib
 from pathlib import Path
 
 from builder.core import log
@@ -130,12 +129,6 @@ def shell_scripts(root: Path) -> list[str]:
     return found
 
 
-def has_import_contracts(root: Path) -> bool:
-    """Return whether pyproject.toml holds contracts for lint-imports, which fails without any."""
-    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    return "importlinter" in settings["tool"]
-
-
 _INSIDE = (
     "import runpy, sys; sys.path.append(sys.argv.pop(1)); sys.argv.pop(1); "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
@@ -182,8 +175,7 @@ def _lint(context: Context, here: Path, *, fast: bool) -> dict[str, list[str]]:
     if fast:
         return jobs
     jobs["mypy"] = [str(here / "mypy")]
-    if has_import_contracts(context.root):
-        jobs["lint-imports"] = [str(here / "lint-imports"), "--no-logo", "--no-cache"]
+    jobs["lint-imports"] = [str(here / "lint-imports"), "--no-logo", "--no-cache"]
     if scripts := shell_scripts(context.root):
         jobs["shellcheck"] = [
             _shellcheck(here),

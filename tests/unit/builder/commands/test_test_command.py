@@ -54,15 +54,6 @@ def test_ours_are_found() -> None:
     } <= set(found)
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [("[tool.ruff]\n", False), ("[tool.importlinter]\nroot_packages = []\n", True)],
-)
-def test_import_contracts_are_detected(tmp_path: Path, settings: str, expected: bool) -> None:
-    (tmp_path / "pyproject.toml").write_text(settings)
-    assert test.has_import_contracts(tmp_path) is expected
-
-
 def arguments(**changes: Any) -> argparse.Namespace:
     values = {
         "fast": False,
@@ -111,14 +102,14 @@ def test_contradictions_are_refused(
     ("tier", "linters"),
     [
         ({"fast": True}, {"ruff", "ruff format"}),
-        ({}, {"ruff", "ruff format", "mypy", "shellcheck"}),
+        ({}, {"ruff", "ruff format", "mypy", "lint-imports", "shellcheck"}),
     ],
 )
 def test_each_tier_has_its_linters(
     context: Context, started: list[list[str]], tier: dict[str, bool], linters: set[str]
 ) -> None:
     result = test.run(context, arguments(only_lint=True, **tier))
-    assert set(result.data["status"]) - {"lint-imports"} == linters
+    assert set(result.data["status"]) == linters
     assert len(started) == len(result.data["status"])
 
 
