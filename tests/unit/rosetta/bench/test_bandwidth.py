@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from rosetta.bench import bandwidth
-from rosetta.core.errors import UserError
-from tests.support import required_modules
+from tests.support import errors, required_modules
 
 required_modules.need_current("jax")
 import jax
@@ -98,5 +97,5 @@ def test_the_cpu_has_to_be_asked_for() -> None:
 
 def test_nodes_that_differ_are_refused() -> None:
     devices = jax.devices() * 3  # enough to look at; nothing is run
-    with pytest.raises(UserError, match="a 2, b 1"):
+    with errors.refused(errors.DIFFERS, where="doctor --nccl", names=("2", "1")):
         bandwidth.between(devices[:3], ["a", "a", "b"], 4)

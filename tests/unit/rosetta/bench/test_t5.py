@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from rosetta.commands import bench
-from rosetta.core.errors import UserError
 
 jax = pytest.importorskip("jax", reason="NOT CHECKED: needs the packages of a baked environment")
 pytest.importorskip("flax", reason="NOT CHECKED: needs the packages of a baked environment")
@@ -16,6 +15,7 @@ pytest.importorskip("flax", reason="NOT CHECKED: needs the packages of a baked e
 from rosetta.bench import modes, t5
 from rosetta.presets import t5x_switches
 from rosetta.t5x.run.model_config import T5Config
+from tests.support import errors
 
 TASK = t5.Task("tiny", batch=2, inputs=8, targets=4, steps=1, turns=2)
 
@@ -77,7 +77,7 @@ def test_the_modes_train_one_state(ran: dict[str, Any]) -> None:
 
 def test_what_the_device_cannot_do_is_said_or_refused(ran: dict[str, Any]) -> None:
     assert "cudnn is left out: cuDNN needs a GPU" in ran["said"]
-    with pytest.raises(UserError, match="cuDNN needs a GPU"):
+    with errors.refused(errors.UNSUPPORTED, where="bench t5 --modes cudnn", names=("cuDNN", "GPU")):
         t5.bench(TASK, ["cudnn"], skip=False, say=print)
 
 
@@ -92,10 +92,7 @@ def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
 
     monkeypatch.setattr(t5, "Candidate", full)
-    with pytest.raises(
-        UserError,
-        match=r"bench t5 --batch 2: f32 does not fit into the device's memory; give a smaller --batch",
-    ):
+    with errors.refused(errors.TOO_BIG, where="bench t5 --batch 2", names="f32"):
         t5.bench(TASK, ["f32"], skip=False, say=print)
 
 
@@ -166,10 +163,10 @@ def test_loss_in_slices_is_the_same_loss() -> None:
 
 def test_batches_and_devices_that_do_not_fit_are_refused() -> None:
     config = T5Config(**modes.size("tiny"))
-    with pytest.raises(UserError, match="give at most"):
+    with errors.refused(errors.TOO_BIG, where="bench t5 --devices", value=999):
         t5.Shared(dataclasses.replace(TASK, devices=999), config)
     if len(jax.devices()) > 1:
-        with pytest.raises(UserError, match="a multiple of 2"):
+        with errors.refused(errors.INVALID, where="bench t5 --batch", value=3, remedy="2"):
             t5.Shared(dataclasses.replace(TASK, devices=2, batch=3), config)
 
 

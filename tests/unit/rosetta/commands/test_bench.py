@@ -9,7 +9,7 @@ import pytest
 
 from rosetta.commands import bench
 from rosetta.core import gpu_query
-from rosetta.core.errors import UserError
+from tests.support import errors
 
 
 def _arguments(*words: str) -> argparse.Namespace:
@@ -25,7 +25,7 @@ def test_without_a_gpu_it_is_refused_before_jax_looks_for_one(
     monkeypatch.setattr(gpu_query, "cards", list)
     monkeypatch.setattr(gpu_query, "present", lambda: False)
     monkeypatch.setitem(sys.modules, "jax", None)  # an import of it would be another error
-    with pytest.raises(UserError, match="no NVIDIA GPU is visible"):
+    with errors.refused(errors.MISSING, where="bench t5", names="NVIDIA", remedy="--allow-cpu"):
         bench.run(_arguments())
 
 

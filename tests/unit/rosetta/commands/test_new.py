@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rosetta.commands import new
-from rosetta.core.errors import UserError
+from tests.support import errors
 
 
 def _write(folder: Path, *words: str) -> list[Path]:
@@ -103,7 +103,7 @@ def test_own_vocabulary_sets_the_embedding(tmp_path: Path) -> None:
 
 def test_another_model_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "ro_t5x_base.sh").write_text("mine")
-    with pytest.raises(UserError, match="there already"):
+    with errors.refused(errors.EXISTS, where="ro_t5x_base.sh"):
         _write(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["ro_t5x_base.sh"]
 
@@ -128,7 +128,7 @@ def test_a_full_disk_leaves_none_of_the_four(
 
 def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="file is a file"):
+    with errors.refused(errors.INVALID, where=tmp_path / "file"):
         _write(tmp_path / "file")
 
 
@@ -142,16 +142,18 @@ def test_going_on_keeps_the_familys_embedding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "kind", "facts"),
     [
-        (["--size", "huge"], "no size 'huge'.*base large small tiny xl xxl"),
-        (["--data", "corpus.txt"], "no kind of data"),
-        (["--vocab", "missing.model"], "no such vocabulary file"),
-        (["--from", "missing/checkpoint_1"], "are not the 250112 of mt5"),
+        (["--size", "huge"], errors.UNKNOWN, {"value": "huge", "remedy": ("base", "xxl")}),
+        (["--data", "corpus.txt"], errors.UNKNOWN, {"where": "DATA=", "value": "corpus.txt"}),
+        (["--vocab", "missing.model"], errors.MISSING, {"where": "missing.model"}),
+        (["--from", "missing/checkpoint_1"], errors.DIFFERS, {"names": ("250112", "mt5")}),
     ],
 )
-def test_one_line_and_nothing_written(tmp_path: Path, words: list[str], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_one_line_and_nothing_written(
+    tmp_path: Path, words: list[str], kind: str, facts: dict[str, Any]
+) -> None:
+    with errors.refused(kind, **facts):
         _write(tmp_path / "out", *words)
     assert not (tmp_path / "out").exists()
 

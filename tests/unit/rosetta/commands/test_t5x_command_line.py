@@ -124,7 +124,7 @@ def test_a_number_of_sentinels_that_is_none_is_refused(place: Place, value: str)
     for words in (["eval", "CHECKPOINT_PATH=pre", "OUTPUT_DIR=out"], ["pretrain"]):
         ran = place.rosetta("t5x", *words, **MNLI, EXTRA_IDS=value)
         assert (ran.rc, ran.argv) == (2, [])
-        assert f"EXTRA_IDS: it is '{value}'; give a whole number, at least 0" in ran.err
+        errors.check(ran.error, errors.INVALID, where="EXTRA_IDS", value=value, remedy="0")
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,7 @@ def test_no_start_is_kept_of_a_run_that_cannot_begin(place: Place) -> None:
     checkpoints(place, "100")
     ran = place.rosetta("t5x", "finetune", "MODEL_DIR=pre", "PYTHON=/nowhere/python", **MNLI)
     assert ran.rc == 2
-    assert (
-        "PYTHON=/nowhere/python: it is no program; name the Python of a baked environment"
-        in ran.err
-    )
+    errors.check(ran.error, errors.MISSING, where="PYTHON", value="/nowhere/python")
     assert not (place.work / "ft_mnli2_pre").exists()
 
 

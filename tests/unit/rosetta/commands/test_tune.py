@@ -84,17 +84,13 @@ def test_a_second_start_tries_nothing_again(trials: list[Choice]) -> None:
     assert (len(trials), Path("t5x-tiny-tuned.yaml").read_text()) == (before, text)
 
 
-def test_a_preset_that_was_edited_meanwhile_is_another(
-    trials: list[Choice], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_preset_that_was_edited_meanwhile_is_another(trials: list[Choice]) -> None:
     Path("mine.yaml").write_text("extends: t5x-tiny\nbatch: {per_gpu: 4}\n")
     assert cli.main(["tune", "./mine.yaml"]) == 0
     before = len(trials)
     Path("mine.yaml").write_text("extends: t5x-tiny\nbatch: {per_gpu: 2}\n")
-    assert cli.main(["tune", "./mine.yaml"]) == 2
-    assert (
-        "it is of a tuning with another batch.per_gpu; name another file" in capsys.readouterr().err
-    )
+    with errors.reported(errors.DIFFERS, names="batch.per_gpu", remedy="--evidence"):
+        assert cli.main(["tune", "./mine.yaml"]) == 2
     assert len(trials) == before
 
 
@@ -117,12 +113,12 @@ def test_a_choice_that_cannot_be_described_is_left_out(
 
     def described(name: str, *, settings: dict[str, str], **more: Any) -> Any:
         if "combine" in settings:
-            raise UserError("its sizes are not known", "combine", "leave it")
+            raise UserError("unknown sizes", "combine", "leave it")
         return whole(name, settings=settings, **more)
 
     monkeypatch.setattr(describe, "describe", described)
     assert cli.main(["tune", "t5x-tiny", "--try", "combine,command-buffers"]) == 0
-    assert "combine: refused, combine: its sizes are not known; leave it" in capsys.readouterr().err
+    assert "combine: refused, combine: unknown sizes; leave it" in capsys.readouterr().err
     assert trials[-1].switches == ("command-buffers",)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rosetta.core import run_description
 from rosetta.core.run_description import Run
-from tests.support import fake_launchers
+from tests.support import errors, fake_launchers
 
 pytestmark = pytest.mark.slow
 
@@ -146,9 +146,12 @@ def test_mounts(place: fake_launchers.Place, where: str, mount: str) -> None:
 def test_mounts_that_a_list_cannot_hold_are_refused(
     place: fake_launchers.Place, where: str, mount: tuple[str, str]
 ) -> None:
-    done = place.rosetta(*WHERE[where], "--description=-", stdin=document(place, mounts=(mount,)))
+    words = (*WHERE[where], "--description=-", "--json")
+    done = place.rosetta(*words, stdin=document(place, mounts=(mount,)))
     assert done.returncode == 2
-    assert "cannot be mounted there; give absolute paths without commas and colons" in done.stderr
+    error = json.loads(done.stdout)["error"]
+    assert error["kind"] == errors.UNSUPPORTED
+    assert error["value"] in mount
     assert not list(place.folder.glob("bin/*.argv"))
 
 

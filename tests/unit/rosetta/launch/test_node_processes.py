@@ -210,10 +210,8 @@ def test_no_such_program() -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert (
-        "no-such-program: there is no such program on PATH; put the bin of a baked environment first on PATH"
-        in done.stderr
-    )
+    assert "no-such-program: " in done.stderr
+    assert "PATH" in done.stderr
 
 
 def test_kubernetes_says_which_node_it_is(tmp_path: Path) -> None:

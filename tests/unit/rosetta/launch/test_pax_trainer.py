@@ -8,7 +8,7 @@ import re
 import pytest
 
 from rosetta.pax.run import settings
-from tests.support import t5x_scripts
+from tests.support import errors, t5x_scripts
 from tests.support.pax_scripts import BASE, H100, OURS, PILE, SLURM, TEXT, Place, place_
 
 __all__ = ["place_"]  # a fixture
@@ -38,10 +38,8 @@ def test_a_batch_may_be_a_fraction_where_the_mesh_takes_it(place: Place) -> None
         "0.5",
         "[1,2,2]",
     )
-    assert (
-        "its 2 rows do not divide among the 4 parts"
-        in place.run("run_pile_singlenode.sh", "", "byte", "", "4", "0.5", **TEXT).err
-    )
+    ran = place.run("run_pile_singlenode.sh", "", "byte", "", "4", "0.5", **TEXT)
+    errors.check(ran.error, errors.INVALID, where="PERCORE_BATCH_SIZE", value=2, names="4")
 
 
 @pytest.mark.parametrize(
@@ -90,10 +88,8 @@ def test_the_rows_of_a_batch_are_counted_by_what_is_given(place: Place) -> None:
     (place.work / "short.txt").write_text("A line of text.\n" * 1200)
     short = {"DATA": "text:short.txt", "MAX_STEPS": "1"}
     assert place.run("run_pile_singlenode.sh", "", "byte", "", "8", "1", **short).rc == 0
-    assert (
-        "fewer than one batch of 16"
-        in place.run("run_pile_singlenode.sh", "", "byte", "", "8", "2", **short).err
-    )
+    ran = place.run("run_pile_singlenode.sh", "", "byte", "", "8", "2", **short)
+    errors.check(ran.error, errors.TOO_BIG, where="DATA=text:short.txt", value=16)
     assert (
         place.run(
             "run_pile_singlenode.sh",

@@ -150,27 +150,20 @@ def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None
     )
     preflight.goes_on(checkpoint, "", bound)
     other = {**bound, "TASK_FEATURE_LENGTHS": "{'inputs': 60, 'targets': 32}"}
-    for changed, what in (
-        (other, "inputs 64, now 60"),
-        ({**bound, "PACK": "True"}, "pack False, now True"),
+    for changed, names in (
+        (other, ("inputs 64", "60")),
+        ({**bound, "PACK": "True"}, ("pack False", "True")),
     ):
-        with pytest.raises(UserError) as raised:
+        with errors.refused(errors.DIFFERS, where=f"DATA={values['DATA']}", names=names):
             preflight.goes_on(checkpoint, "", changed)
-        assert (
-            str(raised.value)
-            == f"DATA={values['DATA']}: the run began with {what}; use the same, or begin a new folder from this checkpoint"
-        )
     longer = pipeline.Batches(
         pipeline.Recipe(
             str(values["DATA"]), "span_corruption", "byte", 100, 60, 32, mean_noise_span_length=20.0
         ),
         4,
     )
-    with pytest.raises(UserError) as said:
+    with errors.refused(errors.DIFFERS, where="DATA=", names=("inputs 64", "60")):
         longer.same(batches.state(5))
-    assert "the run began with inputs 64, now 60; use the same, or begin a new folder" in str(
-        said.value
-    ), "the trainer's own words"
     preflight.goes_on(
         checkpoint, "/pre/checkpoint_3", other
     )  # a finetuning's start, in the same folder
@@ -232,26 +225,18 @@ def test_a_python_of_no_environment_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "facts"),
     [
-        (
-            ValueError("odd"),
-            3,
-            "settings: ValueError: odd; this is a fault of ours: report it with the output under ROSETTA_DEBUG=1",
-        ),
-        (KeyboardInterrupt(), 130, "settings: interrupted; run it again"),
-        (
-            PermissionError(13, "Permission denied", "/a"),
-            2,
-            "/a: Permission denied; make room or name another folder",
-        ),
-        (OSError("odd"), 2, "settings: odd; make room or name another folder"),
+        (ValueError("odd"), 3, ("settings: ValueError: odd; ", "ROSETTA_DEBUG=1")),
+        (KeyboardInterrupt(), 130, ("settings: interrupted; ",)),
+        (PermissionError(13, "Permission denied", "/a"), 2, ("/a: Permission denied; ",)),
+        (OSError("odd"), 2, ("settings: odd; ",)),
     ],
 )
 def test_whatever_goes_wrong_is_one_line_and_a_status(
     error: BaseException,
     code: int,
-    said: str,
+    facts: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -261,7 +246,9 @@ def test_whatever_goes_wrong_is_one_line_and_a_status(
     monkeypatch.setattr(t5x_trainer, "command", fail)
     monkeypatch.delenv("ROSETTA_DEBUG", raising=False)
     assert t5x_trainer.main(["multiprocess_pretrain_pile", "/tree"]) == code
-    assert capsys.readouterr().err == f"multiprocess_pretrain_pile.sh: {said}\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"multiprocess_pretrain_pile.sh: {facts[0]}")
+    assert line.endswith(facts[-1]) or len(facts) == 1
 
 
 @pytest.mark.parametrize(

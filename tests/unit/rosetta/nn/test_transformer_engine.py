@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import required_modules
+from tests.support import errors, required_modules
 
 required_modules.need("jax", "flax")
 
@@ -21,7 +21,6 @@ import numpy as np
 from flax import linen as nn
 
 from rosetta.core import transformer_engine as package
-from rosetta.core.errors import UserError
 from rosetta.nn import attention, fallback_notice, fp8, transformer_engine
 from rosetta.nn.attention import Mask
 from rosetta.nn.dense import Kernel, contract
@@ -395,13 +394,10 @@ def test_attention_without_a_fused_kernel_is_refused(
 ) -> None:
     del engine
     arguments = _attended(depth=256)
-    with pytest.raises(
-        UserError,
-        match="no fused attention for 8 queries, 6 keys, heads of 256, causal; set it to cudnn or xla",
-    ):
+    with errors.refused(errors.UNSUPPORTED, where="ATTENTION", names=("8", "6", "256")):
         _Attending().apply({}, *arguments, Mask(causal=True))
     monkeypatch.setenv("NVTE_FUSED_ATTN", "0")
-    with pytest.raises(UserError, match="NVTE_FUSED_ATTN: is 0"):
+    with errors.refused(errors.CONFLICT, where="NVTE_FUSED_ATTN", names="0"):
         _Attending().apply({}, *_attended(), Mask(causal=True))
 
 
@@ -474,9 +470,7 @@ def test_without_it_the_switches_are_refused(
 ) -> None:
     monkeypatch.setattr(package, "version", lambda: None)
     monkeypatch.setattr(package, "reason", lambda: "not asked for when this environment was built")
-    with pytest.raises(
-        UserError, match="Transformer Engine: not in this environment: not asked for"
-    ):
+    with errors.refused(errors.MISSING, where="Transformer Engine"):
         _logits(**switches)
 
 
@@ -486,7 +480,7 @@ def test_without_a_driver_it_is_refused_in_one_line(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(package, "version", lambda: "2.20.2")
     monkeypatch.setattr("importlib.import_module", load)
-    with pytest.raises(UserError, match="cannot be loaded") as problem:
+    with errors.refused(errors.FAILED, where="Transformer Engine") as problem:
         transformer_engine.require()
     assert "libcuda.so.1" in str(problem.value)
     assert "\n" not in str(problem.value)

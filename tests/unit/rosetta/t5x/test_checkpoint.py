@@ -17,11 +17,11 @@ import numpy as np
 import seqio
 from flax.serialization import msgpack_serialize
 
-from rosetta.core.errors import UserError
 from rosetta.t5x import checkpoint, checkpoint_arrays, checkpoint_manager
 from rosetta.t5x.partitioning import PjitPartitioner
 from rosetta.t5x.run import checkpoint_record
 from rosetta.t5x.run.model_config import T5Config
+from tests.support import errors
 from tests.support.train_states import Model
 
 PLAIN, SCALED = T5Config(384), T5Config(384, scale_attn_logits=True)
@@ -74,17 +74,14 @@ def test_a_fitting_checkpoint_is_taken(
 
 
 def test_another_shape_names_the_array_and_both(saved: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError,
-        match=r"checkpoint_5: it has dense/kernel in the shape \(8, 4\), the model needs \(16, 4\)",
+    with errors.refused(
+        errors.DIFFERS, where="checkpoint_5", names=("dense/kernel", "(8, 4)", "(16, 4)")
     ):
         _begin(Model(rows=16), saved, tmp_path)
 
 
 def test_an_array_that_is_missing(saved: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"it has dense/weight not at all, the model needs \(8, 4\)"
-    ):
+    with errors.refused(errors.DIFFERS, where="checkpoint_5", names=("dense/weight", "(8, 4)")):
         _begin(Model(name="weight"), saved, tmp_path)
 
 
@@ -98,9 +95,7 @@ def test_another_optimizers_state(tmp_path: Path) -> None:
             }
         },
     )
-    with pytest.raises(
-        UserError, match=r"its optimizer's state has .*not at all.*RESTORE_OPTIMIZER = False"
-    ):
+    with errors.refused(errors.DIFFERS, where="checkpoint_9", remedy="RESTORE_OPTIMIZER = False"):
         _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new", optimizer=True)
     _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new", optimizer=False)
 
@@ -129,7 +124,7 @@ def test_shapes_of_t5xs_older_format(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="checkpoint_9: there is no such folder"):
+    with errors.refused(errors.MISSING, where="checkpoint_9"):
         _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new", SCALED)
 
 
@@ -137,10 +132,7 @@ def test_a_run_of_ours_whose_record_is_gone_is_not_gone_on_with(saved: str, tmp_
     shutil.copytree(saved, tmp_path / "checkpoint_5")
     _begin(Model(), None, tmp_path)  # a folder that another program wrote
     checkpoint_record.run(str(tmp_path))
-    with pytest.raises(
-        UserError,
-        match=r"checkpoint_5: rosetta.json is missing, and where in its data the run stands can't be known",
-    ):
+    with errors.refused(errors.MISSING, where="checkpoint_5", names="rosetta.json"):
         _begin(Model(), None, tmp_path)
 
 
@@ -150,8 +142,8 @@ def test_a_damaged_checkpoint_is_refused_before_anything_is_compiled(
 ) -> None:
     shutil.copytree(saved, tmp_path / "run" / "checkpoint_5")
     (tmp_path / "run" / "checkpoint_5" / "state" / "manifest.ocdbt").write_bytes(b"")
-    with pytest.raises(
-        UserError, match=r"so checkpoint_5 can't be restored; no checkpoint before it is whole"
+    with errors.refused(
+        errors.DAMAGED, where="checkpoint_5", names="checkpoint_5", remedy="another folder"
     ):
         _begin(
             Model(),
@@ -165,12 +157,12 @@ def test_a_damaged_checkpoint_is_refused_before_anything_is_compiled(
 
 def test_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "checkpoint_9").mkdir()
-    with pytest.raises(UserError, match="not a complete checkpoint of T5X"):
+    with errors.refused(errors.DAMAGED, where="checkpoint_9", names="T5X"):
         _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new")
 
 
 def test_public_weights_are_not_scaled(saved: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="scale_attn_logits is True, and it has no record"):
+    with errors.refused(errors.MISSING, where="checkpoint_5", names="scale_attn_logits"):
         _begin(Model(), saved, tmp_path, SCALED)
 
 
@@ -181,9 +173,9 @@ def test_the_record_decides_about_the_scale(saved: str, tmp_path: Path) -> None:
     )
     try:
         _begin(Model(), saved, tmp_path, SCALED)
-        with pytest.raises(UserError, match="scale_attn_logits is False, its record says True"):
+        with errors.refused(errors.DIFFERS, value=False, names="scale_attn_logits"):
             _begin(Model(), saved, tmp_path, PLAIN)
-        with pytest.raises(UserError, match="scale_attn_logits is False, its record says True"):
+        with errors.refused(errors.DIFFERS, value=False, names="scale_attn_logits"):
             _begin(Model(), None, Path(saved).parent, PLAIN)  # the same where a run goes on
     finally:
         told.unlink()
@@ -202,16 +194,16 @@ def test_another_vocabulary(saved: str, tmp_path: Path) -> None:
         )
     )
     try:
-        with pytest.raises(UserError, match="trained with another vocabulary"):
+        with errors.refused(errors.DIFFERS, where="checkpoint_5", remedy="VOCAB"):
             _begin(Model(), saved, tmp_path)
-        with pytest.raises(UserError, match="trained with another vocabulary"):
+        with errors.refused(errors.DIFFERS, where="checkpoint_5", remedy="VOCAB"):
             _begin(Model(), None, Path(saved).parent)  # the same where a run goes on
     finally:
         told.unlink()
 
 
 def test_a_relative_folder_is_refused_before_training(saved: str) -> None:
-    with pytest.raises(UserError, match="the path is relative"):
+    with errors.refused(errors.INVALID, where="out", remedy="/out"):
         _begin(Model(), saved, Path("out"), checkpoint_cfg=SAVING)
 
 

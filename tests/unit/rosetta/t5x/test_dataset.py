@@ -17,10 +17,9 @@ tf = pytest.importorskip(
     "tensorflow", reason="NOT CHECKED: needs the packages of a baked environment"
 )
 
-from rosetta.core.errors import UserError
 from rosetta.data import objectives, pipeline, shuffling, task_records, vocabulary
 from rosetta.t5x import dataset
-from tests.support import corpora
+from tests.support import corpora, errors
 
 DOCS = corpora.documents(200)
 LENGTHS = {"inputs": 64, "targets": 32}
@@ -131,7 +130,7 @@ def test_a_changed_batch_goes_on_with_the_next_example(
         next(larger)["encoder_input_tokens"][:8] == first.batches.at(6)["encoder_input_tokens"]
     ).all()
     opened(span_task, seed=3)
-    with pytest.raises(UserError, match="data seed 0, now it is 3"):
+    with errors.refused(errors.DIFFERS, where="the data's seed", value=3, names="0"):
         dataset.resume(kept, 6)
 
 
@@ -165,9 +164,7 @@ def test_a_log_that_cannot_be_written_is_said_before_training(
     span_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROSETTA_BATCH_LOG", str(tmp_path / "none" / "log"))
-    with pytest.raises(
-        UserError, match=f"ROSETTA_BATCH_LOG={tmp_path}/none/log: it cannot be written to"
-    ):
+    with errors.refused(errors.DENIED, where=f"ROSETTA_BATCH_LOG={tmp_path}/none/log"):
         opened(span_task)
 
 
@@ -177,11 +174,11 @@ def test_a_task_is_made_once_and_no_name_serves_two(folder: Path, span_task: Any
         data, dataset.vocabulary("byte"), eval_data=data, name="spans", mean_noise_span_length=20.0
     )
     assert same is span_task
-    with pytest.raises(UserError, match="made from something else"):
+    with errors.refused(errors.CONFLICT, where="dataset.task.name", value="spans"):
         dataset.task(data, dataset.vocabulary("byte"), name="spans")
-    with pytest.raises(UserError, match="no such task"):
+    with errors.refused(errors.UNKNOWN, where="DATA=task:nobodys"):
         dataset.task("task:nobodys", dataset.vocabulary("byte"))
-    with pytest.raises(UserError, match="no objective"):
+    with errors.refused(errors.UNKNOWN, where="dataset.task.objective", value="denoise"):
         dataset.task(data, dataset.vocabulary("byte"), objective="denoise")
 
 
@@ -260,11 +257,10 @@ def test_vocabularies_are_checked_before_a_compile(
         )
 
     dataset.verify_vocabularies(Config(span_task), model(384))
-    with pytest.raises(UserError, match="vocab_size is 256"):
+    with errors.refused(errors.TOO_BIG, value=259, names="256"):
         dataset.verify_vocabularies(Config(span_task), model(256))
-    with pytest.raises(
-        UserError,
-        match=r"have vocabulary ByteVocabulary \(259 ids\), the model has PassThroughVocabulary",
+    with errors.refused(
+        errors.DIFFERS, names=("ByteVocabulary (259 ids)", "PassThroughVocabulary"), remedy="VOCAB"
     ):
         dataset.verify_vocabularies(Config(span_task), model(384, dataset.vocabulary("ids:384")))
 

@@ -21,9 +21,9 @@ import seqio
 
 import rosetta.t5x
 from rosetta.commands import new
-from rosetta.core.errors import UserError
 from rosetta.t5x import gin_evaluation, model, optimizer, partitioning, trainer
 from rosetta.t5x.run import checkpoint_record
+from tests.support import errors
 
 GIN = Path(rosetta.t5x.__file__).parent / "gin"
 OVERLAY = Path(__file__).parents[4] / "overlay" / "t5x"
@@ -391,7 +391,7 @@ def test_the_files_of_a_new_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert run["train_dataset_cfg"].mixture_or_task_name.name == "mine_tiny"
         assert run["model"].module.config.vocab_size == 384
     with (
-        pytest.raises(UserError, match=r"mine_tiny\.gin"),
+        errors.refused(errors.INVALID, names="mine_tiny.gin"),
         gin_evaluation.arguments(["mine_tiny.gin"], ["MODEL_DIR = 'nowhere'"]),
     ):
         pass  # the folder was searched for that run alone
@@ -465,20 +465,20 @@ network.T5Config.emb_dim = 32
     with _train([mine], *SYNTHETIC, "VOCAB = 'ids:300'") as run:
         assert run["model"].module.config.emb_dim == 32
         assert run["model"]._z_loss == 0.5
-    assert "rosetta.t5x.network.T5Config.emb_dim takes the value" in capsys.readouterr().err
+    assert "rosetta.t5x.network.T5Config.emb_dim " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("bindings", "said"),
+    ("bindings", "kind", "name"),
     [
-        (("DATA = 'synthetic'", "TRAIN_STEPS = 1"), "MODEL_DIR is not set"),
-        ((*SYNTHETIC, "network.T5Config.no_such_field = 1"), "no_such_field"),
-        ((*SYNTHETIC, "BATCH_SIZE ="), "not valid gin"),
+        (("DATA = 'synthetic'", "TRAIN_STEPS = 1"), errors.MISSING, "MODEL_DIR"),
+        ((*SYNTHETIC, "network.T5Config.no_such_field = 1"), errors.INVALID, "no_such_field"),
+        ((*SYNTHETIC, "BATCH_SIZE ="), errors.INVALID, "gin"),
     ],
 )
-def test_a_wrong_setting_is_one_line(bindings: tuple[str, ...], said: str) -> None:
+def test_a_wrong_setting_is_one_line(bindings: tuple[str, ...], kind: str, name: str) -> None:
     with (
-        pytest.raises(UserError, match=said) as caught,
+        errors.refused(kind, names=name) as caught,
         _train(["rosetta/t5x/gin/t5_1_1/tiny.gin", "rosetta/t5x/gin/runs/pretrain.gin"], *bindings),
     ):
         pass

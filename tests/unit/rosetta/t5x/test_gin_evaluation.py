@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from rosetta.core.errors import UserError
-from tests.support import required_modules
+from tests.support import errors, required_modules
 
 required_modules.need("t5x", "gin")
 
@@ -16,16 +17,16 @@ SET = ["MODEL_DIR = '/m'", "TRAIN_STEPS = 1", "DATA = 'synthetic'"]
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "kind", "facts"),
     [
         (
             [*SET, "network.T5Config.fp8 = 'maybe'"],
-            "T5Config.fp8: fp8 is 'maybe'; choose one of: off, xla, te",
+            errors.INVALID,
+            {"where": "T5Config.fp8", "value": "maybe", "remedy": "off, xla, te"},
         ),
-        (SET[1:], "gin configuration: MODEL_DIR is not set; set it: --gin.MODEL_DIR=VALUE"),
+        (SET[1:], errors.MISSING, {"value": "MODEL_DIR", "remedy": "--gin.MODEL_DIR=VALUE"}),
     ],
 )
-def test_one_line(lines: list[str], said: str) -> None:
-    with pytest.raises(UserError) as found, gin_evaluation.arguments(FILES, lines):
+def test_one_line(lines: list[str], kind: str, facts: dict[str, Any]) -> None:
+    with errors.refused(kind, **facts), gin_evaluation.arguments(FILES, lines):
         pass
-    assert str(found.value) == said

@@ -16,11 +16,10 @@ pb2 = pytest.importorskip(
     reason="NOT CHECKED: needs the packages of a baked environment",
 )
 
-from rosetta.core.errors import UserError
 from rosetta.data import checks, objectives, shuffling, vocabulary
 from rosetta.t5x import dataset, pretrained
 from rosetta.t5x.run import checkpoint_record
-from tests.support import corpora
+from tests.support import corpora, errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,7 +108,7 @@ def test_ids_and_sentinels_are_seqios(
     assert dataset.ours(theirs) == found
     assert found.size == theirs.vocab_size == size
     vocabulary.check_fits(found, rows)
-    with pytest.raises(UserError, match="vocab_size is"):
+    with errors.refused(errors.TOO_BIG, where="v.model", names="vocab_size"):
         vocabulary.check_fits(found, size - 1)
     assert found.sentinel_ids == tuple(range(size - 1, size - 1 - found.sentinels, -1))
     assert found.sentinels == own + found.extra_ids
@@ -183,9 +182,7 @@ def test_own_sentinels_are_known_by_their_number(
     marks = [one for one in inputs[0].tolist() if one in found.sentinel_ids]
     assert marks == list(found.sentinel_ids)[: len(marks)]
     assert marks
-    with pytest.raises(
-        UserError, match=r"has 3 sentinels of its own; leave it out, or set it to 0"
-    ):
+    with errors.refused(errors.CONFLICT, where="EXTRA_IDS=100", value=3):
         vocabulary.named(path, 100)
 
 
