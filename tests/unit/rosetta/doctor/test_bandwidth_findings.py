@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 
@@ -15,6 +16,9 @@ def test_rounds_have_each_pair_once_and_none_twice_in_one(number: int) -> None:
     assert sorted(itertools.chain(*found)) == list(itertools.combinations(range(number), 2))
     assert all(len({one for pair in turn for one in pair}) == 2 * len(turn) for turn in found)
     assert len(found) == (0 if number < 2 else number - 1 + number % 2)
+
+
+NAMES_AND_NUMBERS = r"\bn?\d[\d:]*"
 
 
 def cluster(nodes: int, gpus: int, slow: dict[tuple[str, str], float] | None = None) -> Measured:
@@ -52,19 +56,18 @@ def test_a_slow_pair_is_named() -> None:
         cluster(2, 8, {("n1:2", "n1:5"): 11.0, ("n0:0", "n0:1"): 101.0})
     )
     assert (found.id, found.level) == ("slow-pair", "warning")
-    assert found.what == "n1:2 and n1:5 11 GB/s, where the median is 200"
+    assert re.findall(NAMES_AND_NUMBERS, found.what) == ["n1:2", "n1:5", "11", "200"]
 
 
 def test_a_slow_node_is_told_from_a_slow_link() -> None:
     (found,) = bandwidth_findings.check(
         cluster(4, 8, {("n0", "n2"): 3.0, ("n1", "n2"): 3.1, ("n2", "n3"): 2.9})
     )
-    assert (found.id, found.what) == (
-        "slow-node",
-        "n2 3 GB/s with the others, where the median is 40",
-    )
+    assert found.id == "slow-node"
+    assert re.findall(NAMES_AND_NUMBERS, found.what) == ["n2", "3", "40"]
     (found,) = bandwidth_findings.check(cluster(4, 8, {("n0", "n2"): 3.0}))
-    assert (found.id, found.what) == ("slow-link", "n0 and n2 3 GB/s, where the median is 40")
+    assert found.id == "slow-link"
+    assert re.findall(NAMES_AND_NUMBERS, found.what) == ["n0", "n2", "3", "40"]
 
 
 def test_the_table_has_each_node_the_nodes_and_the_slowest() -> None:

@@ -95,7 +95,7 @@ def test_a_file_is_written_to_see(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead", "words"), [(30.0, "30 s ahead of"), (-7.0, "7 s behind"), (1.0, "")]
+    ("ahead", "words"), [(30.0, "30 s ahead"), (-7.0, "7 s behind"), (1.0, "")]
 )
 def test_the_clock_of_a_file_server(tmp_path: Path, ahead: float, words: str) -> None:
     made = machine(tmp_path, written=lambda folder: ahead if folder.name == "run" else 0.0)

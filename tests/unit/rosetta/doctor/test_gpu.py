@@ -60,7 +60,9 @@ def test_driver_against_cuda(
     assert ids(made).get("driver-too-old") == found
     assert made.driver == driver
     if found and accelerator == "cuda13":
-        assert "580 or newer, or use an environment for cuda12" in find(made, "driver-too-old").do
+        do = find(made, "driver-too-old").do
+        assert "580 or newer" in do
+        assert "cuda12" in do
     elif found:
         assert find(made, "driver-too-old").do == "install 525 or newer"
 
@@ -135,7 +137,8 @@ def test_transformer_engine(tmp_path: Path) -> None:
 
 def test_a_card_that_cuda_left_behind(tmp_path: Path) -> None:
     found = find(machine(tmp_path, cards=[V100]), "card-too-old")
-    assert (found.level, found.do) == ("blocker", "use an environment for cuda12")
+    assert found.level == "blocker"
+    assert found.do.endswith(" cuda12")
     assert "card-too-old" not in ids(
         machine(tmp_path, cards=[V100], record={"accelerator": "cuda12"})
     )

@@ -11,24 +11,29 @@ from tests.support.fake_machine import A100, H100, find, ids, machine, write
 
 @pytest.mark.parametrize("name", ["XLA_FLAGS", "BASE_XLA_FLAGS"])
 @pytest.mark.parametrize(
-    ("flags", "do"),
+    ("flags", "instead"),
     [
-        ("--xla_gpu_simplify_all_fp_conversions=true", "leave it out"),
+        ("--xla_gpu_simplify_all_fp_conversions=true", []),
         (
             "--xla_gpu_enable_pipelined_collectives=false",
-            "write --xla_gpu_enable_pipelined_all_gather=false --xla_gpu_enable_pipelined_all_reduce=false --xla_gpu_enable_pipelined_reduce_scatter=false",
+            [
+                "--xla_gpu_enable_pipelined_all_gather=false",
+                "--xla_gpu_enable_pipelined_all_reduce=false",
+                "--xla_gpu_enable_pipelined_reduce_scatter=false",
+            ],
         ),
-        ("--xla_gpu_graph_level=0", "write --xla_gpu_enable_command_buffer="),
-        ("--set_xla_gpu_enable_cudnn_fmha=False", "write --xla_gpu_enable_cudnn_fmha=false"),
-        ("--set_xla_dump_to=s3cret", "write --xla_dump_to"),
+        ("--xla_gpu_graph_level=0", ["--xla_gpu_enable_command_buffer="]),
+        ("--set_xla_gpu_enable_cudnn_fmha=False", ["--xla_gpu_enable_cudnn_fmha=false"]),
+        ("--set_xla_dump_to=s3cret", ["--xla_dump_to"]),
     ],
 )
-def test_flags_that_are_gone(tmp_path: Path, name: str, flags: str, do: str) -> None:
+def test_flags_that_are_gone(tmp_path: Path, name: str, flags: str, instead: list[str]) -> None:
     found = find(
         machine(tmp_path, environment={name: f"--xla_gpu_enable_triton_gemm=false {flags}"}),
         "xla-flag-gone",
     )
-    assert (found.level, found.where, found.do) == ("warning", name, do)
+    assert (found.level, found.where) == ("warning", name)
+    assert [word for word in found.do.split() if word.startswith("--")] == instead
 
 
 def test_flags_of_today(tmp_path: Path) -> None:
@@ -43,7 +48,7 @@ def test_flags_of_today(tmp_path: Path) -> None:
         machine(tmp_path, environment={"XLA_FLAGS": text}, flags_refused=refused),
         "xla-flag-refused",
     )
-    assert found.what == "XLA has no flag --xla_misspelt"
+    assert found.what.endswith(" --xla_misspelt")
     assert asked == [
         [
             "--xla_gpu_enable_triton_gemm=false",
@@ -56,7 +61,7 @@ def test_flags_of_today(tmp_path: Path) -> None:
         environment={"XLA_FLAGS": "--a=b"},
         flags_refused=lambda _: "XLA takes no 's3cret' for --a",
     )
-    assert find(value, "xla-flag-refused").what == "XLA does not take the value of --a"
+    assert find(value, "xla-flag-refused").what.endswith(" --a")
     asked.clear()
     assert "xla-flag-refused" not in ids(
         machine(tmp_path, environment={"XLA_FLAGS": text}, flags_refused=refused, quick=True)
@@ -105,7 +110,8 @@ def test_more_gpus_named_than_there_are(tmp_path: Path) -> None:
         machine(tmp_path, cards=[A100] * 4, environment={"CUDA_VISIBLE_DEVICES": "0,1,9,2"}),
         "visible-devices",
     )
-    assert "names 4 GPUs, and CUDA takes the first 2" in found.what
+    assert "4 GPUs" in found.what
+    assert "first 2:" in found.what
 
 
 @pytest.mark.parametrize(

@@ -81,10 +81,10 @@ def test_a_skipped_step_is_said_and_too_many_of_them_stop_the_run(
 ) -> None:
     made = health(on_bad_loss="skip")
     assert _train(made, [3.0, math.nan, 2.0, math.nan, 2.0]) == 5
-    assert capsys.readouterr().err.splitlines() == [
-        "rosetta: step 1: the loss is nan; its update is left out",
-        "rosetta: step 3: the loss is nan; its update is left out",
-    ]
+    first, second = capsys.readouterr().err.splitlines()
+    for step, line in ((1, first), (3, second)):
+        assert line.startswith(f"rosetta: step {step}: ")
+        assert "nan" in line
     with pytest.raises(Stopped):
         _train(made, [math.nan] * 20)
 
@@ -94,11 +94,9 @@ def test_a_spike_is_said_and_not_skipped(
 ) -> None:
     made = health(on_bad_loss="skip", spike=3.0)
     _train(made, [2.0] * 30 + [9.0, 2.0])
-    assert (
-        capsys.readouterr()
-        .err.rstrip()
-        .endswith("its update stays: only what is not finite is left out")
-    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("rosetta: step 30: ")
+    assert "update stays" in line
 
 
 def test_what_is_ignored_is_ignored(health: Callable[..., Health]) -> None:
@@ -162,8 +160,7 @@ def _ended(folder: Path, how: str) -> subprocess.CompletedProcess[str]:
 def test_a_run_that_stands_still_ends_with_its_stacks(tmp_path: Path) -> None:
     done = _ended(tmp_path, "hang")
     assert done.returncode == 200
-    assert "rosetta: no step for " in done.stderr
-    assert "its input or its device holds it up" in done.stderr
+    assert "rosetta: no step " in done.stderr
     assert "in hangs" in (tmp_path / "stacks" / "rank-0000.txt").read_text()
 
 
@@ -175,9 +172,8 @@ def test_what_is_no_step_may_take_its_time(tmp_path: Path) -> None:
 def test_a_bad_step_is_written_down_and_ends_it_with_1(tmp_path: Path) -> None:
     done = _ended(tmp_path, "bad")
     assert done.returncode == 1
-    assert done.stderr.startswith(
-        "rosetta: step 10: the loss is nan; no checkpoint was written after it"
-    )
+    assert done.stderr.startswith("rosetta: step 10: ")
+    assert "nan" in done.stderr
     assert json.loads((tmp_path / "bad_step_10" / "loss.json").read_text())["step"] == 10
     assert json.loads((tmp_path / "bad_step_10" / "batch-0000.json").read_text()) == {"hash": "ab"}
     assert json.loads((tmp_path / "bad_step_10" / "fp8.json").read_text()) == {"k": [0.5]}
@@ -187,8 +183,8 @@ def test_a_bad_step_that_cannot_be_written_down_ends_it_in_one_line_too(tmp_path
     done = _ended(tmp_path, "unwritable")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
-    assert "the loss is nan" in done.stderr
-    assert "what is known of it cannot be written (" in done.stderr
+    assert "nan" in done.stderr
+    assert "cannot be written (" in done.stderr
 
 
 def test_a_bad_step_is_written_down_where_a_checkpoint_before_it_found_no_room(
@@ -196,7 +192,7 @@ def test_a_bad_step_is_written_down_where_a_checkpoint_before_it_found_no_room(
 ) -> None:
     done = _ended(tmp_path, "full")
     assert done.returncode == 1
-    assert done.stderr.startswith("rosetta: /m: checkpoint 9 is not written")
+    assert done.stderr.startswith("rosetta: /m: checkpoint 9 ")
     assert (tmp_path / "bad_step_10" / "loss.json").is_file()
 
 
@@ -224,33 +220,33 @@ try:
     print("all were given")
 except Exception as error:
     run_health.over(lambda: sys.argv[1])
-    run_health.explain(error, "take a smaller batch", lambda: print("saves are waited for", file=sys.stderr))
+    run_health.explain(error, "take a smaller batch", lambda: print("saves", file=sys.stderr))
     raise
 """
 
 
 @pytest.mark.parametrize(
-    ("how", "code", "line"),
+    ("how", "code", "facts"),
     [
         (
             "memory",
             2,
-            "step 3: it needs more memory than there is (Out of memory allocating 237 bytes); take a smaller batch",
+            ("step 3: ", "allocating 237 bytes)"),
         ),
         (
             "gpu",
             2,
-            "step 3: it needs more memory than there is (Out of memory while trying to allocate 237 bytes); take a smaller batch",
+            ("step 3: ", "allocate 237 bytes)"),
         ),
         (
             "device",
             1,
-            "step 3 failed on its device: INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered; start it again: it goes on from its last checkpoint",
+            ("step 3 ", "INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: "),
         ),
     ],
 )
 def test_a_step_that_fails_on_the_device_ends_the_run_in_one_line(
-    tmp_path: Path, how: str, code: int, line: str
+    tmp_path: Path, how: str, code: int, facts: tuple[str, str]
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FAILS, str(tmp_path), how],
@@ -261,7 +257,10 @@ def test_a_step_that_fails_on_the_device_ends_the_run_in_one_line(
         check=False,
     )
     assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr.splitlines() == ["saves are waited for", f"rosetta: {line}"]
+    waited, line = done.stderr.splitlines()
+    assert waited == "saves"
+    assert line.startswith(f"rosetta: {facts[0]}")
+    assert facts[1] in line
 
 
 def test_a_failed_step_is_noticed_before_a_checkpoint_and_a_stop(
@@ -379,9 +378,9 @@ def test_a_process_that_gives_no_sign_is_named(
             each._spoke = now[0]
     assert first.silent(4.0) == [2]
     assert first.name(2) == "rank 2 (node2, pid 102)"
-    assert capsys.readouterr().err.splitlines() == [
-        "rosetta: rank 2 (node2, pid 102) has given no sign for 30 s: it is stopped, lost or cut off"
-    ]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("rosetta: rank 2 (node2, pid 102) ")
+    assert " 30 s: " in line
 
 
 def test_one_that_is_behind_is_named(tmp_path: Path) -> None:
