@@ -219,11 +219,10 @@ def test_the_text_is_written_whole_or_not_at_all(
     assert cli.main(["plan", "t5x", "--hlo", str(tmp_path / "new" / "step.hlo")]) == 0
     assert [path.read_text() for path in (tmp_path / "new").iterdir()] == [TEXT]
 
-    def full(path: Path, *_: object, **__: object) -> None:
-        path.touch()
-        raise OSError(28, "No space left on device", str(path))
+    def full(_: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device", str(target))
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("os.replace", full)
     assert cli.main(["plan", "t5x", "--hlo", str(tmp_path / "step.hlo")]) == 2
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir() if path.is_file()] == [
         ("step.hlo", "before")

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import required_modules
+from tests.support import errors, required_modules
 
 jax = required_modules.need("praxis", "paxml", "jax")
 
 import fiddle as fdl
 
-from rosetta.core.errors import UserError
 from rosetta.data import spec as specs
 from rosetta.data import token_cache, vocabulary, vocabulary_training
 from rosetta.pax import data
@@ -196,7 +195,7 @@ def test_boolqs_answers_are_told_apart_by_the_vocabularys_own_ids(
         assert set(batch.labels[batch.weights > 0].tolist()) <= {yes, no}
         assert set(batch.ids[:, 0].tolist()) == {1}
     assert experiment(data.BoolQDataset, TRUE_TOKEN=[7], FALSE_TOKEN=8).answer_tokens() == (7, 8)
-    with pytest.raises(UserError, match="3 ids for yes and 2 for no"):
+    with errors.refused(errors.INVALID, where="VOCAB=byte", names=("3", "2")):
         experiment(data.BoolQDataset, DATA=records, VOCAB="byte").answer_tokens()
 
 
@@ -209,7 +208,7 @@ def test_a_cache_needs_its_vocabulary_only_for_packing(tmp_path: Path) -> None:
     )
     given = {"DATA": f"cache:{tmp_path}/c", "VOCAB": None}
     assert fdl.build(pile(tmp_path, **given).datasets()[0]).get_next().ids.shape[1] == 32
-    with pytest.raises(UserError, match="PACKED_INPUT: packing looks for"):
+    with errors.refused(errors.MISSING, where="PACKED_INPUT"):
         pile(tmp_path, **given, PACKED_INPUT=True).datasets()
     packed = fdl.build(
         pile(tmp_path, **{**given, "VOCAB": "byte"}, PACKED_INPUT=True).datasets()[0]
@@ -218,24 +217,36 @@ def test_a_cache_needs_its_vocabulary_only_for_packing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "kind", "facts"),
     [
-        ({"VOCAB": None}, "there is no vocabulary, and text is to be tokenised; set VOCAB_PATH"),
-        ({"VOCAB": "/nowhere/v.model"}, "no such vocabulary file"),
-        ({"VOCAB_SIZE": 200}, "has 259 ids, the model 200; set --fdl.VOCAB_SIZE=259"),
-        ({"DATA": "text:/nowhere"}, "/nowhere: no file matches"),
-        ({"DATA": "task:mine"}, "SeqIO gives this data"),
-        ({"DATA": "file:/x"}, "no kind of data is called 'file'"),
-        ({"DATA": None}, "no prepared data set the_pile"),
-        ({"MAX_SEQ_LEN": 1}, "MAX_SEQ_LEN: a row has 1 tokens"),
-        ({"PERCORE_BATCH_SIZE": 0.37}, "PERCORE_BATCH_SIZE=0.37: "),
-        ({"EVAL_DATA": "text:/none", "EVAL_BATCHES": 1}, "/none: no file matches"),
-        ({"EVAL_DATA": "synthetic", "EVAL_BATCHES": 0}, "EVAL_BATCHES: it is 0"),
+        ({"VOCAB": None}, errors.MISSING, {"where": "DATA=text:", "remedy": "VOCAB_PATH"}),
+        ({"VOCAB": "/nowhere/v.model"}, errors.MISSING, {"where": "/nowhere/v.model"}),
+        (
+            {"VOCAB_SIZE": 200},
+            errors.TOO_BIG,
+            {"where": "byte", "value": 259, "names": "200", "remedy": "--fdl.VOCAB_SIZE=259"},
+        ),
+        ({"DATA": "text:/nowhere"}, errors.MISSING, {"where": "/nowhere"}),
+        ({"DATA": "task:mine"}, errors.UNSUPPORTED, {"where": "DATA=task:mine", "names": "SeqIO"}),
+        ({"DATA": "file:/x"}, errors.UNKNOWN, {"where": "DATA=file:/x", "value": "file"}),
+        ({"DATA": None}, errors.UNKNOWN, {"where": "tensorflow_datasets", "value": "the_pile"}),
+        ({"MAX_SEQ_LEN": 1}, errors.INVALID, {"where": "MAX_SEQ_LEN", "value": 1}),
+        (
+            {"PERCORE_BATCH_SIZE": 0.37},
+            errors.INVALID,
+            {"where": "PERCORE_BATCH_SIZE=0.37", "value": 0.37},
+        ),
+        ({"EVAL_DATA": "text:/none", "EVAL_BATCHES": 1}, errors.MISSING, {"where": "/none"}),
+        (
+            {"EVAL_DATA": "synthetic", "EVAL_BATCHES": 0},
+            errors.INVALID,
+            {"where": "EVAL_BATCHES", "value": 0},
+        ),
     ],
 )
 def test_what_is_missing_is_one_line_before_anything_is_read(
-    tmp_path: Path, given: dict[str, Any], says: str
+    tmp_path: Path, given: dict[str, Any], kind: str, facts: dict[str, Any]
 ) -> None:
-    with pytest.raises(UserError, match=says) as raised:
+    with errors.refused(kind, **facts) as raised:
         pile(tmp_path, **given).datasets()
     assert "\n" not in str(raised.value)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import required_modules
+from tests.support import errors, required_modules
 
 required_modules.need_current("jax", "flax", "praxis")
 
@@ -17,7 +17,6 @@ from flax.traverse_util import flatten_dict
 from praxis import base_layer, pax_fiddle
 from praxis.layers import activations, base_ops, transformers
 
-from rosetta.core.errors import UserError
 from rosetta.nn import fp8
 from rosetta.pax import einsum, fp8_experts
 
@@ -106,5 +105,5 @@ def test_other_experts_are_refused(more: Any) -> None:
             pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES, **more), "xla"
         )
     )
-    with pytest.raises(UserError, match="experts that are not gated and top-2 routing by tokens"):
+    with errors.refused(errors.UNSUPPORTED, where="FP8 of experts", names="top-2"):
         layer.init(jax.random.key(1), jnp.ones((4, 8, 32)))
