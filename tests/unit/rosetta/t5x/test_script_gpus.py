@@ -183,10 +183,10 @@ def test_fp8_is_multiplied_in_evaluation_by_what_can(place: Place) -> None:
         "OUTPUT_DIR=out",
         **MNLI,
         **place.cards("NVIDIA H100 80GB HBM3, 9.0"),
-        XLA_FLAGS="--mine=1",
+        XLA_FLAGS="--xla_dump_max_hlo_modules=7",
     )
     assert ran.rc == 0, ran.err
     assert bindings(ran)["network.T5Config.fp8"] == '"xla"'
     flags = ran.env["XLA_FLAGS"].split()
     assert "--xla_gpu_enable_triton_gemm=false" in flags
-    assert flags[-1] == "--mine=1", "the user's come last, and win"
+    assert flags[-1] == "--xla_dump_max_hlo_modules=7", "the user's come last, and win"
