@@ -55,7 +55,7 @@ def test_it_compiles_as_the_python_itself_does(cache: Cache, base: Base, tmp_pat
     direct = python_interpreter.Interpreter(
         debian_packages.PROGRAM, found.version, found.full, found.tag
     )
-    root = Path(bytecode.__file__).parents[3]
+    root = Path(bytecode.__file__).parents[1]
     files = sorted(str(path.relative_to(root)) for path in root.rglob("*.py"))
     for each, name in ((found, "one"), (direct, "two")):
         bytecode.compile_files(each, root, files, tmp_path / name)

@@ -8,7 +8,7 @@ import pytest
 import rosetta
 from rosetta.t5x.run import gin_text
 
-HOME = Path(rosetta.__file__).parents[3]
+HOME = Path(rosetta.__file__).parents[1]
 
 
 @pytest.mark.parametrize(
