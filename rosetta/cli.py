@@ -1,6 +1,4 @@
-"""The command line inside the image: its own commands, and those that other rooms of the package
-bring.
-"""
+"""The command line inside the image: its grammar, and how a command is run and ends."""
 
 from __future__ import annotations
 
@@ -132,9 +130,7 @@ def _version() -> str:
 
 
 def parser(command: str | None = None) -> Parser:
-    """Return the command line's grammar; for a command of another room, that room's alone, which is
-    the faster.
-    """
+    """Return the grammar of the command line, or of the module alone that has `command`."""
     top = Parser(
         prog="rosetta", description="What is baked into this environment, and does it work."
     )
@@ -144,19 +140,19 @@ def parser(command: str | None = None) -> Parser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     common = Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    for module in _rooms(command):
+    for module in _load_command_modules(command):
         module.add(commands, common)
     return top
 
 
-def _rooms(command: str | None = None) -> list[Any]:
+def _load_command_modules(command: str | None = None) -> list[Any]:
     """Return the modules that add commands, or only the one that adds `command`."""
-    names = [name for name, brings in ROOMS.items() if command in brings]
-    return [import_module(name) for name in (names or ROOMS)]
+    names = [name for name, commands in COMMAND_MODULES.items() if command in commands]
+    return [import_module(name) for name in (names or COMMAND_MODULES)]
 
 
-# Module -> the commands that it brings.
-ROOMS: dict[str, tuple[str, ...]] = {
+# Module -> its commands.
+COMMAND_MODULES: dict[str, tuple[str, ...]] = {
     "rosetta.commands.info": ("info", "te"),
     "rosetta.commands.profile": ("profile",),
     "rosetta.commands.selftest": ("selftest",),
@@ -193,7 +189,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     as_json = "--json" in words[: words.index("--") if "--" in words else None]
     first = next((word for word in words if not word.startswith("-")), None)
-    known = {name: function for room in _rooms(first) for name, function in room.RUN.items()}
+    modules = _load_command_modules(first)
+    known = {name: function for module in modules for name, function in module.RUN.items()}
     command = next((word for word in words if word in known), None)
     # Whoever ends us by SIGTERM wants the children gone as well.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -8,12 +8,8 @@ import tempfile
 from rosetta.core.errors import DENIED, INVALID, MISSING, UNSUPPORTED, UserError
 
 CERTIFICATES = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
-
-
 # Where Debian and Red Hat keep them: libcurl inside TensorFlow looks at Debian's path only.
 SYSTEM_CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
-
-
 SCHEMES = ("gs://", "s3://", "hdfs://", "http://", "https://")
 
 

@@ -10,5 +10,5 @@ from rosetta import cli
 from rosetta.commands import doctor
 
 if __name__ == "__main__":
-    cli.ROOMS = {doctor.__name__: tuple(doctor.RUN)}
+    cli.COMMAND_MODULES = {doctor.__name__: tuple(doctor.RUN)}
     sys.exit(cli.main(["doctor", *sys.argv[1:]]))

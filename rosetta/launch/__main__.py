@@ -10,5 +10,5 @@ from rosetta import cli
 from rosetta.commands import run
 
 if __name__ == "__main__":
-    cli.ROOMS = {run.__name__: tuple(run.RUN)}
+    cli.COMMAND_MODULES = {run.__name__: tuple(run.RUN)}
     sys.exit(cli.main())

@@ -10,5 +10,5 @@ from rosetta import cli
 from rosetta.commands import explain
 
 if __name__ == "__main__":
-    cli.ROOMS = {explain.__name__: tuple(explain.RUN)}
+    cli.COMMAND_MODULES = {explain.__name__: tuple(explain.RUN)}
     sys.exit(cli.main(["explain", *sys.argv[1:]]))

@@ -309,7 +309,7 @@ finally:
         ["explain"],
         ["explain", "t5x-large", "--accelerator", "h100"],
         ["explain", "gpt-5b"],
-        *([name, "--help"] for name in (name for brings in cli.ROOMS.values() for name in brings)),
+        *([name, "--help"] for commands in cli.COMMAND_MODULES.values() for name in commands),
     ],
 )
 def test_help_is_there_for_every_command_and_loads_no_framework(
@@ -329,14 +329,14 @@ def test_help_is_there_for_every_command_and_loads_no_framework(
 
 def test_help_names_every_command(baked: Path) -> None:
     text = rosetta(baked, "--help").stdout
-    commands = {name for brings in cli.ROOMS.values() for name in brings}
+    commands = {name for names in cli.COMMAND_MODULES.values() for name in names}
     assert {"info", "t5x", "new", "data", "vocab", "bench"} <= commands
     assert all(f"    {name}" in text for name in commands)
 
 
-def test_rooms_bring_what_the_table_says() -> None:
-    for room, brings in cli.ROOMS.items():
-        assert tuple(importlib.import_module(room).RUN) == brings
+def test_each_module_has_the_commands_of_the_table() -> None:
+    for module, commands in cli.COMMAND_MODULES.items():
+        assert tuple(importlib.import_module(module).RUN) == commands
 
 
 def test_a_workdir_that_cannot_be_made(baked: Path, tmp_path: Path) -> None:
