@@ -21,6 +21,7 @@ import pytest
 
 from rosetta.core import run_folders
 from rosetta.pax.run import preflight
+from tests.support import corpora
 from tests.support.pax_scripts import SCRIPTS
 
 paxml = pytest.importorskip("paxml", reason="NOT TESTED: needs a baked environment of pax")
@@ -128,12 +129,7 @@ def _weights(run: Path, step: int) -> dict[str, np.ndarray[Any, Any]]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("pax")
-    text = [
-        line.strip()
-        for path in sorted((ROOT / "docs").glob("*.md"))
-        for line in path.read_text().splitlines()
-        if len(line.split()) > 6
-    ]
+    text = corpora.sentences(1500)
     (folder / "corpus.txt").write_text("\n".join(text))
     (folder / "words.txt").write_text("\n".join([*text, *["Is it so? yes. Is it not? no."] * 300]))
     with (

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from rosetta.core import run_folders
+from tests.support import corpora
 
 t5x = pytest.importorskip("t5x", reason="NOT TESTED: needs a baked environment of t5x")
 
@@ -129,12 +130,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
         ignore=shutil.ignore_patterns("__pycache__", "testdata"),
     )
     shutil.copytree(ROOT / "overlay" / "t5x" / "t5x", folder / "tree" / "t5x", dirs_exist_ok=True)
-    text = [
-        line.strip()
-        for path in sorted((ROOT / "docs").glob("*.md"))
-        for line in path.read_text().splitlines()
-        if len(line.split()) > 6
-    ]
+    text = corpora.sentences(1500)
     (folder / "corpus.txt").write_text("\n".join(text))
     with (folder / "mnli.jsonl").open("w") as mnli, (folder / "squad.jsonl").open("w") as squad:
         for number, line in enumerate(text[:24]):
