@@ -70,7 +70,7 @@ def _batch(batch: int, inputs: int, targets: int, vocabulary: int) -> dict[str, 
 def main() -> None:
     """Run the benchmark that the command line describes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    option_types.shape(
+    option_types.add_shape_options(
         parser, size="small", sizes=", ".join(modes.sizes()), inputs=128, targets=64, dropout=0.1
     )
     parser.add_argument(
@@ -80,10 +80,10 @@ def main() -> None:
         help="of encoder and of decoder each; 0: as the size has (default 2)",
     )
     parser.add_argument(
-        "--batch", type=option_types.positive, default=4, help="sequences (default 4)"
+        "--batch", type=option_types.parse_count, default=4, help="sequences (default 4)"
     )
     parser.add_argument("--dtype", default="float32", help="of activations (default float32)")
-    parser.add_argument("--turns", type=option_types.positive, default=15, help="(default 15)")
+    parser.add_argument("--turns", type=option_types.parse_count, default=15, help="(default 15)")
     args = parser.parse_args()
     fields = modes.size(args.size) | {"dropout_rate": args.dropout, "dtype": args.dtype}
     if args.layers:

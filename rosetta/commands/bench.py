@@ -36,7 +36,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
             "rosetta/core/gpu_peaks.py."
         ),
     )
-    option_types.shape(t5, size="small", sizes=", ".join(modes.sizes()))
+    option_types.add_shape_options(t5, size="small", sizes=", ".join(modes.sizes()))
     words = ", ".join([*modes.DTYPES, *modes.SWITCHES])
     t5.add_argument(
         "--modes",
@@ -47,20 +47,20 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     t5.add_argument(
         "--batch",
-        type=option_types.positive,
+        type=option_types.parse_count,
         default=32,
         help="sequences of a step, over all devices (default 32)",
     )
     t5.add_argument(
         "--steps",
-        type=option_types.positive,
+        type=option_types.parse_count,
         default=10,
         help="steps of a mode in each turn (default 10)",
     )
-    t5.add_argument("--turns", type=option_types.positive, default=5, help="turns (default 5)")
+    t5.add_argument("--turns", type=option_types.parse_count, default=5, help="turns (default 5)")
     t5.add_argument(
         "--devices",
-        type=option_types.positive,
+        type=option_types.parse_count,
         default=1,
         help="devices, which share the batch (default 1)",
     )

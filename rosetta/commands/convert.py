@@ -125,7 +125,7 @@ def add(commands: Any, common: Any) -> None:
     )
     llama.add_argument(
         "--parts",
-        type=option_types.positive,
+        type=option_types.parse_count,
         help="for Meta: how many files (default: as LLaMA-2 has them)",
     )
     llama.add_argument(

@@ -44,7 +44,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     entry.add_argument(
         "--mib",
-        type=option_types.positive,
+        type=option_types.parse_count,
         default=64,
         help="with --nccl: MiB that a GPU sends at a time (default 64)",
     )

@@ -42,10 +42,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         ),
     )
     entry.add_argument(
-        "--nodes", type=option_types.positive, metavar="N", help="default: the preset's"
+        "--nodes", type=option_types.parse_count, metavar="N", help="default: the preset's"
     )
     entry.add_argument(
-        "--gpus-per-node", type=option_types.positive, metavar="N", help="default: the preset's"
+        "--gpus-per-node", type=option_types.parse_count, metavar="N", help="default: the preset's"
     )
     entry.set_defaults(flags_first=True)
 

@@ -63,21 +63,21 @@ def add(commands: Any, common: Any) -> None:
     )
     t5x.add_argument(
         "--inputs",
-        type=option_types.positive,
+        type=option_types.parse_count,
         default=512,
         metavar="TOKENS",
         help="the encoder's length (default 512)",
     )
     t5x.add_argument(
         "--targets",
-        type=option_types.positive,
+        type=option_types.parse_count,
         default=256,
         metavar="TOKENS",
         help="the decoder's length (default 256)",
     )
     t5x.add_argument(
         "--steps",
-        type=option_types.positive,
+        type=option_types.parse_count,
         default=2_000_000,
         help="steps to train to (default 2000000)",
     )

@@ -43,7 +43,7 @@ def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     hyper = [word for word in args.settings if word.startswith("fdl.")]
     given = (
-        value_parsing.setting(
+        value_parsing.parse_setting_word(
             word,
             settings.VARIABLES,
             f"rosetta pax {args.what}",

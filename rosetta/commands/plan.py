@@ -27,21 +27,21 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     frameworks = entry.add_subparsers(dest="framework", required=True, metavar="FRAMEWORK")
     t5x = frameworks.add_parser("t5x", parents=[common], help="of a T5 size")
     t5x.add_argument("--family", default="t5_1_1", help="of the model (default t5_1_1)")
-    option_types.shape(t5x, size="large")
+    option_types.add_shape_options(t5x, size="large")
     t5x.add_argument(
-        "--gpus", type=option_types.positive, default=8, help="of all nodes (default 8)"
+        "--gpus", type=option_types.parse_count, default=8, help="of all nodes (default 8)"
     )
     t5x.add_argument(
-        "--batch-per-gpu", type=option_types.positive, default=32, help="sequences (default 32)"
+        "--batch-per-gpu", type=option_types.parse_count, default=32, help="sequences (default 32)"
     )
     t5x.add_argument(
-        "--tp", type=option_types.positive, default=1, help="GPUs that share a model (default 1)"
+        "--tp", type=option_types.parse_count, default=1, help="GPUs that share a model (default 1)"
     )
     t5x.add_argument(
         "--fsdp", action="store_true", help="shard the optimizer's state over the data axis"
     )
     t5x.add_argument(
-        "--microbatches", type=option_types.positive, default=1, help="of a step (default 1)"
+        "--microbatches", type=option_types.parse_count, default=1, help="of a step (default 1)"
     )
     t5x.add_argument(
         "--with",
@@ -58,7 +58,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     pax.add_argument(
         "--gpus",
-        type=option_types.positive,
+        type=option_types.parse_count,
         help="of all nodes (default: as many as the experiment's meshes have)",
     )
     pax.add_argument(
@@ -77,7 +77,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
             help=f"one of {', '.join(gpu_data_sheets.CARDS)} (default {CARD})",
         )
         framework.add_argument(
-            "--gpus-per-node", type=option_types.positive, default=8, help="default 8"
+            "--gpus-per-node", type=option_types.parse_count, default=8, help="default 8"
         )
         framework.add_argument(
             "--hlo", type=Path, metavar="FILE", help="also write the optimised HLO"

@@ -73,7 +73,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     submit.add_argument(
         "--warning",
-        type=option_types.positive,
+        type=option_types.parse_count,
         default=120,
         metavar="SECONDS",
         help="how long before its time limit it is told to end (default 120)",
@@ -99,14 +99,14 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     spawn.add_argument(
         "--per-node",
-        type=option_types.positive,
+        type=option_types.parse_count,
         default=1,
         metavar="N",
         help="processes of each node (default 1)",
     )
     spawn.add_argument(
         "--nodes",
-        type=option_types.positive,
+        type=option_types.parse_count,
         default=1,
         metavar="N",
         help="nodes on which this is started (default 1)",
@@ -120,7 +120,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def _of_nodes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--node",
-        type=_index,
+        type=option_types.whole_number(minimum=0),
         metavar="I",
         help=(
             "this node's number, from 0, where it is started on several by hand (default "
@@ -133,14 +133,6 @@ def _of_nodes(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="where several nodes meet: the first of them, and a free port of it",
     )
-
-
-def _index(text: str) -> int:
-    import argparse
-
-    if text != "0" and option_types.whole(text) is None:
-        raise argparse.ArgumentTypeError(f"it is {text!r}: give a whole number from 0 on")
-    return int(text)
 
 
 def _described(parser: argparse.ArgumentParser) -> None:
@@ -161,10 +153,10 @@ def _described(parser: argparse.ArgumentParser) -> None:
         help="a100, h100, h200, gh200, b200 (default: this machine's card, or the site's)",
     )
     parser.add_argument(
-        "--nodes", type=option_types.positive, metavar="N", help="default: the preset's"
+        "--nodes", type=option_types.parse_count, metavar="N", help="default: the preset's"
     )
     parser.add_argument(
-        "--gpus-per-node", type=option_types.positive, metavar="N", help="default: the preset's"
+        "--gpus-per-node", type=option_types.parse_count, metavar="N", help="default: the preset's"
     )
     parser.add_argument(
         "--processes",

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rosetta.core import option_types
 from rosetta.core.errors import CONFLICT, MISSING, UNSUPPORTED, UserError
+from rosetta.core.value_parsing import parse_list, parse_whole_number, read_truth_value
+
+if TYPE_CHECKING:
+    import argparse
 
 
+@option_types.option_type
 def _devices(text: str) -> tuple[int, ...]:
-    counts = tuple(option_types.whole(part) or 0 for part in text.split(","))
-    if not all(1 <= count <= 64 for count in counts) or len(set(counts)) != len(counts):
-        raise argparse.ArgumentTypeError(
-            f"it is {text!r}: give different numbers from 1 to 64, separated by commas"
+    counts = tuple(
+        parse_whole_number("", item, maximum=64) for item in parse_list("--devices", text)
+    )
+    if not counts or len(set(counts)) != len(counts):
+        raise UserError(
+            f"{text!r} is not a valid list of numbers", do="give different numbers from 1 to 64"
         )
     return counts
 
 
+@option_types.option_type
 def _steps(text: str) -> int:
-    steps = option_types.whole(text) or 0
-    if steps < 15 or steps % 5:
-        raise argparse.ArgumentTypeError(
-            "must be a multiple of 5, at least 15: the loss is reported every 5 steps"
-        )
+    steps = parse_whole_number("", text, minimum=15)
+    if steps % 5:
+        raise UserError(f"{text!r} is not a multiple of 5", do="the loss is reported every 5 steps")
     return steps
 
 
@@ -64,16 +69,18 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     test.add_argument(
         "--jobs",
-        type=option_types.positive,
+        type=option_types.parse_count,
         help="processes at once (default: one a core, at most 3)",
     )
 
 
 def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    import os
+
     from rosetta.core import lock_record, transformer_engine
     from rosetta.selftest import report, selftest
 
-    if transformer_engine.asked():
+    if read_truth_value(os.environ, "ENABLE_TE"):
         transformer_engine.require()
         raise UserError(
             "the self-test does not train with Transformer Engine in this release",

@@ -43,7 +43,7 @@ def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.t5x.run import settings
 
     given = (
-        value_parsing.setting(
+        value_parsing.parse_setting_word(
             word,
             command_variables.VARIABLES[args.what],
             f"rosetta t5x {args.what}",

@@ -68,26 +68,28 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     entry.add_argument(
         "--trials",
-        type=option_types.positive,
+        type=option_types.parse_count,
         default=TRIALS,
         metavar="N",
         help=f"of other batches and of switches, at the most (default {TRIALS})",
     )
-    entry.add_argument("--steps", type=option_types.positive, help=f"of a trial (default {STEPS})")
+    entry.add_argument(
+        "--steps", type=option_types.parse_count, help=f"of a trial (default {STEPS})"
+    )
     entry.add_argument(
         "--repeats",
-        type=option_types.positive,
+        type=option_types.parse_count,
         help=f"of the preset as it is, by which noise is known (default {REPEATS})",
     )
     entry.add_argument(
         "--seconds",
-        type=option_types.positive,
+        type=option_types.parse_count,
         default=SECONDS,
         help=f"after which a trial is ended (default {SECONDS})",
     )
     entry.add_argument(
         "--gpus",
-        type=option_types.positive,
+        type=option_types.parse_count,
         metavar="N",
         help="devices of a trial (default: all that are here); with --card, of a node",
     )
@@ -97,7 +99,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         help="plan for this card instead, which need not be here: a100, h100, h200, gh200, b200",
     )
     entry.add_argument(
-        "--nodes", type=option_types.positive, metavar="N", help="with --card: default the preset's"
+        "--nodes",
+        type=option_types.parse_count,
+        metavar="N",
+        help="with --card: default the preset's",
     )
     entry.set_defaults(flags_first=True)
 

@@ -1,36 +1,56 @@
-"""What several command lines take: numbers that say what would do, and a training step's shape."""
+"""Types of command-line options: the parsers of value_parsing as argparse wants them."""
 
 from __future__ import annotations
 
 import argparse
-import re
+from typing import TYPE_CHECKING, TypeVar
+
+from rosetta.core import value_parsing
+from rosetta.core.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Value = TypeVar("_Value")
 
 
-def whole(text: str) -> int | None:
-    """Return a whole number of at least 1 and at most nine digits; None where the text is none."""
-    return int(text) if re.fullmatch(r"[1-9][0-9]{0,8}", text) else None
+def option_type(parse: Callable[[str], _Value]) -> Callable[[str], _Value]:
+    """Return a parser as the type of an option.
+
+    Args:
+      parse: takes the text; its UserError becomes argparse's error, which names the option.
+    """
+
+    def convert(text: str) -> _Value:
+        try:
+            return parse(text)
+        except UserError as error:
+            raise argparse.ArgumentTypeError(f"{error.what}: {error.do}") from None
+
+    return convert
 
 
-def positive(text: str) -> int:
-    """Parse an option's value as a whole number of at least 1."""
-    number = whole(text)
-    if number is None:
-        raise argparse.ArgumentTypeError(f"it is {text!r}: give a whole number, at least 1")
-    return number
+def whole_number(minimum: int = 1, maximum: int = value_parsing.LARGEST) -> Callable[[str], int]:
+    """Return the type of an option whose value is a whole number in a range."""
+    return option_type(
+        lambda text: value_parsing.parse_whole_number("", text, minimum=minimum, maximum=maximum)
+    )
 
 
-def share(text: str) -> float:
+parse_count = whole_number()
+
+
+def parse_share(text: str) -> float:
     """Parse an option's value as a number from 0 to below 1."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < 1:
-        raise argparse.ArgumentTypeError(f"it is {text!r}: give a number from 0 to below 1")
+    number = value_parsing.parse_decimal(text)
+    if number is None or number >= 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a valid share: give a number from 0 to below 1"
+        )
     return number
 
 
-def shape(
+def add_shape_options(
     parser: argparse.ArgumentParser,
     *,
     size: str,
@@ -50,19 +70,19 @@ def shape(
     )
     parser.add_argument(
         "--inputs",
-        type=positive,
+        type=parse_count,
         default=inputs,
         help=f"input tokens of a sequence (default {inputs})",
     )
     parser.add_argument(
         "--targets",
-        type=positive,
+        type=parse_count,
         default=targets,
         help=f"target tokens of a sequence (default {targets})",
     )
     parser.add_argument(
         "--dropout",
-        type=share,
+        type=parse_share,
         default=dropout,
         help=f"rate (default {dropout:g}; cuDNN's attention has none)",
     )

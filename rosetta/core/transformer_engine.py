@@ -6,14 +6,12 @@ needed.
 
 from __future__ import annotations
 
-import os
 from importlib import metadata
 
 from rosetta.core import lock_record
-from rosetta.core.errors import INVALID, MISSING, UserError
+from rosetta.core.errors import MISSING, UserError
 
 PACKAGE = "transformer-engine-jax"
-ON, OFF = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
 def version() -> str | None:
@@ -47,17 +45,3 @@ def require() -> str:
             kind=MISSING,
         )
     return found
-
-
-def asked() -> bool:
-    """Return whether ENABLE_TE asks for it; UserError for a value that is neither yes nor no."""
-    value = os.environ.get("ENABLE_TE", "").strip().lower()
-    if value not in ON + OFF:
-        raise UserError(
-            f"is {os.environ['ENABLE_TE']!r}",
-            "ENABLE_TE",
-            "give 0 or 1",
-            kind=INVALID,
-            value=os.environ["ENABLE_TE"],
-        )
-    return value in ON

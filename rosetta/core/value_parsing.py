@@ -1,116 +1,218 @@
-"""Values of words and variables, each refused in one line where it is none."""
+"""Parsers of the values that people give in variables, settings and options.
+
+Each kind of value has one parser, and every program, script and preset uses that parser: a text
+that is valid in one place is valid in all, and means the same. A parser takes the name of what is
+set, for the error, and the text. An invalid text raises a UserError of one line.
+
+Formats of other programs have rules of their own, and are not parsed here: flags of XLA, YAML,
+JSON, literals of Python, what Slurm and nvidia-smi print.
+"""
 
 from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
 from typing import TYPE_CHECKING
 
-from rosetta.core import option_types
 from rosetta.core.errors import INVALID, UNKNOWN, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+TRUE_WORDS, FALSE_WORDS = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+LARGEST = 10**9 - 1  # of whole numbers: no setting has a use for more
+_WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
+_DECIMAL = re.compile(r"([0-9]{1,12}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,3})?")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
-def flag(name: str, text: str) -> bool:
-    """Return whether a variable switches something on.
+def parse_truth_value(name: str, text: str) -> bool:
+    """Return whether a text such as "1" or "off" switches something on.
+
+    Upper and lower case are the same, and spaces around the word are ignored.
+
+    Args:
+      name: of what is set, for the error.
+      text: one of TRUE_WORDS or FALSE_WORDS.
 
     Raises:
-      UserError: it says neither yes nor no.
+      UserError: the text is neither.
     """
-    if text.strip().lower() in ON:
+    word = text.strip().lower()
+    if word in TRUE_WORDS:
         return True
-    if text.strip().lower() in OFF:
+    if word in FALSE_WORDS:
         return False
-    raise UserError(f"it is {text!r}", name, "give 0 or 1", kind=INVALID, value=text)
+    raise _invalid(name, text, "truth value", "give 1 or 0 (or true, yes, on; false, no, off)")
 
 
-def on(given: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """Return whether a variable is on; not set or empty, it is what it defaults to."""
-    return flag(name, given[name]) if given.get(name) else default
-
-
-def one_of(name: str, text: str, known: Sequence[str]) -> str:
-    """Return the text; UserError where it is none of what is known."""
-    if text not in known:
-        raise UserError(
-            f"it is {text!r}", name, f"choose one of: {', '.join(known)}", kind=INVALID, value=text
-        )
-    return text
-
-
-def fitting(*whole: int) -> str:
-    """Return advice: the numbers that divide all of these."""
-    return "choose one of: " + ", ".join(
-        str(each) for each in range(1, min(whole) + 1) if not any(number % each for number in whole)
-    )
-
-
-def positive(name: str, text: str, *, least: int = 1) -> int:
-    """Return a whole number of at least 1, or of at least `least`, which the message names.
+def read_truth_value(variables: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """Return the truth value of a variable, or the default where it is not set or empty.
 
     Raises:
-      UserError: the text is none.
+      UserError: the variable has another value.
     """
-    number = option_types.whole(text)
-    if number is None:
-        raise UserError(
-            f"it is {text!r}",
-            name,
-            f"give a whole number, at least {least}",
-            kind=INVALID,
-            value=text,
-        )
-    return number
+    text = variables.get(name)
+    return parse_truth_value(name, text) if text else default
 
 
-def parse_decimal(text: str, *, exponent: bool = False) -> float | None:
+def parse_whole_number(name: str, text: str, *, minimum: int = 1, maximum: int = LARGEST) -> int:
+    """Return a whole number in ASCII digits, without sign, underscores and leading zeros.
+
+    Args:
+      name: of what is set, for the error.
+      text: for example "32".
+      minimum: the smallest valid number.
+      maximum: the largest valid number.
+
+    Raises:
+      UserError: the text is not a number in this range.
+    """
+    if _WHOLE_NUMBER.fullmatch(text) and minimum <= int(text) <= maximum:
+        return int(text)
+    limits = f", at least {minimum}" if maximum == LARGEST else f" from {minimum} to {maximum}"
+    raise _invalid(name, text, "number", f"give a whole number{limits}")
+
+
+def parse_decimal(text: str) -> float | None:
     """Return a finite number of 0 or more in ASCII digits, without underscores; None if the text is
     not one.
 
     Numbers of more than 12 digits before the point are refused, too: no setting has a use for them.
 
     Args:
-      text: for example "0.9".
-      exponent: whether "1e-3" is a number, too.
+      text: for example "0.9" or "1e-3".
     """
-    pattern = r"([0-9]{1,12}(\.[0-9]{0,30})?|\.[0-9]{1,30})"
-    if exponent:
-        pattern += r"([eE][+-]?[0-9]{1,3})?"
-    if not re.fullmatch(pattern, text):
+    if not _DECIMAL.fullmatch(text):
         return None
     number = float(text)
     return number if math.isfinite(number) else None
 
 
-def above_zero(name: str, text: str, example: str) -> float:
-    """Return a number above 0, see parse_decimal.
+def parse_number(name: str, text: str, *, above_zero: bool = False, example: str = "") -> float:
+    """Return a number of 0 or more, or above 0; see parse_decimal.
 
     Args:
-      name: of the variable.
-      text: its value.
-      example: a value that would do.
+      name: of what is set, for the error.
+      text: for example "0.9" or "1e-3".
+      above_zero: whether 0 is refused.
+      example: a valid value, for the error.
 
     Raises:
-      UserError: the text is not one.
+      UserError: the text is not such a number.
     """
-    number = parse_decimal(text, exponent=True)
-    if not number:
-        raise UserError(
-            f"it is {text!r}",
-            name,
-            f"give a number above 0, as in {name}={example}",
-            kind=INVALID,
-            value=text,
-        )
-    return number
+    number = parse_decimal(text)
+    if number is not None and (number or not above_zero):
+        return number
+    wanted = "a number above 0" if above_zero else "a number of 0 or more"
+    raise _invalid(
+        name,
+        text,
+        "number",
+        f"give {wanted}, as in {name}={example}" if example else f"give {wanted}",
+    )
 
 
-def setting(
+def parse_choice(name: str, text: str, choices: Sequence[str]) -> str:
+    """Return the text, which has to be one of the choices.
+
+    Raises:
+      UserError: the text is none of them.
+    """
+    if text not in choices:
+        raise _invalid(name, text, "choice", f"choose one of: {', '.join(choices)}")
+    return text
+
+
+def parse_list(name: str, text: str, *, choices: Sequence[str] = ()) -> list[str]:
+    """Return the items of a text such as "fsdp, remat".
+
+    Spaces around items are ignored, and so are empty items: a script may write "$SWITCHES,fsdp".
+
+    Args:
+      name: of what is set, for the error.
+      text: items with commas between them; an empty text is an empty list.
+      choices: the valid items; empty: any.
+
+    Raises:
+      UserError: an item is none of the choices.
+    """
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    return [parse_choice(name, item, choices) for item in items] if choices else items
+
+
+def parse_step_range(name: str, text: str) -> tuple[int, int]:
+    """Return the first step of a range such as "20:25", and the step after the last.
+
+    Raises:
+      UserError: the text is not a range, or the range has no step.
+    """
+    first, _, end = text.partition(":")
+    if _WHOLE_NUMBER.fullmatch(first) and _WHOLE_NUMBER.fullmatch(end):
+        steps = int(first), int(end)
+        if steps[0] < steps[1] <= LARGEST:
+            return steps
+    remedy = f"give the first step and the one after the last, as in {name}=20:25"
+    raise _invalid(name, text, "range of steps", remedy)
+
+
+def split_scheme(text: str) -> tuple[str, str]:
+    """Return the scheme of an address and what follows it; of a path ("", path).
+
+    Args:
+      text: for example "gs://bucket/folder", which is ("gs://", "bucket/folder"), or "/data".
+    """
+    scheme = _SCHEME.match(text)
+    return (scheme.group(), text[scheme.end() :]) if scheme else ("", text)
+
+
+def parse_path(name: str, text: str) -> str:
+    """Return the absolute path of a file or folder; an address such as gs://bucket stays as it is.
+
+    A "~" at the beginning is the home folder. A relative path counts from the current folder, and
+    links are followed.
+
+    Args:
+      name: of what is set, for the error.
+      text: the path.
+
+    Raises:
+      UserError: the text is empty, or no file can have this name.
+    """
+    if split_scheme(text)[0]:
+        return text
+    if not text or "\0" in text:
+        raise _invalid(name, text, "path", "name a file or a folder")
+    return os.path.realpath(os.path.expanduser(text))
+
+
+def parse_host_and_port(name: str, text: str) -> tuple[str, int]:
+    """Return the host and the port of an address such as "node1:1234" or "[::1]:1234".
+
+    Raises:
+      UserError: the text is not such an address.
+    """
+    host, _, port = text.rpartition(":")
+    if re.fullmatch(r"[^\s:/\[\]]+|\[[0-9A-Fa-f:.%]+\]", host) and _WHOLE_NUMBER.fullmatch(port):
+        number = int(port)
+        if 0 < number < 1 << 16:
+            return host, number
+    raise _invalid(name, text, "address", "write HOST:PORT, as in node1:1234")
+
+
+def list_common_divisors(*numbers: int) -> str:
+    """Return advice that lists the numbers by which all of these can be divided."""
+    divisors = [
+        str(divisor)
+        for divisor in range(1, min(numbers) + 1)
+        if not any(number % divisor for number in numbers)
+    ]
+    return f"choose one of: {', '.join(divisors)}"
+
+
+def parse_setting_word(
     word: str,
     known: Sequence[str],
     where: str,
@@ -125,28 +227,27 @@ def setting(
       word: as typed.
       known: the names that something reads.
       where: the command, for the error.
-      example: a word that would do.
+      example: a valid word, for the error.
       shown: variable -> what it is called elsewhere, where that is another name.
       others: where other things are set.
 
     Raises:
-      UserError: the word is none, or nothing would read the variable.
+      UserError: the word is not NAME=VALUE, or nothing would read the variable.
     """
     name, equals, value = word.partition("=")
     if not equals or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-        raise UserError(
-            f"{word!r} is no setting",
-            where,
-            f"write NAME=VALUE, as in {example}",
-            kind=INVALID,
-            value=word,
-        )
+        raise _invalid(where, word, "setting", f"write NAME=VALUE, as in {example}")
     if name not in known:
         near = [
             each for each in known if (shown or {}).get(each) == name or name.startswith(f"{each}_")
         ] or difflib.get_close_matches(name, known, 1)
-        advice = f"did you mean {near[0]}?" if near else f"it takes {' '.join(known)}"
+        advice = f"did you mean {near[0]}?" if near else f"the settings are {' '.join(known)}"
         raise UserError(
-            f"it has no variable {name}", where, f"{advice} ({others})", kind=UNKNOWN, value=name
+            f"there is no setting {name!r}", where, f"{advice} ({others})", kind=UNKNOWN, value=name
         )
     return name, value
+
+
+def _invalid(name: str, text: str, what: str, remedy: str) -> UserError:
+    """Return the error for a text that is not a valid value."""
+    return UserError(f"{text!r} is not a valid {what}", name, remedy, kind=INVALID, value=text)

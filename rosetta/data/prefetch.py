@@ -9,7 +9,6 @@ import contextlib
 import os
 import pickle
 import queue
-import re
 import struct
 import subprocess
 import sys
@@ -18,8 +17,8 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 import rosetta
-from rosetta.core.errors import INVALID, UserError
 from rosetta.data import bad_records, spec
+from rosetta.health.settings import read_data_workers
 
 if TYPE_CHECKING:
     from rosetta.data import Array
@@ -35,17 +34,9 @@ def workers_for(batches: Batches) -> int:
 
     ROSETTA_DATA_WORKERS overrides it.
     """
-    asked = os.environ.get("ROSETTA_DATA_WORKERS")
-    if asked:
-        if not re.fullmatch("[0-9]{1,4}", asked):
-            raise UserError(
-                "not a valid number of processes",
-                f"ROSETTA_DATA_WORKERS={asked}",
-                "give a whole number, 0 or more",
-                kind=INVALID,
-                value=asked,
-            )
-        return int(asked)
+    workers = read_data_workers(os.environ)
+    if workers is not None:
+        return workers
     # Pairs of texts are short, and every process would hold all of them.
     cheap = all(
         part.spec.kind in ("synthetic", "cache") for part in spec.parts(batches.recipe.data)

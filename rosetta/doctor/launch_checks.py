@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rosetta import doctor
 from rosetta.core.errors import UNSUPPORTED, UserError
-from rosetta.core.value_parsing import on
+from rosetta.core.value_parsing import read_truth_value
 from rosetta.doctor.finding import BLOCKER
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ _OF_OURS = (
 
 def off(environment: Mapping[str, str]) -> bool:
     """Is the machine not to be looked at? UserError where ROSETTA_DOCTOR is neither on nor off."""
-    return not on(environment, OFF, default=True)
+    return not read_truth_value(environment, OFF, default=True)
 
 
 def check(environment: Mapping[str, str], cards: Sequence[Card], platforms: str) -> tuple[str, ...]:

@@ -12,8 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import environment_info, lock_record, system_queries, transformer_engine
+from rosetta.core import environment_info, lock_record, system_queries
+from rosetta.core.errors import UserError
 from rosetta.core.gpu_query import Card, visible
+from rosetta.core.value_parsing import read_truth_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -98,7 +100,10 @@ class Machine:
 
     def on(self, name: str) -> bool:
         """Return whether a variable switches something on."""
-        return self.environment.get(name, "").strip().lower() in transformer_engine.ON
+        try:
+            return read_truth_value(self.environment, name)
+        except UserError:
+            return False
 
     def version(self, package: str) -> str | None:
         """Return the version of a package that Python would import."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from rosetta.core import option_types
 from rosetta.core.errors import INVALID, TOO_BIG, UserError
 
 if TYPE_CHECKING:
@@ -76,5 +75,6 @@ def tasks(environment: Mapping[str, str]) -> int:
         r"(\d{1,5})(?:\(x(\d{1,5})\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")
     ):
         counts += [int(number)] * int(times or 1)
-    here = option_types.whole(environment.get("SLURM_NODEID", "")) or 0
+    node = environment.get("SLURM_NODEID", "")
+    here = int(node) if re.fullmatch("[0-9]{1,5}", node) else 0
     return counts[here] if here < len(counts) else counts[0] if counts else 1

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import INVALID, UserError
-from rosetta.core.value_parsing import above_zero, flag, one_of, parse_decimal
+from rosetta.core.value_parsing import (
+    parse_choice,
+    parse_number,
+    parse_step_range,
+    parse_whole_number,
+    read_truth_value,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,21 +75,23 @@ def read(given: Mapping[str, str]) -> Settings:
             value=given["LOSS_SPIKE"],
         )
     return Settings(
-        on_bad_loss=one_of(
+        on_bad_loss=parse_choice(
             "ON_BAD_LOSS", given.get("ON_BAD_LOSS") or usual.on_bad_loss, ON_BAD_LOSS
         ),
         spike=spike,
         watchdog_steps=_number(given, "WATCHDOG_STEPS", usual.watchdog_steps),
         watchdog_seconds=_number(given, "WATCHDOG_SECONDS", usual.watchdog_seconds),
         checkpoint_minutes=_number(given, "CHECKPOINT_MINUTES", usual.checkpoint_minutes),
-        on_full_disk=one_of(
+        on_full_disk=parse_choice(
             "ON_FULL_DISK", given.get("ON_FULL_DISK") or usual.on_full_disk, ON_FULL_DISK
         ),
-        profile=_steps(given.get("PROFILE_STEPS") or ""),
-        bad_records=one_of(
+        profile=parse_step_range("PROFILE_STEPS", given["PROFILE_STEPS"])
+        if given.get("PROFILE_STEPS")
+        else None,
+        bad_records=parse_choice(
             "BAD_RECORDS", given.get("BAD_RECORDS") or usual.bad_records, BAD_RECORDS
         ),
-        changed_data=one_of(
+        changed_data=parse_choice(
             "CHANGED_DATA", given.get("CHANGED_DATA") or usual.changed_data, CHANGED_DATA
         ),
     )
@@ -99,47 +106,20 @@ def check_process_variables(given: Mapping[str, str]) -> None:
     Raises:
       UserError: one is not valid.
     """
-    workers = given.get("ROSETTA_DATA_WORKERS") or ""
-    if workers and not re.fullmatch("[0-9]{1,4}", workers):
-        raise UserError(
-            "not a valid number of processes",
-            f"ROSETTA_DATA_WORKERS={workers}",
-            "give a whole number, 0 or more",
-            kind=INVALID,
-            value=workers,
-        )
-    if given.get("ROSETTA_DOCTOR"):
-        flag("ROSETTA_DOCTOR", given["ROSETTA_DOCTOR"])
+    read_data_workers(given)
+    read_truth_value(given, "ROSETTA_DOCTOR")
     if fraction := given.get("XLA_PYTHON_CLIENT_MEM_FRACTION"):
-        above_zero("XLA_PYTHON_CLIENT_MEM_FRACTION", fraction, "0.9")
+        parse_number("XLA_PYTHON_CLIENT_MEM_FRACTION", fraction, above_zero=True, example="0.9")
+
+
+def read_data_workers(given: Mapping[str, str]) -> int | None:
+    """Return how many processes make batches, None where ROSETTA_DATA_WORKERS does not say."""
+    text = given.get("ROSETTA_DATA_WORKERS")
+    if not text:
+        return None
+    return parse_whole_number("ROSETTA_DATA_WORKERS", text, minimum=0, maximum=9999)
 
 
 def _number(given: Mapping[str, str], name: str, usual: float) -> float:
-    text = given.get(name) or ""
-    if not text:
-        return usual
-    number = parse_decimal(text)
-    if number is None:
-        raise UserError(
-            "not a valid number of 0 or more",
-            f"{name}={text}",
-            f"give one, as in {name}={usual:g}",
-            kind=INVALID,
-            value=text,
-        )
-    return number
-
-
-def _steps(text: str) -> tuple[int, int] | None:
-    if not text:
-        return None
-    found = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", text)
-    if not found or int(found[1]) >= int(found[2]):
-        raise UserError(
-            "it names no steps",
-            f"PROFILE_STEPS={text}",
-            "give the first one and the one after the last, as in PROFILE_STEPS=20:25",
-            kind=INVALID,
-            value=text,
-        )
-    return int(found[1]), int(found[2])
+    text = given.get(name)
+    return parse_number(name, text, example=f"{usual:g}") if text else usual

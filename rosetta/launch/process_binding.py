@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query
-from rosetta.core.value_parsing import on
+from rosetta.core.value_parsing import read_truth_value
 from rosetta.doctor import slurm
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def near(
       UserError: ROSETTA_BIND is neither on nor off.
     """
     used = chosen(gpus, environment)
-    if not on(environment, BIND, default=True) or not used:
+    if not read_truth_value(environment, BIND, default=True) or not used:
         return Bound(frozenset(), {}, "")
     processes, local = slurm.tasks(environment), environment.get("SLURM_LOCALID", "")
     ours = (

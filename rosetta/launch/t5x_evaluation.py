@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rosetta.core import gpu_query
 from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.core.run_folders import absolute, writable
-from rosetta.core.value_parsing import one_of, positive
+from rosetta.core.value_parsing import parse_choice, parse_whole_number
 from rosetta.health.settings import check_process_variables
 from rosetta.launch import devices as seen
 from rosetta.launch import t5x_trainer
@@ -40,7 +40,7 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
         if not environment.get(name):
             raise UserError("it is not set", name, f"give {name}=FOLDER", kind=MISSING)
     check_process_variables(environment)
-    task = one_of("FT_TASK", environment.get("FT_TASK", ""), settings.TASKS)
+    task = parse_choice("FT_TASK", environment.get("FT_TASK", ""), settings.TASKS)
     size = environment.get("T5_SIZE") or "large"
     model = gin_files.model(environment.get("T5_FAMILY") or "t5_1_1", size)
     found = gpu_query.cards()
@@ -48,7 +48,7 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     on_cpu = platforms.split(",")[0] == "cpu"
     chosen = t5x_switches.choose(environment, found, on_cpu=on_cpu)
     batch, ways = (
-        positive(name, environment.get(name) or usual)
+        parse_whole_number(name, environment.get(name) or usual)
         for name, usual in (("BSIZE", "32"), ("TP_SIZE", "1"))
     )
     devices = seen.devices(found, environment, on_cpu=on_cpu) if found or on_cpu else None
@@ -75,7 +75,7 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     if environment.get("DATA"):
         bindings["EVAL_DATA"] = environment.get("EVAL_DATA") or environment["DATA"]
     if environment.get("NUM_DECODES"):
-        bindings["NUM_DECODES"] = positive("NUM_DECODES", environment["NUM_DECODES"])
+        bindings["NUM_DECODES"] = parse_whole_number("NUM_DECODES", environment["NUM_DECODES"])
     own = gin_files.own(environment)
     names = [model, *(f"{gin_files.GIN}/runs/{name}.gin" for name in (what, f"task_{task}"))]
     bound = gin_text.read(

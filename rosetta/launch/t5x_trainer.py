@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rosetta.core import gpu_query, xla_flags
 from rosetta.core.errors import CONFLICT, MISSING, UNKNOWN, UserError
 from rosetta.core.run_folders import absolute, step_of, steps, writable
-from rosetta.core.value_parsing import on, positive
+from rosetta.core.value_parsing import parse_whole_number, read_truth_value
 from rosetta.doctor import launch_checks as machine
 from rosetta.health import run_lock
 from rosetta.launch import devices, execution, nsight_systems
@@ -86,7 +86,7 @@ def command(
     env, notes = devices.share(given, found, environment, on_cpu=on_cpu)
     bound = gin_text.read(files, (root, gin_files.HOME, Path.cwd()))
     bindings = {**gin_bindings.sizes(given, bound), **_macros(given, bound), **chosen.training()}
-    benchmark = on(variables, "BENCHMARK_MODE")
+    benchmark = read_truth_value(variables, "BENCHMARK_MODE")
     model_dir, start = given.model_dir, None
     if given.finetune:
         stamp = environment.get("SLURM_JOB_ID") or dt.datetime.now().astimezone().strftime(
@@ -98,7 +98,7 @@ def command(
         bindings["INITIAL_CHECKPOINT_PATH"] = preflight.checkpoint(asked, "INITIAL_CHECKPOINT_PATH")
     data, more = _data(given, benchmark, bound)
     bindings |= {**data, **_length(given, benchmark, model_dir, start), "MODEL_DIR": model_dir}
-    if on(variables, "CHECKPOINT_DISABLE"):
+    if read_truth_value(variables, "CHECKPOINT_DISABLE"):
         bindings["utils.CheckpointConfig.save"] = None
     bound |= {name: gin_text.literal(value) for name, value in bindings.items()}
     preflight.check(given, bound, environment)
@@ -126,7 +126,7 @@ def command(
         # No address: JAX finds the coordinator from Slurm's own variables, which name the right
         # host.
         argv.append("--multiprocess_gpu")
-    if on(variables, "WITH_NSYS"):
+    if read_truth_value(variables, "WITH_NSYS"):
         profile = (
             f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_"
             f"{environment.get('SLURM_JOB_ID') or os.getpid()}_"
@@ -294,7 +294,7 @@ def _length(
         )
     more = BENCHMARK_STEPS if benchmark else None
     if given.variables.get("FT_STEPS"):
-        more = positive("FT_STEPS", given.variables["FT_STEPS"])
+        more = parse_whole_number("FT_STEPS", given.variables["FT_STEPS"])
     elif given.steps:
         known = re.search(r"checkpoint_(\d+)/?$", start)
         if not known or given.steps <= int(known[1]):

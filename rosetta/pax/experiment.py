@@ -21,7 +21,7 @@ from praxis import layers, optimizers, pax_fiddle, schedules
 from praxis.layers import activations
 
 from rosetta.core.errors import UNSUPPORTED, UserError
-from rosetta.core.value_parsing import one_of
+from rosetta.core.value_parsing import parse_choice
 from rosetta.pax import restore
 from rosetta.pax.run import experiment_checks
 from rosetta.pax.switches import Switches
@@ -143,10 +143,12 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
             if isinstance(kind, type) and issubclass(kind, activations.BaseActivation)
         }
         if isinstance(self.ACTIVATION_CLS, str):
-            self.ACTIVATION_CLS = kinds[one_of("ACTIVATION_CLS", self.ACTIVATION_CLS, list(kinds))]
+            self.ACTIVATION_CLS = kinds[
+                parse_choice("ACTIVATION_CLS", self.ACTIVATION_CLS, list(kinds))
+            ]
         policies = {each.value: each for each in layers.AutodiffCheckpointType}
         self.CHECKPOINT_POLICY = policies[
-            one_of(
+            parse_choice(
                 "CHECKPOINT_POLICY",
                 getattr(self.CHECKPOINT_POLICY, "value", self.CHECKPOINT_POLICY),
                 list(policies),

@@ -17,7 +17,7 @@ from praxis.layers import transformer_models
 
 from rosetta.core import transformer_engine
 from rosetta.core.errors import CONFLICT, INVALID, UNSUPPORTED, UserError
-from rosetta.core.value_parsing import flag, on, one_of
+from rosetta.core.value_parsing import parse_choice, parse_truth_value, read_truth_value
 from rosetta.pax.run import experiment_checks, stored_checkpoint
 
 _OLDEST = (0, 5)  # JAX with what rosetta.nn takes of it
@@ -102,7 +102,7 @@ class Switches:
             fp8=("te" if with_te else "xla") if native or enabled else "off",
             attention=self._attention(with_te=with_te),
             rank=rank,
-            adapted=one_of(
+            adapted=parse_choice(
                 "LORA_TARGET_LAYERS", self.LORA_TARGET_LAYERS, experiment_checks.ADAPTED
             ),
             microbatches=_count("NUM_MICROBATCHES", self.NUM_MICROBATCHES),
@@ -120,7 +120,7 @@ class Switches:
         fused = _asked("USE_CUDNN_FLASH_ATTENTION", self.USE_CUDNN_FLASH_ATTENTION)
         if self.ATTENTION is None:
             return "cudnn" if fused else "te" if with_te and not kept_off else "xla"
-        asked = one_of("ATTENTION", self.ATTENTION, experiment_checks.ATTENTION)
+        asked = parse_choice("ATTENTION", self.ATTENTION, experiment_checks.ATTENTION)
         if fused and asked != "cudnn":
             raise UserError(
                 f"ATTENTION is {asked}",
@@ -198,8 +198,8 @@ def _asked(name: str, value: Any) -> bool:
     as the variable says.
     """
     if value is None:
-        return on(os.environ, name)
-    return value if isinstance(value, bool) else flag(name, str(value))
+        return read_truth_value(os.environ, name)
+    return value if isinstance(value, bool) else parse_truth_value(name, str(value))
 
 
 def _count(name: str, value: Any) -> int:

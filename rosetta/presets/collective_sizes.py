@@ -54,13 +54,15 @@ def of(found: Settings, model: str, mesh: Mapping[str, list[int]], devices: int)
       UserError: the model's sizes, or its mesh, are not known here.
     """
     if found.framework == "t5x":
-        from rosetta.core.value_parsing import on, positive
+        from rosetta.core.value_parsing import parse_whole_number, read_truth_value
 
         settings = {
             name: value for name in ("TP_SIZE", "FSDP") if (value := found.get(f"settings.{name}"))
         }
-        tensor = positive("TP_SIZE", settings.get("TP_SIZE", "1"))
-        return thresholds(_t5(model), tensor, devices // tensor if on(settings, "FSDP") else 1)
+        tensor = parse_whole_number("TP_SIZE", settings.get("TP_SIZE", "1"))
+        return thresholds(
+            _t5(model), tensor, devices // tensor if read_truth_value(settings, "FSDP") else 1
+        )
     if missing := [name for name in ("ici", "dcn") if name not in mesh]:
         raise UserError(
             f"how a layer is split is not known: there is no mesh.{missing[0]}",

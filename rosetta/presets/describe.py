@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core.errors import CONFLICT, MISSING, UserError
 from rosetta.core.run_description import Run
-from rosetta.core.value_parsing import on
+from rosetta.core.value_parsing import read_truth_value
 from rosetta.presets import collective_sizes, layers, preset_files, user_settings
 from rosetta.presets.layers import Resolved
 from rosetta.presets.schema import Value
@@ -200,8 +200,8 @@ def _precision(framework: str, found: Settings, asked: Mapping[str, Resolved]) -
     if words.get("PREC") == "float32":
         return Value("fp32", origin)
     fp8, with_te = (
-        on(words, "ENABLE_FP8"),
-        on(words, "ENABLE_TE", default=framework == "pax" and "ENABLE_FP8" in asked),
+        read_truth_value(words, "ENABLE_FP8"),
+        read_truth_value(words, "ENABLE_TE", default=framework == "pax" and "ENABLE_FP8" in asked),
     )
     return Value(("fp8-te" if with_te else "fp8-xla") if fp8 else "bf16", origin)
 

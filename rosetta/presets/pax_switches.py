@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query, transformer_engine, xla_flags
 from rosetta.core.errors import CONFLICT, UNSUPPORTED, UserError
-from rosetta.core.value_parsing import on, one_of
+from rosetta.core.value_parsing import parse_choice, read_truth_value
 from rosetta.pax.run import experiment_checks, fiddle_arguments
 from rosetta.presets import pax_flags
 
@@ -55,7 +55,7 @@ def choose(given: Settings, cards: Sequence[Card], flags: Sequence[str], *, on_c
     notes = list[str]()
     native = given.hyper.get("USE_FP8") == "True"
     with_te = _te(given, cards, on_cpu=on_cpu, native=native, notes=notes)
-    asked = on(given.variables, "ENABLE_FP8")
+    asked = read_truth_value(given.variables, "ENABLE_FP8")
     if asked and not with_te and not native:
         notes.append("FP8 is XLA's own (USE_FP8), as Transformer Engine is off")
     if native or asked:
@@ -80,7 +80,7 @@ def _te(
     given: Settings, cards: Sequence[Card], *, on_cpu: bool, native: bool, notes: list[str]
 ) -> bool:
     if given.variables.get("ENABLE_TE"):
-        asked = on(given.variables, "ENABLE_TE")
+        asked = read_truth_value(given.variables, "ENABLE_TE")
         if asked and native:
             raise UserError(
                 "XLA's own FP8 needs Transformer Engine off",
@@ -152,7 +152,7 @@ def _attention(
     if asked := given.variables.get("ATTENTION"):
         return {
             "ATTENTION": fiddle_arguments.literal(
-                one_of("ATTENTION", asked, experiment_checks.ATTENTION)
+                parse_choice("ATTENTION", asked, experiment_checks.ATTENTION)
             )
         }
     refused = xla_flags.value(flags, _FMHA) == "false" or (

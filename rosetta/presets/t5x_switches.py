@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import gpu_query, transformer_engine
 from rosetta.core.errors import UNSUPPORTED, UserError
-from rosetta.core.value_parsing import on, one_of
+from rosetta.core.value_parsing import parse_choice, read_truth_value
 from rosetta.presets import launch_flags
 from rosetta.t5x.run.model_config import ATTENTION, REMAT, T5Config
 
@@ -88,8 +88,10 @@ def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> 
         do.
     """
     notes = list[str]()
-    precision = one_of("PREC", given.get("PREC") or "bfloat16", ("bfloat16", "float32", "float16"))
-    with_te = on(given, "ENABLE_TE")
+    precision = parse_choice(
+        "PREC", given.get("PREC") or "bfloat16", ("bfloat16", "float32", "float16")
+    )
+    with_te = read_truth_value(given, "ENABLE_TE")
     fp8 = _fp8(given, cards, on_cpu=on_cpu, precision=precision, notes=notes)
     if fp8 and precision != "bfloat16":
         notes.append(
@@ -109,14 +111,14 @@ def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> 
     chosen = Switches(
         precision=precision,
         fp8=("te" if with_te else "xla") if fp8 else "off",
-        fuse_qkv=on(given, "FUSE_QKV", default=True),
-        transpose_batch_sequence=on(given, "TRANSPOSE_BS", default=True),
+        fuse_qkv=read_truth_value(given, "FUSE_QKV", default=True),
+        transpose_batch_sequence=read_truth_value(given, "TRANSPOSE_BS", default=True),
         attention=attention,
-        remat=one_of("REMAT", given.get("REMAT") or "none", REMAT),
-        scan_layers=on(given, "SCAN_LAYERS"),
-        fsdp=on(given, "FSDP"),
-        pack=on(given, "PACK"),
-        gradient_dtype=one_of("GRADIENT_DTYPE", given["GRADIENT_DTYPE"], REDUCED_IN)
+        remat=parse_choice("REMAT", given.get("REMAT") or "none", REMAT),
+        scan_layers=read_truth_value(given, "SCAN_LAYERS"),
+        fsdp=read_truth_value(given, "FSDP"),
+        pack=read_truth_value(given, "PACK"),
+        gradient_dtype=parse_choice("GRADIENT_DTYPE", given["GRADIENT_DTYPE"], REDUCED_IN)
         if given.get("GRADIENT_DTYPE")
         else None,
         notes=tuple(notes),
@@ -145,7 +147,7 @@ def _fp8(
         else "a card that cannot be asked (no nvidia-smi)"
     )
     if given.get("ENABLE_FP8"):
-        asked = on(given, "ENABLE_FP8")
+        asked = read_truth_value(given, "ENABLE_FP8")
         if asked and cards and not able and not on_cpu:
             raise UserError(
                 f"{where} has no FP8",
@@ -177,7 +179,7 @@ def _attention(
     asked = given.get("ATTENTION")
     if not asked:
         return "te" if with_te else "cudnn" if able else "xla"
-    one_of("ATTENTION", asked, ATTENTION)
+    parse_choice("ATTENTION", asked, ATTENTION)
     if asked == "cudnn" and not able and (cards or on_cpu):
         why = (
             "the CPU has none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import UNKNOWN, UNSUPPORTED, UserError
-from rosetta.core.value_parsing import on
+from rosetta.core.value_parsing import read_truth_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,7 +89,7 @@ def _loops(run: Run) -> bool:
     """
     return (
         run.framework == "pax"
-        or on(run.env, "SCAN_LAYERS")
+        or read_truth_value(run.env, "SCAN_LAYERS")
         or run.batch.get("microbatches", 1) != 1
     )
 

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.core.run_folders import absolute
-from rosetta.core.value_parsing import on, one_of, parse_decimal, positive
+from rosetta.core.value_parsing import (
+    parse_choice,
+    parse_decimal,
+    parse_whole_number,
+    read_truth_value,
+)
 from rosetta.health import settings as health
 from rosetta.pax.run import experiment_checks, fiddle_arguments
 
@@ -140,7 +145,7 @@ class Settings:
     @property
     def lora(self) -> bool:
         """Does LoRA train instead of all weights?"""
-        return on(self.variables, "USE_LORA") or self.hyper.get("USE_LORA") == "True"
+        return read_truth_value(self.variables, "USE_LORA") or self.hyper.get("USE_LORA") == "True"
 
     @property
     def of_user(self) -> bool:
@@ -151,7 +156,7 @@ class Settings:
     def evaluates_only(self) -> bool:
         """Does the run train nothing?"""
         return self.script == "run_lambada_singlenode" or (
-            self.llama and on(self.variables, "EVAL_ONLY")
+            self.llama and read_truth_value(self.variables, "EVAL_ONLY")
         )
 
     @property
@@ -202,14 +207,14 @@ def read(
     health.check_process_variables(variables)
     _check_digits(variables)
     single = script.endswith("singlenode") or (
-        script == "run_llama_boolq" and not on(variables, "USE_MULTIPROCESS")
+        script == "run_llama_boolq" and not read_truth_value(variables, "USE_MULTIPROCESS")
     )
     nodes, processes, each = _devices(variables, devices, single=single)
     hyper, more = fiddle_arguments.split(
         variables.get("ADDITIONAL_ARGS", "") + " " + variables.get("ROSETTA_FDL", "")
     )
     precision = (
-        one_of("PREC", variables["PREC"], experiment_checks.PRECISIONS)
+        parse_choice("PREC", variables["PREC"], experiment_checks.PRECISIONS)
         if variables.get("PREC")
         else None
         if script == "run_llama_boolq"
@@ -257,7 +262,7 @@ def _check_digits(variables: Mapping[str, str]) -> None:
     for name in HYPER:
         text = variables.get(name, "").strip()
         is_number = type(fiddle_arguments.value(text)) in (int, float, complex)
-        if is_number and parse_decimal(text.lstrip("-"), exponent=True) is None:
+        if is_number and parse_decimal(text.lstrip("-")) is None:
             raise UserError(
                 f"it is {text!r}",
                 name,
@@ -269,12 +274,16 @@ def _check_digits(variables: Mapping[str, str]) -> None:
 
 def _devices(variables: Mapping[str, str], devices: int, *, single: bool) -> tuple[int, int, int]:
     """Nodes, processes, and the GPUs of each process: all of its node's, or one."""
-    per_node = positive("NUM_GPUS", variables["NUM_GPUS"]) if variables.get("NUM_GPUS") else None
-    processes = 1 if single else positive("SLURM_NTASKS", variables.get("SLURM_NTASKS") or "1")
+    per_node = (
+        parse_whole_number("NUM_GPUS", variables["NUM_GPUS"]) if variables.get("NUM_GPUS") else None
+    )
+    processes = (
+        1 if single else parse_whole_number("SLURM_NTASKS", variables.get("SLURM_NTASKS") or "1")
+    )
     nodes = (
         1
         if single
-        else positive(
+        else parse_whole_number(
             "SLURM_JOB_NUM_NODES",
             variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES") or "1",
         )
@@ -338,12 +347,12 @@ def _llama(variables: Mapping[str, str], lora: bool, here: int, nodes: int) -> d
             "MAX_STEPS": "1000",
             "LR_COS_WARMUP": "500",
         }
-    layers = one_of(
+    layers = parse_choice(
         "LORA_TARGET_LAYERS",
         variables.get("LORA_TARGET_LAYERS") or "all",
         experiment_checks.ADAPTED,
     )
-    rank = positive("LORA_RANK", variables.get("LORA_RANK") or "32")
+    rank = parse_whole_number("LORA_RANK", variables.get("LORA_RANK") or "32")
     mesh = {"ICI_MESH_SHAPE": f"[{here},1,1]", "DCN_MESH_SHAPE": f"[{nodes},1,1]"}
     switch = {
         "USE_LORA": "True",
@@ -365,7 +374,7 @@ def _refuse_unread_lora(variables: Mapping[str, str]) -> None:
     set.
     """
     name = next((name for name in _LORA if variables.get(name)), None)
-    if name and not on(variables, "USE_LORA"):
+    if name and not read_truth_value(variables, "USE_LORA"):
         raise UserError(
             "only a run with USE_LORA=1 reads it",
             f"{name}={variables[name]}",
@@ -378,7 +387,7 @@ def _of_llama_alone(variables: Mapping[str, str]) -> None:
     """UserError for a variable that only run_llama_boolq reads: left unread, it would train
     something else than was asked for.
     """
-    switches = [name for name in ("USE_LORA", "EVAL_ONLY") if on(variables, name)]
+    switches = [name for name in ("USE_LORA", "EVAL_ONLY") if read_truth_value(variables, name)]
     values = [name for name in (*_LORA, "CHECKPOINT_RESTORE_PATH") if variables.get(name)]
     asked = next(iter([*switches, *values]), None)
     if asked:

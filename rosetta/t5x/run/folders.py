@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core.errors import CONFLICT, MISSING, UNSUPPORTED, UserError
 from rosetta.core.run_folders import absolute, steps, write
-from rosetta.core.value_parsing import flag
+from rosetta.core.value_parsing import parse_truth_value
 from rosetta.t5x.run import checkpoint_record
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def finetuning(
       UserError: there is nothing to start from, or the folder belongs to another run.
     """
     said = variables.get("MAKE_FT_DIR", "")
-    if said and not flag("MAKE_FT_DIR", said):
+    if said and not parse_truth_value("MAKE_FT_DIR", said):
         out = model_dir
     else:
         out = absolute(

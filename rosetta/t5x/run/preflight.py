@@ -55,7 +55,9 @@ def split(
             raise UserError(
                 f"a {size} model's {what} of {found} do not divide by it",
                 f"{name}{ways}",
-                value_parsing.fitting(*([devices] if devices else []), *known.values()),
+                value_parsing.list_common_divisors(
+                    *([devices] if devices else []), *known.values()
+                ),
                 kind=INVALID,
                 value=ways,
             )

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 
 from rosetta.core.errors import INVALID, UserError
 from rosetta.core.run_folders import absolute
-from rosetta.core.value_parsing import above_zero, fitting, one_of, positive
+from rosetta.core.value_parsing import (
+    list_common_divisors,
+    parse_choice,
+    parse_number,
+    parse_whole_number,
+)
 from rosetta.health import settings as health
 
 if TYPE_CHECKING:
@@ -125,12 +130,12 @@ def read(
     health.check_process_variables(given)
     single, finetune = script.startswith("singlenode"), "_ft_" in script
     task = (
-        one_of("FT_TASK", given.get("FT_TASK") or (TASKS[0] if single else ""), TASKS)
+        parse_choice("FT_TASK", given.get("FT_TASK") or (TASKS[0] if single else ""), TASKS)
         if finetune
         else ""
     )
     numbers = {
-        name: positive(name, given.get(name) or default)
+        name: parse_whole_number(name, given.get(name) or default)
         for name, default in (
             ("BSIZE_PER_GPU", "32"),
             ("NUM_MICROBATCHES", "1"),
@@ -151,7 +156,7 @@ def read(
         processes=processes,
         task=task,
         size=size,
-        gpus=positive("NUM_GPUS", given["NUM_GPUS"])
+        gpus=parse_whole_number("NUM_GPUS", given["NUM_GPUS"])
         if given.get("NUM_GPUS")
         else processes
         if processes > 1
@@ -159,7 +164,9 @@ def read(
         batch_per_gpu=numbers["BSIZE_PER_GPU"],
         microbatches=numbers["NUM_MICROBATCHES"],
         tensor_parallel=numbers["TP_SIZE"],
-        steps=positive("TRAIN_STEPS", given["TRAIN_STEPS"]) if given.get("TRAIN_STEPS") else None,
+        steps=parse_whole_number("TRAIN_STEPS", given["TRAIN_STEPS"])
+        if given.get("TRAIN_STEPS")
+        else None,
         lengths=lengths(given),
         macros=macros(given),
         model_dir=absolute(model_dir),
@@ -174,7 +181,11 @@ def read(
 
 def lengths(given: Mapping[str, str]) -> dict[str, int]:
     """Return the lengths that are given, in tokens; UserError where one is no number."""
-    return {what: positive(name, given[name]) for name, what in LENGTHS.items() if given.get(name)}
+    return {
+        what: parse_whole_number(name, given[name])
+        for name, what in LENGTHS.items()
+        if given.get(name)
+    }
 
 
 def read_extra_ids(given: Mapping[str, str]) -> dict[str, int]:
@@ -184,7 +195,7 @@ def read_extra_ids(given: Mapping[str, str]) -> dict[str, int]:
     text = given.get("EXTRA_IDS")
     if not text:
         return {}
-    return {"EXTRA_IDS": 0 if text.strip() == "0" else positive("EXTRA_IDS", text, least=0)}
+    return {"EXTRA_IDS": parse_whole_number("EXTRA_IDS", text, minimum=0)}
 
 
 def macros(given: Mapping[str, str]) -> dict[str, float]:
@@ -193,12 +204,14 @@ def macros(given: Mapping[str, str]) -> dict[str, float]:
     UserError where one is no number above 0.
     """
     found: dict[str, float] = {
-        name: positive(name, given[name])
+        name: parse_whole_number(name, given[name])
         for name in ("WARMUP_STEPS", "SAVE_PERIOD", "EVAL_PERIOD")
         if given.get(name)
     }
     if text := given.get("LEARNING_RATE"):
-        found["LEARNING_RATE"] = above_zero("LEARNING_RATE", text, "1e-3")
+        found["LEARNING_RATE"] = parse_number(
+            "LEARNING_RATE", text, above_zero=True, example="1e-3"
+        )
     return found
 
 
@@ -226,7 +239,7 @@ def arithmetic(
         raise UserError(
             f"{gpus} GPUs do not divide into groups of {split}",
             f"{names[0]}{split}",
-            fitting(gpus),
+            list_common_divisors(gpus),
             kind=INVALID,
             value=split,
         )
@@ -238,7 +251,7 @@ def arithmetic(
                 "not divide by it"
             ),
             f"{names[1]}{microbatches}",
-            fitting(sequences),
+            list_common_divisors(sequences),
             kind=INVALID,
             value=microbatches,
         )

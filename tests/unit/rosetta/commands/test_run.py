@@ -205,7 +205,7 @@ def test_a_description_says_it_all(place: fake_launchers.Place) -> None:
         (
             ["run", "t5x-small", "--node=-1"],
             errors.INVALID,
-            {"where": "rosetta run", "names": ("--node", "from 0")},
+            {"where": "rosetta run", "names": ("--node", "least 0")},
         ),
         (
             [

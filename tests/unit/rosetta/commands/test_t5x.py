@@ -85,7 +85,7 @@ def test_what_is_no_setting(
         ("pretrain", "GRAD_ACCUM=2", "did you mean NUM_MICROBATCHES?"),
         ("pretrain", "FT_STEPS=10", "did you mean TRAIN_STEPS?"),
         ("eval", "BSIZE_PER_GPU=8", "did you mean BSIZE?"),
-        ("infer", "NCCL_DEBUG=INFO", "it takes T5_SIZE PREC "),
+        ("infer", "NCCL_DEBUG=INFO", "the settings are T5_SIZE PREC "),
     ],
 )
 def test_a_variable_that_nothing_would_read_is_refused_with_the_nearest(
@@ -94,7 +94,7 @@ def test_a_variable_that_nothing_would_read_is_refused_with_the_nearest(
     assert cli.main(["t5x", what, word, "--dry-run"]) == 2
     assert asked == []
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"rosetta t5x {what}: it has no variable {word.partition('=')[0]}; {advice}" in line
+    assert f"rosetta t5x {what}: there is no setting {word.partition('=')[0]!r}; {advice}" in line
 
 
 @pytest.mark.skipif(not DOCS.is_file(), reason="NOT CHECKED: the documentation is in the checkout")

@@ -9,7 +9,6 @@ import pytest
 
 from rosetta.core import lock_record, transformer_engine
 from rosetta.core.errors import UserError
-from tests.support import errors
 
 
 @pytest.fixture
@@ -53,17 +52,3 @@ def test_its_version(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, "2.20.2")
     assert transformer_engine.require() == "2.20.2"
     assert transformer_engine.reason() is None
-
-
-@pytest.mark.parametrize(
-    ("value", "asked"), [("1", True), ("True", True), ("0", False), ("", False), ("off", False)]
-)
-def test_what_people_write(monkeypatch: pytest.MonkeyPatch, value: str, asked: bool) -> None:
-    monkeypatch.setenv("ENABLE_TE", value)
-    assert transformer_engine.asked() is asked
-
-
-def test_neither_yes_nor_no(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ENABLE_TE", "2")
-    with errors.refused(errors.INVALID, where="ENABLE_TE", value="2"):
-        transformer_engine.asked()

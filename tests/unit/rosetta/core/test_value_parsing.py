@@ -20,41 +20,44 @@ from tests.support import errors
     ],
 )
 def test_yes_and_no(text: str, value: bool) -> None:
-    assert value_parsing.flag("X", text) is value
-    assert value_parsing.on({"X": text}, "X", default=not value) is value
+    assert value_parsing.parse_truth_value("X", text) is value
+    assert value_parsing.read_truth_value({"X": text}, "X", default=not value) is value
 
 
 def test_not_given_is_the_default() -> None:
-    assert value_parsing.on({"X": ""}, "X", default=True)
-    assert not value_parsing.on({}, "X")
+    assert value_parsing.read_truth_value({"X": ""}, "X", default=True)
+    assert not value_parsing.read_truth_value({}, "X")
 
 
 @pytest.mark.parametrize("text", ["", "2", "maybe"])
 def test_what_is_neither_is_refused(text: str) -> None:
     with errors.refused(errors.INVALID, where="X", value=text, remedy=("0", "1")):
-        value_parsing.flag("X", text)
+        value_parsing.parse_truth_value("X", text)
 
 
 def test_one_of_several() -> None:
-    assert value_parsing.one_of("X", "a", ("a", "b")) == "a"
+    assert value_parsing.parse_choice("X", "a", ("a", "b")) == "a"
     with errors.refused(errors.INVALID, where="X", value="c"):
-        value_parsing.one_of("X", "c", ("a", "b"))
+        value_parsing.parse_choice("X", "c", ("a", "b"))
 
 
 def test_whole_numbers() -> None:
-    assert value_parsing.positive("X", "12") == 12
+    assert value_parsing.parse_whole_number("X", "12") == 12
     for text in ("0", "-1", "1.5", "x", ""):
         with errors.refused(errors.INVALID, where="X", value=text, remedy="1"):
-            value_parsing.positive("X", text)
+            value_parsing.parse_whole_number("X", text)
 
 
 def test_what_divides_all() -> None:
-    assert value_parsing.fitting(12, 8) == "choose one of: 1, 2, 4"
+    assert value_parsing.list_common_divisors(12, 8) == "choose one of: 1, 2, 4"
 
 
 def test_settings() -> None:
     known = ("T5_SIZE", "MODEL_DIR")
-    assert value_parsing.setting("MODEL_DIR=a=b", known, "here", "X=1") == ("MODEL_DIR", "a=b")
+    assert value_parsing.parse_setting_word("MODEL_DIR=a=b", known, "here", "X=1") == (
+        "MODEL_DIR",
+        "a=b",
+    )
     for word, kind, value, remedy in (
         ("T5_SZIE=x", errors.UNKNOWN, "T5_SZIE", "mean T5_SIZE?"),
         ("QQQ=x", errors.UNKNOWN, "QQQ", "T5_SIZE MODEL_DIR"),
@@ -62,22 +65,18 @@ def test_settings() -> None:
         ("T5_SIZE", errors.INVALID, "T5_SIZE", ("NAME=VALUE", "X=1")),
     ):
         with errors.refused(kind, where="here", value=value, remedy=remedy):
-            value_parsing.setting(word, known, "here", "X=1")
+            value_parsing.parse_setting_word(word, known, "here", "X=1")
     with errors.refused(
         errors.UNKNOWN, where="here", value="MODEL_DIR_OLD", remedy="mean MODEL_DIR?"
     ):
-        value_parsing.setting("MODEL_DIR_OLD=x", known, "here", "X=1")
+        value_parsing.parse_setting_word("MODEL_DIR_OLD=x", known, "here", "X=1")
     with errors.refused(errors.UNKNOWN, where="here", value="SIZE", remedy="mean T5_SIZE?"):
-        value_parsing.setting("SIZE=x", known, "here", "X=1", shown={"T5_SIZE": "SIZE"})
+        value_parsing.parse_setting_word("SIZE=x", known, "here", "X=1", shown={"T5_SIZE": "SIZE"})
 
 
 @pytest.mark.parametrize(("text", "number"), [("3", 3.0), (".5", 0.5), ("2.", 2.0), ("0", 0.0)])
 def test_decimal_numbers(text: str, number: float) -> None:
-    assert (
-        value_parsing.parse_decimal(text)
-        == value_parsing.parse_decimal(text, exponent=True)
-        == number
-    )
+    assert value_parsing.parse_decimal(text) == number
 
 
 @pytest.mark.parametrize(
@@ -85,12 +84,16 @@ def test_decimal_numbers(text: str, number: float) -> None:
 )
 def test_what_only_python_reads_as_a_number_is_not_decimal(text: str) -> None:
     assert value_parsing.parse_decimal(text) is None
-    assert value_parsing.parse_decimal(text, exponent=True) is None
     with errors.refused(errors.INVALID, where="X", value=text, remedy="X=1e-3"):
-        value_parsing.above_zero("X", text, "1e-3")
+        value_parsing.parse_number("X", text, example="1e-3")
 
 
 def test_exponents() -> None:
-    assert value_parsing.parse_decimal("1e-3") is None
-    assert value_parsing.above_zero("X", "1e-3", "1e-3") == 0.001
-    assert value_parsing.parse_decimal("1e999", exponent=True) is None
+    assert value_parsing.parse_number("X", "1e-3") == 0.001
+    assert value_parsing.parse_decimal("1e999") is None
+
+
+def test_zero_is_valid_where_numbers_need_not_be_above_it() -> None:
+    assert value_parsing.parse_number("X", "0") == 0
+    with errors.refused(errors.INVALID, where="X", value="0.0"):
+        value_parsing.parse_number("X", "0.0", above_zero=True)

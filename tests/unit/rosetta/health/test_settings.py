@@ -39,7 +39,7 @@ def test_what_is_given_is_read() -> None:
         "LOSS_SPIKE=1",
         "LOSS_SPIKE=nan",
         "WATCHDOG_SECONDS=-1",
-        "WATCHDOG_STEPS=1e3",
+        "WATCHDOG_STEPS=1e",
         "CHECKPOINT_MINUTES=five",
         "ON_FULL_DISK=x",
         "PROFILE_STEPS=5",
@@ -64,17 +64,17 @@ def test_what_is_wrong_is_said(wrong: str) -> None:
         (
             "ROSETTA_DATA_WORKERS=many",
             errors.INVALID,
-            {"where": "ROSETTA_DATA_WORKERS=many", "value": "many", "remedy": "0"},
+            {"where": "ROSETTA_DATA_WORKERS", "value": "many", "remedy": "0"},
         ),
         (
             "ROSETTA_DATA_WORKERS=-1",
             errors.INVALID,
-            {"where": "ROSETTA_DATA_WORKERS=-1", "value": "-1"},
+            {"where": "ROSETTA_DATA_WORKERS", "value": "-1"},
         ),
         (
             "ROSETTA_DATA_WORKERS=٣",
             errors.INVALID,
-            {"where": "ROSETTA_DATA_WORKERS=٣", "value": "٣"},
+            {"where": "ROSETTA_DATA_WORKERS", "value": "٣"},
         ),
         (
             "ROSETTA_DOCTOR=maybe",
