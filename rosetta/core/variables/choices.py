@@ -1,0 +1,29 @@
+"""The values that variables with a fixed set of values take."""
+
+from __future__ import annotations
+
+# Precision and kernels.
+ATTENTION = ("xla", "cudnn", "te")
+REMAT = ("none", "minimal", "full")
+T5X_PRECISIONS = ("bfloat16", "float32", "float16")
+PAX_PRECISIONS = ("bfloat16", "float32")
+GRADIENT_TYPES = ("bfloat16", "float32")
+SELFTEST_PLATFORMS = ("cpu", "cuda")
+
+# Health.
+ON_BAD_LOSS = ("stop", "skip", "ignore")
+ON_FULL_DISK = ("once", "stop")
+BAD_RECORDS = ("stop", "skip")
+CHANGED_DATA = ("stop", "accept")
+
+# Models and tasks.
+FINETUNING_TASKS = ("mnli2", "squad1")
+LORA_LAYERS = ("all", "attention", "mlp")
+LEARNING_RATE_SCHEDULES = (
+    "linear_rampup_cosine_decay",
+    "linear_rampup_exponential_decay",
+    "constant",
+)
+# Sizes and families that rosetta ships. A tree of the user's own may have more.
+T5_SIZES = ("tiny", "small", "base", "large", "xl", "xxl")
+T5_FAMILIES = ("t5_1_1", "t5_1_0", "mt5", "byt5", "decoder_only")

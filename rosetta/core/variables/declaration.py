@@ -1,0 +1,107 @@
+"""What the table says of one environment variable."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rosetta.core.variables.value_types import ValueType
+
+
+class Scope(enum.Enum):
+    """What a variable is for. The values are the headings of the reference page."""
+
+    RUN = "Settings of a run"
+    PROGRAM = "Variables of rosetta"
+    INTERNAL = "Internal variables"
+    SLURM_FILE = "Variables of the .sub files"
+    OTHER_PROGRAM = "Variables of other programs"
+
+
+class Group(enum.Enum):
+    """The subject of a variable. The values are headings of help texts, in their order."""
+
+    MODEL = "Model"
+    DATA = "Data"
+    BATCH = "Batch and parallelism"
+    LENGTH = "Length of the run and learning rate"
+    CHECKPOINTS = "Checkpoints"
+    HEALTH = "Health"
+    PRECISION = "Precision and kernels"
+    PROFILING = "Profiling"
+    PROGRAMS = "Programs and folders"
+    XLA = "XLA and JAX"
+    BUILDER = "Builder"
+    CLUSTER = "Cluster and machine"
+    NETWORK = "Network and accounts"
+
+
+@dataclass(frozen=True, eq=False)  # an entry is itself: it can be a key
+class Variable:
+    """One variable, as one framework or program reads it.
+
+    A name has two entries if T5X and Pax mean different things by it.
+
+    Attributes:
+      name: The variable.
+      type: The values that it takes.
+      help: What it does, in one plain sentence.
+      group: Its subject.
+      read_by: The commands, scripts and programs that read it; names of `readers`.
+      default: Its value if it is not set, as a user would write it. "" if there is no fixed one.
+      default_note: A phrase in place of `default` if the default depends on something.
+      default_for: Reader -> default, for readers with another default than the others.
+      unit: What the value counts, "" if nothing.
+      example: A value that a user might give; "" if the default is a good example.
+      scope: What the variable is for.
+      owner: The program whose variable it is, "" for rosetta.
+      secret: Whether the value must never be printed.
+      preset_field: The field of a preset that it sets, "" if it sets none.
+      passed_to_run: Whether `rosetta run` and `submit` pass it on from the environment.
+      known_as: The name of the script's word, if that differs from the variable's.
+      since: The release of rosetta that first had it.
+    """
+
+    name: str
+    type: ValueType
+    help: str
+    group: Group
+    read_by: tuple[str, ...]
+    default: str = ""
+    default_note: str = ""
+    default_for: Mapping[str, str] = field(default_factory=dict)
+    unit: str = ""
+    example: str = ""
+    scope: Scope = Scope.RUN
+    owner: str = ""
+    secret: bool = False
+    preset_field: str = ""
+    passed_to_run: bool = True
+    known_as: str = ""
+    since: str = "0.1"
+
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        """The frameworks whose commands read it: "t5x", "pax", both or none."""
+        first_words = {reader.partition(" ")[0] for reader in self.read_by}
+        return tuple(name for name in ("t5x", "pax") if name in first_words)
+
+    def default_text(self, reader: str = "") -> str:
+        """Return the default as help shows it, "" if there is none.
+
+        Args:
+          reader: The command whose default is wanted; "" for the one of most readers.
+        """
+        if reader in self.default_for:
+            return self.default_for[reader]
+        return self.default_note or self.default
+
+    def example_word(self) -> str:
+        """Return NAME=VALUE with a value that a user might give."""
+        choices = self.type.choices
+        value = self.example or self.default or (choices[0] if choices else self.type.placeholder)
+        return f"{self.name}={value}"

@@ -1,0 +1,115 @@
+"""Find variables in the table: by name, by what reads them, or by what they are for."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from rosetta.core.variables import readers
+from rosetta.core.variables.declaration import Group, Scope, Variable
+from rosetta.core.variables.other_programs import OTHER_PROGRAMS
+from rosetta.core.variables.pax_settings import PAX_SETTINGS
+from rosetta.core.variables.program_settings import PROGRAM_SETTINGS
+from rosetta.core.variables.shared_settings import SHARED_SETTINGS
+from rosetta.core.variables.slurm_file_settings import SLURM_FILE_SETTINGS
+from rosetta.core.variables.t5x_settings import T5X_SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+TABLE: tuple[Variable, ...] = (
+    *T5X_SETTINGS,
+    *PAX_SETTINGS,
+    *SHARED_SETTINGS,
+    *PROGRAM_SETTINGS,
+    *SLURM_FILE_SETTINGS,
+    *OTHER_PROGRAMS,
+)
+
+
+@functools.cache  # functools.cache is the same
+def read_by(reader: str) -> tuple[Variable, ...]:
+    """Return the variables that a command, script or program reads, in the order of the table.
+
+    Args:
+      reader: One of the names of `readers`, or the name of a script without its suffix.
+    """
+    command = readers.SCRIPT_COMMANDS.get(reader)
+    wanted = {reader, command, f"{reader}.sh"} if command else {reader}
+    return tuple(variable for variable in TABLE if not wanted.isdisjoint(variable.read_by))
+
+
+@functools.cache
+def settings_of(reader: str) -> tuple[Variable, ...]:
+    """Return the settings of a run among the variables that a command or script reads."""
+    return tuple(variable for variable in read_by(reader) if variable.scope is Scope.RUN)
+
+
+@functools.cache
+def accepted_names(reader: str) -> tuple[str, ...]:
+    """Return the names that a command takes as NAME=VALUE.
+
+    Every command of Pax takes the settings of all: one that it does not read is refused with the
+    name of the command that does.
+
+    Args:
+      reader: A command of `rosetta t5x` or `rosetta pax`.
+    """
+    commands = readers.PAX if reader in readers.PAX else (reader,)
+    names = {variable.name for command in commands for variable in settings_of(command)}
+    return tuple(dict.fromkeys(variable.name for variable in TABLE if variable.name in names))
+
+
+@functools.cache
+def settings_of_training(framework: str) -> tuple[Variable, ...]:
+    """Return the settings of a framework's training runs: what presets and `rosetta run` take.
+
+    Args:
+      framework: "t5x" or "pax".
+    """
+    commands = readers.T5X_TRAINING if framework == "t5x" else readers.PAX
+    return tuple(
+        variable
+        for variable in TABLE
+        if variable.scope is Scope.RUN and not set(commands).isdisjoint(variable.read_by)
+    )
+
+
+def find(name: str, framework: str = "") -> Variable | None:
+    """Return the variable of a name, None if there is none.
+
+    Args:
+      name: The variable.
+      framework: "t5x" or "pax", for a name that has an entry for each. "" for any entry.
+    """
+    entries = [variable for variable in TABLE if variable.name == name]
+    own = [variable for variable in entries if framework in variable.frameworks]
+    return next(iter([*own, *entries]), None)
+
+
+def in_groups(variables: tuple[Variable, ...]) -> Iterator[tuple[Group, tuple[Variable, ...]]]:
+    """Yield the groups that variables belong to, in the order of help texts, with their variables.
+
+    Args:
+      variables: For example `settings_of(reader)`.
+    """
+    for group in Group:
+        members = tuple(variable for variable in variables if variable.group is group)
+        if members:
+            yield group, members
+
+
+def in_scope(scope: Scope) -> tuple[Variable, ...]:
+    """Return the variables that are for one thing, in the order of the table."""
+    return tuple(variable for variable in TABLE if variable.scope is scope)
+
+
+def commands_by_name() -> Mapping[str, tuple[str, ...]]:
+    """Return setting of a run -> the commands that read it, as the reference page lists them."""
+    shown: dict[str, dict[str, None]] = {}
+    for variable in in_scope(Scope.RUN):
+        for reader in variable.read_by:
+            program, _, command = reader.partition(" ")
+            if reader in readers.RUNS:
+                shown.setdefault(variable.name, {})[command if program == "t5x" else "pax"] = None
+    return {name: tuple(commands) for name, commands in shown.items()}

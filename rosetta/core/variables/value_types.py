@@ -1,0 +1,207 @@
+"""The types of values that variables take."""
+
+from __future__ import annotations
+
+
+class ValueType:
+    """A type of values: any text.
+
+    Attributes:
+      placeholder: What stands for a value in help, as in NAME=FILE.
+      description: What a value is, as help says it: "a whole number, at least 1".
+      choices: The values to choose from, or suggestions if others are valid too; () for none.
+      completes: What a shell completes: "file", "folder", or "" for `choices` alone.
+    """
+
+    placeholder: str = "TEXT"
+    description: str = "a text"
+    choices: tuple[str, ...] = ()
+    completes: str = ""
+
+
+class Text(ValueType):
+    """Any text."""
+
+    def __init__(self, of: str = "a text", placeholder: str = "TEXT") -> None:
+        """Make the type.
+
+        Args:
+          of: What the text is: "a password".
+          placeholder: See ValueType.
+        """
+        self.description = of
+        self.placeholder = placeholder
+
+
+class TruthValue(ValueType):
+    """0 or 1; also true, yes, on, false, no, off."""
+
+    placeholder = "0|1"
+    description = "0 or 1"
+    choices = ("0", "1")
+
+
+class WholeNumber(ValueType):
+    """A whole number in decimal digits."""
+
+    placeholder = "N"
+
+    def __init__(self, minimum: int = 1) -> None:
+        """Make the type.
+
+        Args:
+          minimum: The smallest valid value.
+        """
+        self.minimum = minimum
+        self.description = f"a whole number, at least {minimum}"
+
+
+class Number(ValueType):
+    """A number in decimal digits."""
+
+    def __init__(
+        self,
+        placeholder: str = "X",
+        *,
+        above_zero: bool = False,
+        exponent: bool = True,
+        zero_or_above_one: bool = False,
+    ) -> None:
+        """Make the type.
+
+        Args:
+          placeholder: See ValueType.
+          above_zero: Whether 0 is not valid.
+          exponent: Whether "1e-3" is valid.
+          zero_or_above_one: Whether numbers above 0 and up to 1 are not valid.
+        """
+        self.placeholder = placeholder
+        self.above_zero = above_zero
+        self.exponent = exponent
+        self.zero_or_above_one = zero_or_above_one
+        self.description = "a number above 0" if above_zero else "a number, at least 0"
+        if zero_or_above_one:
+            self.description = "a number above 1, or 0"
+
+
+class Choice(ValueType):
+    """One of a fixed set of words."""
+
+    def __init__(self, choices: tuple[str, ...], placeholder: str = "WORD") -> None:
+        """Make the type. See ValueType for the arguments."""
+        self.choices = choices
+        self.placeholder = placeholder
+        self.description = f"one of: {', '.join(choices)}"
+
+
+class Name(ValueType):
+    """The name of a model, an experiment or a preset; files of the user's may add names."""
+
+    def __init__(self, of: str, placeholder: str, suggestions: tuple[str, ...] = ()) -> None:
+        """Make the type.
+
+        Args:
+          of: What has such a name: "a size of T5".
+          placeholder: See ValueType.
+          suggestions: Names that rosetta ships.
+        """
+        self.description = of
+        self.placeholder = placeholder
+        self.choices = suggestions
+
+
+class NameList(ValueType):
+    """Names, with commas between them."""
+
+    def __init__(self, of: str, placeholder: str) -> None:
+        """Make the type.
+
+        Args:
+          of: What has such names: "switches of a preset".
+          placeholder: See ValueType.
+        """
+        self.description = f"{of}, separated by commas"
+        self.placeholder = placeholder
+
+
+class File(ValueType):
+    """A file."""
+
+    placeholder = "FILE"
+    description = "a file"
+    completes = "file"
+
+
+class Folder(ValueType):
+    """A folder."""
+
+    placeholder = "FOLDER"
+    completes = "folder"
+
+    def __init__(self, *, remote: bool = False) -> None:
+        """Make the type.
+
+        Args:
+          remote: Whether an address such as gs://BUCKET/FOLDER is valid, too.
+        """
+        self.remote = remote
+        self.description = "a folder, or gs://BUCKET/FOLDER" if remote else "a folder"
+
+
+class Vocabulary(ValueType):
+    """A SentencePiece model, or the name of a vocabulary that has no file."""
+
+    placeholder = "FILE|byte"
+    description = "a SentencePiece model, or byte"
+    choices = ("byte",)
+    completes = "file"
+
+
+class DataSource(ValueType):
+    """What rows are made of, see docs/data.md."""
+
+    placeholder = "KIND:VALUE"
+    description = "a data source: text:GLOB, jsonl:GLOB, tfds:NAME, synthetic, ..."
+
+
+class Address(ValueType):
+    """The address of a server."""
+
+    placeholder = "URL"
+    description = "an address, http:// or https://"
+
+
+class StepRange(ValueType):
+    """Steps A:B, from A to the step before B."""
+
+    placeholder = "A:B"
+    description = "A:B, the first step and the step after the last"
+
+
+class MeshShape(ValueType):
+    """A mesh of three whole numbers."""
+
+    placeholder = "[D,F,T]"
+    description = "[data,fsdp,tensor], three whole numbers"
+
+    def __init__(self, *, optional: bool = False) -> None:
+        """Make the type.
+
+        Args:
+          optional: Whether None is valid, for [1,1,1].
+        """
+        self.optional = optional
+
+
+class FiddleWords(ValueType):
+    """Words of Paxml's command line."""
+
+    placeholder = "WORDS"
+    description = "words --fdl.NAME=VALUE, and other options of Paxml"
+
+
+class XlaFlags(ValueType):
+    """Flags of XLA, as on a command line."""
+
+    placeholder = "FLAGS"
+    description = "flags of XLA, separated by spaces"
