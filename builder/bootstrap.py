@@ -21,25 +21,26 @@ from typing import TYPE_CHECKING
 
 from builder.core import cache_folder, package_index
 from builder.packages import uv
+from rosetta.core import exit_status
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 # A package missing from .venv and an early Ctrl-C get a sentence too.
-_RUN = """import sys
+_RUN = f"""import sys
 sys.path.insert(0, sys.argv.pop(1))
 try:
     from builder.cli import main
     status = main(sys.argv[1:])
 except ImportError as error:
-    status = f"rosetta: the builder's own environment is damaged ({error}) \
--> delete the folder .venv and run again"
+    status = f"rosetta: the builder's own environment is damaged ({{error}}); \
+delete the folder .venv and run again"
 except KeyboardInterrupt:
-    status = 130
+    status = {exit_status.INTERRUPTED}
 if isinstance(status, str):
     print(status, file=sys.stderr)
-sys.exit(2 if isinstance(status, str) else status)
+sys.exit({exit_status.USER} if isinstance(status, str) else status)
 """
 
 
@@ -62,9 +63,9 @@ def hand_over(root: str, arguments: Sequence[str]) -> int:
                 )
             )
         print(f"rosetta: {error}", file=sys.stderr)
-        return error.exit_code
+        return exit_status.USER
     except KeyboardInterrupt:
-        return 130
+        return exit_status.INTERRUPTED
     return os.execv(python, [str(python), "-I", "-c", _RUN, root, *arguments])  # noqa: S606 - it replaces this process
 
 

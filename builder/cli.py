@@ -8,25 +8,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import errno
 import importlib
 import itertools
 import json
 import os
 import platform
-import re
-import shutil
 import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from builder import __version__
 from builder.core import cache_folder, log
 from builder.core.cache import Cache
 from builder.core.command_context import Context
 from builder.core.secrets import find_exposed, redact, redact_document, remember
+from rosetta.core import exit_status
 from rosetta.core.errors import UserError
 from rosetta.core.printable_text import escape
 
@@ -89,12 +87,8 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        if (
-            message
-            and (file is None or file is sys.stdout)
-            and (lost := _print(message.rstrip("\n")))
-        ):
-            raise lost
+        if message and (file is None or file is sys.stdout):
+            exit_status.print_result(message.rstrip("\n"))
 
     def _names(self) -> list[str]:
         """Options, those of verbs below among them."""
@@ -181,24 +175,6 @@ def verb_parser(name: str) -> argparse.ArgumentParser:
     return verb
 
 
-# What the user's machine and paths bring about, and not we.
-_MACHINE = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOTDIR,
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-    errno.EBUSY,
-    errno.ENOTEMPTY,
-    errno.EMLINK,
-}
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
-
-
 def usage() -> str:
     """Return the text that `build.py --help` prints."""
     lines = ["usage: build.py [VERB] [options]; build.py VERB --help says more", ""]
@@ -221,70 +197,55 @@ def main(argv: list[str]) -> int:
     try:
         sys.stderr.flush()
     except OSError:  # Python would try once more when it ends, and end with status 120
-        _discard(sys.stderr)
+        exit_status.discard(sys.stderr)
     return status
 
 
 def _run(argv: list[str]) -> int:
     verb, rest = (argv[0], argv[1:]) if argv and argv[0] in VERBS else ("build", argv)
-    as_json = "--json" in (argv[: argv.index("--")] if "--" in argv else argv)
-    if argv in ([], ["-h"], ["--help"], ["--version"]):
-        if lost := _print(f"rosetta builder {__version__}" if argv == ["--version"] else usage()):
-            return _fail("", lost, as_json=False)
-        return 0 if argv else 2
-    remember(argv, os.environ)
     own = argv[: argv.index("--")] if "--" in argv else argv
-    if verb != "test" and (secret := find_exposed(own)):
-        do = (
-            "leave it out: give --key a file or env:NAME, and log in to registries with docker "
-            "login"
-        )
-        return _fail(
-            verb,
-            UserError(f"holds {secret}, which everyone on this machine can read", "build.py", do),
-            as_json=as_json,
-        )
-    if argv[0] != verb and not argv[0].startswith("-"):
-        near = difflib.get_close_matches(argv[0], VERBS, 1)
-        do = (
-            f"did you mean {near[0]}?"
-            if near
-            else f"one of: {', '.join(VERBS)}; a distribution is named by --distribution"
-        )
-        return _fail("", UserError(f"no verb {argv[0]!r}", "build.py", do), as_json=as_json)
-    os.umask(0o022)  # what is built must not depend on it, and others must be able to use it
+    as_json = "--json" in own
     try:
+        if argv in ([], ["-h"], ["--help"], ["--version"]):
+            version = f"rosetta builder {__version__}"
+            exit_status.print_result(version if argv == ["--version"] else usage())
+            return exit_status.FINE if argv else exit_status.USER
+        remember(argv, os.environ)
         if verb != "test":  # its words go to pytest
-            _refuse_empty_values(rest)
-        module = importlib.import_module(f"builder.commands.{VERBS[verb][0]}")
-        words: Sequence[str] = ()
-        if verb == "test" and "--" in rest:
-            place = rest.index("--")
-            rest, words = rest[:place], rest[place + 1 :]
-        shared, own = common().parse_known_args(rest)
-        context, arguments = _context(shared), verb_parser(verb).parse_args(own)
-        if verb == "test":
-            arguments.pytest = words
-        # These two hold nothing of the cache, or hold it alone.
-        with contextlib.nullcontext() if verb in ("cache", "test") else context.cache.used():
-            result: Result = module.run(context, arguments)
-    except SystemExit as stop:  # argparse has said it
-        return int(stop.code or 0)
-    except UserError as error:
-        return _fail(verb, error, as_json=as_json)
-    except KeyboardInterrupt:
-        _fail(
-            verb,
-            UserError("interrupted", do="what was finished is kept, a rerun continues"),
-            as_json=as_json,
-        )
-        return 130
-    except OSError as error:
-        if problem := _machine_problem(error):
-            return _fail(verb, problem, as_json=as_json)
-        return _bug(verb, as_json=as_json)
-    except BaseException:  # noqa: BLE001 - the last line of defence: a report instead of a traceback
-        return _bug(verb, as_json=as_json)
+            _refuse_secrets(own)
+        if argv[0] != verb and not argv[0].startswith("-"):
+            _refuse_verb(argv[0])
+        os.umask(0o022)  # what is built must not depend on it, and others must be able to use it
+        if verb != "test":
+            _refuse_empty_values(own)
+        result = _call(verb, rest)
+        _print_result(verb, result, as_json=as_json)
+    except SystemExit as stop:  # --help, or nobody reads the output
+        return int(stop.code or exit_status.FINE)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last line of defence: a report instead of a traceback
+        code, failure = exit_status.explain_failure(error, verb, REMEDIES)
+        return _fail(verb, failure, code, as_json=as_json)
+    return exit_status.FINE if result.ok else exit_status.FAILED
+
+
+def _call(verb: str, words: Sequence[str]) -> Result:
+    """Run the command with the words that follow its name."""
+    module = importlib.import_module(f"builder.commands.{VERBS[verb][0]}")
+    pytest_words: Sequence[str] = ()
+    if verb == "test" and "--" in words:
+        place = words.index("--")
+        words, pytest_words = words[:place], words[place + 1 :]
+    shared, own = common().parse_known_args(words)
+    context, arguments = _context(shared), verb_parser(verb).parse_args(own)
+    if verb == "test":
+        arguments.pytest = pytest_words
+    # These two hold nothing of the cache, or hold it alone.
+    with contextlib.nullcontext() if verb in ("cache", "test") else context.cache.used():
+        result: Result = module.run(context, arguments)
+    return result
+
+
+def _print_result(verb: str, result: Result, *, as_json: bool) -> None:
     text = escape(redact(result.text))
     if as_json:
         document = {
@@ -295,56 +256,31 @@ def _run(argv: list[str]) -> int:
             "error": None,
         }
         text = json.dumps(document, indent=1)
-    if text and (lost := _print(text)):
-        return _fail(verb, lost, as_json=False)
-    return 0 if result.ok else 1
+    if text:
+        exit_status.print_result(text)
 
 
-def _print(text: str) -> UserError | None:
-    """Print to stdout; return the error where it could not be written.
-
-    A reader that has seen enough is no error.
-    """
-    try:
-        print(text, flush=True)
-    except OSError as error:
-        _discard(sys.stdout)
-        if error.errno != errno.EPIPE:
-            return UserError(
-                f"the result cannot be written ({error.strerror})",
-                "standard output",
-                "give it another place and run again: what was finished is kept",
-            )
-    return None
+def _refuse_secrets(words: Sequence[str]) -> None:
+    """Raise UserError if a word of the command line holds a secret."""
+    if secret := find_exposed(words):
+        raise UserError(
+            f"holds {secret}, which everyone on this machine can read",
+            "build.py",
+            (
+                "leave it out: give --key a file or env:NAME, and log in to registries with docker "
+                "login"
+            ),
+        )
 
 
-def _discard(stream: TextIO) -> None:
-    """Drop what a stream that cannot be written still holds: Python would write it once more when
-    it ends.
-    """
-    with contextlib.suppress(OSError, ValueError):  # no file stands behind it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _machine_problem(error: OSError) -> UserError | None:
-    """Return the error for what the user's machine and paths bring about; None for what is a fault
-    of ours.
-
-    Of a copy that finds no room the target is named, not the source.
-    """
-    number, place = error.errno, error.filename
-    if (
-        isinstance(error, shutil.Error) and isinstance(error.args[0], list) and error.args[0]
-    ):  # of copytree: (source, target, reason) for each file
-        _, place, reason = error.args[0][0][:3]
-        found = re.search(r"\[Errno (\d+)\]", str(reason))
-        number = int(found[1]) if found else None
-    elif number in _NO_ROOM:
-        place = error.filename2 or error.filename
-    if number not in _MACHINE:
-        return None
-    return UserError(
-        os.strerror(number), str(place or ""), "mend that and run again: what was finished is kept"
+def _refuse_verb(word: str) -> NoReturn:
+    near = difflib.get_close_matches(word, VERBS, 1)
+    raise UserError(
+        f"no verb {word!r}",
+        "build.py",
+        f"did you mean {near[0]}?"
+        if near
+        else f"one of: {', '.join(VERBS)}; a distribution is named by --distribution",
     )
 
 
@@ -353,11 +289,10 @@ _MAY_BE_EMPTY = (
 )  # the nightly workflow gives it a setting that a repository need not have
 
 
-def _refuse_empty_values(argv: Sequence[str]) -> None:
+def _refuse_empty_values(own: Sequence[str]) -> None:
     """Raise UserError for an option whose value is empty, as from a variable of the shell that is
     not set.
     """
-    own = argv[: argv.index("--")] if "--" in argv else argv
     joined = [
         word[:-1] for word in own if word.startswith("--") and word.find("=") == len(word) - 1
     ]
@@ -390,7 +325,8 @@ def _context(arguments: argparse.Namespace) -> Context:
     )
 
 
-def _fail(verb: str, error: UserError, *, as_json: bool) -> int:
+def _fail(verb: str, error: UserError, code: int, *, as_json: bool) -> int:
+    """Print an error; return the exit status."""
     if as_json:
         document = {
             "schema": 1,
@@ -399,25 +335,29 @@ def _fail(verb: str, error: UserError, *, as_json: bool) -> int:
             "result": None,
             "error": redact_document(error.as_json()),
         }
-        _print(json.dumps(document, indent=1))
+        with contextlib.suppress(UserError, SystemExit):
+            exit_status.print_result(json.dumps(document, indent=1))
     log.info(f"rosetta: {escape(str(error), keep='')}")
-    return error.exit_code
+    return code
 
 
-def _bug(verb: str, *, as_json: bool) -> int:
-    """Write what is needed for a report to a file; the screen gets one line."""
+def _write_report(error: BaseException) -> str:
+    """Write what is needed to report a fault of the builder to a file; return its name."""
+    lines = traceback.format_exception(error)
     report = (
         f"rosetta builder {__version__}, {platform.platform()}, Python "
-        f"{platform.python_version()}\n{traceback.format_exc()}"
+        f"{platform.python_version()}\n{''.join(lines)}"
     )
     with tempfile.NamedTemporaryFile(
         "w", prefix="rosetta-error-", suffix=".log", delete=False, encoding="utf-8"
     ) as out:
         out.write(redact(report))
-    error = UserError(
-        f"a fault of ours: {redact(traceback.format_exc().strip().splitlines()[-1])}",
-        verb,
-        f"please report it with {out.name}",
-    )
-    _fail(verb, error, as_json=as_json)
-    return 3
+    return out.name
+
+
+REMEDIES = exit_status.Remedies(
+    interrupted="what was finished is kept, a rerun continues",
+    machine="mend that and run again: what was finished is kept",
+    module="delete the folder .venv and run again",
+    report=_write_report,
+)

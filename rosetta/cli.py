@@ -109,7 +109,7 @@ class _Version(argparse.Action):
     ) -> NoReturn:
         """See argparse."""
         del namespace, values, option
-        exit_status.say(_version())
+        exit_status.print_result(_version())
         parser.exit()
 
 
@@ -198,15 +198,15 @@ def _run(words: list[str]) -> int:
         args = parser(first).parse_args(words)
         result, text = known[args.command](args)
         ok = bool(result.get("ok", True))
-        exit_status.say(_document(command, ok=ok, result=result) if as_json else text)
+        exit_status.print_result(_document(command, ok=ok, result=result) if as_json else text)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)
-        code, failure = exit_status.failure(error, command or "rosetta")
+        code, failure = exit_status.explain_failure(error, command or "rosetta")
         print(
             failure if str(failure).startswith(("rosetta:", "rosetta ")) else f"rosetta: {failure}",
             file=sys.stderr,
         )
         if as_json:
             with contextlib.suppress(UserError, SystemExit):
-                exit_status.say(_document(command, ok=False, error=failure.as_json()))
+                exit_status.print_result(_document(command, ok=False, error=failure.as_json()))
         return code
     return exit_status.FINE if ok else exit_status.FAILED

@@ -24,8 +24,6 @@ class UserError(Exception):
       value: The value that was refused, or None.
     """
 
-    exit_code = 2
-
     def __init__(
         self, what: str, where: str = "", do: str = "", *, kind: str = "", value: Any = None
     ) -> None:

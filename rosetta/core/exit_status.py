@@ -1,86 +1,162 @@
-"""How a command ends: exit statuses, what is said of an error, and output that has to arrive."""
+"""How a program ends: exit statuses, the error line of an exception, and output that must arrive.
+
+Both programs use this module, and the shell scripts get its numbers. Only the standard library is
+used, and Python 3.9 runs it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
 import sys
 import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO
 
 from rosetta.core import errors
 from rosetta.core.errors import UserError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 FINE, FAILED, USER, OURS, INTERRUPTED = 0, 1, 2, 3, 130
-CLOSED = 141  # nobody reads stdout any more: 128 + SIGPIPE, as of programs that the signal ends
-# Of a run that wrote a checkpoint and ended before its time: EX_TEMPFAIL of sysexits.h, "go on
-# later".
+# Nobody reads stdout any more: 128 + SIGPIPE, as for programs that the signal ends.
+CLOSED = 141
+# A run wrote a checkpoint and ended before its time: EX_TEMPFAIL of sysexits.h, "try again later".
 EARLY = 75
-# Another process hangs or is lost; above 128 + any signal, as srun gives the highest status of all
-# and the other one is killed.
+# Another process hangs or is lost. Above 128 + any signal: srun returns the highest status of all
+# processes, and the other process is killed.
 LOST = 200
+
+# The errors that the user's machine, paths and network bring about, and the kind of each. Any other
+# error of the operating system is a fault of the program.
 _KIND_OF_ERRNO = {
-    errno.ENOENT: errors.MISSING,
+    **dict.fromkeys((errno.ENOENT, errno.ENODEV, errno.ENXIO), errors.MISSING),
     errno.EEXIST: errors.EXISTS,
-    errno.EACCES: errors.DENIED,
-    errno.EPERM: errors.DENIED,
-    errno.EROFS: errors.DENIED,
-    errno.ENOSPC: errors.TOO_BIG,
-    errno.EDQUOT: errors.TOO_BIG,
-    errno.EFBIG: errors.TOO_BIG,
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), errors.DENIED),
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE),
+        errors.TOO_BIG,
+    ),
+    **dict.fromkeys((errno.EMLINK, errno.ENAMETOOLONG, errno.E2BIG), errors.TOO_BIG),
+    **dict.fromkeys((errno.EBUSY, errno.ETXTBSY, errno.EADDRINUSE, errno.EAGAIN), errors.IN_USE),
+    **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENOEXEC), errors.INVALID),
+    **dict.fromkeys((errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK), errors.UNSUPPORTED),
+    **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ENOTEMPTY), errors.FAILED),
+    **dict.fromkeys(
+        (
+            errno.ECONNREFUSED,
+            errno.ECONNRESET,
+            errno.ECONNABORTED,
+            errno.EHOSTUNREACH,
+            errno.ENETUNREACH,
+            errno.ENETDOWN,
+            errno.ETIMEDOUT,
+            errno.EADDRNOTAVAIL,
+        ),
+        errors.UNREACHABLE,
+    ),
 }
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
-def failure(error: BaseException, where: str) -> tuple[int, UserError]:
-    """Return the exit status for an error, and it as one line; with ROSETTA_DEBUG set, print where
-    a fault of ours came from.
+def _print_traceback(error: BaseException) -> str:
+    """Print where a fault came from if ROSETTA_DEBUG is set; return what to report it with."""
+    if os.environ.get("ROSETTA_DEBUG"):
+        # Python 3.9 wants all three.
+        traceback.print_exception(type(error), error, error.__traceback__)
+    return "the output under ROSETTA_DEBUG=1"
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """What a program advises about the exceptions that are not errors of its own.
+
+    Attributes:
+      interrupted: After Ctrl-C.
+      machine: After an error of the operating system.
+      module: If Python lacks a module of another package.
+      report: Keeps what is needed to report a fault of the program, and returns its name.
+    """
+
+    interrupted: str = "run it again"
+    machine: str = "make room or name another folder"
+    module: str = "run it in a baked environment or an image"
+    report: Callable[[BaseException], str] = _print_traceback
+
+
+RUN = Remedies()
+
+
+def explain_failure(
+    error: BaseException, where: str, remedies: Remedies = RUN
+) -> tuple[int, UserError]:
+    """Return the exit status for an exception, and the exception as an error of one line.
 
     Args:
-      error: what was raised.
-      where: the command, for what does not say where it comes from.
+      error: What was raised.
+      where: The command, for an exception that does not name a place.
+      remedies: What the program advises.
     """
     if isinstance(error, UserError):
         return USER, error
     if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED, UserError("interrupted", where, "run it again")
-    if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] != "rosetta":
+        return INTERRUPTED, UserError("interrupted", where, remedies.interrupted)
+    if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] not in (
+        "rosetta",
+        "builder",
+    ):
         return USER, UserError(
             f"{sys.executable} has no module {error.name!r}",
             where,
-            "run it in a baked environment or an image",
+            remedies.module,
             kind=errors.MISSING,
             value=error.name,
         )
-    if isinstance(error, OSError):
-        return USER, UserError(
-            error.strerror or str(error),
-            str(error.filename or where),
-            "make room or name another folder",
-            kind=_KIND_OF_ERRNO.get(error.errno or 0, errors.FAILED),
-        )
-    if os.environ.get("ROSETTA_DEBUG"):
-        traceback.print_exception(
-            type(error), error, error.__traceback__
-        )  # Python 3.9 wants all three
+    if isinstance(error, OSError) and (problem := _explain_system_error(error, where, remedies)):
+        return USER, problem
     return OURS, UserError(
         f"{type(error).__name__}: {error}",
         where,
-        "this is a fault of ours: report it with the output under ROSETTA_DEBUG=1",
+        f"this is a fault of ours: report it with {remedies.report(error)}",
     )
 
 
-def say(text: str) -> None:
-    """Print on stdout, and see that it arrives.
+def _explain_system_error(error: OSError, where: str, remedies: Remedies) -> UserError | None:
+    """Return the error of one line for what the user's machine brings about; None for a fault."""
+    number, place, what = error.errno, error.filename, error.strerror
+    if type(error).__module__ == "shutil":
+        # copytree lists (source, target, reason) for each file.
+        copies = error.args[0] if isinstance(error.args[0], list) else []
+        match = re.search(r"\[Errno (\d+)\]", str(copies[0][2])) if copies else None
+        if match is None:
+            return None
+        number, place = int(match[1]), copies[0][1]
+        what = os.strerror(number)
+    elif number is None:  # libraries derive their errors of servers and files from OSError
+        return UserError(str(error), where, remedies.machine, kind=errors.FAILED)
+    elif number in _NO_ROOM:  # a copy that finds no room: the target is the place
+        place = error.filename2 or error.filename
+    # Errors of name servers have negative numbers.
+    kind = errors.UNREACHABLE if number < 0 else _KIND_OF_ERRNO.get(number)
+    if kind is None:
+        return None
+    return UserError(what or os.strerror(number), str(place or where), remedies.machine, kind=kind)
+
+
+def print_result(text: str) -> None:
+    """Print a text on stdout, and make sure that it arrives.
 
     Raises:
-      SystemExit: whoever read it has had enough, as `head` has; nothing is said of that.
-      UserError: it does not arrive.
+      SystemExit: The reader has had enough, as `head` has. No line says so.
+      UserError: The text does not arrive.
     """
     try:
         print(text, flush=True)
     except OSError as error:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), 1
-        )  # what is left in the buffer would fail once more when Python ends
+        discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
             raise SystemExit(CLOSED) from None
         raise UserError(
@@ -88,3 +164,11 @@ def say(text: str) -> None:
             "stdout",
             "write it to where there is room, and read it to its end",
         ) from None
+
+
+def discard(stream: TextIO) -> None:
+    """Drop what a stream that cannot be written still holds: Python would write it once more when
+    it ends.
+    """
+    with contextlib.suppress(OSError, ValueError):  # not every stream has a file behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -50,6 +50,9 @@ DECIDED = (
     "ENABLE_TE",
     "ENABLE_FP8",
 )
+_REMEDIES = exit_status.Remedies(
+    module="put a baked environment's bin first on PATH, or name its Python: PYTHON=FILE"
+)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
@@ -235,18 +238,9 @@ def _script(
         if DRY_RUN not in words:
             one_after_the_other(wanted)
         found = [shown(each) for each in wanted]
-        exit_status.say(json.dumps(found[0] if len(found) == 1 else found, indent=2))
-    except ModuleNotFoundError as error:
-        print(
-            (
-                f"{name}.sh: {sys.executable}: it has no {error.name}; put a baked environment's "
-                "bin first on PATH, or name its Python: PYTHON=FILE"
-            ),
-            file=sys.stderr,
-        )
-        return exit_status.USER
+        exit_status.print_result(json.dumps(found[0] if len(found) == 1 else found, indent=2))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)
-        code, failure = exit_status.failure(error, "settings")
+        code, failure = exit_status.explain_failure(error, "settings", _REMEDIES)
         print(f"{name}.sh: {failure}", file=sys.stderr)
         return code
     return exit_status.FINE

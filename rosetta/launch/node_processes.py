@@ -16,9 +16,8 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rosetta.core import kill_notice, parent_death
+from rosetta.core import exit_status, kill_notice, parent_death
 from rosetta.core.errors import INVALID, MISSING, UserError
-from rosetta.core.exit_status import EARLY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -189,7 +188,7 @@ def _watch(running: dict[int, int], first: int, watched: set[signal.Signals], gr
                         file=sys.stderr,
                         flush=True,
                     )
-                if code != EARLY:  # else the others are about to end so too
+                if code != exit_status.EARLY:  # else the others are about to end so too
                     _send(running, signal.SIGTERM)
     return status
 
@@ -224,7 +223,7 @@ def _start(
         os.execve(argv[0], list(argv), environment)  # noqa: S606
     except OSError as error:
         print(f"rosetta: {argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
-    os._exit(2)
+    os._exit(exit_status.USER)
 
 
 def _program(name: str, around: Mapping[str, str]) -> str:

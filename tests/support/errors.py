@@ -99,14 +99,16 @@ def refused(
 def collected() -> Iterator[list[UserError]]:
     """Collect the errors with which commands and scripts of rosetta end in this process."""
     ended: list[UserError] = []
-    failure = exit_status.failure
+    explain = exit_status.explain_failure
 
-    def record(error: BaseException, where: str) -> tuple[int, UserError]:
-        status, shown = failure(error, where)
+    def record(
+        error: BaseException, where: str, remedies: exit_status.Remedies = exit_status.RUN
+    ) -> tuple[int, UserError]:
+        status, shown = explain(error, where, remedies)
         ended.append(shown)
         return status, shown
 
-    with mock.patch.object(exit_status, "failure", record):
+    with mock.patch.object(exit_status, "explain_failure", record):
         yield ended
 
 

@@ -15,7 +15,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from rosetta.core import run_folders
+from rosetta.core import exit_status, run_folders
 from rosetta.core.errors import DAMAGED, MISSING, UNREACHABLE, UserError
 from rosetta.data import spec, tfds
 
@@ -188,5 +188,5 @@ def main(name: str) -> int:
         print(pile(root) if name == "the_pile" else fetch(name, root))
     except UserError as error:
         print(f"download_{name}: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return exit_status.USER
+    return exit_status.FINE

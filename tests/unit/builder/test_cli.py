@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import pwd
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from builder import cli
 from builder.core.command_context import Result
 from builder.core.secrets import redact
+from rosetta.core import exit_status
 from rosetta.core.errors import UserError
 from tests.support import errors
 
@@ -112,7 +112,7 @@ def test_what_was_nearly_written(
             3,
             "RuntimeError: surprise",
         ),
-        (OSError(5, "Input/output error", "/x"), 3, "Input/output error"),
+        (OSError(9, "Bad file descriptor", "/x"), 3, "Bad file descriptor"),
     ],
 )
 def test_every_error_has_its_status(
@@ -273,7 +273,7 @@ def test_a_stream_that_cannot_be_written_ends_with_status_2(
         assert done.stderr.count("\n") == 1
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+def test_a_reader_that_has_seen_enough_gets_no_message(tmp_path: Path) -> None:
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from builder.cli import main; sys.exit(main(sys.argv[1:]))"
     reading, writing = os.pipe()
     os.close(reading)
@@ -285,63 +285,22 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
             env={**os.environ, "ROSETTA_CACHE": str(tmp_path)},
         )
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
-@pytest.mark.parametrize(
-    ("error", "where", "what"),
-    [
-        (OSError(28, "x", "source", None, "target"), "target", FULL),
-        (OSError(122, "x", "source", None, "target"), "target", "Disk quota exceeded"),
-        (OSError(28, "x", "target"), "target", FULL),
-        (OSError(28, "x"), "", FULL),
-        (OSError(13, "x", "source", None, "target"), "source", "Permission denied"),
-        (
-            shutil.Error(
-                [
-                    (
-                        "source",
-                        "target",
-                        f"[Errno 28] {FULL}: 'source' -> 'target'",
-                    ),
-                    ("b", "c", "x"),
-                ]
-            ),
-            "target",
-            FULL,
-        ),
-    ],
-)
-def test_a_full_disk_is_named_not_what_was_copied(error: OSError, where: str, what: str) -> None:
-    problem = cli._machine_problem(error)
-    assert problem
-    assert (problem.where, problem.what) == (where, what)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(5, "x"),
-        shutil.Error([("a", "b", "odd")]),
-        shutil.Error("`a` and `a` are the same file"),
-    ],
-)
-def test_what_the_machine_did_not_bring_about_is_ours(error: OSError) -> None:
-    assert cli._machine_problem(error) is None
+    assert (done.returncode, done.stderr) == (exit_status.CLOSED, b"")
 
 
 def test_a_number_that_was_refused_is_one_in_the_document(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     error = UserError("too many", "--jobs", "give fewer", kind=errors.TOO_BIG, value=300)
-    assert cli._fail("build", error, as_json=True) == 2
+    assert cli._fail("build", error, exit_status.USER, as_json=True) == 2
     shown = errors.from_document(json.loads(capsys.readouterr().out))
     errors.check(shown, errors.TOO_BIG, where="--jobs", value=300)
 
 
 def test_an_error_is_one_line_and_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--distribution", "t5x\n\x1b[31m\u202e", "--offline"]) == 2
-    assert cli._fail("build", UserError("a\nb\x1b[31m", "w\u202e\n", "d\r"), as_json=False) == 2
+    error = UserError("a\nb\x1b[31m", "w\u202e\n", "d\r")
+    assert cli._fail("build", error, exit_status.USER, as_json=False) == 2
     lines = capsys.readouterr().err.split("\n")
     assert len(lines) == 3
     assert lines[1] == r"rosetta: w\u202e\n: a\nb\x1b[31m; d\r"

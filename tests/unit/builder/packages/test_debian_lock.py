@@ -190,11 +190,8 @@ def test_a_package_that_is_gone_everywhere_is_superseded(
 ) -> None:
     lost = mirror.add("lost")
     (mirror.folder / lost.filename).unlink()
-    with errors.refused(
-        errors.MISSING, names="lost 1.0", error=debian_lock.SupersededError
-    ) as caught:
+    with errors.refused(errors.MISSING, names="lost 1.0", error=debian_lock.SupersededError):
         debian_lock.fetch(cache, replace(mirror.lock(), date=date))
-    assert caught.value.exit_code == 2
 
 
 def test_a_package_that_only_cannot_be_reached_is_not_superseded(

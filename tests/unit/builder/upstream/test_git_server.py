@@ -302,9 +302,8 @@ def test_a_hostile_tree_from_a_server_is_refused_and_nothing_kept(
         ),
     )
     git_repository.branch(repo, pin)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError):
         acquire(git_repository.source(pin, url=f"file://{repo}"), online(tmp_path))
-    assert caught.value.exit_code == 2
     assert empty(tmp_path)
 
 

@@ -95,7 +95,6 @@ def test_conflict_names_hunk_file_and_the_upstream_commit(bench: Bench) -> None:
     assert (result.cause.commit, result.cause.author) == (culprit, "Ada Upstream")
     with pytest.raises(UserError) as caught:
         patched_source.apply(bench.pinned(), bench.source())
-    assert caught.value.exit_code == 2
     assert "conflict: hunk 2 of 2 in pkg/a.py" in caught.value.what
     assert caught.value.where.endswith("patches/up/mine.patch")
     assert culprit[:12] in str(caught.value)

@@ -437,9 +437,8 @@ def test_a_hostile_or_wrong_wheel_is_refused_and_nothing_kept(
     tmp_path: Path, members: dict[str, bytes]
 ) -> None:
     source = cached_wheel(tmp_path / "cache", members)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError):
         acquire(source, git_repository.access(tmp_path / "cache"))
-    assert caught.value.exit_code == 2
     assert not git_repository.kept(tmp_path / "cache")
 
 

@@ -117,7 +117,6 @@ def test_links_that_lead_out_are_refused_before_anything_is_written(
 ) -> None:
     with pytest.raises(UserError) as caught:
         export(repo, {"a0": b"first in order", **BAD_LINKS[case]}, tmp_path / "out")
-    assert caught.value.exit_code == 2
     assert str(repo) in caught.value.where
     assert not (tmp_path / "out").exists()
 

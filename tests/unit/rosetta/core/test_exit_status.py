@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,9 +22,59 @@ def test_where_a_fault_of_ours_came_from_is_said_on_request(
     try:
         raise ValueError("odd")
     except ValueError as error:
-        code, failure = exit_status.failure(error, "plan")
+        code, failure = exit_status.explain_failure(error, "plan")
     assert (code, failure.where) == (exit_status.OURS, "plan")
     assert "test_exit_status.py" in capsys.readouterr().err
+
+
+FULL = os.strerror(errno.ENOSPC)
+
+
+@pytest.mark.parametrize(
+    ("error", "where", "what"),
+    [
+        (OSError(errno.ENOSPC, FULL, "source", None, "target"), "target", FULL),
+        (OSError(errno.EDQUOT, "over", "source", None, "target"), "target", "over"),
+        (OSError(errno.ENOSPC, FULL, "target"), "target", FULL),
+        (OSError(errno.ENOSPC, FULL), "plan", FULL),
+        (OSError(errno.EACCES, "no", "source", None, "target"), "source", "no"),
+        (OSError("an error of a library"), "plan", "an error of a library"),
+        (
+            shutil.Error(
+                [("source", "target", f"[Errno {errno.ENOSPC}] {FULL}: 'target'"), ("b", "c", "x")]
+            ),
+            "target",
+            FULL,
+        ),
+    ],
+)
+def test_a_full_disk_is_named_and_not_what_was_copied(
+    error: OSError, where: str, what: str
+) -> None:
+    code, failure = exit_status.explain_failure(error, "plan")
+    assert (code, failure.where, failure.what) == (exit_status.USER, where, what)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EBADF, "x"),
+        shutil.Error([("a", "b", "odd")]),
+        shutil.Error("`a` and `a` are the same file"),
+        ModuleNotFoundError("x", name="rosetta.nosuch"),
+    ],
+)
+def test_what_the_machine_did_not_bring_about_is_a_fault(error: Exception) -> None:
+    code, _ = exit_status.explain_failure(error, "plan")
+    assert code == exit_status.OURS
+
+
+@pytest.mark.parametrize("name", ["rosetta/launch/job.sh", "scripts/launch_base_script.sub"])
+def test_the_shell_scripts_compare_with_the_same_numbers(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    compared = {int(number) for number in re.findall(r"\$status [!=]= ([0-9]+)", text)} - {0}
+    assert compared == {exit_status.EARLY, exit_status.LOST}
+    assert f"status {exit_status.EARLY}" in text
 
 
 def said_to_nobody(*words: str) -> subprocess.CompletedProcess[str]:

@@ -221,7 +221,7 @@ def test_a_python_of_no_environment_is_one_line(
     monkeypatch.setattr(t5x_trainer, "command", lacking)
     assert t5x_trainer.main(["multiprocess_pretrain_pile", "/tree"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "it has no numpy; put a baked environment's bin first on PATH" in line
+    assert "'numpy'; put a baked environment's bin first on PATH" in line
 
 
 @pytest.mark.parametrize(
