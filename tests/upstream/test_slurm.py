@@ -28,12 +28,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.upstream
 
 ROOT = Path(__file__).resolve().parents[2]
-EVERY, SAVED, EXACT, STEPS = (
-    10,
-    20,
-    40,
-    120,
-)  # the rate falls towards the last step: runs are compared that have the same
+EVERY, SAVED = 10, 20
+STEPS = 120  # the learning rate falls towards the last step: all runs have the same
 GIN = f"STATS_PERIOD = {EVERY}\nSAVE_PERIOD = {SAVED}\nWARMUP_STEPS = 20\nLEARNING_RATE = 0.005\nDROPOUT_RATE = 0.0\n"
 FDL = {
     "NUM_LAYERS": 2,
@@ -43,7 +39,7 @@ FDL = {
     "DIMS_PER_HEAD": 16,
     "VOCAB_SIZE": 384,
     "MAX_SEQ_LEN": 32,
-    "LEARNING_RATE": 5e-3,
+    "LEARNING_RATE": 1e-3,
     "LR_COS_WARMUP": 20,
     "SUMMARY_INTERVAL_STEPS": EVERY,
     "CHECKPOINT_EVERY_N_STEPS": SAVED,
@@ -234,9 +230,9 @@ def test_two_nodes_train_on_the_batches_of_one_process_to_its_losses(
 def _same(run: Trained, alone: Trained, until: int = STEPS) -> None:
     """Check that a run trained on the batches of the run of one process, to its losses.
 
-    Two processes add the same numbers in another order. The difference grows about tenfold every
-    30 steps (1e-7 at step 40, 1e-3 at step 120, measured in both frameworks), so that the first
-    losses show the same arithmetic, and the later ones that nothing was lost on the way.
+    Two processes add the same numbers in another order, which changes a loss by about 1e-7. The
+    learning rates are low enough for that to stay so: with five times the rate of Pax the
+    difference grows to 1e-2 within 100 steps.
 
     Args:
       run: the run to check.
@@ -249,10 +245,7 @@ def _same(run: Trained, alone: Trained, until: int = STEPS) -> None:
     )
     assert list(ours) == list(theirs) == list(range(EVERY, until + 1, EVERY))
     assert max(run.losses()) == STEPS
-    assert [ours[step] for step in ours if step <= EXACT] == pytest.approx(
-        [theirs[step] for step in ours if step <= EXACT], rel=1e-5
-    )
-    assert ours == pytest.approx(theirs, rel=1e-2)
+    assert ours == pytest.approx(theirs, rel=1e-5)
     assert [run.hashes()[step] for step in range(STEPS)] == [
         alone.hashes()[step] for step in range(STEPS)
     ]
