@@ -109,8 +109,12 @@ def written(options: Mapping[str, object]) -> list[str]:
     ]
 
 
-def split(text: str) -> list[str]:
+def split(text: str, name: str = "XLA_FLAGS") -> list[str]:
     """Return the flags of a variable, which may go over several lines and have quotes.
+
+    Args:
+      text: the value.
+      name: the variable, for the error.
 
     Raises:
       UserError: a quote is not closed.
@@ -119,7 +123,7 @@ def split(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:
         raise UserError(
-            "a quote in it is not closed", f"XLA_FLAGS={text}", "close it", kind=INVALID, value=text
+            "a quote in it is not closed", f"{name}={text}", "close it", kind=INVALID, value=text
         ) from None
 
 

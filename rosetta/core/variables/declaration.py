@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rosetta.core.variables.readers import SCRIPT_COMMANDS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -40,6 +42,12 @@ class Group(enum.Enum):
     NETWORK = "Network and accounts"
 
 
+class Note(str):
+    """A phrase that stands for a default, such as "the visible GPUs"."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, eq=False)  # an entry is itself: it can be a key
 class Variable:
     """One variable, as one framework or program reads it.
@@ -52,14 +60,15 @@ class Variable:
       help: What it does, in one plain sentence.
       group: Its subject.
       read_by: The commands, scripts and programs that read it; names of `readers`.
-      default: Its value if it is not set, as a user would write it. "" if there is no fixed one.
-      default_note: A phrase in place of `default` if the default depends on something.
+      default: Its value if it is not set, as a user would write it. A Note if the default depends
+        on something, or if other files than the reader's own set it; "" if there is none.
       default_for: Reader -> default, for readers with another default than the others.
       unit: What the value counts, "" if nothing.
       example: A value that a user might give; "" if the default is a good example.
       scope: What the variable is for.
       owner: The program whose variable it is, "" for rosetta.
       secret: Whether the value must never be printed.
+      hyper_parameter: Whether Pax takes its value as the hyper-parameter of the same name.
       preset_field: The field of a preset that it sets, "" if it sets none.
       passed_to_run: Whether `rosetta run` and `submit` pass it on from the environment.
       known_as: The name of the script's word, if that differs from the variable's.
@@ -72,13 +81,13 @@ class Variable:
     group: Group
     read_by: tuple[str, ...]
     default: str = ""
-    default_note: str = ""
     default_for: Mapping[str, str] = field(default_factory=dict)
     unit: str = ""
     example: str = ""
     scope: Scope = Scope.RUN
     owner: str = ""
     secret: bool = False
+    hyper_parameter: bool = False
     preset_field: str = ""
     passed_to_run: bool = True
     known_as: str = ""
@@ -94,14 +103,22 @@ class Variable:
         """Return the default as help shows it, "" if there is none.
 
         Args:
-          reader: The command whose default is wanted; "" for the one of most readers.
+          reader: The command or script whose default is wanted; "" for the one of most readers.
         """
-        if reader in self.default_for:
-            return self.default_for[reader]
-        return self.default_note or self.default
+        command = SCRIPT_COMMANDS.get(reader, reader)
+        return self.default_for.get(command, self.default)
+
+    def default_value(self, reader: str = "") -> str:
+        """Return the default as a user would write it, "" if it depends on something.
+
+        Args:
+          reader: See default_text.
+        """
+        text = self.default_text(reader)
+        return "" if isinstance(text, Note) else text
 
     def example_word(self) -> str:
         """Return NAME=VALUE with a value that a user might give."""
         choices = self.type.choices
-        value = self.example or self.default or (choices[0] if choices else self.type.placeholder)
-        return f"{self.name}={value}"
+        value = self.example or self.default_value()
+        return f"{self.name}={value or (choices[0] if choices else self.type.placeholder)}"

@@ -75,16 +75,37 @@ def settings_of_training(framework: str) -> tuple[Variable, ...]:
     )
 
 
-def find(name: str, framework: str = "") -> Variable | None:
-    """Return the variable of a name, None if there is none.
+def find(name: str, reader: str = "") -> Variable:
+    """Return the variable of a name.
 
     Args:
-      name: The variable.
-      framework: "t5x" or "pax", for a name that has an entry for each. "" for any entry.
+      name: A variable of the table.
+      reader: The command, script or framework that reads it, for a name that means different
+        things to different readers. "" for the first entry.
+
+    Raises:
+      KeyError: The table has no such variable.
     """
-    entries = [variable for variable in TABLE if variable.name == name]
-    own = [variable for variable in entries if framework in variable.frameworks]
-    return next(iter([*own, *entries]), None)
+    entries = _entries()[name]
+    command = readers.SCRIPT_COMMANDS.get(reader, reader)
+    for entry in entries:
+        if command in entry.read_by or command in entry.frameworks:
+            return entry
+    return entries[0]
+
+
+def is_known(name: str) -> bool:
+    """Return whether the table has a variable of this name."""
+    return name in _entries()
+
+
+@functools.cache
+def _entries() -> Mapping[str, tuple[Variable, ...]]:
+    """Return name -> its entries, in the order of the table."""
+    entries: dict[str, tuple[Variable, ...]] = {}
+    for variable in TABLE:
+        entries[variable.name] = (*entries.get(variable.name, ()), variable)
+    return entries
 
 
 def in_groups(variables: tuple[Variable, ...]) -> Iterator[tuple[Group, tuple[Variable, ...]]]:

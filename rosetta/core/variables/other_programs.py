@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rosetta.core.variables.declaration import Group, Scope, Variable
+from rosetta.core.variables.declaration import Group, Note, Scope, Variable
 from rosetta.core.variables.readers import (
     BENCH,
     BUILDER,
@@ -23,20 +23,19 @@ from rosetta.core.variables.readers import (
     TRAINER,
 )
 from rosetta.core.variables.value_types import (
-    Address,
-    File,
-    Folder,
     Text,
-    TruthValue,
     ValueType,
     WholeNumber,
 )
 
-_FOLDER = Folder()
-_FILE = File()
 _COUNT = WholeNumber()
-_NUMBER = WholeNumber(minimum=0)
+_INDEX = WholeNumber(minimum=0)
 _TEXT = Text()
+# Their owners decide which values are valid.
+_FOLDER = Text("a folder", "FOLDER")
+_FILE = Text("a file", "FILE")
+_SWITCH = Text("0 or 1", "0|1")
+_URL = Text("an address such as https://HOST", "URL")
 
 
 def _variable(
@@ -64,7 +63,7 @@ _NVIDIA = (
         RUN,
         type_=Text("numbers or names of GPUs, separated by commas", "N,..."),
         group=Group.XLA,
-        default_note="all",
+        default=Note("all"),
         example="0,1",
         passed_to_run=False,
     ),
@@ -73,7 +72,6 @@ _NVIDIA = (
         "CUDA",
         "Queues to a GPU. On Hopper, 1 lets communication start in time.",
         DOCTOR,
-        type_=_COUNT,
         group=Group.XLA,
         example="1",
     ),
@@ -82,7 +80,7 @@ _NVIDIA = (
         "CUDA",
         "1: the host waits for each kernel, which is slow.",
         DOCTOR,
-        type_=TruthValue(),
+        type_=_SWITCH,
         group=Group.XLA,
     ),
     _variable(
@@ -90,7 +88,7 @@ _NVIDIA = (
         "CUDA",
         "1: memory of the host stands in for a GPU's.",
         DOCTOR,
-        type_=TruthValue(),
+        type_=_SWITCH,
         group=Group.XLA,
     ),
     _variable(
@@ -139,7 +137,7 @@ _NVIDIA = (
         "JAX",
         "Set: rosetta chooses no folder for compiled programs.",
         *RUNS,
-        type_=TruthValue(),
+        type_=_SWITCH,
         group=Group.XLA,
     ),
     _variable(
@@ -147,7 +145,7 @@ _NVIDIA = (
         "JAX",
         "1: nothing is compiled, which is slow.",
         DOCTOR,
-        type_=TruthValue(),
+        type_=_SWITCH,
         group=Group.XLA,
     ),
     _variable(
@@ -155,7 +153,7 @@ _NVIDIA = (
         "JAX",
         "1: JAX looks for values that are not numbers after each step, which is slow.",
         DOCTOR,
-        type_=TruthValue(),
+        type_=_SWITCH,
         group=Group.XLA,
     ),
     _variable(
@@ -163,7 +161,7 @@ _NVIDIA = (
         "NCCL",
         "1: NCCL does not use InfiniBand.",
         DOCTOR,
-        type_=TruthValue(),
+        type_=_SWITCH,
     ),
     _variable(
         "NCCL_IB_HCA",
@@ -185,14 +183,14 @@ _NVIDIA = (
         "NCCL",
         "1: GPUs exchange data through the host's memory, which is slow.",
         DOCTOR,
-        type_=TruthValue(),
+        type_=_SWITCH,
     ),
     _variable(
         "NCCL_SHM_DISABLE",
         "NCCL",
         "1: GPUs of a node exchange data over the network, which is slow.",
         DOCTOR,
-        type_=TruthValue(),
+        type_=_SWITCH,
     ),
     _variable(
         "NVTE_FWD_LAYERNORM_SM_MARGIN",
@@ -298,7 +296,12 @@ _CLUSTER = (
         default="0",
     ),
     _variable(
-        "JOB_COMPLETION_INDEX", "Kubernetes", "Number of this pod.", RUN, type_=_NUMBER, default="0"
+        "JOB_COMPLETION_INDEX",
+        "Kubernetes",
+        "Number of this pod.",
+        RUN,
+        type_=_INDEX,
+        default="0",
     ),
     _variable("KUBERNETES_SERVICE_HOST", "Kubernetes", "Set in a container of Kubernetes.", DOCTOR),
     _variable("ENROOT_ROOTFS", "enroot", "Set in a container of enroot.", DOCTOR),
@@ -410,7 +413,7 @@ _NETWORK = (
         "proxies",
         "Proxy of all protocols.",
         BUILDER,
-        type_=Address(),
+        type_=_URL,
         group=Group.NETWORK,
     ),
     _variable(
@@ -418,7 +421,7 @@ _NETWORK = (
         "proxies",
         "Proxy of https.",
         BUILDER,
-        type_=Address(),
+        type_=_URL,
         group=Group.NETWORK,
     ),
     _variable(
@@ -507,7 +510,7 @@ _NETWORK = (
         TRAINER,
         type_=Text("a key", "KEY"),
         group=Group.NETWORK,
-        default_note="none: nothing is sent",
+        default=Note("none: nothing is sent"),
         secret=True,
     ),
     _variable(
@@ -523,7 +526,7 @@ _NETWORK = (
         "pip",
         "Index of Python packages.",
         BUILDER,
-        type_=Address(),
+        type_=_URL,
         group=Group.NETWORK,
     ),
     _variable(
@@ -555,7 +558,7 @@ _NETWORK = (
         "uv",
         "Index of Python packages.",
         BUILDER,
-        type_=Address(),
+        type_=_URL,
         group=Group.NETWORK,
     ),
     _variable(
@@ -563,7 +566,7 @@ _NETWORK = (
         "uv",
         "Index of Python packages, in older releases.",
         BUILDER,
-        type_=Address(),
+        type_=_URL,
         group=Group.NETWORK,
     ),
     _variable(

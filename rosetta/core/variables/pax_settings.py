@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rosetta.core.variables import choices
-from rosetta.core.variables.declaration import Group, Variable
+from rosetta.core.variables.declaration import Group, Note, Variable
 from rosetta.core.variables.readers import PAX, PAX_BOOLQ, PAX_LAMBADA, PAX_PILE, TRAINER
 from rosetta.core.variables.value_types import (
     Choice,
@@ -19,7 +19,7 @@ from rosetta.core.variables.value_types import (
     WholeNumber,
 )
 
-_EXPERIMENT = "the experiment's"
+_EXPERIMENT = Note("the experiment's")
 
 PAX_SETTINGS = (
     Variable(
@@ -28,7 +28,7 @@ PAX_SETTINGS = (
         "Experiment to run.",
         Group.MODEL,
         PAX,
-        default_note="the command's; train: it has to be set",
+        default=Note("the command's; train: it has to be set"),
         default_for={PAX_PILE: "Pile126M", PAX_LAMBADA: "Lambada126M", PAX_BOOLQ: "LLaMA7B"},
         example="Synthetic126M",
     ),
@@ -79,7 +79,7 @@ PAX_SETTINGS = (
         "Data to train on.",
         Group.DATA,
         (*PAX, TRAINER),
-        default_note="the Pile, LAMBADA or BoolQ in TFDS_DATA_DIR",
+        default=Note("the Pile, LAMBADA or BoolQ in TFDS_DATA_DIR"),
         example="'text:/data/*.txt'",
     ),
     Variable(
@@ -88,7 +88,7 @@ PAX_SETTINGS = (
         "Data to evaluate on. A training run evaluates every 100 steps and at its end.",
         Group.DATA,
         (*PAX, TRAINER),
-        default_note="the data set's own; training: none",
+        default=Note("the data set's own; training: none"),
         example="jsonl:dev.jsonl",
     ),
     Variable(
@@ -97,7 +97,7 @@ PAX_SETTINGS = (
         "Vocabulary: a SentencePiece model, a folder with one, or byte.",
         Group.DATA,
         (*PAX, TRAINER),
-        default_note="none; it has to be set if the data is text",
+        default=Note("none; it has to be set if the data is text"),
         example="/data/sp.model",
     ),
     Variable(
@@ -114,7 +114,7 @@ PAX_SETTINGS = (
         "Folder of prepared data sets, and of what download_*.py fetched.",
         Group.DATA,
         (*PAX, TRAINER),
-        default_note="none; it has to be set if DATA is not",
+        default=Note("none; it has to be set if DATA is not"),
         example="/opt/paxml/datasets",
         owner="TensorFlow Datasets",
     ),
@@ -124,10 +124,11 @@ PAX_SETTINGS = (
         "Length of a row.",
         Group.DATA,
         PAX,
-        default_note=_EXPERIMENT,
+        default=_EXPERIMENT,
         default_for={PAX_BOOLQ: "4096"},
         unit="tokens",
         example="2048",
+        hyper_parameter=True,
     ),
     Variable(
         "NUM_GPUS",
@@ -135,7 +136,7 @@ PAX_SETTINGS = (
         "GPUs of a node. With fewer than are visible, the first ones are used.",
         Group.BATCH,
         PAX,
-        default_note="the visible GPUs; with several processes on a node: one for each process",
+        default=Note("the visible GPUs; with several processes on a node: one for each process"),
         unit="GPUs",
         example="8",
         passed_to_run=False,
@@ -146,11 +147,12 @@ PAX_SETTINGS = (
         "Rows of one GPU, which may be a fraction.",
         Group.BATCH,
         PAX,
-        default_note=_EXPERIMENT,
+        default=_EXPERIMENT,
         default_for={PAX_PILE: "4", PAX_LAMBADA: "4", PAX_BOOLQ: "2"},
         unit="rows",
         example="4",
         preset_field="batch.per_gpu",
+        hyper_parameter=True,
     ),
     Variable(
         "NUM_MICROBATCHES",
@@ -158,10 +160,11 @@ PAX_SETTINGS = (
         "Parts of a batch whose gradients are added up. It has to divide the global batch.",
         Group.BATCH,
         PAX,
-        default_note=_EXPERIMENT,
+        default=_EXPERIMENT,
         unit="microbatches",
         example="4",
         preset_field="batch.microbatches",
+        hyper_parameter=True,
     ),
     Variable(
         "ICI_MESH_SHAPE",
@@ -169,31 +172,33 @@ PAX_SETTINGS = (
         "Mesh within a node.",
         Group.BATCH,
         PAX,
-        default_note=_EXPERIMENT,
+        default=_EXPERIMENT,
         default_for={
-            PAX_PILE: "[NUM_GPUS,1,1]",
-            PAX_LAMBADA: "[NUM_GPUS,1,1]",
-            PAX_BOOLQ: "[1,NUM_GPUS,1]; USE_LORA=1: [NUM_GPUS,1,1]",
+            PAX_PILE: Note("[NUM_GPUS,1,1]"),
+            PAX_LAMBADA: Note("[NUM_GPUS,1,1]"),
+            PAX_BOOLQ: Note("[1,NUM_GPUS,1]; USE_LORA=1: [NUM_GPUS,1,1]"),
         },
         unit="GPUs",
         example="[1,8,1]",
         preset_field="mesh.ici",
+        hyper_parameter=True,
     ),
     Variable(
         "DCN_MESH_SHAPE",
-        MeshShape(optional=True),
+        MeshShape(),
         "Mesh across nodes.",
         Group.BATCH,
         PAX,
-        default_note=_EXPERIMENT,
+        default=_EXPERIMENT,
         default_for={
-            PAX_PILE: "[NODES,1,1]",
-            PAX_LAMBADA: "[NODES,1,1]",
-            PAX_BOOLQ: "[1,NODES,1]; USE_LORA=1: [NODES,1,1]",
+            PAX_PILE: Note("[NODES,1,1]"),
+            PAX_LAMBADA: Note("[NODES,1,1]"),
+            PAX_BOOLQ: Note("[1,NODES,1]; USE_LORA=1: [NODES,1,1]"),
         },
         unit="nodes",
         example="[1,2,1]",
         preset_field="mesh.dcn",
+        hyper_parameter=True,
     ),
     Variable(
         "USE_MULTIPROCESS",
@@ -209,10 +214,11 @@ PAX_SETTINGS = (
         "Step at which the run ends.",
         Group.LENGTH,
         PAX,
-        default_note=_EXPERIMENT,
-        default_for={PAX_BOOLQ: "1000; USE_LORA=1: 600"},
+        default=_EXPERIMENT,
+        default_for={PAX_BOOLQ: Note("1000; USE_LORA=1: 600")},
         unit="steps",
         example="10000",
+        hyper_parameter=True,
     ),
     Variable(
         "LEARNING_RATE",
@@ -220,9 +226,10 @@ PAX_SETTINGS = (
         "Learning rate, which the schedule multiplies.",
         Group.LENGTH,
         PAX,
-        default_note=_EXPERIMENT,
-        default_for={PAX_BOOLQ: "1e-6; USE_LORA=1: 1e-4"},
+        default=_EXPERIMENT,
+        default_for={PAX_BOOLQ: Note("1e-6; USE_LORA=1: 1e-4")},
         example="6e-4",
+        hyper_parameter=True,
     ),
     Variable(
         "LR_SCHEDULE",
@@ -230,9 +237,10 @@ PAX_SETTINGS = (
         "Schedule of the learning rate.",
         Group.LENGTH,
         PAX,
-        default_note=_EXPERIMENT,
-        default_for={PAX_BOOLQ: "linear_rampup_cosine_decay; USE_LORA=1: constant"},
+        default=_EXPERIMENT,
+        default_for={PAX_BOOLQ: Note("linear_rampup_cosine_decay; USE_LORA=1: constant")},
         example="constant",
+        hyper_parameter=True,
     ),
     Variable(
         "LR_COS_WARMUP",
@@ -240,10 +248,11 @@ PAX_SETTINGS = (
         "Steps over which the learning rate rises, with the cosine schedule.",
         Group.LENGTH,
         PAX,
-        default_note=_EXPERIMENT,
-        default_for={PAX_BOOLQ: "500"},
+        default=_EXPERIMENT,
+        default_for={PAX_BOOLQ: Note("500; USE_LORA=1: the experiment's")},
         unit="steps",
         example="1000",
+        hyper_parameter=True,
     ),
     Variable(
         "EVAL_ONLY",
@@ -269,7 +278,7 @@ PAX_SETTINGS = (
         "Folder with checkpoints/checkpoint_N to start from, or to evaluate. It is only read.",
         Group.CHECKPOINTS,
         (PAX_BOOLQ,),
-        default_note="none; EVAL_ONLY=1: it has to be set",
+        default=Note("none; EVAL_ONLY=1: it has to be set"),
         example="/weights/7b",
     ),
     Variable(
@@ -288,7 +297,9 @@ PAX_SETTINGS = (
         "1: layers by Transformer Engine.",
         Group.PRECISION,
         (*PAX, TRAINER),
-        default_note="1 if the environment has Transformer Engine and every GPU is Ampere or newer",
+        default=Note(
+            "1 if the environment has Transformer Engine and every GPU is Ampere or newer"
+        ),
         default_for={PAX_BOOLQ: "0"},
         example="0",
     ),
@@ -306,7 +317,7 @@ PAX_SETTINGS = (
         "What computes attention.",
         Group.PRECISION,
         PAX,
-        default_note="te with Transformer Engine, cudnn on Ampere and newer GPUs, else xla",
+        default=Note("te with Transformer Engine, cudnn on Ampere and newer GPUs, else xla"),
         example="xla",
     ),
     Variable(
@@ -325,9 +336,10 @@ PAX_SETTINGS = (
         "1: compile one layer and loop over it, so that compilation is shorter.",
         Group.PRECISION,
         PAX,
-        default_note=_EXPERIMENT,
+        default=_EXPERIMENT,
         default_for={PAX_BOOLQ: "0"},
         example="1",
+        hyper_parameter=True,
     ),
     Variable(
         "CUDA_VISIBLE_DEVICES",
@@ -335,7 +347,7 @@ PAX_SETTINGS = (
         "GPUs that the run may use.",
         Group.XLA,
         PAX,
-        default_note="all",
+        default=Note("all"),
         example="0,1",
         owner="CUDA",
         passed_to_run=False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rosetta.core.variables import choices
-from rosetta.core.variables.declaration import Group, Scope, Variable
+from rosetta.core.variables.declaration import Group, Note, Scope, Variable
 from rosetta.core.variables.readers import (
     BUILDER,
     BUILDER_BISECT,
@@ -51,7 +51,7 @@ PROGRAM_SETTINGS = (
         "Folder that rosetta writes to for a user.",
         Group.PROGRAMS,
         (ROSETTA, DOCTOR, *RUNS, TRAINER),
-        default_note="~/.rosetta; without a home that can be written to: a folder in /tmp",
+        default=Note("~/.rosetta; without a home that can be written to: a folder in /tmp"),
         example="/workspace/.rosetta",
         scope=Scope.PROGRAM,
         passed_to_run=False,
@@ -72,7 +72,7 @@ PROGRAM_SETTINGS = (
         "Folder of the builder's cache.",
         Group.BUILDER,
         (BUILDER,),
-        default_note="XDG_CACHE_HOME/rosetta, else ~/.cache/rosetta",
+        default=Note("XDG_CACHE_HOME/rosetta, else ~/.cache/rosetta"),
         example="/var/cache/rosetta",
         scope=Scope.PROGRAM,
         passed_to_run=False,
@@ -83,7 +83,7 @@ PROGRAM_SETTINGS = (
         "Mirror of Debian.",
         Group.BUILDER,
         (BUILDER,),
-        default_note="the mirror that this machine's apt names, else deb.debian.org",
+        default=Note("the mirror that this machine's apt names, else deb.debian.org"),
         example="https://deb.debian.org/debian",
         scope=Scope.PROGRAM,
     ),
@@ -93,7 +93,7 @@ PROGRAM_SETTINGS = (
         "Mirror of Debian's security updates.",
         Group.BUILDER,
         (BUILDER,),
-        default_note="the mirror that this machine's apt names",
+        default=Note("the mirror that this machine's apt names"),
         example="https://deb.debian.org/debian-security",
         scope=Scope.PROGRAM,
     ),
@@ -112,7 +112,7 @@ PROGRAM_SETTINGS = (
         "Registries that are reached by http, without TLS.",
         Group.BUILDER,
         (BUILDER,),
-        default_note="none; the loopback address always is",
+        default=Note("none; the loopback address always is"),
         example="registry.local:5000",
         scope=Scope.PROGRAM,
     ),
@@ -122,7 +122,7 @@ PROGRAM_SETTINGS = (
         "Password of the signing key.",
         Group.BUILDER,
         (BUILDER_PUBLISH, "build.py promote", "build.py nightly"),
-        default_note="none; it is asked for at a terminal",
+        default=Note("none; it is asked for at a terminal"),
         scope=Scope.PROGRAM,
         secret=True,
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rosetta.core.variables import choices
-from rosetta.core.variables.declaration import Group, Variable
+from rosetta.core.variables.declaration import Group, Note, Variable
 from rosetta.core.variables.readers import (
     BENCH,
     DOCTOR,
@@ -40,7 +40,7 @@ HEALTH_SETTINGS = (
     ),
     Variable(
         "LOSS_SPIKE",
-        Number("FACTOR", exponent=False, zero_or_above_one=True),
+        Number("FACTOR", zero_or_above_one=True),
         "A loss above FACTOR times the median of the last 100 steps counts as bad. 0: never.",
         Group.HEALTH,
         (*TRAINING, TRAINER),
@@ -49,7 +49,7 @@ HEALTH_SETTINGS = (
     ),
     Variable(
         "WATCHDOG_STEPS",
-        Number("N", exponent=False),
+        Number("N"),
         "The watchdog waits at least N times as long as the median step.",
         Group.HEALTH,
         (*TRAINING, TRAINER),
@@ -58,7 +58,7 @@ HEALTH_SETTINGS = (
     ),
     Variable(
         "WATCHDOG_SECONDS",
-        Number("SECONDS", exponent=False),
+        Number("SECONDS"),
         "A run that finishes no step for SECONDS ends. 0: never.",
         Group.HEALTH,
         (*TRAINING, TRAINER),
@@ -67,7 +67,7 @@ HEALTH_SETTINGS = (
     ),
     Variable(
         "CHECKPOINT_MINUTES",
-        Number("MINUTES", exponent=False),
+        Number("MINUTES"),
         "Write a checkpoint MINUTES after the last one, too. 0: only by step.",
         Group.CHECKPOINTS,
         (*TRAINING, TRAINER),
@@ -91,7 +91,7 @@ HEALTH_SETTINGS = (
         "Steps to trace, from A to the step before B.",
         Group.PROFILING,
         (*TRAINING, TRAINER),
-        default_note="none",
+        default=Note("none"),
         unit="steps",
         example="20:25",
     ),
@@ -122,7 +122,7 @@ SHARED_SETTINGS = (
         "File that gets a hash of every batch.",
         Group.DATA,
         (*RUNS, TRAINER),
-        default_note="none",
+        default=Note("none"),
         example="batches.jsonl",
     ),
     *HEALTH_SETTINGS,
@@ -140,7 +140,7 @@ SHARED_SETTINGS = (
         "Program of Nsight Systems, or the folder that has it.",
         Group.PROFILING,
         (*TRAINING, PROFILE),
-        default_note="the one on PATH, or in /opt/nvidia or /usr/local/cuda",
+        default=Note("the one on PATH, or in /opt/nvidia or /usr/local/cuda"),
         example="/usr/local/cuda/bin/nsys",
     ),
     Variable(
@@ -149,7 +149,7 @@ SHARED_SETTINGS = (
         "Python that runs the trainer.",
         Group.PROGRAMS,
         RUNS,
-        default_note="the Python of the environment",
+        default=Note("the Python of the environment"),
         example="/opt/rosetta/env/bin/python",
     ),
     Variable(
@@ -158,7 +158,7 @@ SHARED_SETTINGS = (
         "Preset that flags of XLA and variables of CUDA, NCCL and JAX come from.",
         Group.PROGRAMS,
         RUNS,
-        default_note="the preset of the size or of the experiment",
+        default=Note("the preset of the size or of the experiment"),
         example="t5x-small",
         passed_to_run=False,
     ),
@@ -168,7 +168,7 @@ SHARED_SETTINGS = (
         "Switches to add to the preset.",
         Group.PROGRAMS,
         (*RUNS, *PRESETS),
-        default_note="none",
+        default=Note("none"),
         example="no-nvls",
         preset_field="switches",
     ),
@@ -178,7 +178,7 @@ SHARED_SETTINGS = (
         "File with the settings of a site. Empty: none.",
         Group.PROGRAMS,
         (*RUNS, *PRESETS),
-        default="~/.config/rosetta/site.yaml",
+        default=Note("~/.config/rosetta/site.yaml"),
         example="/etc/rosetta/site.yaml",
         passed_to_run=False,
     ),
@@ -197,7 +197,7 @@ SHARED_SETTINGS = (
         "Flags of XLA in the place of the preset's flags.",
         Group.XLA,
         (*RUNS, *PRESETS, DOCTOR),
-        default_note="the preset's flags",
+        default=Note("the preset's flags"),
         example="--xla_gpu_enable_latency_hiding_scheduler=true",
     ),
     Variable(
@@ -206,7 +206,7 @@ SHARED_SETTINGS = (
         "Flags of XLA after the preset's flags. These win.",
         Group.XLA,
         (*RUNS, *PRESETS, DOCTOR, TRAINER),
-        default_note="none",
+        default=Note("none"),
         example="--xla_gpu_autotune_level=0",
         owner="XLA",
     ),
@@ -216,7 +216,7 @@ SHARED_SETTINGS = (
         "Share of a GPU's memory that JAX takes.",
         Group.XLA,
         (*RUNS, DOCTOR, TRAINER),
-        default_note="the preset's, 0.85 to 0.9",
+        default=Note("the preset's, 0.85 to 0.9"),
         example="0.9",
         owner="JAX",
     ),
@@ -226,7 +226,7 @@ SHARED_SETTINGS = (
         "Folder of compiled programs, which the next start finds again. Empty: none.",
         Group.XLA,
         (*RUNS, TRAINER),
-        default_note="compiled in ROSETTA_HOME or ~/.rosetta; several processes: none",
+        default=Note("compiled in ROSETTA_HOME or ~/.rosetta; several processes: none"),
         example="/workspace/compiled",
         owner="JAX",
     ),
@@ -236,7 +236,7 @@ SHARED_SETTINGS = (
         "Platforms of JAX: cpu for a run on the CPU.",
         Group.XLA,
         (*RUNS, EXPLAIN, DOCTOR, BENCH, TRAINER),
-        default="cuda,cpu",
+        default=Note("cuda,cpu"),
         example="cpu",
         owner="JAX",
     ),

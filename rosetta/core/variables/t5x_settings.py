@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rosetta.core.variables import choices
-from rosetta.core.variables.declaration import Group, Variable
+from rosetta.core.variables.declaration import Group, Note, Variable
 from rosetta.core.variables.readers import (
     SINGLE_NODE_FINETUNE,
     SINGLE_NODE_PRETRAIN,
@@ -52,7 +52,7 @@ T5X_SETTINGS = (
         "Task to finetune on, or to evaluate: MNLI or SQuAD.",
         Group.MODEL,
         (T5X_FINETUNE, *T5X_READING),
-        default_note="none; singlenode_ft_frompile.sh: mnli2",
+        default=Note("none; singlenode_ft_frompile.sh: mnli2"),
         example="squad1",
     ),
     Variable(
@@ -69,7 +69,7 @@ T5X_SETTINGS = (
         "Data to train on; for eval and infer, the data to read.",
         Group.DATA,
         T5X,
-        default_note="the Pile; finetuning, eval and infer: MNLI or SQuAD in TFDS_DATA_DIR",
+        default=Note("the Pile; finetuning, eval and infer: MNLI or SQuAD in TFDS_DATA_DIR"),
         example="'text:/data/*.txt'",
     ),
     Variable(
@@ -78,7 +78,7 @@ T5X_SETTINGS = (
         "Data to evaluate on. Finetuning with DATA alone is not evaluated.",
         Group.DATA,
         T5X,
-        default_note="validation split of the Pile, MNLI or SQuAD; eval and infer: DATA",
+        default=Note("validation split of the Pile, MNLI or SQuAD; eval and infer: DATA"),
         example="jsonl:dev.jsonl",
     ),
     Variable(
@@ -87,7 +87,7 @@ T5X_SETTINGS = (
         "Vocabulary: a SentencePiece model, or byte.",
         Group.DATA,
         T5X,
-        default_note="T5's vocabulary, which has to be copied from its bucket first",
+        default=Note("T5's vocabulary, which has to be copied from its bucket first"),
         example="/data/sp.model",
     ),
     Variable(
@@ -96,7 +96,7 @@ T5X_SETTINGS = (
         "Sentinels to add to the vocabulary.",
         Group.DATA,
         T5X,
-        default_note="none for bytes or a model with sentinels of its own, else 100",
+        default=Note("none for bytes or a model with sentinels of its own, else 100"),
         unit="sentinels",
         example="125",
     ),
@@ -124,7 +124,7 @@ T5X_SETTINGS = (
         "Length of the inputs.",
         Group.DATA,
         T5X,
-        default_note="512; SQuAD: 956",
+        default=Note("512; SQuAD: 956"),
         unit="tokens",
         example="512",
     ),
@@ -134,7 +134,7 @@ T5X_SETTINGS = (
         "Length of the targets.",
         Group.DATA,
         T5X,
-        default_note="128; MNLI: 16; SQuAD: 256",
+        default=Note("128; MNLI: 16; SQuAD: 256"),
         unit="tokens",
         example="128",
     ),
@@ -148,11 +148,11 @@ T5X_SETTINGS = (
     ),
     Variable(
         "ROSETTA_DATA_WORKERS",
-        WholeNumber(minimum=0),
+        WholeNumber(minimum=0, maximum=9999),
         "Processes that make batches. 0: a thread makes them.",
         Group.DATA,
         (*T5X, TRAINER),
-        default_note="half the cores, at most 8; 0 for data that needs no work",
+        default=Note("half the cores, at most 8; 0 for data that needs no work"),
         unit="processes",
         example="4",
     ),
@@ -162,7 +162,7 @@ T5X_SETTINGS = (
         "GPUs of the run. With fewer than are visible, the first ones are used.",
         Group.BATCH,
         T5X_TRAINING,
-        default_note="the visible GPUs; with several processes: one for each process",
+        default=Note("the visible GPUs; with several processes: one for each process"),
         unit="GPUs",
         example="8",
         passed_to_run=False,
@@ -222,7 +222,7 @@ T5X_SETTINGS = (
         "Type in which gradients are added up over GPUs, once a step.",
         Group.BATCH,
         T5X_TRAINING,
-        default_note="XLA's choice",
+        default=Note("XLA's choice"),
         example="float32",
     ),
     Variable(
@@ -231,7 +231,7 @@ T5X_SETTINGS = (
         "Sequences that the search for the best answer follows at a time (beam size).",
         Group.BATCH,
         T5X_READING,
-        default_note="the gin file's",
+        default=Note("the gin file's"),
         unit="sequences",
         example="4",
     ),
@@ -241,8 +241,8 @@ T5X_SETTINGS = (
         "Step at which the run ends.",
         Group.LENGTH,
         T5X_TRAINING,
-        default="1000000",
-        default_for={T5X_FINETUNE: "FT_STEPS more than the restored step"},
+        default=Note("1000000"),
+        default_for={T5X_FINETUNE: Note("FT_STEPS more than the restored step")},
         unit="steps",
         example="10000",
     ),
@@ -252,7 +252,7 @@ T5X_SETTINGS = (
         "Steps of finetuning, counted from the checkpoint that it starts from.",
         Group.LENGTH,
         (T5X_FINETUNE,),
-        default_note="6000; T5_SIZE=small: 15000",
+        default=Note("6000; T5_SIZE=small: 15000"),
         unit="steps",
         example="6000",
     ),
@@ -262,8 +262,8 @@ T5X_SETTINGS = (
         "Steps over which the learning rate rises.",
         Group.LENGTH,
         T5X_TRAINING,
-        default_note="a twentieth of TRAIN_STEPS, at most 10000",
-        default_for={T5X_FINETUNE: "1000"},
+        default=Note("a twentieth of TRAIN_STEPS, at most 10000"),
+        default_for={T5X_FINETUNE: Note("1000")},
         unit="steps",
         example="1000",
     ),
@@ -273,7 +273,7 @@ T5X_SETTINGS = (
         "Learning rate after the warm-up.",
         Group.LENGTH,
         T5X_TRAINING,
-        default="0.0001",
+        default=Note("0.0001"),
         example="1e-3",
     ),
     Variable(
@@ -282,8 +282,8 @@ T5X_SETTINGS = (
         "Steps between evaluations. SAVE_PERIOD or this one has to be a multiple of the other.",
         Group.LENGTH,
         T5X_TRAINING,
-        default="6000",
-        default_for={T5X_FINETUNE: "1000"},
+        default=Note("6000"),
+        default_for={T5X_FINETUNE: Note("1000")},
         unit="steps",
     ),
     Variable(
@@ -292,8 +292,8 @@ T5X_SETTINGS = (
         "Steps between checkpoints. CHECKPOINT_MINUTES adds checkpoints by time.",
         Group.CHECKPOINTS,
         T5X_TRAINING,
-        default="6000",
-        default_for={T5X_FINETUNE: "5000"},
+        default=Note("6000"),
+        default_for={T5X_FINETUNE: Note("5000")},
         unit="steps",
     ),
     Variable(
@@ -302,7 +302,7 @@ T5X_SETTINGS = (
         "Folder of checkpoints and logs. In finetuning, the pretrained model, which is only read.",
         Group.CHECKPOINTS,
         T5X_TRAINING,
-        default_note="model_dir; several processes: T5X_WORKSPACE_DIR/model_dir_SIZE",
+        default=Note("model_dir; several processes: T5X_WORKSPACE_DIR/model_dir_SIZE"),
         example="/workspace/small",
     ),
     Variable(
@@ -311,7 +311,7 @@ T5X_SETTINGS = (
         "Folder of the finetuned checkpoints.",
         Group.CHECKPOINTS,
         (T5X_FINETUNE,),
-        default_note="ft_TASK_NAME beside MODEL_DIR",
+        default=Note("ft_TASK_NAME beside MODEL_DIR"),
         example="/workspace/ft_squad1",
     ),
     Variable(
@@ -320,7 +320,7 @@ T5X_SETTINGS = (
         "1: add the job's number or the time to the folder's name. 0: write into MODEL_DIR.",
         Group.CHECKPOINTS,
         (T5X_FINETUNE,),
-        default_note="FT_DIR",
+        default=Note("FT_DIR"),
         example="1",
     ),
     Variable(
@@ -329,8 +329,8 @@ T5X_SETTINGS = (
         "Checkpoint to start from, or a folder of checkpoints, while MODEL_DIR has none.",
         Group.CHECKPOINTS,
         T5X_TRAINING,
-        default_note="none; finetuning: the newest in MODEL_DIR",
-        default_for={T5X_FINETUNE: "the newest in MODEL_DIR"},
+        default=Note("none"),
+        default_for={T5X_FINETUNE: Note("the newest in MODEL_DIR")},
         example="/workspace/small/checkpoint_10000",
     ),
     Variable(
@@ -339,7 +339,7 @@ T5X_SETTINGS = (
         "Checkpoint to read, or a folder of checkpoints, of which the newest is read.",
         Group.CHECKPOINTS,
         T5X_READING,
-        default_note="none; it has to be set",
+        default=Note("none; it has to be set"),
         example="/workspace/ft_squad1",
     ),
     Variable(
@@ -365,7 +365,7 @@ T5X_SETTINGS = (
         "1: matrix products in FP8.",
         Group.PRECISION,
         T5X,
-        default_note="1 if every GPU has FP8 and PREC is bfloat16, else 0",
+        default=Note("1 if every GPU has FP8 and PREC is bfloat16, else 0"),
         example="0",
     ),
     Variable(
@@ -382,7 +382,7 @@ T5X_SETTINGS = (
         "What computes attention. A layer that cuDNN cannot compute goes to XLA.",
         Group.PRECISION,
         T5X,
-        default_note="cudnn on Ampere and newer GPUs, te with ENABLE_TE=1, else xla",
+        default=Note("cudnn on Ampere and newer GPUs, te with ENABLE_TE=1, else xla"),
         example="xla",
     ),
     Variable(
@@ -432,7 +432,7 @@ T5X_SETTINGS = (
         "Folder of MODEL_DIR with several processes, and of profiles.",
         Group.PROGRAMS,
         T5X_TRAINING,
-        default_note="the current folder",
+        default=Note("the current folder"),
         example="/workspace",
     ),
     Variable(
@@ -441,7 +441,7 @@ T5X_SETTINGS = (
         "Tree of T5X to train from, which rosetta has patched.",
         Group.PROGRAMS,
         T5X_TRAINING,
-        default_note="the tree of the script",
+        default=Note("the tree of the script"),
         example="/opt/t5x",
     ),
     Variable(
@@ -450,7 +450,7 @@ T5X_SETTINGS = (
         "Folder of metrics and predictions.",
         Group.PROGRAMS,
         T5X_READING,
-        default_note="none; it has to be set",
+        default=Note("none; it has to be set"),
         example="/workspace/eval",
     ),
     Variable(

@@ -46,14 +46,17 @@ class WholeNumber(ValueType):
 
     placeholder = "N"
 
-    def __init__(self, minimum: int = 1) -> None:
+    def __init__(self, minimum: int = 1, maximum: int | None = None) -> None:
         """Make the type.
 
         Args:
           minimum: The smallest valid value.
+          maximum: The largest valid value; None for the one that value_parsing sets.
         """
         self.minimum = minimum
-        self.description = f"a whole number, at least {minimum}"
+        self.maximum = maximum
+        limits = f"at least {minimum}" if maximum is None else f"{minimum} to {maximum}"
+        self.description = f"a whole number, {limits}"
 
 
 class Number(ValueType):
@@ -64,7 +67,6 @@ class Number(ValueType):
         placeholder: str = "X",
         *,
         above_zero: bool = False,
-        exponent: bool = True,
         zero_or_above_one: bool = False,
     ) -> None:
         """Make the type.
@@ -72,12 +74,10 @@ class Number(ValueType):
         Args:
           placeholder: See ValueType.
           above_zero: Whether 0 is not valid.
-          exponent: Whether "1e-3" is valid.
           zero_or_above_one: Whether numbers above 0 and up to 1 are not valid.
         """
         self.placeholder = placeholder
         self.above_zero = above_zero
-        self.exponent = exponent
         self.zero_or_above_one = zero_or_above_one
         self.description = "a number above 0" if above_zero else "a number, at least 0"
         if zero_or_above_one:
@@ -168,7 +168,7 @@ class Address(ValueType):
     """The address of a server."""
 
     placeholder = "URL"
-    description = "an address, http:// or https://"
+    description = "an address such as https://HOST/PATH"
 
 
 class StepRange(ValueType):
@@ -179,18 +179,10 @@ class StepRange(ValueType):
 
 
 class MeshShape(ValueType):
-    """A mesh of three whole numbers."""
+    """A mesh: a whole number for each axis."""
 
     placeholder = "[D,F,T]"
-    description = "[data,fsdp,tensor], three whole numbers"
-
-    def __init__(self, *, optional: bool = False) -> None:
-        """Make the type.
-
-        Args:
-          optional: Whether None is valid, for [1,1,1].
-        """
-        self.optional = optional
+    description = "[data,fsdp,tensor], whole numbers"
 
 
 class FiddleWords(ValueType):

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta.core.variables import lookup, readers
+from rosetta.core.variables import lookup, readers, reading, value_types
 from rosetta.core.variables.declaration import Scope
+from tests.support import errors
 
 if TYPE_CHECKING:
     from rosetta.core.variables.declaration import Variable
@@ -18,6 +19,45 @@ READERS = {
     for value in vars(readers).values()
     for name in ((value,) if isinstance(value, str) else value if isinstance(value, tuple) else ())
 }
+
+NOT_NUMBERS = ("x", "-1", "nan", "inf", "1e999", "0x10", "1_0", "٣", "1;5", "1\n", " ")
+NOT_WHOLE = (*NOT_NUMBERS, "1.5", "1e3", "+1", "01")
+# Values that no variable of a type takes. A type that is not here takes every text.
+BAD_VALUES = {
+    value_types.TruthValue: ("x", "2", "-1", "onn", "0x1", " "),
+    value_types.WholeNumber: NOT_WHOLE,
+    value_types.Number: NOT_NUMBERS,
+    value_types.Choice: ("nosuch", " ", "\n"),
+    value_types.StepRange: ("x", "5", "5:", ":5", "5:5", "6:5", "-1:5", "1:2:3", "1.5:2"),
+    value_types.MeshShape: ("x", "[1,8", "[1,0,1]", "[1,,1]", "[]", "[1.5,1,1]", "[-1,1,1]", "{}"),
+    value_types.File: ("a\0b", "s3://bucket/file"),
+    value_types.Folder: ("a\0b",),
+    value_types.Address: ("x", "host/path", "https:", "https://a b", "://x"),
+    value_types.XlaFlags: ("'--xla_a=1", '--xla_a="'),
+}
+
+
+def bad_values(variable: Variable) -> tuple[str, ...]:
+    """Return values that a variable refuses by its type and limits."""
+    kind = variable.type
+    values = BAD_VALUES.get(type(kind), ())
+    if isinstance(kind, value_types.WholeNumber):
+        values += (str(kind.minimum - 1), str((kind.maximum or 999_999_999) + 1))
+    if isinstance(kind, value_types.Number) and kind.above_zero:
+        values += ("0", "0.0")
+    if isinstance(kind, value_types.Number) and kind.zero_or_above_one:
+        values += ("0.5", "1")
+    if isinstance(kind, value_types.Folder) and not kind.remote:
+        values += ("gs://bucket/folder",)
+    return values
+
+
+def good_values(variable: Variable) -> tuple[str, ...]:
+    """Return values that a variable takes: its choices, its example and its defaults."""
+    defaults = (variable.default_value(reader) for reader in ("", *variable.read_by))
+    example = variable.example.strip("'")
+    values = (*variable.type.choices, example, *defaults)
+    return tuple(dict.fromkeys(value for value in values if value))
 
 
 def test_a_framework_has_one_entry_for_a_name() -> None:
@@ -34,14 +74,14 @@ def test_a_framework_has_one_entry_for_a_name() -> None:
 def test_find_returns_the_entry_of_the_framework(framework: str) -> None:
     """T5X and Pax have other precisions by the same name."""
     found = lookup.find("PREC", framework)
-    assert found is not None
     assert found.frameworks == (framework,)
     assert ("float16" in found.type.choices) == (framework == "t5x")
 
 
-def test_find_knows_nothing_else() -> None:
-    """A misspelt name has no entry."""
-    assert lookup.find("TRIAN_STEPS") is None
+def test_a_misspelt_name_has_no_entry() -> None:
+    """`find` is for names of the table; `is_known` asks about any name."""
+    assert lookup.is_known("TRAIN_STEPS")
+    assert not lookup.is_known("TRIAN_STEPS")
 
 
 def test_a_script_reads_what_its_command_reads() -> None:
@@ -68,7 +108,6 @@ def test_an_entry_is_complete(variable: Variable) -> None:
     sentences = variable.help.removesuffix(".").split(". ")
     assert variable.help.endswith(".")
     assert max(len(sentence.split()) for sentence in sentences) <= 25
-    assert not variable.default or not variable.default_note
     assert set(variable.default_for) <= set(variable.read_by)
     assert variable.read_by
     if variable.name != "ROSETTA_ENV":  # read by a command that the user gives
@@ -80,3 +119,48 @@ def test_an_entry_is_complete(variable: Variable) -> None:
     assert value
     if variable.scope is Scope.OTHER_PROGRAM:
         assert variable.owner
+
+
+@pytest.mark.parametrize("variable", lookup.TABLE, ids=lambda variable: variable.name)
+def test_bad_values_are_refused_for_every_reader(variable: Variable) -> None:
+    """The error names the variable, whoever reads it."""
+    for text in bad_values(variable):
+        for reader in variable.read_by:
+            with errors.refused(errors.INVALID, where=variable.name) as error:
+                reading.check_settings({variable.name: text}, reader)
+            assert error.value.where.startswith(variable.name)
+            assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("variable", lookup.TABLE, ids=lambda variable: variable.name)
+def test_good_values_and_defaults_are_taken(variable: Variable) -> None:
+    """What help suggests is valid."""
+    for text in good_values(variable):
+        for reader in variable.read_by:
+            reading.check_settings({variable.name: text}, reader)
+
+
+@pytest.mark.parametrize(
+    ("name", "reader", "text", "value"),
+    [
+        ("FSDP", readers.T5X_PRETRAIN, "ON", True),
+        ("FSDP", readers.T5X_PRETRAIN, "", False),
+        ("FUSE_QKV", "singlenode_pretrain_pile", "", True),
+        ("BSIZE_PER_GPU", "t5x", "", 32),
+        ("TRAIN_STEPS", "t5x", "", None),
+        ("LOSS_SPIKE", "pax", "2.5", 2.5),
+        ("PROFILE_STEPS", "pax", "20:25", (20, 25)),
+        ("LOG_DIR", readers.PAX_TRAIN, "", "test_logdir"),
+        ("LOG_DIR", "run_llama_boolq", "", "/tmp/llama"),
+        ("PREC", readers.PAX_BOOLQ, "", None),
+        ("ICI_MESH_SHAPE", "pax", "1, 8,1", [1, 8, 1]),
+        ("ICI_MESH_SHAPE", "pax", "(1,8,1)", [1, 8, 1]),
+        ("DCN_MESH_SHAPE", "pax", "None", None),
+        ("ROSETTA_WITH", "run", "no-nvls, deterministic", ["no-nvls", "deterministic"]),
+        ("XLA_FLAGS", "run", "--xla_a=1 --xla_b='1 2'", ["--xla_a=1", "--xla_b=1 2"]),
+    ],
+)
+def test_read_setting(name: str, reader: str, text: str, value: object) -> None:
+    """A value is parsed by the declared type; an empty one is the default, if that is a value."""
+    assert reading.read_setting({name: text}, name, reader) == value
+    assert reading.read_settings({name: text}, reader).get(name, value) == value

@@ -1,0 +1,140 @@
+"""Read the values of variables, and refuse those that are not of the declared type."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core import value_parsing, xla_flags
+from rosetta.core.errors import INVALID, UserError
+from rosetta.core.variables import lookup, value_types
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rosetta.core.variables.declaration import Variable
+
+
+def parse_value(variable: Variable, text: str) -> Any:
+    """Return a value of a variable as its type: bool, int, float, str, list or pair of steps.
+
+    Raises:
+      UserError: The text is not a valid value.
+    """
+    name, kind = variable.name, variable.type
+    if isinstance(kind, value_types.TruthValue):
+        return value_parsing.parse_truth_value(name, text)
+    if isinstance(kind, (value_types.WholeNumber, value_types.Number)):
+        return _parse_number(variable, kind, text)
+    if isinstance(kind, value_types.Choice):
+        return value_parsing.parse_choice(name, text, kind.choices)
+    if isinstance(kind, value_types.NameList):
+        return value_parsing.parse_list(name, text)
+    if isinstance(kind, value_types.StepRange):
+        return value_parsing.parse_step_range(name, text)
+    if isinstance(kind, value_types.XlaFlags):
+        return xla_flags.split(text, name)
+    if isinstance(kind, value_types.MeshShape):
+        return _parse_mesh_shape(variable, text)
+    if isinstance(kind, (value_types.File, value_types.Folder)):
+        return _parse_path(variable, text)
+    if isinstance(kind, value_types.Address):
+        return _parse_address(variable, text)
+    return text
+
+
+def read_setting(variables: Mapping[str, str], name: str, reader: str = "") -> Any:
+    """Return the value of a variable, its default if it is not set or empty.
+
+    Args:
+      variables: For example the environment.
+      name: A variable of the table.
+      reader: The command, script or framework that reads it, see `lookup.find`.
+
+    Returns:
+      The value as its type; None if it is not set and the default depends on something.
+
+    Raises:
+      UserError: The value is not valid.
+    """
+    variable = lookup.find(name, reader)
+    text = variables.get(name) or variable.default_value(reader)
+    return parse_value(variable, text) if text else None
+
+
+def read_settings(variables: Mapping[str, str], reader: str) -> dict[str, Any]:
+    """Return name -> value of every variable that a command or script reads, see read_setting.
+
+    Raises:
+      UserError: A value is not valid.
+    """
+    return {
+        variable.name: read_setting(variables, variable.name, reader)
+        for variable in lookup.read_by(reader)
+    }
+
+
+def check_settings(variables: Mapping[str, str], reader: str) -> None:
+    """Check the value of every variable that a command, script or program reads.
+
+    Args:
+      variables: For example the environment; others in it are ignored.
+      reader: See `lookup.read_by`.
+
+    Raises:
+      UserError: The first value that is not valid, in the order of the table.
+    """
+    for variable in lookup.read_by(reader):
+        if text := variables.get(variable.name):
+            parse_value(variable, text)
+
+
+def _parse_number(
+    variable: Variable, kind: value_types.WholeNumber | value_types.Number, text: str
+) -> float:
+    if isinstance(kind, value_types.WholeNumber):
+        maximum = value_parsing.LARGEST if kind.maximum is None else kind.maximum
+        return value_parsing.parse_whole_number(
+            variable.name, text, minimum=kind.minimum, maximum=maximum
+        )
+    example = variable.example or variable.default_value()
+    number = value_parsing.parse_number(
+        variable.name, text, above_zero=kind.above_zero, example=example
+    )
+    if kind.zero_or_above_one and 0 < number <= 1:
+        raise _invalid(variable, text, "number", f"give a number above 1, as in {example}, or 0")
+    return number
+
+
+def _parse_path(variable: Variable, text: str) -> str:
+    """Return the path as it is: what reads it decides what a relative one counts from."""
+    scheme = value_parsing.split_scheme(text)[0]
+    if "\0" in text or (scheme and not getattr(variable.type, "remote", False)):
+        remedy = f"name {variable.type.description} of this machine"
+        raise _invalid(variable, text, "path", remedy)
+    return text
+
+
+def _parse_address(variable: Variable, text: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9+.-]*:[^\s\[\]]+", text):
+        raise _invalid(variable, text, "address", f"give {variable.type.description}")
+    return text
+
+
+def _parse_mesh_shape(variable: Variable, text: str) -> list[int] | None:
+    """Return the GPUs of each axis; None if the text is None, which leaves a mesh to others."""
+    word = text.strip()
+    if word == "None":
+        return None
+    inside = word[1:-1] if word[:1] + word[-1:] in ("[]", "()") else word
+    items = [item.strip() for item in inside.rstrip(" ,").split(",")]
+    if not all(re.fullmatch(r"[1-9][0-9]{0,8}", item) for item in items):
+        remedy = f"give {variable.type.description}, as in {variable.example_word()}"
+        raise _invalid(variable, text, "mesh", remedy)
+    return [int(item) for item in items]
+
+
+def _invalid(variable: Variable, text: str, what: str, remedy: str) -> UserError:
+    return UserError(
+        f"{text!r} is not a valid {what}", variable.name, remedy, kind=INVALID, value=text
+    )
