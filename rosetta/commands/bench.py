@@ -25,15 +25,15 @@ _DISAGREES = 0.05  # of a ratio
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to the top parser's subcommands."""
-    bench = commands.add_parser("bench", help="measure what a training step costs on this machine")
-    actions = bench.add_subparsers(dest="action", required=True, metavar="WHAT")
+    bench = commands.add_parser("bench")
+    actions = bench.add_subparsers(dest="action", metavar="WHAT")
     t5 = actions.add_parser(
         "t5",
         parents=[common],
-        help="T5 1.1 on synthetic tokens, modes taking turns",
+        help="measure T5 1.1 on synthetic tokens in several modes, which take turns",
         description=(
-            "The ratio is to the first mode, the median over turns; MFU is defined in "
-            "rosetta/core/gpu_peaks.py."
+            "A ratio compares a mode with the first one: it is the median over all turns. "
+            "rosetta/core/gpu_peaks.py defines the MFU."
         ),
     )
     option_types.add_shape_options(t5, size="small", sizes=", ".join(modes.sizes()))
@@ -41,31 +41,33 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     t5.add_argument(
         "--modes",
         help=(
-            f"separated by commas, each of words joined by +: {words} (default: "
-            f"{','.join(modes.DEFAULT)})"
+            f"the modes, separated by commas; a mode is one or more of {words}, joined by + "
+            f"(default: {','.join(modes.DEFAULT)})"
         ),
     )
     t5.add_argument(
         "--batch",
         type=option_types.parse_count,
         default=32,
-        help="sequences of a step, over all devices (default 32)",
+        help="sequences in a step, over all devices (default: 32)",
     )
     t5.add_argument(
         "--steps",
         type=option_types.parse_count,
         default=10,
-        help="steps of a mode in each turn (default 10)",
+        help="steps of a mode in each turn (default: 10)",
     )
-    t5.add_argument("--turns", type=option_types.parse_count, default=5, help="turns (default 5)")
+    t5.add_argument(
+        "--turns", type=option_types.parse_count, default=5, help="turns of each mode (default: 5)"
+    )
     t5.add_argument(
         "--devices",
         type=option_types.parse_count,
         default=1,
-        help="devices, which share the batch (default 1)",
+        help="devices that share the batch (default: 1)",
     )
     t5.add_argument(
-        "--allow-cpu", action="store_true", help="measure on the CPU where there is no GPU"
+        "--allow-cpu", action="store_true", help="measure on the CPU if there is no GPU"
     )
 
 

@@ -85,53 +85,60 @@ def _epsilon(text: str) -> float:
 
 def add(commands: Any, common: Any) -> None:
     """Add the command to the grammar."""
-    convert = commands.add_parser("convert", help="weights from one layout to another")
-    models = convert.add_subparsers(dest="model", required=True, metavar="MODEL")
+    convert = commands.add_parser("convert")
+    models = convert.add_subparsers(dest="model", metavar="MODEL")
     llama = models.add_parser(
         "llama",
         parents=[common],
-        help="LLaMA and LLaMA-2: Meta's files, Hugging Face's, Pax's checkpoints",
+        help="convert LLaMA and LLaMA-2 between the files of Meta, Hugging Face and Pax",
+        description="Every tensor is read back and compared after it was written.",
     )
     llama.add_argument(
         "source",
         type=Path,
         metavar="SOURCE",
-        help="folder with the model; of Pax's checkpoints the newest, or checkpoint_N itself",
+        help=(
+            "the folder with the model; for Pax the folder of the checkpoints, of which the newest "
+            "is converted, or one checkpoint_N"
+        ),
     )
     llama.add_argument(
         "out",
         type=Path,
         metavar="OUT",
-        help="folder to make; of Pax, the one that CHECKPOINT_RESTORE_PATH names",
+        help="the folder to make; for Pax, set CHECKPOINT_RESTORE_PATH to this folder later",
     )
     llama.add_argument(
         "--from",
         dest="source_layout",
         choices=LAYOUTS,
-        help="the source's layout (default: seen from its files)",
+        help="the layout of SOURCE (default: the layout that its files show)",
     )
     llama.add_argument(
-        "--to", choices=LAYOUTS, default="pax", help="the layout to make (default pax)"
+        "--to", choices=LAYOUTS, default="pax", help="the layout to make (default: pax)"
     )
     llama.add_argument(
         "--dtype",
         choices=("bfloat16", "float16", "float32"),
-        help="of Meta's and Hugging Face's files (default bfloat16); Pax has float32",
+        help=(
+            "the type of the numbers in files for Meta and Hugging Face (default: bfloat16); a "
+            "checkpoint of Pax always has float32"
+        ),
     )
     llama.add_argument(
         "--repeated",
         action="store_true",
-        help="for Pax: layers stacked in one array each, as USE_REPEATED_LAYER=True wants them",
+        help="for Pax: stack the layers in one array, as USE_REPEATED_LAYER=True needs them",
     )
     llama.add_argument(
         "--parts",
         type=option_types.parse_count,
-        help="for Meta: how many files (default: as LLaMA-2 has them)",
+        help="for Meta: the number of files (default: the number that LLaMA-2 has)",
     )
     llama.add_argument(
         "--norm-epsilon",
         type=_epsilon,
-        help="from Pax: the RMS norms' epsilon, for the other layouts' settings (default 1e-5)",
+        help="from Pax: the epsilon of the RMS norms, which its files lack (default: 1e-5)",
     )
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _PERIOD = 0.2  # s between counts on a terminal
+_EXTRA_IDS = (
+    "sentinels to add (default: 100; none for bytes, and none if the vocabulary has sentinels)"
+)
 
 
 def _count(text: str) -> int:
@@ -28,105 +31,135 @@ def _count(text: str) -> int:
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the two commands to the top parser's subcommands."""
-    data = commands.add_parser("data", help="look at, check and pre-tokenise training data")
-    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
-    about = (
-        "a spec: "
-        + ", ".join(f"{kind} ({what})" for kind, what in spec.KINDS.items())
-        + '; or {"SPEC": rate, …}'
-    )
-    for name, text in (
+    data = commands.add_parser("data")
+    actions = data.add_subparsers(dest="action", metavar="ACTION")
+    sources = "; ".join(f"{kind}: {what}" for kind, what in spec.KINDS.items())
+    about = f'the data, as one of these kinds, or a mixture {{"SPEC": RATE, ...}}. {sources}'
+    for name, text, more in (
         (
             "check",
-            "say whether a run could use this data, reading every record; count records and tokens",
+            "check whether a run can use this data, and count records and tokens",
+            "The command reads every record.",
         ),
-        ("show", "print rows as the model gets them, and the batch's hash"),
-        ("cache", "tokenise once; a stopped run goes on where it stopped"),
+        ("show", "print rows as the model gets them, and the hash of the batch", ""),
+        (
+            "cache",
+            "tokenise the data once, for many runs",
+            "If you stop the command and start it again, it continues where it stopped.",
+        ),
     ):
-        action = actions.add_parser(name, parents=[common], help=text)
+        action = actions.add_parser(name, parents=[common], help=text, description=more)
         action.add_argument("data", metavar="SPEC", help=about.replace("%", "%%"))
         action.add_argument(
-            "--vocab", default="byte", help="a SentencePiece model, or byte (default)"
+            "--vocab", default="byte", help="a SentencePiece model, or byte (default: byte)"
+        )
+        action.add_argument("--extra-ids", type=_count, help=_EXTRA_IDS)
+        action.add_argument(
+            "--objective",
+            choices=spec.OBJECTIVES,
+            default="span_corruption",
+            help="the objective of the run (default: span_corruption)",
         )
         action.add_argument(
-            "--extra-ids",
-            type=_count,
-            help=(
-                "sentinels to add (default: none to bytes or where the model has its own, else 100)"
-            ),
+            "--field",
+            default="text",
+            help="the field that holds the text of JSON lines and Example records (default: text)",
         )
-        action.add_argument("--objective", choices=spec.OBJECTIVES, default="span_corruption")
         action.add_argument(
-            "--field", default="text", help="where JSON lines and Example records have their text"
+            "--split", default="train", help="the split of an hf or tfds data set (default: train)"
         )
-        action.add_argument("--split", default="train", help="of a hf or tfds set (default train)")
         if name == "cache":
-            action.add_argument("--out", required=True, metavar="FOLDER")
-            action.add_argument("--jobs", type=_count, help="processes (default: one a core)")
-            action.add_argument("--limit", type=_count, help="documents at most")
+            action.add_argument(
+                "--out", required=True, metavar="FOLDER", help="the folder for the tokens"
+            )
+            action.add_argument(
+                "--jobs", type=_count, help="processes (default: one for each core)"
+            )
+            action.add_argument("--limit", type=_count, help="the largest number of documents")
             continue
-        action.add_argument("--inputs", type=_count, default=512, help="tokens (default 512)")
-        action.add_argument("--targets", type=_count, default=128, help="tokens (default 128)")
+        action.add_argument(
+            "--inputs", type=_count, default=512, help="tokens of an input (default: 512)"
+        )
+        action.add_argument(
+            "--targets", type=_count, default=128, help="tokens of a target (default: 128)"
+        )
         action.add_argument(
             "--mean-span",
             type=float,
             default=3.0,
-            help="tokens of a masked span (default 3; bytes: 20)",
+            help="tokens of a masked span (default: 3); runs on bytes use 20",
         )
         if name == "check":
-            action.add_argument("--vocab-size", type=_count, help="the model's")
             action.add_argument(
-                "--head",
-                action="store_true",
-                help="read no more than the first record of each source",
+                "--vocab-size", type=_count, help="the rows of the model's embedding"
+            )
+            action.add_argument(
+                "--head", action="store_true", help="read only the first record of each source"
             )
         else:
-            action.add_argument("--seed", type=_count, default=0)
-            action.add_argument("--step", type=_count, default=0)
-            action.add_argument("--batch", type=_count, default=4, help="rows (default 4)")
-            action.add_argument("--pack", action="store_true")
-    vocab = commands.add_parser("vocab", help="make and look at vocabularies")
-    actions = vocab.add_subparsers(dest="action", required=True, metavar="ACTION")
+            action.add_argument(
+                "--seed", type=_count, default=0, help="the seed of the order (default: 0)"
+            )
+            action.add_argument(
+                "--step", type=_count, default=0, help="the step whose batch to show (default: 0)"
+            )
+            action.add_argument(
+                "--batch", type=_count, default=4, help="rows of the batch (default: 4)"
+            )
+            action.add_argument(
+                "--pack", action="store_true", help="put several examples into one row"
+            )
+    vocab = commands.add_parser("vocab")
+    actions = vocab.add_subparsers(dest="action", metavar="ACTION")
     train = actions.add_parser(
         "train",
         parents=[common],
         help="train a SentencePiece vocabulary with T5's special ids and sentinels",
     )
-    train.add_argument("--data", required=True, metavar="SPEC")
-    train.add_argument("--out", required=True, metavar="FILE.model")
     train.add_argument(
-        "--size", type=_count, default=32_000, help="ids in all, sentinels included (default 32000)"
+        "--data", required=True, metavar="SPEC", help="the data to learn from (docs/data.md)"
     )
-    train.add_argument("--extra-ids", type=_count, default=100, help="sentinels (default 100)")
-    train.add_argument("--type", choices=("unigram", "bpe"), default="unigram")
+    train.add_argument(
+        "--out", required=True, metavar="FILE.model", help="the file for the vocabulary"
+    )
+    train.add_argument(
+        "--size", type=_count, default=32_000, help="ids, with the sentinels (default: 32000)"
+    )
+    train.add_argument("--extra-ids", type=_count, default=100, help="sentinels (default: 100)")
+    train.add_argument(
+        "--type",
+        choices=("unigram", "bpe"),
+        default="unigram",
+        help="the kind of SentencePiece model (default: unigram)",
+    )
     train.add_argument(
         "--coverage",
         type=float,
         default=0.9995,
-        help="share of letters with an id of their own (default 0.9995)",
+        help="the share of letters that get an id of their own (default: 0.9995)",
     )
     train.add_argument(
         "--no-byte-fallback",
         action="store_true",
-        help="letters without an id become unknown, as in T5's own vocabulary",
+        help="make letters without an id unknown, as T5's own vocabulary does",
     )
     train.add_argument(
         "--limit",
         type=_count,
         default=10_000_000,
-        help="pieces of documents to learn from (default 10 million)",
+        help="pieces of documents to learn from (default: 10 million)",
     )
-    train.add_argument("--field", default="text")
+    train.add_argument(
+        "--field",
+        default="text",
+        help="the field that holds the text of JSON lines and Example records (default: text)",
+    )
     show = actions.add_parser(
-        "show", parents=[common], help="sizes, sentinels, fingerprint, and a text's ids"
+        "show", parents=[common], help="show sizes, sentinels and fingerprint of a vocabulary"
     )
     show.add_argument("vocab", help="a SentencePiece model, or byte")
-    show.add_argument(
-        "--extra-ids",
-        type=_count,
-        help="sentinels to add (default: none to bytes or where the model has its own, else 100)",
-    )
-    show.add_argument("text", nargs="?", help="to be encoded")
+    show.add_argument("--extra-ids", type=_count, help=_EXTRA_IDS)
+    show.add_argument("text", nargs="?", help="a text whose ids to show")
 
 
 def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

@@ -19,41 +19,37 @@ if TYPE_CHECKING:
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
-    entry = commands.add_parser(
-        "doctor",
-        parents=[common],
-        help="say what of this machine stands in the way of a run, and what to do about it",
-    )
+    entry = commands.add_parser("doctor", parents=[common])
     entry.add_argument(
         "--quick",
         action="store_true",
-        help="what can be seen without running a command, asking a name server or writing a file",
+        help="skip the checks that run a command, ask a name server or write a file",
     )
     entry.add_argument(
         "--hosts",
         metavar="LIST",
-        help="nodes to resolve, as n[1-4],m1 (default: those of the Slurm job)",
+        help="nodes whose names must resolve, as in n[1-4],m1 (default: those of the Slurm job)",
     )
     entry.add_argument(
         "--nccl",
         action="store_true",
         help=(
-            "measure the bandwidth of each pair of GPUs and of nodes instead; in a job of several "
-            "nodes, start it with srun"
+            "measure the bandwidth between GPUs and between nodes instead; start the command with "
+            "srun if the job has several nodes"
         ),
     )
     entry.add_argument(
         "--mib",
         type=option_types.parse_count,
         default=64,
-        help="with --nccl: MiB that a GPU sends at a time (default 64)",
+        help="with --nccl: the MiB that a GPU sends at a time (default: 64)",
     )
     entry.add_argument(
         "--folder",
         action="append",
         default=[],
         metavar="DIR",
-        help="a folder that the run writes; may be given again",
+        help="also check this folder, which the run writes (may be repeated)",
     )
 
 

@@ -13,41 +13,39 @@ if TYPE_CHECKING:
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
-    entry = commands.add_parser(
-        "explain",
-        parents=[common],
-        help="say every value of a preset, where it came from, what it took the place of, and why",
-    )
+    entry = commands.add_parser("explain", parents=[common], options_anywhere=True)
     entry.add_argument(
         "preset",
         nargs="?",
         metavar="PRESET",
-        help="a name, or a YAML file (docs/presets.md); without one: which there are",
+        help="the name of a preset, or a YAML file (docs/presets.md)",
     )
     entry.add_argument(
         "settings",
         nargs="*",
         metavar="NAME=VALUE",
         help=(
-            "variables of the scripts, flags of XLA without dashes, fdl.NAME, fields of presets; "
-            "ROSETTA_WITH=SWITCH,..."
+            "a variable of the scripts, a flag of XLA without dashes, fdl.NAME, a field of a "
+            "preset, or ROSETTA_WITH=SWITCH,..."
         ),
     )
     entry.add_argument(
         "--accelerator",
-        metavar="CARD",
+        metavar="GPU",
         help=(
-            "a100, h100, h200, gh200 or b200 (default: the card at hand, or the site's; with "
-            "JAX_PLATFORMS=cpu none)"
+            "a100, h100, h200, gh200 or b200 (default: the GPU of this machine or of the site; "
+            "none with JAX_PLATFORMS=cpu)"
         ),
     )
     entry.add_argument(
-        "--nodes", type=option_types.parse_count, metavar="N", help="default: the preset's"
+        "--nodes", type=option_types.parse_count, metavar="N", help="nodes (default: the preset's)"
     )
     entry.add_argument(
-        "--gpus-per-node", type=option_types.parse_count, metavar="N", help="default: the preset's"
+        "--gpus-per-node",
+        type=option_types.parse_count,
+        metavar="N",
+        help="GPUs of each node (default: the preset's)",
     )
-    entry.set_defaults(flags_first=True)
 
 
 def _explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

@@ -10,18 +10,14 @@ if TYPE_CHECKING:
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
-    about = commands.add_parser("info", parents=[common], help="say what this environment is")
+    about = commands.add_parser("info", parents=[common])
     about.add_argument(
         "--licences",
         "--licenses",
         action="store_true",
-        help="the licence of everything that is in it",
+        help="show the licence of everything in the environment",
     )
-    commands.add_parser(
-        "te",
-        parents=[common],
-        help="the version of Transformer Engine; status 2 and the reason where there is none",
-    )
+    commands.add_parser("te", parents=[common])
 
 
 def _info(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

@@ -29,64 +29,68 @@ _GLOBS = ("text", "jsonl", "tfrecord")  # several, with commas
 
 def add(commands: Any, common: Any) -> None:
     """Add `new` to the command line."""
-    new = commands.add_parser("new", help="write the files of a model of one's own")
-    kinds = new.add_subparsers(dest="kind", required=True, metavar="KIND")
+    new = commands.add_parser("new")
+    kinds = new.add_subparsers(dest="kind", metavar="KIND")
     t5x = kinds.add_parser(
-        "t5x", parents=[common], help="T5 pretraining on one's own text and vocabulary: four files"
+        "t5x",
+        parents=[common],
+        help="write four files that pretrain a T5 model on your own text and vocabulary",
     )
     t5x.add_argument(
         "name",
         metavar="NAME",
-        help="what the model is called, such as ro_t5x: the files are NAME_SIZE...",
+        help="the name of the model, such as ro_t5x; the files are called NAME_SIZE...",
     )
     t5x.add_argument(
-        "--size", default="base", help="small, base, large, xl, xxl or tiny (default base)"
+        "--size", default="base", help="small, base, large, xl, xxl or tiny (default: base)"
     )
     t5x.add_argument(
-        "--vocab", required=True, metavar="FILE", help="a SentencePiece model, or `byte`"
+        "--vocab", required=True, metavar="FILE", help="a SentencePiece model, or byte"
     )
     t5x.add_argument(
         "--data",
         required=True,
         metavar="SPEC",
-        help="text:GLOB, jsonl:GLOB, hf:OWNER/NAME, ...: see rosetta data --help",
+        help="the training data: text:GLOB, jsonl:GLOB, hf:OWNER/NAME, ... (docs/data.md)",
     )
+    t5x.add_argument("--eval-data", metavar="SPEC", help="other data, for the loss in evaluation")
     t5x.add_argument(
-        "--eval-data", metavar="SPEC", help="text kept back, for the loss in evaluation"
+        "--family",
+        choices=_FAMILIES,
+        help="the family of the model (default: t5_1_1; with --from: mt5)",
     )
-    t5x.add_argument("--family", choices=_FAMILIES, help="default: t5_1_1; mt5 with --from")
     t5x.add_argument(
         "--from",
         dest="checkpoint",
         metavar="CHECKPOINT",
-        help="weights to go on from, such as mT5's, with their own vocabulary",
+        help="weights to start from, such as those of mT5; --vocab is then their vocabulary",
     )
     t5x.add_argument(
         "--inputs",
         type=option_types.parse_count,
         default=512,
         metavar="TOKENS",
-        help="the encoder's length (default 512)",
+        help="tokens of an input (default: 512)",
     )
     t5x.add_argument(
         "--targets",
         type=option_types.parse_count,
         default=256,
         metavar="TOKENS",
-        help="the decoder's length (default 256)",
+        help="tokens of a target (default: 256)",
     )
     t5x.add_argument(
         "--steps",
         type=option_types.parse_count,
         default=2_000_000,
-        help="steps to train to (default 2000000)",
+        help="the step at which training ends (default: 2000000)",
     )
     t5x.add_argument(
         "--out",
         type=Path,
         default=Path(),
         metavar="FOLDER",
-        help="where the files go (default: here)",
+        help="the folder for the files (default: the current one)",
     )
 
 

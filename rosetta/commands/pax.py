@@ -15,25 +15,28 @@ if TYPE_CHECKING:
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
-    about = (
-        "CONFIG=Synthetic126M, DATA=text:FILES, ...: the variables of the scripts "
-        "(docs/pax-scripts.md), which the environment gives otherwise; fdl.NAME=VALUE for any "
-        "hyper-parameter"
+    entry = commands.add_parser("pax", parents=[common], options_anywhere=True)
+    entry.add_argument("what", choices=tuple(settings.SCRIPTS), help="what to run")
+    entry.add_argument(
+        "settings",
+        nargs="*",
+        metavar="NAME=VALUE",
+        help=(
+            "a variable of the scripts (docs/pax-scripts.md), such as CONFIG=Synthetic126M or "
+            "DATA=text:FILES, or a hyper-parameter, fdl.NAME=VALUE; other variables come from the "
+            "environment"
+        ),
     )
-    entry = commands.add_parser(
-        "pax", parents=[common], help="train or evaluate a GPT, GLaM or LLaMA"
-    )
-    entry.add_argument("what", choices=tuple(settings.SCRIPTS))
-    entry.add_argument("settings", nargs="*", metavar="NAME=VALUE", help=about)
     entry.add_argument(
         "--profile",
         metavar="A:B",
-        help="trace steps A to B - 1, as PROFILE_STEPS=A:B does (docs/health.md)",
+        help="trace the steps from A to B - 1, as PROFILE_STEPS=A:B does (docs/health.md)",
     )
     entry.add_argument(
-        "--dry-run", action="store_true", help="check everything, print what would run, run nothing"
+        "--dry-run",
+        action="store_true",
+        help="check everything and print what would run, but run nothing",
     )
-    entry.set_defaults(flags_first=True)
 
 
 def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

@@ -19,29 +19,36 @@ ROWS = 32128  # of the embedding of T5 1.1
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
-    entry = commands.add_parser(
-        "plan",
-        parents=[common],
-        help="compile a training step for a card that is not here, and say what it would do",
-    )
-    frameworks = entry.add_subparsers(dest="framework", required=True, metavar="FRAMEWORK")
-    t5x = frameworks.add_parser("t5x", parents=[common], help="of a T5 size")
-    t5x.add_argument("--family", default="t5_1_1", help="of the model (default t5_1_1)")
+    entry = commands.add_parser("plan", parents=[common])
+    frameworks = entry.add_subparsers(dest="framework", metavar="FRAMEWORK")
+    t5x = frameworks.add_parser("t5x", parents=[common], help="plan a step of a T5 model")
+    t5x.add_argument("--family", default="t5_1_1", help="the family of the model (default: t5_1_1)")
     option_types.add_shape_options(t5x, size="large")
     t5x.add_argument(
-        "--gpus", type=option_types.parse_count, default=8, help="of all nodes (default 8)"
+        "--gpus", type=option_types.parse_count, default=8, help="GPUs of all nodes (default: 8)"
     )
     t5x.add_argument(
-        "--batch-per-gpu", type=option_types.parse_count, default=32, help="sequences (default 32)"
+        "--batch-per-gpu",
+        type=option_types.parse_count,
+        default=32,
+        help="sequences for each GPU (default: 32)",
     )
     t5x.add_argument(
-        "--tp", type=option_types.parse_count, default=1, help="GPUs that share a model (default 1)"
+        "--tp",
+        type=option_types.parse_count,
+        default=1,
+        help="GPUs that share one copy of the model (default: 1)",
     )
     t5x.add_argument(
-        "--fsdp", action="store_true", help="shard the optimizer's state over the data axis"
+        "--fsdp",
+        action="store_true",
+        help="shard parameters and optimizer state over the data axis",
     )
     t5x.add_argument(
-        "--microbatches", type=option_types.parse_count, default=1, help="of a step (default 1)"
+        "--microbatches",
+        type=option_types.parse_count,
+        default=1,
+        help="microbatches of a step (default: 1)",
     )
     t5x.add_argument(
         "--with",
@@ -50,16 +57,16 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="SWITCH=VALUE",
-        help="of T5Config: fp8=xla fuse_qkv=true attention=cudnn remat=minimal ...",
+        help="fields of T5Config, such as fp8=xla fuse_qkv=true attention=cudnn remat=minimal",
     )
-    pax = frameworks.add_parser("pax", parents=[common], help="of an experiment of Paxml")
+    pax = frameworks.add_parser("pax", parents=[common], help="plan a step of a Paxml experiment")
     pax.add_argument(
-        "config", metavar="CONFIG", help="an experiment of docs/pax.md, or MODULE.CLASS"
+        "config", metavar="CONFIG", help="an experiment (docs/pax.md), or MODULE.CLASS"
     )
     pax.add_argument(
         "--gpus",
         type=option_types.parse_count,
-        help="of all nodes (default: as many as the experiment's meshes have)",
+        help="GPUs of all nodes (default: as many as the meshes of the experiment have)",
     )
     pax.add_argument(
         "--with",
@@ -68,19 +75,22 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="NAME=VALUE",
-        help="hyper-parameters: ATTENTION=cudnn USE_FP8=True DCN_MESH_SHAPE=[32,1,1] ...",
+        help="hyper-parameters, such as ATTENTION=cudnn USE_FP8=True DCN_MESH_SHAPE=[32,1,1]",
     )
     for framework in (t5x, pax):
         framework.add_argument(
             "--card",
             default=CARD,
-            help=f"one of {', '.join(gpu_data_sheets.CARDS)} (default {CARD})",
+            help=f"the GPU: {', '.join(gpu_data_sheets.CARDS)} (default: {CARD})",
         )
         framework.add_argument(
-            "--gpus-per-node", type=option_types.parse_count, default=8, help="default 8"
+            "--gpus-per-node",
+            type=option_types.parse_count,
+            default=8,
+            help="GPUs of each node (default: 8)",
         )
         framework.add_argument(
-            "--hlo", type=Path, metavar="FILE", help="also write the optimised HLO"
+            "--hlo", type=Path, metavar="FILE", help="also write the optimised HLO to this file"
         )
 
 

@@ -11,12 +11,10 @@ from typing import Any
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
-    profile = commands.add_parser(
-        "profile", help="run a command under Nsight Systems, which has to be at hand"
-    )
-    profile.add_argument("-o", dest="output", metavar="FILE", help="where the profile goes")
+    profile = commands.add_parser("profile")
+    profile.add_argument("-o", dest="output", metavar="FILE", help="the file for the profile")
     profile.add_argument(
-        "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run"
+        "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run"
     )
     del common  # the profiler's output is not a document
 

@@ -30,90 +30,84 @@ _OF = {
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the commands to a parser's subcommands."""
-    run = commands.add_parser(
-        "run",
-        parents=[common],
-        help="run a preset on this machine: its processes, or a container of them",
-    )
+    run = commands.add_parser("run", parents=[common], options_anywhere=True)
     _described(run)
-    run.add_argument("--on", choices=HERE, default=HERE[0], help="where (default local)")
-    run.add_argument("--name", default="", help="of the container")
-    _of_nodes(run)
-    submit = commands.add_parser(
-        "submit",
-        parents=[common],
-        help="give a preset to a scheduler: Slurm, with containers or without, or Kubernetes",
+    run.add_argument(
+        "--on", choices=HERE, default=HERE[0], help="where to run the preset (default: local)"
     )
+    run.add_argument("--name", default="", help="the name of the container")
+    _of_nodes(run)
+    submit = commands.add_parser("submit", parents=[common], options_anywhere=True)
     _described(submit)
     submit.add_argument(
-        "--on", choices=QUEUES, required=True, help="slurm: without containers; jobset: Kubernetes"
+        "--on",
+        choices=QUEUES,
+        required=True,
+        help=(
+            "slurm: Slurm without containers; pyxis and apptainer: Slurm with containers; jobset: "
+            "Kubernetes"
+        ),
     )
     submit.add_argument(
         "--job-name",
         dest="name",
         default="",
         metavar="NAME",
-        help="default: the framework's and the model's",
+        help="the name of the job (default: made from the framework and the model)",
     )
     for name in ("account", "partition", "time", "output"):
-        submit.add_argument(f"--{name}", default="", metavar=name.upper(), help="sbatch's")
+        submit.add_argument(
+            f"--{name}", default="", metavar=name.upper(), help=f"--{name} of sbatch"
+        )
     submit.add_argument(
         "--sbatch",
         action="append",
         default=[],
         metavar="OPTION",
-        help="any other option of sbatch, as --sbatch=--qos=high; may be given again",
+        help="any other option of sbatch, as in --sbatch=--qos=high (may be repeated)",
     )
     submit.add_argument(
         "--requeue",
         action="store_true",
-        help=(
-            "start it again when its node fails or its time is over: it goes on from its checkpoint"
-        ),
+        help="start the job again from its checkpoint if a node fails or its time is over",
     )
     submit.add_argument(
         "--warning",
         type=option_types.parse_count,
         default=120,
         metavar="SECONDS",
-        help="how long before its time limit it is told to end (default 120)",
+        help="how long before its time limit the job is told to end (default: 120)",
     )
     submit.add_argument(
         "--shared",
         action="store_true",
-        help="leave what it does not use of the nodes to others: on part of a node",
+        help="share the nodes with other jobs, for a job on part of a node",
     )
     submit.add_argument(
         "--secret",
         default="",
         metavar="NAME",
-        help="jobset: the Kubernetes secret that holds *_TOKEN, *_KEY, ... (default rosetta)",
+        help="jobset: the Kubernetes secret with *_TOKEN, *_KEY, ... (default: rosetta)",
     )
-    submit.add_argument("--namespace", default="", help="jobset: Kubernetes'")
-    spawn = commands.add_parser(
-        "spawn",
-        help=(
-            "start a command once for each GPU of this node, on each of several nodes: what srun "
-            "does, without Slurm"
-        ),
-    )
+    submit.add_argument("--namespace", default="", help="jobset: the namespace in Kubernetes")
+    spawn = commands.add_parser("spawn")
     spawn.add_argument(
         "--per-node",
         type=option_types.parse_count,
         default=1,
         metavar="N",
-        help="processes of each node (default 1)",
+        help="processes of each node (default: 1)",
     )
     spawn.add_argument(
         "--nodes",
         type=option_types.parse_count,
         default=1,
         metavar="N",
-        help="nodes on which this is started (default 1)",
+        help="nodes on which you start `rosetta spawn` (default: 1)",
     )
     _of_nodes(spawn)
     spawn.add_argument(
-        "words", nargs="...", metavar="-- COMMAND", help="what each process executes"
+        "words", nargs="...", metavar="-- COMMAND", help="the command that each process runs"
     )
 
 
@@ -123,7 +117,7 @@ def _of_nodes(parser: argparse.ArgumentParser) -> None:
         type=option_types.whole_number(minimum=0),
         metavar="I",
         help=(
-            "this node's number, from 0, where it is started on several by hand (default "
+            "the number of this node, from 0, if you start the command on several nodes (default: "
             "JOB_COMPLETION_INDEX, or 0)"
         ),
     )
@@ -131,7 +125,7 @@ def _of_nodes(parser: argparse.ArgumentParser) -> None:
         "--coordinator",
         default="",
         metavar="HOST:PORT",
-        help="where several nodes meet: the first of them, and a free port of it",
+        help="the first of several nodes, and a free port on it",
     )
 
 
@@ -140,43 +134,50 @@ def _described(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs="*",
         metavar="PRESET [NAME=VALUE ...]",
-        help="a preset, or a file of one, and what is set on top of it (docs/presets.md)",
+        help="a preset or its YAML file, and settings on top of it (docs/presets.md)",
     )
     parser.add_argument(
         "--description",
         metavar="FILE",
-        help="a run description instead of a preset: JSON, - for standard input",
+        help="a JSON file with a run description instead of a preset; - is standard input",
     )
     parser.add_argument(
         "--accelerator",
         metavar="NAME",
-        help="a100, h100, h200, gh200, b200 (default: this machine's card, or the site's)",
+        help="a100, h100, h200, gh200 or b200 (default: the GPU of this machine or of the site)",
     )
     parser.add_argument(
-        "--nodes", type=option_types.parse_count, metavar="N", help="default: the preset's"
+        "--nodes", type=option_types.parse_count, metavar="N", help="nodes (default: the preset's)"
     )
     parser.add_argument(
-        "--gpus-per-node", type=option_types.parse_count, metavar="N", help="default: the preset's"
+        "--gpus-per-node",
+        type=option_types.parse_count,
+        metavar="N",
+        help="GPUs of each node (default: the preset's)",
     )
     parser.add_argument(
         "--processes",
         choices=("node", "gpu"),
-        help="one a node, or one a GPU (default: the preset's)",
+        help="start one process for each node, or for each GPU (default: the preset's)",
     )
     parser.add_argument(
-        "--image", default="", metavar="IMAGE", help="of the container (default CONTAINER)"
+        "--image",
+        default="",
+        metavar="IMAGE",
+        help="the image of the container (default: CONTAINER)",
     )
     parser.add_argument(
         "--mount",
         action="append",
         default=[],
         metavar="OUTSIDE:INSIDE",
-        help="a folder that the container sees; may be given again",
+        help="a folder that the container sees (may be repeated)",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="print what would run, without secrets; run nothing"
+        "--dry-run",
+        action="store_true",
+        help="print what would run, without secrets, but run nothing",
     )
-    parser.set_defaults(flags_first=True)
 
 
 def described(args: argparse.Namespace) -> Run:

@@ -35,42 +35,38 @@ def _steps(text: str) -> int:
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
-    test = commands.add_parser(
-        "selftest",
-        parents=[common],
-        help="import everything, train a tiny model on the CPU, restore it, go on",
-    )
+    test = commands.add_parser("selftest", parents=[common])
     test.add_argument(
         "--framework",
         choices=("t5x", "pax"),
-        help="default: the one this environment was baked for",
+        help="the framework to test (default: the one of this environment)",
     )
     test.add_argument(
-        "--steps", type=_steps, default=20, help="steps before the restore (default 20)"
+        "--steps", type=_steps, default=20, help="steps before the restore (default: 20)"
     )
     test.add_argument(
         "--devices",
         type=_devices,
         default=(1, 4),
-        help="numbers of virtual CPU devices, a run each (default 1,4)",
+        help="numbers of virtual CPU devices, with one run for each (default: 1,4)",
     )
     test.add_argument(
         "--workdir",
         type=Path,
-        help="where to work (default: a temporary folder), and where checkpoints and logs stay",
+        help="keep checkpoints and logs in this folder (default: a temporary folder)",
     )
     part = test.add_mutually_exclusive_group()
     part.add_argument(
-        "--imports-only", action="store_true", help="import everything, train nothing"
+        "--imports-only", action="store_true", help="import every module, but train nothing"
     )
-    part.add_argument("--no-imports", action="store_true", help="train, import nothing")
+    part.add_argument("--no-imports", action="store_true", help="train, but skip the imports")
     test.add_argument(
-        "--keep", action="store_true", help="keep the temporary folder when all is well"
+        "--keep", action="store_true", help="keep the temporary folder if all is well"
     )
     test.add_argument(
         "--jobs",
         type=option_types.parse_count,
-        help="processes at once (default: one a core, at most 3)",
+        help="processes at a time (default: one for each core, at most 3)",
     )
 
 

@@ -16,24 +16,29 @@ if TYPE_CHECKING:
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
-    about = (
-        "T5_SIZE=small, DATA=text:FILES, ...: the variables of the scripts (docs/t5x.md), which "
-        "the environment gives otherwise"
+    entry = commands.add_parser("t5x", parents=[common], options_anywhere=True)
+    entry.add_argument(
+        "what", choices=(*command_variables.SCRIPTS, "eval", "infer"), help="what to run"
     )
-    entry = commands.add_parser(
-        "t5x", parents=[common], help="pretrain, finetune, evaluate a T5 or infer from one"
+    entry.add_argument(
+        "settings",
+        nargs="*",
+        metavar="NAME=VALUE",
+        help=(
+            "a variable of the scripts (docs/t5x.md), such as T5_SIZE=small or DATA=text:FILES; "
+            "other variables come from the environment"
+        ),
     )
-    entry.add_argument("what", choices=(*command_variables.SCRIPTS, "eval", "infer"))
-    entry.add_argument("settings", nargs="*", metavar="NAME=VALUE", help=about)
     entry.add_argument(
         "--profile",
         metavar="A:B",
-        help="trace steps A to B - 1, as PROFILE_STEPS=A:B does (docs/health.md)",
+        help="trace the steps from A to B - 1, as PROFILE_STEPS=A:B does (docs/health.md)",
     )
     entry.add_argument(
-        "--dry-run", action="store_true", help="check everything, print what would run, run nothing"
+        "--dry-run",
+        action="store_true",
+        help="check everything and print what would run, but run nothing",
     )
-    entry.set_defaults(flags_first=True)
 
 
 def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

@@ -33,78 +33,73 @@ PACKAGES = (
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
-    entry = commands.add_parser(
-        "tune",
-        parents=[common],
-        help=(
-            "find the batch and the switches that suit a preset here, and write them as a preset "
-            "of its own"
-        ),
-    )
-    entry.add_argument("preset", metavar="PRESET", help="a name, or a YAML file (docs/presets.md)")
+    entry = commands.add_parser("tune", parents=[common], options_anywhere=True)
     entry.add_argument(
-        "settings", nargs="*", metavar="NAME=VALUE", help="what is set on top of it in each trial"
+        "preset", metavar="PRESET", help="the name of a preset, or a YAML file (docs/presets.md)"
     )
+    entry.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="settings of every trial")
     entry.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
-        help="the preset that is written (default PRESET-tuned.yaml)",
+        help="the file for the new preset (default: PRESET-tuned.yaml)",
     )
     entry.add_argument(
         "--evidence",
         type=Path,
         metavar="FILE",
         help=(
-            "a line for each trial (default: the preset's file with .jsonl); what is in it is not "
-            "tried again"
+            "the file with one line for each trial (default: the file of the preset with .jsonl); "
+            "a trial in this file is not repeated"
         ),
     )
     entry.add_argument(
         "--try",
         dest="tried",
         metavar="LIST",
-        help=f"of {','.join(candidates.ALL)} (default: those that mean something here)",
+        help=(
+            f"what to try, separated by commas: {','.join(candidates.ALL)} (default: all that can "
+            "have an effect here)"
+        ),
     )
     entry.add_argument(
         "--trials",
         type=option_types.parse_count,
         default=TRIALS,
         metavar="N",
-        help=f"of other batches and of switches, at the most (default {TRIALS})",
+        help=f"the largest number of trials (default: {TRIALS})",
     )
     entry.add_argument(
-        "--steps", type=option_types.parse_count, help=f"of a trial (default {STEPS})"
+        "--steps", type=option_types.parse_count, help=f"steps of a trial (default: {STEPS})"
     )
     entry.add_argument(
         "--repeats",
         type=option_types.parse_count,
-        help=f"of the preset as it is, by which noise is known (default {REPEATS})",
+        help=f"trials of the unchanged preset, which show the noise (default: {REPEATS})",
     )
     entry.add_argument(
         "--seconds",
         type=option_types.parse_count,
         default=SECONDS,
-        help=f"after which a trial is ended (default {SECONDS})",
+        help=f"end a trial after this time (default: {SECONDS})",
     )
     entry.add_argument(
         "--gpus",
         type=option_types.parse_count,
         metavar="N",
-        help="devices of a trial (default: all that are here); with --card, of a node",
+        help="GPUs of a trial (default: all of this machine); with --card, GPUs of each node",
     )
     entry.add_argument(
         "--card",
-        metavar="CARD",
-        help="plan for this card instead, which need not be here: a100, h100, h200, gh200, b200",
+        metavar="GPU",
+        help="plan for this GPU instead of measuring: a100, h100, h200, gh200 or b200",
     )
     entry.add_argument(
         "--nodes",
         type=option_types.parse_count,
         metavar="N",
-        help="with --card: default the preset's",
+        help="with --card: nodes (default: the preset's)",
     )
-    entry.set_defaults(flags_first=True)
 
 
 def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

@@ -12,8 +12,7 @@ import os
 import re
 import sys
 import traceback
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from rosetta.core import errors
 from rosetta.core.errors import UserError
@@ -70,8 +69,7 @@ def _print_traceback(error: BaseException) -> str:
     return "the output under ROSETTA_DEBUG=1"
 
 
-@dataclass(frozen=True)
-class Remedies:
+class Remedies(NamedTuple):
     """What a program advises about the exceptions that are not errors of its own.
 
     Attributes:

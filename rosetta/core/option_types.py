@@ -66,23 +66,23 @@ def add_shape_options(
     parser.add_argument(
         "--size",
         default=size,
-        help=f"{f'one of {sizes}' if sizes else 'of the model'} (default {size})",
+        help=f"the size of the model{f': {sizes}' if sizes else ''} (default: {size})",
     )
     parser.add_argument(
         "--inputs",
         type=parse_count,
         default=inputs,
-        help=f"input tokens of a sequence (default {inputs})",
+        help=f"tokens of an input (default: {inputs})",
     )
     parser.add_argument(
         "--targets",
         type=parse_count,
         default=targets,
-        help=f"target tokens of a sequence (default {targets})",
+        help=f"tokens of a target (default: {targets})",
     )
     parser.add_argument(
         "--dropout",
         type=parse_share,
         default=dropout,
-        help=f"rate (default {dropout:g}; cuDNN's attention has none)",
+        help=f"the dropout rate (default: {dropout:g}); cuDNN's attention has no dropout",
     )

@@ -1,4 +1,4 @@
-"""`python -m rosetta.launch`: `rosetta run` and `rosetta submit` on a Python that is too old for
+"""`python -m rosetta.launch`: `rosetta run`, `submit` and `spawn` on a Python that is too old for
 the other commands, as a login node has it.
 """
 
@@ -7,8 +7,7 @@ from __future__ import annotations
 import sys
 
 from rosetta import cli
-from rosetta.commands import run
+from rosetta.commands.registry import PROGRAM
 
 if __name__ == "__main__":
-    cli.COMMAND_MODULES = {run.__name__: tuple(run.RUN)}
-    sys.exit(cli.main())
+    sys.exit(cli.main(program=PROGRAM.only("run", "submit", "spawn")))

@@ -7,8 +7,6 @@ from __future__ import annotations
 import sys
 
 from rosetta import cli
-from rosetta.commands import explain
 
 if __name__ == "__main__":
-    cli.COMMAND_MODULES = {explain.__name__: tuple(explain.RUN)}
     sys.exit(cli.main(["explain", *sys.argv[1:]]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 from typing import TYPE_CHECKING
 
 from rosetta.pax.run import settings as pax_settings
@@ -10,6 +12,8 @@ from rosetta.t5x.run import command_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rosetta.core.command_line import Parser, Program, ProgramParser
 
 # The commands that read variables, and the variables that each of them reads.
 VARIABLES = {
@@ -19,8 +23,8 @@ VARIABLES = {
 
 
 def leaf_parsers(
-    parser: argparse.ArgumentParser, words: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+    parser: Parser, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Parser]]:
     """Yield each command of a parser: its words, and the parser of its options."""
     choices = [
         action.choices
@@ -42,3 +46,29 @@ def dry_run(parser: argparse.ArgumentParser) -> tuple[str, ...]:
 def required_positionals(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     """Return the positionals that a command does not go without."""
     return [action for action in parser._actions if action.required and not action.option_strings]
+
+
+def check_registry(program: Program, parser: ProgramParser) -> None:
+    """Assert that a program's commands have a group, a summary and examples that parse, and that
+    its help shows all of them on lines that fit a terminal.
+    """
+    text = parser.format_help()
+    for command in program.commands:
+        assert command.group in program.groups, command.name
+        assert re.fullmatch(r"[a-z].+[^.,]", command.summary), command.summary
+        assert f"  {command.name}  " in text
+        for example in program.format_examples(command):
+            words = shlex.split(example)[len(shlex.split(program.typed)) :]
+            parser.parse_args(words)
+    assert max(map(len, text.splitlines())) <= 100
+    for names, leaf in leaf_parsers(parser):
+        check_help(names, leaf)
+
+
+def check_help(words: tuple[str, ...], parser: Parser) -> None:
+    """Assert that a command has an example, and that a sentence describes it and each option."""
+    assert parser.sections["examples"], words
+    assert str(parser.description).endswith("."), words
+    for action in parser._actions:
+        assert action.help, (words, action.dest)
+        assert not re.match(r"(it|of|it is|default)\b", action.help), (words, action.help)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rosetta.cli import Parser
+from rosetta import cli
 from rosetta.commands import data as data_command
 from rosetta.core.errors import UserError
 from rosetta.data import text_windows, token_cache
@@ -21,11 +21,7 @@ DOCS = corpora.documents(40)
 
 
 def run(*words: str) -> tuple[dict[str, Any], str]:
-    top = Parser(prog="rosetta")
-    common = Parser(add_help=False)
-    common.add_argument("--json", action="store_true")
-    data_command.add(top.add_subparsers(dest="command", required=True), common)
-    args = top.parse_args(words)
+    args = cli.parser(words[0]).parse_args(words)
     result, text = data_command.RUN[args.command](args)
     json.dumps(result)
     return result, text

@@ -38,7 +38,7 @@ FULL = os.strerror(errno.ENOSPC)
         (OSError(errno.ENOSPC, FULL, "target"), "target", FULL),
         (OSError(errno.ENOSPC, FULL), "plan", FULL),
         (OSError(errno.EACCES, "no", "source", None, "target"), "source", "no"),
-        (OSError("an error of a library"), "plan", "an error of a library"),
+        (OSError("odd"), "plan", "odd"),
         (
             shutil.Error(
                 [("source", "target", f"[Errno {errno.ENOSPC}] {FULL}: 'target'"), ("b", "c", "x")]

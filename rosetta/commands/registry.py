@@ -1,0 +1,166 @@
+"""The commands of rosetta: everything that lists commands reads this table."""
+
+from __future__ import annotations
+
+from rosetta.core.command_line import Command, Program
+
+TRAIN, LOOK, PREPARE, OPERATE = "train", "look", "prepare", "operate"
+
+PROGRAM = Program(
+    name="rosetta",
+    typed="rosetta",
+    description="Train T5X and Paxml models on NVIDIA GPUs.",
+    groups={
+        TRAIN: "train and evaluate",
+        LOOK: "look before a run",
+        PREPARE: "prepare models, data and presets",
+        OPERATE: "operate machines",
+    },
+    commands=(
+        Command(
+            "t5x",
+            TRAIN,
+            "pretrain, finetune or evaluate a T5 model, or infer with one",
+            "rosetta.commands.t5x",
+            (
+                "pretrain T5_SIZE=small DATA='text:corpus/*.txt' VOCAB=byte --dry-run",
+                "eval MODEL_DIR=workspace/small",
+            ),
+        ),
+        Command(
+            "pax",
+            TRAIN,
+            "train or evaluate a GPT, GLaM or LLaMA model",
+            "rosetta.commands.pax",
+            ("train CONFIG=Synthetic126M MAX_STEPS=100 --dry-run",),
+        ),
+        Command(
+            "run",
+            TRAIN,
+            "run a preset on this machine, with or without a container",
+            "rosetta.commands.run",
+            ("t5x-small TRAIN_STEPS=100 --dry-run",),
+        ),
+        Command(
+            "submit",
+            TRAIN,
+            "submit a preset to Slurm or Kubernetes",
+            "rosetta.commands.run",
+            ("t5x-large --on slurm --nodes 2 --time 04:00:00 --dry-run",),
+        ),
+        Command(
+            "info",
+            LOOK,
+            "show what this environment contains",
+            "rosetta.commands.info",
+            ("--json",),
+        ),
+        Command(
+            "te",
+            LOOK,
+            "show the version of Transformer Engine",
+            "rosetta.commands.info",
+            ("",),
+            "If the environment has no Transformer Engine, the command gives the reason and ends "
+            "with status 2.",
+        ),
+        Command(
+            "explain",
+            LOOK,
+            "show every value of a preset, and where it comes from",
+            "rosetta.commands.explain",
+            ("t5x-large --accelerator h100",),
+            "For each value, the command names the value that it replaced, and the reason. Without "
+            "PRESET, it lists all presets.",
+        ),
+        Command(
+            "plan",
+            LOOK,
+            "compile a training step for a GPU you do not have",
+            "rosetta.commands.plan",
+            ("t5x --size large --gpus 16 --card h100", "pax Synthetic126M --card h100"),
+            "The command shows the memory, the communication and the kernels of the step.",
+        ),
+        Command(
+            "new",
+            PREPARE,
+            "write the files of a model for your own text",
+            "rosetta.commands.new",
+            ("t5x ro_t5x --size base --vocab ro.model --data 'text:ro/*.txt'",),
+        ),
+        Command(
+            "data",
+            PREPARE,
+            "check, show or tokenise training data",
+            "rosetta.commands.data",
+            (
+                "check 'jsonl:train/*.jsonl' --vocab byte",
+                "show 'text:corpus/*.txt' --batch 2",
+                "cache 'text:corpus/*.txt' --vocab ro.model --out tokens",
+            ),
+        ),
+        Command(
+            "vocab",
+            PREPARE,
+            "train a vocabulary, or show one",
+            "rosetta.commands.data",
+            ("train --data 'text:ro/*.txt' --out ro.model", "show ro.model"),
+        ),
+        Command(
+            "convert",
+            PREPARE,
+            "convert the weights of a model to another layout",
+            "rosetta.commands.convert",
+            ("llama Llama-2-7b checkpoints/llama",),
+        ),
+        Command(
+            "tune",
+            PREPARE,
+            "find the batch and the switches that suit a preset",
+            "rosetta.commands.tune",
+            ("t5x-small --steps 20",),
+            "The command measures trials on this machine, and writes the best as a new preset.",
+        ),
+        Command(
+            "doctor",
+            OPERATE,
+            "check this machine for problems before a run",
+            "rosetta.commands.doctor",
+            ("--quick",),
+            "The command names a remedy for every problem.",
+        ),
+        Command(
+            "selftest",
+            OPERATE,
+            "train a tiny model to prove that this environment works",
+            "rosetta.commands.selftest",
+            ("--imports-only",),
+            "The command imports every module, trains on the CPU, restores the checkpoint and "
+            "trains further.",
+        ),
+        Command(
+            "bench",
+            OPERATE,
+            "measure a training step on this machine",
+            "rosetta.commands.bench",
+            ("t5 --size small --steps 20",),
+        ),
+        Command(
+            "profile",
+            OPERATE,
+            "run a command under Nsight Systems",
+            "rosetta.commands.profile",
+            ("-o step -- rosetta t5x pretrain T5_SIZE=small TRAIN_STEPS=20",),
+            "Nsight Systems has to be installed.",
+        ),
+        Command(
+            "spawn",
+            OPERATE,
+            "start a command once for each GPU, without Slurm",
+            "rosetta.commands.run",
+            ("--per-node 8 -- python train.py",),
+            "If there are several nodes, start the command on each of them.",
+        ),
+    ),
+    shown=("doctor", "explain", "t5x", "submit"),
+)
