@@ -1,14 +1,8 @@
-"""The command line: one verb, one module.
-
-Exit status: 0 fine, 1 a check failed, 2 the user's input, 3 ours, 130 interrupted.
-"""
+"""The command line of build.py: how a command is found, run and ended."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import difflib
-import importlib
 import itertools
 import json
 import os
@@ -17,141 +11,45 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from builder import __version__
+from builder.commands.registry import PROGRAM
 from builder.core import cache_folder, log
-from builder.core.cache import Cache
-from builder.core.command_context import Context
 from builder.core.secrets import find_exposed, redact, redact_document, remember
 from rosetta.core import exit_status
+from rosetta.core.command_line import Parser, ProgramParser
 from rosetta.core.errors import UserError
 from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
-    from builder.core.command_context import Result
-
-# verb -> (module of the same purpose, what it does). A module has add_arguments(parser) and
-# run(context, arguments) -> Result.
-VERBS = {
-    "build": ("build", "bake a distribution (the verb may be left out)"),
-    "quickstart": (
-        "quickstart",
-        "bake, train and show the first distribution whose sources can be reached",
-    ),
-    "verify": ("verify", "train a tiny model in what was baked"),
-    "test": ("test", "run this repository's checks and tests"),
-    "lock": ("lock", "resolve the packages of every line into hashed locks"),
-    "patches": ("patches", "check, refresh, import and list the patches"),
-    "bump": ("bump", "move pins along the branches they track, and say what broke a patch"),
-    "bisect": ("bisect", "find the commit, patch or package that broke something"),
-    "wheel": (
-        "wheel",
-        (
-            "compile the one wheel that nobody ships, Transformer Engine for JAX; or make the one "
-            "for login nodes"
-        ),
-    ),
-    "context": ("context", "prepare the folders that Dockerfile.t5x and Dockerfile.pax copy"),
-    "publish": (
-        "publish",
-        "bring an image into a registry whole, signed and described, then move tags",
-    ),
-    "verify-published": (
-        "verify_published",
-        "check a published image with nothing but the public key",
-    ),
-    "promote": ("promote", "let latest-verified point to a digest that a suite has passed"),
-    "changelog": ("changelog", "say what changed between two published images"),
-    "nightly": ("nightly", "bump, build, train, publish and report, by one command"),
-    "status": ("status", "make the status page and badges of the reports of nights"),
-    "reproduce": ("reproduce", "build an image again from its own lock and compare"),
-    "cache": ("cache", "show or shrink the builder's cache"),
-    "docs": ("docs", "write the pages and Slurm files that are generated"),
-}
+    from builder.core.command_context import Context, Result
+    from rosetta.core.command_line import Command
 
 
-class Parser(argparse.ArgumentParser):
-    """One whose errors are like all others: one line that says what was nearly written, and a
-    document where --json asked for it.
-    """
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse all arguments; refuse an unknown one with a suggestion."""
-        found, left = self.parse_known_args(args, namespace)
-        if left:
-            odd = next((word.partition("=")[0] for word in left if word.startswith("-")), left[0])
-            self._refuse(f"unrecognized arguments: {' '.join(left)}", odd, self._names())
-        return found
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        if message and (file is None or file is sys.stdout):
-            exit_status.print_result(message.rstrip("\n"))
-
-    def _names(self) -> list[str]:
-        """Options, those of verbs below among them."""
-        below = [
-            each
-            for action in self._actions
-            if isinstance(action.choices, dict)
-            for parser in action.choices.values()
-            for each in parser._names()  # noqa: SLF001 (ours)
-        ]
-        return [
-            *below,
-            *(
-                name
-                for action in self._actions
-                for name in action.option_strings
-                if name.startswith("--")
-            ),
-        ]
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            known = [str(each) for each in action.choices]
-            self._refuse(
-                f"no {' '.join([*action.option_strings[-1:], repr(value)])}",
-                str(value),
-                known,
-                f"one of: {', '.join(known)}; ",
-            )
-
-    def _refuse(self, what: str, word: str, known: Sequence[str], otherwise: str = "") -> NoReturn:
-        near = difflib.get_close_matches(word, known, 1)
-        raise UserError(
-            what,
-            self.prog,
-            (f"did you mean {near[0]}? " if near else otherwise) + f"{self.prog} --help says more",
-        )
-
-    def error(self, message: str) -> NoReturn:
-        """Raise a UserError in place of argparse's exit."""
-        raise UserError(message, self.prog, f"{self.prog} --help says more")
-
-
-def common() -> argparse.ArgumentParser:
+def common() -> Parser:
     """Return a parser of the options that every command has."""
-    options = Parser(add_help=False, allow_abbrev=False, prog="build.py")
-    group = options.add_argument_group("common")
+    options = Parser(add_help=False, prog=PROGRAM.name)
+    group = options.add_argument_group("options of every command")
     group.add_argument(
         "--manifest",
         metavar="FILE",
-        help="manifest to use (default: manifest.yaml beside build.py)",
+        help="the manifest (default: manifest.yaml beside build.py)",
     )
     group.add_argument(
         "--offline",
         action="store_true",
-        help="use what is in the cache and the mirrors; no network, no DNS",
+        help="use only the cache and the mirrors, and no network",
     )
     group.add_argument(
         "--mirror",
         metavar="DIR",
         action="append",
         default=[],
-        help="folder with clones of the upstreams (may be repeated)",
+        help="a folder with clones of the upstream repositories (may be repeated)",
     )
     group.add_argument(
         "--allow-protocol",
@@ -159,36 +57,36 @@ def common() -> argparse.ArgumentParser:
         action="append",
         default=[],
         choices=["file"],
-        help="also take sources by file:// URL",
+        help="also take sources from file:// URLs",
     )
-    group.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    group.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     return options
 
 
-def verb_parser(name: str) -> argparse.ArgumentParser:
-    """Return the parser of one command; load only its module, which keeps a no-op build fast."""
-    module = importlib.import_module(f"builder.commands.{VERBS[name][0]}")
-    verb = Parser(
-        prog=f"build.py {name}", description=module.__doc__, allow_abbrev=False, parents=[common()]
-    )
-    module.add_arguments(verb)
-    return verb
+def parser() -> ProgramParser:
+    """Return the grammar of all commands; this loads all of their modules."""
+    top = _program_parser()
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+    for command in PROGRAM.commands:
+        _add_command(commands, command)
+    return top
 
 
-def usage() -> str:
-    """Return the text that `build.py --help` prints."""
-    lines = ["usage: build.py [VERB] [options]; build.py VERB --help says more", ""]
-    lines += [f"  {name:<18}{text}" for name, (_, text) in VERBS.items()]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            (
-                "  python build.py --distribution t5x|pax|pax-1.4 [--accelerator "
-                "cpu|cuda12|cuda13] [--output env:DIR]"
-            ),
-        ]
-    )
+def command_parser(name: str) -> Parser:
+    """Return the parser of one command; this loads only its module, which keeps a build without
+    changes fast.
+    """
+    return _add_command(_program_parser().add_subparsers(), PROGRAM.command(name))
+
+
+def _program_parser() -> ProgramParser:
+    return ProgramParser(PROGRAM, lambda: f"rosetta builder {__version__}")
+
+
+def _add_command(commands: Any, command: Command) -> Parser:
+    parser: Parser = commands.add_parser(command.name, parents=[common()])
+    command.load().add_arguments(parser)
+    return parser
 
 
 def main(argv: list[str]) -> int:
@@ -202,55 +100,50 @@ def main(argv: list[str]) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    verb, rest = (argv[0], argv[1:]) if argv and argv[0] in VERBS else ("build", argv)
     own = argv[: argv.index("--")] if "--" in argv else argv
     as_json = "--json" in own
+    name = ""
     try:
-        if argv in ([], ["-h"], ["--help"], ["--version"]):
-            version = f"rosetta builder {__version__}"
-            exit_status.print_result(version if argv == ["--version"] else usage())
-            return exit_status.FINE if argv else exit_status.USER
         remember(argv, os.environ)
-        if verb != "test":  # its words go to pytest
+        if own[:1] != ["test"]:  # its words go to pytest
             _refuse_secrets(own)
-        if argv[0] != verb and not argv[0].startswith("-"):
-            _refuse_verb(argv[0])
-        os.umask(0o022)  # what is built must not depend on it, and others must be able to use it
-        if verb != "test":
             _refuse_empty_values(own)
-        result = _call(verb, rest)
-        _print_result(verb, result, as_json=as_json)
+        name = PROGRAM.select(argv)
+        if not name:
+            _program_parser().parse_args(argv or ["--help"])
+        os.umask(0o022)  # what is built must not depend on it, and others must be able to use it
+        result = _call(name, argv[1:] if argv[0] == name else argv)
+        _print_result(name, result, as_json=as_json)
     except SystemExit as stop:  # --help, or nobody reads the output
-        return int(stop.code or exit_status.FINE)
+        return int(stop.code or exit_status.FINE) if argv else exit_status.USER
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last line of defence: a report instead of a traceback
-        code, failure = exit_status.explain_failure(error, verb, REMEDIES)
-        return _fail(verb, failure, code, as_json=as_json)
+        code, failure = exit_status.explain_failure(error, name, REMEDIES)
+        return _fail(name, failure, code, as_json=as_json)
     return exit_status.FINE if result.ok else exit_status.FAILED
 
 
-def _call(verb: str, words: Sequence[str]) -> Result:
+def _call(name: str, words: Sequence[str]) -> Result:
     """Run the command with the words that follow its name."""
-    module = importlib.import_module(f"builder.commands.{VERBS[verb][0]}")
     pytest_words: Sequence[str] = ()
-    if verb == "test" and "--" in words:
+    if name == "test" and "--" in words:
         place = words.index("--")
         words, pytest_words = words[:place], words[place + 1 :]
-    shared, own = common().parse_known_args(words)
-    context, arguments = _context(shared), verb_parser(verb).parse_args(own)
-    if verb == "test":
+    shared, own = common().split_known(words)
+    context, arguments = _context(shared), command_parser(name).parse_args(own)
+    if name == "test":
         arguments.pytest = pytest_words
     # These two hold nothing of the cache, or hold it alone.
-    with contextlib.nullcontext() if verb in ("cache", "test") else context.cache.used():
-        result: Result = module.run(context, arguments)
+    with contextlib.nullcontext() if name in ("cache", "test") else context.cache.used():
+        result: Result = PROGRAM.command(name).load().run(context, arguments)
     return result
 
 
-def _print_result(verb: str, result: Result, *, as_json: bool) -> None:
+def _print_result(name: str, result: Result, *, as_json: bool) -> None:
     text = escape(redact(result.text))
     if as_json:
         document = {
             "schema": 1,
-            "command": verb,
+            "command": name,
             "ok": result.ok,
             "result": redact_document(result.data),
             "error": None,
@@ -271,17 +164,6 @@ def _refuse_secrets(words: Sequence[str]) -> None:
                 "login"
             ),
         )
-
-
-def _refuse_verb(word: str) -> NoReturn:
-    near = difflib.get_close_matches(word, VERBS, 1)
-    raise UserError(
-        f"no verb {word!r}",
-        "build.py",
-        f"did you mean {near[0]}?"
-        if near
-        else f"one of: {', '.join(VERBS)}; a distribution is named by --distribution",
-    )
 
 
 _MAY_BE_EMPTY = (
@@ -305,6 +187,9 @@ def _refuse_empty_values(own: Sequence[str]) -> None:
 
 
 def _context(arguments: argparse.Namespace) -> Context:
+    from builder.core.cache import Cache
+    from builder.core.command_context import Context
+
     root = Path(__file__).resolve().parents[1]
     manifest = Path(arguments.manifest) if arguments.manifest else root / "manifest.yaml"
     mirrors = tuple(Path(folder).absolute() for folder in arguments.mirror)
@@ -325,12 +210,12 @@ def _context(arguments: argparse.Namespace) -> Context:
     )
 
 
-def _fail(verb: str, error: UserError, code: int, *, as_json: bool) -> int:
+def _fail(name: str, error: UserError, code: int, *, as_json: bool) -> int:
     """Print an error; return the exit status."""
     if as_json:
         document = {
             "schema": 1,
-            "command": verb,
+            "command": name,
             "ok": False,
             "result": None,
             "error": redact_document(error.as_json()),

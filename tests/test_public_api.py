@@ -136,10 +136,7 @@ def commands(
 @functools.cache
 def builder_commands() -> dict[str, argparse.ArgumentParser]:
     """Return the commands of build.py."""
-    found: dict[str, argparse.ArgumentParser] = {}
-    for verb in builder.cli.VERBS:
-        found.update(commands(builder.cli.verb_parser(verb), (verb,)))
-    return found
+    return dict(commands(builder.cli.parser()))
 
 
 @functools.cache

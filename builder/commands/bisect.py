@@ -39,60 +39,69 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to `parser`."""
     parser.add_argument(
-        "--good", metavar="END", default="", help=f"where COMMAND succeeds: {endpoints.FORMS}"
+        "--good",
+        metavar="END",
+        default="",
+        help=f"a build in which COMMAND succeeds: {endpoints.FORMS}",
     )
     parser.add_argument(
-        "--bad", metavar="END", default="", help="where it fails; newer or older than the good one"
+        "--bad",
+        metavar="END",
+        default="",
+        help="a build in which COMMAND fails; it may be older or newer",
     )
     parser.add_argument(
         "--distribution",
         metavar="NAME",
         default="",
         help=(
-            "what is built (default: that of the environment or image, or the only one of the "
-            "manifest)"
+            "the distribution to build (default: the one of the environment or image, or the only "
+            "one in the manifest)"
         ),
     )
     parser.add_argument(
         "--accelerator",
         default="",
         choices=["cpu", "cuda12", "cuda13"],
-        help="what for (default: that of the environment or image, or cpu)",
+        help="the accelerator (default: the one of the environment or image, or cpu)",
     )
     parser.add_argument(
         "--stage",
         default="env",
         choices=["env", "tree"],
-        help="env: a whole environment; tree: only the patched sources, in seconds (default: env)",
+        help="env builds a whole environment, tree only the patched sources (default: env)",
     )
     parser.add_argument(
         "--python",
         metavar="VERSION|PATH",
         default="",
-        help="the Python of the environments, as for a build",
+        help="the Python of the environments (default: as for a build)",
     )
     parser.add_argument(
         "--repeat",
         type=_count,
         default=1,
         metavar="N",
-        help="run COMMAND N times in each build; it stops where they differ (default: 1)",
+        help="run COMMAND N times in each build, and stop if the results differ (default: 1)",
     )
     parser.add_argument(
         "--work",
         metavar="DIR",
         default="build/bisect",
-        help="where the builds are made, one after the other (default: build/bisect)",
+        help="the folder in which the builds are made (default: build/bisect)",
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--status", action="store_true", help="say how far it is")
-    what.add_argument("--log", action="store_true", help="say what every build came to")
-    what.add_argument("--abort", action="store_true", help="forget it, and remove its builds")
+    what.add_argument("--status", action="store_true", help="show how far the search is")
+    what.add_argument("--log", action="store_true", help="show the result of every build")
+    what.add_argument("--abort", action="store_true", help="end the search and remove its builds")
     parser.add_argument(
         "command",
         nargs="*",
         metavar="COMMAND",
-        help="after --: exit status 0 is good, 1 to 124 bad, 125 skips a build, more stops",
+        help=(
+            "after --: the command to run in each build; status 0 is good, 1 to 124 is bad, 125 "
+            "skips the build, and more ends the search"
+        ),
     )
 
 

@@ -26,27 +26,33 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to `parser`."""
     parser.add_argument(
-        "--distribution", metavar="NAME", default="", help="t5x, pax or pax-1.4 (has to be named)"
+        "--distribution",
+        metavar="NAME",
+        default="",
+        help="the distribution to bake: t5x, pax or pax-1.4 (required)",
     )
     parser.add_argument(
         "--accelerator",
         default="cpu",
         choices=["cpu", "cuda12", "cuda13"],
-        help="what it will run on (default: cpu)",
+        help="CPUs, or GPUs of this CUDA version (default: cpu)",
     )
     parser.add_argument(
         "--output",
         metavar="KIND:PLACE",
         default="",
-        help=f"env:DIR, {image_target.FORMS} (default: env:build/NAME-ACCELERATOR)",
+        help=(
+            f"the kind and the place of the output: env:DIR, {image_target.FORMS} (default: "
+            "env:build/NAME-ACCELERATOR)"
+        ),
     )
     parser.add_argument(
         "--python",
         metavar="VERSION|PATH",
         default="",
         help=(
-            "env: the Python it stands on (default: the line's own, else the newest at hand that "
-            "fits)"
+            "env: the Python of the environment (default: the version that the manifest sets for "
+            "the line, or else the newest supported one on this machine)"
         ),
     )
     image_options.add_arguments(parser)
@@ -54,9 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--since",
         metavar="LOCK",
         default="",
-        help="bundle: leave out the layers of this lock.json or bundle.json, which the site has",
+        help="bundle: leave out the layers in this lock.json or bundle.json, which the site has",
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be done, but do nothing"
+    )
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:

@@ -29,31 +29,31 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to `parser`."""
     parser.add_argument(
-        "sources", nargs="*", metavar="SOURCE", help="git sources of the manifest (default: all)"
+        "sources", nargs="*", metavar="SOURCE", help="a git source of the manifest (default: all)"
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--forecast",
         action="store_true",
-        help="change nothing; status 1 if a stack does not apply at its tip",
+        help="change nothing; end with status 1 if a patch series does not apply at the tip",
     )
     what.add_argument(
         "--continue",
         dest="proceed",
         action="store_true",
-        help="go on to the same commits after patches were mended",
+        help="continue to the same commits after you repaired patches",
     )
     what.add_argument(
         "--abort",
         action="store_true",
-        help="put everything back as it was before a bump that is not at its end",
+        help="undo a bump that has not finished",
     )
     parser.add_argument(
         "--jax",
         action="store_true",
         help=(
-            "forecast: also on the newest JAX: resolve, bake and import what T5X and Pax would "
-            "be, in build/forecast"
+            "forecast: also resolve, bake and import T5X and Pax with the newest JAX, in "
+            "build/forecast"
         ),
     )
     parser.add_argument(
@@ -61,26 +61,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="VERSION|PATH",
         default="",
         help=(
-            "forecast: the Python to try that on (default: the line's own, else the newest at "
-            "hand that fits)"
+            "forecast: the Python for --jax (default: the version that the manifest sets for the "
+            "line, or else the newest supported one on this machine)"
         ),
     )
     parser.add_argument(
         "--tip-only",
         action="store_true",
-        help="leave a pin where it is unless the stack applies at the tip",
+        help="move a pin only if the patch series applies at the tip",
     )
     parser.add_argument(
         "--accept",
         action="store_true",
-        help="make what is proposed: drop what upstream took, take merges that leave other lines",
+        help="carry out proposals: drop patches that upstream took, and accept merges",
     )
     parser.add_argument(
         "--log",
         type=_count,
         default=30,
         metavar="N",
-        help="how many of upstream's commits to show for a source (default: 30)",
+        help="the number of upstream commits to show for each source (default: 30)",
     )
 
 

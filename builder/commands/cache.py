@@ -18,21 +18,27 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to `parser`."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="du|check|prune")
-    actions.add_parser("du", help="how much each kind takes, hard links counted once")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    actions.add_parser("du", help="show how much space each kind of entry takes")
     actions.add_parser(
         "check",
-        help=(
-            "compare all contents and modes with what was recorded when they were made, and "
-            "remove what differs"
-        ),
+        help="compare all entries with the record of their contents, and remove what differs",
     )
     prune = actions.add_parser(
         "prune", help="remove what was not used for some time, and what killed runs left"
     )
-    prune.add_argument("--days", type=_days, default=30.0, help="how long unused (default: 30)")
-    prune.add_argument("--sources", action="store_true", help="the git caches too")
-    prune.add_argument("--dry-run", action="store_true", help="only say what would go")
+    prune.add_argument(
+        "--days",
+        type=_days,
+        default=30.0,
+        help="remove what was not used for this number of days (default: 30)",
+    )
+    prune.add_argument(
+        "--sources", action="store_true", help="also remove the git caches of sources"
+    )
+    prune.add_argument(
+        "--dry-run", action="store_true", help="print what would go, but remove nothing"
+    )
 
 
 def _days(text: str) -> float:

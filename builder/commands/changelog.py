@@ -49,14 +49,15 @@ class Published:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to `parser`."""
-    parser.add_argument("old", metavar="OLD", help="HOST/NAME:TAG or HOST/NAME@sha256:DIGEST")
-    parser.add_argument("new", metavar="NEW", help="the same of the newer one")
+    parser.add_argument(
+        "old", metavar="OLD", help="the older image: HOST/NAME:TAG or HOST/NAME@sha256:DIGEST"
+    )
+    parser.add_argument("new", metavar="NEW", help="the newer image")
     parser.add_argument(
         "--key",
         metavar="FILE|env:NAME",
         default="",
-        help="the public key that must have signed both SBOMs "
-        "(default: they are taken as they are)",
+        help="the public key that must have signed both SBOMs (default: no signature is checked)",
     )
 
 

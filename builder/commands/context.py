@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to `parser`."""
-    parser.add_argument("distribution", metavar="NAME", help="t5x, pax or pax-1.4")
-    parser.add_argument("folder", metavar="DIR", help="where the folders go")
+    parser.add_argument(
+        "distribution", metavar="NAME", help="the distribution: t5x, pax or pax-1.4"
+    )
+    parser.add_argument("folder", metavar="DIR", help="the folder for the folders")
     parser.add_argument(
         "--accelerator",
         default="cpu",
         choices=["cpu", "cuda12", "cuda13"],
-        help="what it will run on (default: cpu)",
+        help="CPUs, or GPUs of this CUDA version (default: cpu)",
     )
     image_options.add_arguments(parser)
 

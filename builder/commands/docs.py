@@ -45,7 +45,9 @@ _MODELS: dict[str, type[BaseModel]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to `parser`."""
     parser.add_argument(
-        "--check", action="store_true", help="write nothing; status 1 where a file is not current"
+        "--check",
+        action="store_true",
+        help="write nothing; end with status 1 if a file is not current",
     )
 
 

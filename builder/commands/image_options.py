@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         default="",
         help=(
-            "linux/amd64,linux/arm64 (default: all of the distribution's; for `image` this "
-            "machine's)"
+            "the platforms, such as linux/amd64,linux/arm64 (default: all of the distribution; "
+            "for `image` the one of this machine)"
         ),
     )
     group.add_argument(
@@ -40,34 +40,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="IMAGE",
         default="",
         help=(
-            "what the image stands on: `bootstrap`, an image of a registry or the engine, or "
-            "oci:DIR (default: as locked)"
+            "the base of the image: bootstrap, an image in a registry or the engine, or oci:DIR "
+            "(default: the locked one)"
         ),
     )
     group.add_argument(
         "--engine",
         default="",
         choices=["docker", "buildah"],
-        help="what builds the base and takes `image` (default: the first that answers)",
+        help="the engine that builds the base and gets `image` (default: the first that answers)",
     )
     group.add_argument(
         "--transformer-engine",
         default="",
         choices=["yes", "no"],
-        help="with Transformer Engine (default: yes where the accelerator is CUDA)",
+        help="whether to add Transformer Engine (default: yes for CUDA)",
     )
     group.add_argument(
         "--compression",
         default="",
         choices=["gzip", "zstd"],
-        help="of the layers (default: gzip, which everything reads; zstd for `image`)",
+        help="the compression of the layers (default: gzip; for `image` zstd)",
     )
     group.add_argument(
         "--locked",
         action="store_true",
         help=(
-            "image and oci: fail where a locked Debian package is gone, and take no newer version "
-            "(all other outputs always do)"
+            "image and oci: fail if a locked Debian package is gone, rather than take a newer "
+            "version (all other outputs always fail)"
         ),
     )
 

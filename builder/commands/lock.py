@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to `parser`."""
     parser.add_argument(
-        "lines", nargs="*", metavar="LINE", help="lines of the manifest (default: all)"
+        "lines", nargs="*", metavar="LINE", help="a line of the manifest (default: all)"
     )
     parser.add_argument(
         "--check",
         action="store_true",
-        help="change nothing; say what is stale and end with status 1 if anything is",
+        help="change nothing; list what is out of date, with status 1 if anything is",
     )
     parser.add_argument(
         "--upgrade",
         action="append",
         default=[],
         metavar="NAME",
-        help="let this project move ('all': every one); may be repeated",
+        help="allow a new version of this project; `all` for every project (may be repeated)",
     )
     parser.add_argument(
         "--tools",
         action="store_true",
-        help="make locks/build.txt and te-build.txt (what sdists are built with) instead",
+        help="lock the tools that build sdists instead: locks/build.txt and te-build.txt",
     )
     parser.add_argument(
-        "--builder", action="store_true", help="make locks/builder.txt, the builder's own, instead"
+        "--builder", action="store_true", help="lock the builder itself instead: locks/builder.txt"
     )
     parser.add_argument(
         "--base",
         action="store_true",
-        help="lock today's Debian packages of the bases of these lines instead",
+        help="lock today's Debian packages for the bases of these lines instead",
     )
 
 

@@ -37,10 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--folder",
         metavar="DIR",
         default="build/nightly",
-        help="where the night is kept (default: build/nightly)",
+        help="the folder of the night (default: build/nightly)",
     )
     parser.add_argument(
-        "--date", metavar="YYYY-MM-DD", default="", help="the night's day (default: today, UTC)"
+        "--date",
+        metavar="YYYY-MM-DD",
+        default="",
+        help="the day of the night (default: today, UTC)",
     )
     parser.add_argument(
         "--only",
@@ -49,50 +52,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         choices=[*stages.NAMES, "report"],
         help=(
-            "do this stage of the night in --folder (may be repeated): "
-            f"{', '.join(stages.NAMES)}, report"
+            f"run only this stage of the night (may be repeated): {', '.join(stages.NAMES)}, report"
         ),
     )
-    parser.add_argument("--fresh", action="store_true", help="begin the night anew")
+    parser.add_argument(
+        "--fresh", action="store_true", help="start the night again from the beginning"
+    )
     parser.add_argument(
         "--distribution",
         metavar="NAME",
         action="append",
         default=[],
-        help="of these only (may be repeated; default: all)",
+        help="only this distribution (may be repeated; default: all)",
     )
     parser.add_argument(
         "--accelerator",
         action="append",
         default=[],
         choices=["cpu", "cuda12", "cuda13"],
-        help="for these only",
+        help="only this accelerator (may be repeated)",
     )
     parser.add_argument(
         "--architecture",
         action="append",
         default=[],
         choices=["amd64", "arm64"],
-        help="on these only; what is published still needs all of them",
+        help=(
+            "only this architecture (may be repeated); a publication still needs all architectures"
+        ),
     )
     parser.add_argument(
         "--to",
         metavar="HOST/NAMESPACE",
         default="",
-        help="publish: where; each distribution and accelerator has a repository below it",
+        help="publish: the place that has a repository for each distribution and accelerator",
     )
     parser.add_argument(
         "--key", metavar="FILE|env:NAME", default="", help="publish: the private key to sign with"
     )
     parser.add_argument(
-        "--builder-id", metavar="URI", default="", help="publish: who builds, for the provenance"
+        "--builder-id",
+        metavar="URI",
+        default="",
+        help="publish: the builder that the provenance names",
     )
     parser.add_argument(
         "--untrained",
         action="append",
         default=[],
         choices=["amd64", "arm64"],
-        help="publish an architecture that no machine here can train on; the report says so",
+        help="publish this architecture although no machine here can train on it",
     )
 
 

@@ -34,53 +34,60 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to `parser`."""
-    actions = parser.add_subparsers(
-        dest="action", required=True, metavar="check|status|refresh|import|stats"
-    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
     check = actions.add_parser(
-        "check", help="try every patch and every overlaid file; status 1 if one is not applied"
+        "check",
+        help="try every patch and every overlay file",
+        description="The command ends with status 1 if one of them does not apply.",
     )
     status = actions.add_parser(
-        "status", help="the same with sizes, upstream status and what is stale"
+        "status", help="check the patches, and show sizes, upstream status and which are stale"
     )
-    refresh_ = actions.add_parser("refresh", help="write stale patches anew, as git writes them")
+    refresh_ = actions.add_parser("refresh", help="rewrite stale patches, as git writes them")
     stats_ = actions.add_parser(
-        "stats", help="how many, how large, how old, how far behind upstream: now and over time"
+        "stats", help="show how many, how large and how old the patches are, now and over time"
     )
     for sub in (check, status, refresh_, stats_):
         sub.add_argument(
-            "sources", nargs="*", metavar="SOURCE", help="sources of the manifest (default: all)"
+            "sources", nargs="*", metavar="SOURCE", help="a source of the manifest (default: all)"
         )
-    take = actions.add_parser("import", help="make a patch of a commit")
+    take = actions.add_parser("import", help="make a patch from a commit")
     take.add_argument(
-        "ref", metavar="REF", help="the commit: its SHA; with --repo also HEAD, a branch or a tag"
+        "ref",
+        metavar="REF",
+        help="the hash of the commit; with --repo also HEAD, a branch or a tag",
     )
     take.add_argument(
         "--source",
         metavar="NAME",
-        help="source that the patch belongs to (default: the only one of the manifest)",
+        help="the source that the patch belongs to (default: the only one in the manifest)",
     )
     take.add_argument(
-        "--repo", metavar="DIR", type=Path, help="local clone that has the commit (it is only read)"
+        "--repo",
+        metavar="DIR",
+        type=Path,
+        help="a local clone that has the commit; it is only read",
     )
-    take.add_argument("--name", default="", help="name of the patch (default: from the subject)")
-    take.add_argument("--subject", default="", help="subject of the patch (default: the commit's)")
-    take.add_argument("--why", help="why the patch exists")
+    take.add_argument(
+        "--name", default="", help="the name of the patch (default: made from the subject)"
+    )
+    take.add_argument(
+        "--subject", default="", help="the subject of the patch (default: the commit's)"
+    )
+    take.add_argument("--why", help="the reason for the patch")
     take.add_argument(
         "--status",
-        help="Upstream-Status: " + " | ".join(patch_file.STATUSES) + ", perhaps with a [reason]",
+        help="the Upstream-Status: " + ", ".join(patch_file.STATUSES) + ", and a [reason] if any",
     )
-    take.add_argument("--drop-when", help="when the patch goes away")
-    take.add_argument(
-        "--replace", action="store_true", help="put the commit in the place of the patch --name"
-    )
+    take.add_argument("--drop-when", help="when the patch can be dropped")
+    take.add_argument("--replace", action="store_true", help="replace the patch of this --name")
     refresh_.add_argument(
         "--dry-run",
         action="store_true",
-        help="write nothing, name the stale ones; status 1 if there are any",
+        help="write nothing; list the stale patches, with status 1 if there are any",
     )
     take.add_argument(
-        "--dry-run", action="store_true", help="write nothing, say what would be written"
+        "--dry-run", action="store_true", help="print what would be written, but write nothing"
     )
 
 

@@ -37,16 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "reference",
         metavar="HOST/NAME@sha256:DIGEST",
-        help="what was tested: a digest, since a tag may have moved meanwhile",
+        help="the tested image; a tag may have moved since the test",
     )
-    parser.add_argument("--suite", metavar="NAME", required=True, help="what it has passed")
+    parser.add_argument("--suite", metavar="NAME", required=True, help="the name of the suite")
     parser.add_argument(
         "--result",
         metavar="FILE",
         required=True,
         help=(
-            "the suite's JSON document, as `build.py verify --json` writes one; it is refused "
-            "unless it says ok"
+            "the JSON document of the suite, as `build.py verify --write` makes one; its ok must "
+            "be true"
         ),
     )
     parser.add_argument(

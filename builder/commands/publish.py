@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         metavar="HOST/NAMESPACE/NAME",
         required=True,
-        help="the repository: one for each distribution and accelerator",
+        help="the repository of this distribution and accelerator",
     )
     parser.add_argument(
         "--key",
@@ -65,46 +65,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="move this tag too, after the nightly one (may be repeated; default: latest)",
+        help="also move this tag, after the nightly one (may be repeated; default: latest)",
     )
     parser.add_argument(
         "--digest",
         metavar="sha256:HEX",
         default="",
         help=(
-            "bring an image back that is published already: move the tags of --tag to it, and "
+            "go back to an image that is published already: move the tags of --tag to it, and do "
             "nothing else"
         ),
     )
     parser.add_argument(
         "--tested",
         action="store_true",
-        help=(
-            "with --digest: only if a passed test of it is signed by this key, as promote signs one"
-        ),
+        help=("with --digest: only if this key signed a passed test of the image, as promote does"),
     )
     parser.add_argument(
         "--withdraw",
         metavar="sha256:HEX",
         default="",
-        help="first take back the claim on the day of a publisher that is gone for good",
+        help="first withdraw the claim of a publisher that will not come back",
     )
     parser.add_argument(
         "--builder-id",
         metavar="URI",
         default=provenance.BUILDER,
-        help=f"who builds, for the provenance (default: {provenance.BUILDER})",
+        help=f"the builder that the provenance names (default: {provenance.BUILDER})",
     )
     parser.add_argument(
         "--accelerator",
         default="cpu",
         choices=["cpu", "cuda12", "cuda13"],
-        help="of the distribution (default: cpu)",
+        help="CPUs, or GPUs of this CUDA version (default: cpu)",
     )
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="build and describe, and say what would go where; nothing is sent",
+        help="build the image and print what would be sent, but send nothing",
     )
     image_options.add_arguments(parser)
 

@@ -30,16 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--distribution",
         metavar="NAME",
         default="",
-        help="t5x, pax or pax-1.4 (default: the first whose sources can be reached)",
+        help="t5x, pax or pax-1.4 (default: the first one whose sources can be reached)",
     )
     parser.add_argument(
         "--output",
         metavar="DIR",
         default="build/quickstart",
-        help="where everything goes (default: build/quickstart)",
+        help="the folder for everything (default: build/quickstart)",
     )
     parser.add_argument(
-        "--python", metavar="VERSION|PATH", default="", help="the Python to stand on"
+        "--python", metavar="VERSION|PATH", default="", help="the Python of the environment"
     )
 
 

@@ -18,19 +18,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "image",
         metavar="IMAGE",
-        help="oci:PATH, registry:HOST/NAME:TAG, or the name of an image in the engine",
+        help="the image: oci:PATH, registry:HOST/NAME:TAG, or its name in the engine",
     )
     parser.add_argument(
         "--base",
         metavar="IMAGE",
         default="",
-        help="what it stands on, where that was given by --base",
+        help="the base of the image, if it was built with --base",
     )
     parser.add_argument(
         "--engine",
         default="",
         choices=["docker", "buildah"],
-        help="whose image it is, and what builds the base",
+        help="the engine that has the image and builds the base",
     )
 
 

@@ -28,26 +28,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         action="append",
         default=[],
-        help="folder with reports of nights (may be repeated; default: build/nightly/reports)",
+        help="a folder with reports (may be repeated; default: build/nightly/reports)",
     )
     parser.add_argument(
         "--earlier",
         metavar="URL",
         default="",
-        help="take the reports of earlier nights from the page that was made last",
+        help="take the reports of earlier nights from this page, which was made before",
     )
     parser.add_argument(
         "--output",
         metavar="DIR",
         default="build/status",
-        help="where the page goes (default: build/status)",
+        help="the folder for the page (default: build/status)",
     )
     parser.add_argument(
         "--keep",
         type=_number,
         default=60,
         metavar="N",
-        help="how many nights the page remembers (default: 60)",
+        help="the number of nights on the page (default: 60)",
     )
 
 

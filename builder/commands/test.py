@@ -78,32 +78,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tier.add_argument(
         "--fast",
         action="store_true",
-        help="only ruff, and the tests that are quick and need no service; for every save",
+        help="run ruff, and only the tests that are quick and need no service",
     )
     tier.add_argument(
         "--all",
         action="store_true",
         help=(
-            "also the tests that need the packages of a baked environment, in each that quickstart "
-            "has baked; says what could not be checked"
+            "also run the tests that need a baked environment, in each one that quickstart baked; "
+            "list what could not be checked"
         ),
     )
-    parser.add_argument("--no-lint", action="store_true", help="tests only")
-    parser.add_argument("--only-lint", action="store_true", help="no tests")
+    parser.add_argument("--no-lint", action="store_true", help="run only the tests")
+    parser.add_argument("--only-lint", action="store_true", help="run no tests")
     parser.add_argument(
         "--inside",
         metavar="env:DIR|lock:NAME",
         default="",
         help=(
-            "run TESTs by another Python, with our pytest: that of a baked environment, or one "
-            "with the locked packages of a distribution for the CPU, without its sources"
+            "run each TEST in a baked environment, or with the locked CPU packages of a "
+            "distribution, without its sources"
         ),
     )
     parser.add_argument(
         "tests",
         nargs="*",
         metavar="TEST",
-        help="files, folders or node ids (default: tests); words after -- go to pytest",
+        help="files, folders or tests (default: tests); words after -- go to pytest",
     )
 
 

@@ -22,21 +22,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         metavar="env:DIR|image:NAME|registry:REF",
         help=(
-            "the bare environment, the engine's image or, as HOST/NAME@sha256:DIGEST, the "
-            "published image to verify"
+            "an environment, an image in the engine, or a published image as "
+            "registry:HOST/NAME@sha256:DIGEST"
         ),
     )
     parser.add_argument(
         "--engine",
         default="",
         choices=["docker", "buildah"],
-        help="whose image it is (default: the first engine that answers)",
+        help="the engine that has the image (default: the first that answers)",
     )
     parser.add_argument(
         "--user",
         type=_user,
         default="12345",
-        help="image: the UID it runs as, on a read-only root without network (default: 12345)",
+        help="image: the UID that runs it, with a read-only root and no network (default: 12345)",
     )
     parser.add_argument(
         "--steps", type=_steps, default=20, help="training steps before the restore (default: 20)"
@@ -51,21 +51,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpu",
         action="store_true",
         help=(
-            "image: train on the first GPU of this machine, and on nothing else (needs docker "
-            "with NVIDIA's runtime)"
+            "image: train on the first GPU of this machine; this needs docker and the runtime of "
+            "NVIDIA"
         ),
     )
     parser.add_argument(
         "--write",
         metavar="FILE",
         default="",
-        help="also write the JSON document there, as `build.py promote --result` takes it",
+        help="also write the JSON document to this file, for `build.py promote --result`",
     )
     parser.add_argument(
         "--workdir",
         metavar="DIR",
         default="",
-        help="keep checkpoints and logs there (default: a temporary folder)",
+        help="keep checkpoints and logs in this folder (default: a temporary folder)",
     )
 
 

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to `parser`."""
-    parser.add_argument("reference", metavar="REF", help="HOST/NAME:TAG or HOST/NAME@sha256:DIGEST")
+    parser.add_argument(
+        "reference", metavar="REF", help="the image: HOST/NAME:TAG or HOST/NAME@sha256:DIGEST"
+    )
     parser.add_argument(
         "--key", metavar="FILE|env:NAME", required=True, help="the public key (PEM, ECDSA P-256)"
     )
@@ -29,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--signed-for",
         metavar="HOST/NAME",
         default="",
-        help="the repository that the image was published to, where REF is a copy of it",
+        help="the repository that the image was published in, if REF is a copy of it",
     )
     parser.add_argument(
         "--not-before", metavar="YYYY-MM-DD", default="", help="the oldest day of release to accept"
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="ask for the size of each layer, where it is read and hashed otherwise",
+        help="compare only the sizes of the layers, rather than read and hash them",
     )
 
 

@@ -27,47 +27,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "project",
         choices=["transformer-engine", "launcher"],
-        help="what to make; the launcher starts runs from a login node, and takes --output alone",
+        help="the wheel to make; launcher starts runs from a login node, and only takes --output",
     )
     parser.add_argument(
-        "--accelerator", default="", choices=["cuda12", "cuda13"], help="the CUDA it is for"
+        "--accelerator", default="", choices=["cuda12", "cuda13"], help="the CUDA version"
     )
     parser.add_argument(
         "--architecture",
         choices=["amd64", "arm64"],
-        help="where it will run (default: an architecture like this machine's)",
+        help="the architecture that the wheel is for (default: the one of this machine)",
     )
     parser.add_argument(
         "--line",
         default="",
         metavar="LINE",
-        help="the line whose JAX it is for (default: the first that has it)",
+        help="the line whose JAX the wheel is for (default: the first that has Transformer Engine)",
     )
     parser.add_argument(
         "--python",
         default="",
         metavar="3.X",
-        help="the Python it is for (default: that of the line's images)",
+        help="the Python that the wheel is for (default: the one of the images of the line)",
     )
-    parser.add_argument("--output", default="", metavar="DIR", help="also put the wheel there")
+    parser.add_argument(
+        "--output", default="", metavar="DIR", help="also copy the wheel to this folder"
+    )
     parser.add_argument(
         "--jobs",
         type=int,
         default=0,
         metavar="N",
-        help="compilers at once, up to 3 GB each (default: by cores and free memory)",
+        help=(
+            "compilers at a time, with up to 3 GB each (default: as many as cores and free memory "
+            "allow)"
+        ),
     )
     parser.add_argument(
         "--import",
         dest="file",
         default="",
         metavar="FILE",
-        help="take this wheel, made elsewhere, instead of compiling one",
+        help="take this wheel from another machine instead of compiling one",
     )
     parser.add_argument(
-        "--sha256", default="", metavar="HEX", help="what the imported wheel must have"
+        "--sha256", default="", metavar="HEX", help="the hash that the imported wheel must have"
     )
-    parser.add_argument("--drop-import", action="store_true", help="forget an imported wheel")
+    parser.add_argument("--drop-import", action="store_true", help="forget the imported wheel")
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import io
 import json
 import re
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from builder import __version__, cli
+from builder.commands.registry import PROGRAM
 from builder.core.cache import Cache
 from builder.core.command_context import Context, Result
 from builder.images import image_settings
@@ -357,10 +357,11 @@ bases:
 
     def call(self, verb: str, *more: str) -> Result:
         """Run a verb as a function, which may be done in several threads at once. Raises what it raises."""
-        module = importlib.import_module(f"builder.commands.{cli.VERBS[verb][0]}")
+        module = PROGRAM.command(verb).load()
         context = Context(small_distribution.ROOT, self.manifest, self.cache)
         found: Result = module.run(
-            context, cli.verb_parser(verb).parse_args([*more, "--key", f"{self.keys['ours']}.pem"])
+            context,
+            cli.command_parser(verb).parse_args([*more, "--key", f"{self.keys['ours']}.pem"]),
         )
         return found
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from builder import cli
+from builder.commands.registry import PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,8 +87,8 @@ NOT_RUN = {"test"}  # it would run all tests, this one too
 
 def _commands() -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
     """Every command and the parser of its own options."""
-    for verb in cli.VERBS:
-        parser = cli.verb_parser(verb)
+    for verb in PROGRAM.names:
+        parser = cli.command_parser(verb)
         below = [
             action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
         ]

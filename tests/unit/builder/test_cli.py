@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from builder import cli
+from builder.commands.registry import PROGRAM
 from builder.core.command_context import Result
 from builder.core.secrets import redact
 from rosetta.core import exit_status
@@ -36,14 +37,20 @@ def _build_py(*args: str, python: str = sys.executable) -> subprocess.CompletedP
 
 @pytest.mark.parametrize(
     ("args", "status", "word"),
-    [(["--help"], 0, "quickstart"), ([], 2, "quickstart"), (["--version"], 0, "rosetta builder")],
+    [
+        (["--help"], 0, "quickstart"),
+        (["-h"], 0, "quickstart"),
+        ([], 2, "quickstart"),
+        (["--version"], 0, "rosetta builder"),
+        (["-V"], 0, "rosetta builder"),
+    ],
 )
 def test_usage(capsys: pytest.CaptureFixture[str], args: list[str], status: int, word: str) -> None:
     assert cli.main(args) == status
     assert word in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", list(cli.VERBS))
+@pytest.mark.parametrize("verb", PROGRAM.names)
 def test_every_verb_has_help(capsys: pytest.CaptureFixture[str], verb: str) -> None:
     assert cli.main([verb, "--help"]) == 0
     out = capsys.readouterr().out
@@ -53,7 +60,9 @@ def test_every_verb_has_help(capsys: pytest.CaptureFixture[str], verb: str) -> N
 
 def test_unknown_verb_option_and_distribution(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bild"]) == 2
-    assert "no verb 'bild'" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "'bild'" in err
+    assert "build?" in err
     assert cli.main(["--distribution", "t5x", "--offlin"]) == 2
     assert "--offlin" in capsys.readouterr().err
     assert cli.main(["--distribution", "t6x", "--json"]) == 2
@@ -84,11 +93,11 @@ def test_unknown_verb_option_and_distribution(capsys: pytest.CaptureFixture[str]
         ),
         (
             ["cache", "prune", "--dyas=3"],
-            ["build.py cache: ", "--dyas=3;", "--days?"],
+            ["build.py cache prune: ", "--dyas=3;", "--days?"],
         ),
         (
             ["--distribution", "t5x", "--zzzzzz"],
-            ["build.py build: ", "--zzzzzz; build.py"],
+            ["build.py build: ", "--zzzzzz; see build.py build"],
         ),
     ],
 )
@@ -249,7 +258,7 @@ def test_errors_of_options_are_one_line_and_one_document(
             "stdout",
             FULL,
         ),
-        (["cache", "nosuch", "--json"], "stdout", "no 'nosuch'"),
+        (["cache", "nosuch", "--json"], "stdout", "'nosuch'"),
         (["cache", "nosuch"], "stderr", ""),
     ],
 )

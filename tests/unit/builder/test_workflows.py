@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from builder import cli
+from builder.commands.registry import PROGRAM
 from builder.core import manifest
 from builder.release.nightly import stages
 from builder.release.nightly.stages import Image
@@ -166,9 +167,9 @@ def test_every_run_is_one_command_of_ours_whose_arguments_it_takes(
             said = re.sub(r"\$(\w+)", functools.partial(_value, variables, row), command)
             program, script, *argv = shlex.split(said)
             assert (program, script) == ("python3", "build.py")
-            verb = argv[0] if argv[0] in cli.VERBS else "build"
-            shared, own = cli.common().parse_known_args(argv[1:] if verb == argv[0] else argv)
-            cli.verb_parser(verb).parse_args(own)
+            verb = argv[0] if argv[0] in PROGRAM.names else "build"
+            shared, own = cli.common().split_known(argv[1:] if verb == argv[0] else argv)
+            cli.command_parser(verb).parse_args(own)
             assert not shared.mirror, (name, key)
 
 

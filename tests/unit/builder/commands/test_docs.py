@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from builder import cli
 from builder.commands import docs
+from builder.commands.registry import PROGRAM
 from builder.core import manifest
 
 ROOT = Path(__file__).parents[4]
@@ -30,7 +30,7 @@ def test_the_readme_names_what_exists() -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", readme):
         assert (ROOT / target).exists(), target
     verbs = set(re.findall(r"build\.py ([a-z]+)", readme))
-    assert verbs <= set(cli.VERBS), verbs - set(cli.VERBS)
+    assert verbs <= set(PROGRAM.names), verbs - set(PROGRAM.names)
     listed = set(re.findall(r"^\| `([a-z0-9.-]+)` \|", readme, re.MULTILINE))
     assert listed == set(manifest.load(ROOT / "manifest.yaml").distributions)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from builder import cli
+from builder.commands.registry import PROGRAM
 from builder.core import secrets
 from builder.images.registry import transport
 from tests.support.published_project import Project
@@ -85,10 +86,10 @@ def _words(action: argparse.Action, value: str) -> list[str]:
 
 def _commands() -> Iterator[tuple[str, ...]]:
     """A verb with a secret in the place of the value of one option or word, and what it needs otherwise."""
-    for verb in cli.VERBS:
+    for verb in PROGRAM.names:
         if verb in _UNTRIED:
             continue
-        for path, actions in _actions(cli.verb_parser(verb)):
+        for path, actions in _actions(cli.command_parser(verb)):
             for tried in actions:
                 words: list[str] = []
                 for action in actions:
