@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import DIFFERS, FAILED, MISSING, UNSUPPORTED, UserError
+from rosetta.core.value_parsing import asks_for_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -102,7 +103,7 @@ def start(environment: Mapping[str, str]) -> None:
             kind=UNSUPPORTED,
             value=jax.__version__,
         )
-    on_cpu = environment.get("JAX_PLATFORMS", "").split(",")[0] == "cpu"
+    on_cpu = asks_for_cpu(environment.get("JAX_PLATFORMS", ""))
     named = {
         name.lower(): value
         for name in ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")

@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import gpu_data_sheets, option_types
 from rosetta.core.errors import INVALID, UserError
+from rosetta.core.value_parsing import (
+    parse_list,
+    parse_number,
+    parse_truth_value,
+    parse_whole_number,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -118,6 +124,7 @@ def switches(words: list[str]) -> dict[str, Any]:
     from rosetta.t5x.run.model_config import T5Config
 
     known = {field.name: field.default for field in dataclasses.fields(T5Config)}
+    known["vocab_size"] = ROWS  # which has no default
     found: dict[str, Any] = {}
     for word in words:
         name, _, text = word.partition("=")
@@ -129,24 +136,20 @@ def switches(words: list[str]) -> dict[str, Any]:
                 kind=INVALID,
                 value=word,
             )
-        found[name] = _value(text)
-        if isinstance(known[name], bool) and not isinstance(found[name], bool):
-            raise UserError(
-                f"it is {text!r}", f"--with {name}", "give true or false", kind=INVALID, value=text
-            )
+        found[name] = _parse_switch(f"--with {name}", text, known[name])
     T5Config(**{"vocab_size": ROWS, **found})
     return found
 
 
-def _value(text: str) -> bool | int | float | str:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def _parse_switch(name: str, text: str, default: Any) -> bool | int | float | str | tuple[str, ...]:
+    """Return a text as a value of the type that the default of its field has."""
+    if isinstance(default, bool):
+        return parse_truth_value(name, text)
+    if isinstance(default, int):
+        return parse_whole_number(name, text, minimum=0)
+    if isinstance(default, tuple):
+        return tuple(parse_list(name, text))
+    return parse_number(name, text) if isinstance(default, float) else text
 
 
 def hyper(words: list[str]) -> dict[str, object]:

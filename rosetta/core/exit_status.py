@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from rosetta.core import errors
 from rosetta.core.errors import UserError
+from rosetta.core.value_parsing import read_truth_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,9 +62,20 @@ _KIND_OF_ERRNO = {
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
+def wants_traceback() -> bool:
+    """Return whether ROSETTA_DEBUG asks for tracebacks of errors that are otherwise one line.
+
+    A value that is not valid counts as on: this is asked while another error is reported.
+    """
+    try:
+        return read_truth_value(os.environ, "ROSETTA_DEBUG")
+    except UserError:
+        return True
+
+
 def _print_traceback(error: BaseException) -> str:
-    """Print where a fault came from if ROSETTA_DEBUG is set; return what to report it with."""
-    if os.environ.get("ROSETTA_DEBUG"):
+    """Print where a fault came from if ROSETTA_DEBUG is on; return what to report it with."""
+    if wants_traceback():
         # Python 3.9 wants all three.
         traceback.print_exception(type(error), error, error.__traceback__)
     return "the output under ROSETTA_DEBUG=1"

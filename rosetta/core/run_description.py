@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import INVALID, UNSUPPORTED, UserError
+from rosetta.core.value_parsing import asks_for_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,4 +174,4 @@ def on_cpu(run: Run) -> bool:
     """Return whether a run is to do without GPUs, which is never so unless JAX_PLATFORMS says
     it.
     """
-    return run.env.get("JAX_PLATFORMS", "").split(",")[0] == "cpu"
+    return asks_for_cpu(run.env.get("JAX_PLATFORMS", ""))

@@ -7,9 +7,13 @@ needed.
 from __future__ import annotations
 
 from importlib import metadata
+from typing import TYPE_CHECKING
 
 from rosetta.core import lock_record
 from rosetta.core.errors import MISSING, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PACKAGE = "transformer-engine-jax"
 
@@ -45,3 +49,11 @@ def require() -> str:
             kind=MISSING,
         )
     return found
+
+
+def keeps_fused_attention_off(environment: Mapping[str, str]) -> bool:
+    """Return whether NVTE_FUSED_ATTN forbids the fused attention of Transformer Engine.
+
+    Transformer Engine reads a whole number there, so "off" is not valid.
+    """
+    return environment.get("NVTE_FUSED_ATTN", "").strip() == "0"

@@ -143,6 +143,15 @@ def parse_list(name: str, text: str, *, choices: Sequence[str] = ()) -> list[str
     return [parse_choice(name, item, choices) for item in items] if choices else items
 
 
+def asks_for_cpu(platforms: str) -> bool:
+    """Return whether a value of JAX_PLATFORMS asks for the CPU: JAX takes the first platform.
+
+    Args:
+      platforms: for example "cpu" or "cuda,cpu", as JAX splits it; "" leaves the choice to JAX.
+    """
+    return platforms.split(",", maxsplit=1)[0] == "cpu"
+
+
 def parse_step_range(name: str, text: str) -> tuple[int, int]:
     """Return the first step of a range such as "20:25", and the step after the last.
 

@@ -195,7 +195,7 @@ def _today(flag: str, version: str) -> list[str]:
     name, equals, given = flag.removeprefix("--").partition("=")
     if name.startswith("set_xla_"):  # as it was once documented
         name = name.removeprefix("set_")
-    given = given.lower() if given in ("True", "False") else given
+    given = given.lower() if given in ("True", "False") else given  # XLA's own two words
     if name == CACHE_MODE and given in CACHE_MODES and numbers(version) > (0, 4, 31):
         given = CACHE_MODES[given]
     if name in PIPELINED and numbers(version) >= PIPELINE_FROM:

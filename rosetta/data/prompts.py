@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 YES, NO = "yes", "no"
+# How files of BoolQ write labels. These are words of data, and not of settings.
 _LABEL_WORDS = {"true": 1, "1": 1, "false": 0, "0": 0, "-1": -1, "": None}
 _QUOTES = str.maketrans({"\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'"})
 

@@ -39,7 +39,7 @@ def _rdma(machine: Machine, level: str) -> Iterator[Finding]:
     if not devices:
         return
     yield from _chosen(machine, "NCCL_IB_HCA", devices, level)
-    if machine.environment.get("NCCL_IB_DISABLE", "").strip() == "1":
+    if machine.environment.get("NCCL_IB_DISABLE", "").strip() == "1":  # NCCL reads a number
         yield Finding(
             "rdma-disabled",
             level,

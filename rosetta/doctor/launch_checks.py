@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rosetta import doctor
 from rosetta.core.errors import UNSUPPORTED, UserError
-from rosetta.core.value_parsing import read_truth_value
+from rosetta.core.value_parsing import asks_for_cpu, read_truth_value
 from rosetta.doctor.finding import BLOCKER
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def check(environment: Mapping[str, str], cards: Sequence[Card], platforms: str)
     """
     if off(environment):
         return ()
-    on_cpu = platforms.split(",", maxsplit=1)[0] == "cpu"
+    on_cpu = asks_for_cpu(platforms)
     found = [
         each
         for each in doctor.quick(

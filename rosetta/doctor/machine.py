@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core import environment_info, lock_record, system_queries
 from rosetta.core.errors import UserError
 from rosetta.core.gpu_query import Card, visible
-from rosetta.core.value_parsing import read_truth_value
+from rosetta.core.value_parsing import asks_for_cpu, read_truth_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -99,7 +99,7 @@ class Machine:
         )  # Path.exists raises where a folder cannot be entered
 
     def on(self, name: str) -> bool:
-        """Return whether a variable switches something on."""
+        """Return whether a variable switches something on; no, where its value is not valid."""
         try:
             return read_truth_value(self.environment, name)
         except UserError:
@@ -112,7 +112,7 @@ class Machine:
     @cached_property
     def on_cpu(self) -> bool:
         """Was the CPU asked for?"""
-        return self.environment.get("JAX_PLATFORMS", "").split(",")[0].strip().lower() == "cpu"
+        return asks_for_cpu(self.environment.get("JAX_PLATFORMS", ""))
 
     @cached_property
     def cuda(self) -> int | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import xla_flags
 from rosetta.core.errors import UserError
+from rosetta.core.value_parsing import parse_decimal
 from rosetta.doctor.finding import BLOCKER, NOTE, WARNING, Finding
 
 if TYPE_CHECKING:
@@ -136,13 +137,12 @@ def _memory(machine: Machine) -> Iterator[Finding]:
     text = machine.environment.get(name, "").strip()
     if not text:
         return
-    try:
-        share = float(text)
-    except ValueError:
+    share = parse_decimal(text)
+    if share is None:
         yield Finding(
             "memory-fraction",
             BLOCKER,
-            "it is no number",
+            "not a valid number",
             name,
             "give a share of the card's memory, as 0.9",
         )

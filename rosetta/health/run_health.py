@@ -440,7 +440,7 @@ def explain(error: Exception, advice: str, finish: Callable[[], object]) -> None
         )
     else:
         return
-    if os.environ.get("ROSETTA_DEBUG"):
+    if exit_status.wants_traceback():
         traceback.print_exception(cause)
     if _current is None:
         stop_signals.end(line, code)

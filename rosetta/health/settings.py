@@ -107,7 +107,8 @@ def check_process_variables(given: Mapping[str, str]) -> None:
       UserError: one is not valid.
     """
     read_data_workers(given)
-    read_truth_value(given, "ROSETTA_DOCTOR")
+    for name in ("ROSETTA_BIND", "ROSETTA_DOCTOR"):
+        read_truth_value(given, name)
     if fraction := given.get("XLA_PYTHON_CLIENT_MEM_FRACTION"):
         parse_number("XLA_PYTHON_CLIENT_MEM_FRACTION", fraction, above_zero=True, example="0.9")
 

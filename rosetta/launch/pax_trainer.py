@@ -10,9 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.core import gpu_query, xla_flags
+from rosetta.core import gpu_query, run_folders, xla_flags
 from rosetta.core.errors import CONFLICT, MISSING, UserError
-from rosetta.core.value_parsing import read_truth_value
+from rosetta.core.value_parsing import asks_for_cpu, read_truth_value
 from rosetta.doctor import launch_checks as machine
 from rosetta.health import run_lock
 from rosetta.launch import devices, execution, nsight_systems
@@ -44,7 +44,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     """
     found = gpu_query.cards()
     platforms, no_gpu = gpu_query.platform_or_refusal(found)
-    on_cpu = platforms.split(",")[0] == "cpu"
+    on_cpu = asks_for_cpu(platforms)
     given = settings.read(
         script, words, environment, devices.devices(found, environment, on_cpu=on_cpu)
     )
@@ -170,10 +170,12 @@ def _runs(
 
 def _job(given: Settings, hyper: Mapping[str, str]) -> str:
     """Return the name of a LLaMA run's folder."""
-    return (
-        f"llama-{given.config}-mbs-{hyper['PERCORE_BATCH_SIZE']}"
-        f"-te-{given.variables.get('ENABLE_TE') or 0}-lora-{int(given.lora)}"
-    )
+    before = f"llama-{given.config}-mbs-{hyper['PERCORE_BATCH_SIZE']}-te-"
+    after = f"-lora-{int(given.lora)}"
+    name = f"{before}{int(given.reads_on('ENABLE_TE'))}{after}"
+    # Up to rosetta 0.1 the name had the word as it was typed, such as ENABLE_TE=true.
+    typed = f"{before}{given.variables.get('ENABLE_TE') or 0}{after}"
+    return typed if typed != name and run_folders.exists(f"{given.log_dir}/{typed}") else name
 
 
 def _log(given: Settings, name: str) -> Path | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import run_description
 from rosetta.core.errors import CONFLICT, UserError
+from rosetta.core.value_parsing import asks_for_cpu
 from rosetta.data import spec
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def platform(run: Run, on: str, around: Mapping[str, str]) -> tuple[str, ...]:
                 "the run is ON THE CPU and asks for no GPU; give --accelerator CARD, or unset it"
             ),
         )
-    if run.env.get(_PLATFORMS) == "" and around.get(_PLATFORMS, "").split(",")[0] == "cpu":
+    if run.env.get(_PLATFORMS) == "" and asks_for_cpu(around.get(_PLATFORMS, "")):
         return (
             (
                 f"{_PLATFORMS}={around[_PLATFORMS]} of the environment is not taken along: the "

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query
-from rosetta.core.value_parsing import read_truth_value
+from rosetta.core.value_parsing import asks_for_cpu, read_truth_value
 from rosetta.doctor import slurm
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def apply(environment: dict[str, str]) -> str:
 
     Adds to its environment.
     """
-    if environment.get("JAX_PLATFORMS", "").split(",")[0] == "cpu":
+    if asks_for_cpu(environment.get("JAX_PLATFORMS", "")):
         return ""
     found = near(gpus(), environment, os.sched_getaffinity(0))
     environment.update(found.env)

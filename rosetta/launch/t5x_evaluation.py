@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rosetta.core import gpu_query
 from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.core.run_folders import absolute, writable
-from rosetta.core.value_parsing import parse_choice, parse_whole_number
+from rosetta.core.value_parsing import asks_for_cpu, parse_choice, parse_whole_number
 from rosetta.health.settings import check_process_variables
 from rosetta.launch import devices as seen
 from rosetta.launch import t5x_trainer
@@ -45,7 +45,7 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     model = gin_files.model(environment.get("T5_FAMILY") or "t5_1_1", size)
     found = gpu_query.cards()
     platforms, no_gpu = gpu_query.platform_or_refusal(found)
-    on_cpu = platforms.split(",")[0] == "cpu"
+    on_cpu = asks_for_cpu(platforms)
     chosen = t5x_switches.choose(environment, found, on_cpu=on_cpu)
     batch, ways = (
         parse_whole_number(name, environment.get(name) or usual)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rosetta.core import gpu_query, xla_flags
 from rosetta.core.errors import CONFLICT, MISSING, UNKNOWN, UserError
 from rosetta.core.run_folders import absolute, step_of, steps, writable
-from rosetta.core.value_parsing import parse_whole_number, read_truth_value
+from rosetta.core.value_parsing import asks_for_cpu, parse_whole_number, read_truth_value
 from rosetta.doctor import launch_checks as machine
 from rosetta.health import run_lock
 from rosetta.launch import devices, execution, nsight_systems
@@ -70,7 +70,7 @@ def command(
     root = tree(environment, here)
     found = gpu_query.cards()
     platforms, no_gpu = gpu_query.platform_or_refusal(found)
-    on_cpu = platforms.split(",")[0] == "cpu"
+    on_cpu = asks_for_cpu(platforms)
     given = settings.read(
         script, words, environment, devices.devices(found, environment, on_cpu=on_cpu)
     )

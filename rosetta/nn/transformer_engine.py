@@ -241,7 +241,7 @@ def attention(
       UserError: it has no fused kernel for this call. Its own, unfused way would compute something
         else than was asked for.
     """
-    if os.environ.get("NVTE_FUSED_ATTN", "1") == "0":
+    if package.keeps_fused_attention_off(os.environ):
         raise UserError(
             "is 0", "NVTE_FUSED_ATTN", "unset it, or set ATTENTION to xla", kind=CONFLICT
         )

@@ -16,8 +16,8 @@ from praxis import layers, pax_fiddle
 from praxis.layers import transformer_models
 
 from rosetta.core import transformer_engine
-from rosetta.core.errors import CONFLICT, INVALID, UNSUPPORTED, UserError
-from rosetta.core.value_parsing import parse_choice, parse_truth_value, read_truth_value
+from rosetta.core.errors import CONFLICT, UNSUPPORTED, UserError
+from rosetta.core.value_parsing import parse_choice, read_truth_value
 from rosetta.pax.run import experiment_checks, stored_checkpoint
 
 _OLDEST = (0, 5)  # JAX with what rosetta.nn takes of it
@@ -97,7 +97,7 @@ class Switches:
             )
         rank = 0
         if _asked("USE_LORA", self.USE_LORA):
-            rank = _count("LORA_RANK", self.LORA_RANK)
+            rank = experiment_checks.count("LORA_RANK", self.LORA_RANK)
         return Chosen(
             fp8=("te" if with_te else "xla") if native or enabled else "off",
             attention=self._attention(with_te=with_te),
@@ -105,7 +105,7 @@ class Switches:
             adapted=parse_choice(
                 "LORA_TARGET_LAYERS", self.LORA_TARGET_LAYERS, experiment_checks.ADAPTED
             ),
-            microbatches=_count("NUM_MICROBATCHES", self.NUM_MICROBATCHES),
+            microbatches=experiment_checks.count("NUM_MICROBATCHES", self.NUM_MICROBATCHES),
         )
 
     def goes_on(self, folder: str) -> None:
@@ -116,7 +116,7 @@ class Switches:
         stored_checkpoint.agree(folder, fp8=chosen.fp8 != "off", lora=chosen.rank > 0)
 
     def _attention(self, *, with_te: bool) -> str:
-        kept_off = os.environ.get("NVTE_FUSED_ATTN", "").strip() == "0"
+        kept_off = transformer_engine.keeps_fused_attention_off(os.environ)
         fused = _asked("USE_CUDNN_FLASH_ATTENTION", self.USE_CUDNN_FLASH_ATTENTION)
         if self.ATTENTION is None:
             return "cudnn" if fused else "te" if with_te and not kept_off else "xla"
@@ -194,20 +194,10 @@ class Switches:
 
 
 def _asked(name: str, value: Any) -> bool:
-    """Return whether a switch is on, given as Python's True and False or as a text; left at None,
-    as the variable says.
-    """
+    """Return whether a switch is on; left at None, as the variable says."""
     if value is None:
         return read_truth_value(os.environ, name)
-    return value if isinstance(value, bool) else parse_truth_value(name, str(value))
-
-
-def _count(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(
-            f"it is {value!r}", name, "give a whole number of at least 1", kind=INVALID, value=value
-        )
-    return value
+    return experiment_checks.read_switch(name, value)
 
 
 def block(lm: Any) -> Any:

@@ -10,7 +10,7 @@ import sys
 import traceback
 from typing import Any
 
-from rosetta.core import run_folders, secrets
+from rosetta.core import exit_status, run_folders, secrets
 from rosetta.core.errors import INVALID, UserError
 from rosetta.health import (
     checkpoint_files,
@@ -106,7 +106,7 @@ def main() -> None:
             _end_if_damaged(*begun[0])
         if begun or not isinstance(error, _WRONG):
             raise
-        if os.environ.get("ROSETTA_DEBUG"):
+        if exit_status.wants_traceback():
             traceback.print_exc()
         words = [word for word in sys.argv[1:] if word.startswith("--fdl")]
         trainer_exit.now(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import run_description
 from rosetta.core.errors import UserError
+from rosetta.core.value_parsing import asks_for_cpu
 from rosetta.presets import describe, layers, preset_files, schema
 from rosetta.presets.user_settings import FIELDS
 
@@ -262,9 +263,7 @@ def table(found: dict[str, Any]) -> str:
     """Return a document as lines for people."""
     about = f": {found['about']}" if found["about"] else ""
     where = found["accelerator"] or (
-        "the CPU"
-        if found["run"]["env"].get("JAX_PLATFORMS", "").split(",")[0] == "cpu"
-        else "no card given"
+        "the CPU" if asks_for_cpu(found["run"]["env"].get("JAX_PLATFORMS", "")) else "no card given"
     )
     lines = [
         f"{found['preset']}{about}",

@@ -55,7 +55,7 @@ def used(
 
 
 def _precision(given: Settings, chosen: Choice) -> str:
-    if "True" in (given.hyper.get("USE_FP8"), chosen.hyper.get("USE_FP8")):
+    if given.hyper_switch("USE_FP8") or "USE_FP8" in chosen.hyper:
         return "fp8-xla"
     return (
         "fp8-te"

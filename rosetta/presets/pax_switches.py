@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query, transformer_engine, xla_flags
 from rosetta.core.errors import CONFLICT, UNSUPPORTED, UserError
-from rosetta.core.value_parsing import parse_choice, read_truth_value
+from rosetta.core.value_parsing import parse_choice
 from rosetta.pax.run import experiment_checks, fiddle_arguments
 from rosetta.presets import pax_flags
 
@@ -53,9 +53,9 @@ def choose(given: Settings, cards: Sequence[Card], flags: Sequence[str], *, on_c
         excludes something else asked for.
     """
     notes = list[str]()
-    native = given.hyper.get("USE_FP8") == "True"
+    native = bool(given.hyper_switch("USE_FP8"))
     with_te = _te(given, cards, on_cpu=on_cpu, native=native, notes=notes)
-    asked = read_truth_value(given.variables, "ENABLE_FP8")
+    asked = given.reads_on("ENABLE_FP8")
     if asked and not with_te and not native:
         notes.append("FP8 is XLA's own (USE_FP8), as Transformer Engine is off")
     if native or asked:
@@ -79,8 +79,8 @@ def choose(given: Settings, cards: Sequence[Card], flags: Sequence[str], *, on_c
 def _te(
     given: Settings, cards: Sequence[Card], *, on_cpu: bool, native: bool, notes: list[str]
 ) -> bool:
-    if given.variables.get("ENABLE_TE"):
-        asked = read_truth_value(given.variables, "ENABLE_TE")
+    if given.variables.get("ENABLE_TE") or given.hyper_switch("ENABLE_TE") is not None:
+        asked = given.reads_on("ENABLE_TE")
         if asked and native:
             raise UserError(
                 "XLA's own FP8 needs Transformer Engine off",
@@ -156,7 +156,7 @@ def _attention(
             )
         }
     refused = xla_flags.value(flags, _FMHA) == "false" or (
-        with_te and given.variables.get("NVTE_FUSED_ATTN") == "0"
+        with_te and transformer_engine.keeps_fused_attention_off(given.variables)
     )
     able = (
         not on_cpu

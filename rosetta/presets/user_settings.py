@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import xla_flags
 from rosetta.core.errors import CONFLICT, INVALID, UNKNOWN, UserError
+from rosetta.core.value_parsing import asks_for_cpu
 from rosetta.presets import schema
 from rosetta.presets.layers import WITH
 from rosetta.presets.schema import Value
@@ -68,7 +69,7 @@ def on_cpu(words: Mapping[str, str], environment: Mapping[str, str]) -> bool:
     """Return whether a run is to do without cards, as JAX_PLATFORMS of the command line says, or
     else of the environment.
     """
-    return words.get(PLATFORMS, environment.get(PLATFORMS, "")).split(",")[0] == "cpu"
+    return asks_for_cpu(words.get(PLATFORMS, environment.get(PLATFORMS, "")))
 
 
 def with_card(

@@ -4,12 +4,11 @@ user can mend is one line and status 2 there as well.
 
 from __future__ import annotations
 
-import os
 import runpy
 import sys
 import traceback
 
-from rosetta.core import secrets
+from rosetta.core import exit_status, secrets
 from rosetta.core.errors import INVALID, UserError
 from rosetta.health import run_health, stop_signals, system_errors, trainer_exit, unneeded_imports
 
@@ -99,7 +98,7 @@ def _end_if_system(error: Exception) -> None:
     line = system_errors.explain(error)
     if run_health.current() is not None or line is None:
         return
-    if os.environ.get("ROSETTA_DEBUG"):
+    if exit_status.wants_traceback():
         traceback.print_exc()
     trainer_exit.now(line)
 
@@ -114,7 +113,7 @@ def _end_if_configuration(error: Exception) -> None:
 
     if run_health.current() is not None or not gin_configuration.is_configuration_error(error):
         return
-    if os.environ.get("ROSETTA_DEBUG"):
+    if exit_status.wants_traceback():
         traceback.print_exc()
     trainer_exit.now(gin_configuration.explain(error))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core import gpu_data_sheets, xla_flags
 from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.gpu_query import Card
-from rosetta.core.value_parsing import read_truth_value
+from rosetta.core.value_parsing import parse_number, read_truth_value
 from rosetta.presets import describe
 from rosetta.tune import trial_process
 from rosetta.tune.search import MEMORY, OK, Choice, Outcome
@@ -121,9 +121,9 @@ def judged(result: Mapping[str, Any], run: Run, card: str, more: Mapping[str, An
     memory, and the rate.
     """
     peak = result["memory"]["peak"]
-    room = gpu_data_sheets.named(card).memory * float(
-        run.env.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75")
-    )
+    name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+    share = parse_number(name, run.env.get(name) or "0.75", above_zero=True, example="0.9")
+    room = gpu_data_sheets.named(card).memory * share
     moved = sum(each["bytes"] for each in result["collectives"])
     waited = moved - sum(each["bytes_behind"] for each in result["collectives"])
     found = {

@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import CONFLICT, INVALID, TOO_BIG, UNKNOWN, UNSUPPORTED, UserError
+from rosetta.core.value_parsing import parse_truth_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,6 +106,15 @@ def count(name: str, value: Any, least: int = 1) -> int:
             value=value,
         )
     return value
+
+
+def read_switch(name: str, value: Any) -> bool:
+    """Return whether a hyper-parameter switches something on: True, False, or a word such as "on".
+
+    Raises:
+      UserError: the value is neither.
+    """
+    return value if isinstance(value, bool) else parse_truth_value(name, str(value))
 
 
 def check_counts(values: Mapping[str, Any]) -> None:

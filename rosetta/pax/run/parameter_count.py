@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rosetta.core import disk_space, run_folders
-from rosetta.pax.run import hyper_parameters, preflight
+from rosetta.pax.run import experiment_checks, hyper_parameters, preflight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +78,8 @@ def room(config: str, folder: str, hyper: Mapping[str, str]) -> tuple[str, ...]:
     own = [] if "://" in folder else run_folders.steps(f"{folder}/{preflight.CHECKPOINTS}")
     left = end - max(own, default=0)
     saves = -(-left // every) + (not own) if every and left > 0 else 0  # the first step's, too
-    moments = 0 if known.get("USE_LORA") else disk_space.ADAM
+    frozen = experiment_checks.read_switch("USE_LORA", known.get("USE_LORA", False))
+    moments = 0 if frozen else disk_space.ADAM
     return disk_space.check(
         folder,
         count * (1 + moments) * disk_space.FLOAT,

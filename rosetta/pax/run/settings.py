@@ -145,7 +145,21 @@ class Settings:
     @property
     def lora(self) -> bool:
         """Does LoRA train instead of all weights?"""
-        return read_truth_value(self.variables, "USE_LORA") or self.hyper.get("USE_LORA") == "True"
+        return self.reads_on("USE_LORA")
+
+    def hyper_switch(self, name: str) -> bool | None:
+        """Return whether a hyper-parameter is on, None where it is not given.
+
+        Raises:
+          UserError: it is neither on nor off.
+        """
+        value = fiddle_arguments.value(self.hyper.get(name, "None"))
+        return None if value is None else experiment_checks.read_switch(f"--fdl.{name}", value)
+
+    def reads_on(self, name: str) -> bool:
+        """Return whether a switch is on by its hyper-parameter, or else by its variable."""
+        typed = self.hyper_switch(name)
+        return read_truth_value(self.variables, name) if typed is None else typed
 
     @property
     def of_user(self) -> bool:

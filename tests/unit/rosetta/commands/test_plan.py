@@ -108,7 +108,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (
             ["--with", "num_heads=many"],
             errors.INVALID,
-            {"where": "T5Config.num_heads", "value": "many"},
+            {"where": "--with num_heads", "value": "many"},
         ),
         (
             ["--with", "scan_layers=many"],
@@ -166,7 +166,7 @@ def test_what_is_compiled(asked: list[Any], capsys: pytest.CaptureFixture[str]) 
                 "fp8=xla",
                 "remat=minimal",
                 "--with",
-                "fuse_qkv=true",
+                "fuse_qkv=on",
                 "num_heads=8",
                 "loss_chunks=8",
             ]

@@ -77,6 +77,16 @@ def test_the_shell_scripts_compare_with_the_same_numbers(name: str) -> None:
     assert f"status {exit_status.EARLY}" in text
 
 
+@pytest.mark.parametrize(
+    ("value", "wanted"), [("1", True), ("on", True), ("?", True), ("0", False), ("", False)]
+)
+def test_when_a_traceback_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, value: str, wanted: bool
+) -> None:
+    monkeypatch.setenv("ROSETTA_DEBUG", value)
+    assert exit_status.wants_traceback() is wanted
+
+
 def said_to_nobody(*words: str) -> subprocess.CompletedProcess[str]:
     read, write = os.pipe()
     os.close(read)

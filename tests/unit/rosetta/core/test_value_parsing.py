@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from rosetta.core import value_parsing
@@ -35,7 +37,7 @@ def test_what_is_neither_is_refused(text: str) -> None:
         value_parsing.parse_truth_value("X", text)
 
 
-def test_one_of_several() -> None:
+def test_choices() -> None:
     assert value_parsing.parse_choice("X", "a", ("a", "b")) == "a"
     with errors.refused(errors.INVALID, where="X", value="c"):
         value_parsing.parse_choice("X", "c", ("a", "b"))
@@ -48,7 +50,7 @@ def test_whole_numbers() -> None:
             value_parsing.parse_whole_number("X", text)
 
 
-def test_what_divides_all() -> None:
+def test_common_divisors() -> None:
     assert value_parsing.list_common_divisors(12, 8) == "choose one of: 1, 2, 4"
 
 
@@ -97,3 +99,55 @@ def test_zero_is_valid_where_numbers_need_not_be_above_it() -> None:
     assert value_parsing.parse_number("X", "0") == 0
     with errors.refused(errors.INVALID, where="X", value="0.0"):
         value_parsing.parse_number("X", "0.0", above_zero=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [("", []), (",", []), ("a", ["a"]), (" a , b", ["a", "b"]), (",a,,b,", ["a", "b"])],
+)
+def test_lists(text: str, items: list[str]) -> None:
+    assert value_parsing.parse_list("X", text) == items
+    with errors.refused(errors.INVALID, where="X", value="c", remedy="a, b"):
+        value_parsing.parse_list("X", f"{text},c", choices=("a", "b"))
+
+
+def test_ranges_of_steps() -> None:
+    assert value_parsing.parse_step_range("X", "20:25") == (20, 25)
+    for text in ("", "20", "20:", "25:20", "20:20", "1:2:3", "-1:2", "1: 2", "0:9999999999"):
+        with errors.refused(errors.INVALID, where="X", value=text, remedy="X=20:25"):
+            value_parsing.parse_step_range("X", text)
+
+
+def test_largest_numbers() -> None:
+    assert value_parsing.parse_whole_number("X", "7", minimum=0, maximum=7) == 7
+    with errors.refused(errors.INVALID, where="X", value="8", remedy=("0", "7")):
+        value_parsing.parse_whole_number("X", "8", minimum=0, maximum=7)
+    with errors.refused(errors.INVALID, value="1000000000"):
+        value_parsing.parse_whole_number("X", "1000000000")
+
+
+def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert value_parsing.parse_path("X", "a/../b") == f"{tmp_path}/b"
+    assert value_parsing.parse_path("X", "~/b") == f"{tmp_path}/b"
+    for address in ("gs://bucket/~/../a", "s3://bucket"):
+        assert value_parsing.parse_path("X", address) == address
+    for text in ("", "a\0b"):
+        with errors.refused(errors.INVALID, where="X", value=text):
+            value_parsing.parse_path("X", text)
+
+
+def test_addresses() -> None:
+    assert value_parsing.parse_host_and_port("X", "node1:1234") == ("node1", 1234)
+    assert value_parsing.parse_host_and_port("X", "[::1]:1") == ("[::1]", 1)
+    for text in ("", "node1", "node1:", ":1234", "node1:0", "node1:65536", "a b:1", "http://a:1"):
+        with errors.refused(errors.INVALID, where="X", value=text, remedy="HOST:PORT"):
+            value_parsing.parse_host_and_port("X", text)
+
+
+@pytest.mark.parametrize(
+    ("platforms", "cpu"), [("cpu", True), ("cpu,cuda", True), ("cuda,cpu", False), ("", False)]
+)
+def test_the_first_platform_of_jax(platforms: str, cpu: bool) -> None:
+    assert value_parsing.asks_for_cpu(platforms) is cpu

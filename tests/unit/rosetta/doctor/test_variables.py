@@ -120,7 +120,7 @@ def test_more_gpus_named_than_there_are(tmp_path: Path) -> None:
         ("0.9", None),
         ("0.99", "warning"),
         ("0", "warning"),
-        ("nan", "warning"),
+        ("nan", "blocker"),
         ("s3cret", "blocker"),
         ("", None),
     ],

@@ -115,6 +115,21 @@ class TestSwitches:
         assert (ran.hyper["USE_FP8"], ran.env["ENABLE_FP8"]) == ("True", "0")
         assert any("the CPU has none" in line for line in ran.said)
 
+    @pytest.mark.parametrize("word", ["True", "true", "on", "1"])
+    def test_a_hyper_parameter_takes_the_words_of_a_variable(self, place: Place, word: str) -> None:
+        ran = place.run(
+            "run_base_config_multinode.sh", "Synthetic5B", ROSETTA_FDL=f"--fdl.USE_FP8={word}"
+        )
+        assert any("the CPU has none" in line for line in ran.said)
+        ran = place.run(
+            "run_base_config_multinode.sh",
+            "Synthetic5B",
+            ENABLE_FP8="1",
+            ROSETTA_FDL="--fdl.ENABLE_FP8=off",
+        )
+        assert ran.env["ENABLE_FP8"] == "0"
+        assert "USE_FP8" not in ran.hyper
+
     @pytest.mark.parametrize(
         ("settings", "card", "kind", "facts"),
         [

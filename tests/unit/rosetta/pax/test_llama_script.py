@@ -43,6 +43,14 @@ class TestLlama:
         log = (place.work / "logs" / "logs" / "llama-LLaMA7B-mbs-2-te-0-lora-0.txt").read_text()
         assert log.count("the trainer's words") == 2
 
+    def test_the_folder_is_the_same_however_a_switch_is_typed(self, place: Place) -> None:
+        for word in ("0", "OFF", "false", " no "):
+            ran = place.run("run_llama_boolq.sh", **BOOLQ, ENABLE_TE=word)
+            assert f"--job_log_dir={place.work}/logs/llama-LLaMA7B-mbs-2-te-0-lora-0" in ran.argv
+        (place.work / "logs" / "llama-LLaMA7B-mbs-2-te-OFF-lora-0").mkdir(parents=True)
+        ran = place.run("run_llama_boolq.sh", **BOOLQ, ENABLE_TE="OFF")
+        assert f"--job_log_dir={place.work}/logs/llama-LLaMA7B-mbs-2-te-OFF-lora-0" in ran.argv
+
     def test_a_failed_training_is_not_evaluated(self, place: Place) -> None:
         ran = place.run_shell("run_llama_boolq.sh", **BOOLQ, RC="5")
         assert (ran.rc, len(ran.programs)) == (5, 1)
