@@ -26,6 +26,7 @@ AT_START = {
     "rosetta.core.exit_status",
     "rosetta.core.printable_text",
     "rosetta.core.secrets",
+    "rosetta.core.value_parsing",
 }
 NAMES_ITS_MODULES = """
 import sys
