@@ -18,11 +18,12 @@ from builder.images import image_settings, image_target
 from builder.packages import program_wrappers
 from builder.release.publish import tags
 from rosetta.core import exit_status
+from rosetta.core.variables import lookup
+from rosetta.core.variables.declaration import Scope
 from rosetta.data import spec
 from rosetta.health import progress
 from rosetta.pax.run import settings as pax_settings
 from rosetta.presets import schema
-from rosetta.t5x.run import command_variables
 from rosetta.t5x.run import settings as t5x_settings
 
 if TYPE_CHECKING:
@@ -241,29 +242,30 @@ def test_scripts() -> None:
 # Variables.
 
 
-def settings_of_runs() -> dict[str, set[str]]:
-    """Return variable -> the commands that read it as a setting of a run."""
-    found: dict[str, set[str]] = {}
-    readers = {**command_variables.VARIABLES, "pax": pax_settings.VARIABLES}
-    for reader, variables in readers.items():
-        for name in variables:
-            found.setdefault(name, set()).add(reader)
-    return found
+# A reader that is given an environment, by one of its names in this code.
+MAPPINGS = r"(?:environ|environment|variables|given|around|values)"
+KEY = r'(?:"(?P<name>[A-Z][A-Z0-9_]+)"|(?:\w+\.)?(?P<constant>_?[A-Z][A-Z0-9_]+)\b)'
+PATTERNS = (
+    rf"\b{MAPPINGS}\.(?:get|pop)\(\s*{KEY}",
+    rf"\b{MAPPINGS}\[{KEY}\](?! =[^=])",
+    rf"{KEY} (?:not )?in (?:\w+\.)?environ(?:ment)?\b",
+    rf"\bread_setting\(\s*[\w.]+,\s*{KEY}",
+)
 
 
 def read_by_python() -> set[str]:
-    """Return the variables that Python code reads from an environment by a literal name."""
-    mapping_ = r"\benviron(?:ment)?"
-    key = r'"([A-Z][A-Z0-9_]+)"'
-    patterns = (
-        rf"{mapping_}\.(?:get|pop)\(\s*{key}",
-        rf"{mapping_}\[{key}\](?! =[^=])",
-        rf"{key} (?:not )?in (?:os\.)?{mapping_}",
-    )
-    everything = [*sources("rosetta").values(), *sources("builder").values()]
-    return {
-        name for text in everything for pattern in patterns for name in re.findall(pattern, text)
-    }
+    """Return the variables that Python code reads by a name, literal or of a constant."""
+    texts_ = [*sources("rosetta").values(), *sources("builder").values()]
+    texts_.append((ROOT / "build.py").read_text(encoding="utf-8"))
+    found = set()
+    for text in texts_:
+        found |= set(re.findall(r'"(ROSETTA_[A-Z_]+)"', text))
+        for pattern in PATTERNS:
+            for match in re.finditer(pattern, text):
+                constant = match["constant"] or ""
+                value = re.search(rf'(?m)^{constant} = "([A-Z][A-Z0-9_]+)"', text)
+                found.add(match["name"] or (value[1] if value else ""))
+    return found - {""}
 
 
 def shell_texts() -> list[str]:
@@ -286,30 +288,45 @@ def read_by_shell() -> set[str]:
 def test_settings_of_runs() -> None:
     """Each setting of a run is listed, with the commands that read it."""
     heading = "Settings of a run"
-    assert_same(heading, flat(mapping(heading)), flat(settings_of_runs()))
+    commands_ = {name: set(found) for name, found in lookup.commands_by_name().items()}
+    assert_same(heading, flat(mapping(heading)), flat(commands_))
 
 
-def test_variables_of_rosetta() -> None:
-    """Every variable that begins with ROSETTA_ is listed, as public or as internal."""
-    found = set()
-    for text in [*sources("rosetta").values(), *sources("builder").values()]:
-        found |= set(re.findall(r'"(ROSETTA_[A-Z_]+)"', text))
-    for code in shell_texts():
-        found |= set(re.findall(r"\$\{?(ROSETTA_[A-Z_]+)", code))
-    found |= set(re.findall(r"ROSETTA_[A-Z_]+", (ROOT / "build.py").read_text(encoding="utf-8")))
-    runs = {name for name in settings_of_runs() if name.startswith("ROSETTA_")}
-    listed = names("Variables of rosetta") | names("Internal variables")
-    assert_same("Variables of rosetta", listed, found - runs)
+@pytest.mark.parametrize("scope", [scope for scope in Scope if scope is not Scope.RUN])
+def test_other_variables(scope: Scope) -> None:
+    """Each other variable is listed, under what it is for, and with its owner."""
+    heading = scope.value
+    variables = lookup.in_scope(scope)
+    assert_same(heading, names(heading), {variable.name for variable in variables})
+    if scope is Scope.OTHER_PROGRAM:
+        owners = {
+            name: re.split(r" *\| *", line)[2]
+            for line in (ROOT / PAGE).read_text(encoding="utf-8").splitlines()
+            for name in re.findall(r"`([^`]+)`", line.partition(" | ")[0])
+            if line.count("|") == 3
+        }
+        assert {variable.name: variable.owner for variable in variables} == {
+            variable.name: owners[variable.name] for variable in variables
+        }
 
 
-def test_other_variables() -> None:
-    """What is read from the environment by a literal name is listed; what is listed is named by the code."""
-    found = {name for name in read_by_python() | read_by_shell() if not name.startswith("ROSETTA_")}
-    everything = [*sources("rosetta").values(), *sources("builder").values(), *shell_texts()]
-    heading = "Variables of other programs"
-    listed = names(heading) | names("Variables of the .sub files")
+def test_code_reads_variables_of_the_table_alone() -> None:
+    """What Python or shell code reads by its name is in the table."""
+    read = read_by_python() | read_by_shell()
+    assert len(read) > 100
+    assert {name for name in read if not lookup.is_known(name)} == set()
+
+
+def test_every_variable_of_the_table_is_read() -> None:
+    """What the table holds is named by code; what is kept from runs need not be."""
+    table = ROOT / "rosetta" / "core" / "variables"
+    modules = {**sources("rosetta"), **sources("builder")}
+    everything = [text for path, text in modules.items() if table not in path.parents]
+    everything += [*shell_texts(), (ROOT / "build.py").read_text(encoding="utf-8")]
     named = set(re.findall(r"\b[A-Z][A-Z0-9_]+\b", "\n".join(everything)))
-    assert_same(heading, listed, (listed & named) | (found - set(settings_of_runs())))
+    kept = {variable.name for variable in lookup.TABLE if not variable.passed_to_run}
+    hyper = {variable.name for variable in lookup.TABLE if variable.hyper_parameter}
+    assert {variable.name for variable in lookup.TABLE} - named - kept - hyper == set()
 
 
 # JSON.

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import MISSING, UserError
-from rosetta.pax.run import settings
+from rosetta.core.variables import readers
 
 if TYPE_CHECKING:
     import argparse
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     entry = commands.add_parser("pax", parents=[common], options_anywhere=True)
-    entry.add_argument("what", choices=tuple(settings.SCRIPTS), help="what to run")
+    entry.add_argument(
+        "what", choices=tuple(name.removeprefix("pax ") for name in readers.PAX), help="what to run"
+    )
     entry.add_argument(
         "settings",
         nargs="*",
@@ -41,18 +43,17 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become Paxml; with --dry-run, say what it would be."""
-    from rosetta.core import lock_record, value_parsing
+    from rosetta.core import lock_record
+    from rosetta.core.variables import reading
     from rosetta.launch import execution, pax_trainer
 
+    command = f"pax {args.what}"
     hyper = [word for word in args.settings if word.startswith("fdl.")]
     given = (
-        value_parsing.parse_setting_word(
+        reading.parse_setting_word(
             word,
-            settings.VARIABLES,
-            f"rosetta pax {args.what}",
-            "CONFIG=Synthetic126M",
-            others="any hyper-parameter: fdl.NAME=VALUE; "
-            "what is for other programs: the environment",
+            command,
+            "any hyper-parameter: fdl.NAME=VALUE; what is for other programs: the environment",
         )
         for word in args.settings
         if word not in hyper
@@ -77,7 +78,7 @@ def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         environment.setdefault(
             "PYTHON", str(door)
         )  # it also finds what pip put beside a read-only environment
-    wanted = pax_trainer.commands(settings.SCRIPTS[args.what], [], environment)
+    wanted = pax_trainer.commands(readers.COMMAND_SCRIPTS[command], [], environment)
     if not args.dry_run:
         execution.one_after_the_other(wanted)
     return {"runs": [execution.shown(each) for each in wanted]}, "\n".join(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import MISSING, UserError
-from rosetta.t5x.run import command_variables
+from rosetta.core.variables import readers
 
 if TYPE_CHECKING:
     import argparse
@@ -18,7 +18,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     entry = commands.add_parser("t5x", parents=[common], options_anywhere=True)
     entry.add_argument(
-        "what", choices=(*command_variables.SCRIPTS, "eval", "infer"), help="what to run"
+        "what", choices=tuple(name.removeprefix("t5x ") for name in readers.T5X), help="what to run"
     )
     entry.add_argument(
         "settings",
@@ -43,17 +43,14 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become the trainer; with --dry-run, say what it would be."""
-    from rosetta.core import lock_record, value_parsing
+    from rosetta.core import lock_record
+    from rosetta.core.variables import reading
     from rosetta.launch import execution, t5x_evaluation, t5x_trainer
-    from rosetta.t5x.run import settings
 
+    command = f"t5x {args.what}"
     given = (
-        value_parsing.parse_setting_word(
-            word,
-            command_variables.VARIABLES[args.what],
-            f"rosetta t5x {args.what}",
-            "T5_SIZE=small",
-            shown=settings.SHOWN,
+        reading.parse_setting_word(
+            word, command, "what is for other programs goes into the environment"
         )
         for word in [*args.settings, *([f"PROFILE_STEPS={args.profile}"] if args.profile else [])]
     )
@@ -64,8 +61,8 @@ def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "PYTHON", str(door)
         )  # it also finds what pip put beside a read-only environment
     wanted = (
-        t5x_trainer.command(command_variables.SCRIPTS[args.what], [], environment, _tree())
-        if args.what in command_variables.SCRIPTS
+        t5x_trainer.command(readers.COMMAND_SCRIPTS[command], [], environment, _tree())
+        if command in readers.COMMAND_SCRIPTS
         else t5x_evaluation.command(args.what, environment)
     )
     if not args.dry_run:

@@ -10,13 +10,12 @@ JSON, literals of Python, what Slurm and nvidia-smi print.
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
 from typing import TYPE_CHECKING
 
-from rosetta.core.errors import INVALID, UNKNOWN, UserError
+from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -219,42 +218,6 @@ def list_common_divisors(*numbers: int) -> str:
         if not any(number % divisor for number in numbers)
     ]
     return f"choose one of: {', '.join(divisors)}"
-
-
-def parse_setting_word(
-    word: str,
-    known: Sequence[str],
-    where: str,
-    example: str,
-    *,
-    shown: Mapping[str, str] | None = None,
-    others: str = "what is for other programs goes into the environment",
-) -> tuple[str, str]:
-    """Return the name and value of a NAME=VALUE word.
-
-    Args:
-      word: as typed.
-      known: the names that something reads.
-      where: the command, for the error.
-      example: a valid word, for the error.
-      shown: variable -> what it is called elsewhere, where that is another name.
-      others: where other things are set.
-
-    Raises:
-      UserError: the word is not NAME=VALUE, or nothing would read the variable.
-    """
-    name, equals, value = word.partition("=")
-    if not equals or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-        raise _invalid(where, word, "setting", f"write NAME=VALUE, as in {example}")
-    if name not in known:
-        near = [
-            each for each in known if (shown or {}).get(each) == name or name.startswith(f"{each}_")
-        ] or difflib.get_close_matches(name, known, 1)
-        advice = f"did you mean {near[0]}?" if near else f"the settings are {' '.join(known)}"
-        raise UserError(
-            f"there is no setting {name!r}", where, f"{advice} ({others})", kind=UNKNOWN, value=name
-        )
-    return name, value
 
 
 def _invalid(name: str, text: str, what: str, remedy: str) -> UserError:

@@ -8,12 +8,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import INVALID, UserError
+from rosetta.core.variables.reading import read_setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 VARIABLE = "BAD_RECORDS"
-POLICIES = ("stop", "skip")
 SURROGATE = re.compile("[\ud800-\udfff]")
 _COUNTS_SAID = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 
@@ -62,15 +62,7 @@ def policy() -> str:
     Raises:
       UserError: it says something else.
     """
-    value = os.environ.get(VARIABLE) or POLICIES[0]
-    if value not in POLICIES:
-        raise UserError(
-            f"{value!r} is not a valid value",
-            VARIABLE,
-            "use stop or skip",
-            kind=INVALID,
-            value=value,
-        )
+    value: str = read_setting(os.environ, VARIABLE)
     return value
 
 

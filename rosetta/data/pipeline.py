@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, UNSUPPORTED, UserError
+from rosetta.core.variables.reading import read_setting
 from rosetta.data import (
     Array,
     documents,
@@ -381,7 +382,7 @@ class Batches:
         change = self._find_change(kept)
         if kept["fingerprint"] != self.fingerprint():
             same_as_told(kept, self._told(), self.recipe.data)
-        if change and os.environ.get(ACCEPT) != "accept":
+        if change and read_setting(os.environ, ACCEPT) != "accept":
             raise _began(
                 f"{change} ({kept['data']})",
                 self.recipe.data,

@@ -17,8 +17,8 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 import rosetta
+from rosetta.core.variables.reading import read_setting
 from rosetta.data import bad_records, spec
-from rosetta.health.settings import read_data_workers
 
 if TYPE_CHECKING:
     from rosetta.data import Array
@@ -34,7 +34,7 @@ def workers_for(batches: Batches) -> int:
 
     ROSETTA_DATA_WORKERS overrides it.
     """
-    workers = read_data_workers(os.environ)
+    workers: int | None = read_setting(os.environ, "ROSETTA_DATA_WORKERS")
     if workers is not None:
         return workers
     # Pairs of texts are short, and every process would hold all of them.

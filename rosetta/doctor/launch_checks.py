@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from rosetta import doctor
 from rosetta.core.errors import UNSUPPORTED, UserError
-from rosetta.core.value_parsing import asks_for_cpu, read_truth_value
+from rosetta.core.value_parsing import asks_for_cpu
+from rosetta.core.variables.reading import read_setting
 from rosetta.doctor.finding import BLOCKER
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ _OF_OURS = (
 
 def off(environment: Mapping[str, str]) -> bool:
     """Is the machine not to be looked at? UserError where ROSETTA_DOCTOR is neither on nor off."""
-    return not read_truth_value(environment, OFF, default=True)
+    return not read_setting(environment, OFF)
 
 
 def check(environment: Mapping[str, str], cards: Sequence[Card], platforms: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query, run_folders, xla_flags
 from rosetta.core.errors import CONFLICT, MISSING, UserError
-from rosetta.core.value_parsing import asks_for_cpu, read_truth_value
+from rosetta.core.value_parsing import asks_for_cpu
 from rosetta.doctor import launch_checks as machine
 from rosetta.health import run_lock
 from rosetta.launch import devices, execution, nsight_systems
@@ -68,7 +68,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     preflight.rows(given, hyper)
     saves = (
         given.script != "run_lambada_singlenode"
-        and not (given.llama and read_truth_value(given.variables, "EVAL_ONLY"))
+        and not (given.llama and given.values["EVAL_ONLY"])
         and parameter_count.NO_CHECKPOINTS not in given.words
     )
     folder = f"{given.log_dir}/{_job(given, hyper)}" if given.llama else given.log_dir
@@ -132,7 +132,7 @@ def _runs(
     def argv(job: str, mode: str, values: Mapping[str, object], *more: str) -> list[str]:
         words = [*start, f"--job_log_dir={job}", f"--mode={mode}", "--alsologtostderr", *more]
         words += [f"--fdl.{name}={value}" for name, value in values.items()] + list(given.words)
-        if not read_truth_value(given.variables, "WITH_NSYS"):
+        if not given.values["WITH_NSYS"]:
             return words
         output = (
             f"{job}/nsys_{given.variables.get('SLURM_JOB_ID') or os.getpid()}_"
@@ -152,7 +152,7 @@ def _runs(
     name = _job(given, hyper)
     job, log = f"{given.log_dir}/{name}", _log(given, f"logs/{name}.txt")
     restore = reads.get("restore")
-    if read_truth_value(given.variables, "EVAL_ONLY"):
+    if given.values["EVAL_ONLY"]:
         if not restore:
             raise UserError(
                 "it is not given",

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query
-from rosetta.core.value_parsing import asks_for_cpu, read_truth_value
+from rosetta.core.value_parsing import asks_for_cpu
+from rosetta.core.variables.reading import read_setting
 from rosetta.doctor import slurm
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def near(
       UserError: ROSETTA_BIND is neither on nor off.
     """
     used = chosen(gpus, environment)
-    if not read_truth_value(environment, BIND, default=True) or not used:
+    if not read_setting(environment, BIND) or not used:
         return Bound(frozenset(), {}, "")
     processes, local = slurm.tasks(environment), environment.get("SLURM_LOCALID", "")
     ours = (

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from rosetta.core import gpu_query
 from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.core.run_folders import absolute, writable
-from rosetta.core.value_parsing import asks_for_cpu, parse_choice, parse_whole_number
-from rosetta.health.settings import check_process_variables
+from rosetta.core.value_parsing import asks_for_cpu
+from rosetta.core.variables import reading
 from rosetta.launch import devices as seen
 from rosetta.launch import t5x_trainer
 from rosetta.launch.execution import Command
@@ -39,18 +39,15 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     for name in ("CHECKPOINT_PATH", "OUTPUT_DIR"):
         if not environment.get(name):
             raise UserError("it is not set", name, f"give {name}=FOLDER", kind=MISSING)
-    check_process_variables(environment)
-    task = parse_choice("FT_TASK", environment.get("FT_TASK", ""), settings.TASKS)
-    size = environment.get("T5_SIZE") or "large"
-    model = gin_files.model(environment.get("T5_FAMILY") or "t5_1_1", size)
+    values = reading.read_settings(environment, f"t5x {what}")
+    task = settings.require_task(values)
+    size = values["T5_SIZE"]
+    model = gin_files.model(values["T5_FAMILY"], size)
     found = gpu_query.cards()
     platforms, no_gpu = gpu_query.platform_or_refusal(found)
     on_cpu = asks_for_cpu(platforms)
     chosen = t5x_switches.choose(environment, found, on_cpu=on_cpu)
-    batch, ways = (
-        parse_whole_number(name, environment.get(name) or usual)
-        for name, usual in (("BSIZE", "32"), ("TP_SIZE", "1"))
-    )
+    batch, ways = values["BSIZE"], values["TP_SIZE"]
     devices = seen.devices(found, environment, on_cpu=on_cpu) if found or on_cpu else None
     if devices:
         settings.arithmetic(devices, ways)
@@ -70,18 +67,18 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
         "CHECKPOINT_PATH": preflight.checkpoint(environment["CHECKPOINT_PATH"], "CHECKPOINT_PATH"),
         OUTPUTS[what]: absolute(environment["OUTPUT_DIR"]),
         **{name: environment[name] for name in ("DATA", "VOCAB") if environment.get(name)},
-        **settings.read_extra_ids(environment),
     }
     if environment.get("DATA"):
         bindings["EVAL_DATA"] = environment.get("EVAL_DATA") or environment["DATA"]
-    if environment.get("NUM_DECODES"):
-        bindings["NUM_DECODES"] = parse_whole_number("NUM_DECODES", environment["NUM_DECODES"])
+    for name in ("EXTRA_IDS", "NUM_DECODES"):
+        if values[name] is not None:
+            bindings[name] = values[name]
     own = gin_files.own(environment)
     names = [model, *(f"{gin_files.GIN}/runs/{name}.gin" for name in (what, f"task_{task}"))]
     bound = gin_text.read(
         [*(gin_files.HOME / name for name in names), *own], (gin_files.HOME, Path.cwd())
     )
-    bindings |= gin_bindings.lengths(settings.lengths(environment), bound)
+    bindings |= gin_bindings.lengths(settings.lengths(values), bound)
     bound |= {name: gin_text.literal(value) for name, value in bindings.items()}
     preflight.split(bound, ways, devices, size=size)
     scores = what == "infer" and gin_text.value(bound, "MODE") == "score"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rosetta.core import gpu_query, xla_flags
 from rosetta.core.errors import CONFLICT, MISSING, UNKNOWN, UserError
 from rosetta.core.run_folders import absolute, step_of, steps, writable
-from rosetta.core.value_parsing import asks_for_cpu, parse_whole_number, read_truth_value
+from rosetta.core.value_parsing import asks_for_cpu
 from rosetta.doctor import launch_checks as machine
 from rosetta.health import run_lock
 from rosetta.launch import devices, execution, nsight_systems
@@ -74,7 +74,7 @@ def command(
     given = settings.read(
         script, words, environment, devices.devices(found, environment, on_cpu=on_cpu)
     )
-    variables = given.variables
+    variables, values = given.variables, given.values
     files = [
         root
         / gin_files.example(
@@ -86,7 +86,7 @@ def command(
     env, notes = devices.share(given, found, environment, on_cpu=on_cpu)
     bound = gin_text.read(files, (root, gin_files.HOME, Path.cwd()))
     bindings = {**gin_bindings.sizes(given, bound), **_macros(given, bound), **chosen.training()}
-    benchmark = read_truth_value(variables, "BENCHMARK_MODE")
+    benchmark = values["BENCHMARK_MODE"]
     model_dir, start = given.model_dir, None
     if given.finetune:
         stamp = environment.get("SLURM_JOB_ID") or dt.datetime.now().astimezone().strftime(
@@ -98,7 +98,7 @@ def command(
         bindings["INITIAL_CHECKPOINT_PATH"] = preflight.checkpoint(asked, "INITIAL_CHECKPOINT_PATH")
     data, more = _data(given, benchmark, bound)
     bindings |= {**data, **_length(given, benchmark, model_dir, start), "MODEL_DIR": model_dir}
-    if read_truth_value(variables, "CHECKPOINT_DISABLE"):
+    if values["CHECKPOINT_DISABLE"]:
         bindings["utils.CheckpointConfig.save"] = None
     bound |= {name: gin_text.literal(value) for name, value in bindings.items()}
     preflight.check(given, bound, environment)
@@ -126,7 +126,7 @@ def command(
         # No address: JAX finds the coordinator from Slurm's own variables, which name the right
         # host.
         argv.append("--multiprocess_gpu")
-    if read_truth_value(variables, "WITH_NSYS"):
+    if values["WITH_NSYS"]:
         profile = (
             f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_"
             f"{environment.get('SLURM_JOB_ID') or os.getpid()}_"
@@ -253,7 +253,8 @@ def _data(
         for name in ("DATA", "EVAL_DATA", "VOCAB", "TEXT_FIELD")
         if given.variables.get(name)
     }
-    chosen |= settings.read_extra_ids(given.variables)
+    if given.values["EXTRA_IDS"] is not None:
+        chosen["EXTRA_IDS"] = given.values["EXTRA_IDS"]
     if benchmark and "DATA" not in chosen:
         rows = gin_text.value(bound, "network.T5Config.vocab_size")
         chosen = {
@@ -293,8 +294,8 @@ def _length(
             else {"TRAIN_STEPS": steps, **({"STATS_PERIOD": min(100, steps)} if benchmark else {})}
         )
     more = BENCHMARK_STEPS if benchmark else None
-    if given.variables.get("FT_STEPS"):
-        more = parse_whole_number("FT_STEPS", given.variables["FT_STEPS"])
+    if given.values["FT_STEPS"]:
+        more = given.values["FT_STEPS"]
     elif given.steps:
         known = re.search(r"checkpoint_(\d+)/?$", start)
         if not known or given.steps <= int(known[1]):

@@ -18,6 +18,7 @@ from praxis.layers import transformer_models
 from rosetta.core import transformer_engine
 from rosetta.core.errors import CONFLICT, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_choice, read_truth_value
+from rosetta.core.variables import choices
 from rosetta.pax.run import experiment_checks, stored_checkpoint
 
 _OLDEST = (0, 5)  # JAX with what rosetta.nn takes of it
@@ -31,7 +32,7 @@ class Chosen:
       fp8: who multiplies in FP8: "off", "xla" or "te".
       attention: who attends: "xla", "cudnn" or "te".
       rank: of LoRA, 0 for none.
-      adapted: what LoRA adapts, one of checks.ADAPTED.
+      adapted: what LoRA adapts, one of choices.LORA_LAYERS.
       microbatches: in how many parts a batch is computed.
     """
 
@@ -103,7 +104,7 @@ class Switches:
             attention=self._attention(with_te=with_te),
             rank=rank,
             adapted=parse_choice(
-                "LORA_TARGET_LAYERS", self.LORA_TARGET_LAYERS, experiment_checks.ADAPTED
+                "LORA_TARGET_LAYERS", self.LORA_TARGET_LAYERS, choices.LORA_LAYERS
             ),
             microbatches=experiment_checks.count("NUM_MICROBATCHES", self.NUM_MICROBATCHES),
         )
@@ -120,7 +121,7 @@ class Switches:
         fused = _asked("USE_CUDNN_FLASH_ATTENTION", self.USE_CUDNN_FLASH_ATTENTION)
         if self.ATTENTION is None:
             return "cudnn" if fused else "te" if with_te and not kept_off else "xla"
-        asked = parse_choice("ATTENTION", self.ATTENTION, experiment_checks.ATTENTION)
+        asked = parse_choice("ATTENTION", self.ATTENTION, choices.ATTENTION)
         if fused and asked != "cudnn":
             raise UserError(
                 f"ATTENTION is {asked}",

@@ -287,7 +287,7 @@ def run(found: Settings) -> Run:
     settings.update(
         {
             name: str(found.get(path))
-            for name, path in user_settings.FIELDS[framework].items()
+            for name, path in user_settings.fields(framework).items()
             if path.startswith("batch.") and found.get(path) is not None
         }
     )

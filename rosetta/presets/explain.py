@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core import run_description
 from rosetta.core.errors import UserError
 from rosetta.core.value_parsing import asks_for_cpu
-from rosetta.presets import describe, layers, preset_files, schema
-from rosetta.presets.user_settings import FIELDS
+from rosetta.core.variables import readers
+from rosetta.presets import describe, layers, preset_files, schema, user_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -221,8 +221,9 @@ def _fiddle(found: Settings, run: Run) -> tuple[dict[str, dict[str, Any]], list[
 
     stated = hyper_parameters.read(run.model.rpartition(".")[2])
     shown = {name: {"value": each.text, "origin": each.place} for name, each in stated.items()}
-    given = settings.read(settings.SCRIPTS[run.entry[-1]], [], _environment(run), run.gpus_per_node)
-    fields = {**FIELDS["pax"], "FPROP_DTYPE": "precision"}
+    script = readers.COMMAND_SCRIPTS[f"pax {run.entry[-1]}"]
+    given = settings.read(script, [], _environment(run), run.gpus_per_node)
+    fields = {**user_settings.fields("pax"), "FPROP_DTYPE": "precision"}
     for name, text in given.hyper.items():
         path = next(
             (

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query, transformer_engine, xla_flags
 from rosetta.core.errors import CONFLICT, UNSUPPORTED, UserError
-from rosetta.core.value_parsing import parse_choice
-from rosetta.pax.run import experiment_checks, fiddle_arguments
+from rosetta.pax.run import fiddle_arguments
 from rosetta.presets import pax_flags
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def choose(given: Settings, cards: Sequence[Card], flags: Sequence[str], *, on_c
 def _te(
     given: Settings, cards: Sequence[Card], *, on_cpu: bool, native: bool, notes: list[str]
 ) -> bool:
-    if given.variables.get("ENABLE_TE") or given.hyper_switch("ENABLE_TE") is not None:
+    if given.values["ENABLE_TE"] is not None or given.hyper_switch("ENABLE_TE") is not None:
         asked = given.reads_on("ENABLE_TE")
         if asked and native:
             raise UserError(
@@ -149,12 +148,8 @@ def _attention(
     """
     if "ATTENTION" in given.hyper:
         return {}
-    if asked := given.variables.get("ATTENTION"):
-        return {
-            "ATTENTION": fiddle_arguments.literal(
-                parse_choice("ATTENTION", asked, experiment_checks.ATTENTION)
-            )
-        }
+    if asked := given.values["ATTENTION"]:
+        return {"ATTENTION": fiddle_arguments.literal(asked)}
     refused = xla_flags.value(flags, _FMHA) == "false" or (
         with_te and transformer_engine.keeps_fused_attention_off(given.variables)
     )

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import gpu_query, transformer_engine
 from rosetta.core.errors import UNSUPPORTED, UserError
-from rosetta.core.value_parsing import parse_choice, read_truth_value
+from rosetta.core.variables.reading import read_setting
 from rosetta.presets import launch_flags
-from rosetta.t5x.run.model_config import ATTENTION, REMAT, T5Config
+from rosetta.t5x.run.model_config import T5Config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rosetta.core.gpu_query import Card
 
-REDUCED_IN = ("bfloat16", "float32")
 NETWORK = ("fp8", "fuse_qkv", "transpose_batch_sequence", "attention", "remat", "scan_layers")
 PRECISIONS = {
     "xla": "fp8-xla",
@@ -88,10 +87,8 @@ def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> 
         do.
     """
     notes = list[str]()
-    precision = parse_choice(
-        "PREC", given.get("PREC") or "bfloat16", ("bfloat16", "float32", "float16")
-    )
-    with_te = read_truth_value(given, "ENABLE_TE")
+    precision: str = read_setting(given, "PREC", "t5x")
+    with_te: bool = read_setting(given, "ENABLE_TE", "t5x")
     fp8 = _fp8(given, cards, on_cpu=on_cpu, precision=precision, notes=notes)
     if fp8 and precision != "bfloat16":
         notes.append(
@@ -111,16 +108,14 @@ def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> 
     chosen = Switches(
         precision=precision,
         fp8=("te" if with_te else "xla") if fp8 else "off",
-        fuse_qkv=read_truth_value(given, "FUSE_QKV", default=True),
-        transpose_batch_sequence=read_truth_value(given, "TRANSPOSE_BS", default=True),
+        fuse_qkv=read_setting(given, "FUSE_QKV"),
+        transpose_batch_sequence=read_setting(given, "TRANSPOSE_BS"),
         attention=attention,
-        remat=parse_choice("REMAT", given.get("REMAT") or "none", REMAT),
-        scan_layers=read_truth_value(given, "SCAN_LAYERS"),
-        fsdp=read_truth_value(given, "FSDP"),
-        pack=read_truth_value(given, "PACK"),
-        gradient_dtype=parse_choice("GRADIENT_DTYPE", given["GRADIENT_DTYPE"], REDUCED_IN)
-        if given.get("GRADIENT_DTYPE")
-        else None,
+        remat=read_setting(given, "REMAT"),
+        scan_layers=read_setting(given, "SCAN_LAYERS"),
+        fsdp=read_setting(given, "FSDP"),
+        pack=read_setting(given, "PACK"),
+        gradient_dtype=read_setting(given, "GRADIENT_DTYPE"),
         notes=tuple(notes),
     )
     T5Config(
@@ -146,8 +141,8 @@ def _fp8(
         if lacking
         else "a card that cannot be asked (no nvidia-smi)"
     )
-    if given.get("ENABLE_FP8"):
-        asked = read_truth_value(given, "ENABLE_FP8")
+    asked: bool | None = read_setting(given, "ENABLE_FP8", "t5x")
+    if asked is not None:
         if asked and cards and not able and not on_cpu:
             raise UserError(
                 f"{where} has no FP8",
@@ -176,10 +171,9 @@ def _attention(
 ) -> str:
     lacking = [each.name for each in cards if each.capability < gpu_query.CUDNN]
     able = not on_cpu and precision != "float32" and bool(cards) and not lacking
-    asked = given.get("ATTENTION")
-    if not asked:
+    asked: str | None = read_setting(given, "ATTENTION", "t5x")
+    if asked is None:
         return "te" if with_te else "cudnn" if able else "xla"
-    parse_choice("ATTENTION", asked, ATTENTION)
     if asked == "cudnn" and not able and (cards or on_cpu):
         why = (
             "the CPU has none"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core import xla_flags
 from rosetta.core.errors import CONFLICT, INVALID, UNKNOWN, UserError
 from rosetta.core.value_parsing import asks_for_cpu
+from rosetta.core.variables import lookup
 from rosetta.presets import schema
 from rosetta.presets.layers import WITH
 from rosetta.presets.schema import Value
@@ -24,45 +25,30 @@ PRESET = "ROSETTA_PRESET"
 PLATFORMS = "JAX_PLATFORMS"
 BASE = "BASE_XLA_FLAGS"  # in the place of the preset's flags
 GIVEN = "given"  # as the preset's name: flags and variables stand in the environment already
-# Variables of the scripts that are fields of a preset, by framework.
-FIELDS = {
-    "t5x": {"BSIZE_PER_GPU": "batch.per_gpu", "NUM_MICROBATCHES": "batch.microbatches"},
-    "pax": {
-        "PERCORE_BATCH_SIZE": "batch.per_gpu",
-        "NUM_MICROBATCHES": "batch.microbatches",
-        "ICI_MESH_SHAPE": "mesh.ici",
-        "DCN_MESH_SHAPE": "mesh.dcn",
-    },
-}
 # Those of programs below ours: what begins so is passed on, but for what is of one machine or one
 # process.
 _PASSED = re.compile(
     r"(NCCL|JAX|XLA|NVTE|CUDA|CUDNN|CUBLAS|UCX|FI|OMP|WANDB|HF|ROSETTA|TENSORSTORE)_[A-Z0-9_]+|TF_CPP_MIN_LOG_LEVEL|TF_FORCE_UNIFIED_MEMORY|GOOGLE_APPLICATION_CREDENTIALS"
 )
-_NOT_PASSED = (
-    "ROSETTA_SITE",
-    "ROSETTA_CACHE",
-    "ROSETTA_HOME",
-    PRESET,
-    "CUDA_VISIBLE_DEVICES",
-    "JAX_LOCAL_DEVICE_IDS",
-    "JAX_COORDINATOR_ADDRESS",
-    "JAX_COORDINATOR_PORT",
-    "JAX_PROCESS_ID",
-    "JAX_NUM_PROCESSES",
-    "NUM_GPUS",
-)
 
 
 def variables(framework: str) -> tuple[str, ...]:
     """Return the variables that a framework's scripts read."""
-    if framework == "t5x":
-        from rosetta.t5x.run import command_variables
+    return tuple(variable.name for variable in lookup.settings_of_training(framework))
 
-        return tuple(dict.fromkeys(command_variables.VARIABLES["finetune"]))
-    from rosetta.pax.run import settings
 
-    return settings.VARIABLES
+def fields(framework: str) -> dict[str, str]:
+    """Return variable of the scripts -> the field of a preset that it sets."""
+    return {
+        variable.name: variable.preset_field
+        for variable in lookup.settings_of_training(framework)
+        if variable.preset_field
+    }
+
+
+def _is_passed_on(name: str) -> bool:
+    """Return whether a variable of the environment may reach the run."""
+    return not lookup.is_known(name) or lookup.find(name).passed_to_run
 
 
 def on_cpu(words: Mapping[str, str], environment: Mapping[str, str]) -> bool:
@@ -139,7 +125,7 @@ def environment(framework: str, given: Mapping[str, str]) -> dict[str, Value]:
     found = flags(given)
     known = variables(framework)
     for name, value in given.items():
-        if name not in _NOT_PASSED and (
+        if _is_passed_on(name) and (
             (name in known and value) or (name not in known and _PASSED.fullmatch(name))
         ):
             found.update(_variable(framework, name, value, name))
@@ -207,8 +193,7 @@ def _variable(framework: str, name: str, value: str, origin: str) -> dict[str, V
                 WITH if origin == name else origin,
             )
         }
-    if name in FIELDS[framework]:
-        path = FIELDS[framework][name]
+    if path := fields(framework).get(name):
         return {path: _field(path, value, origin, name)}
     group = "settings" if name in variables(framework) else "env"
     return {f"{group}.{name}": Value(value, origin)}

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec
 from t5x.trainer import merge_metrics
 
 from rosetta.core.errors import CONFLICT, INVALID, UNSUPPORTED, UserError
+from rosetta.core.variables import choices
 from rosetta.nn import fallback_notice
 from rosetta.nn.mesh_axes import named
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from rosetta.t5x.run.model_config import T5Config
 
-DTYPES = ("float32", "bfloat16")
 WHERE = "GRADIENT_DTYPE (Trainer.gradient_dtype)"
 
 
@@ -34,18 +34,18 @@ def check(dtype: str | None, factor: Any, partitioner: Any, config: T5Config) ->
     tokens.
 
     Args:
-      dtype: one of DTYPES, or None: nothing is asked for.
+      dtype: one of choices.GRADIENT_TYPES, or None: nothing is asked for.
       factor: the model's loss_normalizing_factor.
       partitioner: of the run.
       config: of the model.
     """
     if dtype is None:
         return
-    if dtype not in DTYPES:
+    if dtype not in choices.GRADIENT_TYPES:
         raise UserError(
             f"gradient_dtype is {dtype!r}",
             "Trainer.gradient_dtype",
-            f"choose one of: {', '.join(DTYPES)}, or None",
+            f"choose one of: {', '.join(choices.GRADIENT_TYPES)}, or None",
             kind=INVALID,
             value=dtype,
         )

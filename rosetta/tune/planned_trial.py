@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core import gpu_data_sheets, xla_flags
 from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.gpu_query import Card
-from rosetta.core.value_parsing import parse_number, read_truth_value
+from rosetta.core.value_parsing import parse_number
+from rosetta.core.variables import readers, reading
 from rosetta.presets import describe
 from rosetta.tune import trial_process
 from rosetta.tune.search import MEMORY, OK, Choice, Outcome
@@ -171,7 +172,7 @@ def _t5x(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
 
     for name in NOT_PLANNED:
         value = run.env.get(name, "")
-        if value and (name != "PACK" or read_truth_value(run.env, name)):
+        if value and (name != "PACK" or reading.read_setting(run.env, name)):
             raise UserError(
                 "no plan is made with it",
                 f"{name}={value}",
@@ -218,8 +219,9 @@ def _pax(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
         "SLURM_NTASKS": str(run.processes),
         "SLURM_JOB_NUM_NODES": str(run.nodes),
     }
-    given = settings.read(settings.SCRIPTS[run.entry[-1]], [], environment, run.gpus_per_node)
-    if read_truth_value(environment, "ENABLE_TE"):
+    script = readers.COMMAND_SCRIPTS[f"pax {run.entry[-1]}"]
+    given = settings.read(script, [], environment, run.gpus_per_node)
+    if given.values["ENABLE_TE"]:
         raise UserError(
             "no plan is made with it",
             "ENABLE_TE=1",

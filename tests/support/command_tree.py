@@ -7,8 +7,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from rosetta.pax.run import settings as pax_settings
-from rosetta.t5x.run import command_variables
+from rosetta.core.variables import lookup, readers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 
 # The commands that read variables, and the variables that each of them reads.
 VARIABLES = {
-    **{("t5x", verb): names for verb, names in command_variables.VARIABLES.items()},
-    ("pax", "train"): pax_settings.VARIABLES,
+    tuple(command.split()): lookup.accepted_names(command)
+    for command in (*readers.T5X, readers.PAX_TRAIN)
 }
 
 

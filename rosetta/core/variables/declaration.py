@@ -106,7 +106,7 @@ class Variable:
           reader: The command or script whose default is wanted; "" for the one of most readers.
         """
         command = SCRIPT_COMMANDS.get(reader, reader)
-        return self.default_for.get(command, self.default)
+        return self.default_for.get(reader, self.default_for.get(command, self.default))
 
     def default_value(self, reader: str = "") -> str:
         """Return the default as a user would write it, "" if it depends on something.

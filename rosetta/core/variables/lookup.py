@@ -35,7 +35,7 @@ def read_by(reader: str) -> tuple[Variable, ...]:
       reader: One of the names of `readers`, or the name of a script without its suffix.
     """
     command = readers.SCRIPT_COMMANDS.get(reader)
-    wanted = {reader, command, f"{reader}.sh"} if command else {reader}
+    wanted = {reader, command} if command else {reader}
     return tuple(variable for variable in TABLE if not wanted.isdisjoint(variable.read_by))
 
 

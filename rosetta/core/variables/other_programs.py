@@ -257,7 +257,6 @@ _CLUSTER = (
         *PAX,
         *SLURM_FILES,
         type_=_COUNT,
-        default="1",
     ),
     _variable(
         "SLURM_NNODES",
@@ -265,7 +264,6 @@ _CLUSTER = (
         "Nodes of the job, in older releases.",
         *PAX,
         type_=_COUNT,
-        default="1",
     ),
     _variable("SLURM_PROCID", "Slurm", "Number of this process.", *RUNS, DOCTOR),
     _variable("SLURM_LOCALID", "Slurm", "Number of this process on its node.", *RUNS, SPAWN),

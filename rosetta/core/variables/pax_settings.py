@@ -210,7 +210,7 @@ PAX_SETTINGS = (
     ),
     Variable(
         "MAX_STEPS",
-        WholeNumber(minimum=0),
+        WholeNumber(minimum=0, maximum=10**12 - 1),
         "Step at which the run ends.",
         Group.LENGTH,
         PAX,
@@ -228,7 +228,7 @@ PAX_SETTINGS = (
         PAX,
         default=_EXPERIMENT,
         default_for={PAX_BOOLQ: Note("1e-6; USE_LORA=1: 1e-4")},
-        example="6e-4",
+        example="1e-4",
         hyper_parameter=True,
     ),
     Variable(
@@ -322,7 +322,7 @@ PAX_SETTINGS = (
     ),
     Variable(
         "NVTE_FUSED_ATTN",
-        TruthValue(),
+        WholeNumber(minimum=0),
         "0: Transformer Engine computes attention without a fused kernel.",
         Group.PRECISION,
         (*PAX, TRAINER),

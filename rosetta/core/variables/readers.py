@@ -30,9 +30,18 @@ SCRIPT_COMMANDS = {
     "run_base_config_multinode": PAX_TRAIN,
     "run_llama_boolq": PAX_BOOLQ,
 }
-# Scripts that read a variable that no command reads.
-SINGLE_NODE_PRETRAIN = "singlenode_pretrain_pile.sh"
-SINGLE_NODE_FINETUNE = "singlenode_ft_frompile.sh"
+# Command -> the script that it runs as. The other commands have no script.
+COMMAND_SCRIPTS = {
+    T5X_PRETRAIN: "multiprocess_pretrain_pile",
+    T5X_FINETUNE: "multiprocess_ft_frompile",
+    PAX_PILE: "run_pile_multinode",
+    PAX_LAMBADA: "run_lambada_singlenode",
+    PAX_TRAIN: "run_base_config_multinode",
+    PAX_BOOLQ: "run_llama_boolq",
+}
+# Scripts that read a variable that no command reads, or have another default.
+SINGLE_NODE_PRETRAIN = "singlenode_pretrain_pile"
+SINGLE_NODE_FINETUNE = "singlenode_ft_frompile"
 LAUNCH_BASE_CONFIG = "launch_base_config.sub"
 LAUNCH_BASE_SCRIPT = "launch_base_script.sub"
 SLURM_LLAMA = "example_slurm_llama.sub"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import value_parsing, xla_flags
-from rosetta.core.errors import INVALID, UserError
+from rosetta.core.errors import INVALID, UNKNOWN, UserError
 from rosetta.core.variables import lookup, value_types
 
 if TYPE_CHECKING:
@@ -87,6 +88,41 @@ def check_settings(variables: Mapping[str, str], reader: str) -> None:
     for variable in lookup.read_by(reader):
         if text := variables.get(variable.name):
             parse_value(variable, text)
+
+
+def parse_setting_word(word: str, reader: str, others: str) -> tuple[str, str]:
+    """Return the name and value of a NAME=VALUE word of a command.
+
+    Args:
+      word: As typed.
+      reader: A command of `rosetta t5x` or `rosetta pax`.
+      others: Where things are set that are no setting of this command, for the error.
+
+    Raises:
+      UserError: The word is not NAME=VALUE, or the command does not read the variable.
+    """
+    name, equals, value = word.partition("=")
+    where, known = f"rosetta {reader}", lookup.accepted_names(reader)
+    if not equals or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+        example = lookup.settings_of(reader)[0].example_word()
+        raise UserError(
+            f"{word!r} is not a valid setting",
+            where,
+            f"write NAME=VALUE, as in {example}",
+            kind=INVALID,
+            value=word,
+        )
+    if name not in known:
+        near = [
+            setting.name
+            for setting in lookup.settings_of(reader)
+            if setting.known_as == name or name.startswith(f"{setting.name}_")
+        ] or difflib.get_close_matches(name, known, 1)
+        advice = f"did you mean {near[0]}?" if near else f"the settings are {' '.join(known)}"
+        raise UserError(
+            f"there is no setting {name!r}", where, f"{advice} ({others})", kind=UNKNOWN, value=name
+        )
+    return name, value
 
 
 def _parse_number(

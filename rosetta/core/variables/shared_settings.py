@@ -24,6 +24,7 @@ from rosetta.core.variables.value_types import (
     StepRange,
     Text,
     TruthValue,
+    WholeNumber,
     XlaFlags,
 )
 
@@ -116,6 +117,16 @@ HEALTH_SETTINGS = (
 )
 
 SHARED_SETTINGS = (
+    Variable(
+        "ROSETTA_DATA_WORKERS",
+        WholeNumber(minimum=0, maximum=9999),
+        "Processes that make batches. 0: a thread makes them.",
+        Group.DATA,
+        (*RUNS, TRAINER),
+        default=Note("half the cores, at most 8; 0 for data that needs no work"),
+        unit="processes",
+        example="4",
+    ),
     Variable(
         "ROSETTA_BATCH_LOG",
         File(),

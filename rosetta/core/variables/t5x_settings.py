@@ -52,7 +52,8 @@ T5X_SETTINGS = (
         "Task to finetune on, or to evaluate: MNLI or SQuAD.",
         Group.MODEL,
         (T5X_FINETUNE, *T5X_READING),
-        default=Note("none; singlenode_ft_frompile.sh: mnli2"),
+        default=Note("none; it has to be set"),
+        default_for={SINGLE_NODE_FINETUNE: "mnli2"},
         example="squad1",
     ),
     Variable(
@@ -145,16 +146,6 @@ T5X_SETTINGS = (
         Group.DATA,
         T5X_TRAINING,
         default="0",
-    ),
-    Variable(
-        "ROSETTA_DATA_WORKERS",
-        WholeNumber(minimum=0, maximum=9999),
-        "Processes that make batches. 0: a thread makes them.",
-        Group.DATA,
-        (*T5X, TRAINER),
-        default=Note("half the cores, at most 8; 0 for data that needs no work"),
-        unit="processes",
-        example="4",
     ),
     Variable(
         "NUM_GPUS",
@@ -302,7 +293,8 @@ T5X_SETTINGS = (
         "Folder of checkpoints and logs. In finetuning, the pretrained model, which is only read.",
         Group.CHECKPOINTS,
         T5X_TRAINING,
-        default=Note("model_dir; several processes: T5X_WORKSPACE_DIR/model_dir_SIZE"),
+        default=Note("T5X_WORKSPACE_DIR/model_dir_SIZE"),
+        default_for={SINGLE_NODE_PRETRAIN: "model_dir", SINGLE_NODE_FINETUNE: "model_dir"},
         example="/workspace/small",
     ),
     Variable(

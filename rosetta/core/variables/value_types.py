@@ -55,7 +55,8 @@ class WholeNumber(ValueType):
         """
         self.minimum = minimum
         self.maximum = maximum
-        limits = f"at least {minimum}" if maximum is None else f"{minimum} to {maximum}"
+        is_small = maximum is not None and maximum < 1_000_000
+        limits = f"{minimum} to {maximum}" if is_small else f"at least {minimum}"
         self.description = f"a whole number, {limits}"
 
 

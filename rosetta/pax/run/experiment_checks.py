@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import CONFLICT, INVALID, TOO_BIG, UNKNOWN, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_truth_value
+from rosetta.core.variables import choices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PRECISIONS = ("bfloat16", "float32")
-SCHEDULES = ("linear_rampup_cosine_decay", "linear_rampup_exponential_decay", "constant")
-ATTENTION = ("xla", "cudnn", "te")
-ADAPTED = ("all", "attention", "mlp")  # what LoRA may adapt
 AXES = ("replica", "data", "mdl")
 _COUNTS = (
     "NUM_LAYERS",
@@ -43,11 +40,11 @@ def precision(value: Any) -> str:
         if isinstance(value, str)
         else str(getattr(value, "__name__", None) or getattr(value, "name", value))
     )
-    if name not in PRECISIONS:
+    if name not in choices.PAX_PRECISIONS:
         raise UserError(
             f"it is {name!r}",
             "FPROP_DTYPE",
-            f"choose one of: {', '.join(PRECISIONS)}",
+            f"choose one of: {', '.join(choices.PAX_PRECISIONS)}",
             kind=INVALID,
             value=name,
         )
@@ -193,11 +190,11 @@ def _sizes(experiment: Any) -> None:
 
 def _schedule(experiment: Any) -> None:
     kind = experiment.LR_SCHEDULE
-    if kind not in SCHEDULES:
+    if kind not in choices.LEARNING_RATE_SCHEDULES:
         raise UserError(
             f"it is {kind!r}",
             "LR_SCHEDULE",
-            f"choose one of: {', '.join(SCHEDULES)}",
+            f"choose one of: {', '.join(choices.LEARNING_RATE_SCHEDULES)}",
             kind=INVALID,
             value=kind,
         )

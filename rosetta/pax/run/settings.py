@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.core.run_folders import absolute
-from rosetta.core.value_parsing import (
-    parse_choice,
-    parse_decimal,
-    parse_whole_number,
-    read_truth_value,
-)
-from rosetta.health import settings as health
+from rosetta.core.variables import lookup, reading
+from rosetta.core.variables.value_types import MeshShape, TruthValue
 from rosetta.pax.run import experiment_checks, fiddle_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from rosetta.core.variables.declaration import Variable
 
 MODULE = "rosetta.pax.configs"
 _PILE = ("TFDS_DATA_DIR", "VOCAB_PATH", "PREC", "NUM_GPUS", "PERCORE_BATCH_SIZE", "LOG_DIR")
@@ -42,70 +39,7 @@ POSITIONALS = {
     ),
     "run_llama_boolq": (),
 }
-CONFIGS = {
-    "run_pile_singlenode": "Pile126M",
-    "run_pile_multinode": "Pile126M",
-    "run_lambada_singlenode": "Lambada126M",
-    "run_llama_boolq": "LLaMA7B",
-}
-# Variables that are hyper-parameters by the same name, for every script.
-HYPER = (
-    "PERCORE_BATCH_SIZE",
-    "ICI_MESH_SHAPE",
-    "DCN_MESH_SHAPE",
-    "MAX_STEPS",
-    "MAX_SEQ_LEN",
-    "LEARNING_RATE",
-    "LR_SCHEDULE",
-    "LR_COS_WARMUP",
-    "USE_REPEATED_LAYER",
-    "NUM_MICROBATCHES",
-)
-OTHERS = (
-    "TFDS_DATA_DIR",
-    "VOCAB_PATH",
-    "VOCAB",
-    "DATA",
-    "EVAL_DATA",
-    "PREC",
-    "NUM_GPUS",
-    "LOG_DIR",
-    "CONFIG",
-    "ADDITIONAL_ARGS",
-    "ROSETTA_FDL",
-    "EVAL_ONLY",
-    "USE_MULTIPROCESS",
-    "USE_LORA",
-    "LORA_RANK",
-    "LORA_TARGET_LAYERS",
-    "CHECKPOINT_RESTORE_PATH",
-    "ENABLE_TE",
-    "ENABLE_FP8",
-    "NVTE_FUSED_ATTN",
-    "ATTENTION",
-    "BASE_XLA_FLAGS",
-    "XLA_FLAGS",
-    "XLA_PYTHON_CLIENT_MEM_FRACTION",
-    "JAX_PLATFORMS",
-    "CUDA_VISIBLE_DEVICES",
-    "PYTHON",
-    "NSYS",
-    "JAX_COMPILATION_CACHE_DIR",
-    "WITH_NSYS",
-    "ROSETTA_BATCH_LOG",
-    "ROSETTA_PRESET",
-    "ROSETTA_WITH",
-    "ROSETTA_SITE",
-    "ROSETTA_DOCTOR",
-)
 _LORA = ("LORA_RANK", "LORA_TARGET_LAYERS")  # what USE_LORA=1 reads besides
-VARIABLES = (*HYPER, *OTHERS, *health.VARIABLES)
-SCRIPTS = {
-    "pile": "run_pile_multinode",
-    "lambada": "run_lambada_singlenode",
-    "train": "run_base_config_multinode",
-    "boolq": "run_llama_boolq",
-}
 
 
 @dataclass(frozen=True)
@@ -123,6 +57,8 @@ class Settings:
       hyper: hyper-parameters as --fdl has them, name -> Python literal.
       words: further words for Paxml's program.
       variables: everything as given.
+      values: every variable that the script reads, as its type; None where it is not set and its
+        default is not a fixed value.
     """
 
     script: str
@@ -136,6 +72,7 @@ class Settings:
     hyper: Mapping[str, str]
     words: tuple[str, ...]
     variables: Mapping[str, str]
+    values: Mapping[str, Any]
 
     @property
     def llama(self) -> bool:
@@ -159,24 +96,29 @@ class Settings:
     def reads_on(self, name: str) -> bool:
         """Return whether a switch is on by its hyper-parameter, or else by its variable."""
         typed = self.hyper_switch(name)
-        return read_truth_value(self.variables, name) if typed is None else typed
+        return bool(self.values.get(name)) if typed is None else typed
 
     @property
     def of_user(self) -> bool:
         """Is the experiment a class of the user's own? Only that class knows what it reads."""
-        return "." in self.config and not self.config.startswith(f"{MODULE}.")
+        return is_of_user(self.config)
 
     @property
     def evaluates_only(self) -> bool:
         """Does the run train nothing?"""
         return self.script == "run_lambada_singlenode" or (
-            self.llama and read_truth_value(self.variables, "EVAL_ONLY")
+            self.llama and bool(self.values["EVAL_ONLY"])
         )
 
     @property
     def synthetic(self) -> bool:
         """Does the experiment make up its data, and need neither text nor vocabulary?"""
         return self.config.rpartition(".")[2].startswith("Synthetic")
+
+
+def is_of_user(config: str) -> bool:
+    """Return whether an experiment is a class of the user's own, and not one of rosetta's."""
+    return "." in config and not config.startswith(f"{MODULE}.")
 
 
 def given(script: str, words: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
@@ -217,38 +159,27 @@ def read(
       UserError: one line for the first thing that is wrong.
     """
     variables = given(script, words, environment)
-    health.read(variables)
-    health.check_process_variables(variables)
-    _check_digits(variables)
+    values = _read_values(script, variables)
     single = script.endswith("singlenode") or (
-        script == "run_llama_boolq" and not read_truth_value(variables, "USE_MULTIPROCESS")
+        script == "run_llama_boolq" and not values["USE_MULTIPROCESS"]
     )
-    nodes, processes, each = _devices(variables, devices, single=single)
+    nodes, processes, each = _devices(values, devices, single=single)
     hyper, more = fiddle_arguments.split(
         variables.get("ADDITIONAL_ARGS", "") + " " + variables.get("ROSETTA_FDL", "")
     )
-    precision = (
-        parse_choice("PREC", variables["PREC"], experiment_checks.PRECISIONS)
-        if variables.get("PREC")
-        else None
-        if script == "run_llama_boolq"
-        else experiment_checks.PRECISIONS[0]
-    )
     found = Settings(
         script=script,
-        config=variables.get("CONFIG") or CONFIGS.get(script, ""),
+        config=values["CONFIG"] or "",
         nodes=nodes,
         processes=processes,
         gpus=each * processes,
         gpus_per_process=each,
-        precision=precision,
-        log_dir=absolute(
-            variables.get("LOG_DIR")
-            or ("/tmp/llama" if script == "run_llama_boolq" else "test_logdir")  # noqa: S108 (documented)
-        ),
+        precision=values["PREC"],
+        log_dir=absolute(values["LOG_DIR"]),
         hyper={},
         words=tuple(more),
         variables=variables,
+        values=values,
     )
     if not found.config:
         raise UserError(
@@ -261,7 +192,7 @@ def read(
             kind=MISSING,
         )
     if found.llama:
-        _refuse_unread_lora(variables)
+        _refuse_unread_lora(found)
     else:
         _of_llama_alone(variables)
     whole = {**_hyper(found), **hyper}
@@ -269,39 +200,27 @@ def read(
     return replace(found, hyper=whole)
 
 
-def _check_digits(variables: Mapping[str, str]) -> None:
-    """Refuse numbers that only Python reads as such, as 1_0 and 0x10; other values are checked by
-    what they are.
+def _read_values(script: str, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return every variable that a script reads, as its type; see Settings.
+
+    Spaces around a hyper-parameter are ignored. An experiment of the user's own may have other
+    schedules than ours.
     """
-    for name in HYPER:
-        text = variables.get(name, "").strip()
-        is_number = type(fiddle_arguments.value(text)) in (int, float, complex)
-        if is_number and parse_decimal(text.lstrip("-")) is None:
-            raise UserError(
-                f"it is {text!r}",
-                name,
-                "give a number in decimal digits, as in 10 or 1e-4",
-                kind=INVALID,
-                value=text,
-            )
+    own = reading.read_setting(variables, "CONFIG", script)
+    leave_out = ("LR_SCHEDULE",) if own and is_of_user(own) else ()
+    hyper = {
+        variable.name: "" if variable.name in leave_out else variables[variable.name].strip()
+        for variable in lookup.settings_of(script)
+        if variable.hyper_parameter and variable.name in variables
+    }
+    return reading.read_settings({**variables, **hyper}, script)
 
 
-def _devices(variables: Mapping[str, str], devices: int, *, single: bool) -> tuple[int, int, int]:
+def _devices(values: Mapping[str, Any], devices: int, *, single: bool) -> tuple[int, int, int]:
     """Nodes, processes, and the GPUs of each process: all of its node's, or one."""
-    per_node = (
-        parse_whole_number("NUM_GPUS", variables["NUM_GPUS"]) if variables.get("NUM_GPUS") else None
-    )
-    processes = (
-        1 if single else parse_whole_number("SLURM_NTASKS", variables.get("SLURM_NTASKS") or "1")
-    )
-    nodes = (
-        1
-        if single
-        else parse_whole_number(
-            "SLURM_JOB_NUM_NODES",
-            variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES") or "1",
-        )
-    )
+    per_node = values["NUM_GPUS"]
+    processes = 1 if single else values["SLURM_NTASKS"]
+    nodes = 1 if single else values["SLURM_JOB_NUM_NODES"] or values["SLURM_NNODES"] or 1
     if processes == 1:
         return 1, 1, per_node or devices
     if processes % nodes:
@@ -332,66 +251,70 @@ def _hyper(found: Settings) -> dict[str, str]:
     """Return the hyper-parameters of a script and its variables, except ADDITIONAL_ARGS."""
     hyper = {"FPROP_DTYPE": fiddle_arguments.literal(found.precision)} if found.precision else {}
     here = found.gpus // found.nodes
-    if found.script.startswith(("run_pile", "run_lambada")):
-        hyper |= {
-            "ICI_MESH_SHAPE": f"[{here},1,1]",
-            "DCN_MESH_SHAPE": f"[{found.nodes},1,1]",
-            "PERCORE_BATCH_SIZE": "4",
-        }
-    if found.llama:
-        hyper |= _llama(found.variables, found.lora, here, found.nodes)
-    typed = {
-        name: fiddle_arguments.literal(found.variables[name])
-        for name in HYPER
-        if found.variables.get(name)
+    settings = [
+        variable for variable in lookup.settings_of(found.script) if variable.hyper_parameter
+    ]
+    defaults = {
+        variable.name: _literal(variable, default)
+        for variable in settings
+        if (default := variable.default_value(found.script))
     }
-    return {**hyper, **typed}
+    typed = {
+        variable.name: _literal(variable, found.variables[variable.name])
+        for variable in settings
+        if found.variables.get(variable.name)
+    }
+    return {**hyper, **_mesh(found, here), **defaults, **_llama(found), **typed}
 
 
-def _llama(variables: Mapping[str, str], lora: bool, here: int, nodes: int) -> dict[str, str]:
-    """Return what the LLaMA script sets; its mesh is for 1 node with LoRA and 2 without."""
-    common = {"PERCORE_BATCH_SIZE": "2", "MAX_SEQ_LEN": "4096", "USE_REPEATED_LAYER": "False"}
-    if not lora:
-        mesh = {"ICI_MESH_SHAPE": f"[1,{here},1]", "DCN_MESH_SHAPE": f"[1,{nodes},1]"}
+def _literal(variable: Variable, text: str) -> str:
+    """Return a value as the literal of Python that --fdl takes."""
+    if isinstance(variable.type, (TruthValue, MeshShape)):
+        text = str(reading.parse_value(variable, text))
+    return fiddle_arguments.literal(text)
+
+
+def _mesh(found: Settings, here: int) -> dict[str, str]:
+    """Return the mesh that a script sets, with so many GPUs on a node; LLaMA's is for 1 node with
+    LoRA and 2 without.
+    """
+    if found.script == "run_base_config_multinode":
+        return {}
+    if found.llama and not found.lora:
+        return {"ICI_MESH_SHAPE": f"[1,{here},1]", "DCN_MESH_SHAPE": f"[1,{found.nodes},1]"}
+    return {"ICI_MESH_SHAPE": f"[{here},1,1]", "DCN_MESH_SHAPE": f"[{found.nodes},1,1]"}
+
+
+def _llama(found: Settings) -> dict[str, str]:
+    """Return what the LLaMA script sets, besides the defaults that do not depend on USE_LORA."""
+    if not found.llama:
+        return {}
+    if not found.lora:
         return {
-            **common,
-            **mesh,
             "LEARNING_RATE": "1e-6",
             "LR_SCHEDULE": '"linear_rampup_cosine_decay"',
             "MAX_STEPS": "1000",
             "LR_COS_WARMUP": "500",
         }
-    layers = parse_choice(
-        "LORA_TARGET_LAYERS",
-        variables.get("LORA_TARGET_LAYERS") or "all",
-        experiment_checks.ADAPTED,
-    )
-    rank = parse_whole_number("LORA_RANK", variables.get("LORA_RANK") or "32")
-    mesh = {"ICI_MESH_SHAPE": f"[{here},1,1]", "DCN_MESH_SHAPE": f"[{nodes},1,1]"}
-    switch = {
-        "USE_LORA": "True",
-        "LORA_RANK": str(rank),
-        "LORA_TARGET_LAYERS": fiddle_arguments.literal(layers),
-    }
     return {
-        **common,
-        **mesh,
-        **switch,
+        "USE_LORA": "True",
+        "LORA_RANK": str(found.values["LORA_RANK"]),
+        "LORA_TARGET_LAYERS": fiddle_arguments.literal(found.values["LORA_TARGET_LAYERS"]),
         "LEARNING_RATE": "1e-4",
         "LR_SCHEDULE": '"constant"',
         "MAX_STEPS": "600",
     }
 
 
-def _refuse_unread_lora(variables: Mapping[str, str]) -> None:
+def _refuse_unread_lora(found: Settings) -> None:
     """Refuse LoRA's variables without USE_LORA=1: all weights would train, as if they were not
     set.
     """
-    name = next((name for name in _LORA if variables.get(name)), None)
-    if name and not read_truth_value(variables, "USE_LORA"):
+    name = next((name for name in _LORA if found.variables.get(name)), None)
+    if name and not found.values["USE_LORA"]:
         raise UserError(
             "only a run with USE_LORA=1 reads it",
-            f"{name}={variables[name]}",
+            f"{name}={found.variables[name]}",
             "set USE_LORA=1, or unset it",
             kind=CONFLICT,
         )
@@ -401,7 +324,7 @@ def _of_llama_alone(variables: Mapping[str, str]) -> None:
     """UserError for a variable that only run_llama_boolq reads: left unread, it would train
     something else than was asked for.
     """
-    switches = [name for name in ("USE_LORA", "EVAL_ONLY") if read_truth_value(variables, name)]
+    switches = [name for name in ("USE_LORA", "EVAL_ONLY") if reading.read_setting(variables, name)]
     values = [name for name in (*_LORA, "CHECKPOINT_RESTORE_PATH") if variables.get(name)]
     asked = next(iter([*switches, *values]), None)
     if asked:

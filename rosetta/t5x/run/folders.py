@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core.errors import CONFLICT, MISSING, UNSUPPORTED, UserError
 from rosetta.core.run_folders import absolute, steps, write
-from rosetta.core.value_parsing import parse_truth_value
+from rosetta.core.variables import reading
 from rosetta.t5x.run import checkpoint_record
 
 if TYPE_CHECKING:
@@ -33,20 +33,20 @@ def finetuning(
 
     Args:
       model_dir: the folder of the pretrained model.
-      task: of settings.TASKS.
+      task: a value of FT_TASK.
       variables: MAKE_FT_DIR, FT_DIR, INITIAL_CHECKPOINT_PATH.
       stamp: distinguishes runs with MAKE_FT_DIR=true, each of which has a folder of its own.
 
     Raises:
       UserError: there is nothing to start from, or the folder belongs to another run.
     """
-    said = variables.get("MAKE_FT_DIR", "")
-    if said and not parse_truth_value("MAKE_FT_DIR", said):
+    own_folder = reading.read_setting(variables, "MAKE_FT_DIR")
+    if own_folder is False:
         out = model_dir
     else:
         out = absolute(
             variables.get("FT_DIR")
-            or _beside(model_dir, f"ft_{task}_", f"_{stamp}" if said else "")
+            or _beside(model_dir, f"ft_{task}_", f"_{stamp}" if own_folder else "")
         )
     if asked := variables.get("INITIAL_CHECKPOINT_PATH"):
         return out, absolute(asked)

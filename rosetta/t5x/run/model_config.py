@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rosetta.core.errors import CONFLICT, INVALID, UserError
+from rosetta.core.variables import choices
 
 FP8 = ("off", "xla", "te")
-ATTENTION = ("xla", "cudnn", "te")
-REMAT = ("none", "minimal", "full")
 LOGITS = ("float32", "bfloat16")
-DTYPES = ("float32", "bfloat16", "float16")
 ACTIVATIONS = (
     "linear",
     "relu",
@@ -112,10 +110,10 @@ class T5Config:
         object.__setattr__(self, "dtype", getattr(self.dtype, "__name__", str(self.dtype)))
         for name, known in (
             ("fp8", FP8),
-            ("attention", ATTENTION),
-            ("remat", REMAT),
+            ("attention", choices.ATTENTION),
+            ("remat", choices.REMAT),
             ("logits_dtype", LOGITS),
-            ("dtype", DTYPES),
+            ("dtype", choices.T5X_PRECISIONS),
         ):
             if getattr(self, name) not in known:
                 raise UserError(

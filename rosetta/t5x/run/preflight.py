@@ -13,6 +13,7 @@ from rosetta.core import path_checks, value_parsing
 from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, MISSING, UserError
 from rosetta.core.run_folders import absolute
 from rosetta.core.run_folders import check_last_step as check_end
+from rosetta.core.variables import reading
 from rosetta.data import checks
 from rosetta.data.spec import PAIRS
 from rosetta.t5x.run import checkpoint_record, folders, gin_text, parameter_count
@@ -283,7 +284,8 @@ def datasets(environment: Mapping[str, str]) -> str:
     """Return the folder of prepared data sets: TFDS_DATA_DIR, else where the image's documentation
     mounts it.
     """
-    return environment.get("TFDS_DATA_DIR") or "/t5x_home/datasets"
+    folder: str = reading.read_setting(environment, "TFDS_DATA_DIR", "t5x")
+    return folder
 
 
 def checkpoint(path: str, name: str) -> str:

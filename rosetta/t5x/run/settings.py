@@ -5,23 +5,19 @@ anything starts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rosetta.core.errors import INVALID, UserError
+from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.core.run_folders import absolute
-from rosetta.core.value_parsing import (
-    list_common_divisors,
-    parse_choice,
-    parse_number,
-    parse_whole_number,
-)
-from rosetta.health import settings as health
+from rosetta.core.value_parsing import list_common_divisors
+from rosetta.core.variables import lookup, reading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-TASKS = ("mnli2", "squad1")
 LENGTHS = {"ENC_SL": "inputs", "DEC_SL": "targets"}
+# Macros of the gin files that are variables by the same name, and numbers.
+MACROS = ("WARMUP_STEPS", "SAVE_PERIOD", "EVAL_PERIOD", "LEARNING_RATE")
 _SWITCHES = ("ENABLE_FP8", "TRANSPOSE_BS", "FUSE_QKV", "PACK")
 # The scripts' words, in their documented order; any of them may be left out from the end, or be
 # empty.
@@ -51,10 +47,6 @@ POSITIONALS = {
     "multiprocess_pretrain_pile": (),
     "multiprocess_ft_frompile": (),
 }
-SHOWN = {
-    "T5_SIZE": "SIZE",
-    "NUM_MICROBATCHES": "GRAD_ACCUM",
-}  # what the positionals are called where they are documented
 
 
 @dataclass(frozen=True)
@@ -65,7 +57,7 @@ class Settings:
       script: the name of the script it is asked of.
       finetune: rather than pretrain.
       processes: in the run, one a GPU; 1 where this is the only one.
-      task: of TASKS, "" in pretraining.
+      task: a value of FT_TASK, "" in pretraining.
       gpus: in the run.
       batch_per_gpu: sequences.
       lengths: tokens; only those that were given.
@@ -75,6 +67,8 @@ class Settings:
       model_dir: absolute, or the address of an object store.
       log_dir: "" for none.
       variables: every switch and path as given.
+      values: every variable that the script reads, as its type; None where it is not set and its
+        default is not a fixed value.
     """
 
     script: str
@@ -92,6 +86,7 @@ class Settings:
     model_dir: str
     log_dir: str
     variables: Mapping[str, str]
+    values: Mapping[str, Any]
 
     @property
     def batch(self) -> int:
@@ -113,65 +108,31 @@ def read(
     Raises:
       UserError: one line for the first thing that is wrong.
     """
-    names = POSITIONALS[script]
-    if len(words) > len(names):
-        order = f"there are only {' '.join(SHOWN.get(name, name) for name in names)}"
-        raise UserError(
-            f"got {len(words)} arguments",
-            f"{script}.sh",
-            order
-            if names
-            else "settings come from the environment: T5_SIZE, PREC, BSIZE_PER_GPU, MODEL_DIR, ...",
-            kind=INVALID,
-            value=len(words),
-        )
-    given = {**environment, **{name: word for name, word in zip(names, words) if word}}  # noqa: B905 (Python 3.9, which a login node may have)
-    health.read(given)
-    health.check_process_variables(given)
+    variables = {**environment, **_read_words(script, words)}
+    values = reading.read_settings(variables, script)
     single, finetune = script.startswith("singlenode"), "_ft_" in script
-    task = (
-        parse_choice("FT_TASK", given.get("FT_TASK") or (TASKS[0] if single else ""), TASKS)
-        if finetune
-        else ""
-    )
-    numbers = {
-        name: parse_whole_number(name, given.get(name) or default)
-        for name, default in (
-            ("BSIZE_PER_GPU", "32"),
-            ("NUM_MICROBATCHES", "1"),
-            ("TP_SIZE", "1"),
-            ("SLURM_NTASKS", "1"),
-        )
-    }
     # Inside a Slurm job SLURM_NTASKS is set for all that runs there, also for what is one process
     # by its name.
-    processes = 1 if single else numbers["SLURM_NTASKS"]
-    size = given.get("T5_SIZE") or "large"
-    model_dir = given.get("MODEL_DIR") or (
-        "model_dir" if single else f"{given.get('T5X_WORKSPACE_DIR') or '.'}/model_dir_{size}"
-    )
+    processes = 1 if single else values["SLURM_NTASKS"]
+    size = values["T5_SIZE"]
+    workspace = values["T5X_WORKSPACE_DIR"] or "."
     settings = Settings(
         script=script,
         finetune=finetune,
         processes=processes,
-        task=task,
+        task=require_task(values) if finetune else "",
         size=size,
-        gpus=parse_whole_number("NUM_GPUS", given["NUM_GPUS"])
-        if given.get("NUM_GPUS")
-        else processes
-        if processes > 1
-        else devices,
-        batch_per_gpu=numbers["BSIZE_PER_GPU"],
-        microbatches=numbers["NUM_MICROBATCHES"],
-        tensor_parallel=numbers["TP_SIZE"],
-        steps=parse_whole_number("TRAIN_STEPS", given["TRAIN_STEPS"])
-        if given.get("TRAIN_STEPS")
-        else None,
-        lengths=lengths(given),
-        macros=macros(given),
-        model_dir=absolute(model_dir),
-        log_dir=given.get("LOGDIR", "") if single else "",
-        variables=given,
+        gpus=values["NUM_GPUS"] or (processes if processes > 1 else devices),
+        batch_per_gpu=values["BSIZE_PER_GPU"],
+        microbatches=values["NUM_MICROBATCHES"],
+        tensor_parallel=values["TP_SIZE"],
+        steps=values["TRAIN_STEPS"],
+        lengths=lengths(values),
+        macros={name: values[name] for name in MACROS if values[name] is not None},
+        model_dir=absolute(values["MODEL_DIR"] or f"{workspace}/model_dir_{size}"),
+        log_dir=values["LOGDIR"] or "" if single else "",
+        variables=variables,
+        values=values,
     )
     arithmetic(
         settings.gpus, settings.tensor_parallel, settings.batch_per_gpu, settings.microbatches
@@ -179,40 +140,38 @@ def read(
     return settings
 
 
-def lengths(given: Mapping[str, str]) -> dict[str, int]:
-    """Return the lengths that are given, in tokens; UserError where one is no number."""
-    return {
-        what: parse_whole_number(name, given[name])
-        for name, what in LENGTHS.items()
-        if given.get(name)
-    }
-
-
-def read_extra_ids(given: Mapping[str, str]) -> dict[str, int]:
-    """Return the number of sentinels to add to the vocabulary, where EXTRA_IDS gives it; UserError
-    where it is not a number.
-    """
-    text = given.get("EXTRA_IDS")
-    if not text:
-        return {}
-    return {"EXTRA_IDS": parse_whole_number("EXTRA_IDS", text, minimum=0)}
-
-
-def macros(given: Mapping[str, str]) -> dict[str, float]:
-    """Return the macros of the gin files that are given as variables: steps, and a learning rate.
-
-    UserError where one is no number above 0.
-    """
-    found: dict[str, float] = {
-        name: parse_whole_number(name, given[name])
-        for name in ("WARMUP_STEPS", "SAVE_PERIOD", "EVAL_PERIOD")
-        if given.get(name)
-    }
-    if text := given.get("LEARNING_RATE"):
-        found["LEARNING_RATE"] = parse_number(
-            "LEARNING_RATE", text, above_zero=True, example="1e-3"
+def _read_words(script: str, words: Sequence[str]) -> dict[str, str]:
+    """Return variable -> the word of a script that sets it; UserError for too many words."""
+    names = POSITIONALS[script]
+    if len(words) > len(names):
+        shown = " ".join(lookup.find(name, "t5x").known_as or name for name in names)
+        remedy = (
+            f"there are only {shown}"
+            if names
+            else "settings come from the environment: T5_SIZE, PREC, BSIZE_PER_GPU, MODEL_DIR, ..."
         )
-    return found
+        raise UserError(
+            f"got {len(words)} arguments", f"{script}.sh", remedy, kind=INVALID, value=len(words)
+        )
+    return {name: word for name, word in zip(names, words) if word}  # noqa: B905 (Python 3.9, which a login node may have)
+
+
+def require_task(values: Mapping[str, Any]) -> str:
+    """Return the task that FT_TASK names; UserError where it is not set."""
+    task: str | None = values["FT_TASK"]
+    if task is None:
+        choices = ", ".join(lookup.find("FT_TASK").type.choices)
+        raise UserError("it is not set", "FT_TASK", f"choose one of: {choices}", kind=MISSING)
+    return task
+
+
+def lengths(values: Mapping[str, Any]) -> dict[str, int]:
+    """Return the lengths that are set, in tokens.
+
+    Args:
+      values: see Settings.
+    """
+    return {what: values[name] for name, what in LENGTHS.items() if values[name] is not None}
 
 
 def arithmetic(

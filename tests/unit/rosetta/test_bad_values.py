@@ -23,7 +23,7 @@ import pytest
 from rosetta import cli
 from rosetta.commands import t5x as t5x_command
 from rosetta.core.errors import UserError
-from rosetta.pax.run import settings as pax_settings
+from rosetta.core.variables import lookup, value_types
 from tests.support.command_tree import VARIABLES, dry_run, leaf_parsers
 
 if TYPE_CHECKING:
@@ -107,31 +107,7 @@ OPTIONS = {
     "vocab train": {"--data": "text:missing", "--out": "o"},
     "submit": {"--on": "slurm"},
 }
-NUMERIC_VARIABLES = {
-    "BSIZE_PER_GPU",
-    "NUM_MICROBATCHES",
-    "TP_SIZE",
-    "TRAIN_STEPS",
-    "ENC_SL",
-    "DEC_SL",
-    "WARMUP_STEPS",
-    "SAVE_PERIOD",
-    "EVAL_PERIOD",
-    "LEARNING_RATE",
-    "EXTRA_IDS",
-    "LOSS_SPIKE",
-    "WATCHDOG_STEPS",
-    "WATCHDOG_SECONDS",
-    "CHECKPOINT_MINUTES",
-    "NUM_GPUS",
-    "PERCORE_BATCH_SIZE",
-    "MAX_STEPS",
-    "MAX_SEQ_LEN",
-    "LR_COS_WARMUP",
-    "PROFILE_STEPS",
-}
-# Hyper-parameters are literals of Python, and these are numbers there.
-LITERALS = ("0x10", "1\n")
+NUMERIC = (value_types.WholeNumber, value_types.Number, value_types.StepRange)
 READS_OTHERS = {"doctor"}  # whose answer is status 1 where something is in the way
 
 
@@ -268,11 +244,13 @@ def test_each_variable(command: tuple[str, str], capfd: pytest.CaptureFixture[st
     wrong = []
     for name in dict.fromkeys(VARIABLES[command]):
         others = [f"{other}={value}" for other, value in usual.items() if other != name]
-        numeric = name in NUMERIC_VARIABLES
+        variable = lookup.find(name, command[0])
+        numeric = isinstance(variable.type, NUMERIC)
         line = (*command, "--dry-run", *others, f"{name}={{}}")
         values: tuple[str, ...] = NUMBERS if numeric else VARIABLE_TEXTS
-        if numeric and name in pax_settings.HYPER and command[0] == "pax":
-            values = tuple(value for value in NUMBERS if value not in LITERALS)
+        if numeric and variable.hyper_parameter:
+            # Spaces around a hyper-parameter are ignored.
+            values = tuple(value for value in NUMBERS if value != "1\n")
         wrong += [f"{name}={text}" for text in problems(line, values, capfd, numeric=numeric)]
     assert not wrong, "\n".join(wrong)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rosetta.pax.run import settings as pax_settings
+from rosetta.core.variables import lookup
 from tests.support import slurm_cluster
 
 if TYPE_CHECKING:
@@ -290,7 +290,13 @@ def test_a_container_gets_every_variable_by_name(slurm: Slurm, tmp_path: Path) -
     recorder.chmod(0o755)
     given = {
         name: "x"
-        for name in (*pax_settings.VARIABLES, "NCCL_DEBUG", "WANDB_API_KEY", "MY_OWN", "HF_TOKEN")
+        for name in (
+            *lookup.accepted_names("pax train"),
+            "NCCL_DEBUG",
+            "WANDB_API_KEY",
+            "MY_OWN",
+            "HF_TOKEN",
+        )
         if name not in {"NUM_GPUS", "USE_MULTIPROCESS", "LOG_DIR", "TFDS_DATA_DIR", "VOCAB_PATH"}
     }
     theirs = {

@@ -9,9 +9,9 @@ import pytest
 from rosetta import cli
 from rosetta.commands import t5x
 from rosetta.core import lock_record
+from rosetta.core.variables import lookup
 from rosetta.launch import t5x_evaluation, t5x_trainer
 from rosetta.launch.execution import Command
-from rosetta.t5x.run import command_variables
 from tests.support import errors
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "t5x.md"
@@ -85,7 +85,7 @@ def test_what_is_no_setting(
         ("pretrain", "GRAD_ACCUM=2", "did you mean NUM_MICROBATCHES?"),
         ("pretrain", "FT_STEPS=10", "did you mean TRAIN_STEPS?"),
         ("eval", "BSIZE_PER_GPU=8", "did you mean BSIZE?"),
-        ("infer", "NCCL_DEBUG=INFO", "the settings are T5_SIZE PREC "),
+        ("infer", "NCCL_DEBUG=INFO", "the settings are T5_SIZE T5_FAMILY "),
     ],
 )
 def test_a_variable_that_nothing_would_read_is_refused_with_the_nearest(
@@ -113,11 +113,11 @@ def test_every_documented_variable_is_known() -> None:
     ]
     named = {name for row in rows for name in re.findall(r"`([A-Z0-9_]+)`", row)} - {"GRAD_ACCUM"}
     assert len(named) > 30
-    assert named == set(command_variables.VARIABLES["finetune"])
+    assert named == set(lookup.accepted_names("t5x finetune"))
     reads = text[text.index("## Evaluation and inference") : text.index("## Several processes")]
     assert (
         set(re.findall(r"\b(?:T5_FAMILY|BSIZE|CHECKPOINT_PATH|OUTPUT_DIR|NUM_DECODES)\b", reads))
-        == set(command_variables.VARIABLES["eval"]) - named
+        == set(lookup.accepted_names("t5x eval")) - named
     )
 
 

@@ -192,8 +192,8 @@ def test_no_start_is_kept_of_a_run_that_cannot_begin(place: Place) -> None:
         (["t5x", "eval", "OUTPUT_DIR=out"], errors.MISSING, {"where": "CHECKPOINT_PATH"}),
         (
             ["t5x", "eval", "OUTPUT_DIR=out", "CHECKPOINT_PATH=pre"],
-            errors.INVALID,
-            {"where": "FT_TASK", "value": "", "remedy": ("mnli2", "squad1")},
+            errors.MISSING,
+            {"where": "FT_TASK", "remedy": ("mnli2", "squad1")},
         ),
         (
             ["t5x", "infer", "OUTPUT_DIR=out", "CHECKPOINT_PATH=nowhere", "FT_TASK=mnli2"],

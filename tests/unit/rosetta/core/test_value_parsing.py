@@ -54,28 +54,6 @@ def test_common_divisors() -> None:
     assert value_parsing.list_common_divisors(12, 8) == "choose one of: 1, 2, 4"
 
 
-def test_settings() -> None:
-    known = ("T5_SIZE", "MODEL_DIR")
-    assert value_parsing.parse_setting_word("MODEL_DIR=a=b", known, "here", "X=1") == (
-        "MODEL_DIR",
-        "a=b",
-    )
-    for word, kind, value, remedy in (
-        ("T5_SZIE=x", errors.UNKNOWN, "T5_SZIE", "mean T5_SIZE?"),
-        ("QQQ=x", errors.UNKNOWN, "QQQ", "T5_SIZE MODEL_DIR"),
-        ("t5_size=x", errors.INVALID, "t5_size=x", ("NAME=VALUE", "X=1")),
-        ("T5_SIZE", errors.INVALID, "T5_SIZE", ("NAME=VALUE", "X=1")),
-    ):
-        with errors.refused(kind, where="here", value=value, remedy=remedy):
-            value_parsing.parse_setting_word(word, known, "here", "X=1")
-    with errors.refused(
-        errors.UNKNOWN, where="here", value="MODEL_DIR_OLD", remedy="mean MODEL_DIR?"
-    ):
-        value_parsing.parse_setting_word("MODEL_DIR_OLD=x", known, "here", "X=1")
-    with errors.refused(errors.UNKNOWN, where="here", value="SIZE", remedy="mean T5_SIZE?"):
-        value_parsing.parse_setting_word("SIZE=x", known, "here", "X=1", shown={"T5_SIZE": "SIZE"})
-
-
 @pytest.mark.parametrize(("text", "number"), [("3", 3.0), (".5", 0.5), ("2.", 2.0), ("0", 0.0)])
 def test_decimal_numbers(text: str, number: float) -> None:
     assert value_parsing.parse_decimal(text) == number

@@ -108,7 +108,8 @@ def test_an_entry_is_complete(variable: Variable) -> None:
     sentences = variable.help.removesuffix(".").split(". ")
     assert variable.help.endswith(".")
     assert max(len(sentence.split()) for sentence in sentences) <= 25
-    assert set(variable.default_for) <= set(variable.read_by)
+    with_defaults = {readers.SCRIPT_COMMANDS.get(name, name) for name in variable.default_for}
+    assert with_defaults <= set(variable.read_by)
     assert variable.read_by
     if variable.name != "ROSETTA_ENV":  # read by a command that the user gives
         builder = {reader for reader in variable.read_by if reader.startswith("build.py ")}
@@ -164,3 +165,24 @@ def test_read_setting(name: str, reader: str, text: str, value: object) -> None:
     """A value is parsed by the declared type; an empty one is the default, if that is a value."""
     assert reading.read_setting({name: text}, name, reader) == value
     assert reading.read_settings({name: text}, reader).get(name, value) == value
+
+
+def test_words_of_a_command() -> None:
+    """A word sets a variable that the command reads; an error names the nearest one."""
+    assert reading.parse_setting_word("MODEL_DIR=a=b", "t5x pretrain", "") == ("MODEL_DIR", "a=b")
+    for word, kind, value, remedy in (
+        ("T5_SZIE=x", errors.UNKNOWN, "T5_SZIE", "mean T5_SIZE?"),
+        ("MODEL_DIR_OLD=x", errors.UNKNOWN, "MODEL_DIR_OLD", "mean MODEL_DIR?"),
+        ("SIZE=x", errors.UNKNOWN, "SIZE", "mean T5_SIZE?"),
+        ("QQQ=x", errors.UNKNOWN, "QQQ", ("T5_SIZE", "elsewhere")),
+        ("t5_size=x", errors.INVALID, "t5_size=x", ("NAME=VALUE", "T5_SIZE=small")),
+        ("T5_SIZE", errors.INVALID, "T5_SIZE", ("NAME=VALUE", "T5_SIZE=small")),
+    ):
+        with errors.refused(kind, where="rosetta t5x pretrain", value=value, remedy=remedy):
+            reading.parse_setting_word(word, "t5x pretrain", "elsewhere")
+
+
+def test_every_command_of_pax_takes_the_words_of_all() -> None:
+    """A command refuses a setting of another one by naming that command, see settings.read."""
+    assert reading.parse_setting_word("USE_LORA=0", "pax train", "") == ("USE_LORA", "0")
+    assert "USE_LORA" not in {setting.name for setting in lookup.settings_of("pax train")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -17,7 +18,7 @@ from rosetta.health import run_health, stop_signals, watchdog
 from rosetta.health.barrier import Agreement
 from rosetta.health.key_value_store import Local
 from rosetta.health.run_health import Health, Source, Stopped
-from rosetta.health.settings import Settings
+from rosetta.health.settings import read
 from rosetta.health.step_failure import StepFailedError
 from rosetta.health.step_tracking import Follower
 
@@ -31,7 +32,7 @@ def health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     made: list[Health] = []
 
     def make(**settings: object) -> Health:
-        made.append(Health(str(tmp_path), Settings(**settings), 0, 1, NOTHING))  # type: ignore[arg-type]
+        made.append(Health(str(tmp_path), dataclasses.replace(read({}), **settings), 0, 1, NOTHING))  # type: ignore[arg-type]
         return made[-1]
 
     yield make
@@ -115,8 +116,8 @@ def test_a_signal_stops_it_with_a_checkpoint(health: Callable[..., Health]) -> N
 PROGRAM = """
 import sys, time
 from rosetta.health.run_health import Health, Source
-from rosetta.health.settings import Settings
-health = Health(sys.argv[1], Settings(watchdog_seconds=1.0, watchdog_steps=2.0), 0, 1, Source(lambda step: {"hash": "ab"}, lambda: {"k": [0.5]}))
+from rosetta.health.settings import read
+health = Health(sys.argv[1], read({"WATCHDOG_SECONDS": "1", "WATCHDOG_STEPS": "2"}), 0, 1, Source(lambda step: {"hash": "ab"}, lambda: {"k": [0.5]}))
 def hangs():
     time.sleep(600)
 health.begin()
@@ -200,7 +201,7 @@ FAILS = """
 import sys
 from rosetta.health import run_health
 from rosetta.health.run_health import Health, Source
-from rosetta.health.settings import Settings
+from rosetta.health.settings import read
 
 class XlaRuntimeError(RuntimeError):
     pass
@@ -210,7 +211,7 @@ TEXT = {
     "gpu": "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 237 bytes.",
     "device": "INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
 }[sys.argv[2]]
-health = Health(sys.argv[1], Settings(), 0, 1, Source(lambda step: None, dict))
+health = Health(sys.argv[1], read({}), 0, 1, Source(lambda step: None, dict))
 def fails():
     raise XlaRuntimeError(TEXT)
 try:
@@ -303,8 +304,8 @@ STOPS = """
 import sys
 from rosetta.health import run_health
 from rosetta.health.run_health import Health, Source, Stopped
-from rosetta.health.settings import Settings
-health = Health(sys.argv[1], Settings(), 0, 1, Source(lambda step: None, dict))
+from rosetta.health.settings import read
+health = Health(sys.argv[1], read({}), 0, 1, Source(lambda step: None, dict))
 health._stop.ask("SIGTERM")
 try:
     health.before(15)
@@ -355,7 +356,7 @@ def _watches(board: Local, folder: Path, ranks: int) -> list[watchdog.Watch]:
             rank,
             ranks,
             str(folder),
-            Settings(),
+            read({}),
             Follower(lambda *_: None),
             lambda: False,
             (),
@@ -415,7 +416,7 @@ def test_an_answer_that_is_waited_for_holds_up_neither_signs_nor_other_agreement
             rank,
             3,
             str(tmp_path),
-            Settings(),
+            read({}),
             Follower(lambda *_: None),
             lambda: False,
             agreements,
@@ -439,7 +440,7 @@ def test_a_slow_host_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(stop_signals, "_each", lambda _: None)
     board = Local()
     monkeypatch.setattr("rosetta.health.key_value_store.of_run", lambda _: board)
-    both = [Health(str(tmp_path), Settings(), rank, 2, NOTHING) for rank in range(2)]
+    both = [Health(str(tmp_path), read({}), rank, 2, NOTHING) for rank in range(2)]
     both[0].watch._who = {0: "node0", 1: "node1"}
     both[0].follower._durations.append(0.5)
     both[1].tell(10, 0.4)

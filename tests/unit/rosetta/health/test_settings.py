@@ -1,22 +1,15 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from rosetta.core.errors import UserError
-from rosetta.health.settings import Settings, check_process_variables, read
-from tests.support import errors
+from rosetta.health.settings import Settings, read
 
 
 def test_what_is_not_given_is_the_usual() -> None:
-    assert (
-        read({})
-        == Settings()
-        == read(
-            dict.fromkeys(("ON_BAD_LOSS", "LOSS_SPIKE", "WATCHDOG_SECONDS", "PROFILE_STEPS"), "")
-        )
-    )
+    usual = Settings("stop", 0.0, 20.0, 300.0, 0.0, "once", None, "stop", "stop")
+    empty = dict.fromkeys(("ON_BAD_LOSS", "LOSS_SPIKE", "WATCHDOG_SECONDS", "PROFILE_STEPS"), "")
+    assert read({}) == read(empty) == usual
 
 
 def test_what_is_given_is_read() -> None:
@@ -29,7 +22,7 @@ def test_what_is_given_is_read() -> None:
         "ON_FULL_DISK": "stop",
         "PROFILE_STEPS": "20:25",
     }
-    assert read(given) == Settings("skip", 2.5, 5.0, 0.0, 0.5, "stop", (20, 25))
+    assert read(given) == Settings("skip", 2.5, 5.0, 0.0, 0.5, "stop", (20, 25), "stop", "stop")
 
 
 @pytest.mark.parametrize(
@@ -56,66 +49,3 @@ def test_what_is_wrong_is_said(wrong: str) -> None:
     with pytest.raises(UserError) as raised:
         read({name: value})
     assert raised.value.where.partition("=")[0] == name
-
-
-@pytest.mark.parametrize(
-    ("wrong", "kind", "facts"),
-    [
-        (
-            "ROSETTA_DATA_WORKERS=many",
-            errors.INVALID,
-            {"where": "ROSETTA_DATA_WORKERS", "value": "many", "remedy": "0"},
-        ),
-        (
-            "ROSETTA_DATA_WORKERS=-1",
-            errors.INVALID,
-            {"where": "ROSETTA_DATA_WORKERS", "value": "-1"},
-        ),
-        (
-            "ROSETTA_DATA_WORKERS=٣",
-            errors.INVALID,
-            {"where": "ROSETTA_DATA_WORKERS", "value": "٣"},
-        ),
-        (
-            "ROSETTA_DOCTOR=maybe",
-            errors.INVALID,
-            {"where": "ROSETTA_DOCTOR", "value": "maybe", "remedy": ("0", "1")},
-        ),
-        (
-            "XLA_PYTHON_CLIENT_MEM_FRACTION=lots",
-            errors.INVALID,
-            {"where": "XLA_PYTHON_CLIENT_MEM_FRACTION", "value": "lots", "remedy": "0"},
-        ),
-        (
-            "XLA_PYTHON_CLIENT_MEM_FRACTION=0",
-            errors.INVALID,
-            {"where": "XLA_PYTHON_CLIENT_MEM_FRACTION", "value": "0"},
-        ),
-        (
-            "XLA_PYTHON_CLIENT_MEM_FRACTION=nan",
-            errors.INVALID,
-            {"where": "XLA_PYTHON_CLIENT_MEM_FRACTION", "value": "nan"},
-        ),
-    ],
-)
-def test_what_processes_read_later_is_checked_before(
-    wrong: str, kind: str, facts: dict[str, Any]
-) -> None:
-    name, _, value = wrong.partition("=")
-    with errors.refused(kind, **facts):
-        check_process_variables({name: value})
-
-
-def test_what_processes_read_later_may_be_empty_or_fine() -> None:
-    check_process_variables(
-        dict.fromkeys(
-            ("ROSETTA_DATA_WORKERS", "ROSETTA_DOCTOR", "XLA_PYTHON_CLIENT_MEM_FRACTION"), ""
-        )
-    )
-    check_process_variables(
-        {
-            "ROSETTA_DATA_WORKERS": "0",
-            "ROSETTA_DOCTOR": "off",
-            "XLA_PYTHON_CLIENT_MEM_FRACTION": ".9",
-        }
-    )

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from rosetta.pax.run import settings
+from rosetta.core.variables import lookup
 from tests.support import errors, t5x_scripts
 from tests.support.pax_scripts import BASE, H100, OURS, PILE, SLURM, TEXT, Place, place_
 
@@ -189,7 +189,7 @@ def test_every_documented_variable_is_known() -> None:
     ]
     named = {name for row in rows for name in re.findall(r"`([A-Z0-9_]+)`", row)}
     assert len(named) > 30
-    assert named == set(settings.VARIABLES) - {
+    assert named == set(lookup.accepted_names("pax train")) - {
         "VOCAB",
         "NVTE_FUSED_ATTN",
         "CUDA_VISIBLE_DEVICES",

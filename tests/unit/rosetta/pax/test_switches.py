@@ -15,8 +15,8 @@ from fiddle import printing
 from praxis.layers import base_ops, transformers
 
 from rosetta.core import transformer_engine
+from rosetta.core.variables import choices
 from rosetta.pax import attention, einsum, fp8_experts, learner, lora, switches
-from rosetta.pax.run import experiment_checks
 from tests.support import pax_training
 
 FAMILIES = ("gpt", "llama", "gqa", "mqa", "glam")
@@ -116,7 +116,7 @@ def test_who_attends(
 
 
 @pytest.mark.parametrize("family", FAMILIES[:-1])
-@pytest.mark.parametrize("asked", experiment_checks.ADAPTED)
+@pytest.mark.parametrize("asked", choices.LORA_LAYERS)
 def test_what_lora_adapts(family: str, asked: str) -> None:
     task = pax_training.experiment(
         family, USE_LORA=True, LORA_RANK=3, LORA_TARGET_LAYERS=asked

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from rosetta.core.variables import choices
 from rosetta.t5x import gradient_reduction
 from rosetta.t5x.partitioning import PjitPartitioner
 from tests.support import small_t5
@@ -62,7 +63,7 @@ def _collectives(
     ]
 
 
-@pytest.mark.parametrize("dtype", gradient_reduction.DTYPES)
+@pytest.mark.parametrize("dtype", choices.GRADIENT_TYPES)
 def test_every_gradient_is_added_up_once_in_the_type(dtype: str) -> None:
     assert sorted(_collectives("gpu", dtype)) == [
         ("pmax", "float32", (1,)),

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rosetta.t5x.run.model_config import DTYPES, T5Config
+from rosetta.core.variables import choices
+from rosetta.t5x.run.model_config import T5Config
 from tests.support import errors, required_modules
 
 
@@ -87,7 +88,7 @@ def test_a_list_of_activations_is_kept_as_a_tuple_and_no_encoder_is_one() -> Non
     ).mlp_activations == ("gelu", "linear")
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", choices.T5X_PRECISIONS)
 def test_a_type_is_kept_as_its_name(name: str) -> None:
     jnp = required_modules.need("jax", "jax.numpy")
     made = [T5Config(8, dtype=each) for each in (name, getattr(jnp, name), jnp.dtype(name))]

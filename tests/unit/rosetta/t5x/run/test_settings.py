@@ -16,7 +16,7 @@ def test_every_positional_in_its_place(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     found = settings.read(
         "singlenode_ft_frompile",
-        ["squad1", *WORDS, "m", "4", "true", "1", "2", "3", "4"],
+        ["squad1", *WORDS, "m", "4", "true", "1", "0", "on", "0"],
         {"FT_TASK": "mnli2", "NUM_MICROBATCHES": "2"},
         1,
     )
@@ -33,7 +33,7 @@ def test_every_positional_in_its_place(tmp_path: Path, monkeypatch: pytest.Monke
     assert [
         found.variables[name]
         for name in ("PREC", "MAKE_FT_DIR", "ENABLE_FP8", "TRANSPOSE_BS", "FUSE_QKV", "PACK")
-    ] == ["bfloat16", "true", "1", "2", "3", "4"]
+    ] == ["bfloat16", "true", "1", "0", "on", "0"]
 
 
 def test_defaults_of_the_variables() -> None:
@@ -130,7 +130,7 @@ def test_words_left_out_are_the_variables_or_the_defaults(
         4,
     )
     assert (found.size, found.variables["PREC"], found.gpus) == ("small", "float32", 2)
-    with errors.refused(errors.INVALID, where="FT_TASK", value="", remedy=("mnli2", "squad1")):
+    with errors.refused(errors.MISSING, where="FT_TASK", remedy=("mnli2", "squad1")):
         settings.read("multiprocess_ft_frompile", [], {}, 1)
 
 
