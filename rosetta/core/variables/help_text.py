@@ -1,0 +1,143 @@
+"""Describe variables: in the help of commands and scripts, and in reference pages."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from typing import TYPE_CHECKING
+
+from rosetta.core.variables import lookup, value_types
+from rosetta.core.variables.declaration import Note, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rosetta.core.variables.declaration import Variable
+
+OTHERS = "Variables of other programs"
+_NARROWEST, _WIDEST = 80, 100
+_SAID_BY_PLACEHOLDER = (
+    value_types.Choice,
+    value_types.File,
+    value_types.StepRange,
+    value_types.TruthValue,
+    value_types.Vocabulary,
+    value_types.XlaFlags,
+)
+
+
+def format_sections(
+    variables: Sequence[Variable], reader: str, width: int = 0
+) -> dict[str, list[str]]:
+    """Return heading -> lines that describe variables, group by group.
+
+    The variables of other programs come last, and only with their names.
+
+    Args:
+      variables: For example `lookup.read_by(reader)`.
+      reader: The command or script whose defaults are shown.
+      width: Columns of the terminal; 0 for those of this process, from 80 to 100.
+    """
+    width = width or terminal_width()
+    own = tuple(variable for variable in variables if _is_described(variable))
+    sections: dict[str, list[str]] = {}
+    for group, members in lookup.in_groups(own):
+        lines = (format_entry(variable, reader, width - 2) for variable in members)
+        sections[group.value] = [line for entry in lines for line in entry]
+    others = [variable.name for variable in variables if variable.scope is Scope.OTHER_PROGRAM]
+    if others:
+        text = f"{', '.join(dict.fromkeys(others))}. docs/reference/variables.md describes them."
+        sections[OTHERS] = wrap(text, width - 2)
+    return sections
+
+
+def format_entry(variable: Variable, reader: str, width: int) -> list[str]:
+    """Return the lines that describe one variable: its values and default, then what it does.
+
+    Args:
+      variable: The variable.
+      reader: The command or script whose default is shown.
+      width: Columns.
+    """
+    details = "; ".join([*describe_values(variable), *describe_default(variable, reader)])
+    title = f"{variable.name}={describe_placeholder(variable)}"
+    head = f"{title}  ({details})" if details else title
+    return [*wrap(head, width, later="      "), *wrap(variable.help, width, "    ", "    ")]
+
+
+def describe_default(variable: Variable, reader: str) -> list[str]:
+    """Return "default: VALUE", if there is a default."""
+    default = variable.default_text(reader)
+    is_none = isinstance(default, Note) and default == "none"
+    return [f"default: {default}"] if default and not is_none else []
+
+
+def describe_placeholder(variable: Variable) -> str:
+    """Return what stands for a value after NAME=: the choices if there is a fixed set of them."""
+    kind = variable.type
+    return "|".join(kind.choices) if isinstance(kind, value_types.Choice) else kind.placeholder
+
+
+def describe_values(variable: Variable) -> list[str]:
+    """Return which values a variable takes, with their unit, if its placeholder does not say so."""
+    kind, unit = variable.type, variable.unit
+    if isinstance(kind, _SAID_BY_PLACEHOLDER):
+        return []
+    if isinstance(kind, value_types.Folder):
+        return ["or gs://BUCKET/FOLDER"] if kind.remote else []
+    if isinstance(kind, value_types.Name) and kind.choices:
+        return [", ".join(kind.choices)]
+    if isinstance(kind, (value_types.WholeNumber, value_types.Number)):
+        kinds = ("a whole number", "a number")
+        number = next(what for what in kinds if kind.description.startswith(what))
+        limits = kind.description[len(number) :].replace(", at least 1", "")
+        return [f"{unit or number}{limits}"]
+    return [kind.description.replace("a data source: ", "")]
+
+
+def describe_defaults(variable: Variable) -> str:
+    """Return the default, and those of the commands and scripts that have another one."""
+    others: dict[str, list[str]] = {}
+    for reader, text in variable.default_for.items():
+        others.setdefault(text, []).append(reader)
+    parts = [variable.default] if variable.default else []
+    parts += [f"{', '.join(names)}: {text}" for text, names in others.items()]
+    return "; ".join(parts)
+
+
+def describe_readers(variable: Variable) -> Mapping[str, list[str]]:
+    """Return framework or program -> its commands that read the variable, "" for programs alone."""
+    programs: dict[str, list[str]] = {}
+    for reader in variable.read_by:
+        program, _, command = reader.rpartition(" ")
+        programs.setdefault(program, []).append(command)
+    return programs
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal, as far as help makes use of them."""
+    columns = shutil.get_terminal_size((_NARROWEST, 24)).columns
+    return min(max(columns, _NARROWEST), _WIDEST)
+
+
+def _is_described(variable: Variable) -> bool:
+    return variable.scope not in (Scope.OTHER_PROGRAM, Scope.INTERNAL)
+
+
+def wrap(text: str, width: int, first: str = "", later: str = "") -> list[str]:
+    """Return the lines of a text.
+
+    Args:
+      text: The text. Names and options in it are not broken.
+      width: Columns.
+      first: What the first line begins with.
+      later: What the other lines begin with.
+    """
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=later,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
