@@ -14,10 +14,14 @@ import urllib.request
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rosetta.core import exit_status, run_folders
-from rosetta.core.errors import DAMAGED, MISSING, UNREACHABLE, UserError
+from rosetta.core.errors import DAMAGED, MISSING, UNKNOWN, UNREACHABLE, UserError
 from rosetta.data import spec, tfds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HOME = "/opt/paxml/datasets"  # where the image's documentation mounts them
 INSTEAD = (
@@ -181,10 +185,43 @@ def pile(root: str) -> str:
     )
 
 
-def main(name: str) -> int:
-    """Do what download_NAME.py does; return the exit status."""
+_HELP = """\
+usage: download_{name}.py [--help]
+
+{summary}
+
+The variable TFDS_DATA_DIR of the environment names the folder (default: {home}).
+"""
+_SUMMARIES = {
+    "lambada": "Download LAMBADA as JSON lines, unless the folder has it.",
+    "boolq": "Download BoolQ as JSON lines, unless the folder has it.",
+    "the_pile": "Check a copy of the Pile, which can no longer be downloaded.",
+}
+
+
+def main(name: str, words: Sequence[str] | None = None) -> int:
+    """Do what download_NAME.py does; return the exit status.
+
+    Args:
+      name: The data set.
+      words: The words of the command line (default: those of this process).
+    """
     root = os.environ.get("TFDS_DATA_DIR") or HOME
+    words = sys.argv[1:] if words is None else words
     try:
+        if words and words[0] in ("-h", "--help"):
+            exit_status.print_result(
+                _HELP.format(name=name, summary=_SUMMARIES[name], home=HOME).rstrip()
+            )
+            return exit_status.FINE
+        if words:
+            raise UserError(
+                f"there is no argument {words[0]!r}",
+                f"download_{name}.py",
+                "set TFDS_DATA_DIR to the folder; see --help",
+                kind=UNKNOWN,
+                value=words[0],
+            )
         print(pile(root) if name == "the_pile" else fetch(name, root))
     except UserError as error:
         print(f"download_{name}: {error}", file=sys.stderr)

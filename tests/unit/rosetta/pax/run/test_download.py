@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import zipfile
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ),
     }
     monkeypatch.setattr(download, "SOURCES", sources)
+    monkeypatch.setattr(sys, "argv", ["download.py"])
 
 
 @pytest.mark.parametrize(
@@ -85,6 +87,22 @@ def test_without_network_it_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
     (line,) = capsys.readouterr().err.splitlines()
     assert "cannot be fetched" in line
     assert "DATA=jsonl:FILE" in line
+
+
+@pytest.mark.parametrize("name", ["lambada", "boolq", "the_pile"])
+def test_help_downloads_nothing(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for word, status in (("--help", 0), ("-h", 0), ("--foo", 2), ("x", 2)):
+        monkeypatch.setattr(sys, "argv", ["download.py", word])
+        assert download.main(name) == status
+        captured = capsys.readouterr()
+        assert ("TFDS_DATA_DIR of the environment" in captured.out) == (status == 0)
+        assert captured.err.count("\n") == (status == 2)
+    assert not (tmp_path / "data").exists()
 
 
 def test_the_pile_is_gone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
