@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -11,8 +10,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rosetta.core import exit_status, home_folder, kill_notice, parent_death, secrets
-from rosetta.core.errors import MISSING, UNKNOWN, UserError
+from rosetta.core import exit_status, home_folder, kill_notice, parent_death
+from rosetta.core.errors import MISSING, UserError
 from rosetta.core.secret_variables import Mask
 from rosetta.health import progress
 from rosetta.launch import process_binding
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-DRY_RUN = "--dry-run"
 CACHE = (
     "JAX_COMPILATION_CACHE_DIR",
     "JAX_ENABLE_COMPILATION_CACHE",
@@ -49,9 +47,6 @@ DECIDED = (
     "EVAL_DATA",
     "ENABLE_TE",
     "ENABLE_FP8",
-)
-_REMEDIES = exit_status.Remedies(
-    module="put a baked environment's bin first on PATH, or name its Python: PYTHON=FILE"
 )
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
@@ -191,59 +186,6 @@ def _child(wanted: Command) -> int:
     if line := kill_notice.describe_kill("the trainer", code, kills):
         print(f"rosetta: {line}", file=sys.stderr, flush=True)
     return code
-
-
-def script(
-    name: str,
-    words: Sequence[str],
-    command: Callable[[list[str]], list[Command]],
-    docs: str,
-    *,
-    passed_on: bool = False,
-) -> int:
-    """Run a script with its words; --dry-run among them, it only says what it would run.
-
-    Args:
-      name: without suffix.
-      words: as typed.
-      command: makes of the positionals what is run, in order.
-      docs: the page that has words and variables, for the error.
-      passed_on: whether words may be options of what is started; otherwise they are refused.
-
-    Returns an exit status where nothing was started.
-    """
-    with secrets.redacted_output(words):
-        return _script(name, words, command, docs, passed_on=passed_on)
-
-
-def _script(
-    name: str,
-    words: Sequence[str],
-    command: Callable[[list[str]], list[Command]],
-    docs: str,
-    *,
-    passed_on: bool,
-) -> int:
-    try:
-        unknown = {word for word in words if word.startswith("--")} - {DRY_RUN}
-        if unknown and not passed_on:
-            raise UserError(
-                f"there is no {min(unknown)}",
-                f"{name}.sh",
-                f"its one option is {DRY_RUN}; {docs} of rosetta has the words and variables",
-                kind=UNKNOWN,
-                value=min(unknown),
-            )
-        wanted = command([word for word in words if word != DRY_RUN])
-        if DRY_RUN not in words:
-            one_after_the_other(wanted)
-        found = [shown(each) for each in wanted]
-        exit_status.print_result(json.dumps(found[0] if len(found) == 1 else found, indent=2))
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)
-        code, failure = exit_status.explain_failure(error, "settings", _REMEDIES)
-        print(f"{name}.sh: {failure}", file=sys.stderr)
-        return code
-    return exit_status.FINE
 
 
 def shown(wanted: Command) -> dict[str, Any]:

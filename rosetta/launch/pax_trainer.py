@@ -15,7 +15,7 @@ from rosetta.core.errors import CONFLICT, MISSING, UserError
 from rosetta.core.value_parsing import asks_for_cpu
 from rosetta.doctor import launch_checks as machine
 from rosetta.health import run_lock
-from rosetta.launch import devices, execution, nsight_systems
+from rosetta.launch import devices, execution, nsight_systems, scripts
 from rosetta.launch.execution import Command
 from rosetta.pax.run import parameter_count, preflight, settings
 from rosetta.pax.run.compilation_cache import cache_works
@@ -251,12 +251,11 @@ def _compiled(env: Mapping[str, str], given: Settings) -> dict[str, str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a script: its name, then its words, see rosetta.launch.execution.script."""
+    """Run a script: its name, then its words, see rosetta.launch.scripts."""
     script, *words = argv
-    return execution.script(
+    return scripts.run(
         script,
         words,
-        lambda given: commands(script, given, os.environ),
-        "docs/pax-scripts.md",
-        passed_on=True,
+        settings.POSITIONALS[script],
+        lambda values: commands(script, values, os.environ),
     )

@@ -17,7 +17,7 @@ from rosetta.core.run_folders import absolute, step_of, steps, writable
 from rosetta.core.value_parsing import asks_for_cpu
 from rosetta.doctor import launch_checks as machine
 from rosetta.health import run_lock
-from rosetta.launch import devices, execution, nsight_systems
+from rosetta.launch import devices, execution, nsight_systems, scripts
 from rosetta.presets import launch_flags, t5x_switches
 from rosetta.t5x import warmup
 from rosetta.t5x.run import (
@@ -353,8 +353,11 @@ def surroundings(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a script: its name, the tree it lies in, then its words, see run.script."""
+    """Run a script: its name, the tree it lies in, then its words, see rosetta.launch.scripts."""
     script, here, *words = argv
-    return execution.script(
-        script, words, lambda given: [command(script, given, os.environ, here)], "docs/t5x.md"
+    return scripts.run(
+        script,
+        words,
+        settings.POSITIONALS[script],
+        lambda values: [command(script, values, os.environ, here)],
     )

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from rosetta.launch import execution
 from tests.support import errors
 
@@ -37,27 +35,6 @@ def test_what_is_compiled_is_kept_where_it_can_be_and_nobody_chose(tmp_path: Pat
         assert execution.compiled({**home, name: ""}, 1) == {}
 
 
-def test_several_runs_are_shown_in_order(capsys: pytest.CaptureFixture[str]) -> None:
-    both = [
-        execution.Command([name], {"XLA_FLAGS": "x", "TOKEN": "secret"}, None, ())
-        for name in ("a", "b")
-    ]
-    assert (
-        execution.script(
-            "x", ["--dry-run", "w"], lambda given: both if given == ["w"] else [], "docs/x.md"
-        )
-        == 0
-    )
-    out = capsys.readouterr().out
-    assert out.index('"a"') < out.index('"b"')
-    assert "secret" not in out
-    assert execution.script("x", ["--other"], lambda _: both, "docs/x.md") == 2
-    assert (
-        "there is no --other; its one option is --dry-run; docs/x.md of rosetta has"
-        in capsys.readouterr().err
-    )
-
-
 def test_a_dry_run_says_the_environment_that_was_decided_as_a_shell_would_be_told() -> None:
     wanted = execution.Command(
         ["trainer", "--a=b c"],
@@ -69,23 +46,6 @@ def test_a_dry_run_says_the_environment_that_was_decided_as_a_shell_would_be_tol
         execution.text(wanted)
         == "said ...\nXLA_FLAGS='--xla_a=1 --xla_b=2' \\\n  DATA=s3://...@host/data \\\n  trainer '--a=b c'"
     )
-
-
-def test_secrets_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    around = {"WANDB_API_KEY": "k3y-k3y", "DATA": "s3://me:pw@host/data"}
-    found = [
-        execution.Command(
-            ["trainer", "--key=k3y-k3y", "--at=s3://me:pw@host/x"],
-            around,
-            None,
-            ("reads s3://me:pw@host/data", "with k3y-k3y"),
-        )
-    ]
-    assert execution.script("x", ["--dry-run"], lambda _: found, "docs/x.md") == 0
-    out = capsys.readouterr().out
-    assert '"s3://...@host/data"' in out
-    assert "k3y-k3y" not in out
-    assert "me:pw" not in out
 
 
 def test_secrets_are_not_said_when_it_starts(tmp_path: Path) -> None:

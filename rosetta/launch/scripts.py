@@ -1,0 +1,204 @@
+"""The scripts, such as singlenode_pretrain_pile.sh: their help, their options, and how one ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rosetta.core import exit_status, secrets
+from rosetta.core.errors import UNKNOWN, UserError
+from rosetta.core.variables import help_text, lookup, misspellings
+from rosetta.launch import execution
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+DRY_RUN = "--dry-run"
+HELP = ("-h", "--help")
+_OPTIONS_WORD = "ADDITIONAL_ARGS"  # the word that holds options of what the script starts
+_REMEDIES = exit_status.Remedies(
+    module="put a baked environment's bin first on PATH, or name its Python: PYTHON=FILE"
+)
+
+
+@dataclass(frozen=True)
+class Script:
+    """What the help says of a script.
+
+    Attributes:
+      summary: What it does, in one sentence or two.
+      example: A command line that works, without the folder of the script.
+    """
+
+    summary: str
+    example: str
+
+
+_PROCESS = "srun starts it once for each process; without Slurm, it is the only process."
+SCRIPTS = {
+    "singlenode_pretrain_pile": Script(
+        "Pretrain T5 1.1 on the Pile, or on what DATA names, in one process on one machine.",
+        "singlenode_pretrain_pile.sh small bfloat16 8 256 logs /workspace/small",
+    ),
+    "singlenode_ft_frompile": Script(
+        "Finetune T5 1.1 on MNLI or SQuAD, in one process on one machine.",
+        "singlenode_ft_frompile.sh squad1 small bfloat16 8 32 logs /workspace/small",
+    ),
+    "multiprocess_pretrain_pile": Script(
+        f"Pretrain T5 1.1 on the Pile, or on what DATA names, in several processes. {_PROCESS}",
+        "T5_SIZE=large BSIZE_PER_GPU=32 srun --ntasks-per-node=8 multiprocess_pretrain_pile.sh",
+    ),
+    "multiprocess_ft_frompile": Script(
+        f"Finetune T5 1.1 on MNLI or SQuAD, in several processes. {_PROCESS}",
+        "FT_TASK=mnli2 T5_SIZE=large MODEL_DIR=/workspace/large "
+        "srun --ntasks-per-node=8 multiprocess_ft_frompile.sh",
+    ),
+    "run_pile_singlenode": Script(
+        "Pretrain GPT 126M on the Pile, or on what DATA names, in one process on one machine.",
+        "run_pile_singlenode.sh /data/tfds /data/sp.model bfloat16 8 4 /workspace/126m",
+    ),
+    "run_pile_multinode": Script(
+        f"Pretrain GPT 126M on the Pile, or on what DATA names, in several processes. {_PROCESS}",
+        "srun --ntasks-per-node=8 run_pile_multinode.sh /data/tfds /data/sp.model bfloat16 8 4 "
+        "/workspace/126m",
+    ),
+    "run_lambada_singlenode": Script(
+        "Evaluate a pretrained GPT 126M on LAMBADA, in one process on one machine. LOG_DIR is the "
+        "folder of the pretraining.",
+        "run_lambada_singlenode.sh /data /data/sp.model bfloat16 8 4 /workspace/126m",
+    ),
+    "run_base_config_multinode": Script(
+        f"Train the experiment that CONFIG names, in several processes. {_PROCESS}",
+        "srun --ntasks-per-node=8 run_base_config_multinode.sh Synthetic5B bfloat16 8 logs",
+    ),
+    "run_llama_boolq": Script(
+        "Finetune LLaMA-2 on BoolQ, and then evaluate it. EVAL_ONLY=1: only evaluate it.",
+        "CONFIG=LLaMA7B CHECKPOINT_RESTORE_PATH=/weights/7b VOCAB_PATH=tokenizer.model "
+        "TFDS_DATA_DIR=/data LOG_DIR=/runs USE_LORA=1 run_llama_boolq.sh",
+    ),
+}
+
+
+def run(
+    name: str,
+    words: Sequence[str],
+    positionals: Sequence[str],
+    command: Callable[[list[str]], list[execution.Command]],
+) -> int:
+    """Run a script; with --help or --dry-run, only show its help or what it would run.
+
+    Args:
+      name: The script, without its suffix.
+      words: The words of its command line.
+      positionals: The variables that the words set, in order.
+      command: Makes commands of the words that are not options. They run in order.
+
+    Returns:
+      An exit status, if nothing was started.
+    """
+    with secrets.redacted_output(words):
+        try:
+            return _run(name, words, positionals, command)
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)
+            code, failure = exit_status.explain_failure(error, "settings", _REMEDIES)
+            prefix = "" if failure.where == f"{name}.sh" else f"{name}.sh: "
+            print(f"{prefix}{failure}", file=sys.stderr)
+            return code
+
+
+def _run(
+    name: str,
+    words: Sequence[str],
+    positionals: Sequence[str],
+    command: Callable[[list[str]], list[execution.Command]],
+) -> int:
+    if not set(HELP).isdisjoint(words):
+        exit_status.print_result(format_help(name, positionals))
+        return exit_status.FINE
+    values = [word for word in words if word != DRY_RUN]
+    _refuse_options(name, values, positionals)
+    misspellings.warn(os.environ, f"{name}.sh", name)
+    commands = command(values)
+    if DRY_RUN not in words:
+        execution.one_after_the_other(commands)
+    documents = [execution.shown(each) for each in commands]
+    shown = documents[0] if len(documents) == 1 else documents
+    exit_status.print_result(json.dumps(shown, indent=2))
+    return exit_status.FINE
+
+
+def _refuse_options(name: str, words: Sequence[str], positionals: Sequence[str]) -> None:
+    """Refuse a word that looks like an option, if no word of this place holds options."""
+    for place, word in enumerate(words):
+        passed_on = _OPTIONS_WORD in positionals[place : place + 1]
+        if word.startswith("--") and not passed_on:
+            raise UserError(
+                f"there is no option {word}",
+                f"{name}.sh",
+                f"its options are {DRY_RUN} and {HELP[-1]}",
+                kind=UNKNOWN,
+                value=word,
+            )
+
+
+def format_help(name: str, words: Sequence[str]) -> str:
+    """Return the help of a script.
+
+    Args:
+      name: The script, without its suffix.
+      words: The variables that its words set, in order.
+    """
+    width = help_text.terminal_width()
+    usage = f"usage: {name}.sh [{DRY_RUN}]"
+    if words:
+        usage += f" [{' '.join(_shown_name(name, word) for word in words)}]"
+    about = "The script reads these variables from the environment."
+    paragraphs = [
+        help_text.wrap(usage, width, later="  "),
+        help_text.wrap(SCRIPTS[name].summary, width),
+    ]
+    paragraphs += [_section("words, in this order", _describe_words(name, words, width))]
+    paragraphs += [
+        _section(
+            "options",
+            [
+                f"{DRY_RUN}   check everything and print what would run, but run nothing",
+                f"{', '.join(HELP)}  show this help",
+            ],
+        ),
+        help_text.wrap(about, width),
+    ]
+    sections = help_text.format_sections(lookup.read_by(name), name, width)
+    paragraphs += [_section(heading, lines) for heading, lines in sections.items()]
+    paragraphs += [_section("example", [SCRIPTS[name].example])]
+    return "\n\n".join("\n".join(lines) for lines in paragraphs)
+
+
+def _section(heading: str, lines: Sequence[str]) -> list[str]:
+    return [f"{heading}:", *(f"  {line}" for line in lines)]
+
+
+def _shown_name(name: str, word: str) -> str:
+    """Return what people call the word that sets a variable."""
+    return lookup.find(word, name).known_as or word
+
+
+def _describe_words(name: str, words: Sequence[str], width: int) -> list[str]:
+    """Return the lines about the words, with the variable and the default of each."""
+    if not words:
+        return ["none: every setting is a variable of the environment"]
+    lines = []
+    for number, word in enumerate(words, 1):
+        shown = _shown_name(name, word)
+        details = [f"the variable {word}"] if shown != word else []
+        details += help_text.describe_default(lookup.find(word, name), name)
+        detail = f"  ({'; '.join(details)})" if details else ""
+        lines += help_text.wrap(f"{number:>2} {shown}{detail}", width - 2, later=" " * 6)
+    rest = (
+        "Words may be left out from the end, and an empty word counts as left out: then the "
+        "variable of that name counts. A word wins over its variable."
+    )
+    return [*lines, *help_text.wrap(rest, width - 2)]
