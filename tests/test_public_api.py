@@ -18,6 +18,7 @@ from builder.images import image_settings, image_target
 from builder.packages import program_wrappers
 from builder.release.publish import tags
 from rosetta.core import exit_status
+from rosetta.core.gpus import GPUS
 from rosetta.core.variables import lookup
 from rosetta.core.variables.declaration import Scope
 from rosetta.data import spec
@@ -488,10 +489,11 @@ def shipped_presets(name: str) -> dict[str, Any]:
 
 
 def test_presets() -> None:
-    """Presets, switches, accelerators and precisions are those of the YAML files."""
+    """Presets, switches and precisions are those of the YAML files, accelerators the table's."""
     existing = {*shipped_presets("t5x"), *shipped_presets("pax")}
     assert_same("Presets", names("Presets"), existing)
-    for heading in ("Switches", "Accelerators", "Precisions"):
+    assert_same("Accelerators", names("Accelerators"), GPUS)
+    for heading in ("Switches", "Precisions"):
         assert_same(heading, names(heading), shipped_presets(heading.lower()))
 
 

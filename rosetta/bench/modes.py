@@ -7,8 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import gpu_query
+from rosetta.core import gpus
 from rosetta.core.errors import UNKNOWN, UserError
+from rosetta.core.gpu_query import format_capability
 from rosetta.t5x.run import gin_files, gin_text
 
 if TYPE_CHECKING:
@@ -85,27 +86,19 @@ def parse(name: str) -> Mode:
 def unfit(mode: Mode, platform: str, capability: tuple[int, int]) -> str:
     """Say why a device cannot run a mode, or nothing if it can.
 
-    platform: "gpu" or "cpu", where XLA imitates FP8; capability: the GPU's compute capability, such
-    as (9, 0).
+    platform: "gpu" or "cpu", where XLA imitates FP8; capability: the GPU's compute capability.
     """
     if mode.cudnn and platform != "gpu":
         return "cuDNN needs a GPU"
     if platform != "gpu":
         return ""
-    for uses, what, oldest in (
-        (mode.cudnn, "cuDNN's attention", gpu_query.CUDNN),
-        (mode.fp8, "FP8", gpu_query.FP8),
-    ):
-        if uses and capability < oldest:
+    for uses, feature in ((mode.cudnn, gpus.CUDNN_ATTENTION), (mode.fp8, gpus.FP8)):
+        if uses and not feature.supported_by(capability):
             return (
-                f"{what} needs compute capability {_dotted(oldest)}, this card has "
-                f"{_dotted(capability)}"
+                f"{feature.name} needs compute capability {format_capability(feature.oldest)}, "
+                f"this GPU has {format_capability(capability)}"
             )
     return ""
-
-
-def _dotted(capability: tuple[int, int]) -> str:
-    return f"{capability[0]}.{capability[1]}"
 
 
 def sizes() -> tuple[str, ...]:

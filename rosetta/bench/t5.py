@@ -19,9 +19,9 @@ import numpy as np
 import optax
 
 from rosetta.bench import modes, timing
-from rosetta.core import gpu_peaks
+from rosetta.core import gpus
 from rosetta.core.errors import INVALID, TOO_BIG, UNSUPPORTED, UserError
-from rosetta.core.gpu_query import Card
+from rosetta.core.gpu_query import DetectedGpu, parse_capability
 from rosetta.health import progress
 from rosetta.nn import fp8
 from rosetta.nn import loss as loss_
@@ -178,7 +178,7 @@ class Shared:
                 value=task.batch,
             )
         self.task, self.platform, self.card = task, devices[0].platform, devices[0].device_kind
-        self.accelerator = layers.accelerator([Card(self.card, capability(devices[0]))])
+        self.accelerator = layers.find_accelerator([DetectedGpu(self.card, capability(devices[0]))])
         mesh = jax.sharding.Mesh(np.array(devices[: task.devices]), ("data",))
         self.everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
@@ -194,8 +194,7 @@ class Shared:
 
 def capability(device: Any) -> tuple[int, int]:
     """Return a GPU's compute capability, (0, 0) for other devices."""
-    major, _, minor = (getattr(device, "compute_capability", None) or "0.0").partition(".")
-    return int(major), int(minor)
+    return parse_capability(getattr(device, "compute_capability", None) or "")
 
 
 def bench(
@@ -276,7 +275,7 @@ def _memory(task: Task, what: str) -> Iterator[None]:
 def _row(candidate: Candidate, samples: timing.Samples, ratio: float, work: int) -> dict[str, Any]:
     task, mode = candidate.run.task, candidate.mode
     seconds = samples.median / task.steps
-    peak = gpu_peaks.peak_flops(candidate.run.card, mode.arithmetic)
+    peak = gpus.find_peak_flops(candidate.run.card, mode.arithmetic)
     return {
         "mode": mode.name,
         "fields": mode.fields,
@@ -287,7 +286,7 @@ def _row(candidate: Candidate, samples: timing.Samples, ratio: float, work: int)
         "tokens_per_second": task.batch * (task.inputs + task.targets) / seconds,
         "peak_flops": peak,
         "peak_of": mode.arithmetic,
-        "mfu": gpu_peaks.mfu(work, seconds, task.devices, peak),
+        "mfu": progress.compute_mfu(work, seconds, task.devices, peak),
         "peak_bytes": candidate.peak_bytes(),
         "compile_seconds": candidate.compile_seconds,
         "loss": progress.finite(candidate.loss),

@@ -33,7 +33,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         help="measure T5 1.1 on synthetic tokens in several modes, which take turns",
         description=(
             "A ratio compares a mode with the first one: it is the median over all turns. "
-            "rosetta/core/gpu_peaks.py defines the MFU."
+            "docs/reference/gpus.md has the peaks of GPUs, for the MFU."
         ),
     )
     option_types.add_shape_options(t5, size="small", sizes=", ".join(modes.sizes()))
@@ -79,7 +79,11 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         modes.parse(name)
     if len(set(names)) < len(names):
         raise UserError("a mode is named twice", "bench t5 --modes", "name each once", kind=INVALID)
-    if not os.environ.get("JAX_PLATFORMS") and not gpu_query.cards() and not gpu_query.present():
+    if (
+        not os.environ.get("JAX_PLATFORMS")
+        and not gpu_query.detect_gpus()
+        and not gpu_query.present()
+    ):
         # JAX with CUDA prints tracebacks while it looks for a GPU that is not there.
         if not args.allow_cpu:
             raise NO_GPU

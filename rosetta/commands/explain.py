@@ -33,8 +33,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "--accelerator",
         metavar="GPU",
         help=(
-            "a100, h100, h200, gh200 or b200 (default: the GPU of this machine or of the site; "
-            "none with JAX_PLATFORMS=cpu)"
+            "short name, see docs/reference/gpus.md (default: the GPU of this machine or of the "
+            "site; none with JAX_PLATFORMS=cpu)"
         ),
     )
     entry.add_argument(
@@ -61,7 +61,7 @@ def _explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     accelerator = args.accelerator or (
         None
         if user_settings.on_cpu(settings, os.environ)
-        else layers.accelerator(gpu_query.cards())
+        else layers.find_accelerator(gpu_query.detect_gpus())
     )
     found = explain.document(
         args.preset,

@@ -1,4 +1,4 @@
-"""`rosetta plan`: what a training step would do on a card that is not here."""
+"""`rosetta plan`: what a training step would do on a GPU that is not here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import gpu_data_sheets, option_types
+from rosetta.core import option_types
 from rosetta.core.errors import INVALID, UserError
 from rosetta.core.value_parsing import (
     parse_list,
@@ -19,7 +19,7 @@ from rosetta.core.value_parsing import (
 if TYPE_CHECKING:
     import argparse
 
-CARD = "h100"
+DEFAULT_GPU = "h100"
 ROWS = 32128  # of the embedding of T5 1.1
 
 
@@ -86,8 +86,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     for framework in (t5x, pax):
         framework.add_argument(
             "--card",
-            default=CARD,
-            help=f"the GPU: {', '.join(gpu_data_sheets.CARDS)} (default: {CARD})",
+            default=DEFAULT_GPU,
+            metavar="GPU",
+            help=f"short name, see docs/reference/gpus.md (default: {DEFAULT_GPU})",
         )
         framework.add_argument(
             "--gpus-per-node",
@@ -174,7 +175,9 @@ def hyper(words: list[str]) -> dict[str, object]:
 
 
 def _plan(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    gpu_data_sheets.named(args.card)
+    from rosetta.core import gpus
+
+    gpus.get_gpu(args.card, "--card")
     return {"t5x": _t5x, "pax": _pax}[args.framework](args, _file(args.hlo))
 
 
@@ -191,9 +194,9 @@ def _file(given: Path | None) -> Path | None:
 
 
 def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
-    from rosetta.core import run_folders
+    from rosetta.core import gpus, run_folders
     from rosetta.pax.run import preflight
-    from rosetta.plan import pax_step
+    from rosetta.plan import pax_step, report
 
     preflight.experiment(args.config)
     chosen = hyper(args.hyper)
@@ -209,14 +212,13 @@ def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     if hlo:
         run_folders.write(hlo, planned.compiled.text)
     found = planned.report()
-    found["run"] = gpu_data_sheets.describe_fit(
-        found["memory"]["peak"], gpu_data_sheets.named(args.card), args.config, count * per_node
-    )
+    gpu = gpus.get_gpu(args.card, "--card")
+    found["run"] = report.describe_fit(found["memory"]["peak"], gpu, args.config, count * per_node)
     return found, pax_step.table(found)
 
 
 def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
-    from rosetta.core import run_folders
+    from rosetta.core import gpus, run_folders
     from rosetta.plan import report, t5x_step
     from rosetta.t5x.run import gin_files, gin_text, preflight, settings
 
@@ -264,9 +266,8 @@ def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
         run_folders.write(hlo, compiled.text)
     _say("reading the compiled step")
     found = report.report(compiled)
-    found["run"] = gpu_data_sheets.describe_fit(
-        found["memory"]["peak"], gpu_data_sheets.named(args.card), what, args.gpus
-    )
+    gpu = gpus.get_gpu(args.card, "--card")
+    found["run"] = report.describe_fit(found["memory"]["peak"], gpu, what, args.gpus)
     return found, report.table(found)
 
 

@@ -143,8 +143,11 @@ def _described(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--accelerator",
-        metavar="NAME",
-        help="a100, h100, h200, gh200 or b200 (default: the GPU of this machine or of the site)",
+        metavar="GPU",
+        help=(
+            "short name, see docs/reference/gpus.md (default: the GPU of this machine or of the "
+            "site)"
+        ),
     )
     parser.add_argument(
         "--nodes", type=option_types.parse_count, metavar="N", help="nodes (default: the preset's)"
@@ -227,7 +230,7 @@ def _say(args: argparse.Namespace, run: Run) -> None:
     ):
         from rosetta.presets import layers
 
-        lines += placement_checks.no_card(run, layers.of_cards(args.words[0]))
+        lines += placement_checks.no_card(run, layers.fields_by_gpu(args.words[0]))
     if args.on in _CONTAINERS and (name := _options(args).image):
         from rosetta.launch import image_reference
 
@@ -295,7 +298,7 @@ def _accelerator(args: argparse.Namespace, settings: dict[str, str]) -> str | No
     from rosetta.presets import layers, user_settings
 
     return (
-        layers.accelerator(gpu_query.cards())
+        layers.find_accelerator(gpu_query.detect_gpus())
         if args.on in HERE and not user_settings.on_cpu(settings, os.environ)
         else None
     )

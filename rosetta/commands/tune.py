@@ -92,7 +92,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     entry.add_argument(
         "--card",
         metavar="GPU",
-        help="plan for this GPU instead of measuring: a100, h100, h200, gh200 or b200",
+        help="plan for this GPU instead of measuring: short name, see docs/reference/gpus.md",
     )
     entry.add_argument(
         "--nodes",
@@ -218,7 +218,7 @@ def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 @dataclass(frozen=True)
 class _Where:
-    """Where trials are made, or planned for: the cards' short name for presets and their full name,
+    """Where trials are made, or planned for: the GPUs' short name for presets and their full name,
     and how many of a node (None: the preset's).
     """
 
@@ -229,7 +229,7 @@ class _Where:
 
 
 def _planned(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
-    from rosetta.core import gpu_data_sheets
+    from rosetta.core import gpus
     from rosetta.core.errors import CONFLICT, UserError
     from rosetta.plan import t5x_step
     from rosetta.presets import user_settings
@@ -248,9 +248,9 @@ def _planned(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
             "leave it out with --card",
             kind=CONFLICT,
         )
-    found = gpu_data_sheets.named(args.card)
+    gpu = gpus.get_gpu(args.card, "--card")
     t5x_step.require_plugin()
-    return _Where(args.card.lower(), found.name, args.gpus)
+    return _Where(gpu.short_name, gpu.name, args.gpus)
 
 
 def _here(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
@@ -263,11 +263,11 @@ def _here(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
         raise UserError(
             "a trial is made on this machine",
             f"--nodes {args.nodes}",
-            "leave it out, or plan: --card CARD",
+            "leave it out, or plan: --card GPU",
             kind=UNSUPPORTED,
             value=args.nodes,
         )
-    found = gpu_query.cards()
+    found = gpu_query.detect_gpus()
     on_cpu = user_settings.on_cpu(settings, os.environ)
     if not on_cpu:
         gpu_query.platform(found)  # refuses what would be the CPU unasked
@@ -275,7 +275,7 @@ def _here(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
     return (
         _Where(None, "CPU", gpus, on_cpu=True)
         if on_cpu
-        else _Where(layers.accelerator(found), found[0].name if found else "GPU", gpus)
+        else _Where(layers.find_accelerator(found), found[0].name if found else "GPU", gpus)
     )
 
 

@@ -1,41 +1,53 @@
-"""The NVIDIA cards of this machine, by asking the driver's own program, so that JAX need not start
+"""The NVIDIA GPUs of this machine, by asking the driver's own program, so that JAX need not start
 for it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from rosetta.core.errors import MISSING, UserError
 
-FP8 = (
-    8,
-    9,
-)  # the oldest compute capability with FP8 matrix products: Ada; Hopper is 9.0
-CUDNN = (8, 0)  # the oldest compute capability with cuDNN's fused attention in bfloat16: Ampere
+UNKNOWN_CAPABILITY = (0, 0)
 
 
 @dataclass(frozen=True)
-class Card:
-    """A card: its name as nvidia-smi prints it, and its compute capability, (0, 0) where it is not
-    known.
+class DetectedGpu:
+    """A GPU of this machine.
+
+    Attributes:
+      name: as nvidia-smi prints it; rosetta.core.gpus has the figures of GPUs by name.
+      capability: compute capability, UNKNOWN_CAPABILITY where the driver does not say.
     """
 
     name: str
     capability: tuple[int, int]
 
 
-def cards() -> list[Card]:
-    """Return the cards that this process may use; empty without a driver."""
-    found = [_card(line) for line in queried("name,compute_cap").splitlines() if "," in line]
-    return visible(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+def parse_capability(text: str) -> tuple[int, int]:
+    """Return a compute capability such as "9.0" as numbers, UNKNOWN_CAPABILITY for another text."""
+    found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", text.strip())
+    return (int(found[1]), int(found[2])) if found else UNKNOWN_CAPABILITY
+
+
+def format_capability(capability: tuple[int, int]) -> str:
+    """Return a compute capability as NVIDIA writes it, such as "9.0"."""
+    return f"{capability[0]}.{capability[1]}"
+
+
+def detect_gpus() -> list[DetectedGpu]:
+    """Return the GPUs that this process may use; empty without a driver."""
+    lines = queried("name,compute_cap").splitlines()
+    detected_gpus = [_parse_line(line) for line in lines if "," in line]
+    return visible(detected_gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def queried(fields: str) -> str:
-    """Return what nvidia-smi says of all cards, a line for each; empty without a driver."""
+    """Return what nvidia-smi says of all GPUs, a line for each; empty without a driver."""
     argv = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
@@ -44,19 +56,19 @@ def queried(fields: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def visible(found: list[Card], chosen: str | None) -> list[Card]:
-    """Return the cards that CUDA_VISIBLE_DEVICES leaves, None leaving all.
+def visible(found: list[DetectedGpu], chosen: str | None) -> list[DetectedGpu]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, None leaving all.
 
-    As in CUDA, the first name of no card ends the list.
+    As in CUDA, the first name of no GPU ends the list.
     """
     if chosen is None or not found:
         return found
-    left = list[Card]()
+    left = list[DetectedGpu]()
     for word in (each.strip() for each in chosen.split(",")):
         if word.startswith(("GPU-", "MIG-")):
             left.append(
                 found[0]
-            )  # which one it is was not asked for: cards of one machine are alike
+            )  # which one it is was not asked for: GPUs of one machine are alike
         elif word.isdigit() and int(word) < len(found):
             left.append(found[int(word)])
         else:
@@ -64,23 +76,21 @@ def visible(found: list[Card], chosen: str | None) -> list[Card]:
     return left
 
 
-def _card(line: str) -> Card:
+def _parse_line(line: str) -> DetectedGpu:
     name, _, capability = line.rpartition(",")
-    major, _, minor = capability.strip().partition(".")
-    known = major.isdigit() and minor.isdigit()
-    return Card(name.strip(), (int(major), int(minor)) if known else (0, 0))
+    return DetectedGpu(name.strip(), parse_capability(capability))
 
 
 def present() -> bool:
-    """Is there a card's device file? True in containers whose image lacks nvidia-smi, too."""
+    """Is there a GPU's device file? True in containers whose image lacks nvidia-smi, too."""
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
 
 
-def platform(found: list[Card]) -> str:
+def platform(found: list[DetectedGpu]) -> str:
     """Return JAX_PLATFORMS for a run: what the user set, else CUDA.
 
     Raises:
-      UserError: there is no card, and nobody asked for the CPU.
+      UserError: there is no GPU, and nobody asked for the CPU.
     """
     if asked := os.environ.get("JAX_PLATFORMS", ""):
         return asked
@@ -101,7 +111,7 @@ def platform(found: list[Card]) -> str:
     return "cuda,cpu"
 
 
-def platform_or_refusal(found: list[Card]) -> tuple[str, UserError | None]:
+def platform_or_refusal(found: list[DetectedGpu]) -> tuple[str, UserError | None]:
     """Return JAX_PLATFORMS for a run, and why it cannot start on this machine: a dry run may be for
     another one.
     """

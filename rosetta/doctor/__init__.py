@@ -24,7 +24,7 @@ from rosetta.doctor.finding import LEVELS, NOTE, Finding
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rosetta.core.gpu_query import Card
+    from rosetta.core.gpu_query import DetectedGpu
     from rosetta.doctor.machine import Machine
 
 
@@ -47,7 +47,9 @@ def examine(
     )
 
 
-def quick(environment: Mapping[str, str], cards: Sequence[Card] | None = None) -> list[Finding]:
+def quick(
+    environment: Mapping[str, str], cards: Sequence[DetectedGpu] | None = None
+) -> list[Finding]:
     """Return the blockers and warnings that take no command, no name server and no file to see, for
     a launcher.
 

@@ -1,10 +1,11 @@
-"""The driver against the CUDA that is baked in, and the cards against what is asked of them."""
+"""The driver against the CUDA that is baked in, and the GPUs against what is asked of them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rosetta.core import gpu_query
+from rosetta.core import gpus
+from rosetta.core.gpu_query import UNKNOWN_CAPABILITY, format_capability
 from rosetta.doctor.finding import BLOCKER, NOTE, WARNING, Finding
 
 if TYPE_CHECKING:
@@ -16,13 +17,12 @@ if TYPE_CHECKING:
 # (https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html) and the
 # oldest compute capability that JAX's wheels for it are compiled for.
 OLDEST_DRIVER = {12: 525, 13: 580}
-OLDEST_CARD = {12: (5, 2), 13: (7, 5)}
-TE = gpu_query.CUDNN  # Transformer Engine's kernels start with Ampere
-_BUSY = 0.05  # of a card's memory: more is another program's
+OLDEST_CAPABILITY = {12: (5, 2), 13: (7, 5)}
+_BUSY = 0.05  # of a GPU's memory: more is another program's
 
 
 def check(machine: Machine) -> Iterator[Finding]:
-    """Yield what is wrong with driver and cards."""
+    """Yield what is wrong with driver and GPUs."""
     if machine.driver or machine.devices:
         yield from _driver(machine)
         yield from _cards(machine)
@@ -73,7 +73,7 @@ def _driver(machine: Machine) -> Iterator[Finding]:
             "nvidia-smi-missing",
             WARNING,
             (
-                "no nvidia-smi can be run: the scripts do not know the cards, and leave FP8 and "
+                "no nvidia-smi can be run: the scripts do not know the GPUs, and leave FP8 and "
                 "fused attention off"
             ),
             where,
@@ -117,19 +117,20 @@ def _driver(machine: Machine) -> Iterator[Finding]:
 
 def _cards(machine: Machine) -> Iterator[Finding]:
     cards = machine.cards
-    known = [each for each in cards if each.capability != (0, 0)]
-    if machine.cuda in OLDEST_CARD:
-        old = [each for each in known if each.capability < OLDEST_CARD[machine.cuda]]
+    known = [each for each in cards if each.capability != UNKNOWN_CAPABILITY]
+    if machine.cuda in OLDEST_CAPABILITY:
+        old = [each for each in known if each.capability < OLDEST_CAPABILITY[machine.cuda]]
         if old:
             do = (
                 "use an environment for cuda12"
-                if old[0].capability >= OLDEST_CARD[12]
-                else "use a newer card"
+                if old[0].capability >= OLDEST_CAPABILITY[12]
+                else "use a newer GPU"
             )
             yield Finding(
                 "card-too-old",
                 BLOCKER,
-                f"CUDA {machine.cuda} has no code for compute capability {_dotted(old[0])}",
+                f"CUDA {machine.cuda} has no code for compute capability "
+                f"{format_capability(old[0].capability)}",
                 old[0].name,
                 do,
             )
@@ -138,7 +139,7 @@ def _cards(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "cards-differ",
             WARNING,
-            f"the cards differ ({names}): each step waits for the slowest",
+            f"the GPUs differ ({names}): each step waits for the slowest",
             "this machine",
             "choose alike ones with CUDA_VISIBLE_DEVICES",
         )
@@ -149,7 +150,7 @@ def _cards(machine: Machine) -> Iterator[Finding]:
     ]
     if busy:
         do = (
-            "end it (nvidia-smi names it), or choose other cards with CUDA_VISIBLE_DEVICES: JAX "
+            "end it (nvidia-smi names it), or choose other GPUs with CUDA_VISIBLE_DEVICES: JAX "
             "takes most of the memory at its start"
         )
         yield Finding(
@@ -164,17 +165,18 @@ def _cards(machine: Machine) -> Iterator[Finding]:
 def _asked_for(machine: Machine) -> Iterator[Finding]:
     if machine.on_cpu:
         return
-    known = [each for each in machine.cards if each.capability != (0, 0)]
+    known = [each for each in machine.cards if each.capability != UNKNOWN_CAPABILITY]
     if machine.on("ENABLE_FP8"):
-        lacking = [each for each in known if each.capability < gpu_query.FP8]
+        lacking = [gpu for gpu in known if not gpus.FP8.supported_by(gpu.capability)]
         if lacking:
-            what = f"{lacking[0].name} (compute capability {_dotted(lacking[0])}) has no FP8"
+            capability = format_capability(lacking[0].capability)
+            what = f"{lacking[0].name} (compute capability {capability}) has no FP8"
             yield Finding(
                 "fp8-without-hardware",
                 BLOCKER,
                 what,
                 "ENABLE_FP8",
-                "set ENABLE_FP8=0; FP8 needs an Ada, Hopper or newer card",
+                f"set ENABLE_FP8=0; {gpus.FP8.requirement}",
             )
     if machine.on("ENABLE_TE"):
         if machine.baked and machine.version("transformer-engine-jax") is None:
@@ -189,20 +191,16 @@ def _asked_for(machine: Machine) -> Iterator[Finding]:
                 "ENABLE_TE",
                 "set ENABLE_TE=0, or use an image that has it",
             )
-        lacking = [each for each in known if each.capability < TE]
+        lacking = [gpu for gpu in known if not gpus.TRANSFORMER_ENGINE.supported_by(gpu.capability)]
         if lacking:
             what = (
                 f"Transformer Engine has no kernels for {lacking[0].name} (compute capability "
-                f"{_dotted(lacking[0])})"
+                f"{format_capability(lacking[0].capability)})"
             )
             yield Finding(
                 "te-without-hardware",
                 BLOCKER,
                 what,
                 "ENABLE_TE",
-                "set ENABLE_TE=0; it needs an Ampere or newer card",
+                f"set ENABLE_TE=0; {gpus.TRANSFORMER_ENGINE.requirement}",
             )
-
-
-def _dotted(each: gpu_query.Card) -> str:
-    return ".".join(map(str, each.capability))

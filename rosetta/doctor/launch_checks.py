@@ -16,7 +16,7 @@ from rosetta.doctor.finding import BLOCKER
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rosetta.core.gpu_query import Card
+    from rosetta.core.gpu_query import DetectedGpu
 
 OFF = "ROSETTA_DOCTOR"
 # What a run surely dies of. Other blockers are only said: in some place or other, a run gets by
@@ -68,7 +68,9 @@ def off(environment: Mapping[str, str]) -> bool:
     return not read_setting(environment, OFF)
 
 
-def check(environment: Mapping[str, str], cards: Sequence[Card], platforms: str) -> tuple[str, ...]:
+def check(
+    environment: Mapping[str, str], cards: Sequence[DetectedGpu], platforms: str
+) -> tuple[str, ...]:
     """Return what is to be said of the machine before a run, by the first of its processes; nothing
     with ROSETTA_DOCTOR=0.
 

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import environment_info, lock_record, system_queries
 from rosetta.core.errors import UserError
-from rosetta.core.gpu_query import Card, visible
+from rosetta.core.gpu_query import (
+    UNKNOWN_CAPABILITY,
+    DetectedGpu,
+    parse_capability,
+    visible,
+)
 from rosetta.core.value_parsing import asks_for_cpu, read_truth_value
 
 if TYPE_CHECKING:
@@ -32,7 +37,7 @@ class Asked:
     used of each; or why it failed.
     """
 
-    cards: tuple[Card, ...] = ()
+    cards: tuple[DetectedGpu, ...] = ()
     driver: str = ""
     used: tuple[float, ...] = ()
     failure: str = ""
@@ -55,7 +60,7 @@ class Machine:
     root: Path = Path("/")
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     quick: bool = False
-    given: Sequence[Card] | None = None
+    given: Sequence[DetectedGpu] | None = None
     baked: bool = False
     record: Mapping[str, Any] = field(default_factory=dict)
     pinned: Mapping[str, str] = field(default_factory=dict)
@@ -146,7 +151,7 @@ class Machine:
             for row in rows
         )
         return Asked(
-            tuple(Card(row[0], _capability(row[1])) for row in rows),
+            tuple(DetectedGpu(row[0], parse_capability(row[1])) for row in rows),
             rows[0][2] if rows else "",
             used,
         )
@@ -172,7 +177,7 @@ class Machine:
         return len(self.names("/dev/nvidia[0-9]*")) or int(self.there("/dev/dxg"))
 
     @cached_property
-    def all_cards(self) -> list[Card]:
+    def all_cards(self) -> list[DetectedGpu]:
         """The cards of the machine, as nvidia-smi says, else as the driver's files and the device
         files say, without capability.
         """
@@ -184,10 +189,11 @@ class Machine:
             for match in (re.search(r"^Model:\s+(.+?)\s*$", text, re.MULTILINE) for text in texts)
             if match
         ]
-        return [Card(models[n] if n < len(models) else "GPU", (0, 0)) for n in range(self.devices)]
+        names = [*models, *["GPU"] * self.devices][: self.devices]
+        return [DetectedGpu(name, UNKNOWN_CAPABILITY) for name in names]
 
     @cached_property
-    def cards(self) -> list[Card]:
+    def cards(self) -> list[DetectedGpu]:
         """The cards that a process of the run would see."""
         return (
             list(self.given)
@@ -217,7 +223,10 @@ class Machine:
 
 
 def here(
-    environment: Mapping[str, str], *, quick: bool = False, cards: Sequence[Card] | None = None
+    environment: Mapping[str, str],
+    *,
+    quick: bool = False,
+    cards: Sequence[DetectedGpu] | None = None,
 ) -> Machine:
     """Return this machine, with what was baked for it.
 
@@ -240,8 +249,3 @@ def here(
         issues=environment_info.issues(),
         installed=installed,
     )
-
-
-def _capability(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", text)
-    return (int(found[1]), int(found[2])) if found else (0, 0)

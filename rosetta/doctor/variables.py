@@ -120,7 +120,7 @@ def _platform(machine: Machine) -> Iterator[Finding]:
 
 
 def _connections(machine: Machine) -> Iterator[Finding]:
-    majors = {each.capability[0] for each in machine.cards}
+    majors = {gpu.capability[0] for gpu in machine.cards}
     given = machine.environment.get("CUDA_DEVICE_MAX_CONNECTIONS", "").strip()
     if majors == {9} and len(machine.cards) > 1 and given != "1":
         what = (

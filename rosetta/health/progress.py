@@ -12,7 +12,7 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import gpu_peaks, secrets
+from rosetta.core import secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,6 +101,22 @@ class Work:
     peak: float | None
 
 
+def compute_mfu(
+    step_flops: float, seconds: float, devices: int, peak: float | None
+) -> float | None:
+    """Return the share of the peak that a step uses, or None without a known peak.
+
+    Args:
+      step_flops: train_flops of the global batch.
+      seconds: that the step took.
+      devices: of the run.
+      peak: FLOP/s of one device, see rosetta.core.gpus.
+    """
+    if peak is None or seconds <= 0:
+        return None
+    return step_flops / (seconds * devices * peak)
+
+
 def report(
     work_: Work,
     step: int,
@@ -116,7 +132,7 @@ def report(
     """
     rate = steps / seconds
     left = (total - step) / rate if total is not None and total >= step else None
-    used = gpu_peaks.mfu(work_.flops, seconds / steps, work_.devices, work_.peak)
+    used = compute_mfu(work_.flops, seconds / steps, work_.devices, work_.peak)
     return Report(
         step, total, loss, rate, rate * work_.tokens, used, min(waited / seconds, 1.0), left, *more
     )

@@ -12,7 +12,7 @@ from rosetta.core.errors import CONFLICT, UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rosetta.core.gpu_query import Card
+    from rosetta.core.gpu_query import DetectedGpu
 
 _VIRTUAL = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
@@ -29,14 +29,14 @@ class Wanted(Protocol):
         """The number of processes of a node."""
 
 
-def devices(found: Sequence[Card], environment: Mapping[str, str], *, on_cpu: bool) -> int:
+def devices(found: Sequence[DetectedGpu], environment: Mapping[str, str], *, on_cpu: bool) -> int:
     """Return how many devices a process sees: cards, or the CPU devices that XLA_FLAGS makes."""
     asked = _VIRTUAL.findall(environment.get("XLA_FLAGS", ""))
     return int(asked[-1]) if on_cpu and asked else 1 if on_cpu else max(len(found), 1)
 
 
 def share(
-    given: Wanted, found: Sequence[Card], environment: Mapping[str, str], *, on_cpu: bool
+    given: Wanted, found: Sequence[DetectedGpu], environment: Mapping[str, str], *, on_cpu: bool
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the environment in which the run has the devices it was asked to have, and what to say
     about it.

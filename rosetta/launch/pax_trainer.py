@@ -42,7 +42,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     Raises:
       UserError: anything that can be known to be wrong before JAX starts.
     """
-    found = gpu_query.cards()
+    found = gpu_query.detect_gpus()
     platforms, no_gpu = gpu_query.platform_or_refusal(found)
     on_cpu = asks_for_cpu(platforms)
     given = settings.read(
@@ -196,7 +196,11 @@ def _summary(given: Settings) -> str:
 
 
 def _devices(
-    given: Settings, found: list[gpu_query.Card], environment: Mapping[str, str], *, on_cpu: bool
+    given: Settings,
+    found: list[gpu_query.DetectedGpu],
+    environment: Mapping[str, str],
+    *,
+    on_cpu: bool,
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the environment in which each process has its devices."""
     if given.processes == 1:

@@ -68,7 +68,7 @@ def command(
       UserError: anything that can be known to be wrong before JAX starts.
     """
     root = tree(environment, here)
-    found = gpu_query.cards()
+    found = gpu_query.detect_gpus()
     platforms, no_gpu = gpu_query.platform_or_refusal(found)
     on_cpu = asks_for_cpu(platforms)
     given = settings.read(
@@ -318,7 +318,7 @@ def of_preset(
     environment: Mapping[str, str],
     size: str,
     chosen: Switches,
-    found: Sequence[gpu_query.Card],
+    found: Sequence[gpu_query.DetectedGpu],
     *,
     on_cpu: bool,
     devices: int = 1,

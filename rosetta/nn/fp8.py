@@ -25,8 +25,9 @@ from flax.linen.partitioning import AxisMetadata
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import lax
 
-from rosetta.core import gpu_query
+from rosetta.core import gpus
 from rosetta.core.errors import UNSUPPORTED, UserError
+from rosetta.core.gpu_query import parse_capability
 from rosetta.nn import fused_kernels
 
 if TYPE_CHECKING:
@@ -91,20 +92,18 @@ def axes_of(states: Any) -> Any:
 
 
 def require(devices: Sequence[Any]) -> None:
-    """UserError where a GPU among the devices has no FP8 (compute capability below
-    gpu_query.FP8). CPUs compute it slowly, for tests.
-    """
+    """UserError where a GPU among the devices has no FP8. CPUs compute it slowly, for tests."""
     for device in devices:
         capability = getattr(device, "compute_capability", None)
         if (
             device.platform == "gpu"
             and capability
-            and tuple(map(int, capability.split("."))) < gpu_query.FP8
+            and not gpus.FP8.supported_by(parse_capability(capability))
         ):
             raise UserError(
                 f"{device.device_kind} (compute capability {capability}) has no FP8",
                 "ENABLE_FP8",
-                "switch FP8 off; it needs an Ada, Hopper or newer card",
+                f"switch FP8 off; {gpus.FP8.requirement}",
                 kind=UNSUPPORTED,
             )
 

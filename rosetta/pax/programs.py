@@ -17,8 +17,8 @@ import jax
 import numpy as np
 from paxml import programs
 
+from rosetta.core import gpus
 from rosetta.core.errors import UserError
-from rosetta.core.gpu_peaks import peak_flops
 from rosetta.health import progress, settings
 from rosetta.health import run_health as healths
 from rosetta.pax.run import flops
@@ -201,7 +201,10 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         )
         amount = flops.train(flops.of_task(self._task), length, rows)
         return progress.Work(
-            amount, rows * length, len(devices), peak_flops(devices[0].device_kind, kind)
+            amount,
+            rows * length,
+            len(devices),
+            gpus.find_peak_flops(devices[0].device_kind, kind),
         )
 
     def _say(

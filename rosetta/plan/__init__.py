@@ -1,1 +1,1 @@
-"""Compile what a run would compile, for a card that is not here, and read off what it would do."""
+"""Compile what a run would compile, for a GPU that is not here, and read off what it would do."""

@@ -1,4 +1,4 @@
-"""Paxml's real train step of an experiment, compiled for a described card on a described cluster,
+"""Paxml's real train step of an experiment, compiled for a described GPU on a described cluster,
 without a GPU and without making a parameter.
 """
 
@@ -53,16 +53,16 @@ def table(found: dict[str, Any]) -> str:
 
 
 def prepare(config: str, card: str, hyper: Mapping[str, object]) -> None:
-    """Set up JAX for compiling an experiment for a card that is not here; to be called before JAX
+    """Set up JAX for compiling an experiment for a GPU that is not here; to be called before JAX
     is imported.
 
     XLA gets the flags that the scripts give it for this experiment with these hyper-parameters; see
-    target.without_a_card.
+    t5x_step.prepare_without_gpu.
 
     Raises:
       UserError: this environment has no CUDA plugin, or no Pax.
     """
-    t5x_step.without_a_card(
+    t5x_step.prepare_without_gpu(
         launch_flags.options(
             "pax", config, precision="fp8-xla" if hyper.get("USE_FP8") else "bf16", accelerator=card
         )

@@ -7,11 +7,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rosetta.plan import hlo_text, step_kernels
+from rosetta.presets import preset_files
 
 if TYPE_CHECKING:
+    from rosetta.core.gpus import Gpu
     from rosetta.plan.t5x_step import Compiled
 
 GIGA = 1e9
+_FRACTION = "env.XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 def report(compiled: Compiled) -> dict[str, Any]:
@@ -67,6 +70,26 @@ def _communication(found: list[step_kernels.Collective]) -> list[dict[str, Any]]
         entry["times"] += each.times
         entry["bytes_behind"] += each.bytes * each.times if each.behind else 0.0
     return sorted(summed.values(), key=lambda entry: -entry["bytes"])
+
+
+def describe_fit(peak: float, gpu: Gpu, what: str, gpu_count: int) -> dict[str, object]:
+    """Return what was planned, and whether it fits the memory that JAX takes: the JSON's `run`.
+
+    Args:
+      peak: bytes that a step takes at most.
+      gpu: that it is planned for.
+      what: the model and its batch.
+      gpu_count: of all nodes.
+    """
+    usable = float(preset_files.common().values[_FRACTION].value) * gpu.memory
+    return {
+        "what": what,
+        "gpu": gpu.name,
+        "gpus": gpu_count,
+        "memory": gpu.memory,
+        "usable": usable,
+        "fits": peak <= usable,
+    }
 
 
 def _fit(found: dict[str, Any]) -> list[str]:

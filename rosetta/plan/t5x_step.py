@@ -1,4 +1,4 @@
-"""The real train step, compiled for a described card on a described cluster, without a GPU and
+"""The real train step, compiled for a described GPU on a described cluster, without a GPU and
 without allocating an array.
 """
 
@@ -11,14 +11,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import gpu_data_sheets, xla_flags
+from rosetta.core import gpus, xla_flags
 from rosetta.core.errors import UNSUPPORTED, UserError
+from rosetta.plan import xla_target
 from rosetta.presets import t5x_switches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-UNTUNED = "--xla_gpu_autotune_level=0"  # autotuning wants the card
+UNTUNED = "--xla_gpu_autotune_level=0"  # autotuning wants the GPU
 
 
 @dataclass(frozen=True)
@@ -47,20 +48,20 @@ class Compiled:
 
 
 def prepare(fp8: str, size: str, card: str) -> None:
-    """Set up JAX for compiling a T5X step for a card that is not here; to be called before JAX is
+    """Set up JAX for compiling a T5X step for a GPU that is not here; to be called before JAX is
     imported.
 
     XLA gets the flags that the scripts give it for a size with this T5Config.fp8; see
-    without_a_card.
+    prepare_without_gpu.
 
     Raises:
       UserError: this environment has no CUDA plugin.
     """
-    without_a_card(t5x_switches.xla_options(fp8, size, card))
+    prepare_without_gpu(t5x_switches.xla_options(fp8, size, card))
 
 
-def without_a_card(options: Mapping[str, object]) -> None:
-    """Set up JAX's environment for compiling for a card that is not here; to be called before JAX
+def prepare_without_gpu(options: Mapping[str, object]) -> None:
+    """Set up JAX's environment for compiling for a GPU that is not here; to be called before JAX
     is imported.
 
     XLA gets these options and no autotuning; the flags of XLA_FLAGS come last, where they win.
@@ -96,11 +97,10 @@ def devices(card: str, nodes: int, per_node: int) -> list[Any]:
     """Return the devices of a described cluster."""
     from jax.experimental import topologies
 
-    described = gpu_data_sheets.named(card)
     found = topologies.get_topology_desc(
         platform="cuda",
         topology_name="",
-        target_config=described.text(),
+        target_config=xla_target.describe_target(gpus.get_gpu(card, "--card")),
         topology=f"1x{nodes}x{per_node}",
     )
     return list(found.devices)

@@ -53,8 +53,8 @@ def describe(
 
     Args:
       name: of a preset, or the path of a file of one.
-      accelerator: a100, h100, h200, gh200, b200; None: the site's, else nothing that is a card's
-        own, as for a run on the CPU.
+      accelerator: short name of a GPU (rosetta.core.gpus); None: the site's, else nothing that is
+        a GPU's own, as for a run on the CPU.
       settings: NAME -> VALUE of the command line: variables of the scripts, flags of XLA without
         dashes, fdl.NAME, fields of presets.
       nodes: None: the preset's.

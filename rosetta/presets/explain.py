@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import run_description
+from rosetta.core import gpus, run_description
 from rosetta.core.errors import UserError
 from rosetta.core.value_parsing import asks_for_cpu
 from rosetta.core.variables import readers
@@ -144,8 +144,7 @@ def _gin(
     found: Settings, run: Run, accelerator: str | None
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return what the gin files bind, with file and line, and what the settings bind over them."""
-    from rosetta.core import gpu_data_sheets
-    from rosetta.core.gpu_query import Card
+    from rosetta.core.gpu_query import DetectedGpu
     from rosetta.presets import t5x_switches
     from rosetta.t5x.run import gin_bindings, gin_files, gin_text, settings
 
@@ -188,12 +187,12 @@ def _gin(
         name: (value, _made_of(found, *_SIZES[name]))
         for name, value in gin_bindings.sizes(given, bound).items()
     }
-    described = gpu_data_sheets.CARDS.get(accelerator or "")
+    described = gpus.GPUS.get(accelerator or "")
     on_cpu = described is None and run_description.on_cpu(run)
     try:
         chosen = t5x_switches.choose(
             environment,
-            [Card(described.name, (described.major, described.minor))] if described else [],
+            [DetectedGpu(described.name, described.capability)] if described else [],
             on_cpu=on_cpu,
         )
         bindings.update(
@@ -264,7 +263,7 @@ def table(found: dict[str, Any]) -> str:
     """Return a document as lines for people."""
     about = f": {found['about']}" if found["about"] else ""
     where = found["accelerator"] or (
-        "the CPU" if asks_for_cpu(found["run"]["env"].get("JAX_PLATFORMS", "")) else "no card given"
+        "the CPU" if asks_for_cpu(found["run"]["env"].get("JAX_PLATFORMS", "")) else "no GPU given"
     )
     lines = [
         f"{found['preset']}{about}",
@@ -298,7 +297,7 @@ def _text(value: Any) -> str:
 
 
 def listing() -> dict[str, Any]:
-    """Return the presets, switches and cards that there are."""
+    """Return the presets, switches and GPUs that there are."""
     return {
         "presets": {
             name: each.about
@@ -306,7 +305,7 @@ def listing() -> dict[str, Any]:
             if name not in schema.FRAMEWORKS
         },
         "switches": {name: each.about for name, each in preset_files.named("switches").items()},
-        "accelerators": list(preset_files.accelerators()),
+        "accelerators": list(gpus.GPUS),
     }
 
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def _bodies(framework: str) -> Iterator[Mapping[str, Value]]:
-    """Yield what every place sets that a run of a framework can come by, for each card and with
+    """Yield what every place sets that a run of a framework can come by, for each GPU and with
     each switch.
     """
     yield preset_files.common().values
-    yield from (each.values for each in preset_files.accelerators().values())
+    yield from preset_files.accelerators().values()
     for name, layer in preset_files.presets().items():
         if preset_files.chain(name)[0].name == framework:
-            yield from (layer.values, *layer.cards.values())
+            yield from (layer.values, *layer.by_gpu.values())
     for kind in ("precisions", "switches"):
         yield from (each.values for each in preset_files.named(kind).values())
 

@@ -1,4 +1,4 @@
-"""What a launcher takes of a preset: flags of XLA and variables, for a model on the cards at
+"""What a launcher takes of a preset: flags of XLA and variables, for a model on the GPUs at
 hand.
 """
 
@@ -14,7 +14,7 @@ from rosetta.presets import describe, layers, preset_files, user_settings
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rosetta.core.gpu_query import Card
+    from rosetta.core.gpu_query import DetectedGpu
     from rosetta.presets.layers import Settings
 
 _HOST = "xla_force_host_platform_device_count"
@@ -56,7 +56,7 @@ def options(
     gets that nobody has set anything for.
 
     Raises:
-      UserError: presets know no such card.
+      UserError: presets know no such GPU.
     """
     return layers.resolve(
         of_model(framework, model),
@@ -72,7 +72,7 @@ def values(
     framework: str,
     model: str,
     environment: Mapping[str, str],
-    cards: Sequence[Card],
+    detected_gpus: Sequence[DetectedGpu],
     *,
     precision: str,
     mesh: Mapping[str, list[int]] | None = None,
@@ -87,7 +87,7 @@ def values(
     chosen = user_settings.environment(framework, {layers.WITH: environment.get(layers.WITH, "")})
     found = layers.resolve(
         name,
-        accelerator=layers.accelerator(cards),
+        accelerator=layers.find_accelerator(detected_gpus),
         environment=chosen,
         typed={},
         site=preset_files.site(environment),
@@ -108,7 +108,7 @@ def use(
     framework: str,
     model: str,
     environment: Mapping[str, str],
-    cards: Sequence[Card],
+    detected_gpus: Sequence[DetectedGpu],
     *,
     on_cpu: bool,
     precision: str,
@@ -123,7 +123,7 @@ def use(
       model: T5_SIZE, or an experiment.
       environment: the run's; ROSETTA_PRESET=given says that flags and variables stand in it
         already.
-      cards: at hand.
+      detected_gpus: at hand.
       on_cpu: whether it runs on the CPU, which has no use for variables of CUDA's libraries.
       precision: what it computes in, one of schema.PRECISIONS.
       mesh: of Pax, "ici" and "dcn", where thresholds are to derive from layers.
@@ -137,7 +137,13 @@ def use(
     if environment.get(user_settings.PRESET) == user_settings.GIVEN:
         return Used(tuple(own), tuple(own), {}, said)
     found = values(
-        framework, model, environment, cards, precision=precision, mesh=mesh, devices=devices
+        framework,
+        model,
+        environment,
+        detected_gpus,
+        precision=precision,
+        mesh=mesh,
+        devices=devices,
     )
     base, _ = xla_flags.today(
         xla_flags.joined(xla_flags.written(found.group("xla_flags"))), version

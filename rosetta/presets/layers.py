@@ -7,14 +7,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import xla_flags
+from rosetta.core import gpus, xla_flags
 from rosetta.core.errors import MISSING, UNKNOWN, UserError
 from rosetta.presets import preset_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from rosetta.core.gpu_query import Card
+    from rosetta.core.gpu_query import DetectedGpu
     from rosetta.presets.schema import Value
 
 WITH = "ROSETTA_WITH"
@@ -76,42 +76,20 @@ def installed(package: str) -> str | None:
         return None
 
 
-def accelerator(cards: Iterable[Card]) -> str | None:
-    """Return the short name of the cards at hand, None where there are none that presets know."""
-    first = next(iter(cards), None)
-    if first is None:
-        return None
-    known = preset_files.accelerators()
-    # The longer word is the more exact: GH200 has H200 in it.
-    named = [name for name, each in known.items() if each.match and each.match in first.name]
-    if named:
-        return max(named, key=lambda name: len(known[name].match))
-    return next(
-        (
-            name
-            for name, each in known.items()
-            if each.capability and _alike_in(first.capability, each.capability)
-        ),
-        None,
-    )
+def find_accelerator(detected_gpus: Iterable[DetectedGpu]) -> str | None:
+    """Return the short name of the GPUs at hand, None where there are none that presets know."""
+    first = next(iter(detected_gpus), None)
+    similar = first and gpus.find_similar_gpu(first.name, first.capability)
+    return similar.short_name if similar else None
 
 
-def _alike_in(capability: tuple[int, int], of_card: str) -> bool:
-    """Is a capability that of a card?
-
-    From Hopper on, its first number is enough: the second is the same chip in another product.
-    """
-    major, _, minor = of_card.partition(".")
-    return capability[0] == int(major) and (capability[0] >= 9 or capability[1] == int(minor))
-
-
-def of_cards(name: str) -> tuple[str, ...]:
-    """Return the fields that some card has values for, of all presets and of this one; see
-    files.chain for errors.
+def fields_by_gpu(name: str) -> tuple[str, ...]:
+    """Return the fields that some GPU has values for, of all presets and of this one; see
+    preset_files.chain for errors.
     """
     tables = [
-        *(each.values for each in preset_files.accelerators().values()),
-        *(values for layer in preset_files.chain(name) for values in layer.cards.values()),
+        *preset_files.accelerators().values(),
+        *(values for layer in preset_files.chain(name) for values in layer.by_gpu.values()),
     ]
     return tuple(dict.fromkeys(path for values in tables for path in values))
 
@@ -130,7 +108,7 @@ def resolve(
 
     Args:
       name: of the preset, or a file's path.
-      accelerator: the cards' short name, None for the CPU, or cards that presets do not know.
+      accelerator: the GPUs' short name, None for the CPU, or GPUs that presets do not know.
       environment: field -> what the environment sets.
       typed: field -> what the command line sets.
       site: what the site sets.
@@ -139,19 +117,19 @@ def resolve(
         there yet, is left out.
 
     Raises:
-      UserError: there is no such preset, card, precision or switch.
+      UserError: there is no such preset, GPU, precision or switch.
     """
     chain = preset_files.chain(name)
     alike = _alike(accelerator)
     below = [
         preset_files.common().values,
-        *(preset_files.accelerators()[each].values for each in alike),
+        *(preset_files.accelerators()[each] for each in alike),
     ]
     for layer in chain:
-        below += [layer.values, *(layer.cards[each] for each in alike if each in layer.cards)]
+        below += [layer.values, *(layer.by_gpu[each] for each in alike if each in layer.by_gpu)]
     above = [
         site.values,
-        *(site.cards[each] for each in alike if each in site.cards),
+        *(site.by_gpu[each] for each in alike if each in site.by_gpu),
         environment,
         typed,
     ]
@@ -180,20 +158,12 @@ def resolve(
 
 
 def _alike(accelerator: str | None) -> list[str]:
-    """Return the cards whose values a card takes, its own last."""
+    """Return the GPUs whose values a GPU takes, its own last."""
     found: list[str] = []
     while accelerator:
-        known = preset_files.accelerators()
-        if accelerator not in known:
-            raise UserError(
-                f"there is no description of {accelerator!r}",
-                "--accelerator",
-                f"choose one of: {', '.join(known)}",
-                kind=UNKNOWN,
-                value=accelerator,
-            )
-        found.insert(0, accelerator)
-        accelerator = known[accelerator].like
+        gpu = gpus.get_gpu(accelerator, "--accelerator")
+        found.insert(0, gpu.short_name)
+        accelerator = gpu.preset_base
     return found
 
 

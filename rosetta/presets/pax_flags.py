@@ -1,4 +1,4 @@
-"""Which flags of XLA and variables a run of Pax has: those of its experiment's preset, on the cards
+"""Which flags of XLA and variables a run of Pax has: those of its experiment's preset, on the GPUs
 at hand, in the precision that was chosen.
 """
 
@@ -13,7 +13,7 @@ from rosetta.presets import launch_flags
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rosetta.core.gpu_query import Card
+    from rosetta.core.gpu_query import DetectedGpu
     from rosetta.pax.run.settings import Settings
     from rosetta.presets.launch_flags import Used
     from rosetta.presets.pax_switches import Choice
@@ -24,7 +24,7 @@ _SMALL = re.compile(r"126M(?!64E)")
 def used(
     given: Settings,
     environment: Mapping[str, str],
-    cards: Sequence[Card],
+    detected_gpus: Sequence[DetectedGpu],
     chosen: Choice | None,
     *,
     on_cpu: bool,
@@ -34,7 +34,7 @@ def used(
     Args:
       given: the run.
       environment: in which each process has its devices.
-      cards: that this process sees.
+      detected_gpus: that this process sees.
       chosen: what the switches came to; None: not known yet, it is as in bfloat16.
       on_cpu: whether it runs on the CPU.
 
@@ -46,7 +46,7 @@ def used(
         "pax",
         given.config,
         environment,
-        cards,
+        detected_gpus,
         on_cpu=on_cpu,
         precision=precision,
         mesh=_mesh(given),

@@ -1,4 +1,4 @@
-"""What the switches come to for a run on the cards at hand: what was asked for, else what is best
+"""What the switches come to for a run on the GPUs at hand: what was asked for, else what is best
 of what can be had, and a line for each choice.
 """
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rosetta.core import gpu_query, transformer_engine, xla_flags
+from rosetta.core import gpus, transformer_engine, xla_flags
 from rosetta.core.errors import CONFLICT, UNSUPPORTED, UserError
 from rosetta.pax.run import fiddle_arguments
 from rosetta.presets import pax_flags
@@ -15,7 +15,7 @@ from rosetta.presets import pax_flags
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rosetta.core.gpu_query import Card
+    from rosetta.core.gpu_query import DetectedGpu
     from rosetta.pax.run.settings import Settings
 
 _FMHA = "xla_gpu_enable_cudnn_fmha"
@@ -32,17 +32,19 @@ class Choice:
     notes: tuple[str, ...]
 
 
-def choose(given: Settings, cards: Sequence[Card], flags: Sequence[str], *, on_cpu: bool) -> Choice:
+def choose(
+    given: Settings, detected_gpus: Sequence[DetectedGpu], flags: Sequence[str], *, on_cpu: bool
+) -> Choice:
     """Decide Transformer Engine, FP8 and attention.
 
-    ENABLE_TE is on where nothing is said, the environment has it and the cards are Ampere or newer;
+    ENABLE_TE is on where nothing is said, the environment has it and the GPUs are Ampere or newer;
     not for LLaMA, whose script says 0. ENABLE_FP8 is off; with Transformer Engine off it means
-    XLA's own FP8, which is USE_FP8. Attention is fused where every card can, but for the 126M
+    XLA's own FP8, which is USE_FP8. Attention is fused where every GPU can, but for the 126M
     model.
 
     Args:
       given: the run.
-      cards: that this process sees.
+      detected_gpus: that this process sees.
       flags: of XLA, the user's among them: --xla_gpu_enable_cudnn_fmha=false means no fused
         attention.
       on_cpu: whether it runs on the CPU.
@@ -53,12 +55,12 @@ def choose(given: Settings, cards: Sequence[Card], flags: Sequence[str], *, on_c
     """
     notes = list[str]()
     native = bool(given.hyper_switch("USE_FP8"))
-    with_te = _te(given, cards, on_cpu=on_cpu, native=native, notes=notes)
+    with_te = _te(given, detected_gpus, on_cpu=on_cpu, native=native, notes=notes)
     asked = given.reads_on("ENABLE_FP8")
     if asked and not with_te and not native:
         notes.append("FP8 is XLA's own (USE_FP8), as Transformer Engine is off")
     if native or asked:
-        _able(given, cards, on_cpu=on_cpu, native=native, notes=notes)
+        _able(given, detected_gpus, on_cpu=on_cpu, native=native, notes=notes)
     env = {"ENABLE_TE": str(int(with_te)), "ENABLE_FP8": str(int(asked and with_te))}
     if (
         with_te and given.llama
@@ -70,13 +72,21 @@ def choose(given: Settings, cards: Sequence[Card], flags: Sequence[str], *, on_c
     hyper = {"USE_FP8": "True"} if asked and not with_te else {}
     return Choice(
         env,
-        {**hyper, **_attention(given, cards, flags, on_cpu=on_cpu, with_te=with_te, notes=notes)},
+        {
+            **hyper,
+            **_attention(given, detected_gpus, flags, on_cpu=on_cpu, with_te=with_te, notes=notes),
+        },
         tuple(notes),
     )
 
 
 def _te(
-    given: Settings, cards: Sequence[Card], *, on_cpu: bool, native: bool, notes: list[str]
+    given: Settings,
+    detected_gpus: Sequence[DetectedGpu],
+    *,
+    on_cpu: bool,
+    native: bool,
+    notes: list[str],
 ) -> bool:
     if given.values["ENABLE_TE"] is not None or given.hyper_switch("ENABLE_TE") is not None:
         asked = given.reads_on("ENABLE_TE")
@@ -91,7 +101,7 @@ def _te(
             transformer_engine.require()
             if on_cpu:
                 raise UserError(
-                    "it needs an NVIDIA card",
+                    "it needs an NVIDIA GPU",
                     "Transformer Engine",
                     "set ENABLE_TE=0",
                     kind=UNSUPPORTED,
@@ -100,8 +110,8 @@ def _te(
     able = (
         not on_cpu
         and transformer_engine.version() is not None
-        and bool(cards)
-        and all(each.capability >= gpu_query.CUDNN for each in cards)
+        and bool(detected_gpus)
+        and all(gpus.TRANSFORMER_ENGINE.supported_by(gpu.capability) for gpu in detected_gpus)
     )
     if not able or native or given.llama:
         return False
@@ -110,15 +120,20 @@ def _te(
 
 
 def _able(
-    given: Settings, cards: Sequence[Card], *, on_cpu: bool, native: bool, notes: list[str]
+    given: Settings,
+    detected_gpus: Sequence[DetectedGpu],
+    *,
+    on_cpu: bool,
+    native: bool,
+    notes: list[str],
 ) -> None:
-    lacking = [each.name for each in cards if each.capability < gpu_query.FP8]
+    lacking = [gpu.name for gpu in detected_gpus if not gpus.FP8.supported_by(gpu.capability)]
     where = "--fdl.USE_FP8=True" if native else "ENABLE_FP8=1"
     if lacking and not on_cpu:
         raise UserError(
             f"{lacking[0]} has no FP8",
             where,
-            "leave it out; FP8 needs an Ada, Hopper or newer card",
+            f"leave it out; {gpus.FP8.requirement}",
             kind=UNSUPPORTED,
             value=lacking[0],
         )
@@ -131,12 +146,12 @@ def _able(
             value=given.precision,
         )
     if on_cpu:
-        notes.append("FP8 is computed as on a card, but slowly: the CPU has none")
+        notes.append("FP8 is computed as on a GPU, but slowly: the CPU has none")
 
 
 def _attention(
     given: Settings,
-    cards: Sequence[Card],
+    detected_gpus: Sequence[DetectedGpu],
     flags: Sequence[str],
     *,
     on_cpu: bool,
@@ -156,8 +171,8 @@ def _attention(
     able = (
         not on_cpu
         and given.precision != "float32"
-        and bool(cards)
-        and all(each.capability >= gpu_query.CUDNN for each in cards)
+        and bool(detected_gpus)
+        and all(gpus.CUDNN_ATTENTION.supported_by(gpu.capability) for gpu in detected_gpus)
     )
     if not able or "USE_CUDNN_FLASH_ATTENTION" in given.hyper:
         return {}

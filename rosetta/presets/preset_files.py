@@ -8,47 +8,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.core import bounded_read, strict_yaml
+from rosetta.core import bounded_read, gpus, strict_yaml
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 from rosetta.presets import schema
+from rosetta.presets.schema import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rosetta.core.strict_yaml import Document
-    from rosetta.presets.schema import Value
 
 HERE = Path(__file__).parent
 _OF_A_PRESET = ("about", "extends", "configs", "accelerators")
-_OF_A_CARD = ("match", "capability", "like")
 _SITE = ("accelerators",)
+PER_NODE = "gpus_per_node"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What one place sets; `cards` is what it sets for a card, by its short name.
+    """What one place sets; `by_gpu` is what it sets for one GPU, by its short name.
 
     The rest is of presets: configs are experiments of Pax.
     """
 
     name: str
     values: Mapping[str, Value]
-    cards: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    by_gpu: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     about: str = ""
     extends: str = ""
     configs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Accelerator:
-    """A card: a word of its name, the compute capability it stands for, the card it starts from
-    ("": none), and what it sets.
-    """
-
-    match: str
-    capability: str
-    like: str
-    values: Mapping[str, Value]
 
 
 def document(path: Path, where: str) -> Document:
@@ -78,18 +66,21 @@ def common() -> Layer:
 
 
 @functools.cache
-def accelerators() -> dict[str, Accelerator]:
-    """Return the cards, by short name."""
-    found = _shipped("accelerators.yaml")
-    return {
-        name: Accelerator(
-            body.get("match", ""),
-            body.get("capability", ""),
-            body.get("like", ""),
-            schema.values(found, (name,), _OF_A_CARD),
-        )
-        for name, body in found.data.items()
+def accelerators() -> dict[str, dict[str, Value]]:
+    """Return what every preset sets for a GPU, by its short name; most GPUs have no such values.
+
+    The number of GPUs of a node is the table's where the usual node differs from the common one.
+    """
+    document_ = _shipped("accelerators.yaml")
+    values = {
+        name: schema.values(document_, (name,)) if name in document_.data else {}
+        for name in gpus.GPUS
     }
+    for name, gpu in gpus.GPUS.items():
+        if gpu.gpus_per_node not in (None, common().values[PER_NODE].value):
+            why = f"the usual node: {gpu.sources['node'][0].title}"
+            values[name][PER_NODE] = Value(gpu.gpus_per_node, f"core/gpus.py: {name}", why)
+    return values
 
 
 @functools.cache
@@ -130,24 +121,26 @@ def _preset(found: Document, at: tuple[str, ...], name: str) -> Layer:
     return Layer(
         name,
         values,
-        _cards(found, at, body.get("accelerators", {})),
+        _values_by_gpu(found, at, body.get("accelerators", {})),
         body.get("about", ""),
         body.get("extends", ""),
         tuple(configs),
     )
 
 
-def _cards(found: Document, at: tuple[str, ...], body: object) -> dict[str, Mapping[str, Value]]:
+def _values_by_gpu(
+    found: Document, at: tuple[str, ...], body: object
+) -> dict[str, Mapping[str, Value]]:
     if not isinstance(body, dict):
         raise found.error(
             "it is no mapping", (*at, "accelerators"), "write accelerators: {h100: ...}"
         )
     for name in body:
-        if name not in accelerators():
+        if name not in gpus.GPUS:
             raise found.error(
-                "there is no such card",
+                "it is not a GPU that rosetta knows",
                 (*at, "accelerators", name),
-                f"choose of {', '.join(accelerators())}",
+                f"choose one of: {', '.join(gpus.GPUS)}",
                 kind=UNKNOWN,
                 value=name,
             )
@@ -218,4 +211,4 @@ def site(environment: Mapping[str, str]) -> Layer:
     if found.data is None:
         return Layer("site", {})
     values = schema.values(found, (), _SITE)
-    return Layer("site", values, _cards(found, (), found.data.get("accelerators", {})))
+    return Layer("site", values, _values_by_gpu(found, (), found.data.get("accelerators", {})))

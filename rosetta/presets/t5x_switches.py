@@ -1,4 +1,4 @@
-"""The switches that people set by variables or positionals, what they default to on the card at
+"""The switches that people set by variables or positionals, what they default to on the GPU at
 hand, and the gin bindings they become.
 """
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import gpu_query, transformer_engine
+from rosetta.core import gpus, transformer_engine
 from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.variables.reading import read_setting
 from rosetta.presets import launch_flags
@@ -16,7 +16,7 @@ from rosetta.t5x.run.model_config import T5Config
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rosetta.core.gpu_query import Card
+    from rosetta.core.gpu_query import DetectedGpu
 
 NETWORK = ("fp8", "fuse_qkv", "transpose_batch_sequence", "attention", "remat", "scan_layers")
 PRECISIONS = {
@@ -68,19 +68,21 @@ class Switches:
 
 
 def xla_options(fp8: str, size: str, accelerator: str | None) -> dict[str, Any]:
-    """Return the options of XLA that a model of a size with this T5Config.fp8 runs with on a card;
+    """Return the options of XLA that a model of a size with this T5Config.fp8 runs with on a GPU;
     see presets.use.options.
     """
     return launch_flags.options("t5x", size, precision=PRECISIONS[fp8], accelerator=accelerator)
 
 
-def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> Switches:
+def choose(
+    given: Mapping[str, str], detected_gpus: Sequence[DetectedGpu], *, on_cpu: bool
+) -> Switches:
     """Decide all switches from what was given, by the names of the variables (empty: not given),
-    and from the cards.
+    and from the GPUs.
 
     ENABLE_FP8, TRANSPOSE_BS and FUSE_QKV are on and PACK is off where nothing is said, as
-    documented; FP8 only where every card has it and no other precision was asked for. The attention
-    is cuDNN's where every card has it.
+    documented; FP8 only where every GPU has it and no other precision was asked for. The attention
+    is cuDNN's where every GPU has it.
 
     Raises:
       UserError: a value is none, or something was asked for that this machine or environment cannot
@@ -89,18 +91,20 @@ def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> 
     notes = list[str]()
     precision: str = read_setting(given, "PREC", "t5x")
     with_te: bool = read_setting(given, "ENABLE_TE", "t5x")
-    fp8 = _fp8(given, cards, on_cpu=on_cpu, precision=precision, notes=notes)
+    fp8 = _fp8(given, detected_gpus, on_cpu=on_cpu, precision=precision, notes=notes)
     if fp8 and precision != "bfloat16":
         notes.append(
             f"with FP8 all else is in bfloat16, not in {precision} (ENABLE_FP8=0 leaves it)"
         )
         precision = "bfloat16"
-    attention = _attention(given, cards, on_cpu=on_cpu, precision=precision, with_te=with_te)
+    attention = _attention(
+        given, detected_gpus, on_cpu=on_cpu, precision=precision, with_te=with_te
+    )
     if with_te or attention == "te":
         transformer_engine.require()
         if on_cpu:
             raise UserError(
-                "it needs an NVIDIA card",
+                "it needs an NVIDIA GPU",
                 "Transformer Engine",
                 "set ENABLE_TE=0, and ATTENTION to another than te",
                 kind=UNSUPPORTED,
@@ -126,39 +130,39 @@ def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> 
 
 def _fp8(
     given: Mapping[str, str],
-    cards: Sequence[Card],
+    detected_gpus: Sequence[DetectedGpu],
     *,
     on_cpu: bool,
     precision: str,
     notes: list[str],
 ) -> bool:
-    lacking = [each.name for each in cards if each.capability < gpu_query.FP8]
-    able = not on_cpu and bool(cards) and not lacking
+    lacking = [gpu.name for gpu in detected_gpus if not gpus.FP8.supported_by(gpu.capability)]
+    able = not on_cpu and bool(detected_gpus) and not lacking
     where = (
         "the CPU"
         if on_cpu
         else lacking[0]
         if lacking
-        else "a card that cannot be asked (no nvidia-smi)"
+        else "a GPU that cannot be asked (no nvidia-smi)"
     )
     asked: bool | None = read_setting(given, "ENABLE_FP8", "t5x")
     if asked is not None:
-        if asked and cards and not able and not on_cpu:
+        if asked and detected_gpus and not able and not on_cpu:
             raise UserError(
                 f"{where} has no FP8",
                 f"ENABLE_FP8={given['ENABLE_FP8']}",
-                "set ENABLE_FP8=0; FP8 needs an Ada, Hopper or newer card",
+                f"set ENABLE_FP8=0; {gpus.FP8.requirement}",
                 kind=UNSUPPORTED,
                 value=where,
             )
         if asked and on_cpu:
-            notes.append("FP8 is computed as on a card, but slowly: the CPU has none")
+            notes.append("FP8 is computed as on a GPU, but slowly: the CPU has none")
         return asked
     if not able:
-        can = "computes it slowly" if on_cpu else "has none" if cards else "may have none"
+        can = "computes it slowly" if on_cpu else "has none" if detected_gpus else "may have none"
         notes.append(
             f"FP8 is off: {where} {can}"
-            + ("" if cards and not on_cpu else " (ENABLE_FP8=1 turns it on)")
+            + ("" if detected_gpus and not on_cpu else " (ENABLE_FP8=1 turns it on)")
         )
     elif precision != "bfloat16":
         notes.append(f"FP8 is off: PREC={precision} was asked for (ENABLE_FP8=1 turns it on)")
@@ -167,14 +171,21 @@ def _fp8(
 
 
 def _attention(
-    given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool, precision: str, with_te: bool
+    given: Mapping[str, str],
+    detected_gpus: Sequence[DetectedGpu],
+    *,
+    on_cpu: bool,
+    precision: str,
+    with_te: bool,
 ) -> str:
-    lacking = [each.name for each in cards if each.capability < gpu_query.CUDNN]
-    able = not on_cpu and precision != "float32" and bool(cards) and not lacking
+    lacking = [
+        gpu.name for gpu in detected_gpus if not gpus.CUDNN_ATTENTION.supported_by(gpu.capability)
+    ]
+    able = not on_cpu and precision != "float32" and bool(detected_gpus) and not lacking
     asked: str | None = read_setting(given, "ATTENTION", "t5x")
     if asked is None:
         return "te" if with_te else "cudnn" if able else "xla"
-    if asked == "cudnn" and not able and (cards or on_cpu):
+    if asked == "cudnn" and not able and (detected_gpus or on_cpu):
         why = (
             "the CPU has none"
             if on_cpu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.gpu_peaks import peak_flops
+from rosetta.core import gpus
 from rosetta.health.progress import Work
 from rosetta.t5x.run import flops
 
@@ -21,7 +21,7 @@ def work(config: Any, shapes: Mapping[str, tuple[int, ...]], devices: list[Any])
         flops.train_flops(config, inputs, targets, batch),
         batch * (inputs + targets),
         len(devices),
-        peak_flops(devices[0].device_kind, kind),
+        gpus.find_peak_flops(devices[0].device_kind, kind),
     )
 
 

@@ -1,4 +1,4 @@
-"""A trial without the card: `rosetta plan` says whether a step fits, and how much of its
+"""A trial without the GPU: `rosetta plan` says whether a step fits, and how much of its
 communication is waited for.
 """
 
@@ -10,9 +10,9 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import gpu_data_sheets, xla_flags
+from rosetta.core import gpus, xla_flags
 from rosetta.core.errors import UNSUPPORTED, UserError
-from rosetta.core.gpu_query import Card
+from rosetta.core.gpu_query import DetectedGpu
 from rosetta.core.value_parsing import parse_number
 from rosetta.core.variables import readers, reading
 from rosetta.presets import describe
@@ -37,7 +37,7 @@ NOT_PLANNED = ("PACK", "GRADIENT_DTYPE", "ROSETTA_GIN", "FT_TASK")
 
 
 class Plans:
-    """Plans of a preset for a card.
+    """Plans of a preset for a GPU.
 
     The rate has no unit: it is the batch, less the share of what is communicated that nothing
     hides. So a larger batch that fits is better, and so is a switch that hides more.
@@ -118,13 +118,13 @@ class Plans:
 
 
 def judged(result: Mapping[str, Any], run: Run, card: str, more: Mapping[str, Any]) -> Outcome:
-    """Return the outcome of a plan's figures: whether its peak fits into JAX's share of the card's
+    """Return the outcome of a plan's figures: whether its peak fits into JAX's share of the GPU's
     memory, and the rate.
     """
     peak = result["memory"]["peak"]
     name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
     share = parse_number(name, run.env.get(name) or "0.75", above_zero=True, example="0.9")
-    room = gpu_data_sheets.named(card).memory * share
+    room = gpus.get_gpu(card, "--card").memory * share
     moved = sum(each["bytes"] for each in result["collectives"])
     waited = moved - sum(each["bytes_behind"] for each in result["collectives"])
     found = {
@@ -149,14 +149,14 @@ def judged(result: Mapping[str, Any], run: Run, card: str, more: Mapping[str, An
 
 def words(run: Run, card: str) -> list[str]:
     """Return the words of `rosetta plan` for a run: its step as the run's own launcher would have
-    it on that card.
+    it on that GPU.
 
     Raises:
       UserError: the step has something that is not planned.
     """
-    described = gpu_data_sheets.named(card)
-    here = [Card(described.name, (described.major, described.minor))]
-    gpus = [
+    gpu = gpus.get_gpu(card, "--card")
+    here = [DetectedGpu(gpu.name, gpu.capability)]
+    options = [
         "--card",
         card,
         "--gpus",
@@ -164,10 +164,10 @@ def words(run: Run, card: str) -> list[str]:
         "--gpus-per-node",
         str(run.gpus_per_node),
     ]
-    return _t5x(run, here, gpus) if run.framework == "t5x" else _pax(run, here, gpus)
+    return _t5x(run, here, options) if run.framework == "t5x" else _pax(run, here, options)
 
 
-def _t5x(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
+def _t5x(run: Run, here: list[DetectedGpu], gpu_options: list[str]) -> list[str]:
     from rosetta.presets import t5x_switches
 
     for name in NOT_PLANNED:
@@ -176,7 +176,7 @@ def _t5x(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
             raise UserError(
                 "no plan is made with it",
                 f"{name}={value}",
-                "unset it, or tune on the card itself, without --card",
+                "unset it, or tune on the GPU itself, without --card",
                 kind=UNSUPPORTED,
                 value=value,
             )
@@ -199,7 +199,7 @@ def _t5x(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
         "t5x",
         "--size",
         run.model,
-        *gpus,
+        *gpu_options,
         *given,
         *(["--fsdp"] if chosen.fsdp else []),
         "--with",
@@ -207,7 +207,7 @@ def _t5x(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
     ]
 
 
-def _pax(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
+def _pax(run: Run, here: list[DetectedGpu], gpu_options: list[str]) -> list[str]:
     from rosetta.pax.run import settings
     from rosetta.presets import pax_switches
 
@@ -226,7 +226,7 @@ def _pax(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
             "no plan is made with it",
             "ENABLE_TE=1",
             (
-                "set ENABLE_TE=0, or precision=fp8-xla; or tune on the cards themselves, without "
+                "set ENABLE_TE=0, or precision=fp8-xla; or tune on the GPUs themselves, without "
                 "--card"
             ),
             kind=UNSUPPORTED,
@@ -235,7 +235,7 @@ def _pax(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
     return [
         "pax",
         run.model,
-        *gpus,
+        *gpu_options,
         "--with",
         *(f"{name}={value}" for name, value in {**given.hyper, **chosen.hyper}.items()),
     ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core.gpu_query import Card
+from rosetta.core import gpus
+from rosetta.core.gpu_query import DetectedGpu
 from rosetta.presets import describe, layers, preset_files
 
 if TYPE_CHECKING:
@@ -13,13 +14,11 @@ if TYPE_CHECKING:
     from rosetta.presets.layers import Settings
 
 NO_SITE = preset_files.Layer("site", {})
-CARDS = {
-    "a100": Card("NVIDIA A100-SXM4-80GB", (8, 0)),
-    "h100": Card("NVIDIA H100 80GB HBM3", (9, 0)),
-    "h200": Card("NVIDIA H200", (9, 0)),
-    "gh200": Card("NVIDIA GH200 480GB", (9, 0)),
-    "b200": Card("NVIDIA B200", (10, 0)),
-}
+GPUS = {name: DetectedGpu(gpu.name, gpu.capability) for name, gpu in gpus.GPUS.items()}
+# One GPU for each set of values that presets have.
+DISTINCT_GPUS = [
+    name for name, gpu in gpus.GPUS.items() if not gpu.preset_base or gpu.gpus_per_node == 4
+]
 MODELS = [name for name in preset_files.presets() if name not in ("t5x", "pax")]
 
 

@@ -1,5 +1,5 @@
-"""How much arithmetic a training step of a Pax language model is; rosetta.core.gpu_peaks has the
-cards' peaks and MFU, rosetta.t5x.run.flops says what counts.
+"""How much arithmetic a training step of a Pax language model is; rosetta.core.gpus has the
+GPUs' peaks, rosetta.t5x.run.flops says what counts.
 
 The count is by the sizes of the model, so that it stays one by hand: model FLOPs, each matrix
 product of the forward pass as 2 m n k, twice as much for the backward pass (Chowdhery et al. 2022,

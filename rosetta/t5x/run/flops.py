@@ -1,9 +1,9 @@
-"""How much arithmetic a T5 training step is; with how much a card can do (rosetta.core.gpu_peaks)
-it gives MFU.
+"""How much arithmetic a T5 training step is; with how much a GPU can do (rosetta.core.gpus) it
+gives MFU.
 
 Model FLOPs utilisation (Chowdhery et al. 2022, PaLM, appendix B) is
 
-    MFU = train_flops / (seconds a step takes x devices x peak_flops of a card)
+    MFU = train_flops / (seconds a step takes x devices x peak_flops of a GPU)
 
 Only what the model asks for counts: each matrix product of the forward pass as 2 m n k, three times
 (forward, gradient of the input, gradient of the weight). What is computed again under

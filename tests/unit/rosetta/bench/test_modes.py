@@ -31,7 +31,7 @@ def test_mfu_is_of_the_peak_of_what_multiplies() -> None:
 @pytest.mark.parametrize(
     ("name", "platform", "capability", "reason"),
     [
-        ("fp8", "gpu", (8, 0), "FP8 needs compute capability 8.9, this card has 8.0"),
+        ("fp8", "gpu", (8, 0), "FP8 needs compute capability 8.9, this GPU has 8.0"),
         ("fp8", "gpu", (8, 9), ""),
         ("fp8", "gpu", (10, 0), ""),
         ("fp8", "cpu", (0, 0), ""),
@@ -40,7 +40,7 @@ def test_mfu_is_of_the_peak_of_what_multiplies() -> None:
             "cudnn",
             "gpu",
             (7, 5),
-            "cuDNN's attention needs compute capability 8.0, this card has 7.5",
+            "cuDNN's attention needs compute capability 8.0, this GPU has 7.5",
         ),
         ("fused+cudnn", "gpu", (8, 0), ""),
         ("bf16", "cpu", (0, 0), ""),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rosetta import cli, doctor
-from rosetta.core.gpu_query import Card
+from rosetta.core.gpu_query import DetectedGpu
 from rosetta.doctor import machine as machines
 from tests.support import old_pythons
 from tests.support.fake_machine import A100, machine
@@ -99,9 +99,9 @@ def test_quick_for_a_launcher(on: Any) -> None:
         run=lambda *_: pytest.fail("a command was run"),
         addresses=lambda *_: pytest.fail("a name was resolved"),
     )
-    found = doctor.quick({}, [Card("NVIDIA A100", (8, 0))])
+    found = doctor.quick({}, [DetectedGpu("NVIDIA A100", (8, 0))])
     assert [str(each) for each in found] == [
-        "ENABLE_FP8: NVIDIA A100 (compute capability 8.0) has no FP8; set ENABLE_FP8=0; FP8 needs an Ada, Hopper or newer card"
+        "ENABLE_FP8: NVIDIA A100 (compute capability 8.0) has no FP8; set ENABLE_FP8=0; FP8 needs an Ada, Hopper or newer GPU"
     ]
 
 

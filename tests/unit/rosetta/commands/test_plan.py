@@ -64,9 +64,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             {"where": "rosetta plan t5x", "names": ("--dropout", "1", "0")},
         ),
         (
-            ["--card", "v100"],
+            ["--card", "p100"],
             errors.UNKNOWN,
-            {"where": "--card", "value": "v100", "remedy": ("a100", "h100")},
+            {"where": "--card", "value": "p100", "remedy": ("a100", "h100")},
         ),
         (
             ["--size", "huge"],

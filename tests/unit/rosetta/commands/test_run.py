@@ -183,7 +183,7 @@ def test_a_description_says_it_all(place: fake_launchers.Place) -> None:
             errors.MISSING,
             {
                 "where": "--coordinator",
-                "names": ("8", "presets/t5x.yaml:40"),
+                "names": ("8", "presets/t5x.yaml:"),
                 "remedy": ("--nodes", "1"),
             },
         ),

@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 from rosetta.core import gpu_query
-from rosetta.core.gpu_query import Card
+from rosetta.core.gpu_query import DetectedGpu
 from tests.support import errors
 
-H100, A100 = Card("NVIDIA H100 80GB HBM3", (9, 0)), Card("NVIDIA A100-SXM4-80GB", (8, 0))
+H100, A100 = (
+    DetectedGpu("NVIDIA H100 80GB HBM3", (9, 0)),
+    DetectedGpu("NVIDIA A100-SXM4-80GB", (8, 0)),
+)
 
 
 @pytest.fixture
@@ -28,9 +31,9 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("driver")
 def test_the_drivers_program_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gpu_query.cards() == [H100, A100]
+    assert gpu_query.detect_gpus() == [H100, A100]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert gpu_query.cards() == [A100]
+    assert gpu_query.detect_gpus() == [A100]
 
 
 @pytest.mark.parametrize(
@@ -38,18 +41,20 @@ def test_the_drivers_program_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("#!/bin/sh\nexit 9\n", []),
         ("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 0\n", []),
-        ("#!/bin/sh\necho 'Odd, Card, [N/A]'\n", [Card("Odd, Card", (0, 0))]),
+        ("#!/bin/sh\necho 'Odd, DetectedGpu, [N/A]'\n", [DetectedGpu("Odd, DetectedGpu", (0, 0))]),
         ("no program", []),
     ],
 )
-def test_a_driver_that_does_not_answer(driver: Path, text: str, expected: list[Card]) -> None:
+def test_a_driver_that_does_not_answer(
+    driver: Path, text: str, expected: list[DetectedGpu]
+) -> None:
     driver.write_text(text)
-    assert gpu_query.cards() == expected
+    assert gpu_query.detect_gpus() == expected
 
 
 def test_no_driver(driver: Path) -> None:
     driver.unlink()
-    assert gpu_query.cards() == []
+    assert gpu_query.detect_gpus() == []
 
 
 @pytest.mark.parametrize(
@@ -64,7 +69,7 @@ def test_no_driver(driver: Path) -> None:
         ("none", []),
     ],
 )
-def test_visible_cards(chosen: str | None, left: list[Card]) -> None:
+def test_visible_cards(chosen: str | None, left: list[DetectedGpu]) -> None:
     assert gpu_query.visible([H100, A100], chosen) == left
 
 

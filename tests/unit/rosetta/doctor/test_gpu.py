@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.core.gpu_query import Card
+from rosetta.core.gpu_query import DetectedGpu
 from rosetta.core.system_queries import Done
 from tests.support.fake_machine import A100, B200, GIB, H100, PROPRIETARY, V100, find, ids, machine
 
@@ -109,7 +109,11 @@ def test_fp8_on_an_a100(tmp_path: Path) -> None:
     # A launcher has asked nvidia-smi itself; without it, the quick form knows no capability and says nothing.
     assert "fp8-without-hardware" in ids(
         machine(
-            tmp_path, cards=[A100] * 8, environment=asked, quick=True, given=[Card("A100", (8, 0))]
+            tmp_path,
+            cards=[A100] * 8,
+            environment=asked,
+            quick=True,
+            given=[DetectedGpu("A100", (8, 0))],
         )
     )
     assert "fp8-without-hardware" not in ids(

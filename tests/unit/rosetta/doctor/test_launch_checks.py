@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rosetta.core.gpu_query import Card
+from rosetta.core.gpu_query import DetectedGpu
 from rosetta.doctor import launch_checks
 from rosetta.doctor import machine as machines
 from tests.support import errors
@@ -13,7 +13,7 @@ from tests.support.fake_machine import INSTALLED, PROPRIETARY, machine
 from tests.support.t5x_scripts import SCRIPTS, Place, place_
 
 __all__ = ["place_"]  # a fixture
-CARDS = [Card("NVIDIA H100 80GB HBM3", (9, 0))] * 8
+CARDS = [DetectedGpu("NVIDIA H100 80GB HBM3", (9, 0))] * 8
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_another_python_is_not_judged_by_the_packages_of_ours(check: Any) -> Non
 
 
 def test_what_launchers_word_themselves_is_left_to_them(check: Any) -> None:
-    a100 = [Card("NVIDIA A100-SXM4-80GB", (8, 0))] * 8
+    a100 = [DetectedGpu("NVIDIA A100-SXM4-80GB", (8, 0))] * 8
     assert (
         check(
             {

@@ -20,6 +20,11 @@ def test_rates_are_means_over_the_period() -> None:
     assert found == Report(50, 100, 2.0, 2.5, 16000.0, 2e12 / 0.4 / 20e12, 0.25, 20.0)
 
 
+def test_mfu_is_the_share_of_the_peak() -> None:
+    assert progress.compute_mfu(6e12, 2.0, 3, 4e12) == pytest.approx(0.25)
+    assert progress.compute_mfu(6e12, 2.0, 3, None) is None
+
+
 def test_what_is_not_known_is_none() -> None:
     found = progress.report(Work(2e12, 6400, 2, None), 50, None, 10, 4.0, 5.0, None)
     assert (found.total, found.loss, found.mfu, found.seconds_left) == (None, None, None, None)

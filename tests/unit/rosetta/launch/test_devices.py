@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from rosetta.core.gpu_query import Card
+from rosetta.core.gpu_query import DetectedGpu
 from rosetta.launch import devices
 
-H100 = Card("H100", (9, 0))
+H100 = DetectedGpu("H100", (9, 0))
 
 
 @pytest.mark.parametrize(

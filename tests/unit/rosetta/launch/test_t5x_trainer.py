@@ -192,7 +192,7 @@ def test_a_dry_run_shows_no_secret(
     examples.mkdir(parents=True)
     (tmp_path / "t5x" / "train.py").touch()
     (examples / "mine_pile_pretrain.gin").write_text("network.T5Config.num_heads = 4\n")
-    monkeypatch.setattr(gpu_query, "cards", list)
+    monkeypatch.setattr(gpu_query, "detect_gpus", list)
     for name, value in {
         "JAX_PLATFORMS": "cpu",
         "HF_TOKEN": "hf_secret",
@@ -366,7 +366,7 @@ def test_the_launcher_compares_train_steps_with_the_checkpoint(
     examples.mkdir(parents=True)
     (tmp_path / "t5x" / "train.py").touch()
     (examples / "mine_pile_pretrain.gin").write_text("network.T5Config.num_heads = 4\n")
-    monkeypatch.setattr(gpu_query, "cards", list)
+    monkeypatch.setattr(gpu_query, "detect_gpus", list)
     _checkpoint(tmp_path / "m", 350)
     for name, value in {
         "JAX_PLATFORMS": "cpu",

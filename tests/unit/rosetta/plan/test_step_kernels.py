@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.core import gpu_data_sheets
+from rosetta.core import gpus
 from rosetta.plan import hlo_text, report, step_kernels, t5x_step
 from tests.support.hlo_module import TEXT
 
@@ -96,9 +96,9 @@ def test_attention_of_another_form_is_not_counted_and_the_report_says_so() -> No
 @pytest.mark.parametrize(("peak", "verdict"), [(70e9, "fits "), (73e9, "does not fit ")])
 def test_the_report_says_what_was_planned_and_whether_it_fits(peak: float, verdict: str) -> None:
     found = report.report(t5x_step.Compiled(TEXT, int(peak), 0, 0, 0, 1.0, 1))
-    found["run"] = gpu_data_sheets.describe_fit(
+    found["run"] = report.describe_fit(
         found["memory"]["peak"],
-        gpu_data_sheets.named("h100"),
+        gpus.GPUS["h100"],
         "t5_1_1 large, a global batch of 256 sequences",
         8,
     )

@@ -12,21 +12,9 @@ from typing import Any
 
 import pytest
 
-from rosetta.core import gpu_data_sheets
-from tests.support import errors, required_modules
+from tests.support import required_modules
 
 ROOT = Path(__file__).resolve().parents[4]
-
-
-def test_cards() -> None:
-    assert "cuda_compute_capability { major: 9 minor: 0 }" in gpu_data_sheets.named("H100").text()
-    assert (
-        gpu_data_sheets.CARDS["h100"].memory
-        < gpu_data_sheets.CARDS["h200"].memory
-        < gpu_data_sheets.CARDS["b200"].memory
-    )
-    with errors.refused(errors.UNKNOWN, where="--card", value="v100", remedy=("a100", "h100")):
-        gpu_data_sheets.named("v100")
 
 
 def _plan(*words: str) -> Any:

@@ -10,7 +10,7 @@ from rosetta import cli
 from rosetta.core import gpu_query, run_description
 from rosetta.pax.run import hyper_parameters
 from tests.support import errors
-from tests.support.resolved_presets import CARDS, write
+from tests.support.resolved_presets import GPUS, write
 
 ROOT = Path(__file__).parents[4]
 SECRET = "hunter2-hunter2"  # noqa: S105 (none)
@@ -106,7 +106,7 @@ def test_its_run_is_one_that_run_and_submit_read(capsys: pytest.CaptureFixture[s
 def test_the_card_is_the_one_at_hand_or_the_sites_and_none_on_the_cpu(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(gpu_query, "cards", lambda: [CARDS["h100"]])
+    monkeypatch.setattr(gpu_query, "detect_gpus", lambda: [GPUS["h100"]])
     here = explained(capsys, "t5x-small")
     assert (
         here["accelerator"],
@@ -139,7 +139,7 @@ def test_the_card_is_the_one_at_hand_or_the_sites_and_none_on_the_cpu(
         "a word that is empty goes over the environment, too"
     )
     monkeypatch.setenv("JAX_PLATFORMS", "")
-    monkeypatch.setattr(gpu_query, "cards", list)
+    monkeypatch.setattr(gpu_query, "detect_gpus", list)
     assert explained(capsys, "t5x-small")["accelerator"] == "h100"
 
 
@@ -239,9 +239,9 @@ def test_without_a_preset_it_lists_them(capsys: pytest.CaptureFixture[str]) -> N
             {"where": "pax", "remedy": "CONFIG="},
         ),
         (
-            ["gpt-5b", "--accelerator", "v100"],
+            ["gpt-5b", "--accelerator", "p100"],
             errors.UNKNOWN,
-            {"where": "--accelerator", "value": "v100", "remedy": "a100"},
+            {"where": "--accelerator", "value": "p100", "remedy": "a100"},
         ),
         (
             ["gpt-5b", "ROSETTA_WITH=fast"],

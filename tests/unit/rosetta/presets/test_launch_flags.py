@@ -8,7 +8,7 @@ import pytest
 from rosetta.core import xla_flags
 from rosetta.presets import launch_flags
 from tests.support import errors
-from tests.support.resolved_presets import CARDS, write
+from tests.support.resolved_presets import GPUS, write
 
 
 def used(
@@ -19,7 +19,7 @@ def used(
     precision: str = "bf16",
     **more: Any,
 ) -> launch_flags.Used:
-    cards = [CARDS[card]] if card else []
+    cards = [GPUS[card]] if card else []
     return launch_flags.use(
         framework,
         model,

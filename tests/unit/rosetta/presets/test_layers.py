@@ -4,36 +4,49 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.core import gpu_data_sheets
-from rosetta.core.gpu_query import Card
+from rosetta.core import gpus
+from rosetta.core.gpu_query import DetectedGpu
 from rosetta.presets import layers, preset_files, schema
 from tests.support import errors, resolved_presets
 from tests.support.resolved_presets import NO_SITE, resolve
 
 
-@pytest.mark.parametrize("name", resolved_presets.CARDS)
-def test_a_card_is_known_by_its_name(name: str) -> None:
-    assert layers.accelerator([resolved_presets.CARDS[name]]) == name
-    assert name in gpu_data_sheets.CARDS, "rosetta plan knows the same cards"
+@pytest.mark.parametrize("name", resolved_presets.GPUS)
+def test_a_gpu_is_known_by_its_name(name: str) -> None:
+    assert layers.find_accelerator([resolved_presets.GPUS[name]]) == name
 
 
 @pytest.mark.parametrize(
-    ("card", "name"),
+    ("gpu", "name"),
     [
-        (Card("NVIDIA H800", (9, 0)), "h100"),
-        (Card("NVIDIA GB200", (10, 0)), "b200"),
-        (Card("NVIDIA A10G", (8, 6)), None),
-        (Card("Tesla V100", (7, 0)), None),
-        (Card("?", (0, 0)), None),
+        (DetectedGpu("NVIDIA H800", (9, 0)), "h100"),
+        (DetectedGpu("NVIDIA GB200", (10, 0)), "gb200"),
+        (DetectedGpu("NVIDIA T4", (7, 5)), None),
+        (DetectedGpu("?", (0, 0)), None),
     ],
 )
-def test_another_card_is_like_the_one_of_its_capability(card: Card, name: str | None) -> None:
-    expected = "b200" if "B200" in card.name else name
-    assert layers.accelerator([card]) == expected
+def test_another_gpu_is_like_the_one_of_its_capability(gpu: DetectedGpu, name: str | None) -> None:
+    assert layers.find_accelerator([gpu]) == name
 
 
-def test_no_card_is_none() -> None:
-    assert layers.accelerator([]) is None
+def test_no_gpu_is_none() -> None:
+    assert layers.find_accelerator([]) is None
+
+
+def test_a_gpu_takes_the_values_of_its_base(tmp_path: Path) -> None:
+    mine = resolved_presets.write(
+        tmp_path, "extends: t5x-large\naccelerators:\n  h100: {batch: {per_gpu: 5}}\n"
+    )
+    assert resolve(mine, "h100-nvl").get("batch.per_gpu") == 5
+    assert resolve(mine, "H100-NVL").get("batch.per_gpu") == 5
+    assert resolve(mine, "b200").get("batch.per_gpu") == 32
+
+
+def test_the_usual_node_of_a_gpu_is_the_tables() -> None:
+    found = {name: resolve("t5x-large", name).values["gpus_per_node"] for name in gpus.GPUS}
+    assert {name for name, each in found.items() if each.value != 8} == {"gh200", "gb200", "gb300"}
+    assert (found["gb200"].value, found["gb200"].origin) == (4, "core/gpus.py: gb200")
+    assert found["h100"].origin.startswith("presets/common.yaml:")
 
 
 def test_layers_go_over_each_other_in_their_order(tmp_path: Path) -> None:
@@ -79,13 +92,8 @@ def test_origins_name_the_line() -> None:
 
 def test_hopper_has_one_connection_and_blackwell_has_not() -> None:
     name = "env.CUDA_DEVICE_MAX_CONNECTIONS"
-    assert {card: resolve("gpt-5b", card).get(name) for card in resolved_presets.CARDS} == {
-        "a100": None,
-        "h100": "1",
-        "h200": "1",
-        "gh200": "1",
-        "b200": None,
-    }
+    with_one = {gpu for gpu in gpus.GPUS if resolve("gpt-5b", gpu).get(name) == "1"}
+    assert with_one == {"h100", "h100-pcie", "h100-nvl", "h200", "h200-nvl", "gh200"}
 
 
 def test_a_null_takes_out_what_is_below(tmp_path: Path) -> None:
@@ -181,7 +189,7 @@ def test_a_cache_is_in_the_folder_that_is_named() -> None:
     assert found.get("env.JAX_COMPILATION_CACHE_DIR") == "/shared/$(x) y/compiled"
 
 
-def test_a_switch_and_a_card_that_there_are_not() -> None:
+def test_a_switch_and_a_gpu_that_there_are_not() -> None:
     with errors.refused(errors.UNKNOWN, where="ROSETTA_WITH", value="fast", remedy="pgle"):
         layers.resolve(
             "gpt-5b",
@@ -190,12 +198,12 @@ def test_a_switch_and_a_card_that_there_are_not() -> None:
             typed={},
             site=NO_SITE,
         )
-    with errors.refused(errors.UNKNOWN, where="--accelerator", value="v100", remedy="a100"):
-        resolve("gpt-5b", "v100")
+    with errors.refused(errors.UNKNOWN, where="--accelerator", value="p100", remedy="a100"):
+        resolve("gpt-5b", "p100")
 
 
 @pytest.mark.parametrize("name", resolved_presets.MODELS)
-@pytest.mark.parametrize("accelerator", [None, *resolved_presets.CARDS])
-def test_every_preset_resolves_for_every_card(name: str, accelerator: str | None) -> None:
+@pytest.mark.parametrize("accelerator", [None, *resolved_presets.DISTINCT_GPUS])
+def test_every_preset_resolves_for_every_kind_of_gpu(name: str, accelerator: str | None) -> None:
     found = resolve(name, accelerator)
     assert {"nodes", "gpus_per_node", "precision", "batch.per_gpu", "runs"} <= found.values.keys()

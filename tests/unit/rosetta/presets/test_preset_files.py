@@ -22,8 +22,8 @@ def test_every_value_that_is_shipped_has_a_reason() -> None:
         *preset_files.named("precisions").values(),
         *preset_files.named("switches").values(),
     ]
-    bodies = [body for layer in layers for body in (layer.values, *layer.cards.values())] + [
-        each.values for each in preset_files.accelerators().values()
+    bodies = [body for layer in layers for body in (layer.values, *layer.by_gpu.values())] + [
+        body for body in preset_files.accelerators().values() if body
     ]
     without = [
         f"{value.origin}: {path}"

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from rosetta.core import transformer_engine
-from rosetta.core.gpu_query import Card
+from rosetta.core.gpu_query import DetectedGpu
 from rosetta.presets import t5x_switches
 from rosetta.presets.t5x_switches import Switches
 from tests.support import errors
 
-H100, A100, T4 = Card("H100", (9, 0)), Card("A100", (8, 0)), Card("T4", (7, 5))
+H100, A100, T4 = DetectedGpu("H100", (9, 0)), DetectedGpu("A100", (8, 0)), DetectedGpu("T4", (7, 5))
 
 
-def choose(*cards: Card, on_cpu: bool = False, **given: str) -> Switches:
+def choose(*cards: DetectedGpu, on_cpu: bool = False, **given: str) -> Switches:
     return t5x_switches.choose(given, cards, on_cpu=on_cpu)
 
 
@@ -36,7 +36,7 @@ def test_documented_defaults_on_a_card_that_can_do_it_all() -> None:
             "off",
             "xla",
             (
-                "FP8 is off: a card that cannot be asked (no nvidia-smi) may have none (ENABLE_FP8=1 turns it on)",
+                "FP8 is off: a GPU that cannot be asked (no nvidia-smi) may have none (ENABLE_FP8=1 turns it on)",
             ),
         ),
         ((), False, {"ENABLE_FP8": "1"}, "xla", "xla", ()),
@@ -54,7 +54,7 @@ def test_documented_defaults_on_a_card_that_can_do_it_all() -> None:
             {"ENABLE_FP8": "1"},
             "xla",
             "xla",
-            ("FP8 is computed as on a card, but slowly: the CPU has none",),
+            ("FP8 is computed as on a GPU, but slowly: the CPU has none",),
         ),
         (
             (H100,),
@@ -67,7 +67,7 @@ def test_documented_defaults_on_a_card_that_can_do_it_all() -> None:
     ],
 )
 def test_what_is_decided_otherwise_is_said(
-    cards: tuple[Card, ...],
+    cards: tuple[DetectedGpu, ...],
     on_cpu: bool,
     given: dict[str, str],
     fp8: str,

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rosetta.core import gpu_peaks
+from rosetta.core import gpus
 from rosetta.t5x import step_arithmetic
 from rosetta.t5x.run import flops
 from rosetta.t5x.run.model_config import T5Config
@@ -30,9 +30,9 @@ def test_the_work_of_a_step() -> None:
         16 * 9,
         2,
     )
-    assert found.peak == gpu_peaks.peak_flops(card.device_kind, "bfloat16")
+    assert found.peak == gpus.find_peak_flops(card.device_kind, "bfloat16")
     with_fp8 = step_arithmetic.work(T5Config(**{**vars(CONFIG), "fp8": "xla"}), shapes, [card])
-    assert with_fp8.peak == gpu_peaks.peak_flops(card.device_kind, "fp8") != found.peak
+    assert with_fp8.peak == gpus.find_peak_flops(card.device_kind, "fp8") != found.peak
     alone = step_arithmetic.work(
         CONFIG, {"decoder_target_tokens": (16, 4)}, [SimpleNamespace(device_kind="cpu")]
     )

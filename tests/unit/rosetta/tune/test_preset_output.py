@@ -20,7 +20,7 @@ def whys(folder: Path, found: Found, *, planned: bool) -> dict[str, str]:
     )
     path.write_text(preset_output.text(document, "tuned.jsonl"))
     return {
-        name: value.why for name, value in preset_files.chain(str(path))[-1].cards["h100"].items()
+        name: value.why for name, value in preset_files.chain(str(path))[-1].by_gpu["h100"].items()
     }
 
 
