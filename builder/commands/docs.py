@@ -1,4 +1,4 @@
-"""Write docs/manifest.md from the manifest's schema, and the Slurm files from their template.
+"""Write the generated pages (the manifest's keys, the GPUs) and the Slurm files.
 
 With --check, say only whether all of them are current.
 """
@@ -9,7 +9,7 @@ import inspect
 import types
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
-from builder.core import manifest
+from builder.core import gpu_page, manifest
 from builder.core.command_context import Context, Result
 from builder.upstream import slurm_files
 from rosetta.core.atomic_files import write_atomic
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 PAGE = "docs/manifest.md"
+GPU_PAGE = "docs/reference/gpus.md"
 _HEAD = """# manifest.yaml
 
 *Generated from builder/core/manifest.py by `python build.py docs`: edit there.*
@@ -53,16 +54,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
-    texts = {PAGE: render(), **slurm_files.render(context.root)}
+    pages = {PAGE: render(), GPU_PAGE: gpu_page.render()}
+    texts = {**pages, **slurm_files.render(context.root)}
     outdated = [name for name, text in texts.items() if not _holds(context.root / name, text)]
     if not arguments.check:
         for name in outdated:
-            mode = 0o644 if name == PAGE else 0o755
+            mode = 0o644 if name in pages else 0o755
             write_atomic(context.root / name, texts[name], mode)
     current = not outdated
     return Result(
         {"page": PAGE, "current": current},
-        "\n".join(f"{name} was not current" for name in outdated) or f"{PAGE} is current",
+        "\n".join(f"{name} was not current" for name in outdated)
+        or "the generated files are current",
         ok=current or not arguments.check,
     )
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from builder.commands import docs
 from builder.commands.registry import PROGRAM
-from builder.core import manifest
+from builder.core import gpu_page, manifest
+from rosetta.core import gpus
 
 ROOT = Path(__file__).parents[4]
 
@@ -16,6 +17,12 @@ def test_the_manifest_page_is_current() -> None:
     assert (ROOT / "docs/manifest.md").read_text(encoding="utf-8") == docs.render(), (
         "run: python build.py docs"
     )
+
+
+def test_the_page_of_gpus_is_current() -> None:
+    page = (ROOT / "docs/reference/gpus.md").read_text(encoding="utf-8")
+    assert page == gpu_page.render(), "run: python build.py docs"
+    assert all(f"| `{name}` |" in page for name in gpus.GPUS)
 
 
 def test_every_key_is_documented() -> None:
