@@ -6,6 +6,7 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from rosetta.core import option_types
 from rosetta.core.errors import MISSING, UserError
 from rosetta.core.variables import readers
 
@@ -13,41 +14,41 @@ if TYPE_CHECKING:
     import argparse
 
 
+_SUMMARIES = {
+    readers.PAX_PILE: "pretrain GPT 126M on the Pile or text of your own",
+    readers.PAX_LAMBADA: "evaluate a pretrained GPT 126M on LAMBADA",
+    readers.PAX_TRAIN: "train the experiment that CONFIG names",
+    readers.PAX_BOOLQ: "finetune LLaMA-2 on BoolQ, and evaluate it",
+}
+
+
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
-    entry = commands.add_parser("pax", parents=[common], options_anywhere=True)
-    entry.add_argument(
-        "what", choices=tuple(name.removeprefix("pax ") for name in readers.PAX), help="what to run"
-    )
-    entry.add_argument(
-        "settings",
-        nargs="*",
-        metavar="NAME=VALUE",
-        help=(
-            "a variable of the scripts (docs/pax-scripts.md), such as CONFIG=Synthetic126M or "
-            "DATA=text:FILES, or a hyper-parameter, fdl.NAME=VALUE; other variables come from the "
-            "environment"
-        ),
-    )
-    entry.add_argument(
-        "--profile",
-        metavar="A:B",
-        help="trace the steps from A to B - 1, as PROFILE_STEPS=A:B does (docs/health.md)",
-    )
-    entry.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="check everything and print what would run, but run nothing",
-    )
+    entry = commands.add_parser("pax", options_anywhere=True)
+    below = entry.add_subparsers(dest="what", metavar="COMMAND")
+    for command, summary in _SUMMARIES.items():
+        parser = below.add_parser(
+            command.removeprefix("pax "),
+            parents=[common],
+            help=summary,
+            description=option_types.SETTINGS,
+            options_anywhere=True,
+        )
+        option_types.add_settings(
+            parser,
+            "a variable of the groups below, such as DATA=text:FILES, or a hyper-parameter of the "
+            "experiment: fdl.NAME=VALUE",
+        )
 
 
 def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become Paxml; with --dry-run, say what it would be."""
     from rosetta.core import lock_record
-    from rosetta.core.variables import reading
+    from rosetta.core.variables import misspellings, reading
     from rosetta.launch import execution, pax_trainer
 
     command = f"pax {args.what}"
+    misspellings.warn(os.environ, f"rosetta {command}", command)
     hyper = [word for word in args.settings if word.startswith("fdl.")]
     given = (
         reading.parse_setting_word(

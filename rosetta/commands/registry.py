@@ -5,6 +5,9 @@ from __future__ import annotations
 from rosetta.core.command_line import Command, Program
 
 TRAIN, LOOK, PREPARE, OPERATE = "train", "look", "prepare", "operate"
+_SETTINGS = (
+    "`rosetta t5x pretrain --help` and `rosetta pax train --help` list the settings for NAME=VALUE."
+)
 
 PROGRAM = Program(
     name="rosetta",
@@ -24,15 +27,24 @@ PROGRAM = Program(
             "rosetta.commands.t5x",
             (
                 "pretrain T5_SIZE=small DATA='text:corpus/*.txt' VOCAB=byte --dry-run",
-                "eval MODEL_DIR=workspace/small",
+                "finetune FT_TASK=squad1 T5_SIZE=small MODEL_DIR=/workspace/small",
+                "eval FT_TASK=squad1 T5_SIZE=small CHECKPOINT_PATH=/ft_squad1 OUTPUT_DIR=/eval",
+                "infer FT_TASK=squad1 T5_SIZE=small CHECKPOINT_PATH=/ft_squad1 OUTPUT_DIR=/answers",
             ),
+            "`rosetta t5x COMMAND --help` lists the variables that a command reads.",
         ),
         Command(
             "pax",
             TRAIN,
             "train or evaluate a GPT, GLaM or LLaMA model",
             "rosetta.commands.pax",
-            ("train CONFIG=Synthetic126M MAX_STEPS=100 --dry-run",),
+            (
+                "train CONFIG=Synthetic126M MAX_STEPS=100 --dry-run",
+                "pile TFDS_DATA_DIR=/data/tfds VOCAB_PATH=/data/sp.model LOG_DIR=/workspace/126m",
+                "lambada TFDS_DATA_DIR=/data VOCAB_PATH=/data/sp.model LOG_DIR=/workspace/126m",
+                "boolq TFDS_DATA_DIR=/data VOCAB_PATH=/vocab CHECKPOINT_RESTORE_PATH=/weights/7b",
+            ),
+            "`rosetta pax COMMAND --help` lists the variables that a command reads.",
         ),
         Command(
             "run",
@@ -40,6 +52,7 @@ PROGRAM = Program(
             "run a preset on this machine, with or without a container",
             "rosetta.commands.run",
             ("t5x-small TRAIN_STEPS=100 --dry-run",),
+            _SETTINGS,
         ),
         Command(
             "submit",
@@ -47,6 +60,7 @@ PROGRAM = Program(
             "submit a preset to Slurm or Kubernetes",
             "rosetta.commands.run",
             ("t5x-large --on slurm --nodes 2 --time 04:00:00 --dry-run",),
+            _SETTINGS,
         ),
         Command(
             "info",
@@ -119,7 +133,8 @@ PROGRAM = Program(
             "find the batch and the switches that suit a preset",
             "rosetta.commands.tune",
             ("t5x-small --steps 20",),
-            "The command measures trials on this machine, and writes the best as a new preset.",
+            "The command measures trials on this machine, and writes the best as a new preset. "
+            f"{_SETTINGS}",
         ),
         Command(
             "doctor",

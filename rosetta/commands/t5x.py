@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rosetta.core import option_types
 from rosetta.core.errors import MISSING, UserError
 from rosetta.core.variables import readers
 
@@ -14,45 +15,46 @@ if TYPE_CHECKING:
     import argparse
 
 
+_SUMMARIES = {
+    readers.T5X_PRETRAIN: "pretrain a T5 model on text",
+    readers.T5X_FINETUNE: "finetune a T5 model on MNLI, SQuAD or data of your own",
+    readers.T5X_EVAL: "measure how well a T5 checkpoint answers",
+    readers.T5X_INFER: "write the answers of a T5 checkpoint to files",
+}
+
+
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
-    entry = commands.add_parser("t5x", parents=[common], options_anywhere=True)
-    entry.add_argument(
-        "what", choices=tuple(name.removeprefix("t5x ") for name in readers.T5X), help="what to run"
-    )
-    entry.add_argument(
-        "settings",
-        nargs="*",
-        metavar="NAME=VALUE",
-        help=(
-            "a variable of the scripts (docs/t5x.md), such as T5_SIZE=small or DATA=text:FILES; "
-            "other variables come from the environment"
-        ),
-    )
-    entry.add_argument(
-        "--profile",
-        metavar="A:B",
-        help="trace the steps from A to B - 1, as PROFILE_STEPS=A:B does (docs/health.md)",
-    )
-    entry.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="check everything and print what would run, but run nothing",
-    )
+    entry = commands.add_parser("t5x", options_anywhere=True)
+    below = entry.add_subparsers(dest="what", metavar="COMMAND")
+    for command, summary in _SUMMARIES.items():
+        parser = below.add_parser(
+            command.removeprefix("t5x "),
+            parents=[common],
+            help=summary,
+            description=option_types.SETTINGS,
+            options_anywhere=True,
+        )
+        option_types.add_settings(
+            parser,
+            "a variable of the groups below, such as T5_SIZE=small or DATA=text:FILES",
+            traced=command in readers.T5X_TRAINING,
+        )
 
 
 def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become the trainer; with --dry-run, say what it would be."""
     from rosetta.core import lock_record
-    from rosetta.core.variables import reading
+    from rosetta.core.variables import misspellings, reading
     from rosetta.launch import execution, t5x_evaluation, t5x_trainer
 
-    command = f"t5x {args.what}"
+    command, profile = f"t5x {args.what}", getattr(args, "profile", None)
+    misspellings.warn(os.environ, f"rosetta {command}", command)
     given = (
         reading.parse_setting_word(
             word, command, "what is for other programs goes into the environment"
         )
-        for word in [*args.settings, *([f"PROFILE_STEPS={args.profile}"] if args.profile else [])]
+        for word in [*args.settings, *([f"PROFILE_STEPS={profile}"] if profile else [])]
     )
     environment = {**os.environ, **dict(given)}
     door = lock_record.path().parent / "bin" / "python"

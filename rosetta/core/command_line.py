@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -17,7 +18,7 @@ from rosetta.core import exit_status
 from rosetta.core.errors import INVALID, UNKNOWN, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 HELP, VERSION = ("-h", "--help"), ("-V", "--version")
 EXAMPLES = "examples"
@@ -133,13 +134,20 @@ class Program(NamedTuple):
             if lines:
                 parts.append("".join([f"{heading}:\n", *lines]))
         examples = [self.format_examples(self.command(name))[0] for name in self.shown]
-        parts += [options, _format_section(EXAMPLES, examples)]
+        variables = _help_text().format_program(self.name)
+        parts += [options, _format_section("variables of every command", variables)]
+        parts += [_format_section(EXAMPLES, examples)]
         parts.append(f"`{self.typed} COMMAND --help` describes a command.\n")
         return "\n".join(parts)
 
     def format_examples(self, command: Command) -> list[str]:
         """Return the examples of a command as people type them."""
         return [f"{self.typed} {command.name} {words}".rstrip() for words in command.examples]
+
+
+def _help_text() -> Any:
+    """Return the module that describes variables, which only help needs."""
+    return importlib.import_module("rosetta.core.variables.help_text")
 
 
 def _format_section(heading: str, lines: Iterable[str]) -> str:
@@ -158,6 +166,12 @@ def _unknown(
     return UserError(what, where, do, kind=UNKNOWN, value=word)
 
 
+def _move_first(names: Collection[str], words: Sequence[str]) -> list[str]:
+    """Return the words, the first that is one of the names before all others."""
+    place = next((place for place, word in enumerate(words) if word in names), 0)
+    return [*words[place : place + 1], *words[:place], *words[place + 1 :]]
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that reports a wrong command line as a UserError, so that --json covers it too.
 
@@ -166,7 +180,8 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
       above: The parser of the command that this one is below, or None.
-      sections: Heading -> lines that the help shows after the options, as they are.
+      sections: Heading -> lines that the help shows after the options and the variables that the
+        command reads, as they are.
     """
 
     def __init__(
@@ -176,7 +191,8 @@ class Parser(argparse.ArgumentParser):
 
         Args:
           above: See the class.
-          options_anywhere: Options may stand between positionals of which there are many.
+          options_anywhere: Options may stand between positionals of which there are many, or before
+            the name of a command below.
           options: Of argparse.
         """
         super().__init__(**{"allow_abbrev": False, **options})
@@ -200,7 +216,9 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse all arguments; refuse unknown ones with the help of the parser they were for."""
         if args is not None and self._options_anywhere:
-            args = self._move_options_first(list(args))
+            names = self._names_below()
+            move = self._move_options_first if not names else functools.partial(_move_first, names)
+            args = move(list(args))
         values, left = super().parse_known_args(args, namespace)
         if left:
             odd = next((word.partition("=")[0] for word in left if word.startswith("-")), left[0])
@@ -224,6 +242,11 @@ class Parser(argparse.ArgumentParser):
             )
             otherwise = f"choose one of: {', '.join(known)};"
             raise _unknown(what, self.prog, str(value), known, otherwise)
+
+    def _names_below(self) -> set[str]:
+        """Return the names of the commands below this one."""
+        below = [action.choices for action in self._actions if isinstance(action, _Subcommands)]
+        return {name for choices in below for name in choices or ()}
 
     def _move_options_first(self, words: list[str]) -> list[str]:
         """Return the words, with options and their values before the others: argparse takes a list
@@ -249,8 +272,10 @@ class Parser(argparse.ArgumentParser):
         raise UserError(message, self.prog, f"see {self.prog} --help", kind=INVALID)
 
     def format_help(self) -> str:
-        """Return the help with its sections, the examples last."""
-        sections = sorted(self.sections.items(), key=lambda section: section[0] == EXAMPLES)
+        """Return the help with its sections: the variables that the command reads, and examples."""
+        variables = {} if self._names_below() else _help_text().format_command(self.prog)
+        ordered = sorted(self.sections.items(), key=lambda section: section[0] == EXAMPLES)
+        sections = [*variables.items(), *ordered]
         texts = [_format_section(heading, lines) for heading, lines in sections if lines]
         return "\n".join([super().format_help(), *texts])
 

@@ -86,3 +86,32 @@ def add_shape_options(
         default=dropout,
         help=f"the dropout rate (default: {dropout:g}); cuDNN's attention has no dropout",
     )
+
+
+# What the help of a command says that takes settings of a run.
+SETTINGS = (
+    "Every setting is a word NAME=VALUE, or else a variable of the environment. `rosetta explain "
+    "NAME` describes one."
+)
+
+
+def add_settings(parser: argparse.ArgumentParser, help_text: str, *, traced: bool = True) -> None:
+    """Add the arguments of a command that starts a run by its settings.
+
+    Args:
+      parser: The parser of the command.
+      help_text: What its words NAME=VALUE are.
+      traced: Whether the run can trace steps.
+    """
+    parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help=help_text)
+    if traced:
+        parser.add_argument(
+            "--profile",
+            metavar="A:B",
+            help="trace the steps from A to B - 1, as PROFILE_STEPS=A:B does (docs/health.md)",
+        )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check everything and print what would run, but run nothing",
+    )

@@ -8,11 +8,13 @@ import shlex
 from typing import TYPE_CHECKING
 
 from rosetta.core.variables import lookup, readers
+from rosetta.core.variables.declaration import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rosetta.core.command_line import Parser, Program, ProgramParser
+    from rosetta.core.variables.declaration import Variable
 
 # The commands that read variables, and the variables that each of them reads.
 VARIABLES = {
@@ -71,3 +73,46 @@ def check_help(words: tuple[str, ...], parser: Parser) -> None:
     for action in parser._actions:
         assert action.help, (words, action.dest)
         assert not re.match(r"(it|of|it is|default)\b", action.help), (words, action.help)
+
+
+def reading_commands(program: Program, parser: ProgramParser) -> dict[str, list[Variable]]:
+    """Return command -> the variables of rosetta that it reads, by the table.
+
+    Args:
+      program: The registry.
+      parser: Its parser.
+    """
+    prefix = "" if program.name == "rosetta" else f"{program.name} "
+    hidden = (Scope.OTHER_PROGRAM, Scope.INTERNAL)
+    reading = {}
+    for words, _ in leaf_parsers(parser):
+        names = {f"{prefix}{' '.join(words[:count])}" for count in range(1, len(words) + 1)}
+        reading[" ".join(words)] = [
+            variable
+            for variable in lookup.TABLE
+            if not names.isdisjoint(variable.read_by) and variable.scope not in hidden
+        ]
+    return reading
+
+
+def check_variables_in_help(program: Program, parser: ProgramParser) -> None:
+    """Assert that the help of each command describes the variables that it reads, and no others,
+    and that the help of the program describes those that every command reads.
+    """
+    leaves = {" ".join(words): leaf for words, leaf in leaf_parsers(parser)}
+    for command, variables in reading_commands(program, parser).items():
+        described = _described(leaves[command])
+        assert sorted(described) == sorted({variable.name for variable in variables}), command
+    everywhere = [
+        variable.name
+        for variable in lookup.read_by(program.name)
+        if variable.scope not in (Scope.OTHER_PROGRAM, Scope.INTERNAL)
+    ]
+    assert _described(parser) == everywhere
+    assert everywhere
+
+
+def _described(parser: Parser) -> list[str]:
+    """Return the variables that a help describes. NAME=VALUE is an argument."""
+    names = re.findall(r"^  ([A-Z][A-Z0-9_]+)=", parser.format_help(), re.MULTILINE)
+    return [name for name in names if name != "NAME"]

@@ -6,7 +6,7 @@ import shutil
 import textwrap
 from typing import TYPE_CHECKING
 
-from rosetta.core.variables import lookup, value_types
+from rosetta.core.variables import lookup, readers, value_types
 from rosetta.core.variables.declaration import Note, Scope
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 OTHERS = "Variables of other programs"
 _NARROWEST, _WIDEST = 80, 100
 _SAID_BY_PLACEHOLDER = (
+    value_types.Address,
     value_types.Choice,
     value_types.File,
     value_types.StepRange,
@@ -24,6 +25,34 @@ _SAID_BY_PLACEHOLDER = (
     value_types.Vocabulary,
     value_types.XlaFlags,
 )
+
+
+def format_command(command: str, width: int = 0) -> dict[str, list[str]]:
+    """Return heading -> lines that describe the variables that a command reads.
+
+    Those that every command of its program reads are in `format_program`.
+
+    Args:
+      command: Its program and words, as users type them: "rosetta t5x pretrain".
+      width: See format_sections.
+    """
+    words = command.removeprefix("rosetta ").split()
+    names = [" ".join(words[: count + 1]) for count in range(len(words))]
+    variables = [lookup.read_by(name) for name in names if name != readers.BUILDER]
+    found = {id(variable): variable for each in variables for variable in each}
+    return format_sections(tuple(found.values()), names[-1], width)
+
+
+def format_program(program: str, width: int = 0) -> list[str]:
+    """Return lines that describe the variables that every command of a program reads.
+
+    Args:
+      program: "rosetta" or "build.py".
+      width: See format_sections.
+    """
+    width = (width or terminal_width()) - 2
+    own = [variable for variable in lookup.read_by(program) if _is_described(variable)]
+    return [line for variable in own for line in format_entry(variable, program, width)]
 
 
 def format_sections(

@@ -118,7 +118,7 @@ def parse_setting_word(word: str, reader: str, others: str) -> tuple[str, str]:
             for setting in lookup.settings_of(reader)
             if setting.known_as == name or name.startswith(f"{setting.name}_")
         ] or difflib.get_close_matches(name, known, 1)
-        advice = f"did you mean {near[0]}?" if near else f"the settings are {' '.join(known)}"
+        advice = f"did you mean {near[0]}?" if near else f"see {where} --help"
         raise UserError(
             f"there is no setting {name!r}", where, f"{advice} ({others})", kind=UNKNOWN, value=name
         )

@@ -10,7 +10,11 @@ import pytest
 
 from builder import cli
 from builder.commands.registry import PROGRAM
-from tests.support.command_tree import check_registry, leaf_parsers
+from tests.support.command_tree import (
+    check_registry,
+    check_variables_in_help,
+    leaf_parsers,
+)
 
 ROOT = Path(__file__).resolve().parents[4]
 NAMES_ITS_MODULES = """
@@ -34,6 +38,14 @@ def loaded(*words: str) -> set[str]:
 
 def test_the_registry_is_complete() -> None:
     check_registry(PROGRAM, cli.parser())
+
+
+def test_help_describes_the_variables_of_a_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    check_variables_in_help(PROGRAM, cli.parser())
+    assert cli.main(["publish", "--help"]) == 0
+    assert "\n  ROSETTA_KEY_PASSWORD=PASSWORD" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["-V"]])

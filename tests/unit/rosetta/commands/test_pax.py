@@ -67,7 +67,7 @@ class TestCommand:
                 {
                     "where": "pax train",
                     "value": "QQQ",
-                    "remedy": ("PERCORE_BATCH_SIZE", "ICI_MESH_SHAPE"),
+                    "remedy": ("pax train", "--help"),
                 },
             ),
             (

@@ -11,7 +11,13 @@ import pytest
 
 from rosetta import cli
 from rosetta.commands.registry import PROGRAM
-from tests.support.command_tree import check_registry, leaf_parsers
+from rosetta.core.variables import lookup, readers
+from tests.support.command_tree import (
+    check_registry,
+    check_variables_in_help,
+    leaf_parsers,
+    reading_commands,
+)
 
 ROOT = Path(__file__).resolve().parents[4]
 # Modules that a start of the command line may load before it loads the module of a command.
@@ -53,9 +59,46 @@ def test_the_registry_is_complete() -> None:
     check_registry(PROGRAM, cli.parser())
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["-V"]])
-def test_the_help_of_the_program_needs_no_command(words: list[str]) -> None:
-    assert loaded(*words) - {"rosetta.core.lock_record"} <= AT_START
+def test_help_describes_the_variables_of_a_command() -> None:
+    check_variables_in_help(PROGRAM, cli.parser())
+
+
+def test_readers_of_variables_are_commands() -> None:
+    """A misspelt reader in the table would leave a variable out of every help."""
+    leaves = [" ".join(words) for words, _ in leaf_parsers(cli.parser())]
+    programs = {readers.ROSETTA, readers.TRAINER, readers.IMAGE, *readers.SLURM_FILES}
+    programs |= set(readers.SCRIPT_COMMANDS)
+    for name in {name for variable in lookup.TABLE for name in variable.read_by} - programs:
+        if "build.py" not in name:
+            assert any(f"{leaf} ".startswith(f"{name} ") for leaf in leaves), name
+    reading = reading_commands(PROGRAM, cli.parser())
+    assert len(reading["t5x pretrain"]) > 50
+    assert reading["t5x pretrain"] != reading["t5x eval"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--dry-run", "pretrain", "--json", "T5_SIZE=small"),
+        ("T5_SIZE=small", "--json", "--dry-run", "pretrain"),
+        ("--profile", "1:2", "pretrain", "T5_SIZE=small"),
+    ],
+)
+def test_options_may_stand_before_a_command_below(words: tuple[str, ...]) -> None:
+    """As they could when `pretrain` was an argument like others."""
+    args = cli.parser("t5x").parse_args(["t5x", *words])
+    assert (args.what, args.settings) == ("pretrain", ["T5_SIZE=small"])
+    assert args.dry_run == ("--dry-run" in words)
+    assert args.json == ("--json" in words)
+    assert args.profile == ("1:2" if "--profile" in words else None)
+
+
+@pytest.mark.parametrize("option", ["--help", "--version", "-V"])
+def test_the_help_of_the_program_needs_no_command(option: str) -> None:
+    """The help also loads the table of variables."""
+    more = {name for name in loaded(option) if name not in AT_START}
+    assert more <= {"rosetta.core.lock_record"} or option == "--help"
+    assert all(name.startswith("rosetta.core.") for name in more)
 
 
 @pytest.mark.parametrize("name", ["doctor", "run", "t5x"])

@@ -85,7 +85,7 @@ def test_what_is_no_setting(
         ("pretrain", "GRAD_ACCUM=2", "did you mean NUM_MICROBATCHES?"),
         ("pretrain", "FT_STEPS=10", "did you mean TRAIN_STEPS?"),
         ("eval", "BSIZE_PER_GPU=8", "did you mean BSIZE?"),
-        ("infer", "NCCL_DEBUG=INFO", "the settings are T5_SIZE T5_FAMILY "),
+        ("infer", "NCCL_DEBUG=INFO", "see rosetta t5x infer --help"),
     ],
 )
 def test_a_variable_that_nothing_would_read_is_refused_with_the_nearest(

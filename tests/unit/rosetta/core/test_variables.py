@@ -174,7 +174,7 @@ def test_words_of_a_command() -> None:
         ("T5_SZIE=x", errors.UNKNOWN, "T5_SZIE", "mean T5_SIZE?"),
         ("MODEL_DIR_OLD=x", errors.UNKNOWN, "MODEL_DIR_OLD", "mean MODEL_DIR?"),
         ("SIZE=x", errors.UNKNOWN, "SIZE", "mean T5_SIZE?"),
-        ("QQQ=x", errors.UNKNOWN, "QQQ", ("T5_SIZE", "elsewhere")),
+        ("QQQ=x", errors.UNKNOWN, "QQQ", ("--help", "elsewhere")),
         ("t5_size=x", errors.INVALID, "t5_size=x", ("NAME=VALUE", "T5_SIZE=small")),
         ("T5_SIZE", errors.INVALID, "T5_SIZE", ("NAME=VALUE", "T5_SIZE=small")),
     ):
