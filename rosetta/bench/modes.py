@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core import gpus
 from rosetta.core.errors import UNKNOWN, UserError
 from rosetta.core.gpu_query import format_capability
-from rosetta.t5x.run import gin_files, gin_text
+from rosetta.t5x.run import gin_files, gin_reader, network_fields
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,10 +125,11 @@ def size(name: str) -> dict[str, Any]:
             value=name,
         )
     family = gin_files.HOME / gin_files.GIN / "families" / "t5_1_1.gin"
-    found = (gin_text.read(files, [gin_files.HOME]) for files in ([family], [_file(name)]))
-    values = (
-        (field, gin_text.value(bound, f"network.T5Config.{field}"))
-        for bound in found
-        for field in SHAPE
-    )
-    return {field: value for field, value in values if value is not None}
+    values: dict[str, Any] = {}
+    for file in (family, _file(name)):
+        configuration = gin_reader.read([file], [gin_files.HOME])
+        for field in SHAPE:
+            value = network_fields.read_field(configuration, field)
+            if value is not gin_reader.NOT_KNOWN:
+                values[field] = value
+    return values

@@ -112,10 +112,13 @@ def sizes(family: str) -> list[str]:
     return sorted(path.stem for path in (_HERE / "gin" / family).glob("*.gin"))
 
 
-def vocab_size(family: str) -> int:
+def vocab_size(family: str) -> int | None:
     """Return the rows of a family's own embedding, as its gin file says."""
-    text = (_HERE / "gin" / "families" / f"{family}.gin").read_text()
-    return int(re.findall(r"vocab_size = (\d+)", text)[0])
+    from rosetta.t5x.run import gin_files, gin_reader, network_fields
+
+    file = gin_files.HOME / gin_files.GIN / "families" / f"{family}.gin"
+    configuration = gin_reader.read([file], [gin_files.HOME])
+    return network_fields.read_count(configuration, "vocab_size")
 
 
 def _checkpoint(given: str) -> str:

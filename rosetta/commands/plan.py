@@ -220,7 +220,7 @@ def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
 def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
     from rosetta.core import gpus, run_folders
     from rosetta.plan import report, t5x_step
-    from rosetta.t5x.run import gin_files, gin_text, preflight, settings
+    from rosetta.t5x.run import gin_files, gin_reader, gin_text, preflight, settings
 
     count, per_node = nodes(args.gpus, args.gpus_per_node)
     files = [
@@ -242,9 +242,9 @@ def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
         "trainer.Trainer.num_microbatches": args.microbatches,
         **{f"network.T5Config.{name}": value for name, value in chosen.items()},
     }
-    literals = {name: gin_text.literal(value) for name, value in bound.items()}
-    read = gin_text.read([gin_files.HOME / name for name in files], [gin_files.HOME])
-    preflight.split({**read, **literals}, args.tp, args.gpus, size=args.size, name="--tp ")
+    paths = [gin_files.HOME / name for name in files]
+    configuration = gin_reader.read(paths, [gin_files.HOME]).bind(bound)
+    preflight.split(configuration, args.tp, args.gpus, size=args.size, name="--tp ")
     t5x_step.prepare(str(chosen.get("fp8", "off")), args.size, args.card)
     what = (
         f"{args.family} {args.size}, a global batch of {batch:,} sequences, {args.batch_per_gpu} "
@@ -253,7 +253,7 @@ def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     _say(f"compiling the step of {what}, for {args.gpus} x {args.card}: one to ten minutes")
     compiled = t5x_step.t5x(
         files,
-        [f"{name} = {value}" for name, value in literals.items()],
+        [f"{name} = {gin_text.literal(value)}" for name, value in bound.items()],
         card=args.card,
         nodes=count,
         per_node=per_node,

@@ -16,7 +16,7 @@ from rosetta.launch import devices as seen
 from rosetta.launch import t5x_trainer
 from rosetta.launch.execution import Command
 from rosetta.presets import t5x_switches
-from rosetta.t5x.run import gin_bindings, gin_files, gin_text, preflight, settings
+from rosetta.t5x.run import gin_bindings, gin_files, gin_reader, preflight, settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,14 +75,14 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
             bindings[name] = values[name]
     own = gin_files.own(environment)
     names = [model, *(f"{gin_files.GIN}/runs/{name}.gin" for name in (what, f"task_{task}"))]
-    bound = gin_text.read(
-        [*(gin_files.HOME / name for name in names), *own], (gin_files.HOME, Path.cwd())
+    configuration = gin_reader.read(
+        [*(gin_files.HOME / name for name in names), *own], (Path.cwd(), gin_files.HOME)
     )
-    bindings |= gin_bindings.lengths(settings.lengths(values), bound)
-    bound |= {name: gin_text.literal(value) for name, value in bindings.items()}
-    preflight.split(bound, ways, devices, size=size)
-    scores = what == "infer" and gin_text.value(bound, "MODE") == "score"
-    preflight.data(bound, environment, answered=what == "eval" or scores)
+    bindings |= gin_bindings.lengths(settings.lengths(values), configuration)
+    configuration = configuration.bind(bindings)
+    preflight.split(configuration, ways, devices, size=size)
+    scores = what == "infer" and configuration.value("__main__.infer.mode") == "score"
+    preflight.data(configuration, environment, answered=what == "eval" or scores)
     writable(str(bindings[OUTPUTS[what]]))
     argv = t5x_trainer.trainer(environment, [*names, *map(str, own)], bindings, program=what)
     used = t5x_trainer.of_preset(environment, size, chosen, found, on_cpu=on_cpu)

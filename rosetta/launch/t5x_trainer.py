@@ -24,20 +24,26 @@ from rosetta.t5x.run import (
     folders,
     gin_bindings,
     gin_files,
+    gin_reader,
     gin_text,
+    network_fields,
     parameter_count,
     preflight,
     settings,
 )
+from rosetta.t5x.run.gin_text import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rosetta.presets.launch_flags import Used
     from rosetta.presets.t5x_switches import Switches
+    from rosetta.t5x.run.gin_reader import Configuration
     from rosetta.t5x.run.settings import Settings
 
 BENCHMARK_STEPS = 500
+_SCHEDULE = "t5x.utils.create_learning_rate_scheduler"
+_DEFAULT_WARMUP = "rosetta.t5x.warmup.default_steps"
 
 
 def tree(environment: Mapping[str, str], here: str) -> Path:
@@ -84,8 +90,12 @@ def command(
     ]
     chosen = t5x_switches.choose(variables, found, on_cpu=on_cpu)
     env, notes = devices.share(given, found, environment, on_cpu=on_cpu)
-    bound = gin_text.read(files, (root, gin_files.HOME, Path.cwd()))
-    bindings = {**gin_bindings.sizes(given, bound), **_macros(given, bound), **chosen.training()}
+    configuration = gin_reader.read(files, (Path.cwd(), gin_files.HOME, root))
+    bindings = {
+        **gin_bindings.sizes(given, configuration),
+        **_macros(given, configuration),
+        **chosen.training(),
+    }
     benchmark = values["BENCHMARK_MODE"]
     model_dir, start = given.model_dir, None
     if given.finetune:
@@ -96,23 +106,23 @@ def command(
         bindings["INITIAL_CHECKPOINT_PATH"] = start
     if asked := variables.get("INITIAL_CHECKPOINT_PATH"):
         bindings["INITIAL_CHECKPOINT_PATH"] = preflight.checkpoint(asked, "INITIAL_CHECKPOINT_PATH")
-    data, more = _data(given, benchmark, bound)
+    data, more = _data(given, benchmark, configuration)
     bindings |= {**data, **_length(given, benchmark, model_dir, start), "MODEL_DIR": model_dir}
     if values["CHECKPOINT_DISABLE"]:
         bindings["utils.CheckpointConfig.save"] = None
-    bound |= {name: gin_text.literal(value) for name, value in bindings.items()}
-    preflight.check(given, bound, environment)
+    configuration = configuration.bind(bindings)
+    preflight.check(given, configuration, environment)
     writable(model_dir)
     begun = step_of(str(bindings.get("INITIAL_CHECKPOINT_PATH") or "")) or 0
     own = [] if "://" in model_dir else steps(model_dir)
     folder = "FT_DIR" if given.finetune else "MODEL_DIR"
     if own:
         newest = f"{model_dir}/checkpoint_{own[-1]}"
-        preflight.goes_on(newest, start or "", bound)
+        preflight.goes_on(newest, start or "", configuration)
         more = (
             *more,
-            *preflight.describe_precision_change(newest, bound),
-            *preflight.check_last_step(bound, begun, own[-1], folder),
+            *preflight.describe_precision_change(newest, configuration),
+            *preflight.check_last_step(configuration, begun, own[-1], folder),
         )
     log = None
     if given.log_dir:
@@ -138,13 +148,15 @@ def command(
         lambda: run_lock.check(model_dir, "MODEL_DIR") if given.processes == 1 else (),
         lambda: machine.check(env, found, platforms),
         lambda: (
-            () if machine.off(env) else parameter_count.room(bound, model_dir, own, begun, folder)
+            ()
+            if machine.off(env)
+            else parameter_count.room(configuration, model_dir, own, begun, folder)
         ),
         refused=no_gpu,
     )
     lines = (
         _summary(given, model_dir, log),
-        *(() if benchmark else _warmup(bound, model_dir)),
+        *(() if benchmark else _warmup(configuration, model_dir)),
         *said,
         *used.lines,
         *chosen.notes,
@@ -197,12 +209,12 @@ def trainer(
     return argv + [f"--gin.{name}={gin_text.literal(value)}" for name, value in bindings.items()]
 
 
-def _macros(given: Settings, bound: dict[str, str]) -> dict[str, object]:
+def _macros(given: Settings, configuration: Configuration) -> dict[str, object]:
     """Return the bindings for macros that are given as variables; gin takes those that nothing
     reads, too.
     """
     for name, value in given.macros.items():
-        if name not in bound:
+        if not configuration.missing and not configuration.binds(name):
             raise UserError(
                 "its gin files have no such macro",
                 f"{name}={value}",
@@ -213,17 +225,19 @@ def _macros(given: Settings, bound: dict[str, str]) -> dict[str, object]:
     return dict(given.macros)
 
 
-def _warmup(bound: dict[str, str], model_dir: str) -> tuple[str, ...]:
+def _warmup(configuration: Configuration, model_dir: str) -> tuple[str, ...]:
     """Return a line on the learning rate's warm-up where it is a default, or longer than the
     run.
     """
-    names = ("WARMUP_STEPS", "SCHEDULE_STEPS", "utils.create_learning_rate_scheduler.factors")
-    steps, total, factors = (gin_text.value(bound, name) for name in names)
-    if factors != "linear_decay" or not isinstance(total, int):
+    steps = configuration.value(f"{_SCHEDULE}.warmup_steps")
+    total = configuration.integer("rosetta.t5x.optimizer.decay_per_step.steps")
+    if configuration.value(f"{_SCHEDULE}.factors") != "linear_decay" or total is None:
         return ()
     if "://" in model_dir and not isinstance(steps, int):
         return ()  # object stores are not asked before the trainer starts
-    if bound.get("WARMUP_STEPS", "").startswith("@warmup.default_steps"):
+    if steps == Reference(_DEFAULT_WARMUP):
+        if configuration.integer(f"{_DEFAULT_WARMUP}.total") != total:
+            return ()
         steps = warmup.default_steps(total, model_dir)
         if steps < min(total, warmup.LONGEST):
             return (
@@ -243,7 +257,7 @@ def _warmup(bound: dict[str, str], model_dir: str) -> tuple[str, ...]:
 
 
 def _data(
-    given: Settings, benchmark: bool, bound: dict[str, str]
+    given: Settings, benchmark: bool, configuration: Configuration
 ) -> tuple[dict[str, object], tuple[str, ...]]:
     """Return the bindings for data and vocabulary, and what to say of them; what is not set stays
     the gin file's.
@@ -256,9 +270,9 @@ def _data(
     if given.values["EXTRA_IDS"] is not None:
         chosen["EXTRA_IDS"] = given.values["EXTRA_IDS"]
     if benchmark and "DATA" not in chosen:
-        rows = gin_text.value(bound, "network.T5Config.vocab_size")
+        rows = network_fields.read_count(configuration, "vocab_size")
         chosen = {
-            "VOCAB": f"ids:{rows if isinstance(rows, int) else 32128}",
+            "VOCAB": f"ids:{rows or 32128}",
             **chosen,
             "DATA": "synthetic",
         }

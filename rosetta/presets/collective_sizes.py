@@ -78,11 +78,12 @@ def _t5(size: str) -> int:
     """Parameters of a decoder's layer: four products of attention, twice, and three of a gated
     feed-forward part.
     """
-    from rosetta.t5x.run import gin_files, gin_text
+    from rosetta.t5x.run import gin_files, gin_reader, network_fields
 
-    bound = gin_text.read([gin_files.HOME / gin_files.model("t5_1_1", size)], [gin_files.HOME])
+    file = gin_files.HOME / gin_files.model("t5_1_1", size)
+    configuration = gin_reader.read([file], [gin_files.HOME])
     embedding, heads, width, hidden = (
-        _number(gin_text.value(bound, f"network.T5Config.{name}"), name, size)
+        _number(network_fields.read_field(configuration, name), name, size)
         for name in ("emb_dim", "num_heads", "head_dim", "mlp_dim")
     )
     return 8 * embedding * heads * width + 3 * embedding * hidden

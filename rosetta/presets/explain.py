@@ -146,7 +146,7 @@ def _gin(
     """Return what the gin files bind, with file and line, and what the settings bind over them."""
     from rosetta.core.gpu_query import DetectedGpu
     from rosetta.presets import t5x_switches
-    from rosetta.t5x.run import gin_bindings, gin_files, gin_text, settings
+    from rosetta.t5x.run import gin_bindings, gin_files, gin_reader, gin_text, settings
 
     environment = _environment(run)
     task = environment.get("FT_TASK", "")
@@ -170,13 +170,14 @@ def _gin(
             "t5x is not installed here: bindings are those of rosetta's own gin files"
             + (", without the task's" if task else "")
         ]
-    placed = gin_text.placed(
-        [*read, *gin_files.own(environment)], (root, gin_files.HOME, Path.cwd())
+    configuration = gin_reader.read(
+        [*read, *gin_files.own(environment)], (Path.cwd(), gin_files.HOME, root)
     )
     shown = {
-        name: {"value": text, "origin": _short(place)} for name, (text, place) in placed.items()
+        name: {"value": bound.text, "origin": _short(bound.place)}
+        for name, bound in configuration.listing().items()
     }
-    bound = {name: text for name, (text, _) in placed.items()}
+    notes += [f"not read here: {file}" for file in configuration.missing]
     given = settings.read(
         "multiprocess_ft_frompile" if task else "multiprocess_pretrain_pile",
         [],
@@ -185,7 +186,7 @@ def _gin(
     )
     bindings = {
         name: (value, _made_of(found, *_SIZES[name]))
-        for name, value in gin_bindings.sizes(given, bound).items()
+        for name, value in gin_bindings.sizes(given, configuration).items()
     }
     described = gpus.GPUS.get(accelerator or "")
     on_cpu = described is None and run_description.on_cpu(run)

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gin
+from gin import config_parser
 
 from rosetta.core import run_folders
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 from rosetta.health import system_errors
-from rosetta.t5x.run import gin_files, gin_text
+from rosetta.t5x.run import gin_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -289,24 +290,50 @@ def _report_unread(files: Sequence[str], bindings: Sequence[str], known: set[str
 
 def _macros_of_users_files(files: Sequence[str]) -> dict[str, str]:
     """Return the macros that files other than shipped ones bind, each with its file and line."""
-    shipped = (str(gin_files.HOME.resolve()), *map(os.path.realpath, sys.path[1:]))
-    roots = [Path(folder) for folder in (*gin.config._LOCATION_PREFIXES, *sys.path)]  # noqa: SLF001 (see above)
-    paths = [Path(file) for file in files if Path(file).is_file()]
-    own = [
-        path
-        for path in paths
-        if not str(path.resolve()).startswith(
-            tuple(f"{folder}/" for folder in shipped if folder != os.getcwd())
-        )
-    ]
-    macros = {}
-    for name, (_, place) in gin_text.placed(own, roots).items():
-        inside = (
-            any(place.startswith(f"{folder}/") for folder in shipped) or "rosetta/t5x/gin/" in place
-        )
-        if "." not in name and "/" not in name and not inside:
-            macros[name] = place
+    macros: dict[str, str] = {}
+    for file in files:
+        _add_macros(file, macros)
     return macros
+
+
+def _add_macros(file: str, macros: dict[str, str]) -> None:
+    """Add the macros of a file of the user's, and of the files that it includes.
+
+    Args:
+      file: as gin files name it.
+      macros: by name, with file and line; changed in place.
+    """
+    prefixes = gin.config._LOCATION_PREFIXES  # noqa: SLF001 (see above)
+    paths = [os.path.join(prefix, file) for prefix in prefixes]
+    path = next((path for path in paths if os.path.isfile(path)), None)
+    if path is None or _is_shipped(path):
+        return
+    with open(path) as opened:
+        for statement in config_parser.ConfigParser(opened, _NameParser()):
+            if isinstance(statement, config_parser.IncludeStatement):
+                _add_macros(statement.filename, macros)
+            elif isinstance(statement, config_parser.BindingStatement) and not (
+                statement.arg_name or statement.scope
+            ):
+                macros[statement.selector] = f"{path}:{statement.location.line_num}"
+
+
+def _is_shipped(path: str) -> bool:
+    """Return whether a file lies in one of Python's folders, as ours and T5X's do."""
+    folders = (str(gin_files.HOME.resolve()), *map(os.path.realpath, sys.path[1:]))
+    others = tuple(f"{folder}/" for folder in folders if folder != os.getcwd())
+    return os.path.realpath(path).startswith(others) or "rosetta/t5x/gin/" in path
+
+
+class _NameParser(config_parser.ParserDelegate):
+    """What gin's parser makes of the names in values: the names."""
+
+    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> str:
+        del evaluate
+        return scoped_configurable_name
+
+    def macro(self, macro_name: str) -> str:
+        return macro_name
 
 
 def _make_paths_absolute() -> None:

@@ -12,26 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import gin
 
+from rosetta.t5x.run import upstream_names
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_NETWORKS = (
-    "t5x.contrib.gpu.t5.network",
-    "t5x.examples.t5.network",
-    "t5x.examples.scalable_t5.network",
-)
-OURS = {
-    "t5x.partitioning.PjitPartitioner": "rosetta.t5x.partitioning.PjitPartitioner",
-    "t5x.partitioning.standard_logical_axis_rules": (
-        "rosetta.t5x.partitioning.standard_logical_axis_rules"
-    ),
-    "t5x.trainer.Trainer": "rosetta.t5x.trainer.Trainer",
-    "t5x.models.EncoderDecoderModel": "rosetta.t5x.model.EncoderDecoderModel",
-    "t5x.models.DecoderOnlyModel": "rosetta.t5x.model.DecoderOnlyModel",
-    "t5x.examples.decoder_only.network.TransformerConfig": "rosetta.t5x.network.T5Config",
-    **{f"{module}.T5Config": "rosetta.t5x.network.T5Config" for module in _NETWORKS},
-}
-_OTHER_FIELD = {"num_layers": "num_decoder_layers"}
 
 
 def carried(config: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, Any]:
@@ -45,26 +29,22 @@ def carried(config: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, An
     """
     found: dict[str, Any] = {}
     for (scope, selector), values in config.items():
-        theirs = next(
-            (name for name in OURS if selector == name or selector.startswith(f"{name}.")), None
-        )
-        if theirs is None:
-            continue
-        ours = OURS[theirs] + selector.removeprefix(theirs)
         for parameter, value in values.items():
-            name = (
-                _OTHER_FIELD.get(parameter, parameter)
-                if theirs.endswith("TransformerConfig")
-                else parameter
-            )
-            found[f"{scope}/{ours}.{name}" if scope else f"{ours}.{name}"] = value
+            ours = upstream_names.translate(selector, parameter)
+            if ours is not None:
+                found[f"{scope}/{ours}" if scope else ours] = value
     return found
 
 
 @gin.config.register_finalize_hook
 def _carry_over(config: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, Any]:
-    bindings = carried(config)
-    if bindings and not any(selector.startswith("rosetta.t5x.") for _, selector in config):
+    names = _full_names()
+    full = {
+        (scope, names.get(selector, selector)): values
+        for (scope, selector), values in config.items()
+    }
+    bindings = carried(config) | carried(full)
+    if bindings and not any(selector.startswith("rosetta.t5x.") for _, selector in full):
         return {}  # a run of upstream's alone
     for name in bindings:
         print(
@@ -73,3 +53,16 @@ def _carry_over(config: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str
             flush=True,
         )
     return bindings
+
+
+def _full_names() -> dict[str, str]:
+    """Return the names of configurables with their modules, by the names that gin registers.
+
+    Gin registers what `from a import b as c` imports as a.c.
+    """
+    # Gin has no public way to list its registry.
+    registry = gin.config._REGISTRY.items()  # noqa: SLF001
+    return {
+        selector: f"{configurable.wrapped.__module__}.{configurable.wrapped.__qualname__}"
+        for selector, configurable in registry
+    }

@@ -20,9 +20,10 @@ from t5x import partitioning
 from t5x.partitioning import standard_logical_axis_rules
 
 from rosetta.core.errors import INVALID, UserError
+from rosetta.core.value_parsing import list_common_divisors
 from rosetta.nn import fallback_notice
 from rosetta.nn.mesh_axes import DATA, MODEL, REPLICA, named
-from rosetta.t5x.run.model_config import whole
+from rosetta.t5x.run.model_config import T5Config, whole
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -41,6 +42,34 @@ def fitting(devices: int, local: int) -> list[int]:
         for size in range(1, devices + 1)
         if devices % size == 0 and (local % size == 0 or size % local == 0)
     ]
+
+
+def refuse_uneven_network(network: Any, partitioner: PjitPartitioner) -> None:
+    """Raise UserError where a size of the network does not divide over the devices that share a
+    model.
+
+    Args:
+      network: a T5Config, or another network's configuration, of which nothing is known.
+      partitioner: the run's.
+    """
+    if not isinstance(network, T5Config):
+        return
+    parts = int(partitioner.mesh.shape[MODEL])
+    for name, axis in (("num_heads", "heads"), ("mlp_dim", "mlp"), ("vocab_size", "vocab")):
+        over = next((rule[1] for rule in partitioner.logical_axis_rules if rule[0] == axis), None)
+        size = int(getattr(network, name))
+        if over == MODEL and size % parts:
+            raise _uneven(f"{name} is {size}", size, parts)
+
+
+def _uneven(what: str, size: int, parts: int) -> UserError:
+    return UserError(
+        f"{what}, which does not divide over {parts} devices",
+        SPLIT,
+        list_common_divisors(size),
+        kind=INVALID,
+        value=parts,
+    )
 
 
 def shards(groups: int, local: int) -> int:
@@ -169,6 +198,7 @@ class PjitPartitioner(partitioning.PjitPartitioner):
         flat = traverse_util.flatten_dict(axes.state_dict(), keep_empty_nodes=True, sep="/")
         for name, spec in flat.items():
             shape = getattr(shapes.get(name), "shape", None)
+            self._refuse_uneven_array(name, spec, shape or ())
             if spec is None and shape == ():
                 # Without a layout, T5X restores a counter in the parameters' type: float32 is exact
                 # up to 2**24 only, bfloat16 to 256.
@@ -189,6 +219,18 @@ class PjitPartitioner(partitioning.PjitPartitioner):
                 f"no dimension of a parameter divides by {among}; use a power of two of GPUs",
             )
         return axes.restore_state(traverse_util.unflatten_dict(flat, sep="/"))
+
+    def _refuse_uneven_array(self, name: str, spec: Any, shape: tuple[int, ...]) -> None:
+        """Raise UserError where a dimension of a parameter does not divide over the devices that
+        share it: JAX refuses such an array when the step is compiled.
+        """
+        if not isinstance(spec, PartitionSpec) or not name.startswith("target/"):
+            return
+        for axes, size in zip(spec, shape, strict=False):
+            parts = math.prod(self.mesh.shape[axis] for axis in named(axes))
+            if size % parts:
+                array = name.removeprefix("target/")
+                raise _uneven(f"{array} has the shape {shape} with {size}", size, parts)
 
     def over_data(self, axes: Any, params: Any) -> Any:
         """Return for each parameter, as a PartitionSpec of data axes alone, how `fsdp` spreads its

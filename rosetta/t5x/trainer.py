@@ -25,7 +25,13 @@ from rosetta.health import progress, settings
 from rosetta.health import run_health as healths
 from rosetta.health.finite_check import finite
 from rosetta.nn import fp8
-from rosetta.t5x import checkpoint_manager, compile_ahead, dataset, gradient_reduction
+from rosetta.t5x import (
+    checkpoint_manager,
+    compile_ahead,
+    dataset,
+    gradient_reduction,
+    partitioning,
+)
 from rosetta.t5x import step_arithmetic as one_step
 
 if TYPE_CHECKING:
@@ -125,6 +131,7 @@ class Trainer(trainer.Trainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        partitioning.refuse_uneven_network(self._model.config, self._partitioner)
         gradient_reduction.check(
             gradient_dtype,
             self._model._loss_normalizing_factor,  # noqa: SLF001

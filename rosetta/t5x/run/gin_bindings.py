@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rosetta.t5x.run import gin_text
+from rosetta.core.errors import MISSING, UserError
+from rosetta.t5x.run import settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rosetta.t5x.run.gin_reader import Configuration
     from rosetta.t5x.run.settings import Settings
 
 
-def sizes(given: Settings, bound: dict[str, str]) -> dict[str, object]:
+def sizes(given: Settings, configuration: Configuration) -> dict[str, object]:
     """Return the bindings for batch, lengths and layout."""
     bindings: dict[str, object] = {
         "BATCH_SIZE": given.batch,
@@ -20,14 +22,26 @@ def sizes(given: Settings, bound: dict[str, str]) -> dict[str, object]:
         "trainer.Trainer.num_microbatches": given.microbatches,
         "NUM_PARTITIONS": given.tensor_parallel,
     }
-    return {**bindings, **lengths(given.lengths, bound)}
+    return {**bindings, **lengths(given.lengths, configuration)}
 
 
-def lengths(given: Mapping[str, int], bound: dict[str, str]) -> dict[str, object]:
-    """Return the binding for the lengths that are given, the others staying the gin files'."""
-    usual = gin_text.value(bound, "TASK_FEATURE_LENGTHS")
-    return (
-        {"TASK_FEATURE_LENGTHS": {**(usual if isinstance(usual, dict) else {}), **given}}
-        if given
-        else {}
-    )
+def lengths(given: Mapping[str, int], configuration: Configuration) -> dict[str, object]:
+    """Return the binding for the lengths that are given, the others staying the gin files'.
+
+    Raises:
+      UserError: a length is not given, and the gin files' is not known here.
+    """
+    if not given:
+        return {}
+    usual = configuration.value("TASK_FEATURE_LENGTHS")
+    if isinstance(usual, dict):
+        return {"TASK_FEATURE_LENGTHS": {**usual, **given}}
+    for name, feature in settings.LENGTHS.items():
+        if feature not in given:
+            raise UserError(
+                f"the gin files leave open the length of {feature}",
+                name,
+                f"give {' and '.join(settings.LENGTHS)}, or neither",
+                kind=MISSING,
+            )
+    return {"TASK_FEATURE_LENGTHS": dict(given)}

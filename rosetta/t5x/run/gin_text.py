@@ -1,5 +1,7 @@
-"""Gin files as text: enough of them to check a run's numbers and files in milliseconds, where gin
-itself would import T5X and JAX first.
+"""The text of gin files and of gin's literals, by gin's own grammar.
+
+gin is not installed where a run is described or submitted. test_gin_comparison compares this module
+and gin_reader with gin.
 """
 
 from __future__ import annotations
@@ -7,15 +9,91 @@ from __future__ import annotations
 import ast
 import json
 import re
+import tokenize
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Hashable, Iterator
+    from typing import NoReturn
 
-_INCLUDE = re.compile(r"include\s+['\"](.+?)['\"]")
-_BLOCK = re.compile(r"([\w./]+):\s*(?:#.*)?$")
-_BINDING = re.compile(r"(\s*)([\w./]+)\s*=\s*(.+)$")
+_IDENTIFIER = re.compile(r"[a-zA-Z_]\w*")
+_DOTTED = re.compile(r"[a-zA-Z_]\w*(\.[a-zA-Z_]\w*)*")
+_BASIC = (tokenize.NAME, tokenize.NUMBER, tokenize.STRING)
+_BETWEEN_ITEMS = (tokenize.COMMENT, tokenize.NL)
+_INDENTATION = (tokenize.INDENT, tokenize.DEDENT)
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+
+
+class NotGinError(ValueError):
+    """A text that gin refuses."""
+
+
+@dataclass(frozen=True)
+class Macro:
+    """`%NAME`: the value that NAME is bound to when all files are read."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Reference:
+    """`@scope/name`, or `@scope/name()` where gin calls it.
+
+    Attributes:
+      name: as written; from gin_reader on, with its module in full.
+      called: whether gin passes on what the function returns, rather than the function.
+      scope: "" for none.
+    """
+
+    name: str
+    called: bool = True
+    scope: str = ""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A value for a macro or a parameter.
+
+    Attributes:
+      scope, selector: of a parameter's configurable, as written. A macro has no scope.
+      parameter: "" for a macro.
+      value: a literal, with Macro and Reference in it.
+      text: of the value, as written.
+      line: of the name, from 1 on.
+    """
+
+    scope: str
+    selector: str
+    parameter: str
+    value: object
+    text: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Import:
+    """An import.
+
+    Attributes:
+      name: that the file can use from here on.
+      module: that the name stands for.
+      imported: the module that is imported: `import a.b` imports a.b, and its name a stands for a.
+      registered: the module as gin registers it: `from a import b as c` is a.c.
+    """
+
+    name: str
+    module: str
+    imported: str
+    registered: str
+
+
+@dataclass(frozen=True)
+class Include:
+    """Another file, which gin reads at this place."""
+
+    path: str
+    line: int
 
 
 def literal(value: object) -> str:
@@ -25,61 +103,261 @@ def literal(value: object) -> str:
         # none.
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
-        return (
-            "{" + ", ".join(f"{literal(key)}: {literal(each)}" for key, each in value.items()) + "}"
-        )
+        items = (f"{literal(key)}: {literal(item)}" for key, item in value.items())
+        return "{" + ", ".join(items) + "}"
     return repr(value)
 
 
-def read(files: Sequence[Path], roots: Sequence[Path]) -> dict[str, str]:
-    """Return the text that each macro and parameter is bound to at the end of these files, by full
-    name as written.
+def parse(read_line: Callable[[], str]) -> Iterator[Binding | Import | Include]:
+    """Yield the statements of a gin file in their order.
 
     Args:
-      files: in the order gin parses them; what they include is read where they include it.
-      roots: folders that includes are looked for in. One that is in none of them is left out.
+      read_line: returns the next line of the file, "" at its end.
+
+    Raises:
+      NotGinError: gin refuses the text, from here on.
     """
-    return {name: text for name, (text, _) in placed(files, roots).items()}
+    lines: list[str] = []
 
+    def read_and_keep() -> str:
+        lines.append(read_line())
+        return lines[-1]
 
-def placed(files: Sequence[Path], roots: Sequence[Path]) -> dict[str, tuple[str, str]]:
-    """Return, by full name as written, the text that each macro and parameter is bound to at the
-    end of these files, and its file:line; see read.
-
-    Of a value that goes over several lines the text is the first.
-    """
-    found: dict[str, tuple[str, str]] = {}
-    for file in files:
-        _read(file, roots, found)
-    return found
-
-
-def _read(file: Path, roots: Sequence[Path], found: dict[str, tuple[str, str]]) -> None:
-    block = ""
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        if include := _INCLUDE.match(line):
-            there = next(
-                (root / include[1] for root in roots if (root / include[1]).is_file()), None
-            )
-            if there:
-                _read(there, roots, found)
-        elif heads := _BLOCK.match(line):
-            block = heads[1]
-        elif binding := _BINDING.match(line):
-            found[f"{block}.{binding[2]}" if binding[1] else binding[2]] = (
-                binding[3],
-                f"{file}:{number}",
-            )
-
-
-def value(bound: Mapping[str, str], name: str) -> object | None:
-    """Return what a name is bound to, through macros; None for what is no literal on one line, and
-    for what is not bound.
-    """
-    text = bound.get(name, "").strip()
-    if macro := re.fullmatch(r"%(\w+)\s*(?:#.*)?", text):
-        return value({key: each for key, each in bound.items() if key != name}, macro[1])
     try:
-        return ast.literal_eval(text) if text else None
-    except (ValueError, SyntaxError):
-        return None
+        tokens = list(tokenize.generate_tokens(read_and_keep))
+    except (tokenize.TokenError, SyntaxError) as error:
+        raise NotGinError(str(error)) from error
+    yield from _Parser(tokens, lines).statements()
+
+
+class _Parser:
+    """A recursive-descent parser over the tokens of a text."""
+
+    def __init__(self, tokens: list[tokenize.TokenInfo], lines: list[str]) -> None:
+        self._tokens = tokens
+        self._lines = lines
+        self._at = 0
+        self._in_block = False
+
+    @property
+    def _token(self) -> tokenize.TokenInfo:
+        return self._tokens[self._at]
+
+    def _fail(self) -> NoReturn:
+        raise NotGinError(f"line {self._token.start[0]}: {self._token.string!r}")
+
+    def _next(self) -> None:
+        self._at += 1
+
+    def _skip(self, types: tuple[int, ...] = ()) -> None:
+        """Skip what may stand between the parts of a statement, or tokens of these types."""
+        if not types:
+            types = _BETWEEN_ITEMS if self._in_block else (*_BETWEEN_ITEMS, *_INDENTATION)
+        while self._token.type in types:
+            self._next()
+
+    def _expect(self, wanted: int | str) -> None:
+        found = self._token.string if isinstance(wanted, str) else self._token.type
+        if found != wanted:
+            self._fail()
+        self._next()
+
+    def statements(self) -> Iterator[Binding | Import | Include]:
+        """Yield the statements up to the end."""
+        self._skip()
+        while self._token.type != tokenize.ENDMARKER:
+            yield from self._statement()
+            if self._token.type not in (tokenize.NEWLINE, tokenize.DEDENT, tokenize.ENDMARKER):
+                self._fail()
+            if self._token.type != tokenize.ENDMARKER:
+                self._next()
+            self._skip()
+
+    def _statement(self) -> Iterator[Binding | Import | Include]:
+        line = self._token.start[0]
+        key = self._selector()
+        if self._token.string == "=":
+            scope, _, selector = key.rpartition("/")
+            selector, _, parameter = selector.rpartition(".")
+            if selector:
+                yield self._binding(scope, selector, parameter, line)
+            else:
+                yield self._binding("", key, "", line)
+        elif self._token.string == ":":
+            scope, _, selector = key.rpartition("/")
+            yield from self._block(scope, selector)
+        elif key in ("import", "from"):
+            yield self._import(is_from=key == "from")
+        elif key == "include":
+            path = self._basic()
+            if not isinstance(path, str):
+                self._fail()
+            yield Include(path, line)
+        else:
+            self._fail()
+
+    def _binding(self, scope: str, selector: str, parameter: str, line: int) -> Binding:
+        self._expect("=")
+        first = self._token
+        value = self._value()
+        index = self._at - 1
+        while self._tokens[index].type not in _BASIC and self._tokens[index].type != tokenize.OP:
+            index -= 1
+        text = self._source(first.start, self._tokens[index].end)
+        return Binding(scope, selector, parameter, value, text, line)
+
+    def _source(self, start: tuple[int, int], end: tuple[int, int]) -> str:
+        """Return the text between two places, which are (line from 1 on, column)."""
+        lines = self._lines[start[0] - 1 : end[0]]
+        lines[-1] = lines[-1][: end[1]]
+        lines[0] = lines[0][start[1] :]
+        return "".join(lines)
+
+    def _block(self, scope: str, selector: str) -> Iterator[Binding]:
+        self._expect(":")
+        self._skip((tokenize.COMMENT,))
+        self._expect(tokenize.NEWLINE)
+        self._skip(_BETWEEN_ITEMS)
+        self._expect(tokenize.INDENT)
+        self._skip(_BETWEEN_ITEMS)
+        self._in_block = True
+        while self._token.type != tokenize.DEDENT:
+            line = self._token.start[0]
+            yield self._binding(scope, selector, self._identifier(), line)
+            self._expect(tokenize.NEWLINE)
+            self._skip()
+        self._in_block = False
+
+    def _import(self, *, is_from: bool) -> Import:
+        module = self._selector(scoped=False)
+        name = module.partition(".")[0]
+        if is_from:
+            self._expect("import")
+            name = self._identifier()
+            module = f"{module}.{name}"
+        if self._token.string == "as":
+            self._next()
+            name = self._identifier()
+            return Import(name, module, module, ".".join([*module.split(".")[:-1], name]))
+        stands_for = module if is_from else name
+        return Import(name, stands_for, module, stands_for)
+
+    def _identifier(self) -> str:
+        name = self._token.string
+        if not _IDENTIFIER.fullmatch(name):
+            self._fail()
+        self._next()
+        self._skip()
+        return name
+
+    def _selector(self, *, scoped: bool = True, dotted_scope: bool = False) -> str:
+        """Read `scope/module.name`, whose parts follow each other without a space."""
+        if self._token.type != tokenize.NAME:
+            self._fail()
+        end = self._token.start
+        parts: list[str] = []
+        while (
+            self._token.string in ("/", ".")
+            if len(parts) % 2
+            else self._token.type == tokenize.NAME
+        ):
+            if self._token.start != end:
+                self._fail()
+            parts.append(self._token.string)
+            end = self._token.end
+            self._next()
+        self._skip()
+        selector = "".join(parts)
+        *scopes, name = selector.split("/")
+        of_scope = _DOTTED if dotted_scope else _IDENTIFIER
+        if (scopes and not scoped) or not _DOTTED.fullmatch(name):
+            self._fail()
+        if not all(of_scope.fullmatch(scope) for scope in scopes):
+            self._fail()
+        return selector
+
+    def _value(self) -> object:
+        if self._token.string in _CLOSING:
+            return self._container()
+        if self._token.type in _BASIC or self._token.string == "-":
+            return self._basic()
+        return self._named()
+
+    def _named(self) -> Macro | Reference:
+        mark = self._token.string
+        if mark not in ("%", "@"):
+            self._fail()
+        self._next()
+        selector = self._selector(dotted_scope=True)
+        if mark == "%":
+            return Macro(selector)
+        called = self._token.string == "("
+        if called:
+            self._next()
+            self._skip()
+            self._expect(")")
+        self._skip()
+        scope, _, name = selector.rpartition("/")
+        return Reference(name, called, scope)
+
+    def _basic(self) -> object:
+        text = ""
+        if self._token.string == "-":
+            text = "-"
+            self._next()
+            self._skip()
+            if self._token.string in ("%", "@"):
+                return self._named()  # gin drops the sign
+        if self._token.type not in _BASIC:
+            self._fail()
+        while True:
+            is_string = self._token.type == tokenize.STRING
+            text += self._token.string
+            try:
+                value: object = ast.literal_eval(text)
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                self._fail()
+            self._next()
+            self._skip()
+            if not is_string or self._token.type != tokenize.STRING:
+                return value
+
+    def _container(self) -> object:
+        opening = self._token.string
+        closing = _CLOSING[opening]
+        self._next()
+        self._skip()
+        items: list[object] = []
+        keys: list[Hashable] = []
+        has_comma = False
+        while self._token.string != closing:
+            value = self._value()
+            if opening == "{":
+                keys.append(self._key(value))
+                value = self._value()
+            items.append(value)
+            if self._token.string == ",":
+                has_comma = True
+                self._next()
+                self._skip()
+            elif self._token.string != closing:
+                self._fail()
+        self._next()
+        self._skip()
+        if opening == "{":
+            return dict(zip(keys, items))  # noqa: B905 (Python 3.9)
+        if opening == "[":
+            return items
+        return items[0] if len(items) == 1 and not has_comma else tuple(items)
+
+    def _key(self, value: object) -> Hashable:
+        """Return a value as a key of a dict, and read the colon after it."""
+        if self._token.string != ":":
+            self._fail()
+        self._next()
+        self._skip()
+        try:
+            hash(value)
+        except TypeError:
+            self._fail()
+        return value

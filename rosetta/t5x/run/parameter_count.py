@@ -7,10 +7,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rosetta.core import disk_space
-from rosetta.t5x.run import gin_text
+from rosetta.t5x.run import network_fields
+from rosetta.t5x.run.gin_reader import NOT_KNOWN
+from rosetta.t5x.run.gin_text import Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+    from rosetta.t5x.run.gin_reader import Configuration
 
 _SIZES = (
     "vocab_size",
@@ -21,53 +25,67 @@ _SIZES = (
     "num_encoder_layers",
     "num_decoder_layers",
 )
-_ADAM = "@optimizer.adamw()"
+TOTAL_STEPS = "__main__.train.total_steps"
+SAVE = "t5x.utils.CheckpointConfig.save"
+SAVE_CONFIG = "t5x.utils.SaveCheckpointConfig"
+AFTER_START = "rosetta.t5x.pretrained.total_steps"  # counts from the checkpoint
+_ADAM = Reference("rosetta.t5x.optimizer.adamw")
 
 
-def kernels(bound: Mapping[str, str]) -> int | None:
-    """Return the parameters of the embedding and of all matrix products; None where a size is no
-    number in the files. Norms and biases are left out.
+def kernels(configuration: Configuration) -> int | None:
+    """Return the parameters of the embedding and of all matrix products; None where the files leave
+    a size open. Norms and biases are left out.
 
     With d = emb_dim, w = num_heads x head_dim, f = mlp_dim, g kernels into the MLP, E and D layers:
       V d (twice without logits_via_embedding) + E (4 d w + (g + 1) d f) + D (8 d w + (g + 1) d f);
       a decoder alone (E = 0) has 4 d w.
     """
-    found = {name: gin_text.value(bound, f"network.T5Config.{name}") for name in _SIZES}
-    activations = gin_text.value(bound, "network.T5Config.mlp_activations")
-    sizes = [each for each in found.values() if isinstance(each, int)]
-    if len(sizes) < len(_SIZES) or not isinstance(activations, tuple):
+    sizes: list[int] = []
+    for name in _SIZES:
+        size = network_fields.read_count(configuration, name)
+        if size is None:
+            return None
+        sizes.append(size)
+    activations = network_fields.read_field(configuration, "mlp_activations")
+    is_shared = network_fields.read_field(configuration, "logits_via_embedding")
+    if not isinstance(activations, (tuple, list)) or is_shared is NOT_KNOWN:
         return None
     vocabulary, d, heads, head, mlp, encoder, decoder = sizes
+    if network_fields.find_network(configuration) == network_fields.DECODER_ONLY:
+        encoder = 0
     wide, feed = d * heads * head, (len(activations) + 1) * d * mlp
-    tables = 1 if gin_text.value(bound, "network.T5Config.logits_via_embedding") else 2
     return (
-        tables * vocabulary * d
+        (1 if is_shared else 2) * vocabulary * d
         + encoder * (4 * wide + feed)
         + decoder * ((8 if encoder else 4) * wide + feed)
     )
 
 
-def find_last_step(bound: Mapping[str, str], begun: int) -> int | None:
-    """Return the step at which a run ends, or None where its gin files do not say it as a number.
+def find_last_step(configuration: Configuration, begun: int) -> int | None:
+    """Return the step at which a run ends, or None where its gin files leave it open.
 
     Args:
-      bound: what its gin files and its bindings bind, as ginread reads them.
-      begun: the step of the checkpoint that a finetuning starts from.
+      configuration: its gin files and its bindings.
+      begun: the step of the checkpoint that a finetuning starts from; 0 if it is not known.
     """
-    end, more = gin_text.value(bound, "TRAIN_STEPS"), gin_text.value(bound, "FT_STEPS")
-    if "@" in bound.get("TRAIN_STEPS", "") and isinstance(more, int):
-        return begun + more
-    return end if isinstance(end, int) else None
+    relative = "__main__.train.relative_steps"
+    if configuration.binds(relative) and configuration.value(relative) is not None:
+        return None
+    if configuration.value(TOTAL_STEPS) != Reference(AFTER_START):
+        return configuration.integer(TOTAL_STEPS)
+    more = configuration.integer(f"{AFTER_START}.more")
+    return begun + more if begun and more is not None else None
 
 
 def room(
-    bound: Mapping[str, str], folder: str, own: Sequence[int], begun: int, name: str
+    configuration: Configuration, folder: str, own: Sequence[int], begun: int, name: str
 ) -> tuple[str, ...]:
-    """Return a line where a run's checkpoints do not all fit, see space.check; nothing where the
-    files do not say how long it trains, or it saves none.
+    """Return a line where a run's checkpoints do not all fit, see disk_space.check; nothing where
+    the files leave open how long it trains, or it saves none. The trainer compares one checkpoint
+    with the disk, too.
 
     Args:
-      bound: what its gin files and its bindings bind, as ginread reads them.
+      configuration: its gin files and its bindings.
       folder: where it saves.
       own: the steps of the checkpoints there.
       begun: the step of the checkpoint that it starts from where `own` is empty, 0 without.
@@ -76,32 +94,24 @@ def room(
     Raises:
       UserError: there is no room for one.
     """
-    count = kernels(bound)
-    end, period, keep = (
-        find_last_step(bound, begun),
-        gin_text.value(bound, "SAVE_PERIOD"),
-        gin_text.value(bound, "KEEP"),
-    )
-    if (
-        count is None
-        or end is None
-        or not isinstance(period, int)
-        or period < 1
-        or bound.get("utils.CheckpointConfig.save") == "None"
-    ):
+    count = kernels(configuration)
+    end = find_last_step(configuration, begun)
+    period = configuration.integer(f"{SAVE_CONFIG}.period")
+    keep = configuration.value(f"{SAVE_CONFIG}.keep")
+    saves = configuration.value(SAVE) == Reference(SAVE_CONFIG)
+    if count is None or end is None or period is None or period < 1 or not saves:
         return ()
-    moments = (
-        disk_space.ADAM * disk_space.FLOAT if bound.get("OPTIMIZER", "").strip() == _ADAM else 0
-    )
-    width = (
-        disk_space.FLOAT
-        if gin_text.value(bound, "utils.SaveCheckpointConfig.dtype") == "float32"
-        else disk_space.FLOAT // 2
-    )
-    saves = -(-max(end - max(own, default=begun), 0) // period)
+    if keep is not None and not isinstance(keep, int):
+        return ()
+    model = network_fields.find_model(configuration)
+    is_adam = configuration.value(f"{model}.optimizer_def") == _ADAM
+    moments = disk_space.ADAM * disk_space.FLOAT if is_adam else 0
+    is_float = configuration.value(f"{SAVE_CONFIG}.dtype") == "float32"
+    width = disk_space.FLOAT if is_float else disk_space.FLOAT // 2
+    checkpoints = -(-max(end - max(own, default=begun), 0) // period)
     return disk_space.check(
         folder,
         count * (width + moments),
-        disk_space.at_once(saves, keep if isinstance(keep, int) else None, len(own)),
+        disk_space.at_once(checkpoints, keep, len(own)),
         name,
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,45 +17,61 @@ from rosetta.core.run_folders import check_last_step as check_end
 from rosetta.core.variables import reading
 from rosetta.data import checks
 from rosetta.data.spec import PAIRS
-from rosetta.t5x.run import checkpoint_record, folders, gin_text, parameter_count
+from rosetta.t5x.run import checkpoint_record, folders, network_fields, parameter_count
+from rosetta.t5x.run.gin_reader import NOT_KNOWN
+from rosetta.t5x.run.gin_text import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rosetta.t5x.run.gin_reader import Configuration
     from rosetta.t5x.run.settings import Settings
+
+_TRAIN = "__main__.train"
+_TASK = "rosetta.t5x.dataset.task"
+_VOCABULARY = "rosetta.t5x.dataset.vocabulary"
+_DATA_SET = "t5x.utils.DatasetConfig"
+_PARTITIONER = "rosetta.t5x.partitioning.PjitPartitioner"
+_STANDARD_RULES = Reference("rosetta.t5x.partitioning.standard_logical_axis_rules")
 
 
 def split(
-    bound: dict[str, str], ways: int, devices: int | None, *, size: str, name: str = "TP_SIZE="
-) -> bool:
-    """Check that a model can be split over devices (tensor parallelism).
+    configuration: Configuration,
+    ways: int,
+    devices: int | None,
+    *,
+    size: str,
+    name: str = "TP_SIZE=",
+) -> None:
+    """Check that a model can be split over devices (tensor parallelism), as far as its sizes are
+    known. The trainer checks the arrays themselves.
 
     Args:
-      bound: what its gin files and its bindings bind, as ginread reads them.
+      configuration: its gin files and its bindings.
       ways: devices that share a model.
       devices: of the run; None where they are not known.
       size: of the model, for the error.
       name: what `ways` is called there.
 
-    Returns whether the files say anything of the model.
-
     Raises:
       UserError: one line, with the splits that fit.
     """
+    if configuration.value(f"{_PARTITIONER}.logical_axis_rules") != _STANDARD_RULES:
+        return
     # These are the dimensions that upstream's rules lay over the model axis.
     wide = {
-        what: gin_text.value(bound, f"network.T5Config.{field}")
+        what: network_fields.read_count(configuration, field)
         for field, what in (
             ("num_heads", "heads"),
             ("mlp_dim", "MLP width"),
             ("vocab_size", "vocabulary"),
         )
     }
-    known = {what: found for what, found in wide.items() if isinstance(found, int)}
-    for what, found in known.items():
-        if found % ways:
+    known = {what: count for what, count in wide.items() if count is not None}
+    for what, count in known.items():
+        if count % ways:
             raise UserError(
-                f"a {size} model's {what} of {found} do not divide by it",
+                f"a {size} model's {what} of {count} do not divide by it",
                 f"{name}{ways}",
                 value_parsing.list_common_divisors(
                     *([devices] if devices else []), *known.values()
@@ -62,45 +79,55 @@ def split(
                 kind=INVALID,
                 value=ways,
             )
-    return bool(known)
 
 
-def check(given: Settings, bound: dict[str, str], environment: Mapping[str, str]) -> None:
+def check(given: Settings, configuration: Configuration, environment: Mapping[str, str]) -> None:
     """Check a training run's model and data.
 
     Args:
       given: the run.
-      bound: what its gin files and its bindings bind, as ginread reads them.
+      configuration: its gin files and its bindings.
       environment: its variables.
 
     Raises:
       UserError: one line.
     """
-    if not split(bound, given.tensor_parallel, given.gpus, size=given.size):
+    if not configuration.missing and not configuration.binds(f"{_TASK}.data"):
         raise UserError(
             "its gin files are not those of these scripts",
             "T5X_DIR",
             "use a tree of rosetta's (python build.py), or unset it",
             kind=DIFFERS,
         )
-    check_periods(bound)
-    data(bound, environment, trains=True)
+    split(configuration, given.tensor_parallel, given.gpus, size=given.size)
+    check_periods(configuration)
+    data(configuration, environment, trains=True)
 
 
-def check_periods(bound: Mapping[str, str]) -> None:
+def _evaluates(configuration: Configuration) -> bool:
+    """Return whether training is known to evaluate."""
+    for name in ("train_eval_dataset_cfg", "infer_eval_dataset_cfg"):
+        data_set = configuration.value(f"{_TRAIN}.{name}")
+        if data_set == Reference("rosetta.t5x.values.when"):
+            data_set = configuration.value("rosetta.t5x.values.when.condition")
+        if data_set and data_set is not NOT_KNOWN:
+            return True
+    return False
+
+
+def check_periods(configuration: Configuration) -> None:
     """Check that a run that evaluates does so at steps that fit its checkpoints, as T5X demands.
 
     Args:
-      bound: see check.
+      configuration: see check.
 
     Raises:
       UserError: neither period is a multiple of the other.
     """
-    save, evaluate = (gin_text.value(bound, name) for name in ("SAVE_PERIOD", "EVAL_PERIOD"))
-    saves = bound.get("utils.CheckpointConfig.save", "").strip() != "None"
-    if not gin_text.value(bound, "EVAL_DATA") or not saves:
-        return
-    if not isinstance(save, int) or not isinstance(evaluate, int) or not save or not evaluate:
+    save = configuration.integer(f"{parameter_count.SAVE_CONFIG}.period")
+    evaluate = configuration.integer(f"{_TRAIN}.eval_period")
+    saves = configuration.value(parameter_count.SAVE) == Reference(parameter_count.SAVE_CONFIG)
+    if not saves or not save or not evaluate or not _evaluates(configuration):
         return
     if max(save, evaluate) % min(save, evaluate):
         what = f"neither it nor EVAL_PERIOD={evaluate} is a multiple of the other"
@@ -113,8 +140,58 @@ def check_periods(bound: Mapping[str, str]) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _Data:
+    """What a task of ours is made of, as far as it is known: see rosetta.t5x.dataset.task."""
+
+    source: str | dict[str, float]
+    evaluated: str | dict[str, float] | None
+    objective: str
+    vocabulary: str
+    extra_ids: int | None
+    lengths: dict[str, int]
+    span: float
+    density: float
+
+
+def _read_data(configuration: Configuration, *, trains: bool) -> _Data | None:
+    """Return what a run reads; None where the files leave a part of it open."""
+    if configuration.value("MIXTURE_OR_TASK_NAME") != Reference(_TASK):
+        return None
+    if configuration.value(f"{_TASK}.vocabulary") != Reference(_VOCABULARY):
+        return None
+    source = configuration.value(f"{_TASK}.data")
+    evaluated = configuration.value(f"{_TASK}.eval_data")
+    objective = configuration.text(f"{_TASK}.objective")
+    vocabulary = configuration.text(f"{_VOCABULARY}.name")
+    extra_ids = configuration.value(f"{_VOCABULARY}.extra_ids")
+    lengths = _read_lengths(configuration, trains=trains)
+    span = _read_number(configuration, f"{_TASK}.mean_noise_span_length", 3.0)
+    density = _read_number(configuration, f"{_TASK}.noise_density", 0.15)
+    if not isinstance(source, (str, dict)) or objective is None or vocabulary is None:
+        return None
+    if extra_ids is not None and not isinstance(extra_ids, int):
+        return None
+    if lengths is None or span is None or density is None:
+        return None
+    if not isinstance(evaluated, (str, dict)):
+        evaluated = None
+    return _Data(source, evaluated, objective, vocabulary, extra_ids, lengths, span, density)
+
+
+def _read_lengths(configuration: Configuration, *, trains: bool) -> dict[str, int] | None:
+    scope = "train/" if trains else ""
+    lengths = configuration.value(f"{scope}{_DATA_SET}.task_feature_lengths")
+    return lengths if isinstance(lengths, dict) else None
+
+
+def _read_number(configuration: Configuration, name: str, default: float) -> float | None:
+    value = configuration.value(name) if configuration.binds(name) else default
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
 def data(
-    bound: dict[str, str],
+    configuration: Configuration,
     environment: Mapping[str, str],
     *,
     trains: bool = False,
@@ -126,7 +203,7 @@ def data(
     Training's first records are read, and every record that is evaluated or inferred from.
 
     Args:
-      bound: see check.
+      configuration: see check.
       environment: see check.
       trains: whether the run trains.
       answered: whether the records need answers, which inference's may lack.
@@ -134,36 +211,15 @@ def data(
     Raises:
       UserError: one line.
     """
-    if not bound.get("MIXTURE_OR_TASK_NAME", "").startswith("@dataset.task"):
-        return
-    found = {
-        name: gin_text.value(bound, name)
-        for name in (
-            "DATA",
-            "EVAL_DATA",
-            "OBJECTIVE",
-            "VOCAB",
-            "TASK_FEATURE_LENGTHS",
-            "MEAN_NOISE_SPAN_LENGTH",
-        )
-    }
-    source, objective, vocab, lengths, span = (
-        found[name]
-        for name in ("DATA", "OBJECTIVE", "VOCAB", "TASK_FEATURE_LENGTHS", "MEAN_NOISE_SPAN_LENGTH")
-    )
-    size, extra_ids = (
-        gin_text.value(bound, "network.T5Config.vocab_size"),
-        gin_text.value(bound, "EXTRA_IDS"),
-    )
-    if (
-        not isinstance(source, (str, dict))
-        or not isinstance(vocab, str)
-        or not isinstance(objective, str)
-        or not isinstance(lengths, dict)
-    ):
+    found = _read_data(configuration, trains=trains)
+    if found is None:
         return
     root = datasets(environment)
-    if source == "tfds:the_pile" and "://" not in root and not Path(root, "the_pile").is_dir():
+    if (
+        found.source == "tfds:the_pile"
+        and "://" not in root
+        and not Path(root, "the_pile").is_dir()
+    ):
         do = "name a prepared copy, or other data: DATA=text:GLOB and VOCAB=FILE, or DATA=synthetic"
         raise UserError(
             "it has no the_pile, which has been offline since October 2023",
@@ -171,26 +227,27 @@ def data(
             do,
             kind=MISSING,
         )
+    text_field = configuration.text(f"{_TASK}.text_field")
     kept = os.environ.get("TFDS_DATA_DIR")
     os.environ["TFDS_DATA_DIR"] = root  # where the data's own checks look
     try:
         checks.before_start(
-            data=source,
-            objective=objective,
-            vocab=vocab,
-            vocab_size=size if isinstance(size, int) else None,
-            lengths=lengths,
-            eval_data=found["EVAL_DATA"] if isinstance(found["EVAL_DATA"], (str, dict)) else None,
-            extra_ids=extra_ids if isinstance(extra_ids, int) else None,
-            mean_noise_span_length=span if isinstance(span, float) else 3.0,
-            first=str(gin_text.value(bound, "dataset.task.text_field") or "text") if trains else "",
+            data=found.source,
+            objective=found.objective,
+            vocab=found.vocabulary,
+            vocab_size=network_fields.read_count(configuration, "vocab_size"),
+            lengths=found.lengths,
+            eval_data=found.evaluated,
+            extra_ids=found.extra_ids,
+            mean_noise_span_length=found.span,
+            noise_density=found.density,
+            first=text_field if trains and text_field else "",
         )
-        evaluated = found["EVAL_DATA"]
-        if objective in PAIRS and isinstance(evaluated, (str, dict)):
+        if found.objective in PAIRS and found.evaluated is not None:
             from rosetta.data import spec, task_records
 
             task_records.check_all(
-                spec.describe(evaluated), objective, "validation", answered=answered
+                spec.describe(found.evaluated), found.objective, "validation", answered=answered
             )
     finally:
         if kept is None:
@@ -199,7 +256,7 @@ def data(
             os.environ["TFDS_DATA_DIR"] = kept
 
 
-def goes_on(checkpoint: str, start: str, bound: dict[str, str]) -> None:
+def goes_on(checkpoint: str, start: str, configuration: Configuration) -> None:
     """Check that a run that goes on makes the rows that it began with, as far as that can be read;
     the trainer looks at files and vocabulary, too.
 
@@ -207,49 +264,51 @@ def goes_on(checkpoint: str, start: str, bound: dict[str, str]) -> None:
       checkpoint: the newest in its folder.
       start: what a finetuning starts from; "" in pretraining. A checkpoint with another one is not
         this run's.
-      bound: see check.
+      configuration: see check.
 
     Raises:
       UserError: what has changed.
     """
-    found, spec = checkpoint_record.read(checkpoint), gin_text.value(bound, "DATA")
+    record = checkpoint_record.read(checkpoint)
+    source = configuration.value(f"{_TASK}.data")
     if (
-        not found
-        or not found.data
-        or found.start != start
-        or not isinstance(spec, (str, dict))
-        or not bound.get("MIXTURE_OR_TASK_NAME", "").startswith("@dataset.task")
+        not record
+        or not record.data
+        or record.start != start
+        or not isinstance(source, (str, dict))
+        or configuration.value("MIXTURE_OR_TASK_NAME") != Reference(_TASK)
     ):
         return
     from rosetta.data import pipeline
     from rosetta.data.spec import describe
 
-    objective, lengths, pack, span = (
-        gin_text.value(bound, name)
-        for name in ("OBJECTIVE", "TASK_FEATURE_LENGTHS", "PACK", "MEAN_NOISE_SPAN_LENGTH")
-    )
-    now = {"objective": objective, "pack": pack, "mean_noise_span_length": span}
-    if isinstance(lengths, dict):
+    objective = configuration.text(f"{_TASK}.objective")
+    now = {
+        "objective": objective,
+        "pack": configuration.value(f"train/{_DATA_SET}.pack"),
+        "mean_noise_span_length": configuration.value(f"{_TASK}.mean_noise_span_length"),
+    }
+    if lengths := _read_lengths(configuration, trains=True):
         now |= {
             "inputs": 0 if objective == "lm" else lengths.get("inputs", 0),
             "targets": lengths.get("targets"),
         }
-    if not describe(spec).startswith("task:"):  # SeqIO's keep no place
+    if not describe(source).startswith("task:"):  # SeqIO's keep no place
         pipeline.same_as_told(
-            found.data,
-            {name: value for name, value in now.items() if value is not None},
-            describe(spec),
+            record.data,
+            {name: value for name, value in now.items() if value not in (None, NOT_KNOWN)},
+            describe(source),
         )
 
 
 def check_last_step(
-    bound: Mapping[str, str], begun: int, step: int, folder: str
+    configuration: Configuration, begun: int, step: int, folder: str
 ) -> tuple[str, ...]:
     """Check that a run ends no earlier than the checkpoint it resumes; return a line if no step is
     left.
 
     Args:
-      bound: see check.
+      configuration: see check.
       begun: the step of the checkpoint that a finetuning starts from; 0 if it is not known.
       step: of the newest checkpoint in the run's folder.
       folder: the name of the folder's variable.
@@ -257,24 +316,25 @@ def check_last_step(
     Raises:
       UserError: the checkpoint is past the end.
     """
-    counts_from_start = "@" in bound.get("TRAIN_STEPS", "")
-    end = parameter_count.find_last_step(bound, begun)
-    if end is None or (counts_from_start and not begun):
+    end = parameter_count.find_last_step(configuration, begun)
+    if end is None:
         return ()
-    name = "FT_STEPS" if counts_from_start else "TRAIN_STEPS"
-    return check_end(f"{name}={bound[name]}", end, step, folder)
+    more = configuration.integer(f"{parameter_count.AFTER_START}.more")
+    counts_from_start = configuration.integer(parameter_count.TOTAL_STEPS) is None
+    shown = f"FT_STEPS={more}" if counts_from_start else f"TRAIN_STEPS={end}"
+    return check_end(shown, end, step, folder)
 
 
-def describe_precision_change(checkpoint: str, bound: Mapping[str, str]) -> tuple[str, ...]:
+def describe_precision_change(checkpoint: str, configuration: Configuration) -> tuple[str, ...]:
     """Return a line if a run continues in another precision than the one it was saved in.
 
     Args:
       checkpoint: the newest in its folder.
-      bound: see check.
+      configuration: see check.
     """
     saved = checkpoint_record.read(checkpoint)
     before = saved.config.get("dtype") if saved else None
-    now = gin_text.value(bound, "network.T5Config.dtype")
+    now = network_fields.read_field(configuration, "dtype")
     if not before or not isinstance(now, str) or before == now:
         return ()
     return (f"this run was computed in {before} so far and continues in {now}",)

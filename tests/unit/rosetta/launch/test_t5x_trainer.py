@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,24 @@ from rosetta.core import gpu_query
 from rosetta.core.errors import UserError
 from rosetta.data import pipeline
 from rosetta.launch import t5x_trainer
-from rosetta.t5x.run import checkpoint_record, folders, gin_files, gin_text, preflight, settings
+from rosetta.t5x.run import (
+    checkpoint_record,
+    folders,
+    gin_files,
+    gin_reader,
+    network_fields,
+    preflight,
+    settings,
+)
+from rosetta.t5x.run.gin_text import Reference
 from rosetta.t5x.run.settings import Settings
-from tests.support import errors
+from tests.support import errors, shipped_gin
+
+MINE = """
+include 'rosetta/t5x/gin/t5_1_1/tiny.gin'
+include 'rosetta/t5x/gin/runs/pretrain_pile.gin'
+DATA = 'synthetic'
+"""
 
 
 def _settings(**variables: str) -> Settings:
@@ -61,79 +77,83 @@ def test_a_start_that_is_gone_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("split", "bound", "number"),
+    ("split", "fields", "number"),
     [
-        ("4", {"num_heads": 6}, "6"),
+        ("4", {}, "6"),
         ("8", {"num_heads": 8, "mlp_dim": 100}, "100"),
         ("2", {"vocab_size": 101}, "101"),
     ],
 )
 def test_what_lies_over_the_model_axis_divides_by_it(
-    split: str, bound: dict[str, int], number: str
+    split: str, fields: dict[str, int], number: str
 ) -> None:
     given = _settings(NUM_GPUS="8", TP_SIZE=split)
-    names = {f"network.T5Config.{name}": gin_text.literal(value) for name, value in bound.items()}
+    values = {f"network.T5Config.{name}": value for name, value in fields.items()}
+    configuration = shipped_gin.pretraining({"MIXTURE_OR_TASK_NAME": "mine", **values})
     with errors.refused(errors.INVALID, where=f"TP_SIZE={split}", names=number, remedy="1"):
-        preflight.check(given, names, {})
-    preflight.check(_settings(NUM_GPUS="8"), names, {})
+        preflight.check(given, configuration, {})
+    preflight.check(_settings(NUM_GPUS="8"), configuration, {})
+
+
+def test_a_split_of_another_network_is_left_to_the_trainer() -> None:
+    given = _settings(NUM_GPUS="8", TP_SIZE="4")
+    for values in (
+        {"MODEL": Reference("mine.Model")},
+        {"model.EncoderDecoderModel.module": Reference("mine.Network")},
+        {"network.Transformer.config": Reference("mine.Config")},
+        {"network.Transformer.config": Reference("rosetta.t5x.network.T5Config", scope="wide")},
+        {"partitioning.PjitPartitioner.logical_axis_rules": ()},
+        {"network.T5Config.num_heads": Reference("mine.heads")},
+    ):
+        preflight.check(
+            given, shipped_gin.pretraining({"MIXTURE_OR_TASK_NAME": "mine", **values}), {}
+        )
+
+
+def test_gin_files_of_another_tree_are_refused() -> None:
+    with errors.refused(errors.DIFFERS, where="T5X_DIR"):
+        preflight.check(_settings(NUM_GPUS="8"), gin_reader.Configuration(), {})
 
 
 def test_data_is_checked_in_the_folder_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", "/before")
-    bound = {
-        name: gin_text.literal(value)
-        for name, value in {
-            "DATA": "tfds:c4/en",
-            "VOCAB": "byte",
-            "OBJECTIVE": "span_corruption",
-            "TASK_FEATURE_LENGTHS": {"inputs": 64, "targets": 32},
-        }.items()
-    }
-    task = {"MIXTURE_OR_TASK_NAME": "@dataset.task()"}
+    values = {"DATA": "tfds:c4/en", "VOCAB": "byte"}
     with errors.refused(errors.UNKNOWN, where=f"TFDS_DATA_DIR={tmp_path}", value="c4/en"):
-        preflight.data({**bound, **task}, {"TFDS_DATA_DIR": str(tmp_path)})
+        preflight.data(
+            shipped_gin.pretraining(values), {"TFDS_DATA_DIR": str(tmp_path)}, trains=True
+        )
     assert os.environ["TFDS_DATA_DIR"] == "/before"
-    preflight.data({**bound, "MIXTURE_OR_TASK_NAME": "'a task of SeqIO'"}, {})
-    preflight.data(
-        {**bound, **task, "DATA": "@function()"}, {}
-    )  # what only gin knows is left to the run
+    for open_value in (
+        {"MIXTURE_OR_TASK_NAME": "a task of SeqIO"},
+        {"DATA": Reference("mine.data")},
+        {"VOCABULARY": Reference("mine.vocabulary")},
+        {"EXTRA_IDS": Reference("mine.sentinels")},
+        {"MEAN_NOISE_SPAN_LENGTH": Reference("mine.span")},
+    ):
+        preflight.data(shipped_gin.pretraining({**values, **open_value}), {}, trains=True)
 
 
 def test_the_first_record_is_read_before_training(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("plain words\n")
-    values = {
-        "DATA": f"jsonl:{tmp_path}/a.txt",
-        "VOCAB": "byte",
-        "OBJECTIVE": "span_corruption",
-        "TASK_FEATURE_LENGTHS": {"inputs": 64, "targets": 32},
-        "MEAN_NOISE_SPAN_LENGTH": 20.0,
-    }
-    bound = {
-        "MIXTURE_OR_TASK_NAME": "@dataset.task()",
-        **{name: gin_text.literal(value) for name, value in values.items()},
-    }
-    preflight.data(bound, {})
+    values = {"DATA": f"jsonl:{tmp_path}/a.txt", "VOCAB": "byte"}
+    configuration = shipped_gin.read("byt5/small", "runs/pretrain_pile", values=values)
+    preflight.data(configuration.bind({"utils.DatasetConfig.task_feature_lengths": {}}), {})
     with errors.refused(errors.INVALID, where="a.txt, line 1", names="JSON"):
-        preflight.data(bound, {}, trains=True)
+        preflight.data(configuration, {}, trains=True)
     (tmp_path / "a.txt").write_text('{"body": "words"}\n')
-    preflight.data({**bound, "dataset.task.text_field": "'body'"}, {}, trains=True)
+    preflight.data(configuration.bind({"TEXT_FIELD": "body"}), {}, trains=True)
 
 
 def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some words of a text\n" * 100)
     values = {
         "DATA": f"text:{tmp_path}/a.txt",
-        "OBJECTIVE": "span_corruption",
-        "PACK": False,
         "MEAN_NOISE_SPAN_LENGTH": 20.0,
         "TASK_FEATURE_LENGTHS": {"inputs": 64, "targets": 32},
     }
-    bound = {
-        "MIXTURE_OR_TASK_NAME": "@dataset.task()",
-        **{name: gin_text.literal(value) for name, value in values.items()},
-    }
+    configuration = shipped_gin.pretraining(values)
     batches = pipeline.Batches(
         pipeline.Recipe(
             str(values["DATA"]), "span_corruption", "byte", 100, 64, 32, mean_noise_span_length=20.0
@@ -141,18 +161,18 @@ def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None
         4,
     )
     checkpoint = _checkpoint(tmp_path / "run", 5)
-    preflight.goes_on(checkpoint, "", bound)  # it says nothing of itself
+    preflight.goes_on(checkpoint, "", configuration)  # it says nothing of itself
     checkpoint_record.write(
         str(tmp_path / "run"),
         checkpoint_record.Record(
             5, scale_attn_logits=True, data=json.loads(json.dumps(batches.state(5)))
         ),
     )
-    preflight.goes_on(checkpoint, "", bound)
-    other = {**bound, "TASK_FEATURE_LENGTHS": "{'inputs': 60, 'targets': 32}"}
+    preflight.goes_on(checkpoint, "", configuration)
+    other = configuration.bind({"TASK_FEATURE_LENGTHS": {"inputs": 60, "targets": 32}})
     for changed, names in (
         (other, ("inputs 64", "60")),
-        ({**bound, "PACK": "True"}, ("pack False", "True")),
+        (configuration.bind({"PACK": True}), ("pack False", "True")),
     ):
         with errors.refused(errors.DIFFERS, where=f"DATA={values['DATA']}", names=names):
             preflight.goes_on(checkpoint, "", changed)
@@ -167,22 +187,16 @@ def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None
     preflight.goes_on(
         checkpoint, "/pre/checkpoint_3", other
     )  # a finetuning's start, in the same folder
-    preflight.goes_on(checkpoint, "", {**other, "DATA": "'task:mine'"})
-    preflight.goes_on(checkpoint, "", {**other, "TASK_FEATURE_LENGTHS": "@lengths()"})
+    preflight.goes_on(checkpoint, "", other.bind({"DATA": "task:mine"}))
+    lengths = {"TASK_FEATURE_LENGTHS": Reference("mine.lengths")}
+    preflight.goes_on(checkpoint, "", other.bind(lengths))
 
 
 @pytest.mark.parametrize("vocab", ["ids:40000", "ids:32129"])
 def test_a_vocabulary_with_more_ids_than_the_model_has_rows(vocab: str) -> None:
-    bound = {
-        "DATA": "'synthetic'",
-        "OBJECTIVE": "'span_corruption'",
-        "VOCAB": f"'{vocab}'",
-        "TASK_FEATURE_LENGTHS": "{'inputs': 64, 'targets': 32}",
-        "network.T5Config.vocab_size": "32128",
-        "MIXTURE_OR_TASK_NAME": "@dataset.task()",
-    }
+    configuration = shipped_gin.pretraining({"DATA": "synthetic", "VOCAB": vocab})
     with errors.refused(errors.TOO_BIG, names="32128"):
-        preflight.data(bound, {})
+        preflight.data(configuration, {}, trains=True)
 
 
 def test_a_dry_run_shows_no_secret(
@@ -191,7 +205,7 @@ def test_a_dry_run_shows_no_secret(
     examples = tmp_path / gin_files.EXAMPLES
     examples.mkdir(parents=True)
     (tmp_path / "t5x" / "train.py").touch()
-    (examples / "mine_pile_pretrain.gin").write_text("network.T5Config.num_heads = 4\n")
+    (examples / "mine_pile_pretrain.gin").write_text(MINE)
     monkeypatch.setattr(gpu_query, "detect_gpus", list)
     for name, value in {
         "JAX_PLATFORMS": "cpu",
@@ -252,12 +266,10 @@ def test_whatever_goes_wrong_is_one_line_and_a_status(
 
 
 @pytest.mark.parametrize(
-    ("save", "evaluate", "data", "kind", "facts"),
+    ("values", "kind", "facts"),
     [
         (
-            "300",
-            "1000",
-            "'text:x'",
+            {"SAVE_PERIOD": 300, "EVAL_PERIOD": 1000},
             errors.CONFLICT,
             {
                 "where": "SAVE_PERIOD=300",
@@ -266,20 +278,40 @@ def test_whatever_goes_wrong_is_one_line_and_a_status(
                 "remedy": "EVAL_PERIOD=300",
             },
         ),
-        ("300", "900", "'text:x'", "", {}),
-        ("1000", "500", "'text:x'", "", {}),
-        ("300", "1000", "None", "", {}),
+        (
+            {"utils.SaveCheckpointConfig.period": 300, "EVAL_PERIOD": 1000},
+            errors.CONFLICT,
+            {"where": "SAVE_PERIOD=300", "names": "EVAL_PERIOD=1000"},
+        ),
+        ({"SAVE_PERIOD": 300, "EVAL_PERIOD": 900}, "", {}),
+        ({"SAVE_PERIOD": 1000, "EVAL_PERIOD": 500}, "", {}),
+        ({"SAVE_PERIOD": 300, "EVAL_PERIOD": 1000, "EVAL_DATA": None}, "", {}),
+        ({"SAVE_PERIOD": 300, "EVAL_PERIOD": Reference("mine.period")}, "", {}),
+        (
+            {
+                "SAVE_PERIOD": 300,
+                "utils.SaveCheckpointConfig.period": 500,
+                "EVAL_PERIOD": 1000,
+            },
+            "",
+            {},
+        ),
+        (
+            {"SAVE_PERIOD": 300, "EVAL_PERIOD": 1000, "utils.CheckpointConfig.save": None},
+            "",
+            {},
+        ),
     ],
 )
 def test_periods_that_t5x_refuses_are_refused_before_it_starts(
-    save: str, evaluate: str, data: str, kind: str, facts: dict[str, Any]
+    values: dict[str, Any], kind: str, facts: dict[str, Any]
 ) -> None:
-    bound = {"SAVE_PERIOD": save, "EVAL_PERIOD": evaluate, "EVAL_DATA": data}
+    configuration = shipped_gin.pretraining({"EVAL_DATA": "text:x", **values})
     if not kind:
-        preflight.check_periods(bound)
+        preflight.check_periods(configuration)
         return
     with errors.refused(kind, **facts):
-        preflight.check_periods(bound)
+        preflight.check_periods(configuration)
 
 
 def test_a_run_that_continues_in_another_precision_is_named(tmp_path: Path) -> None:
@@ -290,68 +322,63 @@ def test_a_run_that_continues_in_another_precision_is_named(tmp_path: Path) -> N
     )
     checkpoint_record.stamp(str(tmp_path))
     line = "this run was computed in float32 so far and continues in bfloat16"
-    assert preflight.describe_precision_change(
-        checkpoint, {"network.T5Config.dtype": "'bfloat16'"}
-    ) == (line,)
-    assert (
-        preflight.describe_precision_change(checkpoint, {"network.T5Config.dtype": "'float32'"})
-        == ()
-    )
-    assert (
-        preflight.describe_precision_change(
-            _checkpoint(tmp_path, 6), {"network.T5Config.dtype": "'float32'"}
-        )
-        == ()
-    )
+    half = shipped_gin.pretraining()
+    single = shipped_gin.pretraining({"DTYPE": "float32"})
+    assert preflight.describe_precision_change(checkpoint, half) == (line,)
+    assert preflight.describe_precision_change(checkpoint, single) == ()
+    assert preflight.describe_precision_change(_checkpoint(tmp_path, 6), single) == ()
 
 
 @pytest.mark.parametrize(
-    ("bound", "begun", "step", "kind", "facts"),
+    ("values", "begun", "step", "kind", "facts"),
     [
         (
-            {"TRAIN_STEPS": "1"},
+            {"TRAIN_STEPS": 1},
             0,
             350,
             errors.CONFLICT,
             {"where": "TRAIN_STEPS=1", "names": ("MODEL_DIR", "350")},
         ),
         (
-            {"TRAIN_STEPS": "350"},
+            {"TRAIN_STEPS": 350},
             0,
             350,
             "",
             {"line": ("TRAIN_STEPS=350", "MODEL_DIR", "350")},
         ),
-        ({"TRAIN_STEPS": "351"}, 0, 350, "", {}),
-        ({"TRAIN_STEPS": "%gin.REQUIRED"}, 0, 350, "", {}),
+        ({"TRAIN_STEPS": 351}, 0, 350, "", {}),
+        ({"TRAIN_STEPS": Reference("mine.steps"), "FT_STEPS": 5}, 100, 350, "", {}),
+        ({"TRAIN_STEPS": 1, "train.relative_steps": 5}, 0, 350, "", {}),
         (
-            {"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "5"},
+            {"FT_STEPS": 5},
             100,
             106,
             errors.CONFLICT,
             {"where": "FT_STEPS=5", "names": ("MODEL_DIR", "106")},
         ),
         (
-            {"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "5"},
+            {"FT_STEPS": 5},
             100,
             105,
             "",
             {"line": ("FT_STEPS=5", "MODEL_DIR", "105")},
         ),
-        ({"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "5"}, 100, 104, "", {}),
-        ({"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "5"}, 0, 104, "", {}),
+        ({"FT_STEPS": 5}, 100, 104, "", {}),
+        ({"FT_STEPS": 5}, 0, 104, "", {}),
     ],
 )
 def test_a_run_that_ends_before_its_checkpoint_is_refused(
-    bound: dict[str, str], begun: int, step: int, kind: str, facts: dict[str, Any]
+    values: dict[str, Any], begun: int, step: int, kind: str, facts: dict[str, Any]
 ) -> None:
+    made = shipped_gin.pretraining if "TRAIN_STEPS" in values else shipped_gin.finetuning
+    configuration = made(values)
     if not kind:
-        lines = preflight.check_last_step(bound, begun, step, "MODEL_DIR")
+        lines = preflight.check_last_step(configuration, begun, step, "MODEL_DIR")
         assert len(lines) == len(facts)
         assert all(fact in lines[0] for fact in facts.get("line", ()))
         return
     with errors.refused(kind, **facts):
-        preflight.check_last_step(bound, begun, step, "MODEL_DIR")
+        preflight.check_last_step(configuration, begun, step, "MODEL_DIR")
 
 
 @pytest.mark.parametrize(("steps", "status"), [("1", 2), ("350", 0), ("351", 0)])
@@ -365,7 +392,7 @@ def test_the_launcher_compares_train_steps_with_the_checkpoint(
     examples = tmp_path / gin_files.EXAMPLES
     examples.mkdir(parents=True)
     (tmp_path / "t5x" / "train.py").touch()
-    (examples / "mine_pile_pretrain.gin").write_text("network.T5Config.num_heads = 4\n")
+    (examples / "mine_pile_pretrain.gin").write_text(MINE)
     monkeypatch.setattr(gpu_query, "detect_gpus", list)
     _checkpoint(tmp_path / "m", 350)
     for name, value in {
@@ -398,3 +425,54 @@ def test_values_that_a_run_would_stumble_over_are_refused(wrong: str) -> None:
     with pytest.raises(UserError) as caught:
         _settings(**{name: value})
     assert caught.value.where.partition("=")[0] == name
+
+
+@pytest.mark.parametrize("size", ["tiny", "small", "base", "large", "xl", "xxl"])
+@pytest.mark.parametrize("script", ["multiprocess_pretrain_pile", "singlenode_ft_frompile"])
+def test_every_value_that_a_check_asks_for_is_known_of_our_files(
+    script: str, size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = tmp_path / "tree"
+    shutil.copytree(shipped_gin.OVERLAY, tree)
+    (tree / "t5x" / "train.py").touch()
+    checkpoint = _checkpoint(tmp_path / "start", 100)
+    record: dict[str, Any] = {
+        "id": "1",
+        "question": "?",
+        "context": "b",
+        "premise": "a",
+        "hypothesis": "b",
+    }
+    record |= {"label": 0, "answers": {"text": ["b"], "answer_start": [0]}}
+    (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
+    asked: dict[str, object] = {}
+    read_value = gin_reader.Configuration.value
+
+    def record_value(configuration: gin_reader.Configuration, name: str) -> object:
+        asked[name] = read_value(configuration, name)
+        return asked[name]
+
+    monkeypatch.setattr(gin_reader.Configuration, "value", record_value)
+    monkeypatch.setattr(gpu_query, "detect_gpus", list)
+    variables = {
+        "JAX_PLATFORMS": "cpu",
+        "T5_SIZE": size,
+        "MODEL_DIR": str(tmp_path / "start" if "_ft_" in script else tmp_path / "m"),
+        "INITIAL_CHECKPOINT_PATH": checkpoint,
+        "DATA": f"jsonl:{tmp_path}/a.jsonl" if "_ft_" in script else "synthetic",
+        "EVAL_DATA": f"jsonl:{tmp_path}/a.jsonl" if "_ft_" in script else "synthetic",
+        "VOCAB": "byte",
+        "ENC_SL": "64",
+    }
+    t5x_trainer.command(script, [], variables, str(tree))
+    unknown = {name for name, value in asked.items() if value is gin_reader.NOT_KNOWN}
+    assert unknown == set()
+    made_later = {
+        name.rpartition(".")[2]
+        for name, value in asked.items()
+        if isinstance(value, Reference) and name.startswith(f"{network_fields.T5_CONFIG}.")
+    }
+    assert made_later == ({"vocab_size"} if size == "tiny" else set())
+    assert {"train/t5x.utils.DatasetConfig.task_feature_lengths", "MIXTURE_OR_TASK_NAME"} <= set(
+        asked
+    )

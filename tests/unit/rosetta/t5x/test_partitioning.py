@@ -19,10 +19,12 @@ from rosetta.nn import fallback_notice
 from rosetta.t5x.partitioning import (
     PjitPartitioner,
     fitting,
+    refuse_uneven_network,
     shards,
     spread_over_data,
     standard_logical_axis_rules,
 )
+from rosetta.t5x.run.model_config import T5Config
 from tests.support import train_states
 
 
@@ -221,3 +223,30 @@ def test_a_train_state_with_fsdp(
     assert axes.params["dense"]["kernel"] == PartitionSpec(None, "model")
     assert axes.state_dict()["state"]["param_states"]["1"]["0"]["mu"]["dense"]["kernel"] == moments
     assert ("FSDP=1 changes nothing" in capsys.readouterr().err) == (fsdp and "data" not in moments)
+
+
+def test_a_parameter_that_does_not_divide_is_refused_before_anything_compiles() -> None:
+    model = train_states.Model(16)
+    state = train_state.FlaxOptimTrainState.create(
+        model.optimizer_def, model.get_initial_variables()
+    )
+    names = ("dense/kernel", "(16, 4)", "8 devices")
+    partitioner = PjitPartitioner(8, devices=machines(1, 8))
+    with errors.refused(errors.INVALID, where="TP_SIZE", value=8, names=names, remedy="1, 2, 4"):
+        partitioner.get_mesh_axes(state)
+    PjitPartitioner(4, devices=machines(1, 8)).get_mesh_axes(state)
+
+
+@pytest.mark.parametrize(
+    ("field", "size"), [("num_heads", 6), ("mlp_dim", 1026), ("vocab_size", 385)]
+)
+def test_a_network_that_does_not_divide_is_refused(field: str, size: int) -> None:
+    partitioner = PjitPartitioner(4, devices=machines(1, 8))
+    fields: dict[str, Any] = {"vocab_size": 384, "num_heads": 8, "mlp_dim": 1024, field: size}
+    refuse_uneven_network(T5Config(**{**fields, field: 4 * size}), partitioner)
+    with errors.refused(errors.INVALID, where="TP_SIZE", value=4, names=(field, str(size))):
+        refuse_uneven_network(T5Config(**fields), partitioner)
+    rules = [(name, None) for name, _ in standard_logical_axis_rules()]
+    whole = PjitPartitioner(4, devices=machines(1, 8), logical_axis_rules=rules)
+    refuse_uneven_network(T5Config(**fields), whole)
+    refuse_uneven_network("another network's", partitioner)

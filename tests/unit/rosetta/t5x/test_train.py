@@ -17,7 +17,9 @@ def env(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "t5x").mkdir()
     (tmp_path / "t5x" / "__init__.py").touch()
     (tmp_path / "tensorflow.py").touch()
-    (tmp_path / "gin.py").write_text("def parse_config_files_and_bindings(): ...\n")
+    (tmp_path / "gin").mkdir()
+    (tmp_path / "gin/__init__.py").write_text("def parse_config_files_and_bindings(): ...\n")
+    (tmp_path / "gin/config_parser.py").write_text("class ParserDelegate: ...\n")
     (tmp_path / "absl").mkdir()
     for name in ("__init__", "app"):
         (tmp_path / "absl" / f"{name}.py").touch()

@@ -1,0 +1,51 @@
+"""Fields of the network that a run trains, as its gin files set them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rosetta.t5x.run.gin_reader import NOT_KNOWN
+from rosetta.t5x.run.gin_text import Reference
+
+if TYPE_CHECKING:
+    from rosetta.t5x.run.gin_reader import Configuration
+
+T5_CONFIG = "rosetta.t5x.network.T5Config"
+DECODER_ONLY = "rosetta.t5x.network.DecoderOnly"
+_NETWORKS = ("rosetta.t5x.network.Transformer", DECODER_ONLY)
+_MODELS = ("rosetta.t5x.model.EncoderDecoderModel", "rosetta.t5x.model.DecoderOnlyModel")
+
+
+def find_model(configuration: Configuration) -> str | None:
+    """Return the class of the run's model with its module, or None if the run trains another model
+    than ours, or its gin files leave open which.
+    """
+    of_training = "__main__.train.model"
+    model = configuration.value(of_training if configuration.binds(of_training) else "MODEL")
+    if not isinstance(model, Reference) or model not in map(Reference, _MODELS):
+        return None
+    return model.name
+
+
+def find_network(configuration: Configuration) -> str | None:
+    """Return the class of the run's network with its module, or None as find_model does."""
+    model = find_model(configuration)
+    network = configuration.value(f"{model}.module")
+    if not isinstance(network, Reference) or network not in map(Reference, _NETWORKS):
+        return None
+    if configuration.value(f"{network.name}.config") != Reference(T5_CONFIG):
+        return None
+    return network.name
+
+
+def read_field(configuration: Configuration, field: str) -> object:
+    """Return the value of a field of T5Config, or NOT_KNOWN."""
+    if find_network(configuration) is None:
+        return NOT_KNOWN
+    return configuration.value(f"{T5_CONFIG}.{field}")
+
+
+def read_count(configuration: Configuration, field: str) -> int | None:
+    """Return a field that is a whole number; None for anything else."""
+    value = read_field(configuration, field)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
