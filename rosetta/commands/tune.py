@@ -249,7 +249,7 @@ def _planned(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
             kind=CONFLICT,
         )
     gpu = gpus.get_gpu(args.card, "--card")
-    t5x_step.require_plugin()
+    t5x_step.require_compiler(gpu)
     return _Where(gpu.short_name, gpu.name, args.gpus)
 
 

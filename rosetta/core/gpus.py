@@ -155,6 +155,9 @@ ARCHITECTURES: Mapping[Capability, Architecture] = {
     (12, 0): Architecture("Blackwell", 1536, 128, 100 * KIB, 99 * KIB),
 }
 
+# CUDA -> the oldest compute capability that its compiler and JAX's wheels for it have code for.
+OLDEST_CAPABILITY: Mapping[int, Capability] = {12: (5, 2), 13: (7, 5)}
+
 FP8 = Feature("FP8", (8, 9), "an Ada, Hopper or newer GPU")
 MXFP8 = Feature("MXFP8", (10, 0), "a Blackwell or newer GPU")
 NVFP4 = Feature("NVFP4", (10, 0), "a Blackwell or newer GPU")

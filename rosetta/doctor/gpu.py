@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from rosetta.doctor.machine import Machine
 
 # CUDA -> the oldest branch of the driver that it runs on
-# (https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html) and the
-# oldest compute capability that JAX's wheels for it are compiled for.
+# (https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
 OLDEST_DRIVER = {12: 525, 13: 580}
-OLDEST_CAPABILITY = {12: (5, 2), 13: (7, 5)}
 _BUSY = 0.05  # of a GPU's memory: more is another program's
 
 
@@ -118,12 +116,13 @@ def _driver(machine: Machine) -> Iterator[Finding]:
 def _cards(machine: Machine) -> Iterator[Finding]:
     cards = machine.cards
     known = [each for each in cards if each.capability != UNKNOWN_CAPABILITY]
-    if machine.cuda in OLDEST_CAPABILITY:
-        old = [each for each in known if each.capability < OLDEST_CAPABILITY[machine.cuda]]
+    if machine.cuda is not None and machine.cuda in gpus.OLDEST_CAPABILITY:
+        oldest = gpus.OLDEST_CAPABILITY[machine.cuda]
+        old = [gpu for gpu in known if gpu.capability < oldest]
         if old:
             do = (
                 "use an environment for cuda12"
-                if old[0].capability >= OLDEST_CAPABILITY[12]
+                if old[0].capability >= gpus.OLDEST_CAPABILITY[12]
                 else "use a newer GPU"
             )
             yield Finding(

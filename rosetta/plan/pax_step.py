@@ -60,12 +60,13 @@ def prepare(config: str, card: str, hyper: Mapping[str, object]) -> None:
     t5x_step.prepare_without_gpu.
 
     Raises:
-      UserError: this environment has no CUDA plugin, or no Pax.
+      UserError: this environment has no Pax; or see t5x_step.require_compiler.
     """
     t5x_step.prepare_without_gpu(
         launch_flags.options(
             "pax", config, precision="fp8-xla" if hyper.get("USE_FP8") else "bf16", accelerator=card
-        )
+        ),
+        card,
     )
     if not all(importlib.util.find_spec(name) for name in ("paxml", "praxis")):
         raise UserError(

@@ -19,6 +19,8 @@ from rosetta.presets import t5x_switches
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from rosetta.core.gpus import Gpu
+
 UNTUNED = "--xla_gpu_autotune_level=0"  # autotuning wants the GPU
 
 
@@ -55,41 +57,50 @@ def prepare(fp8: str, size: str, card: str) -> None:
     prepare_without_gpu.
 
     Raises:
-      UserError: this environment has no CUDA plugin.
+      UserError: see require_compiler.
     """
-    prepare_without_gpu(t5x_switches.xla_options(fp8, size, card))
+    prepare_without_gpu(t5x_switches.xla_options(fp8, size, card), card)
 
 
-def prepare_without_gpu(options: Mapping[str, object]) -> None:
+def prepare_without_gpu(options: Mapping[str, object], card: str) -> None:
     """Set up JAX's environment for compiling for a GPU that is not here; to be called before JAX
     is imported.
 
     XLA gets these options and no autotuning; the flags of XLA_FLAGS come last, where they win.
 
     Raises:
-      UserError: this environment has no CUDA plugin.
+      UserError: see require_compiler.
     """
     given, _ = xla_flags.today(os.environ.get("XLA_FLAGS", ""), xla_flags.jaxlib())
     flags, _ = xla_flags.today(xla_flags.joined(xla_flags.written(options)), xla_flags.jaxlib())
-    require_plugin()
+    require_compiler(gpus.get_gpu(card, "--card"))
     os.environ["JAX_PLATFORMS"] = "cuda,cpu"
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
     os.environ["XLA_FLAGS"] = xla_flags.joined([*flags, UNTUNED, *given])
 
 
-def require_plugin() -> None:
-    """UserError where this environment cannot compile for GPUs."""
+def require_compiler(gpu: Gpu) -> None:
+    """UserError where this environment has no CUDA plugin, or its CUDA does not know the GPU."""
     from importlib import metadata
 
-    if not any(
-        re.fullmatch(r"jax-cuda\d+-plugin", (each.metadata["Name"] or "").lower())
-        for each in metadata.distributions()
-    ):
+    names = ((each.metadata["Name"] or "").lower() for each in metadata.distributions())
+    matches = (re.fullmatch(r"jax-cuda(\d+)-plugin", name) for name in names)
+    cuda_versions = [int(match[1]) for match in matches if match]
+    if not cuda_versions:
         raise UserError(
             "this environment cannot compile for GPUs",
             "jax-cuda13-plugin",
             "use an environment or image for cuda12 or cuda13",
             kind=UNSUPPORTED,
+        )
+    oldest = min(gpus.OLDEST_CAPABILITY.get(version, (0, 0)) for version in cuda_versions)
+    if gpu.capability < oldest:
+        raise UserError(
+            f"CUDA {max(cuda_versions)} of this environment has no code for {gpu.name}",
+            f"--card {gpu.short_name}",
+            "use an environment or image for cuda12",
+            kind=UNSUPPORTED,
+            value=gpu.short_name,
         )
 
 

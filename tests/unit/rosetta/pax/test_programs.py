@@ -15,6 +15,7 @@ required_modules.need("paxml")
 import jax
 from paxml import programs as upstream
 
+from rosetta.core import gpus
 from rosetta.health import progress
 from rosetta.health.run_health import Stopped
 from rosetta.pax import programs
@@ -116,7 +117,7 @@ def test_the_peak_is_that_of_the_precision_in_use(
     program: programs.TrainProgram, monkeypatch: pytest.MonkeyPatch, collection: str, kind: str
 ) -> None:
     asked = []
-    monkeypatch.setattr(programs, "peak_flops", lambda _, dtype: asked.append(dtype))
+    monkeypatch.setattr(gpus, "find_peak_flops", lambda _, dtype: asked.append(dtype))
     program.run(None, 0)
     work = program._of_step(SimpleNamespace(mdl_vars={collection: {}}))
     assert asked == [kind]

@@ -6,13 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.support import required_modules
+from rosetta.core import gpus
+from rosetta.plan import t5x_step
+from tests.support import errors, required_modules
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -36,6 +40,16 @@ def test_an_environment_without_the_plugin_says_so() -> None:
     status, document = _plan()
     assert status == 2
     assert "cannot compile for GPUs" in document["error"]["what"]
+
+
+def test_a_gpu_that_the_installed_cuda_has_no_code_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = SimpleNamespace(metadata={"Name": "jax-cuda13-plugin"})
+    monkeypatch.setattr(metadata, "distributions", lambda: [plugin])
+    t5x_step.require_compiler(gpus.GPUS["a100"])
+    with errors.refused(errors.UNSUPPORTED, where="--card v100", value="v100", remedy="cuda12"):
+        t5x_step.require_compiler(gpus.GPUS["v100"])
+    plugin.metadata["Name"] = "jax-cuda12-plugin"
+    t5x_step.require_compiler(gpus.GPUS["v100"])
 
 
 def test_a_step_in_fp8() -> None:
