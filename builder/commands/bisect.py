@@ -4,7 +4,6 @@ them apart, down to the one commit, patch or package.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import math
 import platform
@@ -22,9 +21,11 @@ from builder.release.bisect import build_contents as builds
 from builder.release.bisect.attempt import Bench
 from builder.release.bisect.journal import Journal, Request
 from builder.upstream.source import access
+from rosetta.core import option_types
 from rosetta.core.errors import CONFLICT, MISSING, UserError
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
 
     from builder.release.bisect.build_contents import Build
@@ -79,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--repeat",
-        type=_count,
+        type=option_types.whole_number(maximum=100),
         default=1,
         metavar="N",
         help="run COMMAND N times in each build, and stop if the results differ (default: 1)",
@@ -103,12 +104,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "skips the build, and more ends the search"
         ),
     )
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:4]) <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 100")
-    return int(text)
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:

@@ -4,7 +4,6 @@ what broke which.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,11 @@ from builder.core.command_context import Result
 from builder.core.manifest import GitSource
 from builder.release.bump import forecast, journal, lock_records, plan, report, working_copy
 from builder.upstream.source import access
+from rosetta.core import option_types
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from builder.core.command_context import Context
@@ -77,17 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--log",
-        type=_count,
+        type=option_types.whole_number(minimum=0, maximum=999_999),
         default=30,
         metavar="N",
         help="the number of upstream commits to show for each source (default: 30)",
     )
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of commits")
-    return int(text)
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:

@@ -4,15 +4,16 @@ again.
 
 from __future__ import annotations
 
-import argparse
-import re
 from typing import TYPE_CHECKING
 
 from builder.core import cache_inspection
 from builder.core.command_context import Context, Result
+from rosetta.core import option_types
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
+    import argparse
+
     from builder.core.cache import Cache
 
 
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     prune.add_argument(
         "--days",
-        type=_days,
+        type=option_types.parse_number,
         default=30.0,
         help="remove what was not used for this number of days (default: 30)",
     )
@@ -39,12 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prune.add_argument(
         "--dry-run", action="store_true", help="print what would go, but remove nothing"
     )
-
-
-def _days(text: str) -> float:
-    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of days")
-    return float(text)
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:

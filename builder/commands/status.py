@@ -4,7 +4,6 @@ can hold.
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +11,12 @@ from typing import TYPE_CHECKING
 from builder.core.command_context import Context, Result
 from builder.packages import environment_assembly
 from builder.release.status_page import page, reports
+from rosetta.core import option_types
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import EXISTS, UserError
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from builder.release.status_page.page import View
@@ -44,17 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--keep",
-        type=_number,
+        type=option_types.whole_number(maximum=1000),
         default=60,
         metavar="N",
         help="the number of nights on the page (default: 60)",
     )
-
-
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 1000")
-    return int(text)
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:

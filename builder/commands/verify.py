@@ -12,6 +12,7 @@ from pathlib import Path
 from builder.core.command_context import Context, Result
 from builder.images.engines import engine as engines
 from builder.pipeline import verification
+from rosetta.core import option_types
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
@@ -39,12 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="image: the UID that runs it, with a read-only root and no network (default: 12345)",
     )
     parser.add_argument(
-        "--steps", type=_steps, default=20, help="training steps before the restore (default: 20)"
+        "--steps",
+        type=option_types.whole_number(maximum=999_999),
+        default=20,
+        help="training steps before the restore (default: 20)",
     )
     parser.add_argument(
         "--devices",
-        type=_devices,
-        default="1,4",
+        type=option_types.parse_device_counts,
+        default=(1, 4),
         help="numbers of virtual devices to train on (default: 1,4)",
     )
     parser.add_argument(
@@ -69,21 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _steps(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of steps")
-    return int(text)
-
-
-def _devices(text: str) -> str:
-    if not re.fullmatch(r"[1-9][0-9]{0,2}(,[1-9][0-9]{0,2})*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers such as 1,4")
-    return text
-
-
 def _user(text: str) -> str:
     if not re.fullmatch(r"[0-9]{1,9}(:[0-9]{1,9})?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no UID or UID:GID")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid user: give UID or UID:GID")
     return text
 
 
@@ -100,8 +92,9 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         raise UserError("is for images", "--gpu", "leave it out, or give image:NAME")
     if arguments.write and Path(arguments.write).is_dir():
         raise UserError("is a folder", f"--write {arguments.write}", "give the name of a file")
+    devices = ",".join(map(str, arguments.devices))
     asked = verification.Asked(
-        arguments.user, arguments.steps, "1" if arguments.gpu else arguments.devices, arguments.gpu
+        arguments.user, arguments.steps, "1" if arguments.gpu else devices, arguments.gpu
     )
     if kind == "registry":
         if context.offline:
@@ -117,7 +110,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         data = verification.verify(
             Path(name).absolute(),
             steps=arguments.steps,
-            devices=arguments.devices,
+            devices=devices,
             workdir=arguments.workdir,
             root=context.root,
         )

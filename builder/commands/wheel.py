@@ -15,6 +15,7 @@ from builder.core import machine_architecture, manifest
 from builder.core.command_context import Context, Result
 from builder.packages import login_node_wheel
 from builder.packages.transformer_engine import addition, wheel_build
+from rosetta.core import option_types
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import CONFLICT, EXISTS, INVALID, MISSING, UNKNOWN, UserError
 
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--jobs",
-        type=int,
+        type=option_types.whole_number(minimum=0),
         default=0,
         metavar="N",
         help=(
@@ -104,14 +105,6 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if arguments.sha256 and not arguments.file:
         raise UserError(
             "goes with --import only", "--sha256", "give the wheel by --import FILE", kind=CONFLICT
-        )
-    if arguments.jobs < 0:
-        raise UserError(
-            "is no number of compilers",
-            f"--jobs {arguments.jobs}",
-            "give 1 or more, or leave it out",
-            kind=INVALID,
-            value=arguments.jobs,
         )
     te = loaded.transformer_engine
     line = arguments.line or (te.lines[0] if te else "")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from builder.core import machine_architecture
 from rosetta.core.errors import UserError
+from rosetta.core.value_parsing import parse_list
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,11 +76,11 @@ def platforms(text: str, offered: Sequence[str], kind: str) -> tuple[str, ...]:
         own = machine_architecture.here()
         return (own,) if kind == "image" and own in offered else tuple(offered)
     found = []
-    for part in text.split(","):
-        system, _, architecture = part.strip().partition("/")
+    for part in parse_list("--platform", text):
+        system, _, architecture = part.partition("/")
         if system != "linux" or architecture not in ("amd64", "arm64"):
             raise UserError(
-                f"{part.strip()!r} is no platform of ours",
+                f"{part!r} is no platform of ours",
                 "--platform",
                 "give linux/amd64, linux/arm64 or both with a comma between them",
             )

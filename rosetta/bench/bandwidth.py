@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import DIFFERS, FAILED, MISSING, UNSUPPORTED, UserError
-from rosetta.core.value_parsing import asks_for_cpu
+from rosetta.core.value_parsing import asks_for_cpu, parse_whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -104,18 +104,14 @@ def start(environment: Mapping[str, str]) -> None:
             value=jax.__version__,
         )
     on_cpu = asks_for_cpu(environment.get("JAX_PLATFORMS", ""))
-    named = {
-        name.lower(): value
-        for name in ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")
-        if (value := environment.get(f"JAX_{name}"))
-    }
+    address = environment.get("JAX_COORDINATOR_ADDRESS")
+    count, rank = environment.get("JAX_NUM_PROCESSES"), environment.get("JAX_PROCESS_ID")
     try:
-        if len(named) == 3:
+        if address and count and rank:
             jax.distributed.initialize(
-                **{
-                    name: int(value) if value.isdecimal() else value
-                    for name, value in named.items()
-                }
+                address,
+                parse_whole_number("JAX_NUM_PROCESSES", count),
+                parse_whole_number("JAX_PROCESS_ID", rank, minimum=0),
             )
         elif environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
             jax.distributed.initialize()  # JAX reads Slurm's variables

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rosetta.bench import modes
 from rosetta.core import gpu_query, option_types
 from rosetta.core.errors import INVALID, MISSING, UserError
+from rosetta.core.value_parsing import parse_list
 
 if TYPE_CHECKING:
     import argparse
@@ -74,7 +75,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta bench t5`; returns what --json prints, and a table."""
     modes.size(args.size)  # refused before JAX is imported, which takes seconds
-    names = args.modes.split(",") if args.modes else list(modes.DEFAULT)
+    names = parse_list("--modes", args.modes or "") or list(modes.DEFAULT)
     for name in names:
         modes.parse(name)
     if len(set(names)) < len(names):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 from pathlib import Path
@@ -11,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core import option_types
 from rosetta.core.errors import CONFLICT, DAMAGED, DIFFERS, MISSING, UserError
 from rosetta.core.printable_text import escape
+from rosetta.core.value_parsing import parse_number
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
 LAYOUTS = ("meta", "hf", "pax")
@@ -72,14 +73,12 @@ def _layout(folder: Path) -> str:
     )
 
 
+@option_types.option_type
 def _epsilon(text: str) -> float:
     """Parse an option's value as a number above 0 and at most 1."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number <= 1:
-        raise argparse.ArgumentTypeError(f"it is {text!r}: give a number above 0, as 1e-5 is")
+    number = parse_number("", text, above_zero=True)
+    if number > 1:
+        raise UserError(f"{text!r} is above 1", do="give a number such as 1e-5")
     return number
 
 

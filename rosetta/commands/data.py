@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
-import re
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from rosetta.core import option_types
 from rosetta.core.errors import CONFLICT, UNSUPPORTED, UserError
 from rosetta.data import checks, spec
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator
 
 _PERIOD = 0.2  # s between counts on a terminal
 _EXTRA_IDS = (
     "sentinels to add (default: 100; none for bytes, and none if the vocabulary has sentinels)"
 )
-
-
-def _count(text: str) -> int:
-    digits = text.replace("_", "")
-    if not re.fullmatch(r"[0-9]{1,18}", digits):
-        raise argparse.ArgumentTypeError(f"it is {text!r}: give a whole number, at least 0")
-    return int(digits)
+_count = option_types.whole_number(minimum=0)
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -85,7 +79,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         )
         action.add_argument(
             "--mean-span",
-            type=float,
+            type=option_types.parse_positive_number,
             default=3.0,
             help="tokens of a masked span (default: 3); runs on bytes use 20",
         )
@@ -134,7 +128,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     train.add_argument(
         "--coverage",
-        type=float,
+        type=option_types.parse_positive_number,
         default=0.9995,
         help="the share of letters that get an id of their own (default: 0.9995)",
     )

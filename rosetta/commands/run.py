@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from rosetta.core import option_types
 from rosetta.core.errors import CONFLICT, FAILED, INVALID, MISSING, UNSUPPORTED, UserError
+from rosetta.core.value_parsing import parse_whole_number
 
 if TYPE_CHECKING:
     import argparse
@@ -411,11 +412,7 @@ def _number(args: argparse.Namespace) -> int:
     if args.node is not None:
         return int(args.node)
     given = os.environ.get("JOB_COMPLETION_INDEX") or "0"
-    if not given.isdecimal():
-        raise UserError(
-            f"it is {given!r}", "JOB_COMPLETION_INDEX", "give --node", kind=INVALID, value=given
-        )
-    return int(given)
+    return parse_whole_number("JOB_COMPLETION_INDEX", given, minimum=0)
 
 
 def _become(args: argparse.Namespace, wanted: Rendering) -> NoReturn:

@@ -7,22 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import option_types
 from rosetta.core.errors import CONFLICT, MISSING, UNSUPPORTED, UserError
-from rosetta.core.value_parsing import parse_list, parse_whole_number, read_truth_value
+from rosetta.core.value_parsing import parse_whole_number, read_truth_value
 
 if TYPE_CHECKING:
     import argparse
-
-
-@option_types.option_type
-def _devices(text: str) -> tuple[int, ...]:
-    counts = tuple(
-        parse_whole_number("", item, maximum=64) for item in parse_list("--devices", text)
-    )
-    if not counts or len(set(counts)) != len(counts):
-        raise UserError(
-            f"{text!r} is not a valid list of numbers", do="give different numbers from 1 to 64"
-        )
-    return counts
 
 
 @option_types.option_type
@@ -46,7 +34,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     test.add_argument(
         "--devices",
-        type=_devices,
+        type=option_types.parse_device_counts,
         default=(1, 4),
         help="numbers of virtual CPU devices, with one run for each (default: 1,4)",
     )

@@ -40,14 +40,39 @@ def whole_number(minimum: int = 1, maximum: int = value_parsing.LARGEST) -> Call
 parse_count = whole_number()
 
 
+@option_type
+def parse_positive_number(text: str) -> float:
+    """Parse an option's value as a number above 0."""
+    return value_parsing.parse_number("", text, above_zero=True)
+
+
+@option_type
+def parse_number(text: str) -> float:
+    """Parse an option's value as a number of 0 or more."""
+    return value_parsing.parse_number("", text)
+
+
+@option_type
 def parse_share(text: str) -> float:
     """Parse an option's value as a number from 0 to below 1."""
     number = value_parsing.parse_decimal(text)
     if number is None or number >= 1:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a valid share: give a number from 0 to below 1"
-        )
+        raise UserError(f"{text!r} is not a valid share", do="give a number from 0 to below 1")
     return number
+
+
+@option_type
+def parse_device_counts(text: str) -> tuple[int, ...]:
+    """Parse an option's value as different numbers of devices, such as 1,4."""
+    counts = tuple(
+        value_parsing.parse_whole_number("", item, maximum=64)
+        for item in value_parsing.parse_list("", text)
+    )
+    if not counts or len(set(counts)) != len(counts):
+        raise UserError(
+            f"{text!r} is not a valid list of numbers", do="give different numbers from 1 to 64"
+        )
+    return counts
 
 
 def add_shape_options(

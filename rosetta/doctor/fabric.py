@@ -104,7 +104,8 @@ def _rdma(machine: Machine, level: str) -> Iterator[Finding]:
 
 
 def _chosen(machine: Machine, name: str, there: Sequence[str], level: str) -> Iterator[Finding]:
-    """Check a list of NCCL's: name prefixes, or whole names after `=`, or exclusions after `^`.
+    """Check a list in NCCL's format: name prefixes, or whole names after `=`, or exclusions after
+    `^`.
 
     A port may follow a colon.
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import xla_flags
 from rosetta.core.errors import UserError
-from rosetta.core.value_parsing import parse_decimal
+from rosetta.core.value_parsing import parse_decimal, parse_list
 from rosetta.doctor.finding import BLOCKER, NOTE, WARNING, Finding
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _platform(machine: Machine) -> Iterator[Finding]:
             "unset it to train on the GPUs",
         )
     chosen = machine.environment.get("CUDA_VISIBLE_DEVICES", "")
-    named = [word for word in chosen.split(",") if word.strip()]
+    named = parse_list("CUDA_VISIBLE_DEVICES", chosen)
     if machine.given is None and 0 < len(machine.cards) < len(named):
         what = (
             f"it names {len(named)} GPUs, and CUDA takes the first {len(machine.cards)}: the next "

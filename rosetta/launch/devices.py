@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Protocol
 
 from rosetta.core.errors import CONFLICT, UserError
+from rosetta.core.value_parsing import parse_list
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,7 +83,7 @@ def share(
         )
     named = environment.get("CUDA_VISIBLE_DEVICES")
     used = (
-        ",".join(word.strip() for word in named.split(",")[: given.gpus])
+        ",".join(parse_list("CUDA_VISIBLE_DEVICES", named)[: given.gpus])
         if named
         else ",".join(map(str, range(given.gpus)))
     )

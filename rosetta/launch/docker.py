@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import run_description
 from rosetta.core.errors import CONFLICT, INVALID, UNSUPPORTED, UserError
+from rosetta.core.value_parsing import parse_list
 from rosetta.launch import rendering
 from rosetta.launch.rendering import Options, Rendering
 
@@ -76,9 +77,7 @@ def spawned(run: Run) -> list[str]:
 
 def _gpus(run: Run, around: Mapping[str, str]) -> str:
     """Return the first of the visible GPUs, as many as the run has."""
-    named = [
-        word.strip() for word in around.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()
-    ]
+    named = parse_list("CUDA_VISIBLE_DEVICES", around.get("CUDA_VISIBLE_DEVICES", ""))
     if not named:
         return str(run.gpus_per_node)
     if len(named) < run.gpus_per_node:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import exit_status, kill_notice, parent_death
 from rosetta.core.errors import INVALID, MISSING, UserError
+from rosetta.core.value_parsing import parse_host_and_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,15 +71,8 @@ class Layout:
                 kind=INVALID,
                 value=self.node,
             )
-        host, _, port = self.coordinator.rpartition(":")
-        if self.coordinator and not (host and port.isdigit() and 0 < int(port) < 65536):
-            raise UserError(
-                "it is no address",
-                f"--coordinator={self.coordinator}",
-                "write HOST:PORT",
-                kind=INVALID,
-                value=self.coordinator,
-            )
+        if self.coordinator:
+            parse_host_and_port("--coordinator", self.coordinator)
         if self.nodes > 1 and not self.coordinator:
             raise UserError(
                 f"{self.nodes} nodes have to meet somewhere",

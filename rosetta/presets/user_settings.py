@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import xla_flags
 from rosetta.core.errors import CONFLICT, INVALID, UNKNOWN, UserError
-from rosetta.core.value_parsing import asks_for_cpu
+from rosetta.core.value_parsing import asks_for_cpu, parse_list
 from rosetta.core.variables import lookup
 from rosetta.presets import schema
 from rosetta.presets.layers import WITH
@@ -189,7 +189,7 @@ def _variable(framework: str, name: str, value: str, origin: str) -> dict[str, V
     if name == WITH:
         return {
             "switches": Value(
-                [each.strip() for each in value.split(",") if each.strip()],
+                parse_list(name, value),
                 WITH if origin == name else origin,
             )
         }
@@ -203,7 +203,7 @@ def _field(path: str, text: str, origin: str, name: str) -> Value:
     """Return a value of a field, from text. A batch may be a fraction, which stays text."""
     value: Any = text
     if path == "switches":
-        value = [each for each in text.split(",") if each]
+        value = parse_list(name, text)
     elif path.startswith(("fdl.", "mesh.", "batch.")) or path in (
         "nodes",
         "gpus_per_node",

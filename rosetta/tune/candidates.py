@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import UNKNOWN, UNSUPPORTED, UserError
-from rosetta.core.value_parsing import read_truth_value
+from rosetta.core.value_parsing import parse_list, parse_whole_number, read_truth_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +45,7 @@ def asked(text: str, *, planned: bool) -> list[str]:
 
     UserError for what cannot be tried, or not be planned.
     """
-    names = [each.strip() for each in text.split(",")]
+    names = parse_list("--try", text)
     for each in names:
         if each not in ALL:
             raise UserError(
@@ -99,5 +99,5 @@ def _split(run: Run) -> bool:
     return (
         any(shape[-1] > 1 for shape in run.mesh.values())
         if run.framework == "pax"
-        else run.env.get("TP_SIZE", "1") not in ("", "1")
+        else parse_whole_number("TP_SIZE", run.env.get("TP_SIZE") or "1") > 1
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from builder.core.secrets import redact
 from rosetta.core.errors import INVALID, UserError
+from rosetta.core.value_parsing import parse_list
 
 INSECURE = "ROSETTA_INSECURE_REGISTRIES"
 _FORM = "give HOST[:PORT]/NAME:TAG, the name in lower case"
@@ -50,7 +51,7 @@ class Reference:
         """The URL of the registry: https, but http on the loopback address and where
         ROSETTA_INSECURE_REGISTRIES lists the host.
         """
-        insecure = {each.strip() for each in os.environ.get(INSECURE, "").split(",")}
+        insecure = parse_list(INSECURE, os.environ.get(INSECURE, ""))
         host = f"registry-1.{self.host}" if self.host == "docker.io" else self.host
         return f"{'http' if is_loopback(hostname(self.host)) or self.host in insecure else 'https'}://{host}"
 

@@ -78,16 +78,16 @@ def test_several_nodes() -> None:
             0,
             "n0",
             errors.INVALID,
-            {"where": "--coordinator=n0", "value": "n0", "remedy": "HOST:PORT"},
+            {"where": "--coordinator", "value": "n0", "remedy": "HOST:PORT"},
         ),
         (
             2,
             0,
             "n0:70000",
             errors.INVALID,
-            {"where": "--coordinator=n0:70000", "value": "n0:70000"},
+            {"where": "--coordinator", "value": "n0:70000"},
         ),
-        (1, 0, ":1", errors.INVALID, {"where": "--coordinator=:1", "value": ":1"}),
+        (1, 0, ":1", errors.INVALID, {"where": "--coordinator", "value": ":1"}),
     ],
 )
 def test_refused(
