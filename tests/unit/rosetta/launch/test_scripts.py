@@ -45,7 +45,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> NoReturn:
         raise AssertionError("looked for GPUs")
 
-    monkeypatch.setattr(gpu_query, "cards", refuse)
+    monkeypatch.setattr(gpu_query, "detect_gpus", refuse)
 
 
 @pytest.mark.usefixtures("untouched")
