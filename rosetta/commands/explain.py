@@ -1,11 +1,14 @@
-"""`rosetta explain`: what a preset comes to."""
+"""`rosetta explain`: what a preset comes to, and what a variable means."""
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import option_types
+from rosetta.core.errors import CONFLICT, UNKNOWN, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -17,8 +20,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     entry.add_argument(
         "preset",
         nargs="?",
-        metavar="PRESET",
-        help="the name of a preset, or a YAML file (docs/presets.md)",
+        metavar="PRESET|VARIABLE",
+        help="the name of a preset, a YAML file (docs/presets.md), or a variable such as PACK",
     )
     entry.add_argument(
         "settings",
@@ -50,11 +53,15 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def _explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.core import gpu_query
+    from rosetta.core.variables import lookup, misspellings
     from rosetta.presets import explain, layers, user_settings
 
     if args.preset is None:
         found = explain.listing()
         return found, explain.list_table(found)
+    if lookup.is_known(args.preset):
+        return _explain_variable(args)
+    _refuse_unknown(args.preset)
     settings = user_settings.with_card(
         user_settings.settings(args.settings, "explain"), os.environ, args.accelerator
     )
@@ -71,7 +78,52 @@ def _explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         gpus_per_node=args.gpus_per_node,
         environment=os.environ,
     )
+    misspellings.warn(os.environ, "rosetta explain", "explain", found["framework"])
     return found, explain.table(found)
+
+
+def _explain_variable(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Return what the table says of a variable."""
+    from rosetta.core.variables import explanation
+
+    given = {
+        "--accelerator": args.accelerator,
+        "--nodes": args.nodes,
+        "--gpus-per-node": args.gpus_per_node,
+    }
+    words = [*args.settings, *(name for name, value in given.items() if value)]
+    if words:
+        raise UserError(
+            f"{args.preset} is a variable, and {words[0]} is for presets",
+            "rosetta explain",
+            f"leave out {words[0]}",
+            kind=CONFLICT,
+            value=words[0],
+        )
+    found = explanation.describe(args.preset)
+    return found, explanation.format_explanation(found)
+
+
+def _refuse_unknown(name: str) -> None:
+    """Refuse a name that is nearer to a variable's than to a preset's."""
+    from rosetta.core.variables import lookup
+    from rosetta.presets import preset_files
+
+    presets = preset_files.presets()
+    variables = dict.fromkeys(variable.name for variable in lookup.TABLE)
+    if name in presets or preset_files.is_file(name):
+        return
+    near = difflib.get_close_matches(name, [*presets, *variables], 1)
+    near = near or difflib.get_close_matches(name.upper(), variables, 1)
+    is_variable = bool(near) and near[0] in variables
+    if is_variable or re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+        raise UserError(
+            f"there is no preset or variable {name!r}",
+            "rosetta explain",
+            f"did you mean {near[0]}?" if near else "see rosetta t5x pretrain --help",
+            kind=UNKNOWN,
+            value=name,
+        )
 
 
 RUN = {"explain": _explain}

@@ -81,11 +81,11 @@ PROGRAM = Program(
         Command(
             "explain",
             LOOK,
-            "show every value of a preset, and where it comes from",
+            "show every value of a preset and its origin, or describe a variable",
             "rosetta.commands.explain",
-            ("t5x-large --accelerator h100",),
+            ("t5x-large --accelerator h100", "PACK"),
             "For each value, the command names the value that it replaced, and the reason. Without "
-            "PRESET, it lists all presets.",
+            f"an argument, it lists all presets. {_SETTINGS}",
         ),
         Command(
             "plan",

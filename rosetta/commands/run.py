@@ -220,8 +220,11 @@ def _say(args: argparse.Namespace, run: Run) -> None:
     meant.
     """
     from rosetta.core.secret_variables import Mask
+    from rosetta.core.variables import misspellings
     from rosetta.launch import placement_checks
 
+    if args.on != "local" or args.dry_run:  # else the run itself warns
+        misspellings.warn(os.environ, f"rosetta {args.command}", args.command, run.framework)
     mask = Mask(run.env)
     lines = placement_checks.folders(run, args.on) + placement_checks.platform(
         run, args.on, os.environ

@@ -105,6 +105,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.core import run_folders
     from rosetta.core.secret_variables import Mask
+    from rosetta.core.variables import misspellings
     from rosetta.presets import describe, layers, preset_files
     from rosetta.tune import evidence, planned_trial, preset_output, search, trial
 
@@ -119,6 +120,7 @@ def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         environment=os.environ,
     )
     run = describe.run(resolved)
+    misspellings.warn(os.environ, "rosetta tune", "tune", run.framework)
     count, batch = run.nodes * run.gpus_per_node, run.batch.get("per_gpu")
     names = candidates.off(
         candidates.usual(run, planned=bool(args.card), on_cpu=here.on_cpu)

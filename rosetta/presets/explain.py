@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core import gpus, run_description
 from rosetta.core.errors import UserError
 from rosetta.core.value_parsing import asks_for_cpu
-from rosetta.core.variables import readers
+from rosetta.core.variables import lookup, readers
 from rosetta.presets import describe, layers, preset_files, schema, user_settings
 
 if TYPE_CHECKING:
@@ -273,8 +273,8 @@ def table(found: dict[str, Any]) -> str:
     ]
     for path, each in found["values"].items():
         lines.append(
-            f"{path} = {_text(each['value'])}    [{each['origin']}]"
-            + (f" {each['why']}" if each["why"] else "")
+            f"{path} = {_text(each['value'])}    [{each['origin']}] "
+            f"{each['why'] or _help(path, found['framework'])}".rstrip()
         )
         lines += [
             f"    over {_text(before['value'])} of {before['origin']}"
@@ -291,6 +291,13 @@ def table(found: dict[str, Any]) -> str:
         for name, each in found["config"].items()
     ]
     return "\n".join(lines)
+
+
+def _help(path: str, framework: str) -> str:
+    """Return what the table of variables says of a setting; "" for other fields."""
+    group, _, name = path.partition(".")
+    is_variable = group == "settings" and lookup.is_known(name)
+    return lookup.find(name, framework).help if is_variable else ""
 
 
 def _text(value: Any) -> str:

@@ -176,10 +176,15 @@ def chain(name: str) -> list[Layer]:
     return found
 
 
+def is_file(name: str) -> bool:
+    """Return whether a preset is named by the path of a file."""
+    return "/" in name or name.endswith((".yaml", ".yml"))
+
+
 def _one(name: str, asked_by: str) -> Layer:
     if name in presets():
         return presets()[name]
-    if "/" in name or name.endswith((".yaml", ".yml")):
+    if is_file(name):
         path = Path(name).absolute()
         return _preset(document(path, name), (), str(path))
     near = difflib.get_close_matches(name, presets(), 1)

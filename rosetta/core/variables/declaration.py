@@ -119,6 +119,7 @@ class Variable:
 
     def example_word(self) -> str:
         """Return NAME=VALUE with a value that a user might give."""
-        choices = self.type.choices
-        value = self.example or self.default_value()
-        return f"{self.name}={value or (choices[0] if choices else self.type.placeholder)}"
+        choices, default = self.type.choices, self.default_value()
+        another = next((choice for choice in choices if choice != default), "")
+        value = self.example or another or default or self.type.placeholder
+        return f"{self.name}={value}"

@@ -10,7 +10,7 @@ from rosetta.core.variables import lookup, readers, value_types
 from rosetta.core.variables.declaration import Note, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from rosetta.core.variables.declaration import Variable
 
@@ -128,19 +128,11 @@ def describe_defaults(variable: Variable) -> str:
     """Return the default, and those of the commands and scripts that have another one."""
     others: dict[str, list[str]] = {}
     for reader, text in variable.default_for.items():
-        others.setdefault(text, []).append(reader)
+        name = f"{reader}.sh" if reader in readers.SCRIPT_COMMANDS else reader
+        others.setdefault(text, []).append(name)
     parts = [variable.default] if variable.default else []
     parts += [f"{', '.join(names)}: {text}" for text, names in others.items()]
     return "; ".join(parts)
-
-
-def describe_readers(variable: Variable) -> Mapping[str, list[str]]:
-    """Return framework or program -> its commands that read the variable, "" for programs alone."""
-    programs: dict[str, list[str]] = {}
-    for reader in variable.read_by:
-        program, _, command = reader.rpartition(" ")
-        programs.setdefault(program, []).append(command)
-    return programs
 
 
 def terminal_width() -> int:

@@ -1,0 +1,117 @@
+"""Explain one variable: everything that the table says of it, for people and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core.variables import help_text, lookup, readers, value_types
+from rosetta.core.variables.declaration import Scope
+
+if TYPE_CHECKING:
+    from rosetta.core.variables.declaration import Variable
+
+_PLACES = {
+    readers.ROSETTA: "every command of rosetta",
+    readers.BUILDER: "every command of build.py",
+    readers.TRAINER: "the trainer",
+    readers.IMAGE: "the programs of an image",
+}
+_FRAMEWORKS = {"t5x": "T5X", "pax": "Pax"}
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Return what the table says of a variable, as JSON.
+
+    Args:
+      name: A variable of the table.
+
+    Returns:
+      variable; entries: one, or one for each of the meanings that the name has.
+    """
+    entries = [variable for variable in lookup.TABLE if variable.name == name]
+    return {"variable": name, "entries": [_describe_entry(entry) for entry in entries]}
+
+
+def _describe_entry(variable: Variable) -> dict[str, Any]:
+    return {
+        "of": _owner(variable),
+        "help": variable.help,
+        "scope": variable.scope.value,
+        "group": variable.group.value,
+        "values": variable.type.description,
+        "choices": list(variable.type.choices),
+        "unit": variable.unit,
+        "default": str(variable.default),
+        "default_for": {reader: str(text) for reader, text in variable.default_for.items()},
+        "read_by": list(variable.read_by),
+        "scripts": describe_scripts(variable),
+        "example": "" if variable.secret else variable.example_word(),
+        "secret": variable.secret,
+        "since": variable.since,
+    }
+
+
+def _owner(variable: Variable) -> str:
+    """Return whose meaning of the name an entry has."""
+    if variable.scope is Scope.OTHER_PROGRAM:
+        return variable.owner
+    if variable.scope is Scope.SLURM_FILE:
+        return "the .sub files"
+    return " and ".join(_FRAMEWORKS[name] for name in variable.frameworks) or "rosetta"
+
+
+def describe_scripts(variable: Variable) -> list[str]:
+    """Return the scripts that read a variable, since they stand for a command or by themselves."""
+    scripts = (
+        script
+        for script, command in readers.SCRIPT_COMMANDS.items()
+        if not {script, command}.isdisjoint(variable.read_by)
+    )
+    slurm_files = (name for name in variable.read_by if name in readers.SLURM_FILES)
+    return [*(f"{script}.sh" for script in scripts), *slurm_files]
+
+
+def describe_readers(variable: Variable) -> list[str]:
+    """Return the commands and programs that read a variable, as people call them.
+
+    Commands of one program follow each other: "rosetta t5x pretrain, finetune".
+    """
+    merged: dict[str, list[str]] = {}
+    for reader in variable.read_by:
+        if reader in readers.SLURM_FILES or reader in readers.SCRIPT_COMMANDS:
+            continue
+        if reader in _PLACES or reader.startswith("the "):
+            merged[_PLACES.get(reader, reader)] = []
+            continue
+        program, _, command = reader.rpartition(" ")
+        program = program if program.startswith("build.py") else f"rosetta {program}".strip()
+        merged.setdefault(program, []).append(command)
+    return [f"{program} {', '.join(names)}".strip() for program, names in merged.items()]
+
+
+def format_explanation(found: dict[str, Any]) -> str:
+    """Return the result of `describe` as text for people."""
+    entries = [variable for variable in lookup.TABLE if variable.name == found["variable"]]
+    blocks = []
+    columns = help_text.terminal_width()
+    for variable in entries:
+        is_name = isinstance(variable.type, value_types.Name)
+        rows = {
+            "of": _owner(variable),
+            "group": variable.group.value,
+            "values": variable.type.description,
+            "names": ", ".join(variable.type.choices) if is_name else "",
+            "unit": variable.unit,
+            "default": help_text.describe_defaults(variable),
+            "example": "" if variable.secret else variable.example_word(),
+            "read by": "; ".join(describe_readers(variable)),
+            "scripts": ", ".join(describe_scripts(variable)),
+            "since": variable.since,
+        }
+        width = max(map(len, rows)) + 2
+        lines = [variable.name, *help_text.wrap(variable.help, columns, "  ", "  ")]
+        for name, text in rows.items():
+            if text:
+                lines += help_text.wrap(text, columns, f"  {name:<{width}}", " " * (width + 2))
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
