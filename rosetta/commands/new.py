@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import option_types, path_checks
 from rosetta.core.errors import DIFFERS, EXISTS, INVALID, MISSING, UNKNOWN, UNSUPPORTED, UserError
+from rosetta.core.value_parsing import is_address, parse_path
 
 if TYPE_CHECKING:
     import argparse
@@ -122,9 +123,9 @@ def vocab_size(family: str) -> int | None:
 
 
 def _checkpoint(given: str) -> str:
-    if "://" in given:
+    if is_address(given):
         return given
-    folder = Path(given).expanduser().resolve()
+    folder = Path(parse_path("--from", given))
     if not folder.is_dir():
         raise UserError(
             "there is no such folder",
@@ -155,7 +156,10 @@ def _data(given: str | None) -> str | dict[str, float] | None:
 
 
 def _whole(path: str) -> str:
-    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+    """Return an absolute path. Unlike parse_path it keeps links, which other machines may resolve
+    otherwise.
+    """
+    return path if is_address(path) else os.path.abspath(os.path.expanduser(path))
 
 
 def _values(args: argparse.Namespace) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rosetta.core import system_queries
 from rosetta.core.errors import TOO_BIG, UserError
+from rosetta.core.value_parsing import is_address
 
 GB, MB = 1e9, 1e6
 FLOAT = 4  # bytes of a number in a checkpoint
@@ -45,7 +46,7 @@ def check(folder: str, one: int, times: int, name: str) -> tuple[str, ...]:
     Raises:
       UserError: there is no room for one.
     """
-    if "://" in folder or not times:
+    if is_address(folder) or not times:
         return ()
     found = system_queries.room(
         next(each for each in (Path(folder), *Path(folder).parents) if os.path.isdir(each))

@@ -6,18 +6,18 @@ import os
 import tempfile
 
 from rosetta.core.errors import DENIED, INVALID, MISSING, UNSUPPORTED, UserError
+from rosetta.core.value_parsing import split_scheme
 
 CERTIFICATES = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 # Where Debian and Red Hat keep them: libcurl inside TensorFlow looks at Debian's path only.
 SYSTEM_CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
-SCHEMES = ("gs://", "s3://", "hdfs://", "http://", "https://")
 
 
 def local(path: str, where: str) -> None:
     """Raise UserError where the path is in an object store: examples are read by position, from
     mapped files.
     """
-    scheme = next((scheme for scheme in SCHEMES if path.startswith(scheme)), None)
+    scheme = split_scheme(path)[0]
     if scheme:
         tool = {"gs://": "gcloud storage cp -r", "s3://": "aws s3 sync"}.get(scheme, "curl -O")
         raise UserError(
@@ -73,10 +73,10 @@ def remote_path(path: str) -> None:
     Raises:
       UserError: what is missing, in one line. Local paths are fine as far as this goes.
     """
-    if "://" not in path:
+    scheme, rest = split_scheme(path)
+    if not scheme:
         return
-    scheme, _, rest = path.partition("://")
-    if scheme == "s3":
+    if scheme == "s3://":
         raise UserError(
             (
                 "TensorFlow has no file system for s3:// any more, so T5X can neither read nor "
@@ -86,9 +86,9 @@ def remote_path(path: str) -> None:
             "mount the bucket (mountpoint-s3, rclone mount) and name the folder, or use gs://",
             kind=UNSUPPORTED,
         )
-    if scheme != "gs":
+    if scheme != "gs://":
         raise UserError(
-            f"{scheme}:// is not supported",
+            f"{scheme} is not supported",
             path,
             "use an absolute path or gs://",
             kind=UNSUPPORTED,

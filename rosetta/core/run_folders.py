@@ -12,18 +12,14 @@ from typing import Any
 from rosetta.core import path_checks
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import CONFLICT, UserError
+from rosetta.core.value_parsing import is_address
 
 _NUMBERED = re.compile(r"checkpoint_(\d+)")
 
 
-def absolute(folder: str) -> str:
-    """Return a folder's absolute name; an address such as gs://bucket/folder stays what it is."""
-    return folder if re.match(r"[a-z0-9]+://", folder) else str(Path(folder).resolve())
-
-
 def writable(folder: str) -> None:
     """UserError where a folder cannot be written to or made. Makes nothing."""
-    if "://" in folder:
+    if is_address(folder):
         path_checks.remote_path(folder)
     else:
         path_checks.writable(folder)
@@ -38,7 +34,7 @@ def path(name: str) -> Any:
     """Return a path that can be read and written: of this machine, or through TensorFlow in an
     object store.
     """
-    if "://" not in name:
+    if not is_address(name):
         return Path(name)
     return importlib.import_module("etils.epath").Path(name)  # object stores, through TensorFlow
 

@@ -24,7 +24,7 @@ TRUE_WORDS, FALSE_WORDS = ("1", "true", "yes", "on"), ("0", "false", "no", "off"
 LARGEST = 10**9 - 1  # of whole numbers: no setting has a use for more
 _WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 _DECIMAL = re.compile(r"([0-9]{1,12}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,3})?")
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def parse_truth_value(name: str, text: str) -> bool:
@@ -176,6 +176,11 @@ def split_scheme(text: str) -> tuple[str, str]:
     return (scheme.group(), text[scheme.end() :]) if scheme else ("", text)
 
 
+def is_address(text: str) -> bool:
+    """Return whether a text is an address such as gs://bucket/folder, and not a path."""
+    return bool(split_scheme(text)[0])
+
+
 def parse_path(name: str, text: str) -> str:
     """Return the absolute path of a file or folder; an address such as gs://bucket stays as it is.
 
@@ -189,7 +194,7 @@ def parse_path(name: str, text: str) -> str:
     Raises:
       UserError: the text is empty, or no file can have this name.
     """
-    if split_scheme(text)[0]:
+    if is_address(text):
         return text
     if not text or "\0" in text:
         raise _invalid(name, text, "path", "name a file or a folder")

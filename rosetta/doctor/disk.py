@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core import home_folder
+from rosetta.core.value_parsing import is_address
 from rosetta.doctor.finding import BLOCKER, NOTE, WARNING, Finding
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def check(machine: Machine, folders: Sequence[str] = ()) -> Iterator[Finding]:
         )
     for name in READ:
         path = environment.get(name, "")
-        if path and "://" not in path and not os.access(path, os.R_OK | os.X_OK):
+        if path and not is_address(path) and not os.access(path, os.R_OK | os.X_OK):
             yield Finding(
                 "folder-missing",
                 WARNING,
@@ -65,7 +66,7 @@ def check(machine: Machine, folders: Sequence[str] = ()) -> Iterator[Finding]:
 
 
 def _folder(machine: Machine, name: str, given: str, least: int) -> Iterator[Finding]:
-    if not given or "://" in given:
+    if not given or is_address(given):
         return
     path, where, level = (
         Path(given).absolute(),

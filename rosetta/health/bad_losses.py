@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import run_folders
+from rosetta.core.value_parsing import is_address
 from rosetta.health import progress
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def dump(
       scales: of FP8, by the name of the array; none where nothing is in FP8.
     """
     into = f"{folder.rstrip('/')}/bad_step_{bad.step}"
-    if "://" in folder:
+    if is_address(folder):
         into = f"{Path.cwd()}/bad_step_{bad.step}"
     if batch is not None:
         run_folders.write(Path(into, f"batch-{rank:04d}.json"), json.dumps(batch))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import run_folders
 from rosetta.core.errors import DAMAGED, UserError
+from rosetta.core.value_parsing import is_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -125,7 +126,7 @@ def _check_database(folder: str, *, read_values: bool) -> None:
     for name in (_MANIFEST, "_METADATA"):
         if not run_folders.path(f"{folder}/{name}").exists():
             raise _DamagedError(f"{folder}/{name}", "the file is missing")
-    address = folder if "://" in folder else f"file://{folder}"
+    address = folder if is_address(folder) else f"file://{folder}"
     base = tensorstore.KvStore.open(f"{address}/").result()
     database = tensorstore.KvStore.open({"driver": "ocdbt", "base": f"{address}/"}).result()
     manifest = tensorstore.ocdbt.dump(base).result()
@@ -248,7 +249,7 @@ def _check_array_folders(checkpoint: str, *, read_values: bool) -> None:
         if read_values:
             import tensorstore
 
-            address = folder if "://" in folder else f"file://{folder}"
+            address = folder if is_address(folder) else f"file://{folder}"
             _read(
                 tensorstore, {"driver": "zarr", "kvstore": f"{address}/"}, folder, path.parent.name
             )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import run_folders
 from rosetta.core.errors import FAILED, UserError
+from rosetta.core.value_parsing import is_address
 from rosetta.health import checkpoint_files, watchdog
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Saves:
         """
         self._missing = None
         self._ending.clear()
-        if self._speaks and "://" not in self._folder:
+        if self._speaks and not is_address(self._folder):
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             self._threads.append(
                 threading.Thread(
@@ -152,7 +153,7 @@ def remove_halves(folder: str) -> None:
     """Remove what Orbax left of checkpoints that it could not finish: it counts for nothing and
     takes up room.
     """
-    if "://" in folder:
+    if is_address(folder):
         return
     for path in Path(folder).glob("checkpoint_*.orbax-checkpoint-tmp*"):
         shutil.rmtree(path, ignore_errors=True)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from rosetta.core import run_folders
+from rosetta.core.value_parsing import is_address
 from rosetta.health import BEGAN
 
 FILE = "goodput.json"
@@ -22,7 +23,7 @@ class Goodput:
     """Counts for the first process of a run. Nothing is kept in an object store."""
 
     def __init__(self, folder: str | None) -> None:
-        self._path = None if folder is None or "://" in folder else Path(folder, FILE)
+        self._path = None if folder is None or is_address(folder) else Path(folder, FILE)
         self._before = 0.0  # s that earlier starts ran, up to their last report
         self._points: list[tuple[int, float]] = []  # (step, seconds in steps up to it)
         self.starts = 1

@@ -15,6 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rosetta.core.value_parsing import is_address
 from rosetta.health import watchdog
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Trace:
 
     def __init__(self, folder: str, steps: tuple[int, int] | None, rank: int) -> None:
         self._steps, self._rank = steps, rank
-        self._folder = (Path.cwd() if "://" in folder else Path(folder)) / "profile"
+        self._folder = (Path.cwd() if is_address(folder) else Path(folder)) / "profile"
         self._running = False
 
     def due(self, step: int) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import secrets
+from rosetta.core.value_parsing import is_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,7 +169,7 @@ class Reporter:
 
     def __init__(self, folder: str | None) -> None:
         self._file = (
-            None if folder is None or "://" in folder else os.path.join(folder, "progress.jsonl")
+            None if folder is None or is_address(folder) else os.path.join(folder, "progress.jsonl")
         )
 
     def say(self, found: Report) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import exit_status, run_folders
 from rosetta.core.errors import IN_USE, UserError
+from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.health import progress, stop_signals
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def check(folder: str, name: str) -> tuple[()]:
       name: of the variable that names it, for the error.
     """
     path = Path(folder, FILE)
-    if "://" in folder or not path.is_file():
+    if is_address(folder) or not path.is_file():
         return ()
     try:
         file = os.open(path, os.O_RDWR)
@@ -232,12 +233,12 @@ def acquire(
     Raises:
       UserError: another run holds it.
     """
-    folder = run_folders.absolute(folder).rstrip("/")
+    folder = parse_path("MODEL_DIR", folder).rstrip("/")
     if folder in _held:
         return _held[folder]
     own = _this_process(environment)
     file, locked = None, False
-    if "://" in folder:
+    if is_address(folder):
         _wait_until_free(lambda: _read(folder), own, folder, name, lease)
     else:
         file, locked = _acquire_file(folder, own, name, lease)

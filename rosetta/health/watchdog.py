@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core import exit_status
+from rosetta.core.value_parsing import is_address
 from rosetta.health import progress, stop_signals
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Watch:
         agreements: Sequence[Agreement],
     ) -> None:
         self._board, self._rank, self._ranks, self._settings = board, rank, ranks, settings
-        self._folder = Path.cwd() if folder is None or "://" in folder else Path(folder)
+        self._folder = Path.cwd() if folder is None or is_address(folder) else Path(folder)
         self._follower, self._working, self._agreements = follower, working, agreements
         self.interval = max(1.0, ranks / _RANKS_A_SECOND)
         self._signs: dict[

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query, run_folders, xla_flags
 from rosetta.core.errors import CONFLICT, MISSING, UserError
-from rosetta.core.value_parsing import asks_for_cpu
+from rosetta.core.value_parsing import asks_for_cpu, is_address
 from rosetta.doctor import launch_checks as machine
 from rosetta.health import run_lock
 from rosetta.launch import devices, execution, nsight_systems, scripts
@@ -182,7 +182,7 @@ def _log(given: Settings, name: str) -> Path | None:
     """Where a run's output goes; to where ours does in an object store, and for all but the first
     of several processes, whose logs Slurm keeps.
     """
-    return None if "://" in given.log_dir or given.processes > 1 else Path(given.log_dir, name)
+    return None if is_address(given.log_dir) or given.processes > 1 else Path(given.log_dir, name)
 
 
 def _summary(given: Settings) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import run_description
 from rosetta.core.errors import CONFLICT, UserError
-from rosetta.core.value_parsing import asks_for_cpu
+from rosetta.core.value_parsing import asks_for_cpu, is_address
 from rosetta.data import spec
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _read(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def _brought(path: str, run: Run) -> bool:
     """Whether a path is below a mount, or in an object store."""
     whole = posixpath.normpath(path)
-    return "://" in path or any(
+    return is_address(path) or any(
         whole == inside or whole.startswith(f"{inside.rstrip('/')}/")
         for inside in (posixpath.normpath(each) for _, each in run.mounts)
     )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query
 from rosetta.core.errors import INVALID, MISSING, UserError
-from rosetta.core.run_folders import absolute, writable
-from rosetta.core.value_parsing import asks_for_cpu
+from rosetta.core.run_folders import writable
+from rosetta.core.value_parsing import asks_for_cpu, parse_path
 from rosetta.core.variables import reading
 from rosetta.launch import devices as seen
 from rosetta.launch import t5x_trainer
@@ -65,7 +65,7 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
         "BATCH_SIZE": batch,
         "NUM_PARTITIONS": ways,
         "CHECKPOINT_PATH": preflight.checkpoint(environment["CHECKPOINT_PATH"], "CHECKPOINT_PATH"),
-        OUTPUTS[what]: absolute(environment["OUTPUT_DIR"]),
+        OUTPUTS[what]: parse_path("OUTPUT_DIR", environment["OUTPUT_DIR"]),
         **{name: environment[name] for name in ("DATA", "VOCAB") if environment.get(name)},
     }
     if environment.get("DATA"):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query, xla_flags
 from rosetta.core.errors import CONFLICT, MISSING, UNKNOWN, UserError
-from rosetta.core.run_folders import absolute, step_of, steps, writable
-from rosetta.core.value_parsing import asks_for_cpu
+from rosetta.core.run_folders import step_of, steps, writable
+from rosetta.core.value_parsing import asks_for_cpu, is_address, parse_path
 from rosetta.doctor import launch_checks as machine
 from rosetta.health import run_lock
 from rosetta.launch import devices, execution, nsight_systems, scripts
@@ -114,7 +114,7 @@ def command(
     preflight.check(given, configuration, environment)
     writable(model_dir)
     begun = step_of(str(bindings.get("INITIAL_CHECKPOINT_PATH") or "")) or 0
-    own = [] if "://" in model_dir else steps(model_dir)
+    own = [] if is_address(model_dir) else steps(model_dir)
     folder = "FT_DIR" if given.finetune else "MODEL_DIR"
     if own:
         newest = f"{model_dir}/checkpoint_{own[-1]}"
@@ -126,7 +126,7 @@ def command(
         )
     log = None
     if given.log_dir:
-        writable(absolute(given.log_dir))
+        writable(parse_path("LOGDIR", given.log_dir))
         log = Path(given.log_dir) / (
             f"{'ft_' if given.finetune else ''}{given.size}_gpu_{given.gpus}"
             f"_{chosen.precision}_gbs_{given.batch}.log"
@@ -233,7 +233,7 @@ def _warmup(configuration: Configuration, model_dir: str) -> tuple[str, ...]:
     total = configuration.integer("rosetta.t5x.optimizer.decay_per_step.steps")
     if configuration.value(f"{_SCHEDULE}.factors") != "linear_decay" or total is None:
         return ()
-    if "://" in model_dir and not isinstance(steps, int):
+    if is_address(model_dir) and not isinstance(steps, int):
         return ()  # object stores are not asked before the trainer starts
     if steps == Reference(_DEFAULT_WARMUP):
         if configuration.integer(f"{_DEFAULT_WARMUP}.total") != total:
@@ -293,7 +293,7 @@ def _length(
     """Return the bindings for how long to train: TRAIN_STEPS says the step to end at, FT_STEPS
     counts from the restored one.
     """
-    if benchmark and "://" not in model_dir and folders.newest(model_dir):
+    if benchmark and not is_address(model_dir) and folders.newest(model_dir):
         raise UserError(
             "BENCHMARK_MODE=1 starts anew, but it holds checkpoints",
             f"MODEL_DIR={model_dir}",

@@ -19,6 +19,7 @@ from paxml import programs
 
 from rosetta.core import gpus
 from rosetta.core.errors import UserError
+from rosetta.core.value_parsing import is_address
 from rosetta.health import progress, settings
 from rosetta.health import run_health as healths
 from rosetta.pax.run import flops
@@ -306,7 +307,7 @@ def evaluation(step: int, data: str, metrics: dict[str, float]) -> dict[str, Any
 
 
 def _keep(folder: str, found: dict[str, Any]) -> None:
-    if "://" in folder:
+    if is_address(folder):
         return
     path = os.path.join(folder, EVALUATIONS)
     try:

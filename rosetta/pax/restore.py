@@ -15,6 +15,7 @@ from praxis import layers, pax_fiddle
 
 from rosetta.core import run_folders
 from rosetta.core.errors import MISSING, UserError
+from rosetta.core.value_parsing import is_address
 from rosetta.pax import einsum, lora
 from rosetta.pax.run import stored_checkpoint
 
@@ -35,7 +36,7 @@ def found(path: str) -> tuple[str, int | None]:
     """
     step = run_folders.step_of(path)
     folder = (path.rstrip("/") or "/") if step is None else run_folders.split(path)[0]
-    if "://" in path:
+    if is_address(path):
         return folder, step
     if step is None and Path(folder, "checkpoints").is_dir():
         folder = f"{folder}/checkpoints"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import gin
 from gin import config_parser
 
-from rosetta.core import run_folders
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
+from rosetta.core.value_parsing import parse_path
 from rosetta.health import system_errors
 from rosetta.t5x.run import gin_files
 
@@ -343,11 +343,11 @@ def _make_paths_absolute() -> None:
         if (
             isinstance(value, str)
             and value
-            and run_folders.absolute(value) != value
+            and parse_path(name, value) != value
             and not Path(value).is_absolute()
         ):
-            gin.bind_parameter(f"{name}/gin.macro.value", run_folders.absolute(value))
-            _say(f"{name}={value} counts from the current folder: {run_folders.absolute(value)}")
+            gin.bind_parameter(f"{name}/gin.macro.value", parse_path(name, value))
+            _say(f"{name}={value} counts from the current folder: {parse_path(name, value)}")
 
 
 @functools.cache

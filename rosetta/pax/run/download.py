@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import exit_status, run_folders
 from rosetta.core.errors import DAMAGED, MISSING, UNKNOWN, UNREACHABLE, UserError
+from rosetta.core.value_parsing import parse_path
 from rosetta.data import spec, tfds
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def fetch(name: str, root: str) -> str:
         )
     if found(name, root):
         return f"{root}/{name}: it is there, nothing to download"
-    run_folders.writable(run_folders.absolute(root))
+    run_folders.writable(parse_path("TFDS_DATA_DIR", root))
     data = _get(source.url)
     texts = {file: _text(data, inside, source.url) for file, (inside, _, _) in source.files.items()}
     for file, (_, lines, fields) in source.files.items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rosetta.core import disk_space, run_folders
+from rosetta.core.value_parsing import is_address
 from rosetta.pax.run import experiment_checks, hyper_parameters, preflight
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def room(config: str, folder: str, hyper: Mapping[str, str]) -> tuple[str, ...]:
         value if isinstance(value := known.get(name, usual), int) and value > 0 else None
         for name, usual in (("CHECKPOINT_EVERY_N_STEPS", _EVERY), ("CHECKPOINT_MAX_TO_KEEP", _KEEP))
     )
-    own = [] if "://" in folder else run_folders.steps(f"{folder}/{preflight.CHECKPOINTS}")
+    own = [] if is_address(folder) else run_folders.steps(f"{folder}/{preflight.CHECKPOINTS}")
     left = end - max(own, default=0)
     saves = -(-left // every) + (not own) if every and left > 0 else 0  # the first step's, too
     frozen = experiment_checks.read_switch("USE_LORA", known.get("USE_LORA", False))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import run_folders
 from rosetta.core.errors import DAMAGED, INVALID, MISSING, UNKNOWN, UNSUPPORTED, UserError
+from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.data import checks as data_checks
 from rosetta.data import spec
 from rosetta.pax.run import download, experiment_checks, fiddle_arguments, hyper_parameters
@@ -138,7 +139,7 @@ def vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
             ),
             kind=MISSING,
         )
-    if "://" in path:
+    if is_address(path):
         raise UserError(
             "vocabularies are read from files",
             f"VOCAB_PATH={path}",
@@ -195,7 +196,7 @@ def data(given: Settings) -> dict[str, str]:
             "name the folder of prepared data sets, or text of your own: DATA=text:GLOB",
             kind=MISSING,
         )
-    if "://" not in folder and not Path(folder).is_dir():
+    if not is_address(folder) and not Path(folder).is_dir():
         raise UserError(
             "there is no such folder",
             f"TFDS_DATA_DIR={folder}",
@@ -203,7 +204,7 @@ def data(given: Settings) -> dict[str, str]:
             kind=MISSING,
         )
     name = next((name for start, name in DOWNLOADS.items() if given.config.startswith(start)), None)
-    return {**found, **(download.found(name, run_folders.absolute(folder)) if name else {})}
+    return {**found, **(download.found(name, parse_path("TFDS_DATA_DIR", folder)) if name else {})}
 
 
 def check_sizes(given: Settings, hyper: Mapping[str, str]) -> None:
@@ -294,7 +295,7 @@ def check_last_step(given: Settings, hyper: Mapping[str, str], folder: str) -> t
       UserError: the checkpoint is past MAX_STEPS.
     """
     end = hyper_parameters.known(given.config.removeprefix(f"{MODULE}."), hyper).get("MAX_STEPS")
-    step = None if "://" in folder else newest(folder)
+    step = None if is_address(folder) else newest(folder)
     if step is None or not isinstance(end, int):
         return ()
     return run_folders.check_last_step(f"MAX_STEPS={end}", end, step, "LOG_DIR")
@@ -370,8 +371,8 @@ def pretrained(name: str, path: str) -> tuple[str, int | None]:
     Raises:
       UserError: it is a folder of this machine without a whole checkpoint.
     """
-    run = run_folders.absolute(path).rstrip("/").removesuffix(f"/{CHECKPOINTS}")
-    if "://" in run:
+    run = parse_path(name, path).rstrip("/").removesuffix(f"/{CHECKPOINTS}")
+    if is_address(run):
         return f"{run}/{CHECKPOINTS}", None
     step = newest(run)
     if step is None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNSUPPORTED, UserError
-from rosetta.core.run_folders import absolute
+from rosetta.core.value_parsing import parse_path
 from rosetta.core.variables import lookup, reading
 from rosetta.core.variables.value_types import MeshShape, TruthValue
 from rosetta.pax.run import experiment_checks, fiddle_arguments
@@ -175,7 +175,7 @@ def read(
         gpus=each * processes,
         gpus_per_process=each,
         precision=values["PREC"],
-        log_dir=absolute(values["LOG_DIR"]),
+        log_dir=parse_path("LOG_DIR", values["LOG_DIR"]),
         hyper={},
         words=tuple(more),
         variables=variables,

@@ -17,6 +17,7 @@ from typing import Any
 
 from rosetta.core import disk_space, path_checks, run_folders
 from rosetta.core.errors import DAMAGED, INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserError
+from rosetta.core.value_parsing import is_address
 from rosetta.health.checkpoint_reports import NoRoomError
 
 FILE = "rosetta.json"
@@ -226,7 +227,7 @@ def require_folder(folder: str) -> None:
     """UserError where checkpoints cannot be saved in a folder: its path is relative, or it cannot
     be written to or made.
     """
-    if "://" in folder:
+    if is_address(folder):
         return
     if not os.path.isabs(folder):
         raise UserError(
@@ -243,7 +244,7 @@ def require_room(folder: str, needed: int) -> None:
 
     Object stores are not asked.
     """
-    if "://" in folder:
+    if is_address(folder):
         return
     existing = os.path.abspath(folder)
     while not os.path.isdir(existing):

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import CONFLICT, MISSING, UNSUPPORTED, UserError
-from rosetta.core.run_folders import absolute, steps, write
+from rosetta.core.run_folders import steps, write
+from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.core.variables import reading
 from rosetta.t5x.run import checkpoint_record
 
@@ -44,17 +45,18 @@ def finetuning(
     if own_folder is False:
         out = model_dir
     else:
-        out = absolute(
+        out = parse_path(
+            "FT_DIR",
             variables.get("FT_DIR")
-            or _beside(model_dir, f"ft_{task}_", f"_{stamp}" if own_folder else "")
+            or _beside(model_dir, f"ft_{task}_", f"_{stamp}" if own_folder else ""),
         )
     if asked := variables.get("INITIAL_CHECKPOINT_PATH"):
-        return out, absolute(asked)
-    if "://" in model_dir:
+        return out, parse_path("INITIAL_CHECKPOINT_PATH", asked)
+    if is_address(model_dir):
         return out, model_dir
     kept = (
         start_file(out).read_text(encoding="utf-8")
-        if "://" not in out and start_file(out).is_file()
+        if not is_address(out) and start_file(out).is_file()
         else ""
     )
     if kept and (out == model_dir or steps(out)):
@@ -105,6 +107,6 @@ def start_file(out: str) -> Path:
 
 def keep_start(out: str, start: str) -> None:
     """Write that file. Several processes may: they write the same."""
-    if "://" in out or "://" in start:
+    if is_address(out) or is_address(start):
         return
     write(start_file(out), start)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import path_checks, value_parsing
 from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, MISSING, UserError
-from rosetta.core.run_folders import absolute
 from rosetta.core.run_folders import check_last_step as check_end
+from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.core.variables import reading
 from rosetta.data import checks
 from rosetta.data.spec import PAIRS
@@ -217,7 +217,7 @@ def data(
     root = datasets(environment)
     if (
         found.source == "tfds:the_pile"
-        and "://" not in root
+        and not is_address(root)
         and not Path(root, "the_pile").is_dir()
     ):
         do = "name a prepared copy, or other data: DATA=text:GLOB and VOCAB=FILE, or DATA=synthetic"
@@ -352,8 +352,8 @@ def checkpoint(path: str, name: str) -> str:
     """Return the checkpoint_N, or folder with some, that a variable names, absolute; UserError
     where a folder of this machine is neither.
     """
-    found = absolute(path)
-    if "://" in found:
+    found = parse_path(name, path)
+    if is_address(found):
         path_checks.remote_path(found)
     elif not Path(found).is_dir() or (
         not re.search(r"/checkpoint_\d+$", found) and folders.newest(found) is None

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import INVALID, MISSING, UserError
-from rosetta.core.run_folders import absolute
-from rosetta.core.value_parsing import list_common_divisors
+from rosetta.core.value_parsing import list_common_divisors, parse_path
 from rosetta.core.variables import lookup, reading
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ def read(
         steps=values["TRAIN_STEPS"],
         lengths=lengths(values),
         macros={name: values[name] for name in MACROS if values[name] is not None},
-        model_dir=absolute(values["MODEL_DIR"] or f"{workspace}/model_dir_{size}"),
+        model_dir=parse_path("MODEL_DIR", values["MODEL_DIR"] or f"{workspace}/model_dir_{size}"),
         log_dir=values["LOGDIR"] or "" if single else "",
         variables=variables,
         values=values,

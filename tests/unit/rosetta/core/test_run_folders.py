@@ -14,12 +14,6 @@ def test_folders_that_cannot_be_made_are_refused() -> None:
     run_folders.writable("gs://bucket/a")
 
 
-def test_an_address_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run_folders.absolute("gs://bucket/a") == "gs://bucket/a"
-    assert run_folders.absolute("a/../b") == f"{tmp_path}/b"
-
-
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     run_folders.write(tmp_path / "new" / "file", "text")
     assert (tmp_path / "new" / "file").read_text() == "text"

@@ -109,11 +109,26 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert value_parsing.parse_path("X", "a/../b") == f"{tmp_path}/b"
     assert value_parsing.parse_path("X", "~/b") == f"{tmp_path}/b"
-    for address in ("gs://bucket/~/../a", "s3://bucket"):
+    for address in ("gs://bucket/~/../a", "s3://bucket", "GS://bucket"):
         assert value_parsing.parse_path("X", address) == address
     for text in ("", "a\0b"):
         with errors.refused(errors.INVALID, where="X", value=text):
             value_parsing.parse_path("X", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("gs://bucket/a", ("gs://", "bucket/a")),
+        ("S3://bucket", ("S3://", "bucket")),
+        ("/a/gs://b", ("", "/a/gs://b")),
+        ("pvc:a", ("", "pvc:a")),
+        ("", ("", "")),
+    ],
+)
+def test_schemes(text: str, parts: tuple[str, str]) -> None:
+    assert value_parsing.split_scheme(text) == parts
+    assert value_parsing.is_address(text) is bool(parts[0])
 
 
 def test_addresses() -> None:
