@@ -19,7 +19,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.core import cache_folder, package_index
+from builder.core import cache_folder, log, package_index
 from builder.packages import uv
 from rosetta.core import exit_status
 from rosetta.core.errors import UserError
@@ -94,7 +94,7 @@ def _ensure(root: Path, *, offline: bool) -> Path:
     with _locked(root / ".venv.lock"):
         if _read(stamp) == wanted and python.exists():
             return python
-        print("making the builder's own environment (.venv) ...", file=sys.stderr)
+        log.info("making the builder's own environment (.venv) ...")
         new = root / ".venv.new"
         _remove(new)
         try:

@@ -20,6 +20,7 @@ from builder.core.secrets import find_exposed, redact, redact_document, remember
 from rosetta.core import exit_status
 from rosetta.core.command_line import Parser, ProgramParser
 from rosetta.core.errors import UserError
+from rosetta.core.log import add_level_option
 from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def common() -> Parser:
         help="also take sources from file:// URLs",
     )
     group.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    add_level_option(group)
     return options
 
 
@@ -133,7 +135,8 @@ def _call(name: str, words: Sequence[str]) -> Result:
     if name == "test":
         arguments.pytest = pytest_words
     # These two hold nothing of the cache, or hold it alone.
-    with contextlib.nullcontext() if name in ("cache", "test") else context.cache.used():
+    use = contextlib.nullcontext() if name in ("cache", "test") else context.cache.used()
+    with log.use_level(getattr(shared, "log_level", None)), use:
         result: Result = PROGRAM.command(name).load().run(context, arguments)
     return result
 
@@ -222,7 +225,7 @@ def _fail(name: str, error: UserError, code: int, *, as_json: bool) -> int:
         }
         with contextlib.suppress(UserError, SystemExit):
             exit_status.print_result(json.dumps(document, indent=1))
-    log.info(f"rosetta: {escape(str(error), keep='')}")
+    log.error(escape(str(error), keep=""))
     return code
 
 

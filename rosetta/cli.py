@@ -45,6 +45,10 @@ def parser(command: str | None = None, program: Program = PROGRAM) -> ProgramPar
     common = Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     modules = {each.module: each for each in program.commands if command in (None, each.name)}
+    if modules:
+        from rosetta.core import log
+
+        log.add_level_option(common)
     for each in modules.values():
         each.load().add(commands, common)
     return top
@@ -79,7 +83,10 @@ def _run(words: list[str], program: Program) -> int:
     try:
         name = program.select(words)
         args = parser(name, program).parse_args(words)
-        result, text = program.command(name).load().RUN[name](args)
+        from rosetta.core import log
+
+        with log.use_level(getattr(args, "log_level", None)):
+            result, text = program.command(name).load().RUN[name](args)
         ok = bool(result.get("ok", True))
         exit_status.print_result(_document(name, ok=ok, result=result) if as_json else text)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)

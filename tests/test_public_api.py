@@ -179,21 +179,24 @@ def choices(parsers: dict[str, argparse.ArgumentParser]) -> dict[str, set[str]]:
 def test_commands(heading: str, parsers: Any) -> None:
     """Commands, their arguments and options are those that the page lists."""
     found = parsers()
-    common = options(builder.cli.common()) if parsers is builder_commands else set()
+    common = set.intersection(*map(options, found.values()))
     assert_same(
         heading, flat(mapping(heading)), flat({n: positionals(p) for n, p in found.items()})
     )
     own = {name: options(parser) - common for name, parser in found.items()}
     assert_same(heading, flat(mapping(heading, 2)), flat(own))
-    if common:
-        everywhere = "Options of every command of build.py"
-        assert_same(everywhere, names(everywhere), common)
+    everywhere = heading.replace("Commands", "Options of every command")
+    assert_same(everywhere, names(everywhere), common)
 
 
 def test_values_of_options() -> None:
     """Options with a fixed set of values take those that the page lists."""
     found = {f"build.py {name}": v for name, v in choices(builder_commands()).items()}
     found |= {f"rosetta {name}": v for name, v in choices(rosetta_commands()).items()}
+    common = {name: v for name, v in found.items() if name.endswith(" --log-level")}
+    found = {name: v for name, v in found.items() if name not in common}
+    for name, values in common.items():
+        assert found.setdefault(f"{name.split()[0]} --log-level", values) == values
     heading = "Values of options"
     assert_same(heading, flat(mapping(heading)), flat(found))
 

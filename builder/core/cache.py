@@ -119,6 +119,7 @@ class Cache:
         """
         final = self.path(kind, name)
         if final.is_dir() if grows else self._is_whole(final, contents=contents):
+            log.debug(f"cache: {kind}/{name} is there")
             return final
         with self.lock(f"{kind}-{name}"):
             if final.is_dir() if grows else self._is_whole(final, contents=contents):
@@ -128,6 +129,7 @@ class Cache:
                     f"{kind}/{name[:12]} in the cache {self._why_not_whole(final)}: it is "
                     "made again"
                 )
+            log.debug(f"cache: {kind}/{name} is made")
             remove(final)
             temporary = final.with_name(f".tmp-{name}")
             remove(temporary)

@@ -8,6 +8,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from builder.core import log
 from rosetta.core.atomic_files import write_atomic
 
 if TYPE_CHECKING:
@@ -23,10 +24,14 @@ def read_stamp(path: Path) -> dict[str, Any] | None:
     """Return the content of a record; None where there is none, or it is not as it was written."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        content: dict[str, Any] = document["content"]
-        return content if document["sha256"] == _hash(content) else None
+        content: dict[str, Any] | None = document["content"]
+        if document["sha256"] != _hash(content):
+            content = None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
+        content = None
+    where = f"{path.parent.name}/{path.name}"
+    log.debug(f"cache: the record {where} is {'not there' if content is None else 'taken'}")
+    return content
 
 
 def _hash(content: Any) -> str:

@@ -8,23 +8,44 @@ import time
 from typing import TYPE_CHECKING
 
 from builder.core.secrets import redact
+from rosetta.core.log import DEBUG, ERROR, INFO, WARNING, Output
 from rosetta.core.printable_text import escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+def _clean(text: str) -> str:
+    """Return a line without secrets and without characters that control a terminal."""
+    return escape(redact(text))
+
+
+_output = Output("builder", {DEBUG: "debug: ", WARNING: "warning: ", ERROR: "rosetta: "}, _clean)
+use_level = _output.use_level
+
+
 def info(text: str) -> None:
-    """Print lines to stderr, without secrets and without characters that control a terminal."""
-    with contextlib.suppress(
-        OSError
-    ):  # a reader that is gone, or a full disk: what is done does not depend on it
-        print(escape(redact(text)), file=sys.stderr, flush=True)
+    """Print a note or progress."""
+    _output.write(INFO, text)
 
 
 def warn(text: str) -> None:
-    """Print a warning to stderr."""
-    info(f"warning: {text}")
+    """Print a warning."""
+    _output.write(WARNING, text)
+
+
+def debug(text: str) -> None:
+    """Print what helps to find a fault."""
+    _output.write(DEBUG, text)
+
+
+def error(text: str) -> None:
+    """Print why a command ends; every level shows it."""
+    _output.write(ERROR, text)
+
+
+def _shows_bars() -> bool:
+    return sys.stderr.isatty() and _output.is_shown(INFO)
 
 
 @contextlib.contextmanager
@@ -33,7 +54,7 @@ def stage(name: str) -> Iterator[None]:
     and at its end.
     """
     start = time.monotonic()
-    if sys.stderr.isatty():
+    if _shows_bars():
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -53,7 +74,7 @@ def progress(name: str, total: int, unit: str) -> Iterator[Callable[[int], None]
     quarter.
     """
     done = 0
-    if sys.stderr.isatty():
+    if _shows_bars():
         from rich.console import Console
         from rich.progress import Progress
 

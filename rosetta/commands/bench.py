@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from rosetta.bench import modes
-from rosetta.core import gpu_query, option_types
+from rosetta.core import gpu_query, log, option_types
 from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.core.value_parsing import parse_list
 
@@ -26,11 +25,10 @@ _DISAGREES = 0.05  # of a ratio
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to the top parser's subcommands."""
-    bench = commands.add_parser("bench")
+    bench = commands.add_parser("bench", parents=[common])
     actions = bench.add_subparsers(dest="action", metavar="WHAT")
     t5 = actions.add_parser(
         "t5",
-        parents=[common],
         help="measure T5 1.1 on synthetic tokens in several modes, which take turns",
         description=(
             "A ratio compares a mode with the first one: it is the median over all turns. "
@@ -117,7 +115,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         task,
         names,
         skip=args.modes is None,
-        say=lambda line: print(f"rosetta: {line}", file=sys.stderr, flush=True),
+        say=log.info,
     )
     return result, table(result)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import option_types
+from rosetta.core import log, option_types
 from rosetta.core.errors import CONFLICT, DAMAGED, DIFFERS, MISSING, UserError
 from rosetta.core.printable_text import escape
 from rosetta.core.value_parsing import parse_number
@@ -84,11 +83,10 @@ def _epsilon(text: str) -> float:
 
 def add(commands: Any, common: Any) -> None:
     """Add the command to the grammar."""
-    convert = commands.add_parser("convert")
+    convert = commands.add_parser("convert", parents=[common])
     models = convert.add_subparsers(dest="model", metavar="MODEL")
     llama = models.add_parser(
         "llama",
-        parents=[common],
         help="convert LLaMA and LLaMA-2 between the files of Meta, Hugging Face and Pax",
         description="Every tensor is read back and compared after it was written.",
     )
@@ -289,13 +287,7 @@ def check_written(source: Any, written: Any, dtype: Any, out: Path) -> None:
 
 def show_progress(action: str, number: int, total: int) -> None:
     """Show on a terminal which of how many tensors is worked on."""
-    if sys.stderr.isatty():
-        print(
-            f"\r{action} {number}/{total}",
-            end="\n" if number == total else "",
-            file=sys.stderr,
-            flush=True,
-        )
+    log.show_count(f"{action} {number}/{total}", last=number == total)
 
 
 RUN = {"convert": convert}

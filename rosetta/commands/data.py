@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import option_types
+from rosetta.core import log, option_types
 from rosetta.core.errors import CONFLICT, UNSUPPORTED, UserError
 from rosetta.data import checks, spec
 
@@ -25,7 +24,7 @@ _count = option_types.whole_number(minimum=0)
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the two commands to the top parser's subcommands."""
-    data = commands.add_parser("data")
+    data = commands.add_parser("data", parents=[common])
     actions = data.add_subparsers(dest="action", metavar="ACTION")
     sources = "; ".join(f"{kind}: {what}" for kind, what in spec.KINDS.items())
     about = f'the data, as one of these kinds, or a mixture {{"SPEC": RATE, ...}}. {sources}'
@@ -42,7 +41,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
             "If you stop the command and start it again, it continues where it stopped.",
         ),
     ):
-        action = actions.add_parser(name, parents=[common], help=text, description=more)
+        action = actions.add_parser(name, help=text, description=more)
         action.add_argument("data", metavar="SPEC", help=about.replace("%", "%%"))
         action.add_argument(
             "--vocab", default="byte", help="a SentencePiece model, or byte (default: byte)"
@@ -103,11 +102,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
             action.add_argument(
                 "--pack", action="store_true", help="put several examples into one row"
             )
-    vocab = commands.add_parser("vocab")
+    vocab = commands.add_parser("vocab", parents=[common])
     actions = vocab.add_subparsers(dest="action", metavar="ACTION")
     train = actions.add_parser(
         "train",
-        parents=[common],
         help="train a SentencePiece vocabulary with T5's special ids and sentinels",
     )
     train.add_argument(
@@ -148,9 +146,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         default="text",
         help="the field that holds the text of JSON lines and Example records (default: text)",
     )
-    show = actions.add_parser(
-        "show", parents=[common], help="show sizes, sentinels and fingerprint of a vocabulary"
-    )
+    show = actions.add_parser("show", help="show sizes, sentinels and fingerprint of a vocabulary")
     show.add_argument("vocab", help="a SentencePiece model, or byte")
     show.add_argument("--extra-ids", type=_count, help=_EXTRA_IDS)
     show.add_argument("text", nargs="?", help="a text whose ids to show")
@@ -235,11 +231,9 @@ def _show_progress() -> Callable[[int, int], None]:
 
     def report(documents: int, tokens: int) -> None:
         nonlocal shown
-        if sys.stderr.isatty() and time.monotonic() - shown > _PERIOD:
+        if time.monotonic() - shown > _PERIOD:
             shown = time.monotonic()
-            print(
-                f"\r{documents:,} records, {tokens:,} tokens ", end="", file=sys.stderr, flush=True
-            )
+            log.show_count(f"{documents:,} records, {tokens:,} tokens")
 
     return report
 
@@ -395,10 +389,7 @@ def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     begun = time.monotonic()
 
     def report(documents: int, tokens: int) -> None:
-        if sys.stderr.isatty():
-            print(
-                f"\r{documents:,} documents, {tokens:,} tokens", end="", file=sys.stderr, flush=True
-            )
+        log.show_count(f"{documents:,} documents, {tokens:,} tokens")
 
     meta = token_cache.write(
         args.out,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import option_types
+from rosetta.core import log, option_types
 
 if TYPE_CHECKING:
     import argparse
@@ -98,7 +97,7 @@ def _nccl(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         measured = bandwidth.measure(
             bandwidth.nodes(),
             args.mib << 20,
-            lambda line: print(f"rosetta: {line}", file=sys.stderr, flush=True) if first else None,
+            log.info if first else lambda _: None,
         )
     if not first:
         raise SystemExit(0)

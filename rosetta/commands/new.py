@@ -30,11 +30,10 @@ _GLOBS = ("text", "jsonl", "tfrecord")  # several, with commas
 
 def add(commands: Any, common: Any) -> None:
     """Add `new` to the command line."""
-    new = commands.add_parser("new")
+    new = commands.add_parser("new", parents=[common])
     kinds = new.add_subparsers(dest="kind", metavar="KIND")
     t5x = kinds.add_parser(
         "t5x",
-        parents=[common],
         help="write four files that pretrain a T5 model on your own text and vocabulary",
     )
     t5x.add_argument(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import option_types
+from rosetta.core import log, option_types
 from rosetta.core.errors import INVALID, UserError
 from rosetta.core.value_parsing import (
     parse_list,
@@ -27,7 +26,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     entry = commands.add_parser("plan", parents=[common])
     frameworks = entry.add_subparsers(dest="framework", metavar="FRAMEWORK")
-    t5x = frameworks.add_parser("t5x", parents=[common], help="plan a step of a T5 model")
+    t5x = frameworks.add_parser("t5x", help="plan a step of a T5 model")
     t5x.add_argument("--family", default="t5_1_1", help="the family of the model (default: t5_1_1)")
     option_types.add_shape_options(t5x, size="large")
     t5x.add_argument(
@@ -65,7 +64,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         metavar="SWITCH=VALUE",
         help="fields of T5Config, such as fp8=xla fuse_qkv=true attention=cudnn remat=minimal",
     )
-    pax = frameworks.add_parser("pax", parents=[common], help="plan a step of a Paxml experiment")
+    pax = frameworks.add_parser("pax", help="plan a step of a Paxml experiment")
     pax.add_argument(
         "config", metavar="CONFIG", help="an experiment (docs/pax.md), or MODULE.CLASS"
     )
@@ -204,8 +203,8 @@ def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     pax_step.prepare(args.config, args.card, chosen)
     made = pax_step.named(args.config, chosen)
     count, per_node = nodes(args.gpus or pax_step.devices(made), args.gpus_per_node)
-    _say(
-        f"compiling the step of {args.config} for {count * per_node} x {args.card}: one to "
+    log.info(
+        f"plan: compiling the step of {args.config} for {count * per_node} x {args.card}: one to "
         "ten minutes"
     )
     planned = pax_step.plan(made, card=args.card, nodes=count, per_node=per_node)
@@ -250,7 +249,9 @@ def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
         f"{args.family} {args.size}, a global batch of {batch:,} sequences, {args.batch_per_gpu} "
         f"for each {args.tp} GPU(s)"
     )
-    _say(f"compiling the step of {what}, for {args.gpus} x {args.card}: one to ten minutes")
+    log.info(
+        f"plan: compiling the step of {what}, for {args.gpus} x {args.card}: one to ten minutes"
+    )
     compiled = t5x_step.t5x(
         files,
         [f"{name} = {gin_text.literal(value)}" for name, value in bound.items()],
@@ -264,16 +265,11 @@ def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     )
     if hlo:
         run_folders.write(hlo, compiled.text)
-    _say("reading the compiled step")
+    log.info("plan: reading the compiled step")
     found = report.report(compiled)
     gpu = gpus.get_gpu(args.card, "--card")
     found["run"] = report.describe_fit(found["memory"]["peak"], gpu, what, args.gpus)
     return found, report.table(found)
-
-
-def _say(phase: str) -> None:
-    """Print a phase on stderr: stdout is the result's."""
-    print(f"rosetta: plan: {phase}", file=sys.stderr, flush=True)
 
 
 RUN = {"plan": _plan}

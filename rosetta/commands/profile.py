@@ -8,10 +8,13 @@ import signal
 import sys
 from typing import Any
 
+from rosetta.core import log
+
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     profile = commands.add_parser("profile")
+    log.add_level_option(profile)
     profile.add_argument("-o", dest="output", metavar="FILE", help="the file for the profile")
     profile.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run"

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rosetta.core import option_types
+from rosetta.core import log, option_types
 from rosetta.core.errors import CONFLICT, FAILED, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_whole_number
 
@@ -92,6 +92,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     submit.add_argument("--namespace", default="", help="jobset: the namespace in Kubernetes")
     spawn = commands.add_parser("spawn")
+    log.add_level_option(spawn)
     spawn.add_argument(
         "--per-node",
         type=option_types.parse_count,
@@ -243,7 +244,7 @@ def _say(args: argparse.Namespace, run: Run) -> None:
         )
         lines += (dropped,) if dropped else ()
     for line in lines:
-        print(f"rosetta: {mask.word(line)}", file=sys.stderr)
+        log.warn(mask.word(line))
 
 
 def _useful(args: argparse.Namespace) -> None:
@@ -424,7 +425,7 @@ def _become(args: argparse.Namespace, wanted: Rendering) -> NoReturn:
 
     _one_document(args)
     _there(shutil.which(wanted.argv[0]), wanted, args.on)
-    print("+ " + wanted.text(), file=sys.stderr, flush=True)
+    log.info("+ " + wanted.text(), prefix=False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.execvpe(wanted.argv[0], wanted.argv, {**os.environ, **wanted.env})  # noqa: S606
 

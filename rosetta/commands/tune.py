@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import option_types
+from rosetta.core import log, option_types
 from rosetta.tune import candidates
 
 if TYPE_CHECKING:
@@ -345,11 +344,7 @@ def _comes_to(make: Any, choice: Choice) -> object:
 
 
 def _say(quiet: bool) -> Callable[[str], None]:
-    return (
-        (lambda _: None)
-        if quiet
-        else lambda line: print(f"rosetta: {line}", file=sys.stderr, flush=True)
-    )
+    return (lambda _: None) if quiet else log.info
 
 
 def _settings(words: Sequence[str]) -> dict[str, str]:

@@ -179,25 +179,25 @@ class Parser(argparse.ArgumentParser):
     added.
 
     Attributes:
-      above: The parser of the command that this one is below, or None.
       sections: Heading -> lines that the help shows after the options and the variables that the
         command reads, as they are.
+      inherited: Parsers whose options the commands below this one have too.
     """
 
     def __init__(
-        self, *, above: Parser | None = None, options_anywhere: bool = False, **options: Any
+        self, *, parents: Sequence[Parser] = (), options_anywhere: bool = False, **options: Any
     ) -> None:
         """Make a parser.
 
         Args:
-          above: See the class.
+          parents: Parsers whose options this one and those below it have too.
           options_anywhere: Options may stand between positionals of which there are many, or before
             the name of a command below.
           options: Of argparse.
         """
-        super().__init__(**{"allow_abbrev": False, **options})
-        self.above = above
+        super().__init__(**{"allow_abbrev": False, "parents": parents, **options})
         self.sections: dict[str, Sequence[str]] = {}
+        self.inherited = parents
         self._options_anywhere = options_anywhere
         self.register("action", "parsers", _Subcommands)
 
@@ -223,14 +223,10 @@ class Parser(argparse.ArgumentParser):
         if left:
             odd = next((word.partition("=")[0] for word in left if word.startswith("-")), left[0])
             what = f"unrecognized arguments: {' '.join(left)}"
-            raise _unknown(what, self.prog, odd, self._option_names())
+            options = [name for action in self._actions for name in action.option_strings]
+            known = [name for name in options if name.startswith("--")]
+            raise _unknown(what, self.prog, odd, known)
         return values, left
-
-    def _option_names(self) -> list[str]:
-        """Return the long options of this command and of those above it."""
-        names = [name for action in self._actions for name in action.option_strings]
-        above = self.above._option_names() if self.above else []  # noqa: SLF001 (the same class)
-        return [*(name for name in names if name.startswith("--")), *above]
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """See argparse, which does not say what was nearly written."""
@@ -312,10 +308,6 @@ class ProgramParser(Parser):
         formatter.end_section()
         return self.program.format_help(formatter.format_help())
 
-    def _option_names(self) -> list[str]:
-        """Return nothing: a command has none of these options."""
-        return []
-
 
 class _PrintVersion(argparse.Action):
     """Print the version and end, as argparse's own action does with a text that is known before."""
@@ -360,8 +352,7 @@ class _Subcommands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noq
             ]
         summary = options["help"]
         about = f"{summary[:1].upper()}{summary[1:]}. {options.get('description', '')}".rstrip()
-        parser = super().add_parser(
-            name, **{**options, "prog": prog, "above": above, "description": about}
-        )
+        options = {"parents": above.inherited, **options, "prog": prog, "description": about}
+        parser = super().add_parser(name, **options)
         parser.sections[EXAMPLES] = examples
         return parser

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from typing import TYPE_CHECKING
 
+from rosetta.core import log
 from rosetta.core.errors import INVALID, UserError
 from rosetta.core.variables.reading import read_setting
 
@@ -86,9 +86,9 @@ def note_skipped(place: str, path: str, what: str) -> None:
     if _is_worker:
         return
     if len(_skipped) == 1:
-        _say(f"data: {place}: {what}; skipped ({VARIABLE}=skip), and others are counted")
+        log.warn(f"data: {place}: {what}; skipped ({VARIABLE}=skip), and others are counted")
     elif len(_skipped) in _COUNTS_SAID:
-        _say(f"data: {len(_skipped):,} bad records are skipped so far")
+        log.warn(f"data: {len(_skipped):,} bad records are skipped so far")
 
 
 def skipped() -> int:
@@ -99,7 +99,7 @@ def skipped() -> int:
 def say_skipped() -> None:
     """Say how many records were skipped, if any."""
     if _skipped:
-        _say(f"data: {len(_skipped):,} bad records were skipped ({VARIABLE}=skip)")
+        log.warn(f"data: {len(_skipped):,} bad records were skipped ({VARIABLE}=skip)")
 
 
 def decode_text(body: bytes, path: str) -> str:
@@ -131,7 +131,7 @@ def note_repaired(path: str) -> None:
     _repaired.add(path)
     _unsent.append(("", path, ""))
     if not _is_worker:
-        _say(
+        log.warn(
             f"data: {path} has text that is not valid Unicode (bytes that are not UTF-8, or "
             "half of a character); it is read as U+FFFD"
         )
@@ -165,10 +165,6 @@ def forget() -> None:
     _skipped.clear()
     _repaired.clear()
     _unsent.clear()
-
-
-def _say(line: str) -> None:
-    print(f"rosetta: {line}", file=sys.stderr, flush=True)
 
 
 class Collector:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from typing import TYPE_CHECKING
 
+from rosetta.core import log
 from rosetta.core.errors import MISSING, UserError
 from rosetta.data import spec as specs
 from rosetta.data import task_records, token_cache
@@ -58,8 +58,8 @@ def count_source(
         tokens += sum(len(ids) for ids in vocab.encode(batch))
         report(documents // texts_each, tokens)
         shown = True
-    if shown and sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    if shown:
+        log.show_count("")
     if not documents and not getattr(handle, "total", 0):
         raise UserError(
             "there is no text in the data", str(spec), "name files with text in them", kind=MISSING

@@ -8,10 +8,10 @@ import functools
 import json
 import os
 import re
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from rosetta.core import log
 from rosetta.core.errors import INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.data import Array, bad_records, documents, json_lines, prompts, tfds, tfrecord
 from rosetta.data import spec as specs
@@ -154,12 +154,6 @@ def name_record(record: Mapping[str, Any]) -> dict[str, Any]:
     return {names[0]: record[names[0]]} if names else {}
 
 
-@functools.cache
-def _say(line: str) -> None:
-    """Print a line once."""
-    print(f"rosetta: {line}", file=sys.stderr, flush=True)
-
-
 def worded(
     spec: Spec,
     objective: str,
@@ -217,7 +211,8 @@ def worded(
             value=count,
         )
     if left_out:
-        _say(f"{spec}: {left_out:,} of {count:,} records have no answer and are left out")
+        line = f"{spec}: {left_out:,} of {count:,} records have no answer and are left out"
+        log.warn(line, once=True)
 
 
 def check_all(data: str, objective: str, split: str, *, answered: bool = True) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import os
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rosetta.core import log
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import EXISTS, FAILED, INVALID, MISSING, TOO_BIG, UserError
 from rosetta.data import documents, vocabulary
@@ -150,5 +150,5 @@ def train(
     write_atomic(Path(out), model, None)
     made = vocabulary.named(out)
     if made.size != size or made.sentinels != extra_ids:
-        print(f"rosetta: {out}: {made.size} ids, {made.sentinels} sentinels", file=sys.stderr)
+        log.warn(f"{out}: {made.size} ids, {made.sentinels} sentinels")
     return made

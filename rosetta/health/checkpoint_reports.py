@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import errno
 import shutil
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import run_folders
+from rosetta.core import log, run_folders
 from rosetta.core.errors import FAILED, UserError
 from rosetta.core.value_parsing import is_address
-from rosetta.health import checkpoint_files, watchdog
+from rosetta.health import checkpoint_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,12 +80,13 @@ class Saves:
             self._ending.wait(_PAUSE)
         took = time.monotonic() - since
         if problem := checkpoint_files.find_problem(self._folder, step):
-            watchdog.say(f"checkpoint {step:,} is not whole: {problem}")
+            log.warn(f"checkpoint {step:,} is not whole: {problem}", terminal=True)
             return
         self._told = {"save_seconds": took, "save_stall": stall}
-        watchdog.say(
+        log.info(
             f"checkpoint {step:,} is whole: {took:.1f} s, of which the training stood still "
-            f"for {min(stall, took):.1f} s"
+            f"for {min(stall, took):.1f} s",
+            terminal=True,
         )
 
     def told(self) -> dict[str, float]:
@@ -116,9 +116,10 @@ class Saves:
         if again or self._mode == "stop":
             raise self._missing
         if self._speaks:
-            watchdog.say(
+            log.warn(
                 f"{self._folder}: {self._missing.what}; the run keeps its last one and goes "
-                "on; if the next one finds no room either, it ends"
+                "on; if the next one finds no room either, it ends",
+                terminal=True,
             )
 
     def ended(self) -> None:
@@ -157,4 +158,4 @@ def remove_halves(folder: str) -> None:
         return
     for path in Path(folder).glob("checkpoint_*.orbax-checkpoint-tmp*"):
         shutil.rmtree(path, ignore_errors=True)
-        print(f"rosetta: {path}: removed, it is half a checkpoint", file=sys.stderr, flush=True)
+        log.warn(f"{path}: removed, it is half a checkpoint")

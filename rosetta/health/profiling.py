@@ -15,6 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rosetta.core import log
 from rosetta.core.value_parsing import is_address
 from rosetta.health import watchdog
 
@@ -65,9 +66,10 @@ class Trace:
             self._turn(program)
         except Exception as error:  # noqa: BLE001 (see above)
             self._running, self._steps = False, None
-            watchdog.say(
+            log.warn(
                 f"there is no profile of these steps: {type(error).__name__}: "
-                f"{watchdog.first_line(error)}"
+                f"{watchdog.first_line(error)}",
+                terminal=True,
             )
 
     def _turn(self, program: Callable[[], Any] | None) -> None:
@@ -93,21 +95,23 @@ class Trace:
             self._keep("step.memory.txt", lambda: str(program().memory_analysis()).encode())
         if self._rank:
             return
-        watchdog.say(
+        log.info(
             f"the profile is in {self._folder}"
-            + (", and in Nsight Systems' report" if nsys else "")
+            + (", and in Nsight Systems' report" if nsys else ""),
+            terminal=True,
         )
         found = sorted(self._folder.glob("plugins/profile/*/*.trace.json.gz"))
         if found and not nsys:
             for line in table(json.loads(gzip.decompress(found[-1].read_bytes()))["traceEvents"]):
-                watchdog.say(line)
+                log.info(line, terminal=True)
 
     def _keep(self, name: str, make: Callable[[], bytes]) -> None:
         try:
             (self._folder / name).write_bytes(make())
         except Exception as error:  # noqa: BLE001 (not every platform has each of them, and none is worth a run)
-            watchdog.say(
-                f"profile: no {name}: {type(error).__name__}: {watchdog.first_line(error)}"
+            log.warn(
+                f"profile: no {name}: {type(error).__name__}: {watchdog.first_line(error)}",
+                terminal=True,
             )
 
 
@@ -152,4 +156,4 @@ def _cuda(name: str) -> None:
     try:
         getattr(ctypes.CDLL("libcuda.so.1"), name)()
     except (OSError, AttributeError) as error:
-        watchdog.say(f"profile: Nsight Systems is not told of the steps: {error}")
+        log.warn(f"profile: Nsight Systems is not told of the steps: {error}", terminal=True)

@@ -4,21 +4,17 @@ TensorBoard.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
-import sys
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import secrets
+from rosetta.core import log
 from rosetta.core.value_parsing import is_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-FD = "ROSETTA_PROGRESS_FD"  # a file descriptor for the lines, where stderr goes to a log
 
 
 @dataclass(frozen=True)
@@ -139,28 +135,6 @@ def report(
     )
 
 
-def tell(line: str) -> None:
-    """Print a line on the terminal, where stderr is a log; nothing where it is none, or whoever
-    looked has gone.
-    """
-    if os.environ.get(FD, "").isdigit():
-        with contextlib.suppress(OSError):
-            os.write(int(os.environ[FD]), f"{secrets.redact(line)}\n".encode())
-
-
-def say(line: str) -> None:
-    """Print a line on stderr, and where that is a log on the terminal.
-
-    That whoever read it has gone, as a `tee` at Ctrl-C, ends no run.
-    """
-    with contextlib.suppress(OSError):
-        sys.stderr.write(
-            f"{secrets.redact(line)}\n"
-        )  # in one piece: print writes the line's end apart, and logs of other threads come between
-        sys.stderr.flush()
-    tell(line)
-
-
 class Reporter:
     """Says reports where people look, and appends them to FOLDER/progress.jsonl.
 
@@ -177,12 +151,13 @@ class Reporter:
 
         Where that cannot be written, this is said once and the run goes on.
         """
-        say(found.line())
+        log.info(found.line(), prefix=False, terminal=True)
         if self._file:
             try:
                 append(self._file, found.json())
             except OSError as error:
-                say(f"rosetta: {self._file}: {error.strerror}: progress is not written any more")
+                line = f"{self._file}: {error.strerror}: progress is not written any more"
+                log.warn(line, terminal=True)
                 self._file = None
 
 

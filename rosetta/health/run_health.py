@@ -13,7 +13,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rosetta.core import exit_status
+from rosetta.core import exit_status, log
 from rosetta.core.errors import UserError
 from rosetta.health import (
     bad_losses,
@@ -199,7 +199,7 @@ class Health:
                     if math.isfinite(found.loss)
                     else "its update is left out"
                 )
-                watchdog.say(f"step {found.step:,}: {found.why}; {what}")
+                log.warn(f"step {found.step:,}: {found.why}; {what}", terminal=True)
             return
         self._bad = found
         self._stop.ask("a bad loss")
@@ -410,7 +410,8 @@ def over(finish: Callable[[], str | None]) -> None:
     except UserError as error:
         if _current.ending.bad is None:
             trainer_exit.now(error)
-        watchdog.say(str(error))  # the loss is the news: it is written down first
+        # The loss is the news: it is written down first.
+        log.warn(str(error), terminal=True)
         folder = None
     _current.ends(_current.ending, folder)
 
@@ -455,7 +456,8 @@ def _quietly(finish: Callable[[], object]) -> None:
     try:
         finish()
     except Exception as error:  # noqa: BLE001 (what ended the training is the news)
-        watchdog.say(f"the last checkpoint is not written: {watchdog.first_line(error)}")
+        line = f"the last checkpoint is not written: {watchdog.first_line(error)}"
+        log.warn(line, terminal=True)
 
 
 def blame(error: BaseException) -> None:

@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.core import exit_status, run_folders
+from rosetta.core import exit_status, log, run_folders
 from rosetta.core.errors import IN_USE, UserError
 from rosetta.core.value_parsing import is_address, parse_path
-from rosetta.health import progress, stop_signals
+from rosetta.health import stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -319,22 +319,25 @@ class _Watched:
         if here and locked is False:
             raise _refusal(self._folder, self._name, holder)
         if self._is_dead(holder, locked=locked):
-            progress.say(
-                f"rosetta: {self._folder}: taken over from a run that is gone ({holder.describe()})"
+            log.info(
+                f"{self._folder}: taken over from a run that is gone ({holder.describe()})",
+                terminal=True,
             )
             return True
         if self._first is None:
             self._first, self._since = (holder.token, signs), time.monotonic()
-            progress.say(
-                f"rosetta: {self._folder}: held by {holder.describe()}: waiting up to "
-                f"{self._lease:.0f} s for a sign of it"
+            log.info(
+                f"{self._folder}: held by {holder.describe()}: waiting up to "
+                f"{self._lease:.0f} s for a sign of it",
+                terminal=True,
             )
         elif self._first != (holder.token, signs):
             raise _refusal(self._folder, self._name, holder)
         elif time.monotonic() - self._since >= self._lease:
-            progress.say(
-                f"rosetta: {self._folder}: taken over: {holder.describe()} gave no sign for "
-                f"{self._lease:.0f} s"
+            log.info(
+                f"{self._folder}: taken over: {holder.describe()} gave no sign for "
+                f"{self._lease:.0f} s",
+                terminal=True,
             )
             return True
         return False

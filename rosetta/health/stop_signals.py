@@ -15,8 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from rosetta.core import exit_status
-from rosetta.health import progress
+from rosetta.core import exit_status, log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,12 +85,12 @@ def _say(line: str) -> None:
     """Say a line from within a handler, where what Python buffers may be in use."""
     with contextlib.suppress(OSError):
         os.write(2, f"rosetta: {line}\n".encode())
-    progress.tell(f"rosetta: {line}")
+    log.write_to_terminal(f"rosetta: {line}")
 
 
 def end(line: str, code: int = exit_status.EARLY) -> NoReturn:
     """End a run before its time, with one line; nothing that still runs in it is waited for."""
-    progress.say(f"rosetta: {line}")
+    log.error(line, terminal=True)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     run_last()

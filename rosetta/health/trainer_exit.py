@@ -7,9 +7,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from rosetta.core import exit_status, secrets
+from rosetta.core import exit_status, log
 from rosetta.core.printable_text import escape
-from rosetta.health import progress, stop_signals
+from rosetta.health import stop_signals
 
 if TYPE_CHECKING:
     from rosetta.core.errors import UserError
@@ -26,11 +26,12 @@ def now(error: UserError, *, printed: bool = False) -> NoReturn:
       error: what is wrong.
       printed: whether it stands on stderr already.
     """
-    line = escape(f"rosetta: {error.where}: {error.what}; {error.do}", keep="")
+    line = escape(f"{error.where}: {error.what}; {error.do}", keep="")
     with contextlib.suppress(OSError, ValueError):  # whoever read it may have gone
         sys.stdout.flush()
-    if not printed:
-        print(secrets.redact(line), file=sys.stderr, flush=True)
-    progress.tell(line)
+    if printed:
+        log.write_to_terminal(f"rosetta: {line}")
+    else:
+        log.error(line, terminal=True)
     stop_signals.run_last()
     os._exit(exit_status.USER)

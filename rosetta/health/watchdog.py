@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.core import exit_status
+from rosetta.core import exit_status, log
 from rosetta.core.value_parsing import is_address
-from rosetta.health import progress, stop_signals
+from rosetta.health import stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -124,7 +124,8 @@ class Watch:
             except Exception as error:  # noqa: BLE001 (a board that is gone must not end what still trains)
                 if not self._cut and not self._closed:
                     self._cut = True
-                    say(f"the processes of the run cannot speak to each other: {first_line(error)}")
+                    what = "the processes of the run cannot speak to each other"
+                    log.warn(f"{what}: {first_line(error)}", terminal=True)
             time.sleep(self.interval)
 
     def _speak(self, count: int) -> None:
@@ -145,9 +146,10 @@ class Watch:
         for rank in self.silent(max(_SILENT, _MISSED * self.interval)):
             if rank not in self._named:
                 self._named.add(rank)
-                say(
+                log.warn(
                     f"{self.name(rank)} has given no sign for {_SILENT:.0f} s: it is stopped, "
-                    "lost or cut off"
+                    "lost or cut off",
+                    terminal=True,
                 )
 
     def stacks(self) -> Path:
@@ -225,8 +227,3 @@ class Watch:
 def first_line(error: BaseException) -> str:
     """Return what an error says, on a line of a log."""
     return next(iter(str(error).splitlines()), "")[:200]
-
-
-def say(line: str) -> None:
-    """Say a line on stderr, and where that is a log on the terminal."""
-    progress.say(f"rosetta: {line}")

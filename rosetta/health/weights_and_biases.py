@@ -10,6 +10,7 @@ import importlib
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from rosetta.core import log
 from rosetta.core.secret_variables import Mask
 from rosetta.health import watchdog
 
@@ -30,7 +31,8 @@ class Board:
         if not environment.get(KEY):
             return
         if find_spec("wandb") is None:
-            watchdog.say(f"{KEY} is set, and wandb is not installed: pip install wandb")
+            line = f"{KEY} is set, and wandb is not installed: pip install wandb"
+            log.warn(line, terminal=True)
             return
         name = folder.rstrip("/").rpartition("/")[2]
         known = hashlib.sha256(folder.encode()).hexdigest()[:16]
@@ -64,11 +66,10 @@ class Board:
         try:
             return call()
         except Exception as error:  # noqa: BLE001 (it is not worth a run)
-            watchdog.say(
-                self._mask.word(
-                    f"Weights & Biases gets nothing any more: {type(error).__name__}: "
-                    f"{watchdog.first_line(error)}"
-                )
+            line = (
+                f"Weights & Biases gets nothing any more: {type(error).__name__}: "
+                f"{watchdog.first_line(error)}"
             )
+            log.warn(self._mask.word(line), terminal=True)
             self._run = None
             return None

@@ -10,10 +10,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rosetta.core import exit_status, home_folder, kill_notice, parent_death
+from rosetta.core import exit_status, home_folder, kill_notice, log, parent_death
 from rosetta.core.errors import MISSING, UserError
 from rosetta.core.secret_variables import Mask
-from rosetta.health import progress
 from rosetta.launch import process_binding
 from rosetta.launch.rendering import Rendering
 
@@ -130,18 +129,18 @@ def execute(wanted: Command) -> NoReturn:
     mask = Mask(env)
     command = "+ " + shlex.join(mask.word(word) for word in wanted.argv)
     for line in filter(None, [*wanted.lines, process_binding.apply(env)]):
-        print(f"rosetta: {mask.word(line)}", file=sys.stderr)
-    print(command, file=sys.stderr, flush=True)
+        log.info(mask.word(line))
+    log.info(command, prefix=False)
     if wanted.log:
         wanted.log.parent.mkdir(parents=True, exist_ok=True)
         terminal = os.dup(2)
         os.set_inheritable(terminal, True)
-        env[progress.FD] = str(terminal)
-        log = os.open(wanted.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
-        print(command, file=sys.stderr, flush=True)
+        env[log.TERMINAL] = str(terminal)
+        file = os.open(wanted.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        os.close(file)
+        log.info(command, prefix=False)
     if wanted.begin:
         wanted.begin()
     os.execvpe(wanted.argv[0], wanted.argv, env)  # noqa: S606
@@ -171,7 +170,7 @@ def _child(wanted: Command) -> int:
             parent_death.to(ours)
             execute(wanted)
         except OSError as error:
-            print(f"rosetta: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)
+            log.error(f"{error.filename}: {error.strerror}")
         os._exit(exit_status.USER)
     before = {
         number: signal.signal(number, lambda given, _: os.kill(child, given)) for number in _SIGNALS
@@ -184,7 +183,7 @@ def _child(wanted: Command) -> int:
     code = os.waitstatus_to_exitcode(ended)
     code = code if code >= 0 else 128 - code
     if line := kill_notice.describe_kill("the trainer", code, kills):
-        print(f"rosetta: {line}", file=sys.stderr, flush=True)
+        log.warn(line)
     return code
 
 

@@ -16,7 +16,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rosetta.core import exit_status, kill_notice, parent_death
+from rosetta.core import exit_status, kill_notice, log, parent_death
 from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.core.value_parsing import parse_host_and_port
 
@@ -170,18 +170,11 @@ def _watch(running: dict[int, int], first: int, watched: set[signal.Signals], gr
                 if status
                 else kill_notice.describe_kill(f"process {first + rank}", code, kills)
             ):
-                print(f"rosetta: {line}", file=sys.stderr, flush=True)
+                log.warn(line)
             if code and not status:
                 status, deadline = code, time.monotonic() + grace
                 if running:
-                    print(
-                        (
-                            f"rosetta: process {first + rank} ended with status {code}; so do the "
-                            "others"
-                        ),
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                    log.warn(f"process {first + rank} ended with status {code}; so do the others")
                 if code != exit_status.EARLY:  # else the others are about to end so too
                     _send(running, signal.SIGTERM)
     return status
@@ -216,7 +209,7 @@ def _start(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execve(argv[0], list(argv), environment)  # noqa: S606
     except OSError as error:
-        print(f"rosetta: {argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        log.error(f"{argv[0]}: {error.strerror}")
     os._exit(exit_status.USER)
 
 

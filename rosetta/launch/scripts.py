@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rosetta.core import exit_status, secrets
+from rosetta.core import exit_status, log, secrets
 from rosetta.core.errors import UNKNOWN, UserError
 from rosetta.core.variables import help_text, lookup, misspellings
 from rosetta.launch import execution
@@ -120,10 +120,11 @@ def _run(
         return exit_status.FINE
     values = [word for word in words if word != DRY_RUN]
     _refuse_options(name, values, positionals)
-    misspellings.warn(os.environ, f"{name}.sh", name)
-    commands = command(values)
-    if DRY_RUN not in words:
-        execution.one_after_the_other(commands)
+    with log.use_level(None):
+        misspellings.warn(os.environ, f"{name}.sh", name)
+        commands = command(values)
+        if DRY_RUN not in words:
+            execution.one_after_the_other(commands)
     documents = [execution.shown(each) for each in commands]
     shown = documents[0] if len(documents) == 1 else documents
     exit_status.print_result(json.dumps(shown, indent=2))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from typing import Any
 
 import jax
@@ -19,6 +18,7 @@ from absl import flags
 from paxml import base_experiment
 from praxis import pax_fiddle
 
+from rosetta.core import log
 from rosetta.core.errors import INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserError
 from rosetta.data import objectives, pipeline, spec, tfds, token_cache, vocabulary
 from rosetta.pax import inputs
@@ -251,7 +251,7 @@ class BoolQDataset(Dataset):
         read = super().eval_data()
         if read is None:
             data = self.train_data()
-            _say(f"data: EVAL_DATA is not set: {data} itself is evaluated")
+            _warn(f"data: EVAL_DATA is not set: {data} itself is evaluated")
             return data, "train"
         return read
 
@@ -299,11 +299,10 @@ def check(recipe: pipeline.Recipe) -> None:
         pipeline.check(part.spec, rule, recipe.vocabulary, recipe.split)
 
 
-@functools.lru_cache
-def _say(line: str) -> None:
-    """Print a line once."""
+def _warn(line: str) -> None:
+    """Warn once for the run."""
     if jax.process_index() == 0:
-        print(f"rosetta: {line}", file=sys.stderr, flush=True)
+        log.warn(line, once=True)
 
 
 def _tfds_folder() -> None:
@@ -323,5 +322,5 @@ def _has_split(data: str, split: str) -> bool:
         and split not in tfds.splits(tfds.folder(part.spec.value))
     ]
     for each in lacking:
-        _say(f"data: {each} has no split {split}: nothing is evaluated")
+        _warn(f"data: {each} has no split {split}: nothing is evaluated")
     return not lacking

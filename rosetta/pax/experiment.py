@@ -8,7 +8,6 @@ contrib/gpu/scripts_gpu/configs.py), so that command lines people have keep work
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,6 +19,7 @@ from paxml.tasks.lm import model_params
 from praxis import layers, optimizers, pax_fiddle, schedules
 from praxis.layers import activations
 
+from rosetta.core import log
 from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_choice
 from rosetta.pax import restore
@@ -246,8 +246,8 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
             self.task()
             self.datasets()
         except UserError as error:
-            print(f"rosetta: {error}", file=sys.stderr, flush=True)
+            log.error(str(error))
             raise SystemExit(2) from error
         if jax.process_index() == 0:
             for line in self.differences():
-                print(f"rosetta: {line}", file=sys.stderr, flush=True)
+                log.info(line)

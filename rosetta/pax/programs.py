@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import json
 import os
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,7 +16,7 @@ import jax
 import numpy as np
 from paxml import programs
 
-from rosetta.core import gpus
+from rosetta.core import gpus, log
 from rosetta.core.errors import UserError
 from rosetta.core.value_parsing import is_address
 from rosetta.health import progress, settings
@@ -255,7 +254,7 @@ def _loud(function: Any, *args: Any) -> None:
     try:
         function(*args)
     except Exception as error:  # noqa: BLE001 (progress must not end training)
-        print(f"rosetta: progress: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        log.warn(f"progress: {type(error).__name__}: {error}")
 
 
 class EvalProgram(programs.SingleTaskEvalProgram):
@@ -287,7 +286,7 @@ class EvalProgram(programs.SingleTaskEvalProgram):
             line = f"step {step:,}  {self._name}  loss {found['loss']:.4f}" + (
                 f"  accuracy {100 * found['accuracy']:.2f} %" if "accuracy" in found else ""
             )
-            progress.say(line)
+            log.info(line, prefix=False, terminal=True)
             _keep(str(self._job_log_dir), found)
         return ended
 
@@ -313,6 +312,4 @@ def _keep(folder: str, found: dict[str, Any]) -> None:
     try:
         progress.append(path, {name: progress.finite(value) for name, value in found.items()})
     except OSError as error:
-        print(
-            f"rosetta: {path}: {error.strerror}: {json.dumps(found)}", file=sys.stderr, flush=True
-        )
+        log.warn(f"{path}: {error.strerror}: {json.dumps(found)}")

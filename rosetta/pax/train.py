@@ -10,11 +10,11 @@ import sys
 import traceback
 from typing import Any
 
-from rosetta.core import exit_status, run_folders, secrets
+from rosetta.core import exit_status, log, run_folders, secrets
 from rosetta.core.errors import INVALID, UserError
 from rosetta.health import (
+    absl_verbosity,
     checkpoint_files,
-    progress,
     shared_run_lock,
     stop_signals,
     trainer_exit,
@@ -77,9 +77,8 @@ def main() -> None:
         _refuse_damaged(*begun[0])
         own = stored_checkpoint.newest(read_from)
         if own and flags.FLAGS.mode == "train" and jax.process_index() == 0:
-            progress.say(
-                f"rosetta: goes on from {own}: {run_folders.step_of(own):,} steps are done"
-            )
+            line = f"goes on from {own}: {run_folders.step_of(own):,} steps are done"
+            log.info(line, terminal=True)
         if isinstance(experiment_config, experiment.Experiment):
             folder = str(flags.FLAGS.job_log_dir)
             experiment_config.goes_on(folder)
@@ -89,7 +88,8 @@ def main() -> None:
 
     program.run = prepared
     try:
-        app.run(program.main, flags_parser=absl_flags.flags_parser)
+        parse = absl_verbosity.parse_with_level(absl_flags.flags_parser, flags.FLAGS)
+        app.run(program.main, flags_parser=parse)
     except UserError as error:
         trainer_exit.now(error)
     except SystemExit as ended:

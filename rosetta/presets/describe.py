@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rosetta.core import log
 from rosetta.core.errors import CONFLICT, MISSING, UserError
 from rosetta.core.run_description import Run
 from rosetta.core.value_parsing import read_truth_value
@@ -136,6 +137,8 @@ def resolved(
             },
         )
     _same_model(framework, found, chain, name)
+    for path, each in found.values.items():
+        log.debug(f"{path}={each.value} is set by {each.origin}")
     return combined(
         found, model(found), mesh(found), found.get("nodes") * found.get("gpus_per_node")
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.core import bounded_read, gpus, strict_yaml
+from rosetta.core import bounded_read, gpus, log, strict_yaml
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 from rosetta.presets import schema
 from rosetta.presets.schema import Value
@@ -41,6 +41,7 @@ class Layer:
 
 def document(path: Path, where: str) -> Document:
     """Return a file; UserError where it cannot be read or is no plain YAML."""
+    log.debug(f"read {path}")
     try:
         text = bounded_read.read_text(path, where)
     except OSError as error:

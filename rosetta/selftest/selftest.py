@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rosetta.core import log
 from rosetta.core.errors import UserError
 from rosetta.presets import flag_check as presets
 from rosetta.selftest import imports, shipped_modules, training, workload_of
@@ -36,8 +36,8 @@ class Options:
 
 
 def say(line: str) -> None:
-    """Report progress: plain lines on stderr."""
-    print(line, file=sys.stderr, flush=True)
+    """Report progress."""
+    log.info(line, prefix=False)
 
 
 def workplace(options: Options) -> Path:

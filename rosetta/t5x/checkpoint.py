@@ -12,16 +12,15 @@ import dataclasses
 import importlib.metadata
 import json
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import jax
 from flax.traverse_util import flatten_dict
 from t5x import utils
 
-from rosetta.core import run_folders
+from rosetta.core import log, run_folders
 from rosetta.core.errors import DIFFERS, MISSING, UserError
-from rosetta.health import progress, shared_run_lock, stop_signals
+from rosetta.health import shared_run_lock, stop_signals
 from rosetta.t5x import (
     checkpoint_arrays,
     checkpoint_manager,
@@ -215,7 +214,8 @@ class Initializer(utils.TrainStateInitializer):
             checkpoint_manager.refuse_damaged(newest, resumes=True)
             self._go_on(newest, own[-1], shapes, config, vocabulary)
             if jax.process_index() == 0 and trainer_cls:
-                progress.say(f"rosetta: goes on from {newest}: {own[-1]:,} steps are done")
+                line = f"goes on from {newest}: {own[-1]:,} steps are done"
+                log.info(line, terminal=True)
         elif checkpoint:
             checkpoint_manager.refuse_damaged(checkpoint, resumes=False)
             self._start(
@@ -289,15 +289,8 @@ class Initializer(utils.TrainStateInitializer):
             _same_vocabulary(checkpoint, found, vocabulary)
         refuse_other_shapes(checkpoint, shapes, optimizer=optimizer and trains)
         if trains and jax.process_index() == 0:
-            print(
-                (
-                    f"rosetta: {checkpoint}: the weights and "
-                    f"{'the state of the optimizer' if optimizer else 'nothing of the optimizer'} "
-                    "are taken over"
-                ),
-                file=sys.stderr,
-                flush=True,
-            )
+            state = "the state of the optimizer" if optimizer else "nothing of the optimizer"
+            log.info(f"{checkpoint}: the weights and {state} are taken over")
 
     def _before_saving(self, model_dir: str, state: Any, dtype: Any) -> None:
         checkpoint_record.require_folder(model_dir)

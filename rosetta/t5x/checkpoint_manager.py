@@ -23,7 +23,7 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint._src.path import atomicity_defaults
 from t5x import checkpoints, state_utils, utils
 
-from rosetta.core import run_folders
+from rosetta.core import log, run_folders
 from rosetta.health import checkpoint_files, checkpoint_reports, run_health, settings
 from rosetta.health.finite_check import finite
 from rosetta.nn import fp8
@@ -134,10 +134,10 @@ class Manager(_Upstream):
         missing = {name for name in flatten_dict(state, sep="/") if name not in there}
         fresh: dict[str, Any] = {}
         if any(name.startswith("flax_mutables/") for name in missing):
-            _say("the checkpoint has no FP8 state: it begins anew")
+            _warn("the checkpoint has no FP8 state: it begins anew")
             fresh["flax_mutables"] = fp8.fresh(state["flax_mutables"])
         elif "flax_mutables" in kept and "flax_mutables" not in state:
-            _say("the checkpoint's FP8 state is not used")
+            _warn("the checkpoint's FP8 state is not used")
         if any(name.startswith("state/param_states/") for name in missing):
             fresh["state"] = {"param_states": self._first_param_states()}
         if fresh:
@@ -273,9 +273,9 @@ def _counted(shape: Any, leaf: Any) -> Any:
     return leaf.astype(shape.dtype) if jnp.issubdtype(shape.dtype, jnp.integer) else leaf
 
 
-def _say(line: str) -> None:
+def _warn(line: str) -> None:
     if jax.process_index() == 0:
-        print(f"rosetta: {line}", file=sys.stderr, flush=True)
+        log.warn(line)
 
 
 def size(state: Any, dtype: Any = None) -> int:

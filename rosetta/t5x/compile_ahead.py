@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import sys
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+
+from rosetta.core import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -122,13 +123,9 @@ def take(*, model: Any, state: Any, batch: Any, key: Any) -> Any:
         or job.alike != _alike((state, batch))
         or not np.array_equal(job.key, key)
     ):
-        print(
-            (
-                "rosetta: the training step is compiled again: the run is not what was expected "
-                "when it began to be compiled"
-            ),
-            file=sys.stderr,
-            flush=True,
+        log.info(
+            "the training step is compiled again: the run is not what was expected when it began "
+            "to be compiled"
         )
         return None
     return job.compiled

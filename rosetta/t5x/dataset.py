@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import clu.data.dataset_iterator
 import seqio
 
+from rosetta.core import log
 from rosetta.core.errors import CONFLICT, DIFFERS, UNKNOWN, UNSUPPORTED, UserError
 from rosetta.data import Array, batch_log, pipeline, prefetch, seqio_features
 from rosetta.data import spec as specs
@@ -101,9 +102,10 @@ def vocabulary(
     found = vocabularies.named(name, extra_ids, recorded=recorded)
     usual = vocabularies.named(name, extra_ids)
     if found != usual:
-        pretrained.say(
+        log.info(
             f"sentinels: {vocabularies.describe_sentinels(found)}, as the run began; a new "
-            f"run has {vocabularies.describe_sentinels(usual)}"
+            f"run has {vocabularies.describe_sentinels(usual)}",
+            once=True,
         )
     if found.name == "byte":
         return seqio.ByteVocabulary(extra_ids=found.extra_ids)

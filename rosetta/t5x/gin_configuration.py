@@ -5,7 +5,6 @@ silence.
 from __future__ import annotations
 
 import difflib
-import functools
 import os
 import re
 import sys
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import gin
 from gin import config_parser
 
+from rosetta.core import log
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 from rosetta.core.value_parsing import parse_path
 from rosetta.health import system_errors
@@ -277,7 +277,7 @@ def _report_unread(files: Sequence[str], bindings: Sequence[str], known: set[str
             raise UserError(
                 f"no gin file reads the macro {name}", place, do, kind=UNKNOWN, value=name
             )
-        _say(f"{place} has no effect: nothing in this run reads {name}")
+        log.warn(f"{place} has no effect: nothing in this run reads {name}", once=True)
     for name, place in _macros_of_users_files(files).items():
         if name in read or name in words:
             continue
@@ -285,7 +285,7 @@ def _report_unread(files: Sequence[str], bindings: Sequence[str], known: set[str
             raise UserError(
                 f"no gin file reads the macro {name}", place, suggestion, kind=UNKNOWN, value=name
             )
-        _say(f"{place}: {name} has no effect: nothing in this run reads it")
+        log.warn(f"{place}: {name} has no effect: nothing in this run reads it", once=True)
 
 
 def _macros_of_users_files(files: Sequence[str]) -> dict[str, str]:
@@ -346,11 +346,6 @@ def _make_paths_absolute() -> None:
             and parse_path(name, value) != value
             and not Path(value).is_absolute()
         ):
-            gin.bind_parameter(f"{name}/gin.macro.value", parse_path(name, value))
-            _say(f"{name}={value} counts from the current folder: {parse_path(name, value)}")
-
-
-@functools.cache
-def _say(line: str) -> None:
-    """Print a line once."""
-    print(f"rosetta: {line}", file=sys.stderr, flush=True)
+            path = parse_path(name, value)
+            gin.bind_parameter(f"{name}/gin.macro.value", path)
+            log.info(f"{name}={value} counts from the current folder: {path}", once=True)

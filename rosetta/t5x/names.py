@@ -7,11 +7,11 @@ bindings are read.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import gin
 
+from rosetta.core import log
 from rosetta.t5x.run import upstream_names
 
 if TYPE_CHECKING:
@@ -47,11 +47,7 @@ def _carry_over(config: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str
     if bindings and not any(selector.startswith("rosetta.t5x.") for _, selector in full):
         return {}  # a run of upstream's alone
     for name in bindings:
-        print(
-            f"rosetta: {name} takes the value that was set by upstream's name for it",
-            file=sys.stderr,
-            flush=True,
-        )
+        log.info(f"{name} takes the value that was set by upstream's name for it")
     return bindings
 
 

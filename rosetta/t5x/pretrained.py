@@ -5,21 +5,14 @@ attention's scale.
 from __future__ import annotations
 
 import functools
-import sys
 from typing import TYPE_CHECKING
 
-from rosetta.core import run_folders
+from rosetta.core import log, run_folders
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UserError
 from rosetta.t5x.run import checkpoint_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-@functools.cache
-def say(line: str) -> None:
-    """Print a line once: gin evaluates a function wherever its value is used."""
-    print(f"rosetta: {line}", file=sys.stderr, flush=True)
 
 
 @functools.cache  # what a run begins with it ends with, whatever is saved there meanwhile
@@ -109,7 +102,9 @@ def total_steps(checkpoint: str | None, more: int) -> int:
             f"FT_STEPS is {more}", "finetuning", "give at least 1", kind=INVALID, value=more
         )
     begun = step(checkpoint)
-    say(f"{named(checkpoint)} is at step {begun}: {more} more end at {begun + more}")
+    log.info(
+        f"{named(checkpoint)} is at step {begun}: {more} more end at {begun + more}", once=True
+    )
     return begun + more
 
 
@@ -129,9 +124,10 @@ def loss_normalizing_factor(checkpoint: str | None, batch: int, lengths: Mapping
     says = "as published for these weights"
     if found and found.batch_size and found.targets_length:
         batch, targets, says = found.batch_size, found.targets_length, "as the checkpoint says"
-    say(
+    log.info(
         f"the loss is divided by {batch * targets}: pretraining's {batch} sequences x "
-        f"{targets} target tokens, {says}"
+        f"{targets} target tokens, {says}",
+        once=True,
     )
     return batch * targets
 
@@ -153,12 +149,9 @@ def scale_attn_logits(checkpoint: str | None, *, otherwise: bool) -> bool:
         named(checkpoint), "whether its attention's logits are divided"
     )
     scaled = bool(found and found.scale_attn_logits)
-    say(
-        "attention's logits are "
-        f"{'divided by the root of the head size' if scaled else 'not divided'}: "
-        f"{named(checkpoint)} "
-        f"{'says so' if found else 'has no record, so it is taken for public weights'}"
-    )
+    what = "divided by the root of the head size" if scaled else "not divided"
+    reason = "says so" if found else "has no record, so it is taken for public weights"
+    log.info(f"attention's logits are {what}: {named(checkpoint)} {reason}", once=True)
     return scaled
 
 

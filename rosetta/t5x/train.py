@@ -10,7 +10,14 @@ import traceback
 
 from rosetta.core import exit_status, secrets
 from rosetta.core.errors import INVALID, UserError
-from rosetta.health import run_health, stop_signals, system_errors, trainer_exit, unneeded_imports
+from rosetta.health import (
+    absl_verbosity,
+    run_health,
+    stop_signals,
+    system_errors,
+    trainer_exit,
+    unneeded_imports,
+)
 
 _LESS_MEMORY = (
     "take a smaller batch (BSIZE_PER_GPU), more microbatches (NUM_MICROBATCHES), or compute more "
@@ -49,12 +56,12 @@ def main(module: str = "t5x.train") -> None:
 
 def _install_checks() -> None:
     """Put our checks of the command line and of gin in front of the program's own."""
-    from absl import app
+    from absl import app, flags
 
     from rosetta.t5x import gin_configuration
 
     gin_configuration.install()
-    app.parse_flags_with_usage = _parse_flags
+    app.parse_flags_with_usage = absl_verbosity.parse_with_level(_parse_flags, flags.FLAGS)
 
 
 def _parse_flags(words: list[str]) -> list[str]:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, NoReturn
 from unittest import mock
 
+from rosetta.core import log
 from rosetta.core.errors import UserError
-from rosetta.health import progress
 from rosetta.launch import execution
 from rosetta.t5x import warmup
 from tests.support import errors
@@ -62,7 +62,7 @@ def run_in_process(entry: Callable[[], int], folder: Path, environment: Mapping[
         del file
         programs.append(Program(list(argv[1:]), dict(env)))
         os.write(1, f"{OUTPUT}\n".encode())
-        if terminal := env.get(progress.FD):
+        if terminal := env.get(log.TERMINAL):
             os.close(int(terminal))
         raise BecameProgramError
 

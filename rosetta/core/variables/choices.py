@@ -10,6 +10,9 @@ PAX_PRECISIONS = ("bfloat16", "float32")
 GRADIENT_TYPES = ("bfloat16", "float32")
 SELFTEST_PLATFORMS = ("cpu", "cuda")
 
+# Programs.
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
 # Health.
 ON_BAD_LOSS = ("stop", "skip", "ignore")
 ON_FULL_DISK = ("once", "stop")

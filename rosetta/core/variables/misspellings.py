@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING
 
+from rosetta.core import log
 from rosetta.core.variables import lookup, readers
 from rosetta.core.variables.declaration import Scope
 
@@ -38,10 +38,8 @@ def warn(
         *(lookup.settings_of_training(framework) if framework else ()),
     )
     for name, meant in find_misspelt(environment, variables):
-        print(
-            f"warning: {name} is not a variable of {program}; did you mean {meant}?",
-            file=sys.stderr,
-        )
+        line = f"warning: {name} is not a variable of {program}; did you mean {meant}?"
+        log.warn(line, prefix=False)
 
 
 def find_misspelt(

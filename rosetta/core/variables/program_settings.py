@@ -46,6 +46,16 @@ PROGRAM_SETTINGS = (
         scope=Scope.PROGRAM,
     ),
     Variable(
+        "ROSETTA_LOG_LEVEL",
+        Choice(choices.LOG_LEVELS, "LEVEL"),
+        "The least important lines that are shown on stderr. --log-level goes over it.",
+        Group.PROGRAMS,
+        (ROSETTA, BUILDER, TRAINER, *RUNS),
+        default="info",
+        example="warning",
+        scope=Scope.PROGRAM,
+    ),
+    Variable(
         "ROSETTA_HOME",
         Folder(),
         "Folder that rosetta writes to for a user.",

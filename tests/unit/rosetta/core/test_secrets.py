@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from rosetta import cli
-from rosetta.core import secrets
+from rosetta.core import log, secrets
 from rosetta.core.errors import UserError
-from rosetta.health import progress
 from tests.support.command_tree import VARIABLES, dry_run, leaf_parsers, required_positionals
 
 pytestmark = pytest.mark.slow
@@ -189,8 +188,8 @@ def test_lines_for_the_terminal(
 ) -> None:
     """Progress is written past sys.stderr, where that is a log."""
     into, out = os.pipe()
-    monkeypatch.setenv(progress.FD, str(out))
-    progress.say(f"reading {ADDRESS}")
+    monkeypatch.setenv(log.TERMINAL, str(out))
+    log.info(f"reading {ADDRESS}", terminal=True)
     os.close(out)
     with os.fdopen(into) as terminal:
         assert MARK not in terminal.read()

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rosetta.core import log
 from rosetta.health import progress
 from rosetta.health.progress import Report, Reporter, Work
 
@@ -135,14 +136,14 @@ def test_object_stores_get_none_of_it(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_where_stderr_is_a_log_the_terminal_sees_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
-    monkeypatch.setenv(progress.FD, str(write))
+    monkeypatch.setenv(log.TERMINAL, str(write))
     reporter = Reporter(None)
     reporter.say(REPORT)
     assert os.read(read, 1000).decode() == REPORT.line() + "\n"
     os.close(read)
     reporter.say(REPORT)  # nobody listens any more
     os.close(write)
-    monkeypatch.setenv(progress.FD, "987")
+    monkeypatch.setenv(log.TERMINAL, "987")
     Reporter(None).say(REPORT)
 
 
@@ -150,5 +151,5 @@ def test_a_line_is_written_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None
     """Logs of other threads come between two writes."""
     written: list[str] = []
     monkeypatch.setattr("sys.stderr", SimpleNamespace(write=written.append, flush=lambda: None))
-    progress.say("step 10")
+    log.info("step 10", prefix=False, terminal=True)
     assert written == ["step 10\n"]

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.health import progress, stop_signals
+from rosetta.core import log
+from rosetta.health import stop_signals
 
 ROOT = Path(__file__).resolve().parents[4]
 PROGRAM = """
@@ -31,7 +32,7 @@ stop_signals.end(f"ended by {asked[0]}")
 
 def _started(*words: str, terminal: int = -1) -> subprocess.Popen[str]:
     """A program that waits for signals, told of a terminal's file descriptor."""
-    env = {**os.environ, progress.FD: str(terminal)}
+    env = {**os.environ, log.TERMINAL: str(terminal)}
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *words],
         cwd=ROOT,

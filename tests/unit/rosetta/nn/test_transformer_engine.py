@@ -20,8 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from rosetta.core import log
 from rosetta.core import transformer_engine as package
-from rosetta.nn import attention, fallback_notice, fp8, transformer_engine
+from rosetta.nn import attention, fp8, transformer_engine
 from rosetta.nn.attention import Mask
 from rosetta.nn.dense import Kernel, contract
 from rosetta.t5x import network
@@ -215,7 +216,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, axes: set[str]) -> Any:
         sys.modules, "transformer_engine.common", types.ModuleType("transformer_engine.common")
     )
     monkeypatch.setattr(package, "version", lambda: "2.20.2")
-    monkeypatch.setattr(fallback_notice, "_said", set())
+    log.forget_shown()
     return asked
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from praxis import base_layer, pax_fiddle
 from praxis.layers import attentions, embedding_softmax, multi_query_attention
 
-from rosetta.nn import fallback_notice
+from rosetta.core import log
 from rosetta.pax import attention
 
 BATCH, LENGTH, WIDE = 3, 16, 32
@@ -99,9 +99,9 @@ _BFLOAT: dict[str, Any] = {**_SHARED, **_GPT, "fprop_dtype": jnp.bfloat16}
     ],
 )
 def test_what_a_kernel_cannot_do_upstreams_layer_does(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: Any, says: str
+    capsys: pytest.CaptureFixture[str], more: Any, says: str
 ) -> None:
-    monkeypatch.setattr(fallback_notice, "_said", set())
+    log.forget_shown()
     x, mask, positions, _ = _given()
     sizes = {**_BFLOAT, **more}
     x = x.astype(sizes["fprop_dtype"])
@@ -125,9 +125,9 @@ def test_what_a_kernel_cannot_do_upstreams_layer_does(
 
 
 def test_shared_keys_with_packed_rows_go_to_upstreams_layer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(fallback_notice, "_said", set())
+    log.forget_shown()
     x, mask, positions, _ = _given()
     sizes = {**_SHARED, "num_kv_heads": 2, **_ROTARY}
     ours = base_layer.instantiate(

@@ -11,6 +11,7 @@ jax = required_modules.need("praxis", "paxml", "jax")
 
 import fiddle as fdl
 
+from rosetta.core import log
 from rosetta.data import spec as specs
 from rosetta.data import token_cache, vocabulary, vocabulary_training
 from rosetta.pax import data
@@ -36,7 +37,7 @@ BOOLQ = [
 def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    data._say.cache_clear()
+    log.forget_shown()
 
 
 def experiment(mixin: type[Any], **given: Any) -> Any:

@@ -17,7 +17,8 @@ from praxis import base_layer, pax_fiddle
 from praxis.layers import attentions, linears, multi_query_attention
 from praxis.layers.injection import fp8_nvidia_gpu
 
-from rosetta.nn import fallback_notice, fp8
+from rosetta.core import log
+from rosetta.nn import fp8
 from rosetta.pax import einsum
 from tests.unit.rosetta.nn import test_fp8 as plain
 
@@ -80,9 +81,9 @@ def test_against_numpy(name: str) -> None:
 
 
 def test_the_kernels_of_experts_are_multiplied_by_xla_and_that_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(fallback_notice, "_said", set())
+    log.forget_shown()
     equation, x, kernel, _ = _given("experts")
     found = einsum.multiply(equation, x, kernel, plain._state(0), jnp.float32, by="te")
     np.testing.assert_array_equal(

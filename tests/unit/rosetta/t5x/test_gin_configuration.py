@@ -14,6 +14,7 @@ required_modules.need("gin")
 
 import gin
 
+from rosetta.core import log
 from rosetta.t5x import gin_configuration
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def build_for_configuration(
 @pytest.fixture(autouse=True)
 def _empty_table() -> Iterator[None]:
     gin.clear_config()
-    gin_configuration._say.cache_clear()
+    log.forget_shown()
     yield
     gin.clear_config()
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from rosetta.core import log
 from rosetta.core.variables import choices
 from rosetta.t5x import gradient_reduction
 from rosetta.t5x.partitioning import PjitPartitioner
@@ -95,9 +96,9 @@ def test_with_tensor_parallelism_nothing_is_gathered_to_be_scattered() -> None:
 
 
 def test_cpus_round_and_say_so(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("rosetta.nn.fallback_notice._said", set())
+    log.forget_shown()
     assert ("psum", "float32", (16, 32)) in _collectives("cpu", "bfloat16")
     assert "gradients: rounded to bfloat16 and added up in float32" in capsys.readouterr().err
 

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from rosetta.nn import attention, fallback_notice
+from rosetta.core import log
+from rosetta.nn import attention
 from rosetta.t5x import layers
 from tests.support import small_t5
 
@@ -272,9 +273,9 @@ def test_cudnns_arguments_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_other_route_is_said_once(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(fallback_notice, "_said", set())
+    log.forget_shown()
     given = small_t5.batch()
     module = small_t5.Transformer(small_t5.config(attention="cudnn"))
     small_t5.call(module, small_t5.variables(small_t5.config()), given)

@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from t5x import train_state
 
-from rosetta.nn import fallback_notice
+from rosetta.core import log
 from rosetta.t5x.partitioning import (
     PjitPartitioner,
     fitting,
@@ -210,11 +210,10 @@ def test_a_train_state_with_fsdp(
     devices: Any,
     fsdp: bool,
     moments: Any,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A kernel of 16 times 4; where nothing can be spread, a line says so."""
-    monkeypatch.setattr(fallback_notice, "_said", set())
+    log.forget_shown()
     model = train_states.Model(16)
     state = train_state.FlaxOptimTrainState.create(
         model.optimizer_def, model.get_initial_variables()

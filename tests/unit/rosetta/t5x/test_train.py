@@ -23,6 +23,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "absl").mkdir()
     for name in ("__init__", "app"):
         (tmp_path / "absl" / f"{name}.py").touch()
+    (tmp_path / "absl" / "flags.py").write_text("FLAGS = None\n")
     for name in ("train", "eval"):
         (tmp_path / "t5x" / f"{name}.py").write_text(RAISES.replace("HERE", name))
     return {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}

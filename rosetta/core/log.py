@@ -1,0 +1,226 @@
+"""Lines for people, on stderr: notes, warnings, progress and what helps to find a fault.
+
+The lines go through a logger of the standard library, `rosetta`. Results of a command go to stdout,
+and the line of an error is printed at every level. `--log-level` sets the level of a program, and
+by ROSETTA_LOG_LEVEL of the processes that it starts. Only the standard library is used, and Python
+3.9 runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import shlex
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core import secrets, value_parsing
+from rosetta.core.errors import UserError
+from rosetta.core.variables.choices import LOG_LEVELS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+VARIABLE = "ROSETTA_LOG_LEVEL"
+# A file descriptor of the terminal, for lines that people wait for while stderr goes to a file.
+TERMINAL = "ROSETTA_PROGRESS_FD"
+DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+_LEVELS = {name: getattr(logging, name.upper()) for name in LOG_LEVELS}
+
+
+class Output:
+    """The lines of one program.
+
+    Attributes:
+      logger: The logger of the standard library.
+    """
+
+    def __init__(self, name: str, prefixes: Mapping[int, str], clean: Callable[[str], str]) -> None:
+        """Make the logger.
+
+        Args:
+          name: Of the logger.
+          prefixes: Level -> what stands before a line.
+          clean: Takes out of a line what must not be printed.
+        """
+        self.logger = logging.getLogger(name)
+        self.logger.propagate = False  # libraries give the root logger handlers of their own
+        self.logger.handlers[:] = [_Handler()]
+        self.logger.handlers[0].setFormatter(_Formatter(prefixes, clean))
+        self.logger.setLevel(_LEVELS.get(os.environ.get(VARIABLE, ""), INFO))
+        self._shown: set[str] = set()
+
+    def write(
+        self,
+        level: int,
+        text: str,
+        *,
+        prefix: bool = True,
+        once: bool = False,
+        terminal: bool = False,
+    ) -> None:
+        """Write a line if the level is shown.
+
+        Args:
+          level: DEBUG, INFO, WARNING or ERROR.
+          text: One line, or several.
+          prefix: Whether the program's prefix stands before it.
+          once: Leave out a text that this process has written before.
+          terminal: Write it to the terminal too if stderr goes to a file.
+        """
+        if once and text in self._shown:
+            return
+        self._shown.update([text] if once else [])
+        self.logger.log(level, text, extra={"prefix": prefix, "terminal": terminal})
+
+    def is_shown(self, level: int) -> bool:
+        """Return whether lines of a level are shown."""
+        return self.logger.isEnabledFor(level)
+
+    def forget_shown(self) -> None:
+        """Forget which lines were written once."""
+        self._shown.clear()
+
+    @contextlib.contextmanager
+    def use_level(self, level: str | None) -> Iterator[None]:
+        """Show lines of a level and above it, also in the processes that are started meanwhile.
+
+        "debug" also shows the commands that are started, and the traceback of an exception that is
+        not a UserError.
+
+        Args:
+          level: One of LOG_LEVELS; None for the one in ROSETTA_LOG_LEVEL, or else "info".
+
+        Raises:
+          UserError: ROSETTA_LOG_LEVEL is not valid.
+        """
+        before, variable = self.logger.level, os.environ.get(VARIABLE)
+        chosen = level or check_variable(os.environ)
+        if level:
+            os.environ[VARIABLE] = level
+        self.logger.setLevel(_LEVELS[chosen])
+        if chosen == "debug":
+            self._show_commands()
+        try:
+            yield
+        except Exception as raised:
+            if not isinstance(raised, UserError):
+                self.write(DEBUG, traceback.format_exc().rstrip())
+            raise
+        finally:
+            self.logger.setLevel(before)
+            os.environ.pop(VARIABLE, None)
+            os.environ.update({} if variable is None else {VARIABLE: variable})
+
+    def _show_commands(self) -> None:
+        """Show every command that this process starts. Python can add an audit hook only."""
+        if self not in _showing:
+            _showing.append(self)
+            sys.addaudithook(self._show_command)
+
+    def _show_command(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in ("subprocess.Popen", "os.exec") or not self.is_shown(DEBUG):
+            return
+        words = arguments[1] if isinstance(arguments[1], (list, tuple)) else [arguments[1]]
+        self.write(DEBUG, f"start: {shlex.join(os.fsdecode(word) for word in words)}")
+
+
+_showing: list[Output] = []
+
+
+class _Formatter(logging.Formatter):
+    def __init__(self, prefixes: Mapping[int, str], clean: Callable[[str], str]) -> None:
+        super().__init__()
+        self._prefixes, self._clean = prefixes, clean
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line as people see it."""
+        prefix = self._prefixes.get(record.levelno, "") if getattr(record, "prefix", True) else ""
+        return self._clean(f"{prefix}{record.getMessage()}")
+
+
+class _Handler(logging.Handler):
+    """Write to what is stderr now.
+
+    A reader that is gone, as `tee` is after Ctrl-C, or a full disk: what is done does not depend on
+    these lines.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line in one piece: other threads write too."""
+        line = self.format(record)
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+        if getattr(record, "terminal", False):
+            write_to_terminal(line)
+
+
+_output = Output(
+    "rosetta",
+    {DEBUG: "rosetta: debug: ", INFO: "rosetta: ", WARNING: "rosetta: ", ERROR: "rosetta: "},
+    secrets.redact,
+)
+is_shown, use_level, forget_shown = _output.is_shown, _output.use_level, _output.forget_shown
+
+
+def info(text: str, *, prefix: bool = True, once: bool = False, terminal: bool = False) -> None:
+    """Write a note or progress; see Output.write."""
+    _output.write(INFO, text, prefix=prefix, once=once, terminal=terminal)
+
+
+def warn(text: str, *, prefix: bool = True, once: bool = False, terminal: bool = False) -> None:
+    """Write what is not as the user asked for, or will do harm; see Output.write."""
+    _output.write(WARNING, text, prefix=prefix, once=once, terminal=terminal)
+
+
+def debug(text: str) -> None:
+    """Write what helps to find a fault."""
+    _output.write(DEBUG, text)
+
+
+def error(text: str, *, terminal: bool = False) -> None:
+    """Write why a process ends; every level shows it."""
+    _output.write(ERROR, text, terminal=terminal)
+
+
+def write_to_terminal(line: str) -> None:
+    """Write a line to the terminal if stderr goes to a file, unless nobody looks at it any more."""
+    if os.environ.get(TERMINAL, "").isdigit():
+        with contextlib.suppress(OSError):
+            os.write(int(os.environ[TERMINAL]), f"{secrets.redact(line)}\n".encode())
+
+
+def show_count(text: str, *, last: bool = False) -> None:
+    """Show a count that changes, in one line of a terminal; elsewhere nothing.
+
+    Args:
+      text: The count; "" to clear it.
+      last: Whether the count stays, and the next line is below it.
+    """
+    if is_shown(INFO) and sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}" + ("\n" if last else ""))
+        sys.stderr.flush()
+
+
+def add_level_option(parser: argparse._ActionsContainer) -> None:
+    """Add --log-level to a parser or a group of its options."""
+    parser.add_argument(
+        "--log-level",
+        choices=LOG_LEVELS,
+        default=argparse.SUPPRESS,  # a command below another must not undo what stands before it
+        help="show only lines of this level and above (default: ROSETTA_LOG_LEVEL, or else info)",
+    )
+
+
+def check_variable(variables: Mapping[str, str]) -> str:
+    """Return the level that ROSETTA_LOG_LEVEL sets, "info" if it sets none.
+
+    Raises:
+      UserError: the value is not valid.
+    """
+    level = variables.get(VARIABLE) or "info"
+    return value_parsing.parse_choice(VARIABLE, level, LOG_LEVELS)

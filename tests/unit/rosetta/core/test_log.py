@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rosetta import cli
+from rosetta.commands import info
+from rosetta.core import log
+from tests.support import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+@pytest.fixture(autouse=True)
+def _unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(log.VARIABLE, raising=False)
+    log.forget_shown()
+
+
+def write_all() -> None:
+    log.debug("a")
+    log.info("b")
+    log.info("c", prefix=False)
+    log.warn("d")
+    log.error("e")
+
+
+@pytest.mark.parametrize(
+    ("level", "lines"),
+    [
+        (None, ["rosetta: b", "c", "rosetta: d", "rosetta: e"]),
+        ("debug", ["rosetta: debug: a", "rosetta: b", "c", "rosetta: d", "rosetta: e"]),
+        ("info", ["rosetta: b", "c", "rosetta: d", "rosetta: e"]),
+        ("warning", ["rosetta: d", "rosetta: e"]),
+        ("error", ["rosetta: e"]),
+    ],
+)
+def test_a_level_hides_lines_below_it(
+    level: str | None, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with log.use_level(level):
+        write_all()
+    assert capsys.readouterr().err.splitlines() == lines
+
+
+def test_a_level_reaches_processes_that_are_started(capsys: pytest.CaptureFixture[str]) -> None:
+    program = "from rosetta.core import log; log.info('note'); log.warn('warning')"
+    with log.use_level("warning"):
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
+    assert done.stderr == "rosetta: warning\n"
+    assert log.VARIABLE not in os.environ
+    log.info("as before")
+    assert capsys.readouterr().err == "rosetta: as before\n"
+
+
+def test_the_variable_sets_the_level_and_the_option_goes_over_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(log.VARIABLE, "error")
+    with log.use_level(None):
+        assert not log.is_shown(log.WARNING)
+        with log.use_level("debug"):
+            assert log.is_shown(log.DEBUG)
+    monkeypatch.setenv(log.VARIABLE, "loud")
+    with errors.refused(errors.INVALID, where=log.VARIABLE, value="loud"), log.use_level(None):
+        pytest.fail("the level is not valid")
+
+
+def test_debug_shows_the_commands_that_are_started_without_secrets(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = [sys.executable, "-c", "pass", "--url=https://me:hunter2@host/x"]
+    with log.use_level("debug"):
+        subprocess.run(argv, check=True)
+    subprocess.run(argv, check=True)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"rosetta: debug: start: {sys.executable} -c pass ")
+    assert "hunter2" not in line
+
+
+def test_debug_shows_the_traceback_of_an_unexpected_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for error in (ZeroDivisionError("odd"), errors.UserError("wrong", "here", "mend it")):
+        with pytest.raises(type(error)), log.use_level("debug"):
+            raise error
+    err = capsys.readouterr().err
+    assert err.startswith("rosetta: debug: Traceback")
+    assert "test_log.py" in err
+    assert "UserError" not in err
+
+
+def test_a_line_is_written_once_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        log.warn("x", once=True)
+        log.info("y")
+    assert capsys.readouterr().err == "rosetta: x\nrosetta: y\nrosetta: y\n"
+
+
+def test_a_reader_that_is_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    log.warn("x")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_count_is_shown_on_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream, level, shown in (
+        (Terminal(), "info", True),
+        (Terminal(), "warning", False),
+        (io.StringIO(), "info", False),
+    ):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with log.use_level(level):
+            log.show_count("1/2")
+        assert ("1/2" in stream.getvalue()) is shown
+
+
+def run_info(monkeypatch: pytest.MonkeyPatch, run: Callable[[], None], *words: str) -> int:
+    """Return the status of `rosetta info` with another body."""
+
+    def info_command(_: object) -> tuple[dict[str, object], str]:
+        run()
+        return {}, "result"
+
+    monkeypatch.setitem(info.RUN, "info", info_command)
+    return cli.main(["info", *words])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_results_are_printed_at_every_level(
+    level: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_info(monkeypatch, write_all, "--log-level", level) == 0
+    out, err = capsys.readouterr()
+    assert out == "result\n"
+    shown = LEVELS[LEVELS.index(level) :]
+    assert [f": {mark}\n" in err for mark in "abde"] == [name in shown for name in LEVELS]
+
+
+def test_the_error_line_is_printed_at_every_level(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise errors.UserError("wrong", "here", "mend it")
+
+    assert run_info(monkeypatch, fail, "--log-level", "error") == 2
+    assert capsys.readouterr().err == "rosetta: here: wrong; mend it\n"
+    with errors.reported(errors.UNKNOWN, where="rosetta info", value="loud", remedy="debug, info"):
+        assert run_info(monkeypatch, fail, "--log-level", "loud") == 2
