@@ -11,11 +11,11 @@ from pathlib import Path
 
 from builder.core.secrets import redact
 from rosetta.core.errors import INVALID, MISSING, UserError
+from rosetta.core.variables import lookup
 
 MIRROR = "ROSETTA_DEBIAN_MIRROR"
 SECURITY = "ROSETTA_DEBIAN_SECURITY_MIRROR"
 SNAPSHOT = "ROSETTA_DEBIAN_SNAPSHOT"
-_SNAPSHOT_SERVICE = "https://snapshot.debian.org/archive"
 _LABELS = {"debian": "Debian", "security": "Debian-Security"}
 _URL = r"(https?|file|copy|mirror(\+\w+)?|tor\+https?):[^\s\[\]]+"
 _SECURITY_POOL = "pool/updates/"
@@ -79,7 +79,7 @@ def snapshot_url(date: str, filename: str) -> str:
         date: The day, as "2026-01-31".
         filename: The path of the file below its archive.
     """
-    service = os.environ.get(SNAPSHOT, "") or _SNAPSHOT_SERVICE
+    service = os.environ.get(SNAPSHOT) or lookup.find(SNAPSHOT).default
     _check_url(service, SNAPSHOT)
     archive = "debian-security" if filename.startswith(_SECURITY_POOL) else "debian"
     return f"{service.rstrip('/')}/{archive}/{date.replace('-', '')}T235959Z/{filename}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rosetta.core import xla_flags
 from rosetta.core.errors import UserError
 from rosetta.core.value_parsing import parse_decimal, parse_list
+from rosetta.core.variables import lookup, readers
 from rosetta.doctor.finding import BLOCKER, NOTE, WARNING, Finding
 
 if TYPE_CHECKING:
@@ -24,14 +25,6 @@ _CUDA = re.compile(
     r"lib(cudart|cublas|cublasLt|cudnn\w*|cufft|cusolver|cusparse|cupti|nccl|nvrtc|nvJitLink|nvshmem\w*)\.so(\.\d+)*"
 )
 _PLAIN = re.compile(r"--\w+=(true|false|\d*)")  # a flag whose value can be shown
-# Variable -> what it does where it is on. Left over from looking for a fault, most of them.
-SLOW = {
-    "CUDA_LAUNCH_BLOCKING": "each kernel is waited for",
-    "JAX_DISABLE_JIT": "nothing is compiled",
-    "JAX_DEBUG_NANS": "each step is waited for and looked through",
-    "NCCL_P2P_DISABLE": "GPUs talk through host memory rather than NVLink",
-    "NCCL_SHM_DISABLE": "GPUs talk over the network within a node",
-}
 
 
 def check(machine: Machine) -> Iterator[Finding]:
@@ -42,15 +35,20 @@ def check(machine: Machine) -> Iterator[Finding]:
         yield from _connections(machine)
         yield from _memory(machine)
         yield from _libraries(machine)
-        for name, why in SLOW.items():
-            if machine.on(name):
-                yield Finding(
-                    "slow-variable",
-                    WARNING,
-                    f"it is on: {why}",
-                    name,
-                    "unset it, if that is not what you are after",
-                )
+        yield from _slow_variables(machine)
+
+
+def _slow_variables(machine: Machine) -> Iterator[Finding]:
+    """Yield the variables that are on and make a run slow: left over from looking for a fault."""
+    for variable in lookup.read_by(readers.DOCTOR):
+        if variable.slow_because and machine.on(variable.name):
+            yield Finding(
+                "slow-variable",
+                WARNING,
+                f"it is on: {variable.slow_because}",
+                variable.name,
+                "unset it, unless you are looking for a fault",
+            )
 
 
 def _xla(machine: Machine) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import log
 from rosetta.core.secret_variables import Mask
+from rosetta.core.variables.reading import read_setting
 from rosetta.health import watchdog
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Board:
         known = hashlib.sha256(folder.encode()).hexdigest()[:16]
         self._run = self._quietly(
             lambda: importlib.import_module("wandb").init(
-                project=environment.get("WANDB_PROJECT") or "rosetta",
+                project=read_setting(environment, "WANDB_PROJECT"),
                 name=name,
                 id=known,
                 resume="allow",

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import MISSING, UserError
+from rosetta.core.variables.reading import read_setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,14 +55,10 @@ def of(found: Settings, model: str, mesh: Mapping[str, list[int]], devices: int)
       UserError: the model's sizes, or its mesh, are not known here.
     """
     if found.framework == "t5x":
-        from rosetta.core.value_parsing import parse_whole_number, read_truth_value
-
-        settings = {
-            name: value for name in ("TP_SIZE", "FSDP") if (value := found.get(f"settings.{name}"))
-        }
-        tensor = parse_whole_number("TP_SIZE", settings.get("TP_SIZE", "1"))
+        settings = {name: found.get(f"settings.{name}") or "" for name in ("TP_SIZE", "FSDP")}
+        tensor = read_setting(settings, "TP_SIZE")
         return thresholds(
-            _t5(model), tensor, devices // tensor if read_truth_value(settings, "FSDP") else 1
+            _t5(model), tensor, devices // tensor if read_setting(settings, "FSDP") else 1
         )
     if missing := [name for name in ("ici", "dcn") if name not in mesh]:
         raise UserError(

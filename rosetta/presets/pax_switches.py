@@ -66,7 +66,7 @@ def choose(
         with_te and given.llama
     ):  # the script's own values: they leave room for communication beside layer norms
         env |= {
-            name: given.variables.get(name) or "4"
+            name: given.values[name]
             for name in ("NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN")
         }
     hyper = {"USE_FP8": "True"} if asked and not with_te else {}

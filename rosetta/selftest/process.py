@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rosetta.core import home_folder
-from rosetta.core.errors import INVALID, UserError
+from rosetta.core.variables.reading import read_setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,18 +38,8 @@ class Context:
 
 
 def platform() -> str:
-    """Return what the children run on: "cpu", or "cuda" where $ROSETTA_SELFTEST_PLATFORM says so;
-    UserError for anything else.
-    """
-    name = os.environ.get(PLATFORM) or "cpu"
-    if name not in ("cpu", "cuda"):
-        raise UserError(
-            f"{name!r} is nothing that the self-test runs on",
-            PLATFORM,
-            "set it to cpu or cuda, or leave it out",
-            kind=INVALID,
-            value=name,
-        )
+    """Return what the children run on, as ROSETTA_SELFTEST_PLATFORM says: "cpu" or "cuda"."""
+    name: str = read_setting(os.environ, PLATFORM)
     return name
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import UNKNOWN, UNSUPPORTED, UserError
-from rosetta.core.value_parsing import parse_list, parse_whole_number, read_truth_value
+from rosetta.core.value_parsing import parse_list, parse_whole_number
+from rosetta.core.variables.reading import read_setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,7 +90,7 @@ def _loops(run: Run) -> bool:
     """
     return (
         run.framework == "pax"
-        or read_truth_value(run.env, "SCAN_LAYERS")
+        or read_setting(run.env, "SCAN_LAYERS")
         or run.batch.get("microbatches", 1) != 1
     )
 

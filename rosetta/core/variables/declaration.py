@@ -71,6 +71,7 @@ class Variable:
       hyper_parameter: Whether Pax takes its value as the hyper-parameter of the same name.
       preset_field: The field of a preset that it sets, "" if it sets none.
       passed_to_run: Whether `rosetta run` and `submit` pass it on from the environment.
+      slow_because: Why a run is slow while it is on, for `rosetta doctor`; "" if it is not.
       known_as: The name of the script's word, if that differs from the variable's.
       since: The release of rosetta that first had it.
     """
@@ -90,6 +91,7 @@ class Variable:
     hyper_parameter: bool = False
     preset_field: str = ""
     passed_to_run: bool = True
+    slow_because: str = ""
     known_as: str = ""
     since: str = "0.1"
 

@@ -82,6 +82,7 @@ _NVIDIA = (
         DOCTOR,
         type_=_SWITCH,
         group=Group.XLA,
+        slow_because="the host waits for each kernel",
     ),
     _variable(
         "TF_FORCE_UNIFIED_MEMORY",
@@ -147,6 +148,7 @@ _NVIDIA = (
         DOCTOR,
         type_=_SWITCH,
         group=Group.XLA,
+        slow_because="nothing is compiled",
     ),
     _variable(
         "JAX_DEBUG_NANS",
@@ -155,6 +157,7 @@ _NVIDIA = (
         DOCTOR,
         type_=_SWITCH,
         group=Group.XLA,
+        slow_because="JAX waits for each step and looks through its values",
     ),
     _variable(
         "NCCL_IB_DISABLE",
@@ -184,6 +187,7 @@ _NVIDIA = (
         "1: GPUs exchange data through the host's memory, which is slow.",
         DOCTOR,
         type_=_SWITCH,
+        slow_because="GPUs exchange data through the host's memory, and not over NVLink",
     ),
     _variable(
         "NCCL_SHM_DISABLE",
@@ -191,6 +195,7 @@ _NVIDIA = (
         "1: GPUs of a node exchange data over the network, which is slow.",
         DOCTOR,
         type_=_SWITCH,
+        slow_because="GPUs of a node exchange data over the network",
     ),
     _variable(
         "NVTE_FWD_LAYERNORM_SM_MARGIN",

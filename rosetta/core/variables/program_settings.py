@@ -110,10 +110,10 @@ PROGRAM_SETTINGS = (
     Variable(
         "ROSETTA_DEBIAN_SNAPSHOT",
         Address(),
-        "Mirror of snapshot.debian.org.",
+        "Address of a service such as snapshot.debian.org.",
         Group.BUILDER,
         (BUILDER,),
-        default="https://snapshot.debian.org",
+        default="https://snapshot.debian.org/archive",
         scope=Scope.PROGRAM,
     ),
     Variable(

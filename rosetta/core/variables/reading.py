@@ -6,7 +6,7 @@ import difflib
 import re
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import value_parsing, xla_flags
+from rosetta.core import secrets, value_parsing, xla_flags
 from rosetta.core.errors import INVALID, UNKNOWN, UserError
 from rosetta.core.variables import lookup, value_types
 
@@ -153,7 +153,9 @@ def _parse_path(variable: Variable, text: str) -> str:
 
 def _parse_address(variable: Variable, text: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9+.-]*:[^\s\[\]]+", text):
-        raise _invalid(variable, text, "address", f"give {variable.type.description}")
+        # An address may have a password in it.
+        shown = secrets.hide_forms(text)
+        raise _invalid(variable, shown, "address", f"give {variable.type.description}")
     return text
 
 

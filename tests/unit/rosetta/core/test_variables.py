@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import collections
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
+from rosetta.core import secrets
 from rosetta.core.variables import lookup, readers, reading, value_types
 from rosetta.core.variables.declaration import Scope
+from rosetta.pax.run import settings as pax_settings
+from rosetta.t5x.run import gin_files, gin_text
+from rosetta.t5x.run import settings as t5x_settings
 from tests.support import errors
 
 if TYPE_CHECKING:
@@ -186,3 +191,56 @@ def test_every_command_of_pax_takes_the_words_of_all() -> None:
     """A command refuses a setting of another one by naming that command, see settings.read."""
     assert reading.parse_setting_word("USE_LORA=0", "pax train", "") == ("USE_LORA", "0")
     assert "USE_LORA" not in {setting.name for setting in lookup.settings_of("pax train")}
+
+
+def test_what_is_secret_is_hidden_by_its_name() -> None:
+    """Masks go by names: a secret of the table that no mask knows would be printed."""
+    secret = {variable.name for variable in lookup.TABLE if variable.secret}
+    assert secret
+    assert secret == {
+        variable.name for variable in lookup.TABLE if secrets.is_secret_name(variable.name)
+    }
+
+
+def test_an_address_is_refused_without_its_password() -> None:
+    """Errors are printed, and an address may have a login in it."""
+    text = "http://me:sesame@mirror.example/ debian"
+    with errors.refused(errors.INVALID, where="ROSETTA_DEBIAN_MIRROR") as error:
+        reading.read_setting({"ROSETTA_DEBIAN_MIRROR": text}, "ROSETTA_DEBIAN_MIRROR")
+    assert "sesame" not in f"{error.value} {error.value.value}"
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        (readers.T5X_PRETRAIN, ["t5_1_1/large.gin", "runs/pretrain_pile.gin"]),
+        (readers.T5X_FINETUNE, ["t5_1_1/large.gin", "runs/finetune_squad1.gin"]),
+    ],
+)
+def test_defaults_of_gin_macros_are_those_of_the_gin_files(command: str, files: list[str]) -> None:
+    """The table shows what the gin files set."""
+    bound = gin_text.read(
+        [gin_files.HOME / gin_files.GIN / name for name in files], (gin_files.HOME,)
+    )
+    for name in ("LEARNING_RATE", "SAVE_PERIOD", "EVAL_PERIOD", "FT_STEPS"):
+        if name in bound:
+            shown = lookup.find(name, command).default_text(command)
+            assert str(gin_text.value(bound, name)) in re.split("[; ]", shown), name
+    lengths = gin_text.value(bound, "TASK_FEATURE_LENGTHS")
+    assert isinstance(lengths, dict)
+    for name, what in t5x_settings.LENGTHS.items():
+        shown = lookup.find(name, command).default_text(command)
+        assert str(lengths[what]) in re.split("[; ]", shown), name
+
+
+@pytest.mark.parametrize("lora", ["0", "1"])
+def test_defaults_of_llama_are_those_of_its_script(lora: str) -> None:
+    """The table shows what the script sets."""
+    script = readers.COMMAND_SCRIPTS[readers.PAX_BOOLQ]
+    found = pax_settings.read(script, [], {"USE_LORA": lora}, 8)
+    for variable in lookup.settings_of(script):
+        shown = variable.default_text(script)
+        value = found.hyper.get(variable.name)
+        if variable.hyper_parameter and value and "MESH" not in variable.name:
+            words = {"True": "1", "False": "0"}
+            assert words.get(value, value.strip('"')) in re.split("[:;] ", shown), variable.name

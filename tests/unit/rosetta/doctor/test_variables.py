@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.doctor import variables
+from rosetta.core.variables import lookup
 from tests.support.fake_machine import A100, H100, find, ids, machine, write
 
 
@@ -150,7 +150,10 @@ def test_libraries_before_those_of_jax(tmp_path: Path, library: str, shadows: bo
         assert "/opt/cuda/lib64 has" in find(made, "cuda-shadowed").what
 
 
-@pytest.mark.parametrize("name", variables.SLOW)
+SLOW = [variable.name for variable in lookup.TABLE if variable.slow_because]
+
+
+@pytest.mark.parametrize("name", SLOW)
 def test_left_over_from_a_search(tmp_path: Path, name: str) -> None:
     assert ids(machine(tmp_path, environment={name: "1"}))["slow-variable"] == "warning"
     assert "slow-variable" not in ids(machine(tmp_path, environment={name: "0"}))
