@@ -7,7 +7,7 @@ ATTENTION = ("xla", "cudnn", "te")
 REMAT = ("none", "minimal", "full")
 T5X_PRECISIONS = ("bfloat16", "float32", "float16")
 PAX_PRECISIONS = ("bfloat16", "float32")
-GRADIENT_TYPES = ("bfloat16", "float32")
+GRADIENT_TYPES = ("float32", "bfloat16")
 SELFTEST_PLATFORMS = ("cpu", "cuda")
 
 # Programs.
