@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import UNKNOWN, UNSUPPORTED, UserError
-from rosetta.core.value_parsing import parse_list, parse_whole_number
+from rosetta.core.value_parsing import parse_list
 from rosetta.core.variables.reading import read_setting
 
 if TYPE_CHECKING:
@@ -100,5 +100,5 @@ def _split(run: Run) -> bool:
     return (
         any(shape[-1] > 1 for shape in run.mesh.values())
         if run.framework == "pax"
-        else parse_whole_number("TP_SIZE", run.env.get("TP_SIZE") or "1") > 1
+        else read_setting(run.env, "TP_SIZE") > 1
     )

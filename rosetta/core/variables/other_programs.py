@@ -123,14 +123,18 @@ _NVIDIA = (
         "JAX_PROCESS_ID",
         "JAX",
         "Number of this process.",
+        BENCH,
         TRAINER,
+        type_=_INDEX,
         passed_to_run=False,
     ),
     _variable(
         "JAX_NUM_PROCESSES",
         "JAX",
         "Number of processes.",
+        BENCH,
         TRAINER,
+        type_=_COUNT,
         passed_to_run=False,
     ),
     _variable(
