@@ -14,13 +14,13 @@ import yaml
 
 import builder.cli
 import rosetta.cli
+from builder.core import variable_page
 from builder.images import image_settings, image_target
 from builder.packages import program_wrappers
 from builder.release.publish import tags
 from rosetta.core import exit_status
 from rosetta.core.gpus import GPUS
 from rosetta.core.variables import lookup
-from rosetta.core.variables.declaration import Scope
 from rosetta.data import spec
 from rosetta.health import progress
 from rosetta.pax.run import settings as pax_settings
@@ -47,6 +47,8 @@ SHELL_FOLDERS = ("overlay", "scripts", "rosetta", "docker")
 # Fields of the class behind progress.jsonl that its lines do not have.
 NOT_WRITTEN = {"more", "said"}
 OF_THE_SHELL = {"BASH_SOURCE", "BASH_REMATCH", "PIPESTATUS", "SECONDS"}
+# What stands before an equals sign in the documentation, and is not in the table of variables.
+NOT_OURS = {"FILE", "NAME", "NVTE_JAX_CUSTOM_CALLS", "ROSETTA_TEST_TORCH", "SKIP"}
 REEXPORT_LINES = 5
 
 Rows = list[list[list[str]]]
@@ -109,6 +111,12 @@ def sources(package: str) -> dict[Path, str]:
 def tree_of(path: Path) -> ast.Module:
     """Return the syntax tree of a module. Parsing takes milliseconds, and there are hundreds: ask for few."""
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def texts_of(files: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and text of files."""
+    for name in files:
+        yield name, (ROOT / name).read_text(encoding="utf-8")
 
 
 def texts(folders: Iterable[str], *suffixes: str) -> Iterator[tuple[str, str]]:
@@ -289,29 +297,23 @@ def read_by_shell() -> set[str]:
     return found - OF_THE_SHELL
 
 
-def test_settings_of_runs() -> None:
-    """Each setting of a run is listed, with the commands that read it."""
-    heading = "Settings of a run"
-    commands_ = {name: set(found) for name, found in lookup.commands_by_name().items()}
-    assert_same(heading, flat(mapping(heading)), flat(commands_))
+def test_no_public_variable_is_gone() -> None:
+    """The committed page is the record: the table has each name, with the commands that read it."""
+    committed = (ROOT / variable_page.PAGE).read_text(encoding="utf-8")
+    assert len(variable_page.find_public_names(committed)) > 300
+    variable_page.refuse_removals(committed, variable_page.render())
 
 
-@pytest.mark.parametrize("scope", [scope for scope in Scope if scope is not Scope.RUN])
-def test_other_variables(scope: Scope) -> None:
-    """Each other variable is listed, under what it is for, and with its owner."""
-    heading = scope.value
-    variables = lookup.in_scope(scope)
-    assert_same(heading, names(heading), {variable.name for variable in variables})
-    if scope is Scope.OTHER_PROGRAM:
-        owners = {
-            name: re.split(r" *\| *", line)[2]
-            for line in (ROOT / PAGE).read_text(encoding="utf-8").splitlines()
-            for name in re.findall(r"`([^`]+)`", line.partition(" | ")[0])
-            if line.count("|") == 3
-        }
-        assert {variable.name: variable.owner for variable in variables} == {
-            variable.name: owners[variable.name] for variable in variables
-        }
+def test_documentation_names_variables_that_exist() -> None:
+    """NAME=VALUE in a page is a variable, a hyper-parameter of Pax, or a macro of gin."""
+    known = names("Hyper-parameters") | names("Gin macros") | NOT_OURS
+    unknown = set()
+    for file, text in [*texts(["docs"], ".md"), *texts_of(["README.md", "CONTRIBUTING.md"])]:
+        spans = "\n".join(re.findall(r"`[^`\n]+`|```.*?```", text, re.DOTALL))
+        for name in re.findall(r"(?<![\w.$/-])([A-Z][A-Z0-9_]{2,})=", spans):
+            if not lookup.is_known(name) and name not in known:
+                unknown.add(f"{file}: {name}")
+    assert not unknown, sorted(unknown)
 
 
 def test_code_reads_variables_of_the_table_alone() -> None:

@@ -1,4 +1,4 @@
-"""Write the generated pages (the manifest's keys, the GPUs) and the Slurm files.
+"""Write the generated pages (the manifest's keys, the GPUs, the variables) and the Slurm files.
 
 With --check, say only whether all of them are current.
 """
@@ -9,7 +9,7 @@ import inspect
 import types
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
-from builder.core import gpu_page, manifest
+from builder.core import gpu_page, manifest, variable_page
 from builder.core.command_context import Context, Result
 from builder.upstream import slurm_files
 from rosetta.core.atomic_files import write_atomic
@@ -54,9 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
-    pages = {PAGE: render(), GPU_PAGE: gpu_page.render()}
+    variables = variable_page.render()
+    variable_page.refuse_removals(_read(context.root / variable_page.PAGE), variables)
+    pages = {PAGE: render(), GPU_PAGE: gpu_page.render(), variable_page.PAGE: variables}
     texts = {**pages, **slurm_files.render(context.root)}
-    outdated = [name for name, text in texts.items() if not _holds(context.root / name, text)]
+    outdated = [name for name, text in texts.items() if _read(context.root / name) != text]
     if not arguments.check:
         for name in outdated:
             mode = 0o644 if name in pages else 0o755
@@ -70,8 +72,9 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     )
 
 
-def _holds(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_text(encoding="utf-8") == text
+def _read(path: Path) -> str:
+    """Return the text of a file, "" without one."""
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def render() -> str:

@@ -67,8 +67,12 @@ def describe_scripts(variable: Variable) -> list[str]:
         for script, command in readers.SCRIPT_COMMANDS.items()
         if not {script, command}.isdisjoint(variable.read_by)
     )
-    slurm_files = (name for name in variable.read_by if name in readers.SLURM_FILES)
-    return [*(f"{script}.sh" for script in scripts), *slurm_files]
+    return [*(f"{script}.sh" for script in scripts), *describe_slurm_files(variable)]
+
+
+def describe_slurm_files(variable: Variable) -> list[str]:
+    """Return the .sub files that read a variable."""
+    return [name for name in variable.read_by if name in readers.SLURM_FILES]
 
 
 def describe_readers(variable: Variable) -> list[str]:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import re
+import shutil
 from pathlib import Path
+
+import pytest
 
 from builder.commands import docs
 from builder.commands.registry import PROGRAM
-from builder.core import gpu_page, manifest
+from builder.core import gpu_page, manifest, variable_page
+from builder.core.cache import Cache
+from builder.core.command_context import Context, Result
 from rosetta.core import gpus
+from rosetta.core.variables import lookup
+from tests.support import errors
 
 ROOT = Path(__file__).parents[4]
 
@@ -23,6 +32,51 @@ def test_the_page_of_gpus_is_current() -> None:
     page = (ROOT / "docs/reference/gpus.md").read_text(encoding="utf-8")
     assert page == gpu_page.render(), "run: python build.py docs"
     assert all(f"| `{name}` |" in page for name in gpus.GPUS)
+
+
+def test_the_page_of_variables_is_current() -> None:
+    page = (ROOT / variable_page.PAGE).read_text(encoding="utf-8")
+    assert page == variable_page.render(), "run: python build.py docs"
+    assert all(f"| `{variable.name}` |" in page for variable in lookup.TABLE)
+
+
+def test_the_page_of_variables_describes_them_by_framework() -> None:
+    rows = variable_page.find_public_names(variable_page.render())
+    assert {("T5X", "PACK", "pretrain"), ("T5X", "PACK", "finetune")} < rows
+    assert ("Pax", "PREC", "boolq") in rows
+    assert ("T5X", "LOGDIR", "singlenode_pretrain_pile.sh") in rows
+    assert ("Variables of rosetta", "ROSETTA_DEBUG", "") in rows
+    assert "PACK" not in {name for section, name, _ in rows if section == "Pax"}
+    assert "HOME" not in {name for _, name, _ in rows}
+
+
+def run_docs(root: Path, *, check: bool) -> Result:
+    """Run build.py docs on a copy of the committed pages."""
+    context = Context(root, root / "manifest.yaml", Cache(root / "cache"))
+    return docs.run(context, argparse.Namespace(check=check))
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("dropped", [("pretrain", "finetune"), ("finetune",)])
+def test_a_public_variable_cannot_be_dropped(
+    dropped: tuple[str, ...], check: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The committed page is the record: a name goes when its row is deleted there, by hand."""
+    for folder in ("docs", "scripts", "overlay"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True)
+    page = tmp_path / variable_page.PAGE
+    committed = page.read_text(encoding="utf-8")
+    pack = lookup.find("PACK")
+    kept = tuple(reader for reader in pack.read_by if reader.split()[1] not in dropped)
+    shorter = (dataclasses.replace(pack, read_by=kept),) if kept else ()
+    table = tuple(variable for variable in lookup.TABLE if variable is not pack)
+    monkeypatch.setattr(lookup, "TABLE", (*table, *shorter))
+    with errors.refused(errors.CONFLICT, where=variable_page.PAGE, value="PACK", names="PACK"):
+        run_docs(tmp_path, check=check)
+    assert page.read_text(encoding="utf-8") == committed
+    rows = committed.splitlines(keepends=True)
+    page.write_text("".join(row for row in rows if not row.startswith("| `PACK` ")))
+    assert run_docs(tmp_path, check=check).ok == (not check or not kept)
 
 
 def test_every_key_is_documented() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,9 @@ import pytest
 from rosetta import cli
 from rosetta.commands import t5x
 from rosetta.core import lock_record
-from rosetta.core.variables import lookup
 from rosetta.launch import t5x_evaluation, t5x_trainer
 from rosetta.launch.execution import Command
 from tests.support import errors
-
-DOCS = Path(__file__).resolve().parents[4] / "docs" / "t5x.md"
 
 
 @pytest.fixture
@@ -97,28 +93,10 @@ def test_a_variable_that_nothing_would_read_is_refused_with_the_nearest(
     assert f"rosetta t5x {what}: there is no setting {word.partition('=')[0]!r}; {advice}" in line
 
 
-@pytest.mark.skipif(not DOCS.is_file(), reason="NOT CHECKED: the documentation is in the checkout")
 def test_steps_to_trace_are_a_variable_too(asked: list[Any]) -> None:
     assert cli.main(["t5x", "pretrain", "--profile", "20:25", "--dry-run"]) == 0
     assert asked[0][2]["PROFILE_STEPS"] == "20:25"
     assert cli.main(["t5x", "eval", "--profile", "20:25", "--dry-run"]) == 2, "nothing there traces"
-
-
-def test_every_documented_variable_is_known() -> None:
-    text = DOCS.read_text()
-    rows = [
-        row.split("|")[1]
-        for row in text[text.index("## Variables") : text.index("## While it runs")].splitlines()
-        if row.startswith("| `")
-    ]
-    named = {name for row in rows for name in re.findall(r"`([A-Z0-9_]+)`", row)} - {"GRAD_ACCUM"}
-    assert len(named) > 30
-    assert named == set(lookup.accepted_names("t5x finetune"))
-    reads = text[text.index("## Evaluation and inference") : text.index("## Several processes")]
-    assert (
-        set(re.findall(r"\b(?:T5_FAMILY|BSIZE|CHECKPOINT_PATH|OUTPUT_DIR|NUM_DECODES)\b", reads))
-        == set(lookup.accepted_names("t5x eval")) - named
-    )
 
 
 def test_the_environments_own_python_runs_the_trainer(

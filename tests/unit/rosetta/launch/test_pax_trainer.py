@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 
-from rosetta.core.variables import lookup
 from tests.support import errors, t5x_scripts
 from tests.support.pax_scripts import BASE, H100, OURS, PILE, SLURM, TEXT, Place, place_
 
@@ -178,25 +176,6 @@ def test_what_is_compiled_is_kept_where_jax_can_use_it(place: Place, jax: str, k
             BASE, "Synthetic5B", "", "", "l", **SLURM, NUM_GPUS="8", PYTHONPATH=path
         ).env
     )
-
-
-def test_every_documented_variable_is_known() -> None:
-    text = (t5x_scripts.ROOT / "docs" / "pax-scripts.md").read_text()
-    rows = [
-        row.split("|")[1]
-        for row in text[text.index("## Variables") : text.index("## While it runs")].splitlines()
-        if row.startswith("| `")
-    ]
-    named = {name for row in rows for name in re.findall(r"`([A-Z0-9_]+)`", row)}
-    assert len(named) > 30
-    assert named == set(lookup.accepted_names("pax train")) - {
-        "VOCAB",
-        "NVTE_FUSED_ATTN",
-        "CUDA_VISIBLE_DEVICES",
-        "PYTHON",
-        "NSYS",
-        "ROSETTA_BATCH_LOG",
-    }
 
 
 @pytest.mark.parametrize(
