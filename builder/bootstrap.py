@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import platform
 import re
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from builder.core import cache_folder, log, package_index
 from builder.packages import uv
-from rosetta.core import exit_status
+from rosetta.core import exit_status, json_document
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,18 +50,8 @@ def hand_over(root: str, arguments: Sequence[str]) -> int:
         python = _ensure(Path(root), offline="--offline" in arguments)
     except UserError as error:
         if "--json" in arguments:
-            print(
-                json.dumps(
-                    {
-                        "schema": 1,
-                        "command": "",
-                        "ok": False,
-                        "result": None,
-                        "error": error.as_json(),
-                    }
-                )
-            )
-        print(f"rosetta: {error}", file=sys.stderr)
+            print(json_document.render("", ok=False, error=error.as_json(), only_ascii=True))
+        log.error(str(error))
         return exit_status.USER
     except KeyboardInterrupt:
         return exit_status.INTERRUPTED

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import platform
 import sys
@@ -17,7 +16,7 @@ from builder import __version__
 from builder.commands.registry import PROGRAM
 from builder.core import cache_folder, log
 from builder.core.secrets import find_exposed, redact, redact_document, remember
-from rosetta.core import exit_status
+from rosetta.core import exit_status, json_document
 from rosetta.core.command_line import Parser, ProgramParser
 from rosetta.core.errors import UserError
 from rosetta.core.log import add_level_option
@@ -144,14 +143,8 @@ def _call(name: str, words: Sequence[str]) -> Result:
 def _print_result(name: str, result: Result, *, as_json: bool) -> None:
     text = escape(redact(result.text))
     if as_json:
-        document = {
-            "schema": 1,
-            "command": name,
-            "ok": result.ok,
-            "result": redact_document(result.data),
-            "error": None,
-        }
-        text = json.dumps(document, indent=1)
+        data = redact_document(result.data)
+        text = json_document.render(name, ok=result.ok, result=data, only_ascii=True)
     if text:
         exit_status.print_result(text)
 
@@ -216,15 +209,11 @@ def _context(arguments: argparse.Namespace) -> Context:
 def _fail(name: str, error: UserError, code: int, *, as_json: bool) -> int:
     """Print an error; return the exit status."""
     if as_json:
-        document = {
-            "schema": 1,
-            "command": name,
-            "ok": False,
-            "result": None,
-            "error": redact_document(error.as_json()),
-        }
+        shown = redact_document(error.as_json())
         with contextlib.suppress(UserError, SystemExit):
-            exit_status.print_result(json.dumps(document, indent=1))
+            exit_status.print_result(
+                json_document.render(name, ok=False, error=shown, only_ascii=True)
+            )
     log.error(escape(str(error), keep=""))
     return code
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rosetta.commands.registry import PROGRAM
-from rosetta.core import exit_status, secrets
+from rosetta.core import exit_status, json_document, secrets
 from rosetta.core.command_line import Parser, Program, ProgramParser
 from rosetta.core.errors import UserError
 
@@ -54,15 +53,6 @@ def parser(command: str | None = None, program: Program = PROGRAM) -> ProgramPar
     return top
 
 
-def _document(
-    command: str | None, *, ok: bool, result: Any = None, error: dict[str, str] | None = None
-) -> str:
-    document = {"schema": 1, "command": command, "ok": ok, "result": result, "error": error}
-    text = json.dumps(document, indent=2, ensure_ascii=False)
-    # A file's name may hold bytes that are not UTF-8: JSON has them as escapes.
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
 def main(argv: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
     """Run one command; return the exit status.
 
@@ -88,7 +78,8 @@ def _run(words: list[str], program: Program) -> int:
         with log.use_level(getattr(args, "log_level", None)):
             result, text = program.command(name).load().RUN[name](args)
         ok = bool(result.get("ok", True))
-        exit_status.print_result(_document(name, ok=ok, result=result) if as_json else text)
+        shown = json_document.render(name, ok=ok, result=result) if as_json else text
+        exit_status.print_result(shown)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)
         code, failure = exit_status.explain_failure(error, name or program.name)
         print(
@@ -96,7 +87,8 @@ def _run(words: list[str], program: Program) -> int:
             file=sys.stderr,
         )
         if as_json:
+            shown = json_document.render(name, ok=False, error=failure.as_json())
             with contextlib.suppress(UserError, SystemExit):
-                exit_status.print_result(_document(name, ok=False, error=failure.as_json()))
+                exit_status.print_result(shown)
         return code
     return exit_status.FINE if ok else exit_status.FAILED

@@ -369,7 +369,6 @@ def has_record(package: str, keys: frozenset[str]) -> bool:
     ("heading", "package"),
     [
         ("The document of --json", "rosetta"),
-        ("The document of --json", "builder"),
         ("Results of build.py", "builder"),
         ("Results of rosetta", "rosetta"),
         ("Files of the builder", "builder"),

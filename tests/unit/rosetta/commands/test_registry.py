@@ -30,6 +30,7 @@ AT_START = {
     "rosetta.core.command_line",
     "rosetta.core.errors",
     "rosetta.core.exit_status",
+    "rosetta.core.json_document",
     "rosetta.core.printable_text",
     "rosetta.core.secrets",
     "rosetta.core.value_parsing",
