@@ -28,6 +28,7 @@ INSIDE = {
         "tests/unit/rosetta/pax/test_softmax.py",
         "tests/unit/rosetta/pax/test_restore.py",
         "tests/unit/rosetta/pax/test_programs.py",
+        "tests/unit/rosetta/pax/run/test_fiddle_arguments.py",
         "tests/unit/rosetta/pax/run/test_hyper_parameters.py",
         "tests/unit/rosetta/convert",
         "tests/unit/rosetta/commands/test_convert.py",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core import gpus
 from rosetta.core.errors import UNKNOWN, UserError
 from rosetta.core.gpu_query import format_capability
+from rosetta.core.not_known import NOT_KNOWN
 from rosetta.t5x.run import gin_files, gin_reader, network_fields
 
 if TYPE_CHECKING:
@@ -130,6 +131,6 @@ def size(name: str) -> dict[str, Any]:
         configuration = gin_reader.read([file], [gin_files.HOME])
         for field in SHAPE:
             value = network_fields.read_field(configuration, field)
-            if value is not gin_reader.NOT_KNOWN:
+            if value is not NOT_KNOWN:
                 values[field] = value
     return values

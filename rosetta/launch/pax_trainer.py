@@ -77,7 +77,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
         lambda: run_lock.check(folder, "LOG_DIR") if saves and given.processes == 1 else (),
         lambda: machine.check(env, found, platforms),
         lambda: (
-            parameter_count.room(given.config, folder, hyper)
+            parameter_count.room(given.config, folder, hyper, given.words)
             if saves and not machine.off(env)
             else ()
         ),

@@ -92,17 +92,15 @@ def _pax(config: str, fdl: Mapping[str, Any]) -> int:
     """
     from rosetta.pax.run import hyper_parameters
 
-    stated = hyper_parameters.read(config.rpartition(".")[2])
-
-    def known(name: str) -> object:
-        return fdl.get(name, hyper_parameters.value(stated, name))
-
+    known = {**hyper_parameters.known(config, {}), **fdl}
     dims, heads, hidden = (
-        _number(known(name), name, config) for name in ("MODEL_DIMS", "NUM_HEADS", "HIDDEN_DIMS")
+        _number(known.get(name), name, config)
+        for name in ("MODEL_DIMS", "NUM_HEADS", "HIDDEN_DIMS")
     )
-    width = known("DIMS_PER_HEAD") or dims // heads
-    shared = known("NUM_KV_HEADS") or heads
-    gated = bool(known("USE_GATED_ACTIVATION")) or known("NUM_EXPERTS") is not None  # GLaM's are
+    width = known.get("DIMS_PER_HEAD") or dims // heads
+    shared = known.get("NUM_KV_HEADS") or heads
+    # GLaM's experts are gated.
+    gated = bool(known.get("USE_GATED_ACTIVATION")) or known.get("NUM_EXPERTS") is not None
     return (
         dims
         * _number(width, "DIMS_PER_HEAD", config)

@@ -219,7 +219,7 @@ def _fiddle(found: Settings, run: Run) -> tuple[dict[str, dict[str, Any]], list[
     """
     from rosetta.pax.run import hyper_parameters, settings
 
-    stated = hyper_parameters.read(run.model.rpartition(".")[2])
+    stated = hyper_parameters.read(run.model)
     shown = {name: {"value": each.text, "origin": each.place} for name, each in stated.items()}
     script = readers.COMMAND_SCRIPTS[f"pax {run.entry[-1]}"]
     given = settings.read(script, [], _environment(run), run.gpus_per_node)
@@ -242,7 +242,7 @@ def _fiddle(found: Settings, run: Run) -> tuple[dict[str, dict[str, Any]], list[
     notes = (
         ["hyper-parameters of Paxml's own base classes are not listed"]
         if stated
-        else [f"{run.model} is none of rosetta's experiments: what it states is not listed"]
+        else [f"{run.model} is not an experiment of rosetta: what it states is not listed"]
     )
     return shown, notes
 

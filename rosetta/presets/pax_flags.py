@@ -5,9 +5,9 @@ at hand, in the precision that was chosen.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rosetta.pax.run import fiddle_arguments, hyper_parameters
+from rosetta.pax.run import hyper_parameters
 from rosetta.presets import launch_flags
 
 if TYPE_CHECKING:
@@ -68,15 +68,11 @@ def _precision(given: Settings, chosen: Choice) -> str:
 
 def _mesh(given: Settings) -> dict[str, list[int]]:
     """Return the run's meshes, or its experiment's; an unknown mesh has one device."""
-    stated = hyper_parameters.read(given.config)
+    known = hyper_parameters.known(given.config, given.hyper, given.words)
 
     def shape(name: str) -> list[int]:
-        found: Any = (
-            fiddle_arguments.value(given.hyper[name])
-            if name in given.hyper
-            else hyper_parameters.value(stated, name)
-        )
-        return list(found) if found else [1, 1, 1]
+        found = known.get(name)
+        return list(found) if isinstance(found, (list, tuple)) and found else [1, 1, 1]
 
     return {"ici": shape("ICI_MESH_SHAPE"), "dcn": shape("DCN_MESH_SHAPE")}
 

@@ -11,8 +11,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from rosetta.core.not_known import NOT_KNOWN
 from rosetta.t5x.run import gin_reader
-from rosetta.t5x.run.gin_reader import NOT_KNOWN
 from rosetta.t5x.run.gin_text import Reference
 
 if TYPE_CHECKING:

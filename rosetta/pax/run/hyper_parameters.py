@@ -10,13 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rosetta.core.not_known import NOT_KNOWN
 from rosetta.pax.run import fiddle_arguments
+from rosetta.pax.run.settings import MODULE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 HERE = Path(__file__).parents[1]
 MODULES = ("configs", "gpt", "glam", "llama", "experiment", "switches", "data")
+# What Paxml's base class states of what is asked for here.
+_OF_PAXML = {
+    "CHECKPOINT_EVERY_N_STEPS": 5000,
+    "CHECKPOINT_MAX_TO_KEEP": 10,
+    "USE_GATED_ACTIVATION": False,
+}
 
 
 @dataclass(frozen=True)
@@ -121,24 +129,38 @@ def of_class(path: Path, name: str) -> set[str]:
 
 
 def read(config: str) -> dict[str, Stated]:
-    """Return an experiment's hyper-parameters by name; empty for one that is none of ours.
+    """Return an experiment's hyper-parameters by name; empty for one that is not ours.
 
     Values of Paxml's own base classes are left out.
+
+    Args:
+      config: a name of rosetta.pax.configs, with or without the module, or a dotted name of the
+        user's.
     """
     found: dict[str, Stated] = {}
-    for name in reversed(_order(f"{MODULES[0]}.{config}")):
+    for name in reversed(_order(f"{MODULES[0]}.{config.removeprefix(f'{MODULE}.')}")):
         found.update(_classes()[name].stated)
     return found
 
 
-def known(config: str, hyper: Mapping[str, str]) -> dict[str, object]:
+def known(config: str, hyper: Mapping[str, str], words: Iterable[str] = ()) -> dict[str, object]:
     """Return the values of an experiment's hyper-parameters: those given as --fdl has them, else
-    those that its classes state, see read and value.
+    those that its classes state, or NOT_KNOWN. One that the experiment does not have is left out.
+
+    Of an experiment that is not ours only what is given is known.
+
+    Args:
+      config: see read.
+      hyper: as fiddle_arguments.split returns them.
+      words: for Paxml's program. Nothing is known where they choose another experiment.
     """
+    if fiddle_arguments.changes_experiment(words):
+        return {}
     stated = read(config)
     return {
-        **{name: value(stated, name) for name in stated},
-        **{name: fiddle_arguments.value(text) for name, text in hyper.items()},
+        **(_OF_PAXML if stated else {}),
+        **{name: _evaluate(each.text) for name, each in stated.items()},
+        **fiddle_arguments.values(hyper),
     }
 
 
@@ -160,12 +182,9 @@ def _order(name: str) -> list[str]:
     return found
 
 
-def value(read: Mapping[str, Stated], name: str) -> object | None:
-    """Return a hyper-parameter's value, None for what is not stated, or is no literal."""
-    if name not in read:
-        return None
+def _evaluate(text: str) -> object:
+    """Return the value of a literal, NOT_KNOWN for any other expression."""
     try:
-        found: object = ast.literal_eval(read[name].text)
+        return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return None
-    return found
+        return NOT_KNOWN

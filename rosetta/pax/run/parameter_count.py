@@ -7,15 +7,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rosetta.core import disk_space, run_folders
+from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.value_parsing import is_address
 from rosetta.pax.run import experiment_checks, hyper_parameters, preflight
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 NO_CHECKPOINTS = "--enable_checkpoint_saving=False"  # a word of Paxml's program
-# Of Paxml's base class, which ours state only where they are others.
-_EVERY, _KEEP = 5000, 10
+_WIDTHS = ("DIMS_PER_HEAD", "NUM_KV_HEADS", "USE_MQA", "NUM_EXPERTS", "USE_GATED_ACTIVATION")
 
 
 def kernels(known: Mapping[str, object]) -> int | None:
@@ -38,6 +38,8 @@ def kernels(known: Mapping[str, object]) -> int | None:
         and isinstance(vocabulary, int)
     ):
         return None
+    if any(known.get(name) is NOT_KNOWN for name in _WIDTHS):
+        return None
     head, shared, experts = (
         known.get("DIMS_PER_HEAD"),
         known.get("NUM_KV_HEADS") if known.get("USE_MQA") else None,
@@ -56,31 +58,32 @@ def kernels(known: Mapping[str, object]) -> int | None:
     )
 
 
-def room(config: str, folder: str, hyper: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a line where the checkpoints of a training run do not all fit, see space.check;
+def room(
+    config: str, folder: str, hyper: Mapping[str, str], words: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return a line where the checkpoints of a training run do not all fit, see disk_space.check;
     nothing for experiments that are not ours.
 
     Args:
       config: the experiment.
       folder: of the run.
       hyper: its hyper-parameters as --fdl has them.
+      words: for Paxml's program.
 
     Raises:
       UserError: there is no room for one.
     """
-    known = hyper_parameters.known(config, hyper)
+    known = hyper_parameters.known(config, hyper, words)
     count, end = kernels(known), known.get("MAX_STEPS")
-    if count is None or not isinstance(end, int):
+    periods = [known.get(name) for name in ("CHECKPOINT_EVERY_N_STEPS", "CHECKPOINT_MAX_TO_KEEP")]
+    frozen = known.get("USE_LORA", False)
+    if count is None or not isinstance(end, int) or NOT_KNOWN in (*periods, frozen):
         return ()
-    every, keep = (
-        value if isinstance(value := known.get(name, usual), int) and value > 0 else None
-        for name, usual in (("CHECKPOINT_EVERY_N_STEPS", _EVERY), ("CHECKPOINT_MAX_TO_KEEP", _KEEP))
-    )
+    every, keep = (period if isinstance(period, int) and period > 0 else None for period in periods)
     own = [] if is_address(folder) else run_folders.steps(f"{folder}/{preflight.CHECKPOINTS}")
     left = end - max(own, default=0)
     saves = -(-left // every) + (not own) if every and left > 0 else 0  # the first step's, too
-    frozen = experiment_checks.read_switch("USE_LORA", known.get("USE_LORA", False))
-    moments = 0 if frozen else disk_space.ADAM
+    moments = 0 if experiment_checks.read_switch("USE_LORA", frozen) else disk_space.ADAM
     return disk_space.check(
         folder,
         count * (1 + moments) * disk_space.FLOAT,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import run_folders
 from rosetta.core.errors import DAMAGED, INVALID, MISSING, UNKNOWN, UNSUPPORTED, UserError
+from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.data import checks as data_checks
 from rosetta.data import spec
@@ -105,7 +106,7 @@ def hyper(config: str, given: Iterable[str]) -> None:
     for file, base in BASES:
         path = Path(next(iter(paxml.submodule_search_locations)), file)
         known |= hyper_parameters.of_class(path, base) if path.is_file() else set()
-    for name in given:
+    for name in map(fiddle_arguments.whole_name, given):
         if name not in known and (name.isupper() or name.upper() in known):
             near = difflib.get_close_matches(name.upper(), known, n=1)
             raise UserError(
@@ -219,12 +220,8 @@ def check_sizes(given: Settings, hyper: Mapping[str, str]) -> None:
     Raises:
       UserError: one line; the run would fail with it after JAX has started.
     """
-    values = hyper_parameters.known(
-        given.config.removeprefix(f"{MODULE}."), {} if given.of_user else hyper
-    )
-    known = {name: value for name, value in values.items() if value is not None}
-    if given.of_user:
-        known = {name: fiddle_arguments.value(text) for name, text in hyper.items()}
+    values = hyper_parameters.known(given.config, hyper, given.words)
+    known = {name: value for name, value in values.items() if value is not NOT_KNOWN}
     experiment_checks.check_counts(known)
     experiment_checks.check_numbers(known)
     if "NUM_MICROBATCHES" in known:
@@ -253,7 +250,7 @@ def check_files(given: Settings, hyper: Mapping[str, str]) -> None:
     config = given.config.removeprefix(f"{MODULE}.")
     if given.synthetic or config not in names():
         return
-    known = hyper_parameters.known(config, hyper)
+    known = hyper_parameters.known(config, hyper, given.words)
     for name in ("DATA", "EVAL_DATA"):
         typed = known.get(name) or given.variables.get(name)
         if isinstance(typed, (str, dict)):
@@ -294,7 +291,7 @@ def check_last_step(given: Settings, hyper: Mapping[str, str], folder: str) -> t
     Raises:
       UserError: the checkpoint is past MAX_STEPS.
     """
-    end = hyper_parameters.known(given.config.removeprefix(f"{MODULE}."), hyper).get("MAX_STEPS")
+    end = hyper_parameters.known(given.config, hyper, given.words).get("MAX_STEPS")
     step = None if is_address(folder) else newest(folder)
     if step is None or not isinstance(end, int):
         return ()
@@ -325,7 +322,7 @@ def rows(given: Settings, hyper: Mapping[str, str]) -> None:
         return
     from rosetta.data import pipeline
 
-    known = hyper_parameters.known(config, hyper)
+    known = hyper_parameters.known(config, hyper, given.words)
     typed, length, field = (
         known.get("DATA") or given.variables.get("DATA"),
         known.get("MAX_SEQ_LEN"),

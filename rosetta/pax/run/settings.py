@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNSUPPORTED, UserError
+from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.value_parsing import parse_path
 from rosetta.core.variables import lookup, reading
 from rosetta.core.variables.value_types import MeshShape, TruthValue
@@ -342,10 +343,11 @@ def _arithmetic(hyper: Mapping[str, str], gpus: int) -> None:
     """Check mesh and batch, as far as they are given here; the experiment's own are checked when it
     is there.
     """
+    typed = fiddle_arguments.values(hyper)
     values: dict[str, Any] = {
-        name: fiddle_arguments.value(hyper[name])
+        name: typed[name]
         for name in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE", "PERCORE_BATCH_SIZE")
-        if name in hyper
+        if typed.get(name, NOT_KNOWN) is not NOT_KNOWN
     }
     split = 1
     if "ICI_MESH_SHAPE" in values and "DCN_MESH_SHAPE" in values:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rosetta.core.not_known import NOT_KNOWN
 from rosetta.t5x.run import gin_files, gin_text, upstream_names
 from rosetta.t5x.run.gin_text import Macro, Reference
 
@@ -23,15 +23,6 @@ _SHIPPED = Path(os.path.realpath(gin_files.HOME / gin_files.GIN))
 _DYNAMIC = "__gin__.dynamic_registration"
 _MACRO = "gin.macro"
 _BUILT_IN = {name: name for name in (_MACRO, "gin.constant", "gin.singleton")}
-
-
-class NotKnown(Enum):
-    """The type of NOT_KNOWN."""
-
-    NOT_KNOWN = "not known here"
-
-
-NOT_KNOWN = NotKnown.NOT_KNOWN
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rosetta.core import disk_space
+from rosetta.core.not_known import NOT_KNOWN
 from rosetta.t5x.run import network_fields
-from rosetta.t5x.run.gin_reader import NOT_KNOWN
 from rosetta.t5x.run.gin_text import Reference
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import path_checks, value_parsing
 from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, MISSING, UserError
+from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.run_folders import check_last_step as check_end
 from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.core.variables import reading
 from rosetta.data import checks
 from rosetta.data.spec import PAIRS
 from rosetta.t5x.run import checkpoint_record, folders, network_fields, parameter_count
-from rosetta.t5x.run.gin_reader import NOT_KNOWN
 from rosetta.t5x.run.gin_text import Reference
 
 if TYPE_CHECKING:

@@ -345,3 +345,22 @@ def test_max_steps_below_the_checkpoint_is_refused(
     ] * lines
     for error in ran.errors:
         errors.check(error, errors.CONFLICT, where="MAX_STEPS=1", remedy="MAX_STEPS")
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("--fdl.MAX_STEPS=1", 2),
+        ("--fdl_set=MAX_STEPS=1", 2),
+        ("--fdl_set MAX_STEPS=1", 2),
+        ("--fdl.MAX_STEPS=1 --exp=mine.Experiment", 0),
+        ("--fdl.MAX_STEPS=1 --fiddler=mine.make_longer", 0),
+    ],
+)
+def test_a_check_counts_with_the_value_that_fiddle_sets(
+    text: str, status: int, place: Place
+) -> None:
+    """A run of another experiment is left to the trainer."""
+    place.checkpoint("l", 350)
+    ran = place.run(BASE, "Synthetic126M", "", "", "l", ROSETTA_FDL=text)
+    assert ran.rc == status, ran.err

@@ -12,6 +12,7 @@ import pytest
 
 from rosetta.core import gpu_query
 from rosetta.core.errors import UserError
+from rosetta.core.not_known import NOT_KNOWN
 from rosetta.data import pipeline
 from rosetta.launch import t5x_trainer
 from rosetta.t5x.run import (
@@ -465,7 +466,7 @@ def test_every_value_that_a_check_asks_for_is_known_of_our_files(
         "ENC_SL": "64",
     }
     t5x_trainer.command(script, [], variables, str(tree))
-    unknown = {name for name, value in asked.items() if value is gin_reader.NOT_KNOWN}
+    unknown = {name for name, value in asked.items() if value is NOT_KNOWN}
     assert unknown == set()
     made_later = {
         name.rpartition(".")[2]

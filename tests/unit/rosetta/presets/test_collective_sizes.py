@@ -51,14 +51,15 @@ def test_meshes_and_switches_split_them() -> None:
     assert sharded[name] == plain[name] // 2 // 32
 
 
-def test_an_experiment_of_ones_own_has_no_known_layers() -> None:
+@pytest.mark.parametrize("model", ["mine.Big", "mine.Pile5B"])
+def test_an_experiment_of_ones_own_has_no_known_layers(model: str) -> None:
     with errors.refused(
         errors.MISSING,
         where="combine: layers",
-        names=("mine.Big", "MODEL_DIMS"),
+        names=(model, "MODEL_DIMS"),
         remedy="xla_gpu_all_reduce_combine_threshold_bytes",
     ):
-        collective_sizes.of(resolved_presets.resolve("gpt-5b"), "mine.Big", PAX, 16)
+        collective_sizes.of(resolved_presets.resolve("gpt-5b"), model, PAX, 16)
 
 
 def test_without_a_mesh_it_is_not_known_how_a_layer_is_split() -> None:

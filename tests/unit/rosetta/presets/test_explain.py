@@ -92,6 +92,12 @@ def test_hyper_parameters_name_file_and_line(capsys: pytest.CaptureFixture[str])
     assert config["ICI_MESH_SHAPE"]["value"] == "[1,8,1]"
 
 
+def test_an_experiment_of_ones_own_states_nothing_here(capsys: pytest.CaptureFixture[str]) -> None:
+    found = explained(capsys, "pax", "CONFIG=mine.Pile5B", "--accelerator", "h100")
+    assert {"NUM_LAYERS", "MODEL_DIMS"}.isdisjoint(found["config"])
+    assert any("mine.Pile5B" in note for note in found["notes"])
+
+
 def test_its_run_is_one_that_run_and_submit_read(capsys: pytest.CaptureFixture[str]) -> None:
     found = run_description.read(
         explained(capsys, "gpt-5b", "--nodes", "2", "--gpus-per-node", "4")["run"]

@@ -18,8 +18,7 @@ SIZES = {
 
 @pytest.mark.parametrize(("config", "published"), SIZES.items())
 def test_published_sizes_which_it_does_not_exceed(config: str, published: float) -> None:
-    stated = hyper_parameters.read(config)
-    found = parameter_count.kernels({name: hyper_parameters.value(stated, name) for name in stated})
+    found = parameter_count.kernels(hyper_parameters.known(config, {}))
     assert found is not None
     assert 0.95 * published < found <= published
 
@@ -36,10 +35,12 @@ def test_published_sizes_which_it_does_not_exceed(config: str, published: float)
         ),
         ({"MAX_STEPS": "100", "USE_LORA": "True"}, 4, 2),
         ({"MAX_STEPS": "0"}, 12, 0),
+        ({"MAX_STEPS": "100", "CHECKPOINT_EVERY_N_STEPS[0]": "10"}, 12, None),
+        ({"MAX_STEPS": "100", "NUM_KV_HEADS.count": "1"}, 12, None),
     ],
 )
 def test_what_is_to_come(
-    hyper: dict[str, str], bytes_each: int, times: int, monkeypatch: pytest.MonkeyPatch
+    hyper: dict[str, str], bytes_each: int, times: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int]] = []
 
@@ -57,8 +58,15 @@ def test_what_is_to_come(
         "VOCAB_SIZE": "100",
     }
     assert parameter_count.room("Synthetic126M", "/x", {**small, **hyper}) == ()
-    assert asked == [(bytes_each * (8 * 100 + 4 * 8 * 8 + 2 * 8 * 16), times)]
+    kernels = 8 * 100 + 4 * 8 * 8 + 2 * 8 * 16
+    assert asked == ([] if times is None else [(bytes_each * kernels, times)])
 
 
 def test_an_experiment_of_ones_own_is_not_known() -> None:
     assert parameter_count.room("my.own.Experiment", "/x", {}) == ()
+    assert parameter_count.room("my.own.Synthetic126M", "/x", {}) == ()
+
+
+@pytest.mark.parametrize("word", ["--exp=mine.Experiment", "--fdl_config=mine.make", "--fiddler=f"])
+def test_a_run_of_another_experiment_is_not_known(word: str) -> None:
+    assert hyper_parameters.known("Synthetic126M", {"MAX_STEPS": "1"}, [word]) == {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rosetta.commands import new
+from rosetta.core.not_known import NOT_KNOWN
 from rosetta.t5x.run import gin_files, gin_reader, gin_text
 from tests.support import gin_comparison, gin_generator, required_modules, shipped_gin
 
@@ -49,7 +50,7 @@ def _compare(
 
 def _open(comparison: gin_comparison.Comparison) -> set[str]:
     """Return what gin binds and rosetta does not know, except for what is left to the user."""
-    unset = {name for name, value in comparison.real.items() if value is gin_reader.NOT_KNOWN}
+    unset = {name for name, value in comparison.real.items() if value is NOT_KNOWN}
     return set(comparison.real) - comparison.known - unset
 
 

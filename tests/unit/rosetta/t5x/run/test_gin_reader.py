@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from rosetta.core.not_known import NOT_KNOWN
 from rosetta.t5x.run import gin_files, gin_reader, network_fields, parameter_count
-from rosetta.t5x.run.gin_reader import NOT_KNOWN
 from rosetta.t5x.run.gin_text import Reference
 from tests.support import required_modules, shipped_gin
 
