@@ -7,9 +7,9 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from rosetta.commands.registry import PROGRAM
 from rosetta.core import exit_status, json_document, secrets
 from rosetta.core.command_line import Parser, Program, ProgramParser
+from rosetta.core.commands import PROGRAM
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:

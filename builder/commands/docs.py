@@ -1,4 +1,4 @@
-"""Write the generated pages (the manifest's keys, the GPUs, the variables) and the Slurm files.
+"""Write the generated pages (the manifest's keys, commands, GPUs, variables) and the Slurm files.
 
 With --check, say only whether all of them are current.
 """
@@ -9,6 +9,7 @@ import inspect
 import types
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
+from builder.commands import command_page
 from builder.core import gpu_page, manifest, variable_page
 from builder.core.command_context import Context, Result
 from builder.upstream import slurm_files
@@ -56,7 +57,12 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     variables = variable_page.render()
     variable_page.refuse_removals(_read(context.root / variable_page.PAGE), variables)
-    pages = {PAGE: render(), GPU_PAGE: gpu_page.render(), variable_page.PAGE: variables}
+    pages = {
+        PAGE: render(),
+        command_page.PAGE: command_page.render(),
+        GPU_PAGE: gpu_page.render(),
+        variable_page.PAGE: variables,
+    }
     texts = {**pages, **slurm_files.render(context.root)}
     outdated = [name for name, text in texts.items() if _read(context.root / name) != text]
     if not arguments.check:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 
 from rosetta import cli
-from rosetta.commands.registry import PROGRAM
+from rosetta.core.commands import PROGRAM
 
 if __name__ == "__main__":
     sys.exit(cli.main(program=PROGRAM.only("run", "submit", "spawn")))

@@ -14,8 +14,8 @@ import pytest
 
 from rosetta import cli
 from rosetta.commands import info
-from rosetta.commands.registry import PROGRAM
 from rosetta.core import lock_record
+from rosetta.core.commands import PROGRAM
 from tests.support import errors
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rosetta import cli
-from rosetta.commands.registry import PROGRAM
+from rosetta.core.commands import PROGRAM
 from rosetta.core.variables import lookup, readers
 from tests.support.command_tree import (
     check_registry,
@@ -24,10 +24,9 @@ ROOT = Path(__file__).resolve().parents[4]
 AT_START = {
     "rosetta",
     "rosetta.cli",
-    "rosetta.commands",
-    "rosetta.commands.registry",
     "rosetta.core",
     "rosetta.core.command_line",
+    "rosetta.core.commands",
     "rosetta.core.errors",
     "rosetta.core.exit_status",
     "rosetta.core.json_document",
@@ -105,7 +104,7 @@ def test_the_help_of_the_program_needs_no_command(option: str) -> None:
 @pytest.mark.parametrize("name", ["doctor", "run", "t5x"])
 def test_a_command_loads_its_own_module_only(name: str) -> None:
     commands = {each for each in loaded(name, "--help") if each.startswith("rosetta.commands.")}
-    assert commands == {"rosetta.commands.registry", PROGRAM.command(name).module}
+    assert commands == {PROGRAM.command(name).module}
 
 
 def test_the_login_node_program_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
