@@ -45,6 +45,7 @@ LOOKED_INTO = (
     "folder-missing",
     "disk-tight",
     "visible-devices",
+    "variable-invalid",
 )
 ON_CPU = (
     "jax-incomplete",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rosetta.core import xla_flags
 from rosetta.core.errors import UserError
 from rosetta.core.value_parsing import parse_decimal, parse_list
-from rosetta.core.variables import lookup, readers
+from rosetta.core.variables import lookup, readers, reading, value_types
 from rosetta.doctor.finding import BLOCKER, NOTE, WARNING, Finding
 
 if TYPE_CHECKING:
@@ -30,12 +30,31 @@ _PLAIN = re.compile(r"--\w+=(true|false|\d*)")  # a flag whose value can be show
 def check(machine: Machine) -> Iterator[Finding]:
     """Yield the traps that are set."""
     yield from _xla(machine)
+    yield from _invalid(machine)
     if machine.devices or machine.driver:
         yield from _platform(machine)
         yield from _connections(machine)
         yield from _memory(machine)
         yield from _libraries(machine)
         yield from _slow_variables(machine)
+
+
+def _invalid(machine: Machine) -> Iterator[Finding]:
+    """Yield the variables of rosetta whose values no framework takes."""
+    refused: dict[str, str] = {}
+    taken = set[str]()
+    for variable in lookup.TABLE:
+        text = machine.environment.get(variable.name)
+        # Variables of other programs and flags of XLA have findings of their own.
+        if not text or variable.owner or isinstance(variable.type, value_types.XlaFlags):
+            continue
+        try:
+            reading.parse_value(variable, text)
+            taken.add(variable.name)
+        except UserError as error:
+            refused[variable.name] = error.do
+    for name in sorted(refused.keys() - taken):
+        yield Finding("variable-invalid", BLOCKER, "a run refuses its value", name, refused[name])
 
 
 def _slow_variables(machine: Machine) -> Iterator[Finding]:

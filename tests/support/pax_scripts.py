@@ -50,6 +50,11 @@ class Place(t5x_scripts.Place):
 
 @pytest.fixture(name="place")
 def place_(tmp_path: Path) -> Place:
+    return make_place(tmp_path)
+
+
+def make_place(tmp_path: Path) -> Place:
+    """Make a folder with text for the scripts."""
     work = tmp_path / "work"
     (work / "bin").mkdir(parents=True)
     (work / "corpus.txt").write_text("A line of text.\n" * 200_000)  # a batch of 128 GPUs

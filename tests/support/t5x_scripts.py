@@ -169,6 +169,11 @@ class Place:
 
 @pytest.fixture(name="place")
 def place_(tmp_path: Path) -> Place:
+    return make_place(tmp_path)
+
+
+def make_place(tmp_path: Path) -> Place:
+    """Make a tree with the scripts, and a folder with text for them."""
     tree, work = tmp_path / "a tree", tmp_path / "work"
     shutil.copytree(OVERLAY / "t5x", tree / "t5x", ignore=shutil.ignore_patterns("__pycache__"))
     (tree / "t5x" / "train.py").touch()

@@ -180,6 +180,26 @@ def test_what_they_come_to(
     assert (found.fp8, found.attention) == expected
 
 
+@pytest.mark.parametrize("is_variable", [True, False])
+@pytest.mark.parametrize("name", ["ENABLE_TE", "ENABLE_FP8"])
+def test_a_switch_takes_every_word_of_a_truth_value(
+    monkeypatch: pytest.MonkeyPatch, name: str, is_variable: bool
+) -> None:
+    """See tests/unit/rosetta/test_truth_values.py for what happens before the trainer starts."""
+
+    def chosen(word: str) -> switches.Chosen:
+        if is_variable:
+            monkeypatch.setenv(name, word)
+        return pax_training.experiment("gpt", **({} if is_variable else {name: word})).chosen()
+
+    assert chosen("1") != chosen("0")
+    assert {chosen(word) for word in ("on", "True", " yes ")} == {chosen("1")}
+    assert {chosen(word) for word in ("off", "FALSE", " no ")} == {chosen("0")}
+    for word in ("maybe", "2", "o n"):
+        with errors.refused(errors.INVALID, where=name, value=word):
+            chosen(word)
+
+
 @pytest.mark.parametrize(
     ("family", "given", "kind", "facts"),
     [
