@@ -50,6 +50,12 @@ DECIDED = (
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
+class WarningLine(str):
+    """A line that warns, among lines that are notes."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Command:
     """What is executed, where its output goes (None: where ours does), what is said before, what is
@@ -67,8 +73,8 @@ class Command:
 def asked(
     *checks: Callable[[], tuple[str, ...]], refused: UserError | None = None
 ) -> tuple[tuple[str, ...], UserError | None]:
-    """Return what checks of this machine say, and the first refusal, which is a line, too: a dry
-    run may be on another machine than the run.
+    """Return what checks of this machine warn of, and the first refusal, which is a line, too: a
+    dry run may be on another machine than the run.
 
     Args:
       checks: each returns lines, or raises a refusal.
@@ -80,7 +86,7 @@ def asked(
             lines += check()
         except UserError as error:
             lines, refused = (*lines, str(error)), refused or error
-    return lines, refused
+    return tuple(map(WarningLine, lines)), refused
 
 
 def python(environment: Mapping[str, str]) -> str:
@@ -129,7 +135,8 @@ def execute(wanted: Command) -> NoReturn:
     mask = Mask(env)
     command = "+ " + shlex.join(mask.word(word) for word in wanted.argv)
     for line in filter(None, [*wanted.lines, process_binding.apply(env)]):
-        log.info(mask.word(line))
+        write = log.warn if isinstance(line, WarningLine) else log.info
+        write(mask.word(line))
     log.info(command, prefix=False)
     if wanted.log:
         wanted.log.parent.mkdir(parents=True, exist_ok=True)

@@ -86,7 +86,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     lines = (
         _summary(given),
         *said,
-        *used.lines,
+        *map(execution.WarningLine, used.lines),
         *chosen.notes,
         *notes,
         *more,

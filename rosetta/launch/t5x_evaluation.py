@@ -14,7 +14,7 @@ from rosetta.core.value_parsing import asks_for_cpu, parse_path
 from rosetta.core.variables import reading
 from rosetta.launch import devices as seen
 from rosetta.launch import t5x_trainer
-from rosetta.launch.execution import Command
+from rosetta.launch.execution import Command, WarningLine
 from rosetta.presets import t5x_switches
 from rosetta.t5x.run import gin_bindings, gin_files, gin_reader, preflight, settings
 
@@ -90,6 +90,10 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
         argv,
         t5x_trainer.surroundings(environment, used, platforms),
         None,
-        (*([str(no_gpu)] if no_gpu else []), *used.lines, *chosen.notes),
+        (
+            *([WarningLine(no_gpu)] if no_gpu else []),
+            *map(WarningLine, used.lines),
+            *chosen.notes,
+        ),
         refused=no_gpu,
     )

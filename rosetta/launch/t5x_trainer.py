@@ -158,7 +158,7 @@ def command(
         _summary(given, model_dir, log),
         *(() if benchmark else _warmup(configuration, model_dir)),
         *said,
-        *used.lines,
+        *map(execution.WarningLine, used.lines),
         *chosen.notes,
         *notes,
         *more,

@@ -7,7 +7,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
+from unittest import mock
 
+import pytest
+
+from rosetta.core import log
 from rosetta.launch import execution
 from tests.support import errors
 
@@ -60,6 +65,37 @@ def test_secrets_are_not_said_when_it_starts(tmp_path: Path) -> None:
     )
     assert done.returncode == 0
     assert done.stderr == "rosetta: reads s3://...@host/...\n+ sh -c ': $1' sh s3://...@host/...\n"
+
+
+@pytest.mark.parametrize(
+    ("level", "lines"),
+    [
+        ("info", ["rosetta: a note", "rosetta: a warning", "+ true"]),
+        ("warning", ["rosetta: a warning"]),
+        ("error", []),
+    ],
+)
+def test_the_level_hides_notes_before_warnings(
+    level: str, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = execution.Command(
+        ["true"],
+        {"PATH": "/usr/bin:/bin"},
+        None,
+        ("a note", execution.WarningLine("a warning")),
+        refused=None,
+    )
+
+    def started(*_: object) -> NoReturn:
+        raise SystemExit(0)
+
+    with (
+        mock.patch.object(os, "execvpe", started),
+        pytest.raises(SystemExit),
+        log.use_level(level),
+    ):
+        execution.execute(wanted)
+    assert capsys.readouterr().err.splitlines() == lines
 
 
 HEEDS = """
