@@ -4,7 +4,6 @@ and NAME=VALUE words.
 
 from __future__ import annotations
 
-import ast
 import difflib
 import re
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from rosetta.core import xla_flags
 from rosetta.core.errors import CONFLICT, INVALID, UNKNOWN, UserError
 from rosetta.core.value_parsing import asks_for_cpu, parse_list
 from rosetta.core.variables import lookup
+from rosetta.pax.run import fiddle_arguments
 from rosetta.presets import schema
 from rosetta.presets.layers import WITH
 from rosetta.presets.schema import Value
@@ -209,17 +209,11 @@ def _field(path: str, text: str, origin: str, name: str) -> Value:
         "gpus_per_node",
         "mounts",
     ):
-        try:
-            value = ast.literal_eval(text.strip())
-        except (ValueError, SyntaxError, TypeError):
+        value = fiddle_arguments.value(text.strip())
+        if isinstance(value, float) and path.startswith("batch."):
             value = text
-        value = (
-            text
-            if isinstance(value, float) and path.startswith("batch.")
-            else list(value)
-            if isinstance(value, tuple)
-            else value
-        )
+        elif isinstance(value, tuple):
+            value = list(value)
     if advice := schema.wrong(path, value):
         raise UserError(f"it is {text!r}", name, advice, kind=INVALID, value=text)
     return Value(value, origin)

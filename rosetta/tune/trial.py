@@ -138,10 +138,10 @@ def _pax(steps: int, folder: str) -> dict[str, str]:
 
 def _synthetic(run: Run) -> Run:
     """Return the run of the model's size on synthetic data, if there is such an experiment."""
-    from rosetta.pax.run import preflight
+    from rosetta.pax.run import hyper_parameters
 
     name = f"Synthetic{run.model.removeprefix('Pile')}"
-    if name not in preflight.names():
+    if name not in hyper_parameters.experiments():
         return run
     return replace(
         run, entry=(*run.entry[:-1], "train"), model=name, env={**run.env, "CONFIG": name}

@@ -107,6 +107,14 @@ def _stated(
                 yield name, Stated(ast.unparse(shown), f"{file}:{each.lineno}")
 
 
+def experiments() -> list[str]:
+    """Return the experiments of rosetta.pax.configs."""
+    modules_and_names = (name.split(".") for name in _classes())
+    return sorted(
+        name for module, name in modules_and_names if module == MODULES[0] and name[0] != "_"
+    )
+
+
 def names() -> list[str]:
     """Return every hyper-parameter that some experiment states, but for those of Paxml's own base
     classes alone.

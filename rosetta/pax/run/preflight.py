@@ -4,7 +4,6 @@ vocabulary, data, checkpoints, folders.
 
 from __future__ import annotations
 
-import ast
 import difflib
 import importlib.util
 import math
@@ -38,26 +37,6 @@ BASES = (
 CHECKPOINTS = "checkpoints"  # a run's folder has them in this one
 
 
-def names() -> list[str]:
-    """Return the experiments of rosetta.pax.configs, read from its text: importing it takes
-    seconds.
-    """
-    tree = ast.parse((Path(__file__).parents[1] / "configs.py").read_text(encoding="utf-8"))
-    found = {
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    }
-    for node in tree.body:
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Name)
-            and node.value.id in found
-        ):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return sorted(found)
-
-
 def experiment(config: str) -> str:
     """Return the name that --fdl_config takes: ours in full, one with dots as it is.
 
@@ -74,7 +53,7 @@ def experiment(config: str) -> str:
                 value=config,
             )
         return config
-    known = names()
+    known = hyper_parameters.experiments()
     if config not in known:
         near = difflib.get_close_matches(config, known, 1, 0.5)
         raise UserError(
@@ -97,7 +76,7 @@ def hyper(config: str, given: Iterable[str]) -> None:
     """
     paxml = importlib.util.find_spec("paxml")
     if (
-        config.removeprefix(f"{MODULE}.") not in names()
+        config.removeprefix(f"{MODULE}.") not in hyper_parameters.experiments()
         or paxml is None
         or not paxml.submodule_search_locations
     ):
@@ -248,7 +227,7 @@ def check_files(given: Settings, hyper: Mapping[str, str]) -> None:
       UserError: one is missing; the message names the variable.
     """
     config = given.config.removeprefix(f"{MODULE}.")
-    if given.synthetic or config not in names():
+    if given.synthetic or config not in hyper_parameters.experiments():
         return
     known = hyper_parameters.known(config, hyper, given.words)
     for name in ("DATA", "EVAL_DATA"):
@@ -315,7 +294,7 @@ def rows(given: Settings, hyper: Mapping[str, str]) -> None:
     config = given.config.removeprefix(f"{MODULE}.")
     if (
         given.synthetic
-        or config not in names()
+        or config not in hyper_parameters.experiments()
         or config.startswith(tuple(DOWNLOADS))
         or importlib.util.find_spec("numpy") is None
     ):

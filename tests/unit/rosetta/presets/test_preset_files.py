@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rosetta.core import xla_flags
-from rosetta.pax.run import preflight
+from rosetta.pax.run import hyper_parameters
 from rosetta.presets import preset_files, schema
 from rosetta.t5x.run import gin_files
 from tests.support import errors, resolved_presets
@@ -62,7 +62,7 @@ def test_a_workaround_that_has_ended_in_what_is_locked_is_still_there_to_be_look
 
 
 def test_presets_are_of_models_that_there_are() -> None:
-    known = set(preflight.names())
+    known = set(hyper_parameters.experiments())
     for name in resolved_presets.MODELS:
         chain = preset_files.chain(name)
         if chain[0].name == "pax":

@@ -71,7 +71,7 @@ def test_what_is_not_ours_states_nothing(config: str) -> None:
     assert hyper_parameters.known(config, {"NUM_LAYERS": "2"}) == {"NUM_LAYERS": 2}
 
 
-@pytest.mark.parametrize("config", preflight.names())
+@pytest.mark.parametrize("config", hyper_parameters.experiments())
 def test_every_value_that_a_check_asks_for_is_known(config: str) -> None:
     known = hyper_parameters.known(config, {})
     asked = _asked()
@@ -94,10 +94,10 @@ def test_the_experiments_are_those_of_the_module() -> None:
         for name, found in vars(configs).items()
         if isinstance(found, type) and found.__module__ == configs.__name__
     }
-    assert set(preflight.names()) == there
+    assert set(hyper_parameters.experiments()) == there
 
 
-@pytest.mark.parametrize("config", preflight.names())
+@pytest.mark.parametrize("config", hyper_parameters.experiments())
 def test_what_is_read_is_what_the_class_has(config: str) -> None:
     required_modules.need("paxml")
     from rosetta.pax import configs

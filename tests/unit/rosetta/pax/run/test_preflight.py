@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from rosetta.core.errors import UserError
-from rosetta.pax.run import preflight
+from rosetta.pax.run import hyper_parameters, preflight
 from tests.support import required_modules
 
 
@@ -61,7 +61,7 @@ def test_every_hyper_parameter_of_every_experiment_is_known() -> None:
     required_modules.need("paxml")
     from rosetta.pax import configs
 
-    for config in preflight.names():
+    for config in hyper_parameters.experiments():
         preflight.hyper(
             config,
             [
