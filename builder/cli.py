@@ -219,11 +219,16 @@ def _fail(name: str, error: UserError, code: int, *, as_json: bool) -> int:
 
 
 def _write_report(error: BaseException) -> str:
-    """Write what is needed to report a fault of the builder to a file; return its name."""
-    lines = traceback.format_exception(error)
+    """Write what is needed to report a fault of the builder to a file; return its name.
+
+    ROSETTA_DEBUG=1 also prints the traceback.
+    """
+    lines = "".join(traceback.format_exception(error))
+    if exit_status.wants_traceback():
+        log.error(lines.rstrip())
     report = (
         f"rosetta builder {__version__}, {platform.platform()}, Python "
-        f"{platform.python_version()}\n{''.join(lines)}"
+        f"{platform.python_version()}\n{lines}"
     )
     with tempfile.NamedTemporaryFile(
         "w", prefix="rosetta-error-", suffix=".log", delete=False, encoding="utf-8"

@@ -211,8 +211,12 @@ def add_level_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--log-level",
         choices=LOG_LEVELS,
+        metavar="LEVEL",
         default=argparse.SUPPRESS,  # a command below another must not undo what stands before it
-        help="show only lines of this level and above (default: ROSETTA_LOG_LEVEL, or else info)",
+        help=(
+            "show only lines of this level and above: debug, info, warning or error (default: "
+            "ROSETTA_LOG_LEVEL, or else info)"
+        ),
     )
 
 

@@ -150,6 +150,22 @@ def test_every_error_has_its_status(
         assert "hunter2" not in report.read_text()
 
 
+def test_the_traceback_of_a_fault_is_printed_if_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("ROSETTA_DEBUG", "1")
+
+    def run(*_: object) -> Result:
+        raise RuntimeError("surprise, token PYPI_TOKEN=hunter2")
+
+    monkeypatch.setattr("builder.commands.cache.run", run)
+    assert cli.main(["cache", "du"]) == exit_status.OURS
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "hunter2" not in err
+
+
 def test_json_is_the_only_thing_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["cache", "du", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
