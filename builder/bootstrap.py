@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from builder.core import cache_folder, log, package_index
 from builder.packages import uv
 from rosetta.core import exit_status, json_document
+from rosetta.core.atomic_files import replace_file
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _ensure(root: Path, *, offline: bool) -> Path:
             )
             (new / "rosetta-stamp").write_text(wanted)
             _remove(venv)
-            os.rename(new, venv)
+            os.rename(new, venv)  # a folder, whole, under the lock of the cache
         except OSError as error:
             raise UserError(
                 f"cannot be made ({error.strerror})",
@@ -153,16 +154,13 @@ def _uv(lock: Path, *, offline: bool) -> Path:
         program = cache / "bin" / f"uv-{found[1]}-{wheel.parent.name}"
         if program.is_file():
             return program
-        program.parent.mkdir(parents=True, exist_ok=True)
-        temporary = program.with_name(f".tmp-{os.getpid()}")
         with (
             zipfile.ZipFile(wheel) as archive,
             archive.open(f"uv-{found[1]}.data/scripts/uv") as source,
-            open(temporary, "wb") as out,
+            replace_file(program, stat.S_IRWXU) as new,
+            open(new, "wb") as out,
         ):
             shutil.copyfileobj(source, out)
-        temporary.chmod(stat.S_IRWXU)
-        os.replace(temporary, program)
     except OSError as error:
         raise UserError(
             f"the cache cannot be written ({error.strerror})",

@@ -5,7 +5,6 @@ elsewhere; or make the one for login nodes.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 from pathlib import Path
@@ -16,7 +15,7 @@ from builder.core.command_context import Context, Result
 from builder.packages import login_node_wheel
 from builder.packages.transformer_engine import addition, wheel_build
 from rosetta.core import option_types
-from rosetta.core.atomic_files import write_atomic
+from rosetta.core.atomic_files import replace_file, write_atomic
 from rosetta.core.errors import CONFLICT, EXISTS, INVALID, MISSING, UNKNOWN, UserError
 
 if TYPE_CHECKING:
@@ -165,12 +164,7 @@ def _launcher(root: Path, folder: Path) -> Result:
 
 def _copied(wheel: Path, folder: Path) -> Path:
     """Copy the wheel into a folder of the user's: whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder.absolute() / wheel.name
-    temporary = target.with_name(f".tmp-{os.getpid()}-{wheel.name}")
-    try:
-        shutil.copyfile(wheel, temporary)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replace_file(target, None) as new:
+        shutil.copyfile(wheel, new)
     return target

@@ -141,7 +141,7 @@ class Cache:
                         self._sums(final),
                         folder_checksums.render(folder_checksums.record(temporary)),
                     )
-                os.rename(temporary, final)
+                os.rename(temporary, final)  # a folder, whole, under the lock of the entry
             except BaseException:
                 remove(temporary)
                 raise

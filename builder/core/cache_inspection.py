@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from builder.core import cache_folder, folder_checksums, log
 from builder.core.cache import Cache, remove
 from builder.core.cache_records import read_stamp
+from rosetta.core.atomic_files import is_temporary
 from rosetta.core.errors import CONFLICT, UserError
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def prune(cache: Cache, *, days: float, sources: bool, dry_run: bool) -> dict[st
     gone = {}
     with cache.used(alone=True):
         for entry in _entries(cache.root, sources=sources):
-            if entry.name.startswith(".tmp-") or entry.lstat().st_mtime < limit:
+            if is_temporary(entry.name) or entry.lstat().st_mtime < limit:
                 gone[f"{entry.parent.name}/{entry.name}"] = (
                     _size(entry, set())
                     if entry.is_dir() and not entry.is_symlink()
@@ -156,7 +157,7 @@ def _unnamed(root: Path, gone: Collection[str]) -> Iterator[Path]:
                 named.add(
                     json.loads(record.read_text(encoding="ascii"))["digest"].removeprefix("sha256:")
                 )
-    yield from (entry for entry in _files(root, "blobs") if entry.name.startswith(".tmp-"))
+    yield from (entry for entry in _files(root, "blobs") if is_temporary(entry.name))
     yield from (blob for blob in _files(root, "blobs/sha256") if blob.name not in named)
 
 

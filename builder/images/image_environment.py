@@ -119,7 +119,7 @@ def _settle(folder: Path, site: Path, info: Path) -> None:
                 target.write_bytes(data)
                 target.chmod(0o755)
             else:
-                os.rename(source, target)
+                os.rename(source, target)  # within a folder that is still being made
         elif not target.is_file():
             continue
         # Also where two packages bring it and the other one was first: uv's hash is that of a

@@ -390,6 +390,7 @@ def _fetch_files(urls: dict[Deb, str], kept: Path, *, patient: bool = True) -> d
     failed = {}
     for deb, url in urls.items():
         if _whole(new / deb.sha256, deb):
+            # apt wrote it, beside other files of the same call.
             os.replace(new / deb.sha256, kept / f"{deb.sha256}.deb")
         else:
             message = next(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.core.cache import remove
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import CONFLICT, DENIED, EXISTS, UserError
 
 if TYPE_CHECKING:
@@ -216,9 +217,6 @@ def _keys(output: Path) -> dict[str, str]:
 
 def _save(output: Path, keys: dict[str, str]) -> None:
     state = output / STATE
-    state.parent.mkdir(exist_ok=True)
-    new = state.with_name(
-        "state.new"
-    )  # one name, since the output is locked: a kill leaves no litter
-    new.write_text(json.dumps({"schema": 1, "parts": keys}, indent=1), encoding="utf-8")
-    os.replace(new, state)
+    text = json.dumps({"schema": 1, "parts": keys}, indent=1)
+    # One name, since the output is locked: a kill leaves no litter.
+    write_atomic(state, text, None, temporary=state.with_name("state.new"))

@@ -67,7 +67,7 @@ class Index:
         )
         if done.returncode:
             return last_words(done.stderr)
-        os.replace(trial, self.file)
+        os.replace(trial, self.file)  # git wrote it, and said that all of the diff fits
         return None
 
     def merge(self, diff: bytes) -> str | None:

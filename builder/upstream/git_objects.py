@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Self, cast
 
 from builder.upstream.git import command, last_words
 from builder.upstream.path_rules import check_name, check_path
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import CONFLICT, DAMAGED, INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
@@ -236,18 +237,12 @@ def write(git_dir: Path, kind: str, data: bytes) -> str:
     path = loose(git_dir, sha)
     if path.exists():
         return sha
-    temporary = path.with_name(
-        f"tmp_obj_{sha[2:10]}_{os.getpid()}"
-    )  # a name that git's own prune clears away
+    body = zlib.compress(b"%s %d\0" % (kind.encode(), len(data)) + data, 1)
+    # A name that git's own prune clears away.
+    temporary = path.with_name(f"tmp_obj_{sha[2:10]}_{os.getpid()}")
     try:
-        path.parent.mkdir(exist_ok=True)
-        with open(temporary, "wb") as out:
-            out.write(zlib.compress(b"%s %d\0" % (kind.encode(), len(data)) + data, 1))
-        os.chmod(temporary, 0o444)
-        os.replace(temporary, path)
+        write_atomic(path, body, 0o444, temporary=temporary)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise UserError(
             f"an object cannot be written ({error.strerror})",
             str(git_dir),

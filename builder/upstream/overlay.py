@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from builder.upstream import breakage_search, git_objects, patch_path_rules
 from builder.upstream.patch_series import read_text
+from rosetta.core.atomic_files import is_temporary
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _present(folder: Path) -> dict[str, Path]:
                     kind=INVALID,
                     value=path,
                 )
-            if full.is_file() and path != "REPLACES" and not name.startswith(".tmp-"):
+            if full.is_file() and path != "REPLACES" and not is_temporary(name):
                 found[path] = full
     return found
 

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from builder.upstream import patch_file
+from rosetta.core.atomic_files import is_temporary
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def load(folder: Path, *, tolerated: Collection[str] = ()) -> tuple[Patch, ...]:
     A file that is not in `series` is an error unless its name is among `tolerated`.
     """
     listed = [f"{name}.patch" for name in names(folder)]
-    present = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".tmp-")} - {
+    present = {entry.name for entry in folder.iterdir() if not is_temporary(entry.name)} - {
         "series"
     }
     for entry in listed:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import option_types, path_checks
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import DIFFERS, EXISTS, INVALID, MISSING, UNKNOWN, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import is_address, parse_path
 
@@ -257,13 +257,9 @@ def write(args: argparse.Namespace) -> list[Path]:
     args.out.mkdir(parents=True, exist_ok=True)
     placed: list[Path] = []
     try:
-        with tempfile.TemporaryDirectory(prefix=".rosetta-", dir=args.out) as folder:
-            for path, text in paths.items():
-                Path(folder, path.name).write_text(text)
-                Path(folder, path.name).chmod(0o755 if path.suffix == ".sh" else 0o644)
-            for path in paths:
-                placed.append(path)
-                Path(folder, path.name).rename(path)
+        for path, text in paths.items():
+            placed.append(path)
+            write_atomic(path, text, 0o755 if path.suffix == ".sh" else 0o644)
     except BaseException:
         for path in placed:
             path.unlink(missing_ok=True)

@@ -25,9 +25,14 @@ def writable(folder: str) -> None:
         path_checks.writable(folder)
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file in a folder that need not be there yet, whole or not at all."""
-    write_atomic(path, text, None)
+def write(path: Any, text: str) -> None:
+    """Write a file whole or not at all, see `path`. A folder of this machine need not be there
+    yet.
+    """
+    if isinstance(path, Path):
+        write_atomic(path, text, None)
+    else:
+        path.write_text(text)  # an object store shows an object when all of it has arrived
 
 
 def path(name: str) -> Any:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.core import home_folder
+from rosetta.core import atomic_files, home_folder
 from rosetta.core.errors import DAMAGED, INVALID, UserError
 from rosetta.data import bad_records, json_lines
 from rosetta.data.bad_records import RecordFault
@@ -101,15 +101,12 @@ def indexed(path: str) -> Array:
             return np.load(kept, mmap_mode="r")
     found = offsets(path)
     # A read-only home or a full disk costs time at the next start, nothing else.
-    with contextlib.suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        part = kept.with_name(f"{name}.{os.getpid()}.part")
-        try:
-            with part.open("wb") as file:
-                np.save(file, found)
-            part.replace(kept)
-        finally:
-            part.unlink(missing_ok=True)
+    with (
+        contextlib.suppress(OSError),
+        atomic_files.replace_file(kept, None) as new,
+        new.open("wb") as file,
+    ):
+        np.save(file, found)
     return found
 
 

@@ -9,17 +9,18 @@ how many documents are in the complete ones, so that a stopped run goes on from 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rosetta.core import path_checks
+from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import DAMAGED, DIFFERS, EXISTS, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.data import vocabulary
 
@@ -70,16 +71,8 @@ def digest(paths: Sequence[str]) -> str:
 
 
 def _write(path: str, body: bytes) -> None:
-    part = path + ".part"
-    try:
-        with open(part, "wb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part)
+    """Write a file of a cache, which may be large: what a kill leaves of it is written over."""
+    write_atomic(Path(path), body, None, temporary=Path(f"{path}.part"), to_disk=True)
 
 
 def _json(path: str, value: Any) -> None:

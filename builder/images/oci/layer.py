@@ -162,7 +162,7 @@ def _made(
             os.utime(temporary, (EPOCH, EPOCH))  # whoever edits it changes that
             final = blob(cache, sums.digest)
             final.parent.mkdir(exist_ok=True)
-            os.replace(temporary, final)
+            os.replace(temporary, final)  # its name is the hash of what was written
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from builder.core.secrets import redact
 from builder.images.oci import oci_documents, reference
 from builder.images.registry.transport import Connection, MismatchError
 from builder.images.registry.upload import Meter
+from rosetta.core.atomic_files import replace_file
 from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
@@ -99,9 +99,8 @@ def fetch_blob(name: str, digest: str, size: int, target: Path) -> None:
 
 def blob(connection: Connection, digest: str, size: int, target: Path, meter: Meter) -> None:
     """Download over a connection that stands."""
-    temporary = target.with_name(f".tmp-{os.getpid()}-{target.name}")
 
-    def get() -> None:
+    def get(new: Path) -> None:
         came, sha = 0, hashlib.sha256()
         headers = {"Accept-Encoding": "identity"}
         try:
@@ -114,7 +113,7 @@ def blob(connection: Connection, digest: str, size: int, target: Path, meter: Me
                     follow=True,
                     stream=True,
                 ) as answer,
-                open(temporary, "wb") as out,
+                open(new, "wb") as out,
             ):
                 for piece in connection.pieces(answer, size):
                     out.write(piece)
@@ -129,11 +128,8 @@ def blob(connection: Connection, digest: str, size: int, target: Path, meter: Me
             meter.add(-came)
             raise
 
-    try:
-        connection.again(f"reading blob {digest[7:19]}…", get)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replace_file(target, None) as new:
+        connection.again(f"reading blob {digest[7:19]}…", lambda: get(new))
 
 
 def pull(name: str, folder: Path, *, layers: bool) -> Document:

@@ -165,6 +165,6 @@ def _finish(each: _Running, kept: Path, usage: Any, effort: Effort) -> None:
             "check the versions in the locks against what this release of it asks for",
             kind=FAILED,
         )
-    os.replace(each.part, kept / f"{each.name}.o")
+    os.replace(each.part, kept / f"{each.name}.o")  # written by one of several compilers at work
     effort.seconds[each.name] = round(time.monotonic() - each.start, 1)
     effort.peak = max(effort.peak, usage.ru_maxrss * 1024)

@@ -19,7 +19,7 @@ from builder.release.bisect.journal import Trial
 from builder.upstream import patched_source, tree_export
 from builder.upstream.git_objects import Reader, walk
 from builder.upstream.source import acquire
-from rosetta.core.atomic_files import write_atomic
+from rosetta.core.atomic_files import is_temporary, write_atomic
 from rosetta.core.errors import DIFFERS, EXISTS, UserError
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def refuse(work: Path) -> None:
     foreign = (
         work.is_dir()
         and not (work / _MARK).is_file()
-        and any(not entry.name.startswith(".tmp-") for entry in work.iterdir())
+        and any(not is_temporary(entry.name) for entry in work.iterdir())
     )
     if foreign or work.is_symlink() or (work.exists() and not work.is_dir()):
         raise UserError(

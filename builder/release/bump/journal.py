@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core.cache import remove
 from builder.release.bump import manifest_edit
-from rosetta.core.atomic_files import write_atomic
+from rosetta.core.atomic_files import is_temporary, write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _folders(source: GitSource, root: Path) -> dict[str, dict[str, Any]]:
     found = {}
     for folder in filter(None, (source.patches, source.overlay)):
         for path in sorted(folder.rglob("*")):
-            if path.is_file() and not path.name.startswith(".tmp-"):
+            if path.is_file() and not is_temporary(path.name):
                 found[str(path.relative_to(root))] = {
                     "mode": stat.S_IMODE(path.stat().st_mode),
                     "content": _packed(path),

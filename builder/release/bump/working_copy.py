@@ -10,6 +10,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from builder.core.cache import remove
+from rosetta.core.atomic_files import is_temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +49,7 @@ def copy_all(root: Path, into: Path) -> None:
 
 
 def replace(new: Path, old: Path) -> None:
-    """Put the folder `new` where `old` is, or was."""
+    """Put the folder `new` where `old` is, or was. Only one night at a time does so."""
     remove(old)
     os.rename(new, old)
 
@@ -92,5 +93,5 @@ def _files(place: Path) -> list[Path]:
     return [
         path
         for path in place.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".tmp-")
+        if path.is_file() and "__pycache__" not in path.parts and not is_temporary(path.name)
     ]

@@ -17,7 +17,7 @@ from builder.core.cache import remove, stage_key
 from builder.core.secrets import redact_document
 from builder.core.subprocesses import output_end
 from builder.release.bump import journal, working_copy
-from rosetta.core.atomic_files import write_atomic
+from rosetta.core.atomic_files import is_temporary, write_atomic
 from rosetta.core.errors import EXISTS, MISSING, UserError
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def opened(
     """
     there = _known(folder / _FILE)
     held = (
-        [each for each in folder.iterdir() if not each.name.startswith(".tmp-")]
+        [each for each in folder.iterdir() if not is_temporary(each.name)]
         if folder.is_dir()
         else []
     )

@@ -95,19 +95,10 @@ def write(folder: str, record: Record) -> None:
     """Put a record beside the checkpoint that is being saved in `folder`, whole or not at all."""
     beside = run_folders.path(f"{folder}/{FOLDER}")
     beside.mkdir(parents=True, exist_ok=True)
-    _replace(
+    run_folders.write(
         beside / f"checkpoint_{record.step}.json",
         json.dumps({"schema": SCHEMA, **dataclasses.asdict(record)}, indent=1),
     )
-
-
-def _replace(path: Any, text: str) -> None:
-    whole = path.with_name(path.name + ".tmp")
-    try:
-        whole.write_text(text)
-        whole.replace(path)
-    finally:
-        whole.unlink(missing_ok=True)
 
 
 def put_inside(folder: str, step: int, checkpoint: str) -> None:
@@ -121,7 +112,7 @@ def put_inside(folder: str, step: int, checkpoint: str) -> None:
     """
     beside = run_folders.path(f"{folder}/{FOLDER}/checkpoint_{step}.json")
     if beside.exists():
-        _replace(run_folders.path(f"{checkpoint}/{FILE}"), beside.read_text())
+        run_folders.write(run_folders.path(f"{checkpoint}/{FILE}"), beside.read_text())
 
 
 def is_orbax(checkpoint: str) -> bool:
@@ -190,7 +181,7 @@ def stamp(folder: str, *, idle: bool = False) -> None:
         if step in there:
             inside = run_folders.path(f"{folder}/checkpoint_{step}/{FILE}")
             if not inside.exists():
-                _replace(inside, path.read_text())
+                run_folders.write(inside, path.read_text())
         elif idle or (there and step < there[-1]):
             path.unlink()
 
@@ -200,7 +191,7 @@ def run(folder: str) -> str:
     path = run_folders.path(f"{folder}/{FOLDER}/run")
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, uuid.uuid4().hex)
+        run_folders.write(path, uuid.uuid4().hex)
     return str(path.read_text())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -108,19 +109,19 @@ def test_another_model_is_not_overwritten(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ro_t5x_base.sh"]
 
 
-@pytest.mark.parametrize("fails", ["write_text", "rename"])
+@pytest.mark.parametrize("fails", ["chmod", "replace"])
 def test_a_full_disk_leaves_none_of_the_four(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    real, left = getattr(Path, fails), [2]
+    real, left = getattr(os, fails), [2]
 
-    def full(path: Path, *args: object) -> object:
+    def full(*args: object) -> object:
         left[0] -= 1
         if left[0] < 0:
             raise OSError(28, "No space left on device")
-        return real(path, *args)
+        return real(*args)
 
-    monkeypatch.setattr(Path, fails, full)
+    monkeypatch.setattr(os, fails, full)
     with pytest.raises(OSError, match="No space"):
         _write(tmp_path)
     assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.core.atomic_files import write_atomic
+from rosetta.core.atomic_files import is_temporary, replace_file, write_atomic
 
 
 def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
@@ -41,3 +42,27 @@ def test_permissions_are_given_or_those_of_the_umask(
         os.umask(before)
     assert target.read_bytes() == b"\xc3\xa4\n"
     assert stat.S_IMODE(target.stat().st_mode) == permissions
+
+
+def test_another_program_may_write_the_file(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "f"
+    with replace_file(target, 0o755) as new:
+        assert is_temporary(new.name)
+        assert new.parent == target.parent
+        new.write_text("text")
+        assert not target.exists()
+    assert target.read_text() == "text"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o755
+    with contextlib.suppress(RuntimeError), replace_file(target) as new:
+        new.write_text("half")
+        raise RuntimeError
+    assert target.read_text() == "text"
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_what_a_kill_left_is_written_over(tmp_path: Path) -> None:
+    target, left = tmp_path / "f", tmp_path / "f.part"
+    left.write_text("x" * 100)
+    write_atomic(target, "text", temporary=left, to_disk=True)
+    assert target.read_text() == "text"
+    assert list(tmp_path.iterdir()) == [target]

@@ -190,7 +190,9 @@ def test_a_switch_takes_every_word_of_a_truth_value(
     def chosen(word: str) -> switches.Chosen:
         if is_variable:
             monkeypatch.setenv(name, word)
-        return pax_training.experiment("gpt", **({} if is_variable else {name: word})).chosen()
+        given = {} if is_variable else {name: word}
+        found: switches.Chosen = pax_training.experiment("gpt", **given).chosen()
+        return found
 
     assert chosen("1") != chosen("0")
     assert {chosen(word) for word in ("on", "True", " yes ")} == {chosen("1")}

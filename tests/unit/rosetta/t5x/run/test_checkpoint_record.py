@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def test_a_full_disk_leaves_no_part_of_a_record(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space"):
         checkpoint_record.write(str(tmp_path), Record(step=8, scale_attn_logits=True))
     assert not list((tmp_path / checkpoint_record.FOLDER).iterdir())
