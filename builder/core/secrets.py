@@ -26,14 +26,7 @@ def redact(text: str) -> str:
 
 def redact_document(value: Any) -> Any:
     """Return a JSON document with all of its texts redacted."""
-    if isinstance(value, str):
-        return redact(value)
-    if isinstance(value, dict):
-        return {
-            redact(name) if isinstance(name, str) else name: redact_document(item)
-            for name, item in value.items()
-        }
-    return [redact_document(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return secrets.redact_document(value, redact, keys=True)
 
 
 def remember(arguments: Iterable[str], environment: Mapping[str, str]) -> None:

@@ -220,7 +220,7 @@ def _say(args: argparse.Namespace, run: Run) -> None:
     """Say on stderr what the run goes without where it will be; UserError where that cannot be
     meant.
     """
-    from rosetta.core.secret_variables import Mask
+    from rosetta.core.secrets import Mask
     from rosetta.core.variables import misspellings
     from rosetta.launch import placement_checks
 

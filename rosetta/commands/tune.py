@@ -103,7 +103,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.core import run_folders
-    from rosetta.core.secret_variables import Mask
+    from rosetta.core.secrets import Mask
     from rosetta.core.variables import misspellings
     from rosetta.presets import describe, layers, preset_files
     from rosetta.tune import evidence, planned_trial, preset_output, search, trial

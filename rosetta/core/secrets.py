@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core.printable_text import escape, escape_surrogates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 HIDDEN = "..."
 _NAMES = r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|SIGNATURE|CREDENTIAL"
@@ -53,13 +53,21 @@ _WORD_WITH_AT = re.compile(r"[^\s'\"<>]*@[^\s'\"<>]*")
 _NOT_CREDENTIALS = re.compile(r"@(?=sha256:|[0-9a-f]{40}\b)")  # a digest or a commit follows
 # Characters of a value that is hidden wherever it stands: a shorter one is part of other words.
 _SHORTEST = 4
-_SHORTEST_VARIABLE = 8  # the same of a variable that is secret by its name: "true" is not a secret
+# The same for a variable that is secret by its name, in all that a process prints: "true" is not a
+# secret, and other lines have that word. A Mask, which is for a few words, hides from _SHORTEST on.
+_SHORTEST_VARIABLE = 8
+_SETTING_WORD = re.compile(r"(--?)?([A-Za-z][A-Za-z0-9_.-]*)=(.*)", re.DOTALL)
 _values: set[str] = set()
 
 
 def is_secret_name(name: str) -> bool:
     """Return whether a variable is secret by its name: *_TOKEN, *_KEY, *_SECRET, *_PASSWORD, ..."""
     return bool(_SECRET_NAME.fullmatch(name))
+
+
+def is_secret(name: str, value: str = "") -> bool:
+    """Return whether a variable is a secret: by its name, or by the form of its value."""
+    return is_secret_name(name) or hide_forms(value) != value
 
 
 def hide_forms(text: str, *, strict: bool = False) -> str:
@@ -77,9 +85,70 @@ def hide_forms(text: str, *, strict: bool = False) -> str:
 def redact(text: str, *, strict: bool = False) -> str:
     """Return a text without secrets, those that were remembered among them."""
     text = _KEY_TEXT.sub(f"{HIDDEN} (a private key)", text)
-    for value in sorted(_values, key=len, reverse=True):
+    return hide_forms(_hide_values(text, _values), strict=strict)
+
+
+def redact_document(document: Any, hide: Callable[[str], str], *, keys: bool = False) -> Any:
+    """Return a JSON document whose texts a function such as `redact` has changed.
+
+    Args:
+      document: What json.dumps takes.
+      hide: Returns a text without its secrets.
+      keys: Whether keys may hold secrets, too, as where they are names that a user chose.
+    """
+    if isinstance(document, str):
+        return hide(document)
+    if isinstance(document, dict):
+        return {
+            hide(key) if keys and isinstance(key, str) else key: redact_document(
+                value, hide, keys=keys
+            )
+            for key, value in document.items()
+        }
+    if isinstance(document, (list, tuple)):
+        return [redact_document(item, hide, keys=keys) for item in document]
+    return document
+
+
+class Mask:
+    """Hides the secrets of one environment: in words, in variables and in documents.
+
+    `redact` hides those of this process. A Mask is for what another process gets.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Make a mask for the secret variables of an environment."""
+        self._values = {
+            value
+            for name, value in environment.items()
+            if len(value) >= _SHORTEST and is_secret_name(name)
+        }
+
+    def word(self, text: str) -> str:
+        """Return an argument or a line without its secrets, also NAME=VALUE and --name=VALUE."""
+        text = _hide_values(text, self._values)
+        setting = _SETTING_WORD.fullmatch(text)
+        if setting and is_secret_name(setting[2]):
+            return f"{setting[1] or ''}{setting[2]}={HIDDEN}"
+        return hide_forms(text)
+
+    def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return variables without the values that are secret."""
+        return {
+            name: HIDDEN if is_secret_name(name) else self.word(value)
+            for name, value in environment.items()
+        }
+
+    def document(self, document: Any) -> Any:
+        """Return a JSON document without secrets."""
+        return redact_document(document, self.word)
+
+
+def _hide_values(text: str, values: Iterable[str]) -> str:
+    """Return a text without these values; of two that begin alike the longer one goes first."""
+    for value in sorted(values, key=len, reverse=True):
         text = text.replace(value, HIDDEN)
-    return hide_forms(text, strict=strict)
+    return text
 
 
 def remember(

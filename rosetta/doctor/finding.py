@@ -4,8 +4,9 @@ character or a password in it.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+
+from rosetta.core import secrets
 
 BLOCKER, WARNING, NOTE = LEVELS = ("blocker", "warning", "note")
 _LONGEST = 300
@@ -46,5 +47,5 @@ def clean(text: str) -> str:
     characters, no credentials in addresses, not endless.
     """
     text = "".join(character if character.isprintable() else "?" for character in text)
-    text = re.sub(r"://\S*@", "://...@", text)
+    text = secrets.hide_forms(text)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

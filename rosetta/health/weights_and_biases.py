@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import log
-from rosetta.core.secret_variables import Mask
+from rosetta.core.secrets import Mask
 from rosetta.core.variables.reading import read_setting
 from rosetta.health import watchdog
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from rosetta.core import exit_status, home_folder, kill_notice, log, parent_death
 from rosetta.core.errors import MISSING, UserError
-from rosetta.core.secret_variables import Mask
+from rosetta.core.secrets import Mask
 from rosetta.launch import process_binding
 from rosetta.launch.rendering import Rendering
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import exit_status, run_description
 from rosetta.core.errors import INVALID, UNSUPPORTED, UserError
-from rosetta.core.secret_variables import secret
+from rosetta.core.secrets import is_secret
 from rosetta.launch import docker, rendering
 from rosetta.launch.rendering import Options, Rendering
 
@@ -145,7 +145,7 @@ def _pod(run: Run, options: Options, name: str) -> dict[str, Any]:
 
 
 def _variable(name: str, value: str, options: Options) -> dict[str, Any]:
-    if secret(name, value):
+    if is_secret(name, value):
         return {"name": name, "valueFrom": {"secretKeyRef": {"name": options.secret, "key": name}}}
     return {"name": name, "value": _literal(value)}
 

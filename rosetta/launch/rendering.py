@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import xla_flags, yaml_output
 from rosetta.core.errors import INVALID, MISSING, UNSUPPORTED, UserError
-from rosetta.core.secret_variables import Mask
+from rosetta.core.secrets import Mask
 from rosetta.launch import image_reference
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ def document(
     Raises:
       UserError: one line for the first thing that is wrong.
     """
-    from rosetta.core.secret_variables import Mask
+    from rosetta.core.secrets import Mask
 
     found = describe.resolved(
         name,
@@ -91,9 +91,9 @@ def document(
 
 def _hidden(path: str, shown: Any) -> Any:
     """Return what is shown of a variable that is a secret by its name."""
-    from rosetta.core.secret_variables import HIDDEN, secret
+    from rosetta.core.secrets import HIDDEN, is_secret
 
-    if not secret(path.rpartition(".")[2]):
+    if not is_secret(path.rpartition(".")[2]):
         return shown
     return (
         HIDDEN

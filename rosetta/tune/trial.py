@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import run_description
-from rosetta.core.secret_variables import Mask
+from rosetta.core.secrets import Mask
 from rosetta.launch import node_processes, rendering
 from rosetta.pax.run.parameter_count import NO_CHECKPOINTS
 from rosetta.presets import describe, preset_files

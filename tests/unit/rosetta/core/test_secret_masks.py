@@ -1,8 +1,10 @@
+"""What of an environment is a secret, and how it is hidden in what another process gets."""
+
 from __future__ import annotations
 
 import pytest
 
-from rosetta.core.secret_variables import Mask, secret
+from rosetta.core import secrets
 
 AROUND = {"WANDB_API_KEY": "k3y k3y", "A_TOKEN": "t0ken", "SHORT_KEY": "ab", "PLAIN": "plain"}
 
@@ -11,18 +13,18 @@ AROUND = {"WANDB_API_KEY": "k3y k3y", "A_TOKEN": "t0ken", "SHORT_KEY": "ab", "PL
     "name",
     ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET", "DB_PASSWORD", "TOKEN", "hf_token", "api-key"],
 )
-def test_by_name(name: str) -> None:
-    assert secret(name)
+def test_a_variable_is_secret_by_its_name(name: str) -> None:
+    assert secrets.is_secret(name)
 
 
 @pytest.mark.parametrize("name", ["KEYS", "TOKENIZER", "MONKEY", "TOKEN_FILE", "PATH"])
-def test_others_are_none(name: str) -> None:
-    assert not secret(name, "/a/b@c")
+def test_other_variables_are_not_secret(name: str) -> None:
+    assert not secrets.is_secret(name, "/a/b@c")
 
 
-def test_by_credentials_in_an_address() -> None:
-    assert secret("DATA", "s3://me:pw@host/x")
-    assert not secret("DATA", "s3://host/x@y")
+def test_a_variable_is_secret_by_credentials_in_an_address() -> None:
+    assert secrets.is_secret("DATA", "s3://me:pw@host/x")
+    assert not secrets.is_secret("DATA", "s3://host/x@y")
 
 
 @pytest.mark.parametrize(
@@ -38,17 +40,17 @@ def test_by_credentials_in_an_address() -> None:
         ("a@b", "a@b"),
     ],
 )
-def test_words(word: str, shown: str) -> None:
-    assert Mask(AROUND).word(word) == shown
+def test_a_mask_hides_words(word: str, shown: str) -> None:
+    assert secrets.Mask(AROUND).word(word) == shown
 
 
-def test_documents_and_variables() -> None:
-    assert Mask(AROUND).variables(AROUND) == {
+def test_a_mask_hides_documents_and_variables() -> None:
+    assert secrets.Mask(AROUND).variables(AROUND) == {
         "WANDB_API_KEY": "...",
         "A_TOKEN": "...",
         "SHORT_KEY": "...",
         "PLAIN": "plain",
     }
-    assert Mask(AROUND).document({"a": ["t0ken", 1, None, {"b": "t0ken"}]}) == {
+    assert secrets.Mask(AROUND).document({"a": ["t0ken", 1, None, {"b": "t0ken"}]}) == {
         "a": ["...", 1, None, {"b": "..."}]
     }
