@@ -1,4 +1,4 @@
-"""Files get their names by rosetta.core.atomic_files; whatever renames by itself is listed here, with its reason."""
+"""Files get their names by rosetta.core.atomic_files; what renames by itself is listed here."""
 
 from __future__ import annotations
 
