@@ -4,10 +4,12 @@ silence.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
 import sys
+import tokenize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ from rosetta.health import system_errors
 from rosetta.t5x.run import gin_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     # Gin's table of bindings: (scope, name of a configurable) -> parameter -> value.
     Table = Mapping[tuple[str, str], Mapping[str, Any]]
@@ -73,10 +75,14 @@ def parse_files_and_bindings(
       UserError: a file or a binding is wrong, or a macro is set that nothing reads.
     """
     try:
-        included = _parse(config_files, None, False, skip_unknown, print_includes_and_imports)
+        included = []
+        for file in config_files or []:
+            with _naming(file):
+                included += _parse([file], None, False, skip_unknown, print_includes_and_imports)
         # Gin has no public way to list its table.
         values = {name: _value(name) for name in _macros(gin.config._CONFIG)}  # noqa: SLF001
-        gin.parse_config(bindings or [], skip_unknown)
+        with _naming("--gin words"):
+            gin.parse_config(bindings or [], skip_unknown)
         _refuse_other_types(values, bindings or [])
         _make_paths_absolute()
         _report_unread(config_files or [], bindings or [], set(values))
@@ -87,6 +93,26 @@ def parse_files_and_bindings(
     except (*ERRORS, SyntaxError, RuntimeError) as error:
         raise explain(error) from error
     return included
+
+
+@contextlib.contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Raise UserError for a text that ends inside a bracket or a string: Python's error for it
+    names neither the file nor the word.
+
+    Args:
+      where: what is parsed.
+    """
+    try:
+        yield
+    except tokenize.TokenError as error:
+        place = _IN_FILE.search(str(error))
+        raise UserError(
+            "not valid gin: a bracket or a string does not end",
+            f"{place[1]}:{place[2]}" if place else where,
+            "close it",
+            kind=INVALID,
+        ) from error
 
 
 def is_configuration_error(error: Exception) -> bool:

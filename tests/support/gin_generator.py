@@ -23,7 +23,7 @@ _IMPORTS = (
 )
 _CLASSES = ("T5Config", "SaveCheckpointConfig", "TransformerConfig", "Renamed")
 _PARAMETERS = ("period", "num_heads", "num_layers", "num_decoder_layers", "dtype")
-_MACROS = ("A", "B", "LENGTHS", "train/A", "D_1", "include", "import")
+_MACROS = ("A", "B", "LENGTHS", "train/A", "D_1", "include", "import", "REQUIRED")
 _LITERALS = (
     "0", "1", "-1", "- 3", "1_000", "0x10", "1e-4", "-.5", "2.", "1j", "True", "False", "None",
     "'plain'", '"double"', "''", "'#'", '"a = b  # not a comment"', "'it\\'s'", "r'\\d'",
@@ -109,6 +109,8 @@ class Generator:
     def _configurable(self, modules: list[str]) -> str:
         """Return a class of an imported module, or the end of the name of one that was named."""
         if modules:
+            if self._random.random() < 0.01:
+                return "not_imported.T5Config"
             self._named.append(f"{self._random.choice(modules)}.{self._random.choice(_CLASSES)}")
             return self._named[-1]
         parts = self._random.choice(self._named).split(".")
@@ -127,7 +129,8 @@ class Generator:
         kind = self._random.random()
         if kind < 0.15:
             mark = self._random.choice(("%", "%", "%", "-%"))
-            return mark + self._random.choice((*_MACROS, "gin.REQUIRED", "REQUIRED", "nowhere"))
+            constant = f"t5x.utils.T5Config.{self._random.choice(_PARAMETERS)}"
+            return mark + self._random.choice((*_MACROS, "gin.REQUIRED", "nowhere", constant))
         if kind < 0.25 and modules:
             scope = self._random.choice(("", "", "train/"))
             return f"@{scope}{self._configurable(modules)}{self._random.choice(('', '()', ' ( )'))}"

@@ -74,6 +74,7 @@ def _parse(tmp_path: Path, text: str = FILE, *bindings: str) -> None:
             errors.UNKNOWN,
             {"where": "--gin.OTHER=4", "value": "OTHER", "remedy": "docs/t5x-configs.md"},
         ),
+        ("SIZE = [1", errors.INVALID, {"where": "--gin words", "names": "bracket"}),
         ("SIZE = 'x'", errors.INVALID, {"where": "--gin.SIZE", "value": "x", "remedy": "8"}),
         (
             "MODEL_DIR = 4",
@@ -127,6 +128,8 @@ def test_a_wrong_word_is_one_line(
             errors.UNKNOWN,
             {"where": "run.gin:9", "value": "SIZES", "remedy": "mean SIZE?"},
         ),
+        ("SIZE = {1: 2,\n", errors.INVALID, {"where": "run.gin", "names": "bracket"}),
+        ('SIZE = 8\nTEXT = """a\n', errors.INVALID, {"where": "run.gin", "names": "string"}),
         ("include 'nowhere.gin'\n", errors.INVALID, {"where": "run.gin:1", "names": "nowhere.gin"}),
         (
             "tests.build_for_configuration.size = @nothing()\n",

@@ -145,7 +145,7 @@ def _compare_one(files: Sequence[Path], folder: Path) -> None:
         comparison = gin_comparison.compare(read, files, [folder])
     except SyntaxError:
         assert read.missing
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, NameError, TypeError, RecursionError):
         return  # gin starts no run of it
     else:
         assert comparison.differences == {}
