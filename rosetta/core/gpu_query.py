@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rosetta.core.errors import MISSING, UserError
+from rosetta.core.value_parsing import parse_digits
 
 UNKNOWN_CAPABILITY = (0, 0)
 
@@ -69,10 +70,11 @@ def visible(found: list[DetectedGpu], chosen: str | None) -> list[DetectedGpu]:
             left.append(
                 found[0]
             )  # which one it is was not asked for: GPUs of one machine are alike
-        elif word.isdigit() and int(word) < len(found):
-            left.append(found[int(word)])
         else:
-            break
+            number = parse_digits(word)
+            if number is None or number >= len(found):
+                break
+            left.append(found[number])
     return left
 
 

@@ -189,9 +189,10 @@ def error(text: str, *, terminal: bool = False) -> None:
 
 def write_to_terminal(line: str) -> None:
     """Write a line to the terminal if stderr goes to a file, unless nobody looks at it any more."""
-    if os.environ.get(TERMINAL, "").isdigit():
-        with contextlib.suppress(OSError):
-            os.write(int(os.environ[TERMINAL]), f"{secrets.redact(line)}\n".encode())
+    terminal = value_parsing.parse_digits(os.environ.get(TERMINAL, ""))
+    if terminal is not None:
+        with contextlib.suppress(OSError, OverflowError):
+            os.write(terminal, f"{secrets.redact(line)}\n".encode())
 
 
 def show_count(text: str, *, last: bool = False) -> None:

@@ -75,6 +75,11 @@ def parse_whole_number(name: str, text: str, *, minimum: int = 1, maximum: int =
     raise _invalid(name, text, "number", f"give a whole number{limits}")
 
 
+def parse_digits(text: str) -> int | None:
+    """Return the number that another program wrote as ASCII digits, None for another text."""
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
+
+
 def parse_decimal(text: str) -> float | None:
     """Return a finite number of 0 or more in ASCII digits, without underscores; None if the text is
     not one.

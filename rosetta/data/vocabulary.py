@@ -17,6 +17,7 @@ import numpy as np
 
 from rosetta.core import path_checks
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserError
+from rosetta.core.value_parsing import parse_digits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -193,7 +194,7 @@ def named(
     if name == "byte":
         return Vocabulary("byte", extra_ids or 0)
     if name.startswith("ids:"):
-        if not name[4:].isdecimal() or int(name[4:]) < 4:
+        if (parse_digits(name[4:]) or 0) < 4:
             raise UserError("ids: needs a size", f"VOCAB={name}", "write ids:32128", kind=INVALID)
         return Vocabulary(name, extra_ids or 0)
     path_checks.local(name, f"VOCAB={name}")

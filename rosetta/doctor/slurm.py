@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import INVALID, TOO_BIG, UserError
+from rosetta.core.value_parsing import parse_digits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,6 +76,5 @@ def tasks(environment: Mapping[str, str]) -> int:
         r"(\d{1,5})(?:\(x(\d{1,5})\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")
     ):
         counts += [int(number)] * int(times or 1)
-    node = environment.get("SLURM_NODEID", "")
-    here = int(node) if re.fullmatch("[0-9]{1,5}", node) else 0
+    here = parse_digits(environment.get("SLURM_NODEID", "")) or 0
     return counts[here] if here < len(counts) else counts[0] if counts else 1

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import exit_status, log, run_folders
 from rosetta.core.errors import IN_USE, UserError
-from rosetta.core.value_parsing import is_address, parse_path
+from rosetta.core.value_parsing import is_address, parse_digits, parse_path
 from rosetta.health import stop_signals
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ class Holder:
 
 def _this_process(environment: Mapping[str, str]) -> Holder:
     job = environment.get("SLURM_JOB_ID", "")
-    restarts = environment.get("SLURM_RESTART_COUNT", "0")
     since = time.strftime("%F %H:%M UTC", time.gmtime())
     return Holder(
         token=uuid.uuid4().hex,
@@ -71,7 +70,7 @@ def _this_process(environment: Mapping[str, str]) -> Holder:
         started=_started(os.getpid()),
         since=since,
         job=job,
-        restarts=int(restarts) if restarts.isdigit() else 0,
+        restarts=parse_digits(environment.get("SLURM_RESTART_COUNT", "")) or 0,
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query
-from rosetta.core.value_parsing import asks_for_cpu
+from rosetta.core.value_parsing import asks_for_cpu, parse_digits
 from rosetta.core.variables.reading import read_setting
 from rosetta.doctor import slurm
 
@@ -72,14 +72,10 @@ def near(
     used = chosen(gpus, environment)
     if not read_setting(environment, BIND) or not used:
         return Bound(frozenset(), {}, "")
-    processes, local = slurm.tasks(environment), environment.get("SLURM_LOCALID", "")
-    ours = (
-        [used[int(local)]]
-        if processes > 1 and local.isdigit() and int(local) < len(used)
-        else used
-        if processes == 1
-        else []
-    )
+    local = parse_digits(environment.get("SLURM_LOCALID", ""))
+    ours = used
+    if slurm.tasks(environment) > 1:
+        ours = [] if local is None else used[local : local + 1]
     spaces = [_cores(root, gpu) for gpu in ours]
     every = frozenset(allowed)
     cores = frozenset[int]().union(*spaces) & every if spaces and all(spaces) else frozenset()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import xla_flags
 from rosetta.core.errors import CONFLICT, INVALID, UNKNOWN, UserError
-from rosetta.core.value_parsing import asks_for_cpu, parse_list
-from rosetta.core.variables import lookup
+from rosetta.core.value_parsing import asks_for_cpu, parse_list, parse_number, parse_whole_number
+from rosetta.core.variables import lookup, reading
 from rosetta.pax.run import fiddle_arguments
 from rosetta.presets import schema
 from rosetta.presets.layers import WITH
@@ -194,6 +194,7 @@ def _variable(framework: str, name: str, value: str, origin: str) -> dict[str, V
             )
         }
     if path := fields(framework).get(name):
+        reading.parse_value(lookup.find(name, framework), value.strip())
         return {path: _field(path, value, origin, name)}
     group = "settings" if name in variables(framework) else "env"
     return {f"{group}.{name}": Value(value, origin)}
@@ -204,16 +205,16 @@ def _field(path: str, text: str, origin: str, name: str) -> Value:
     value: Any = text
     if path == "switches":
         value = parse_list(name, text)
-    elif path.startswith(("fdl.", "mesh.", "batch.")) or path in (
-        "nodes",
-        "gpus_per_node",
-        "mounts",
-    ):
+    elif path in ("nodes", "gpus_per_node", "batch.microbatches"):
+        value = parse_whole_number(name, text.strip())
+    elif path.startswith(("fdl.", "mesh.", "batch.")) or path == "mounts":
+        if path == "batch.per_gpu":
+            parse_number(name, text.strip(), above_zero=True)  # which is no 0x10, as Python's are
         value = fiddle_arguments.value(text.strip())
         if isinstance(value, float) and path.startswith("batch."):
             value = text
         elif isinstance(value, tuple):
             value = list(value)
     if advice := schema.wrong(path, value):
-        raise UserError(f"it is {text!r}", name, advice, kind=INVALID, value=text)
+        raise UserError(f"{text!r} is not a valid value", name, advice, kind=INVALID, value=text)
     return Value(value, origin)

@@ -67,6 +67,8 @@ def test_no_driver(driver: Path) -> None:
         ("0,2,1", [H100]),  # as in CUDA: what comes after a wrong one is not seen
         ("GPU-6ad6f,MIG-GPU-1", [H100, H100]),
         ("none", []),
+        ("0,\u00b2", [H100]),
+        ("9" * 5000, []),
     ],
 )
 def test_visible_cards(chosen: str | None, left: list[DetectedGpu]) -> None:

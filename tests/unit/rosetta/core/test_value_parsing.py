@@ -89,6 +89,15 @@ def test_lists(text: str, items: list[str]) -> None:
         value_parsing.parse_list("X", f"{text},c", choices=("a", "b"))
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0", 0), ("007", 7), ("", None), ("-1", None), ("\u00b2", None), ("٣", None)],
+)
+def test_digits_of_other_programs(text: str, number: int | None) -> None:
+    assert value_parsing.parse_digits(text) == number
+    assert value_parsing.parse_digits("9" * 5000) is None
+
+
 def test_ranges_of_steps() -> None:
     assert value_parsing.parse_step_range("X", "20:25") == (20, 25)
     for text in ("", "20", "20:", "25:20", "20:20", "1:2:3", "-1:2", "1: 2", "0:9999999999"):

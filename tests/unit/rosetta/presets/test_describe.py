@@ -34,6 +34,22 @@ def described(
     )
 
 
+@pytest.mark.parametrize(
+    ("preset", "name", "text"),
+    [
+        ("t5x-small", "BSIZE_PER_GPU", "0x10"),
+        ("t5x-small", "batch.per_gpu", "1_0"),
+        ("t5x-small", "NUM_MICROBATCHES", "1.5"),
+        ("t5x-small", "batch.microbatches", "٣"),
+        ("synthetic-126m", "PERCORE_BATCH_SIZE", "0x10"),
+        ("synthetic-126m", "ICI_MESH_SHAPE", "[0x8,1,1]"),
+    ],
+)
+def test_numbers_are_those_that_the_scripts_take(preset: str, name: str, text: str) -> None:
+    with errors.refused(errors.INVALID, where=name, value=text):
+        described(preset, **{name: text})
+
+
 @pytest.mark.parametrize("name", resolved_presets.MODELS)
 @pytest.mark.parametrize("accelerator", [None, *resolved_presets.DISTINCT_GPUS])
 def test_the_scripts_take_what_is_described(name: str, accelerator: str | None) -> None:

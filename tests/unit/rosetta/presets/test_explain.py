@@ -202,7 +202,7 @@ def test_without_a_preset_it_lists_them(capsys: pytest.CaptureFixture[str]) -> N
         (
             ["gpt-5b", "PERCORE_BATCH_SIZE=many"],
             errors.INVALID,
-            {"where": "PERCORE_BATCH_SIZE", "value": "many", "remedy": "1"},
+            {"where": "PERCORE_BATCH_SIZE", "value": "many", "remedy": "0"},
         ),
         (
             ["gpt-5b", "CONFIG=Pile175B"],
