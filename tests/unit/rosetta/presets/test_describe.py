@@ -47,7 +47,9 @@ def described(
 )
 def test_numbers_are_those_that_the_scripts_take(preset: str, name: str, text: str) -> None:
     with errors.refused(errors.INVALID, where=name, value=text):
-        described(preset, **{name: text})
+        describe.describe(
+            preset, accelerator=None, settings={name: text}, environment={}, site=NO_SITE
+        )
 
 
 @pytest.mark.parametrize("name", resolved_presets.MODELS)
