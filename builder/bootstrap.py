@@ -73,6 +73,8 @@ def _ensure(root: Path, *, offline: bool) -> Path:
             str(lock),
             "restore it: git checkout -- locks/builder.txt",
         ) from error
+    if venv.is_symlink() and python.exists():
+        return python  # another checkout's, as in a worktree of git: that one keeps it current
     if _read(stamp) == wanted and python.exists():
         return python
     if sys.prefix == str(venv):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from builder import cli
+from builder import bootstrap, cli
 from builder.commands.registry import PROGRAM
 from builder.core.command_context import Result
 from builder.core.secrets import redact
@@ -239,6 +239,20 @@ def test_an_empty_home_is_none() -> None:
         env={"PATH": os.environ["PATH"], "HOME": ""},
     )
     assert done.stdout.strip() == pwd.getpwuid(os.getuid()).pw_dir, done.stderr
+
+
+def test_a_linked_environment_is_used_as_it_is(tmp_path: Path) -> None:
+    """A worktree may link to the environment of its main checkout. Only that one makes it anew."""
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks" / "builder.txt").write_text("uv==0 --hash=sha256:0\n")
+    python = tmp_path / "main" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    (tmp_path / ".venv").symlink_to("main")
+    assert bootstrap._ensure(tmp_path, offline=True) == tmp_path / ".venv" / "bin" / "python"
+    python.unlink()
+    with errors.refused(errors.MISSING):
+        bootstrap._ensure(tmp_path, offline=True)
 
 
 @pytest.mark.parametrize(
