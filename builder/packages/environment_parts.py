@@ -16,7 +16,7 @@ from builder import __version__
 from builder.core import bytecode
 from builder.core.baked_package import find_baked_package
 from builder.core.cache import stage_key
-from builder.packages import known_issues, licences, program_wrappers
+from builder.packages import completion, known_issues, licences, program_wrappers
 from builder.packages.environment_assembly import Part
 from builder.upstream import source_tree
 from rosetta.core.errors import UserError
@@ -119,7 +119,9 @@ def _copy(folder: Path, into: Path) -> None:
 
 
 def of_rosetta(python: Interpreter, trees: Sequence[Tree]) -> list[Part]:
-    """Return the package, its programs, and doors to the scripts of the patched trees."""
+    """Return the package, its programs, doors to the scripts of the patched trees, and what shells
+    complete after `rosetta`.
+    """
 
     def package(into: Path) -> None:
         _copy(find_baked_package(), into)
@@ -139,10 +141,17 @@ def of_rosetta(python: Interpreter, trees: Sequence[Tree]) -> list[Part]:
     def link(into: Path) -> None:
         into.symlink_to("opt/rosetta/bin")
 
+    rosetta = find_baked_package()
+    digest = _digest(rosetta)
+    share = Part(
+        "opt/rosetta/share",
+        stage_key("completion", {"files": digest, "shtab": completion.VERSION}),
+        lambda into: completion.write_files(rosetta, digest, into),
+    )
     return [
         Part(
             "opt/rosetta/rosetta",
-            stage_key("rosetta", {"files": _digest(find_baked_package()), "python": python.full}),
+            stage_key("rosetta", {"files": digest, "python": python.full}),
             package,
         ),
         Part(
@@ -156,6 +165,7 @@ def of_rosetta(python: Interpreter, trees: Sequence[Tree]) -> list[Part]:
             ),
             programs,
         ),
+        *([share] if completion.has_completion(rosetta) else []),
         Part("bin", "link", link),
     ]
 

@@ -47,6 +47,10 @@ def test_bakes_and_the_result_runs(chain: Chain) -> None:
     assert lock["sources"]["thing"]["patches"][0]["outcome"] == "applied"
     assert (chain.output / "opt/rosetta/sources/thing/greet.patch").is_file()
     assert "helper==1.0" in (chain.output / "opt/rosetta/constraints.txt").read_text()
+    # Beside the real place of the program, where bash-completion looks.
+    share = (chain.output / "bin/rosetta").resolve().parents[1] / "share"
+    assert (share / "bash-completion/completions/rosetta").is_file()
+    assert (share / "zsh/site-functions/_rosetta").is_file()
     leaks = [
         name
         for name in content(chain.output)

@@ -88,6 +88,7 @@ def test_both_architectures_in_one_index(chain: Chain) -> None:
         ]
         assert members["opt/thing/thing/__init__.py"][2].endswith(b'"good morning"\n')
         assert members["opt/rosetta/entrypoint"][1].mode == 0o755
+        assert "opt/rosetta/share/bash-completion/completions/rosetta" in members
         config = json.loads(image.config)
         assert config["config"]["Entrypoint"] == ["/opt/rosetta/entrypoint"]
         assert {line.partition("=")[0] for line in config["config"]["Env"]} == {
