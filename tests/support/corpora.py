@@ -24,17 +24,23 @@ def documents(count: int, *, seed: int = 0, words: int = 30) -> list[str]:
     return found
 
 
-def sentences(count: int) -> list[str]:
-    """Return sentences of some hundred made-up words: enough for a small vocabulary."""
+def sentences(count: int, *, words: int = 300) -> list[str]:
+    """Return sentences of made-up words, the same ones in every run.
+
+    Args:
+      count: the number of sentences.
+      words: how many different words they use. 300 are enough for a vocabulary of 400 pieces, and
+        3000 for one of 1000.
+    """
     chance = random.Random(0)  # noqa: S311 (made-up text)
-    words = [
+    vocabulary = [
         "".join(
             chance.choice("bdfgklmnprstvz") + chance.choice("aeiou")
             for _ in range(chance.randint(1, 4))
         )
-        for _ in range(300)
+        for _ in range(words)
     ]
-    return [" ".join(chance.choice(words) for _ in range(12)) for _ in range(count)]
+    return [" ".join(chance.choice(vocabulary) for _ in range(12)) for _ in range(count)]
 
 
 def text(folder: Path, docs: list[str], *, files: int = 3) -> str:

@@ -129,7 +129,7 @@ def _weights(run: Path, step: int) -> dict[str, np.ndarray[Any, Any]]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("pax")
-    text = corpora.sentences(1500)
+    text = corpora.sentences(1500, words=3000)
     (folder / "corpus.txt").write_text("\n".join(text))
     (folder / "words.txt").write_text("\n".join([*text, *["Is it so? yes. Is it not? no."] * 300]))
     with (
