@@ -4,10 +4,10 @@ continue.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from builder.core.command_context import Context, Result
 from builder.images.engines import engine as engines
@@ -15,6 +15,9 @@ from builder.pipeline import verification
 from rosetta.core import option_types
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
+
+if TYPE_CHECKING:
+    import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _user(text: str) -> str:
     if not re.fullmatch(r"[0-9]{1,9}(:[0-9]{1,9})?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a valid user: give UID or UID:GID")
+        raise UserError(f"{text!r} is not a valid user", do="give UID or UID:GID")
     return text
 
 

@@ -72,7 +72,6 @@ def _layout(folder: Path) -> str:
     )
 
 
-@option_types.option_type
 def _epsilon(text: str) -> float:
     """Parse an option's value as a number above 0 and at most 1."""
     number = parse_number("", text, above_zero=True)

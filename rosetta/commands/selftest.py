@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import argparse
 
 
-@option_types.option_type
 def _steps(text: str) -> int:
     steps = parse_whole_number("", text, minimum=15)
     if steps % 5:

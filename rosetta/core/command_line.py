@@ -228,6 +228,16 @@ class Parser(argparse.ArgumentParser):
             raise _unknown(what, self.prog, odd, known)
         return values, left
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """See argparse. An error of the option's type names the option."""
+        try:
+            return super()._get_value(action, arg_string)
+        except UserError as error:
+            name = (action.option_strings or [str(action.metavar or action.dest)])[-1]
+            do = f"{error.do}; see {self.prog} --help"
+            where, kind = f"{self.prog} {name}", error.kind or INVALID
+            raise UserError(error.what, where, do, kind=kind, value=arg_string) from None
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """See argparse, which does not say what was nearly written."""
         if action.choices is not None and value not in action.choices:

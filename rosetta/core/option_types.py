@@ -1,67 +1,49 @@
-"""Types of command-line options: the parsers of value_parsing as argparse wants them."""
+"""Types of command-line options: the parsers of value_parsing as argparse wants them.
+
+They raise UserError; rosetta.core.command_line adds the option.
+"""
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from rosetta.core import value_parsing
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
-
-_Value = TypeVar("_Value")
-
-
-def option_type(parse: Callable[[str], _Value]) -> Callable[[str], _Value]:
-    """Return a parser as the type of an option.
-
-    Args:
-      parse: takes the text; its UserError becomes argparse's error, which names the option.
-    """
-
-    def convert(text: str) -> _Value:
-        try:
-            return parse(text)
-        except UserError as error:
-            raise argparse.ArgumentTypeError(f"{error.what}: {error.do}") from None
-
-    return convert
 
 
 def whole_number(minimum: int = 1, maximum: int = value_parsing.LARGEST) -> Callable[[str], int]:
     """Return the type of an option whose value is a whole number in a range."""
-    return option_type(
-        lambda text: value_parsing.parse_whole_number("", text, minimum=minimum, maximum=maximum)
-    )
+    return lambda text: value_parsing.parse_whole_number("", text, minimum=minimum, maximum=maximum)
 
 
 parse_count = whole_number()
 
 
-@option_type
 def parse_positive_number(text: str) -> float:
     """Parse an option's value as a number above 0."""
     return value_parsing.parse_number("", text, above_zero=True)
 
 
-@option_type
 def parse_number(text: str) -> float:
     """Parse an option's value as a number of 0 or more."""
     return value_parsing.parse_number("", text)
 
 
-@option_type
 def parse_share(text: str) -> float:
     """Parse an option's value as a number from 0 to below 1."""
     number = value_parsing.parse_decimal(text)
     if number is None or number >= 1:
-        raise UserError(f"{text!r} is not a valid share", do="give a number from 0 to below 1")
+        raise UserError(
+            f"{text!r} is not a valid share",
+            do="give a number from 0 to below 1",
+        )
     return number
 
 
-@option_type
 def parse_device_counts(text: str) -> tuple[int, ...]:
     """Parse an option's value as different numbers of devices, such as 1,4."""
     counts = tuple(
@@ -70,7 +52,8 @@ def parse_device_counts(text: str) -> tuple[int, ...]:
     )
     if not counts or len(set(counts)) != len(counts):
         raise UserError(
-            f"{text!r} is not a valid list of numbers", do="give different numbers from 1 to 64"
+            f"{text!r} is not a valid list of numbers",
+            do="give different numbers from 1 to 64",
         )
     return counts
 

@@ -41,27 +41,27 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (
             ["--gpus", "0"],
             errors.INVALID,
-            {"where": "rosetta plan t5x", "names": ("--gpus", "0", "1")},
+            {"where": "rosetta plan t5x --gpus", "value": "0"},
         ),
         (
             ["--gpus-per-node", "-1"],
             errors.INVALID,
-            {"where": "rosetta plan t5x", "names": "--gpus-per-node"},
+            {"where": "rosetta plan t5x --gpus-per-node", "value": "-1"},
         ),
         (
             ["--batch-per-gpu", "many"],
             errors.INVALID,
-            {"where": "rosetta plan t5x", "names": ("--batch-per-gpu", "many", "1")},
+            {"where": "rosetta plan t5x --batch-per-gpu", "value": "many"},
         ),
         (
             ["--inputs", "0"],
             errors.INVALID,
-            {"where": "rosetta plan t5x", "names": ("--inputs", "0")},
+            {"where": "rosetta plan t5x --inputs", "value": "0"},
         ),
         (
             ["--dropout", "1"],
             errors.INVALID,
-            {"where": "rosetta plan t5x", "names": ("--dropout", "1", "0")},
+            {"where": "rosetta plan t5x --dropout", "value": "1"},
         ),
         (
             ["--card", "p100"],

@@ -200,12 +200,12 @@ def test_a_description_says_it_all(place: fake_launchers.Place) -> None:
         (
             ["run", "t5x-small", "--nodes=0"],
             errors.INVALID,
-            {"where": "rosetta run", "names": ("--nodes", "at least 1")},
+            {"where": "rosetta run --nodes", "value": "0"},
         ),
         (
             ["run", "t5x-small", "--node=-1"],
             errors.INVALID,
-            {"where": "rosetta run", "names": ("--node", "least 0")},
+            {"where": "rosetta run --node", "value": "-1"},
         ),
         (
             [

@@ -124,7 +124,7 @@ def test_a_path_that_is_never_exported_and_is_gone_holds_the_pin(story: Story) -
         (("--abort", "up"), "puts all sources back, not some"),
         (("--forecast", "--abort"), "not allowed with"),
         (("--log", "-1"), "--log"),
-        (("--log", "x"), "is no number of commits"),
+        (("--log", "x"), "'x' is not a valid number"),
     ],
 )
 def test_wrong_use_is_one_line(story: Story, argv: tuple[str, ...], says: str) -> None:

@@ -65,7 +65,7 @@ def test_one_made_elsewhere_is_used_until_it_is_dropped(
         (("--import", "x.whl"), errors.INVALID, "--sha256", None),
         (("--import", "x.whl", "--sha256", "ABC"), errors.INVALID, "--sha256", None),
         (("--sha256", "0" * 64), errors.CONFLICT, "--sha256", None),
-        (("--jobs", "-1"), errors.INVALID, "--jobs", -1),
+        (("--jobs", "-1"), errors.INVALID, "--jobs", "-1"),
         (("--line", "none"), errors.UNKNOWN, "--line", "none"),
         (("--line", "other"), errors.MISSING, "transformer-engine", "other"),
         (("--python", "3.9"), errors.UNSUPPORTED, "--python", "3.9"),
