@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from builder.core import package_index
 from builder.core.cache import Cache, stage_key
-from builder.packages import lock_file, uv, wheel_record
+from builder.packages import lock_file, tool_environment, uv
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ def wheel(
             cache.path("wheels", "sdist"),
             offline=offline,
         )
-        with_tools = _tools(cache, python, build_lock, tools, offline=offline)
+        with_tools = tool_environment.install(
+            cache, python, build_lock, where="build tools", offline=offline
+        )
         work = folder / "work"
         work.mkdir()
         argv = [
@@ -95,51 +97,6 @@ def wheel(
             "drop it by an override",
         )
     return made[0]
-
-
-def _tools(
-    cache: Cache, python: Interpreter, build_lock: Path, digest: str, *, offline: bool
-) -> Path:
-    """Return an environment with what sdists are built by."""
-
-    def make(folder: Path) -> None:
-        uv.run(
-            "venv",
-            "--quiet",
-            "--relocatable",
-            "--no-project",
-            "--allow-existing",
-            "--python",
-            str(python.path),
-            str(folder),
-            offline=True,
-            where="build tools",
-        )
-        requirements = folder / "rosetta-requirements.txt"
-        requirements.write_text(
-            "".join(pin.lines() for pin in lock_file.read(build_lock)), encoding="utf-8"
-        )
-        target = ("--python", str(folder / "bin" / "python"))
-        uv.run(
-            "pip",
-            "sync",
-            "--quiet",
-            *target,
-            "--require-hashes",
-            "--only-binary",
-            ":all:",
-            str(requirements),
-            offline=offline,
-            where="build tools",
-        )
-        for site in folder.glob("lib/python3.*/site-packages"):
-            wheel_record.require(site, "build tools")
-
-    return cache.folder(
-        "env",
-        stage_key("build-tools", {"lock": digest, "python": python.full, "path": str(python.path)}),
-        make,
-    )
 
 
 @functools.cache

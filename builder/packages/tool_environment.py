@@ -1,0 +1,63 @@
+"""Environments of the builder's own tools: installed by hash from a lock of locks/, and kept in the
+cache.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from builder.core.cache import Cache, stage_key
+from builder.packages import lock_file, uv, wheel_record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from builder.packages.python_interpreter import Interpreter
+
+
+def install(cache: Cache, python: Interpreter, lock: Path, *, where: str, offline: bool) -> Path:
+    """Return an environment with the packages of a lock; make it if the cache lacks it.
+
+    Args:
+        cache: Keeps the environment, under the hash of the lock and the Python.
+        python: The Python that the environment uses.
+        lock: A lock of tools, with a hash for each file.
+        where: What the environment is for, in error messages.
+        offline: Take packages from uv's cache only.
+    """
+
+    def make(folder: Path) -> None:
+        uv.run(
+            "venv",
+            "--quiet",
+            "--relocatable",
+            "--no-project",
+            "--allow-existing",
+            "--python",
+            str(python.path),
+            str(folder),
+            offline=True,
+            where=where,
+        )
+        requirements = folder / "rosetta-requirements.txt"
+        requirements.write_text(
+            "".join(pin.lines() for pin in lock_file.read(lock)), encoding="utf-8"
+        )
+        uv.run(
+            "pip",
+            "sync",
+            "--quiet",
+            "--python",
+            str(folder / "bin" / "python"),
+            "--require-hashes",
+            "--only-binary",
+            ":all:",
+            str(requirements),
+            offline=offline,
+            where=where,
+        )
+        for site in folder.glob("lib/python3.*/site-packages"):
+            wheel_record.require(site, where)
+
+    inputs = {"lock": lock_file.digest(lock), "python": python.full, "path": str(python.path)}
+    return cache.folder("env", stage_key("build-tools", inputs), make)
