@@ -13,7 +13,7 @@ from builder.packages import environment_assembly
 from builder.release.status_page import page, reports
 from rosetta.core import option_types
 from rosetta.core.atomic_files import write_atomic
-from rosetta.core.errors import EXISTS, UserError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -57,18 +57,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if arguments.earlier and context.offline:
         raise UserError("cannot be read with --offline", "--earlier", "leave one of the two out")
     folder = Path(arguments.output).absolute()
-    if folder.is_symlink() or (
-        folder.exists()
-        and (
-            not folder.is_dir() or (any(folder.iterdir()) and not (folder / reports.FILE).is_file())
-        )
-    ):
-        raise UserError(
-            "holds files that are no status page of ours",
-            str(folder),
-            "give a new or an empty folder; nothing was touched",
-            kind=EXISTS,
-        )
+    environment_assembly.refuse_unmarked(folder, reports.FILE)
     earlier = reports.of_page(arguments.earlier) if arguments.earlier else []
     here = [Path(each).absolute() for each in arguments.reports or ["build/nightly/reports"]]
     documents = reports.newest([*earlier, *reports.of_folders(here)], arguments.keep)

@@ -80,6 +80,21 @@ def refuse(output: Path, distribution: str) -> None:
         )
 
 
+def refuse_unmarked(folder: Path, mark: str) -> None:
+    """Raise UserError if a folder cannot be replaced: it holds files, and not the file `mark` that
+    we put into every folder of its kind.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UserError("is not a folder", str(folder), "give another folder", kind=EXISTS)
+    if folder.exists() and any(folder.iterdir()) and not (folder / mark).is_file():
+        raise UserError(
+            f"holds files that build.py did not write: it has no {mark}",
+            str(folder),
+            "give a new or an empty folder; nothing was touched",
+            kind=EXISTS,
+        )
+
+
 def assemble(output: Path, parts: list[Part]) -> list[str]:
     """Bring `output` to hold exactly these parts; returns the paths of those that changed."""
     if output.is_symlink() or (output.exists() and not output.is_dir()):
@@ -131,7 +146,7 @@ def locked(output: Path) -> Iterator[Path]:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"cannot be made ({error.strerror})", str(output), "give another --output env:DIR"
+            f"cannot be made ({error.strerror})", str(output), "give another folder"
         ) from error
     own = output.parent.resolve() / output.name
     handle = os.open(own.parent, os.O_RDONLY | os.O_DIRECTORY)
