@@ -1,23 +1,24 @@
 """Write the generated pages (the manifest's keys, commands, GPUs, variables) and the Slurm files.
 
-With --check, say only whether all of them are current.
+With --check, say only whether all of them are current. With --site, also build the site.
 """
 
 from __future__ import annotations
 
 import inspect
 import types
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from builder.commands import command_page
 from builder.core import gpu_page, manifest, variable_page
 from builder.core.command_context import Context, Result
+from builder.release.documentation_site import configuration, site_build
 from builder.upstream import slurm_files
 from rosetta.core.atomic_files import write_atomic
 
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
 
     from pydantic import BaseModel
 
@@ -46,10 +47,23 @@ _MODELS: dict[str, type[BaseModel]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to `parser`."""
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
         "--check",
         action="store_true",
         help="write nothing; end with status 1 if a file is not current",
+    )
+    what.add_argument(
+        "--site",
+        metavar="DIR",
+        default="",
+        help="then build the searchable site of docs/ in this folder, and check all of its links",
+    )
+    parser.add_argument(
+        "--repository",
+        metavar="URL",
+        type=configuration.parse_repository,
+        help="the repository on the web that the site links to (default: that of zensical.toml)",
     )
 
 
@@ -70,12 +84,16 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             mode = 0o644 if name in pages else 0o755
             write_atomic(context.root / name, texts[name], mode)
     current = not outdated
-    return Result(
-        {"page": PAGE, "current": current},
-        "\n".join(f"{name} was not current" for name in outdated)
-        or "the generated files are current",
-        ok=current or not arguments.check,
-    )
+    lines = [f"{name} was not current" for name in outdated] or ["the generated files are current"]
+    data: dict[str, Any] = {"page": PAGE, "current": current}
+    if arguments.site:
+        site = site_build.build(context, Path(arguments.site), arguments.repository or "")
+        data["site"] = {"folder": str(site.folder), "pages": site.pages, "bytes": site.size}
+        lines.append(
+            f"{site.folder / 'index.html'} is the home page of {site.pages} pages, "
+            f"{site.size / 1e6:.1f} MB"
+        )
+    return Result(data, "\n".join(lines), ok=current or not arguments.check)
 
 
 def _read(path: Path) -> str:

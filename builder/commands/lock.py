@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="lock the tools that build sdists instead: locks/build.txt and te-build.txt",
     )
     parser.add_argument(
-        "--builder", action="store_true", help="lock the builder itself instead: locks/builder.txt"
+        "--builder",
+        action="store_true",
+        help="lock the builder's own tools instead: locks/builder.txt and docs.txt",
     )
     parser.add_argument(
         "--base",
@@ -56,6 +58,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             ("build", arguments.tools),
             ("te-build", arguments.tools and loaded.transformer_engine),
             ("builder", arguments.builder),
+            ("docs", arguments.builder),
         )
         names = [name for name, asked in chosen if asked]
         return _shown(locks.make_tool_locks(loaded, names, offline=context.offline))

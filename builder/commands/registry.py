@@ -122,9 +122,9 @@ PROGRAM = Program(
         Command(
             "docs",
             MAINTAIN,
-            "write the generated pages and Slurm files",
+            "write the generated pages and Slurm files, and build the site",
             "builder.commands.docs",
-            ("--check",),
+            ("--check", "--site build/site"),
         ),
         Command(
             "publish",

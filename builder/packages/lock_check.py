@@ -140,7 +140,8 @@ def _of_nothing(loaded: Manifest) -> list[str]:
         for accelerator in entry.accelerators
     }
     known |= {entry.common.removesuffix(".in") + ".txt" for entry in loaded.lines.values()}
-    known |= {"locks/build.txt", "locks/builder.txt", *version_pins.paths(loaded)}
+    known |= {f"locks/{name}.txt" for name in ("build", "builder", "docs")}
+    known |= set(version_pins.paths(loaded))
     there = sorted(
         file.relative_to(loaded.root).as_posix()
         for file in (loaded.root / "locks").rglob("[!.]*.txt")

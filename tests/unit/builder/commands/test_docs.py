@@ -53,7 +53,7 @@ def test_the_page_of_variables_describes_them_by_framework() -> None:
 def run_docs(root: Path, *, check: bool) -> Result:
     """Run build.py docs on a copy of the committed pages."""
     context = Context(root, root / "manifest.yaml", Cache(root / "cache"))
-    return docs.run(context, argparse.Namespace(check=check))
+    return docs.run(context, argparse.Namespace(check=check, site="", repository=None))
 
 
 @pytest.mark.parametrize("check", [False, True])

@@ -26,7 +26,8 @@ def test_the_files_are_current() -> None:
 def test_the_command_writes_what_differs(tmp_path: Path, cache: Cache) -> None:
     shutil.copytree(ROOT / slurm_files.SOURCE, tmp_path / slurm_files.SOURCE)
     context = Context(tmp_path, tmp_path / "manifest.yaml", cache)
-    check, write = argparse.Namespace(check=True), argparse.Namespace(check=False)
+    check = argparse.Namespace(check=True, site="")
+    write = argparse.Namespace(check=False, site="")
     assert not docs.run(context, check).ok
     assert not (tmp_path / "overlay").exists()
     assert docs.run(context, write).ok
