@@ -21,6 +21,7 @@ from rosetta.core.command_line import Parser, ProgramParser
 from rosetta.core.errors import UserError
 from rosetta.core.log import add_level_option
 from rosetta.core.printable_text import escape
+from rosetta.core.variables import reading
 
 if TYPE_CHECKING:
     import argparse
@@ -133,6 +134,7 @@ def _call(name: str, words: Sequence[str]) -> Result:
     context, arguments = _context(shared), command_parser(name).parse_args(own)
     if name == "test":
         arguments.pytest = pytest_words
+    reading.check_settings(os.environ, PROGRAM.name)
     # These two hold nothing of the cache, or hold it alone.
     use = contextlib.nullcontext() if name in ("cache", "test") else context.cache.used()
     with log.use_level(getattr(shared, "log_level", None)), use:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -65,6 +66,18 @@ def main(argv: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
         return _run(words or ["--help"], program)
 
 
+def _check_variables(command: str) -> None:
+    """Check the values of the variables that a command reads, before it does anything.
+
+    The doctor names them among other problems.
+    """
+    from rosetta.core.variables import readers, reading
+
+    if command != readers.DOCTOR:
+        reading.check_settings(os.environ, readers.ROSETTA)
+        reading.check_settings(os.environ, command)
+
+
 def _run(words: list[str], program: Program) -> int:
     as_json = "--json" in words[: words.index("--") if "--" in words else None]
     name: str | None = None
@@ -76,6 +89,7 @@ def _run(words: list[str], program: Program) -> int:
         from rosetta.core import log
 
         with log.use_level(getattr(args, "log_level", None)):
+            _check_variables(name)
             result, text = program.command(name).load().RUN[name](args)
         ok = bool(result.get("ok", True))
         shown = json_document.render(name, ok=ok, result=result) if as_json else text

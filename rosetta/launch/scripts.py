@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import exit_status, log, secrets
 from rosetta.core.errors import UNKNOWN, UserError
-from rosetta.core.variables import help_text, lookup, misspellings
+from rosetta.core.variables import help_text, lookup, misspellings, readers, reading
 from rosetta.launch import execution
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def _run(
     _refuse_options(name, values, positionals)
     with log.use_level(None):
         misspellings.warn(os.environ, f"{name}.sh", name)
+        reading.check_settings(os.environ, readers.ROSETTA)
         commands = command(values)
         if DRY_RUN not in words:
             execution.one_after_the_other(commands)

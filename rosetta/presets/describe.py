@@ -10,6 +10,8 @@ from rosetta.core import log
 from rosetta.core.errors import CONFLICT, MISSING, UserError
 from rosetta.core.run_description import Run
 from rosetta.core.value_parsing import read_truth_value
+from rosetta.core.variables import lookup, reading
+from rosetta.pax.run.settings import is_of_user
 from rosetta.presets import collective_sizes, layers, preset_files, user_settings
 from rosetta.presets.layers import Resolved
 from rosetta.presets.schema import Value
@@ -304,6 +306,7 @@ def run(found: Settings) -> Run:
         ).strip()
     for name in ("XLA_FLAGS", user_settings.BASE):
         settings.pop(name, None)
+    _check_settings(found, settings, what)
     return Run(
         framework=framework,
         entry=(*ENTRY[framework], script),
@@ -320,6 +323,28 @@ def run(found: Settings) -> Run:
         fdl=fdl,
         origin={path: each.origin for path, each in found.values.items()},
     )
+
+
+def _check_settings(found: Settings, settings: Mapping[str, str], of: str) -> None:
+    """Check the value of each setting as the run itself does: a job would fail hours later."""
+    framework = found.framework
+    for name, value in settings.items():
+        if name not in user_settings.variables(framework):
+            continue
+        variable = lookup.find(name, framework)
+        text = value.strip() if variable.hyper_parameter else value
+        if not text or (name == "LR_SCHEDULE" and is_of_user(of)):
+            continue
+        try:
+            reading.parse_value(variable, text)
+        except UserError as error:
+            origin = found.values[f"settings.{name}"].origin
+            if ".yaml:" not in origin:
+                raise
+            where = f"{origin}: {error.where}"
+            raise UserError(
+                error.what, where, error.do, kind=error.kind, value=error.value
+            ) from None
 
 
 def _script(framework: str, found: Settings, of: str) -> str:

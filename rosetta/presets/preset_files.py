@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import bounded_read, gpus, log, strict_yaml
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
+from rosetta.core.variables import reading
 from rosetta.presets import schema
 from rosetta.presets.schema import Value
 
@@ -207,6 +208,8 @@ def site(environment: Mapping[str, str]) -> Layer:
       UserError: it is wrong, or ROSETTA_SITE names no file.
     """
     given = environment.get("ROSETTA_SITE")
+    if given:
+        reading.read_setting(environment, "ROSETTA_SITE")
     home = environment.get("XDG_CONFIG_HOME") or (
         f"{environment['HOME']}/.config" if environment.get("HOME") else ""
     )

@@ -110,7 +110,7 @@ def flags(environment: Mapping[str, str], origin: str = "") -> dict[str, Value]:
     """
     found: dict[str, Value] = {}
     for variable in (BASE, "XLA_FLAGS"):
-        for flag in xla_flags.split(environment.get(variable, "")):
+        for flag in xla_flags.split(environment.get(variable, ""), variable):
             name, equals, value = flag.lstrip("-").partition("=")
             found[f"xla_flags.{name}"] = Value(value if equals else True, origin or variable)
     return found

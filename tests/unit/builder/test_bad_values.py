@@ -20,9 +20,13 @@ import pytest
 
 from builder import cli
 from builder.commands.registry import PROGRAM
+from rosetta.core.variables import lookup, readers
+from tests.support.variable_values import refused_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rosetta.core.variables.declaration import Variable
 
 pytestmark = pytest.mark.slow
 
@@ -198,6 +202,25 @@ def test_a_bad_value_is_one_line(
             wrong.append(f"{value[:60]!r}: {problem}: {shown.err[-300:]!r}")
     assert not wrong, "\n".join(wrong)
     assert not [each for each in os.listdir(tmp_path) if each.startswith("rosetta-error-")]
+
+
+@pytest.mark.parametrize(
+    "variable", lookup.read_by(readers.BUILDER), ids=lambda variable: variable.name
+)
+def test_a_bad_value_of_a_variable_is_one_line(
+    variable: Variable,
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Every command refuses it, before it does anything."""
+    manifest = ["--offline", "--manifest", str(workplace / "manifest.yaml")]
+    for value in refused_values(variable):
+        monkeypatch.setenv(variable.name, value)
+        assert cli.main(["cache", "du", *manifest]) == 2
+        shown = capfd.readouterr()
+        assert variable.name in shown.err
+        assert _problem(2, shown.out, shown.err, number=True) == ""
 
 
 def _problem(status: int, out: str, err: str, *, number: bool) -> str:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rosetta.core import secrets
-from rosetta.core.variables import lookup, readers, reading, value_types
+from rosetta.core.variables import lookup, readers, reading
 from rosetta.core.variables.declaration import Scope
 from rosetta.pax.run import settings as pax_settings
 from rosetta.t5x.run import gin_files, gin_reader
 from rosetta.t5x.run import settings as t5x_settings
 from tests.support import errors
+from tests.support.variable_values import bad_values, good_values
 
 if TYPE_CHECKING:
     from rosetta.core.variables.declaration import Variable
@@ -24,45 +25,6 @@ READERS = {
     for value in vars(readers).values()
     for name in ((value,) if isinstance(value, str) else value if isinstance(value, tuple) else ())
 }
-
-NOT_NUMBERS = ("x", "-1", "nan", "inf", "1e999", "0x10", "1_0", "٣", "1;5", "1\n", " ")
-NOT_WHOLE = (*NOT_NUMBERS, "1.5", "1e3", "+1", "01")
-# Values that no variable of a type takes. A type that is not here takes every text.
-BAD_VALUES = {
-    value_types.TruthValue: ("x", "2", "-1", "onn", "0x1", " "),
-    value_types.WholeNumber: NOT_WHOLE,
-    value_types.Number: NOT_NUMBERS,
-    value_types.Choice: ("nosuch", " ", "\n"),
-    value_types.StepRange: ("x", "5", "5:", ":5", "5:5", "6:5", "-1:5", "1:2:3", "1.5:2"),
-    value_types.MeshShape: ("x", "[1,8", "[1,0,1]", "[1,,1]", "[]", "[1.5,1,1]", "[-1,1,1]", "{}"),
-    value_types.File: ("a\0b", "s3://bucket/file"),
-    value_types.Folder: ("a\0b",),
-    value_types.Address: ("x", "host/path", "https:", "https://a b", "://x"),
-    value_types.XlaFlags: ("'--xla_a=1", '--xla_a="'),
-}
-
-
-def bad_values(variable: Variable) -> tuple[str, ...]:
-    """Return values that a variable refuses by its type and limits."""
-    kind = variable.type
-    values = BAD_VALUES.get(type(kind), ())
-    if isinstance(kind, value_types.WholeNumber):
-        values += (str(kind.minimum - 1), str((kind.maximum or 999_999_999) + 1))
-    if isinstance(kind, value_types.Number) and kind.above_zero:
-        values += ("0", "0.0")
-    if isinstance(kind, value_types.Number) and kind.zero_or_above_one:
-        values += ("0.5", "1")
-    if isinstance(kind, value_types.Folder) and not kind.remote:
-        values += ("gs://bucket/folder",)
-    return values
-
-
-def good_values(variable: Variable) -> tuple[str, ...]:
-    """Return values that a variable takes: its choices, its example and its defaults."""
-    defaults = (variable.default_value(reader) for reader in ("", *variable.read_by))
-    example = variable.example.strip("'")
-    values = (*variable.type.choices, example, *defaults)
-    return tuple(dict.fromkeys(value for value in values if value))
 
 
 def test_a_framework_has_one_entry_for_a_name() -> None:

@@ -219,6 +219,25 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     assert found.env["ROSETTA_FDL"] == "--fdl.MAX_STEPS=500"
 
 
+def test_the_value_of_a_setting_is_checked_where_it_stands(tmp_path: Path) -> None:
+    """A job would fail with it hours later."""
+    with errors.refused(errors.INVALID, where="FSDP", value="maybe"):
+        described("t5x-small", FSDP="maybe")
+    with errors.refused(errors.INVALID, where="TRAIN_STEPS", value="1e3"):
+        described("t5x-small", environment={"TRAIN_STEPS": "1e3"})
+    mine = write(tmp_path, 'extends: t5x-small\nsettings:\n  FSDP: "maybe"\n')
+    with errors.refused(errors.INVALID, where=("mine.yaml:3", "FSDP"), value="maybe"):
+        described(mine)
+    assert described(mine, FSDP="on").env["FSDP"] == "on"
+
+
+def test_an_experiment_of_ones_own_may_have_another_schedule(tmp_path: Path) -> None:
+    text = "extends: pax\nconfigs: [mine.Big]\nsettings: {CONFIG: mine.Big, LR_SCHEDULE: cyclic}\n"
+    assert described(write(tmp_path, text)).env["LR_SCHEDULE"] == "cyclic"
+    with errors.refused(errors.INVALID, where="LR_SCHEDULE", value="cyclic"):
+        described("gpt-5b", LR_SCHEDULE="cyclic")
+
+
 def test_thresholds_of_layers(tmp_path: Path) -> None:
     found = described("gpt-5b", combine="layers", nodes=1)
     layer = 4 * 4096 * 4096 + 2 * 4096 * 16384
