@@ -2,19 +2,29 @@
 
 A batch script has to hold everything that it needs, since Slurm copies the one file only. And
 people submit the files of a clone by their names, so that they stand in the repository as they are
-run.
+run. Which variables a file reads, their defaults and their values come from rosetta's table.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
-from rosetta.core import strict_yaml
+from rosetta.core import strict_yaml, value_parsing
+from rosetta.core.errors import UserError
+from rosetta.core.variables import help_text, lookup, reading, value_types
+from rosetta.core.variables.declaration import Scope
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
+    from rosetta.core.variables.declaration import Variable
+
 SOURCE = "scripts/slurm"
+WIDTH = 100
+# A text that no type with rules of its own takes.
+_INVALID = "x://"
 
 
 def render(root: Path) -> dict[str, str]:
@@ -25,33 +35,95 @@ def render(root: Path) -> dict[str, str]:
     texts: dict[str, str] = {}
     for name, job in table["jobs"].items():
         framework = table["frameworks"][job["framework"]]
-        levels = (table, framework, job)
-        variables = {
-            key: text for level in levels for key, text in level.get("variables", {}).items()
-        }
-        text = _render_job(template, {**framework, **job, "variables": variables})
         for file in (name, *job.get("copies", ())):
+            text = _render_job(template, {**framework, **job}, f"{file}.sub")
             texts[f"{framework['folder']}/{file}.sub"] = text
     return texts
 
 
-def _render_job(template: str, fields: dict[str, Any]) -> str:
+def _render_job(template: str, fields: dict[str, Any], file: str) -> str:
     """Return the text of one job."""
-    width = max(len(name) for name in fields["variables"]) + 2
-    described = [f"# {name:<{width}}{text}\n" for name, text in fields["variables"].items()]
+    variables = [
+        variable
+        for variable in lookup.read_by(file)
+        if variable.scope in (Scope.RUN, Scope.SLURM_FILE)
+    ]
     blocks = {
         "options": fields["options"],
         "usage": _indent("#   ", fields["usage"]),
-        "variables": "".join(described),
+        "variables": _indent("#   ", _describe(variables, file)),
         "note": fields["note"],
+        "defaults": _indent("  ", "".join(_write_defaults(variables, file))),
+        "checks": _indent("  ", "".join(_write_checks(variables))),
         "folders": _indent("  ", fields["folders"]),
+    }
+    words = {
+        "framework": fields["framework"],
+        "purpose": fields["purpose"],
+        "script": fields["script"],
+        "true_words": "|".join(value_parsing.TRUE_WORDS),
+        "false_words": "|".join(value_parsing.FALSE_WORDS),
     }
     text = f"#!/bin/bash\n{template}"
     for name, block in blocks.items():
         text = text.replace(f"{{{{{name}}}}}\n", block)
-    for name in ("framework", "purpose", "script"):
-        text = text.replace(f"{{{{{name}}}}}", fields[name])
+    for name, word in words.items():
+        text = text.replace(f"{{{{{name}}}}}", word)
     return text
+
+
+def _describe(variables: Iterable[Variable], file: str) -> str:
+    """Return the lines that describe a file's own variables, as the help of a command does."""
+    width = WIDTH - len("#   ")
+    own = [variable for variable in variables if variable.scope is Scope.SLURM_FILE]
+    lines = (line for each in own for line in help_text.format_entry(each, file, width))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _write_defaults(variables: Iterable[Variable], file: str) -> Iterable[str]:
+    """Yield a line of shell for each variable with a default."""
+    for variable in variables:
+        default = variable.default_value(file)
+        if default:
+            if not re.fullmatch(r"[\w./-]+", default):
+                raise ValueError(f"{variable.name}: quote {default!r} for the shell")
+            yield f': "${{{variable.name}:={default}}}"\n'
+
+
+def _write_checks(variables: Iterable[Variable]) -> Iterable[str]:
+    """Yield a call of the shell's `check` for each variable that does not take every text."""
+    for variable in variables:
+        test = _choose_test(variable)
+        if not test:
+            continue
+        try:
+            reading.parse_value(variable, _INVALID)
+        except UserError as error:
+            what = error.what.removeprefix(f"{_INVALID!r} is not a valid ")
+            words = f'check {variable.name} "{what}" "{error.do}"'
+            separator = " " if len(words) + len(test) < WIDTH - 4 else " \\\n  "
+            yield f"{words}{separator}{test}\n"
+
+
+def _choose_test(variable: Variable) -> str:
+    """Return the command of the shell that takes the valid values of a variable, "" for any text.
+
+    tests/unit/builder/upstream/test_slurm_files.py compares these commands with the parsers.
+    """
+    kind = variable.type
+    if isinstance(kind, value_types.TruthValue):
+        return "is_truth_value"
+    if isinstance(kind, value_types.WholeNumber):
+        maximum = value_parsing.LARGEST if kind.maximum is None else kind.maximum
+        return f"is_whole_number {kind.minimum} {maximum}"
+    if isinstance(kind, value_types.Mount):
+        test = "all_match" if isinstance(kind, value_types.MountList) else "matches"
+        return f"{test} '{kind.pattern}'"
+    if isinstance(kind, (value_types.File, value_types.Folder)):
+        return "is_local_path"
+    if type(kind) is value_types.Text:
+        return ""
+    raise ValueError(f"{variable.name}: a Slurm file cannot check this type of value")
 
 
 def _indent(prefix: str, block: str) -> str:

@@ -11,7 +11,7 @@ from rosetta.core.errors import INVALID, UNKNOWN, UserError
 from rosetta.core.variables import lookup, value_types
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from rosetta.core.variables.declaration import Variable
 
@@ -35,12 +35,9 @@ def parse_value(variable: Variable, text: str) -> Any:
         return value_parsing.parse_step_range(name, text)
     if isinstance(kind, value_types.XlaFlags):
         return xla_flags.split(text, name)
-    if isinstance(kind, value_types.MeshShape):
-        return _parse_mesh_shape(variable, text)
-    if isinstance(kind, (value_types.File, value_types.Folder)):
-        return _parse_path(variable, text)
-    if isinstance(kind, value_types.Address):
-        return _parse_address(variable, text)
+    for value_type, parse in _PARSERS.items():
+        if isinstance(kind, value_type):
+            return parse(variable, text)
     return text
 
 
@@ -172,7 +169,28 @@ def _parse_mesh_shape(variable: Variable, text: str) -> list[int] | None:
     return [int(item) for item in items]
 
 
+def _parse_mounts(variable: Variable, text: str) -> str:
+    """Return the mounts as they are: pyxis reads them."""
+    kind = variable.type
+    pattern = getattr(kind, "pattern", "")
+    mounts = text.split(",") if isinstance(kind, value_types.MountList) else [text]
+    if not all(re.fullmatch(pattern, mount) for mount in mounts):
+        remedy = f"give {kind.description}, as in {variable.example_word()}"
+        raise _invalid(variable, text, "mount", remedy)
+    return text
+
+
 def _invalid(variable: Variable, text: str, what: str, remedy: str) -> UserError:
     return UserError(
         f"{text!r} is not a valid {what}", variable.name, remedy, kind=INVALID, value=text
     )
+
+
+# Type -> the parser of its values, for types that only variables have.
+_PARSERS: Mapping[type[value_types.ValueType], Callable[[Variable, str], Any]] = {
+    value_types.MeshShape: _parse_mesh_shape,
+    value_types.File: _parse_path,
+    value_types.Folder: _parse_path,
+    value_types.Address: _parse_address,
+    value_types.Mount: _parse_mounts,
+}

@@ -10,7 +10,15 @@ from rosetta.core.variables.readers import (
     SUBMIT,
     T5X_SLURM_FILES,
 )
-from rosetta.core.variables.value_types import File, Folder, Text, TruthValue, WholeNumber
+from rosetta.core.variables.value_types import (
+    File,
+    Folder,
+    Mount,
+    MountList,
+    Text,
+    TruthValue,
+    WholeNumber,
+)
 
 _FOLDER = Folder()
 
@@ -21,13 +29,13 @@ SLURM_FILE_SETTINGS = (
         "Image that the job runs in.",
         Group.CLUSTER,
         (*SLURM_FILES, RUN, SUBMIT),
-        default=Note("none: the script has to be on PATH of every node"),
+        default=Note("no container; the script has to be on PATH of every node"),
         example="ghcr.io/me/t5x:latest",
         scope=Scope.SLURM_FILE,
     ),
     Variable(
         "GPUS_PER_NODE",
-        WholeNumber(),
+        WholeNumber(maximum=99),
         "GPUs of a node, and processes on it.",
         Group.CLUSTER,
         SLURM_FILES,
@@ -38,7 +46,7 @@ SLURM_FILE_SETTINGS = (
     Variable(
         "REQUEUE",
         TruthValue(),
-        "0: the job is never requeued by itself.",
+        "Whether the job is requeued near its time limit and after a node was lost.",
         Group.CLUSTER,
         SLURM_FILES,
         default="1",
@@ -47,7 +55,7 @@ SLURM_FILE_SETTINGS = (
     ),
     Variable(
         "MOUNTS",
-        Text("pairs HOST:CONTAINER, separated by commas", "HOST:CONTAINER,..."),
+        MountList(),
         "Folders that the container sees besides the job's own.",
         Group.CLUSTER,
         SLURM_FILES,
@@ -58,27 +66,28 @@ SLURM_FILE_SETTINGS = (
     Variable(
         "BASE_TFDS_DATA_DIR",
         _FOLDER,
-        "Data sets, seen as /t5x_home/datasets or /opt/paxml/datasets.",
+        "Data sets; a container has them in /t5x_home/datasets (T5X) or /opt/paxml/datasets (Pax). "
+        "Not needed with DATA, DATASET_MAP, BENCHMARK_MODE=1 or a Synthetic experiment.",
         Group.DATA,
         SLURM_FILES,
-        default=Note("none; T5X needs it, DATASET_MAP, DATA or BENCHMARK_MODE=1"),
+        default=Note("none"),
         example="/data/tfds",
         scope=Scope.SLURM_FILE,
     ),
     Variable(
         "DATASET_MAP",
-        Text("HOST:CONTAINER, both absolute", "HOST:CONTAINER"),
-        "Data sets, seen at another place than /t5x_home/datasets.",
+        Mount(),
+        "Data sets, and the folder in a container where the run finds them.",
         Group.DATA,
         T5X_SLURM_FILES,
         default=Note("none"),
-        example="/data/tfds:/datasets",
+        example="/data:/datasets",
         scope=Scope.SLURM_FILE,
     ),
     Variable(
         "BASE_T5X_WORKSPACE_DIR",
         _FOLDER,
-        "Workspace of T5X, seen as /t5x_home/workspace.",
+        "Workspace of T5X; a container has it in /t5x_home/workspace.",
         Group.PROGRAMS,
         T5X_SLURM_FILES,
         default="./workspace",
@@ -97,7 +106,7 @@ SLURM_FILE_SETTINGS = (
     Variable(
         "BASE_CHECKPOINTS_DIR",
         _FOLDER,
-        "Folder that is seen as /t5x_home/checkpoints, for MODEL_DIR=/t5x_home/checkpoints/NAME.",
+        "Checkpoints; a container has them in /t5x_home/checkpoints. MODEL_DIR may be below.",
         Group.CHECKPOINTS,
         T5X_SLURM_FILES,
         default=Note("none"),
@@ -107,7 +116,7 @@ SLURM_FILE_SETTINGS = (
     Variable(
         "T5X_DIR_HOST",
         _FOLDER,
-        "Tree of T5X of your own, used in the place of the environment's.",
+        "Your own tree of T5X, used in the place of the environment's.",
         Group.PROGRAMS,
         T5X_SLURM_FILES,
         default=Note("none"),
@@ -117,7 +126,7 @@ SLURM_FILE_SETTINGS = (
     Variable(
         "BASE_WORKSPACE_DIR",
         _FOLDER,
-        "Workspace of Pax, seen as /opt/paxml/workspace.",
+        "Workspace of Pax; a container has it in /opt/paxml/workspace.",
         Group.PROGRAMS,
         PAX_SLURM_FILES,
         default="./workspace",
@@ -144,7 +153,7 @@ SLURM_FILE_SETTINGS = (
     Variable(
         "BASE_VOCAB_PATH",
         File(),
-        "SentencePiece model, seen as /opt/paxml/vocab.",
+        "SentencePiece model; a container has it as /opt/paxml/vocab. Synthetic data needs none.",
         Group.DATA,
         PAX_SLURM_FILES,
         default=Note("none"),
@@ -154,7 +163,7 @@ SLURM_FILE_SETTINGS = (
     Variable(
         "BASE_CHECKPOINT_RESTORE_PATH",
         _FOLDER,
-        "Folder with checkpoints/checkpoint_N, seen as /opt/paxml/restore. It is only read.",
+        "Folder with checkpoints/checkpoint_N; a container has it in /opt/paxml/restore.",
         Group.CHECKPOINTS,
         PAX_SLURM_FILES,
         default=Note("none"),

@@ -10,6 +10,7 @@ from rosetta.core.variables.readers import (
     T5X,
     T5X_FINETUNE,
     T5X_READING,
+    T5X_SLURM_FILES,
     T5X_TRAINING,
     TRAINER,
 )
@@ -415,7 +416,7 @@ T5X_SETTINGS = (
         TruthValue(),
         "1: 500 steps of synthetic data, reported every 100 steps.",
         Group.PROFILING,
-        T5X_TRAINING,
+        (*T5X_TRAINING, *T5X_SLURM_FILES),
         default="0",
     ),
     Variable(

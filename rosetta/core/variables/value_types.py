@@ -149,6 +149,26 @@ class Folder(ValueType):
         self.description = "a folder, or gs://BUCKET/FOLDER" if remote else "a folder"
 
 
+class Mount(ValueType):
+    """A folder of a container.
+
+    Attributes:
+      pattern: A mount as a regular expression that Python and bash read alike.
+    """
+
+    placeholder = "HOST:CONTAINER"
+    description = "two absolute paths"
+    pattern = "/[^:,]*:/[^:,]*"
+
+
+class MountList(Mount):
+    """Folders of a container, as pyxis reads them: SOURCE[:TARGET[:FLAGS]], separated by commas."""
+
+    placeholder = "HOST:CONTAINER,..."
+    description = "pairs HOST:CONTAINER, separated by commas"
+    pattern = "([./][^:,]*|tmpfs|umount)(:[./][^:,]*(:[^,]*)?)?"
+
+
 class Vocabulary(ValueType):
     """A SentencePiece model, or the name of a vocabulary that has no file."""
 

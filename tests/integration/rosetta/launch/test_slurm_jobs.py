@@ -221,7 +221,7 @@ def test_the_time_limits_signal_requeues_and_the_next_start_goes_on(
     ended = slurm.ended(job.number)
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), job.said()
     assert job.counts() == [800, 800]
-    assert "the time limit is near: requeued" in job.said()
+    assert "the time limit is near: the job is requeued" in job.said()
     assert "start 0; output in" in job.said(), (
         "the second start does not overwrite what the first one said"
     )

@@ -209,7 +209,7 @@ class TestSlurm:
     @pytest.mark.parametrize(
         ("lacking", "complaint"),
         [
-            ("SLURM_JOB_NUM_NODES", "this is no Slurm job"),
+            ("SLURM_JOB_NUM_NODES", "this is not a Slurm job"),
             ("CONTAINER", "CONTAINER is not set, and run_base_config_multinode.sh is not on PATH"),
             ("CONFIG", "CONFIG is not set"),
         ],

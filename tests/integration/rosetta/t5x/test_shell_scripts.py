@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from rosetta.core.variables import lookup
 from tests.support.run_in_process import OUTPUT
 from tests.support.t5x_scripts import (
     FINETUNE,
@@ -218,6 +219,10 @@ def test_slurm_job(place: Place, kind: str) -> None:
         f"{place.work}/workspace:/t5x_home/workspace,/d:/t5x_home/datasets,/c:/t5x_home/checkpoints"
     )
     assert f"--container-mounts={mounts}" in ran.argv
+    outputs = lookup.find("BASE_T5X_OUTPUTS_DIR").default.replace(
+        "BASE_T5X_WORKSPACE_DIR", f"{place.work}/workspace"
+    )
+    assert f"--output={outputs}/job-42/output-%j-%t.txt" in ran.argv
     assert ran.argv[-2:] == ["bash", f"multiprocess_{kind}.sh"], "which a container has on PATH"
     assert (
         ran.env["NUM_GPUS"],
@@ -230,30 +235,37 @@ def test_slurm_job(place: Place, kind: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "words", "complaint"),
     [
-        ({"SLURM_JOB_NUM_NODES": ""}, [], "this is no Slurm job; submit it: sbatch -N NODES "),
+        ({"SLURM_JOB_NUM_NODES": ""}, [], "this is not a Slurm job; submit it: sbatch -N NODES "),
         (
             {"CONTAINER": ""},
             [],
-            "CONTAINER is not set, and multiprocess_pretrain_pile.sh is not on PATH; name the image",
+            "CONTAINER is not set, and multiprocess_pretrain_pile.sh is not on PATH; set CONTAINER",
         ),
         (
             {"BASE_TFDS_DATA_DIR": "/a:b"},
             [],
-            "/a:b has a comma or a colon in its name; pyxis cannot mount that: name it by a link",
+            "pyxis cannot mount /a:b, whose name has a comma or a colon; name it by a link",
         ),
-        ({"DATASET_MAP": "/d"}, [], "DATASET_MAP is '/d'; give HOST:CONTAINER, both absolute"),
-        ({"REQUEUE": "yes"}, [], "REQUEUE is 'yes'; give 0 or 1"),
+        (
+            {"DATASET_MAP": "/d"},
+            [],
+            "slurm: DATASET_MAP: '/d' is not a valid mount; give two absolute paths, as in DATASET_MAP=",
+        ),
         (
             {"BASE_TFDS_DATA_DIR": "", "TFDS_DATA_DIR": ""},
             [],
-            "none of BASE_TFDS_DATA_DIR, DATASET_MAP and DATA is set; say where the data sets are, or what the data is",
+            "none of BASE_TFDS_DATA_DIR, DATASET_MAP and DATA is set; set BASE_TFDS_DATA_DIR to the folder of the data sets",
         ),
         (
             {"BASE_TFDS_DATA_DIR": "", "TFDS_DATA_DIR": "", "BENCHMARK_MODE": "0"},
             [],
             "none of BASE_TFDS_DATA_DIR, DATASET_MAP and DATA is set",
         ),
-        ({}, ["eight"], "GPUS_PER_NODE is 'eight'; give the number of GPUs of a node"),
+        (
+            {},
+            ["eight"],
+            "GPUS_PER_NODE: 'eight' is not a valid number; give a whole number from 1 to 99",
+        ),
     ],
 )
 def test_slurm_job_lacks_something(
