@@ -41,6 +41,8 @@ BAD_VALUES = {
     value_types.File: ("a\0b", "s3://bucket/file"),
     value_types.Folder: ("a\0b",),
     value_types.Address: ("x", "host/path", "https:", "https://a b", "://x"),
+    value_types.Mount: ("x", "/a", "/a:b", "a:/b", "/a:/b:ro", "/a:/b,/c:/d", "/a:"),
+    value_types.MountList: ("x", "/a:b", "a:/b", "/a:/b,", ",/a:/b", "/a::/b"),
     value_types.XlaFlags: ("'--xla_a=1", '--xla_a="'),
 }
 
