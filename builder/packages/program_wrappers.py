@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rosetta.core import value_parsing
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -95,12 +97,14 @@ _SCRIPT = """\
 # {name} of the patched source.
 here=$(dirname -- "$(readlink -f -- "${{BASH_SOURCE[0]}}")")
 case $PATH in "$here" | "$here":*) ;; *) export PATH="$here:$PATH" ;; esac
-case ${{ENABLE_TE:-0}} in
-  0 | [Ff]alse | FALSE | [Nn]o | [Oo]ff) ;;
+read -r te <<<"${{ENABLE_TE:-0}}"
+case " $* " in *' --help '* | *' -h '*) te=0 ;; esac
+case ${{te,,}} in
+  FALSE_WORDS) ;;
   *) "$here/rosetta" te >/dev/null || exit ;;
 esac
 exec bash "$here/../../{path}" "$@"
-"""
+""".replace("FALSE_WORDS", " | ".join(value_parsing.FALSE_WORDS))
 # Read by sh up to its third line, and by Python, for which that line is a string. Run by its path:
 # importing its package takes seconds.
 _MODULE = """\

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.packages import program_wrappers
+from rosetta.core import value_parsing
 from tests.support import small_environment
 from tests.support.small_environment import Place
 
@@ -87,7 +88,15 @@ def test_te_is_refused_where_there_is_none(place: Place, value: str) -> None:
     assert ran.err == "rosetta: no TE here\n"
 
 
-@pytest.mark.parametrize("value", ["0", "", "false", "False", "no", "off"])
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_needs_no_te(place: Place, option: str) -> None:
+    ran = place.run("bash", "train.sh", "small", option, HOME=str(place.tmp), ENABLE_TE="1")
+    assert (ran.rc, ran.arguments[1:3]) == (0, ["small", option])
+
+
+@pytest.mark.parametrize(
+    "value", ["", " 0 ", *value_parsing.FALSE_WORDS, *map(str.upper, value_parsing.FALSE_WORDS)]
+)
 def test_te_that_is_not_asked_for_is_no_matter(place: Place, value: str) -> None:
     assert place.run("bash", "train.sh", HOME=str(place.tmp), ENABLE_TE=value).rc == 0
 
