@@ -166,3 +166,23 @@ def test_a_file_describes_its_variables(file: str) -> None:
         assert listed == (variable.scope is Scope.SLURM_FILE), variable.name
         assert not listed or variable.help.split(". ")[0][:60] in head
     assert max(map(len, text.splitlines())) <= slurm_files.WIDTH
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+@pytest.mark.parametrize("file", readers.SLURM_FILES)
+def test_a_file_shows_its_help(file: str, option: str, tmp_path: Path) -> None:
+    """It prints its head, and starts no job."""
+    done = subprocess.run(
+        ["bash", str(ROOT / "scripts" / file), option],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+    head = (ROOT / "scripts" / file).read_text(encoding="utf-8").partition("# --help")[0]
+    comments = [line[2:] for line in head.splitlines() if line == "#" or line.startswith("# ")]
+    assert done.stdout.splitlines() == comments
+    assert "SBATCH" not in done.stdout
