@@ -28,7 +28,7 @@ PAX_SETTINGS = (
         "Experiment to run.",
         Group.MODEL,
         PAX,
-        default=Note("the command's; train: it has to be set"),
+        default=Note("none; it has to be set"),
         default_for={PAX_PILE: "Pile126M", PAX_LAMBADA: "Lambada126M", PAX_BOOLQ: "LLaMA7B"},
         example="Synthetic126M",
     ),
