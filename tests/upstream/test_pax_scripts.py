@@ -131,7 +131,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("pax")
     text = corpora.sentences(1500, words=3000)
     (folder / "corpus.txt").write_text("\n".join(text))
-    (folder / "words.txt").write_text("\n".join([*text, *["Is it so? yes. Is it not? no."] * 300]))
+    # Each answer is frequent enough to get a piece of its own.
+    answers = [f"{sentence} {word} {word}" for sentence in text for word in ("yes", "no")]
+    (folder / "words.txt").write_text("\n".join(answers))
     with (
         (folder / "lambada.jsonl").open("w") as lambada,
         (folder / "boolq.jsonl").open("w") as boolq,
