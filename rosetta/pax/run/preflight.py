@@ -59,7 +59,7 @@ def experiment(config: str) -> str:
         raise UserError(
             f"there is no experiment {config!r}",
             "CONFIG",
-            f"did you mean {near[0]}?" if near else f"choose one of: {' '.join(known)}",
+            f"did you mean {near[0]}?" if near else f"choose one of: {', '.join(known)}",
             kind=UNKNOWN,
             value=config,
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import MISSING, UNKNOWN, UserError
+from rosetta.core.variables import choices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +40,7 @@ def model(family: str, size: str, where: str = "T5_FAMILY, T5_SIZE") -> str:
         raise UserError(
             f"there is no {family}/{size}",
             where,
-            f"choose one of: {' '.join(known)}",
+            f"choose one of: {', '.join(known)}",
             kind=UNKNOWN,
             value=size,
         )
@@ -50,14 +51,14 @@ def example(root: Path, size: str, suffix: str) -> str:
     """Return the gin file of a size and run of the scripts, relative to the tree."""
     name = f"{EXAMPLES}/{size}_{suffix}.gin"
     if not re.fullmatch(r"[A-Za-z0-9_]+", size) or not (root / name).is_file():
-        known = sorted(
-            path.name.removesuffix(f"_{suffix}.gin")
-            for path in (root / EXAMPLES).glob(f"*_{suffix}.gin")
-        )
+        files = (root / EXAMPLES).glob(f"*_{suffix}.gin")
+        sizes = {path.name.removesuffix(f"_{suffix}.gin") for path in files}
+        shipped = [each for each in choices.T5_SIZES if each in sizes]
+        known = [*shipped, *sorted(sizes.difference(shipped))]
         raise UserError(
             f"there is no model size {size!r} for {suffix}",
             "T5_SIZE",
-            f"choose one of: {' '.join(known)}",
+            f"choose one of: {', '.join(known)}",
             kind=UNKNOWN,
             value=size,
         )

@@ -114,7 +114,12 @@ def test_finetuning_from_an_object_store_needs_a_folder_to_write_to(place: Place
             ("mnli2", "enormous", *FINETUNE[2:]),
             {},
             errors.UNKNOWN,
-            {"where": "T5_SIZE", "value": "enormous", "names": "mnli2_finetune_adam"},
+            {
+                "where": "T5_SIZE",
+                "value": "enormous",
+                "names": "mnli2_finetune_adam",
+                "remedy": "tiny, small, base, large, xl, xxl",
+            },
         ),
         (
             (*FINETUNE, "1", "sometimes"),
