@@ -5,12 +5,15 @@ name, and it aborts the process.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shlex
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rosetta.core import bounded_read
 from rosetta.core.errors import INVALID, UserError
 
 if TYPE_CHECKING:
@@ -113,12 +116,49 @@ def split(text: str, name: str = "XLA_FLAGS") -> list[str]:
     """Return the flags of a variable, which may go over several lines and have quotes.
 
     Args:
-      text: the value.
+      text: the value, or the path of a file that has it, as XLA takes it.
       name: the variable, for the error.
 
     Raises:
-      UserError: a quote is not closed.
+      UserError: a quote is not closed, or a word is not a flag.
     """
+    words = split_words(text, name)
+    word = find_stray_word(words)
+    if word is not None:
+        option = word.lstrip("-")
+        remedy = (
+            f"write it with two dashes: --{option}"
+            if re.match(r"(set_)?xla_", option)
+            else "write each flag with two dashes, as in --xla_gpu_autotune_level=0"
+        )
+        raise UserError(f"{word!r} is not a valid flag", name, remedy, kind=INVALID, value=word)
+    return words
+
+
+def find_stray_word(words: Iterable[str]) -> str | None:
+    """Return the first word that does not begin with two dashes, None if there is none.
+
+    XLA ignores such a word and everything after it, and does not say so.
+    """
+    return next((word for word in words if not word.startswith("--")), None)
+
+
+def split_words(text: str, name: str = "XLA_FLAGS") -> list[str]:
+    """Return the words of a variable, see split; they need not be flags.
+
+    Raises:
+      UserError: a quote is not closed, or the file cannot be read.
+    """
+    if not text.lstrip().startswith("-") and os.path.isfile(text):
+        try:
+            text = bounded_read.read_text(Path(text), name)
+        except (OSError, UnicodeDecodeError):
+            raise UserError(
+                "not a text file that can be read",
+                f"{name}={text}",
+                "name a file of flags",
+                kind=INVALID,
+            ) from None
     try:
         return shlex.split(text)
     except ValueError:
@@ -180,7 +220,7 @@ def today(
       UserError: see split.
     """
     flags, said = list[str](), list[str]()
-    for flag in split(text):
+    for flag in split(text, where):
         now = _today(flag, version or LOCKED)
         flags += now
         if now != [flag]:
@@ -221,7 +261,7 @@ def _today(flag: str, version: str) -> list[str]:
         if name not in RENAMED:
             return []
         name = RENAMED[name]
-    return [f"--{name}{equals}{given}"] if flag.startswith("--") else [flag]
+    return [f"--{name}{equals}{given}"]
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ LOOKED_INTO = (
     "te-without-hardware",
     "xla-flag-gone",
     "xla-flags-quote",
+    "xla-flags-word",
     "not-writable",
     "folder-missing",
     "disk-tight",

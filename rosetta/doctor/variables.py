@@ -45,8 +45,10 @@ def _invalid(machine: Machine) -> Iterator[Finding]:
     taken = set[str]()
     for variable in lookup.TABLE:
         text = machine.environment.get(variable.name)
-        # Variables of other programs and flags of XLA have findings of their own.
-        if not text or variable.owner or isinstance(variable.type, value_types.XlaFlags):
+        # Flags of XLA, and most variables of other programs, have findings of their own.
+        is_list = isinstance(variable.type, value_types.NameList)
+        has_finding = isinstance(variable.type, value_types.XlaFlags)
+        if not text or has_finding or (variable.owner and not is_list):
             continue
         try:
             reading.parse_value(variable, text)
@@ -74,10 +76,17 @@ def _xla(machine: Machine) -> Iterator[Finding]:
     taken = list[str]()
     for variable in ("BASE_XLA_FLAGS", "XLA_FLAGS"):
         try:
-            flags = xla_flags.split(machine.environment.get(variable, ""))
-        except UserError:
+            flags = xla_flags.split_words(machine.environment.get(variable, ""))
+        except UserError as error:
+            yield Finding("xla-flags-quote", BLOCKER, error.what, variable, error.do)
+            continue
+        if xla_flags.find_stray_word(flags) is not None:
             yield Finding(
-                "xla-flags-quote", BLOCKER, "a quote in it is not closed", variable, "close it"
+                "xla-flags-word",
+                BLOCKER,
+                "a word in it does not begin with two dashes: XLA ignores everything from there on",
+                variable,
+                "write each flag as --xla_NAME=VALUE",
             )
             continue
         for flag in flags:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Protocol
 
+from rosetta.core import xla_flags
 from rosetta.core.errors import CONFLICT, UserError
 from rosetta.core.value_parsing import parse_list
 
@@ -32,8 +33,13 @@ class Wanted(Protocol):
 
 def devices(found: Sequence[DetectedGpu], environment: Mapping[str, str], *, on_cpu: bool) -> int:
     """Return how many devices a process sees: cards, or the CPU devices that XLA_FLAGS makes."""
-    asked = _VIRTUAL.findall(environment.get("XLA_FLAGS", ""))
+    asked = _VIRTUAL.findall(_flags(environment))
     return int(asked[-1]) if on_cpu and asked else 1 if on_cpu else max(len(found), 1)
+
+
+def _flags(environment: Mapping[str, str]) -> str:
+    """Return the flags of XLA_FLAGS, which may be the path of a file of flags."""
+    return xla_flags.joined(xla_flags.split(environment.get("XLA_FLAGS", "")))
 
 
 def share(
@@ -60,7 +66,7 @@ def share(
     if there == given.gpus or (not on_cpu and not found):
         return dict(environment), ()
     if on_cpu:
-        if _VIRTUAL.search(environment.get("XLA_FLAGS", "")):
+        if _VIRTUAL.search(_flags(environment)):
             raise UserError(
                 f"XLA_FLAGS makes {there} CPU device(s)",
                 where,
@@ -69,8 +75,7 @@ def share(
                 value=there,
             )
         flags = (
-            f"{environment.get('XLA_FLAGS', '')} "
-            f"--xla_force_host_platform_device_count={given.gpus}"
+            f"{_flags(environment)} --xla_force_host_platform_device_count={given.gpus}"
         ).strip()
         return {**environment, "XLA_FLAGS": flags}, (f"the CPU stands in for {given.gpus} devices",)
     if given.gpus > there:

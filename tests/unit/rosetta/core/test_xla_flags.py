@@ -117,14 +117,13 @@ def test_a_flag_is_another_only_for_a_jaxlib_that_lacks_it(
 
 
 def test_what_is_todays_stays_as_it_is() -> None:
-    text = "--xla_gpu_enable_triton_gemm=false\n\t--xla_gpu_enable_command_buffer=''  --xla_dump_to='/a b' --xla_gpu_autotune_level=0 stray"
+    text = "--xla_gpu_enable_triton_gemm=false\n\t--xla_gpu_enable_command_buffer=''  --xla_dump_to='/a b' --xla_gpu_autotune_level=0"
     assert xla_flags.today(text) == (
         [
             "--xla_gpu_enable_triton_gemm=false",
             "--xla_gpu_enable_command_buffer=",
             "--xla_dump_to=/a b",
             "--xla_gpu_autotune_level=0",
-            "stray",
         ],
         (),
     )
@@ -141,6 +140,38 @@ def test_an_open_quote_is_one_line() -> None:
         errors.INVALID, where="XLA_FLAGS=--xla_dump_to='/a", value="--xla_dump_to='/a"
     ):
         xla_flags.today("--xla_dump_to='/a")
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "remedy"),
+    [
+        ("xla_gpu_autotune_level=0 --xla_x=true", "xla_gpu_autotune_level=0", "--xla_gpu_autotune"),
+        ("--xla_x=1 -xla_y=2", "-xla_y=2", "--xla_y=2"),
+        ("garbage --xla_x=1", "garbage", "two dashes"),
+        ("--xla_x 1", "1", "two dashes"),
+        ("''", "", "two dashes"),
+        ("/nowhere/flags.txt", "/nowhere/flags.txt", "two dashes"),
+    ],
+)
+@pytest.mark.parametrize("name", ["XLA_FLAGS", "BASE_XLA_FLAGS"])
+def test_a_word_that_is_not_a_flag(text: str, word: str, remedy: str, name: str) -> None:
+    """XLA ignores it and everything after it."""
+    for read in (xla_flags.split, lambda text, name: xla_flags.today(text, where=name)):
+        with errors.refused(errors.INVALID, where=name, value=word, names=word, remedy=remedy):
+            read(text, name)
+
+
+def test_a_file_of_flags(tmp_path: Path) -> None:
+    """XLA takes the path of a file, too."""
+    file = tmp_path / "flags"
+    file.write_text("--xla_a=1\n--xla_b='1 2'\n")
+    assert xla_flags.split(str(file)) == ["--xla_a=1", "--xla_b=1 2"]
+    file.write_text("--xla_a=1\nxla_b=2\n")
+    with errors.refused(errors.INVALID, where="XLA_FLAGS", value="xla_b=2"):
+        xla_flags.split(str(file))
+    file.write_bytes(b"\xff")
+    with errors.refused(errors.INVALID, where=f"XLA_FLAGS={file}"):
+        xla_flags.split(str(file))
 
 
 def test_the_last_value_counts() -> None:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from rosetta.core.gpu_query import DetectedGpu
 from rosetta.launch import devices
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 H100 = DetectedGpu("H100", (9, 0))
 
@@ -21,6 +25,17 @@ H100 = DetectedGpu("H100", (9, 0))
 )
 def test_devices_of_a_process(flags: str, on_cpu: bool, cards: int, count: int) -> None:
     assert devices.devices([H100] * cards, {"XLA_FLAGS": flags}, on_cpu=on_cpu) == count
+
+
+def test_a_file_of_flags_counts(tmp_path: Path) -> None:
+    """The devices that it makes are seen, and a flag that is added comes after its flags."""
+    file = tmp_path / "flags"
+    file.write_text("--xla_a=1 --xla_force_host_platform_device_count=4\n")
+    assert devices.devices([], {"XLA_FLAGS": str(file)}, on_cpu=True) == 4
+    file.write_text("--xla_a=1\n")
+    wanted = SimpleNamespace(gpus=2, processes=1)
+    env, _ = devices.share(wanted, [], {"XLA_FLAGS": str(file)}, on_cpu=True)
+    assert env == {"XLA_FLAGS": "--xla_a=1 --xla_force_host_platform_device_count=2"}
 
 
 def test_what_cannot_be_asked_is_left_as_it_is() -> None:
