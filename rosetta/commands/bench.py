@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         raise UserError("a mode is named twice", "bench t5 --modes", "name each once", kind=INVALID)
     if (
         not os.environ.get("JAX_PLATFORMS")
-        and not gpu_query.detect_gpus()
+        and not gpu_query.detect_gpus(os.environ)
         and not gpu_query.present()
     ):
         # JAX with CUDA prints tracebacks while it looks for a GPU that is not there.

@@ -68,7 +68,7 @@ def _explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     accelerator = args.accelerator or (
         None
         if user_settings.on_cpu(settings, os.environ)
-        else layers.find_accelerator(gpu_query.detect_gpus())
+        else layers.find_accelerator(gpu_query.detect_gpus({**os.environ, **settings}))
     )
     found = explain.document(
         args.preset,

@@ -303,7 +303,7 @@ def _accelerator(args: argparse.Namespace, settings: dict[str, str]) -> str | No
     from rosetta.presets import layers, user_settings
 
     return (
-        layers.find_accelerator(gpu_query.detect_gpus())
+        layers.find_accelerator(gpu_query.detect_gpus({**os.environ, **settings}))
         if args.on in HERE and not user_settings.on_cpu(settings, os.environ)
         else None
     )

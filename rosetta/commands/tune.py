@@ -268,11 +268,12 @@ def _here(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
             kind=UNSUPPORTED,
             value=args.nodes,
         )
-    found = gpu_query.detect_gpus()
+    environment = {**os.environ, **settings}
+    found = gpu_query.detect_gpus(environment)
     on_cpu = user_settings.on_cpu(settings, os.environ)
     if not on_cpu:
-        gpu_query.platform(found)  # refuses what would be the CPU unasked
-    gpus = args.gpus or devices.devices(found, os.environ, on_cpu=on_cpu)
+        gpu_query.platform(found, environment)  # refuses what would be the CPU unasked
+    gpus = args.gpus or devices.devices(found, environment, on_cpu=on_cpu)
     return (
         _Where(None, "CPU", gpus, on_cpu=True)
         if on_cpu

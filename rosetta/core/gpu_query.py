@@ -4,14 +4,18 @@ for it.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rosetta.core.errors import MISSING, UserError
 from rosetta.core.value_parsing import parse_digits
+from rosetta.core.variables import reading
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 UNKNOWN_CAPABILITY = (0, 0)
 
@@ -40,11 +44,15 @@ def format_capability(capability: tuple[int, int]) -> str:
     return f"{capability[0]}.{capability[1]}"
 
 
-def detect_gpus() -> list[DetectedGpu]:
-    """Return the GPUs that this process may use; empty without a driver."""
+def detect_gpus(environment: Mapping[str, str]) -> list[DetectedGpu]:
+    """Return the GPUs that a run on this machine may use; empty without a driver.
+
+    Args:
+      environment: The variables of the run. CUDA_VISIBLE_DEVICES chooses the GPUs.
+    """
     lines = queried("name,compute_cap").splitlines()
     detected_gpus = [_parse_line(line) for line in lines if "," in line]
-    return visible(detected_gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return visible(detected_gpus, environment.get("CUDA_VISIBLE_DEVICES"))
 
 
 def queried(fields: str) -> str:
@@ -88,18 +96,23 @@ def present() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
 
 
-def platform(found: list[DetectedGpu]) -> str:
+def platform(found: list[DetectedGpu], environment: Mapping[str, str]) -> str:
     """Return JAX_PLATFORMS for a run: what the user set, else CUDA.
 
+    Args:
+      found: The GPUs that the run may use, see detect_gpus.
+      environment: The variables of the run.
+
     Raises:
-      UserError: there is no GPU, and nobody asked for the CPU.
+      UserError: JAX has no such platform; or there is no GPU, and nobody asked for the CPU.
     """
-    if asked := os.environ.get("JAX_PLATFORMS", ""):
-        return asked
-    if not found and os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip() in ("", "-1"):
+    if asked := reading.read_setting(environment, "JAX_PLATFORMS"):
+        return ",".join(asked)  # JAX takes no spaces between them
+    chosen_gpus = environment.get("CUDA_VISIBLE_DEVICES", "?")
+    if not found and chosen_gpus.strip() in ("", "-1"):
         raise UserError(
             "it hides all GPUs",
-            f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']}",
+            f"CUDA_VISIBLE_DEVICES={chosen_gpus}",
             "unset it, or set JAX_PLATFORMS=cpu to run on the CPU",
             kind=MISSING,
         )
@@ -113,11 +126,22 @@ def platform(found: list[DetectedGpu]) -> str:
     return "cuda,cpu"
 
 
-def platform_or_refusal(found: list[DetectedGpu]) -> tuple[str, UserError | None]:
+def platform_or_refusal(
+    found: list[DetectedGpu], environment: Mapping[str, str]
+) -> tuple[str, UserError | None]:
     """Return JAX_PLATFORMS for a run, and why it cannot start on this machine: a dry run may be for
     another one.
+
+    Args:
+      found: See platform.
+      environment: See platform.
+
+    Raises:
+      UserError: JAX has no such platform.
     """
     try:
-        return platform(found), None
+        return platform(found, environment), None
     except UserError as error:
+        if error.kind != MISSING:
+            raise
         return "cuda,cpu", error

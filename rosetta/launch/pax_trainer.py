@@ -42,8 +42,8 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     Raises:
       UserError: anything that can be known to be wrong before JAX starts.
     """
-    found = gpu_query.detect_gpus()
-    platforms, no_gpu = gpu_query.platform_or_refusal(found)
+    found = gpu_query.detect_gpus(environment)
+    platforms, no_gpu = gpu_query.platform_or_refusal(found, environment)
     on_cpu = asks_for_cpu(platforms)
     given = settings.read(
         script, words, environment, devices.devices(found, environment, on_cpu=on_cpu)

@@ -43,8 +43,8 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     task = settings.require_task(values)
     size = values["T5_SIZE"]
     model = gin_files.model(values["T5_FAMILY"], size)
-    found = gpu_query.detect_gpus()
-    platforms, no_gpu = gpu_query.platform_or_refusal(found)
+    found = gpu_query.detect_gpus(environment)
+    platforms, no_gpu = gpu_query.platform_or_refusal(found, environment)
     on_cpu = asks_for_cpu(platforms)
     chosen = t5x_switches.choose(environment, found, on_cpu=on_cpu)
     batch, ways = values["BSIZE"], values["TP_SIZE"]

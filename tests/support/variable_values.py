@@ -43,7 +43,14 @@ BAD_VALUES = {
     value_types.Address: ("x", "host/path", "https:", "https://a b", "://x"),
     value_types.Mount: ("x", "/a", "/a:b", "a:/b", "/a:/b:ro", "/a:/b,/c:/d", "/a:"),
     value_types.MountList: ("x", "/a:b", "a:/b", "/a:/b,", ",/a:/b", "/a::/b"),
-    value_types.XlaFlags: ("'--xla_a=1", '--xla_a="'),
+    value_types.XlaFlags: (
+        "'--xla_a=1",
+        '--xla_a="',
+        "xla_a=1 --xla_b=2",
+        "--xla_a=1 x",
+        "-xla_a=1",
+        "--xla_a 1",
+    ),
 }
 
 
@@ -57,6 +64,9 @@ def bad_values(variable: Variable) -> tuple[str, ...]:
         values += ("0", "0.0")
     if isinstance(kind, value_types.Number) and kind.zero_or_above_one:
         values += ("0.5", "1")
+    if isinstance(kind, value_types.NameList) and kind.choices:
+        first = kind.choices[0]
+        values += (first.upper(), f"{first}u", f"{first},nosuch", f"{first};{first}")
     if isinstance(kind, value_types.Folder) and not kind.remote:
         values += ("gs://bucket/folder",)
     return values

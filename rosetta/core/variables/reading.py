@@ -30,7 +30,7 @@ def parse_value(variable: Variable, text: str) -> Any:
     if isinstance(kind, value_types.Choice):
         return value_parsing.parse_choice(name, text, kind.choices)
     if isinstance(kind, value_types.NameList):
-        return value_parsing.parse_list(name, text)
+        return value_parsing.parse_list(name, text, choices=kind.choices)
     if isinstance(kind, value_types.StepRange):
         return value_parsing.parse_step_range(name, text)
     if isinstance(kind, value_types.XlaFlags):

@@ -22,7 +22,6 @@ from rosetta.core.variables.value_types import (
     NameList,
     Number,
     StepRange,
-    Text,
     TruthValue,
     WholeNumber,
     XlaFlags,
@@ -243,7 +242,7 @@ SHARED_SETTINGS = (
     ),
     Variable(
         "JAX_PLATFORMS",
-        Text("platforms of JAX, separated by commas", "PLATFORMS"),
+        NameList("platforms of JAX", "PLATFORM,...", choices.JAX_PLATFORMS),
         "Platforms of JAX: cpu for a run on the CPU.",
         Group.XLA,
         (*RUNS, EXPLAIN, DOCTOR, BENCH, TRAINER),

@@ -114,15 +114,18 @@ class Name(ValueType):
 class NameList(ValueType):
     """Names, with commas between them."""
 
-    def __init__(self, of: str, placeholder: str) -> None:
+    def __init__(self, of: str, placeholder: str, choices: tuple[str, ...] = ()) -> None:
         """Make the type.
 
         Args:
           of: What has such names: "switches of a preset".
           placeholder: See ValueType.
+          choices: The valid names; () for any.
         """
-        self.description = f"{of}, separated by commas"
+        valid = f": {', '.join(choices)}" if choices else ""
+        self.description = f"{of}, separated by commas{valid}"
         self.placeholder = placeholder
+        self.choices = choices
 
 
 class File(ValueType):
@@ -217,4 +220,4 @@ class XlaFlags(ValueType):
     """Flags of XLA, as on a command line."""
 
     placeholder = "FLAGS"
-    description = "flags of XLA, separated by spaces"
+    description = "flags of XLA, separated by spaces, or a file of flags"

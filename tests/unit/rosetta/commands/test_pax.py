@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import errors, t5x_scripts
-from tests.support.pax_scripts import Place, place_
+from tests.support.pax_scripts import H100, Place, place_
 
 __all__ = ["place_"]  # a fixture
 
@@ -99,6 +99,27 @@ class TestCommand:
         assert (ran.rc, ran.argv) == (2, [])
         errors.check(ran.error, kind, **facts)
         assert len(ran.err.splitlines()) == 1
+
+
+def test_the_word_for_the_platform_wins(place: Place) -> None:
+    """It reaches the trainer, and a machine without GPUs will do."""
+    words = ("CONFIG=Synthetic5B", "JAX_PLATFORMS=cpu")
+    ran = place.rosetta("pax", "train", *words, JAX_PLATFORMS="")
+    assert ran.rc == 0, ran.err
+    assert ran.env["JAX_PLATFORMS"] == "cpu"
+
+
+def test_the_word_for_the_gpus_wins(place: Place) -> None:
+    """It chooses among the GPUs, or hides all of them."""
+    environment = {**place.cards(*[H100] * 4), "CUDA_VISIBLE_DEVICES": "3"}
+    words = ("pax", "train", "CONFIG=Synthetic5B")
+    ran = place.rosetta(*words, "CUDA_VISIBLE_DEVICES=0,1", "NUM_GPUS=2", **environment)
+    assert ran.rc == 0, ran.err
+    assert ran.env["CUDA_VISIBLE_DEVICES"] == "0,1"
+    environment["JAX_PLATFORMS"] = ""
+    ran = place.rosetta(*words, "CUDA_VISIBLE_DEVICES=-1", **environment)
+    assert (ran.rc, ran.argv) == (2, [])
+    errors.check(ran.error, errors.MISSING, where="CUDA_VISIBLE_DEVICES=-1", names="hides")
 
 
 def test_an_environment_without_paxml(place: Place) -> None:

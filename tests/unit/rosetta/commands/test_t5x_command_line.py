@@ -46,6 +46,36 @@ def test_the_command_line_becomes_the_trainer(place: Place) -> None:
     assert bindings(ran)["MODEL_DIR"] == f'"{place.work}/ft_mnli2_pre"'
 
 
+@pytest.mark.parametrize("environment", ["", "cuda,cpu"])
+def test_the_word_for_the_platform_wins(place: Place, environment: str) -> None:
+    """It reaches the trainer, and a machine without GPUs will do."""
+    words = ("T5_SIZE=tiny", "JAX_PLATFORMS=cpu")
+    ran = place.rosetta("t5x", "pretrain", *words, JAX_PLATFORMS=environment)
+    assert ran.rc == 0, ran.err
+    assert ran.env["JAX_PLATFORMS"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("word", "facts"),
+    [
+        ("JAX_PLATFORMS=cpuu", {"where": "JAX_PLATFORMS", "value": "cpuu"}),
+        ("XLA_FLAGS=garbage --xla_x=1", {"where": "XLA_FLAGS", "value": "garbage"}),
+        ("BASE_XLA_FLAGS=xla_x=1 --xla_y=1", {"where": "BASE_XLA_FLAGS", "value": "xla_x=1"}),
+    ],
+)
+def test_words_that_jax_would_stumble_over_are_refused(
+    place: Place, word: str, facts: dict[str, Any]
+) -> None:
+    """A word and the variable of the environment alike, in a run and in a dry run."""
+    name, _, value = word.partition("=")
+    preset = ("run", "t5x-tiny", "--dry-run")
+    for words in (("t5x", "pretrain"), ("t5x", "pretrain", "--dry-run"), preset):
+        for ran in (place.rosetta(*words, word), place.rosetta(*words, **{name: value})):
+            assert (ran.rc, ran.argv) == (2, []), words
+            errors.check(ran.error, errors.INVALID, **facts)
+            assert len(ran.err.splitlines()) == 1
+
+
 @pytest.mark.parametrize("what", ["eval", "infer"])
 def test_evaluation_and_inference(place: Place, what: str) -> None:
     checkpoints(place, "100")

@@ -31,9 +31,9 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("driver")
 def test_the_drivers_program_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gpu_query.detect_gpus() == [H100, A100]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert gpu_query.detect_gpus() == [A100]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert gpu_query.detect_gpus({}) == [H100, A100]
+    assert gpu_query.detect_gpus({"CUDA_VISIBLE_DEVICES": "1"}) == [A100]
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,12 @@ def test_a_driver_that_does_not_answer(
     driver: Path, text: str, expected: list[DetectedGpu]
 ) -> None:
     driver.write_text(text)
-    assert gpu_query.detect_gpus() == expected
+    assert gpu_query.detect_gpus({}) == expected
 
 
 def test_no_driver(driver: Path) -> None:
     driver.unlink()
-    assert gpu_query.detect_gpus() == []
+    assert gpu_query.detect_gpus({}) == []
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,19 @@ def test_visible_cards(chosen: str | None, left: list[DetectedGpu]) -> None:
 
 
 def test_the_platform_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert gpu_query.platform([H100]) == "cpu"
-    monkeypatch.delenv("JAX_PLATFORMS")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpu_query.platform([H100]) == "cuda,cpu"
+    """The variables of the run count, whatever the environment of this process has."""
+    monkeypatch.setenv("JAX_PLATFORMS", "tpu")
+    assert gpu_query.platform([H100], {"JAX_PLATFORMS": "cpu"}) == "cpu"
+    assert gpu_query.platform([H100], {"JAX_PLATFORMS": "cuda, cpu"}) == "cuda,cpu"
+    assert gpu_query.platform([H100], {"JAX_PLATFORMS": ""}) == "cuda,cpu"
+    assert gpu_query.platform([H100], {}) == "cuda,cpu"
+
+
+@pytest.mark.parametrize("typed", ["cpuu", "CPU", "cuda,typo"])
+def test_an_unknown_platform_is_refused_in_a_dry_run_too(typed: str) -> None:
+    for found in ([H100], []):
+        with errors.refused(errors.INVALID, where="JAX_PLATFORMS", remedy="cuda"):
+            gpu_query.platform_or_refusal(found, {"JAX_PLATFORMS": typed})
 
 
 @pytest.mark.parametrize(
@@ -94,13 +102,9 @@ def test_the_platform_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
 def test_never_on_the_cpu_unasked(
     hidden: str | None, kind: str, facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(gpu_query, "present", lambda: False)
-    if hidden is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    environment = {} if hidden is None else {"CUDA_VISIBLE_DEVICES": hidden}
     with errors.refused(kind, **facts):
-        gpu_query.platform([])
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        gpu_query.platform([], environment)
     monkeypatch.setattr(gpu_query, "present", lambda: True)
-    assert gpu_query.platform([]) == "cuda,cpu", "an image without nvidia-smi"
+    assert gpu_query.platform([], {}) == "cuda,cpu", "an image without nvidia-smi"

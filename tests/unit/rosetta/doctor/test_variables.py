@@ -74,8 +74,22 @@ def test_a_quote_that_is_not_closed(tmp_path: Path) -> None:
     found = find(
         machine(tmp_path, environment={"XLA_FLAGS": "--xla_dump_to='s3cret"}), "xla-flags-quote"
     )
-    assert found.level == "blocker"
+    assert (found.level, found.what) == ("blocker", "a quote in it is not closed")
     assert "s3cret" not in str(found)
+
+
+@pytest.mark.parametrize("name", ["XLA_FLAGS", "BASE_XLA_FLAGS"])
+@pytest.mark.parametrize("flags", ["xla_s3cret=1 --xla_x=1", "--xla_dump_to s3cret"])
+def test_a_word_without_dashes(tmp_path: Path, name: str, flags: str) -> None:
+    found = find(machine(tmp_path, environment={name: flags}), "xla-flags-word")
+    assert (found.level, found.where) == ("blocker", name)
+    assert "s3cret" not in str(found)
+
+
+def test_an_unknown_platform(tmp_path: Path) -> None:
+    found = find(machine(tmp_path, environment={"JAX_PLATFORMS": "cpuu"}), "variable-invalid")
+    assert (found.level, found.where) == ("blocker", "JAX_PLATFORMS")
+    assert "variable-invalid" not in ids(machine(tmp_path, environment={"JAX_PLATFORMS": "gpu"}))
 
 
 @pytest.mark.parametrize(("value", "level"), [("cpu", "warning"), ("cuda,cpu", None), ("", None)])

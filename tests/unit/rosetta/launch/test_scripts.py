@@ -42,7 +42,7 @@ def run_script(
 def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail the test if GPUs are looked for."""
 
-    def refuse() -> NoReturn:
+    def refuse(_: Mapping[str, str]) -> NoReturn:
         raise AssertionError("looked for GPUs")
 
     monkeypatch.setattr(gpu_query, "detect_gpus", refuse)

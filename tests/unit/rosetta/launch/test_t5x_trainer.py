@@ -207,7 +207,7 @@ def test_a_dry_run_shows_no_secret(
     examples.mkdir(parents=True)
     (tmp_path / "t5x" / "train.py").touch()
     (examples / "mine_pile_pretrain.gin").write_text(MINE)
-    monkeypatch.setattr(gpu_query, "detect_gpus", list)
+    monkeypatch.setattr(gpu_query, "detect_gpus", lambda _: [])
     for name, value in {
         "JAX_PLATFORMS": "cpu",
         "HF_TOKEN": "hf_secret",
@@ -394,7 +394,7 @@ def test_the_launcher_compares_train_steps_with_the_checkpoint(
     examples.mkdir(parents=True)
     (tmp_path / "t5x" / "train.py").touch()
     (examples / "mine_pile_pretrain.gin").write_text(MINE)
-    monkeypatch.setattr(gpu_query, "detect_gpus", list)
+    monkeypatch.setattr(gpu_query, "detect_gpus", lambda _: [])
     _checkpoint(tmp_path / "m", 350)
     for name, value in {
         "JAX_PLATFORMS": "cpu",
@@ -454,7 +454,7 @@ def test_every_value_that_a_check_asks_for_is_known_of_our_files(
         return asked[name]
 
     monkeypatch.setattr(gin_reader.Configuration, "value", record_value)
-    monkeypatch.setattr(gpu_query, "detect_gpus", list)
+    monkeypatch.setattr(gpu_query, "detect_gpus", lambda _: [])
     variables = {
         "JAX_PLATFORMS": "cpu",
         "T5_SIZE": size,

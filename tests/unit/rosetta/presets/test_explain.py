@@ -112,7 +112,7 @@ def test_its_run_is_one_that_run_and_submit_read(capsys: pytest.CaptureFixture[s
 def test_the_card_is_the_one_at_hand_or_the_sites_and_none_on_the_cpu(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(gpu_query, "detect_gpus", lambda: [GPUS["h100"]])
+    monkeypatch.setattr(gpu_query, "detect_gpus", lambda _: [GPUS["h100"]])
     here = explained(capsys, "t5x-small")
     assert (
         here["accelerator"],
@@ -145,7 +145,7 @@ def test_the_card_is_the_one_at_hand_or_the_sites_and_none_on_the_cpu(
         "a word that is empty goes over the environment, too"
     )
     monkeypatch.setenv("JAX_PLATFORMS", "")
-    monkeypatch.setattr(gpu_query, "detect_gpus", list)
+    monkeypatch.setattr(gpu_query, "detect_gpus", lambda _: [])
     assert explained(capsys, "t5x-small")["accelerator"] == "h100"
 
 
