@@ -16,10 +16,10 @@ import pytest
 
 from builder.core.cache import Cache
 from builder.core.manifest import WheelSource
-from builder.upstream import git_objects
 from builder.upstream.git import Git
 from builder.upstream.git_objects import loose
 from builder.upstream.source import Pinned, acquire
+from rosetta.core import atomic_files
 from rosetta.core.errors import UserError
 from tests.support import errors, git_repository
 from tests.unit.builder.upstream.test_git import hostile_home  # noqa: F401 - a fixture
@@ -334,7 +334,7 @@ def test_a_full_disk_is_one_clear_error_and_a_rerun_converges(
         git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
     )
     with monkeypatch.context() as patched:
-        patched.setattr(git_objects, "open", lambda *_: open("/dev/full", "wb"), raising=False)  # noqa: SIM115
+        patched.setattr(atomic_files, "open", lambda *_: open("/dev/full", "wb"), raising=False)  # noqa: SIM115
         with pytest.raises(UserError, match=os.strerror(errno.ENOSPC)):
             acquire(source, access)
     assert not git_repository.kept(tmp_path / "cache")
