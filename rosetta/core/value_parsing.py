@@ -71,8 +71,8 @@ def parse_whole_number(name: str, text: str, *, minimum: int = 1, maximum: int =
     """
     if _WHOLE_NUMBER.fullmatch(text) and minimum <= int(text) <= maximum:
         return int(text)
-    limits = f", at least {minimum}" if maximum == LARGEST else f" from {minimum} to {maximum}"
-    raise _invalid(name, text, "number", f"give a whole number{limits}")
+    remedy = f"give a whole number from {minimum} to {maximum}"
+    raise _invalid(name, text, "number", remedy)
 
 
 def parse_digits(text: str) -> int | None:

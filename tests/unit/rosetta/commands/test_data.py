@@ -330,4 +330,4 @@ def test_a_count_that_is_not_one_is_refused_in_plain_words(
         run("vocab", "train", "--data", "text:a", "--out", "a.model", f"--size={size}")
     said = f"{caught.value} {capsys.readouterr().err}"
     assert repr(size) in said
-    assert "at least 0" in said
+    assert "from 0 to 999999999" in said
