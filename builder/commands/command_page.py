@@ -29,13 +29,15 @@ bash and zsh [complete the commands](../images.md#what-an-image-gives-you) of `r
 | `--json` | prints one JSON document on stdout; `rosetta profile` and `spawn` do not have it |
 | `--log-level LEVEL` | shows only lines of this level and above on stderr |
 
-Results go to stdout. Notes, progress and warnings go to stderr:
+Results go to stdout. A dry run of `rosetta t5x`, `rosetta pax` or a script prints the notes on the
+run there, too, at every level: they are part of its result. All other notes, progress and warnings
+go to stderr:
 
 | level | lines on stderr |
 |---|---|
 | `debug` | also what helps to find a fault, see below |
 | `info` | notes, progress and warnings (the default) |
-| `warning` | warnings, and lines on what runs instead of what was asked for |
+| `warning` | warnings, such as a switch that cannot be used and what is used in its place |
 | `error` | nothing but the error line |
 
 Every level shows the error line of a failure, and every level hides secrets. `debug` shows:
@@ -46,8 +48,11 @@ Every level shows the error line of a failure, and every level hides secrets. `d
 - the traceback of an unexpected error
 
 `--log-level` sets `ROSETTA_LOG_LEVEL` for the processes that a command starts: a trainer, a
-container, or a job of `rosetta submit`. The scripts read this variable. The lines that T5X and
-Paxml write themselves (absl) keep upstream's level unless the level is set.
+container, or a job of `rosetta submit`. The scripts read this variable. T5X and Paxml also write
+log lines of their own, through the library absl. They follow the level only if `--log-level` or
+`ROSETTA_LOG_LEVEL` sets it; otherwise they keep upstream's level.
+
+Every command ends with one of these [exit statuses](public-api.md#exit-statuses).
 """
 
 

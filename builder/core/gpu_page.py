@@ -22,8 +22,12 @@ the GPU by the name that nvidia-smi prints. They compute MFU with its peak.
 
 A GPU is found by the words of its name, whatever the case. All words of the table must be in the
 name; the GPU with the most words wins. A share of a GPU (MIG, vGPU) is not found, because it does
-not have the whole GPU's figures. Presets treat a GPU that is not found like the first one below
-of the same compute capability. From Hopper on, the first of the same generation will do.
+not have the whole GPU's figures.
+
+A GPU that is not found takes the values of presets from another row: the first one with the same
+[compute capability](#compute-capabilities). If there is no such row, and the first number of the
+capability is 9 or more, it is the first row with the same first number. Other GPUs get only the
+values that do not depend on the GPU.
 """
 _CHIP = """
 Memory is what CUDA reports, and what XLA sees; nvidia-smi prints up to 2% more. NVLink counts

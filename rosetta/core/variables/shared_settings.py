@@ -50,7 +50,8 @@ HEALTH_SETTINGS = (
     Variable(
         "WATCHDOG_STEPS",
         Number("N"),
-        "The watchdog waits at least N times as long as the median step.",
+        "The watchdog waits for WATCHDOG_SECONDS, or for N times the median step if that is "
+        "longer.",
         Group.HEALTH,
         (*TRAINING, TRAINER),
         default="20",
@@ -59,7 +60,8 @@ HEALTH_SETTINGS = (
     Variable(
         "WATCHDOG_SECONDS",
         Number("SECONDS"),
-        "A run that finishes no step for SECONDS ends. 0: never.",
+        "The watchdog ends a run that finishes no step for SECONDS, or for WATCHDOG_STEPS times "
+        "the median step if that is longer. 0: never.",
         Group.HEALTH,
         (*TRAINING, TRAINER),
         default="300",
@@ -78,8 +80,8 @@ HEALTH_SETTINGS = (
     Variable(
         "ON_FULL_DISK",
         Choice(choices.ON_FULL_DISK),
-        "once: the second checkpoint in a row that finds no room ends the run. stop: the first "
-        "one does.",
+        "once: a checkpoint that finds no room on the disk is left out, and the run ends if the "
+        "next one finds no room either. stop: the run ends at the first one.",
         Group.HEALTH,
         (*TRAINING, TRAINER),
         default="once",
@@ -236,7 +238,7 @@ SHARED_SETTINGS = (
         "Folder of compiled programs, which the next start finds again. Empty: none.",
         Group.XLA,
         (*RUNS, TRAINER),
-        default=Note("compiled in ROSETTA_HOME or ~/.rosetta; several processes: none"),
+        default=Note("ROSETTA_HOME/compiled or ~/.rosetta/compiled; several processes: none"),
         example="/workspace/compiled",
         owner="JAX",
     ),

@@ -271,7 +271,8 @@ T5X_SETTINGS = (
     Variable(
         "EVAL_PERIOD",
         WholeNumber(),
-        "Steps between evaluations. SAVE_PERIOD or this one has to be a multiple of the other.",
+        "Steps between evaluations. In a run that evaluates and writes checkpoints, EVAL_PERIOD "
+        "has to be a multiple or a divisor of SAVE_PERIOD.",
         Group.LENGTH,
         T5X_TRAINING,
         default=Note("6000"),
@@ -291,7 +292,8 @@ T5X_SETTINGS = (
     Variable(
         "MODEL_DIR",
         Folder(remote=True),
-        "Folder of checkpoints and logs. In finetuning, the pretrained model, which is only read.",
+        "Folder of checkpoints and logs. In finetuning, the pretrained model, which is only read "
+        "unless MAKE_FT_DIR=0.",
         Group.CHECKPOINTS,
         T5X_TRAINING,
         default=Note("T5X_WORKSPACE_DIR/model_dir_SIZE"),
@@ -310,10 +312,11 @@ T5X_SETTINGS = (
     Variable(
         "MAKE_FT_DIR",
         TruthValue(),
-        "1: add the job's number or the time to the folder's name. 0: write into MODEL_DIR.",
+        "1: add the job's number or the time to the default of FT_DIR. 0: write the finetuned "
+        "checkpoints into MODEL_DIR in place of FT_DIR.",
         Group.CHECKPOINTS,
         (T5X_FINETUNE,),
-        default=Note("FT_DIR"),
+        default=Note("neither; the checkpoints go to FT_DIR"),
         example="1",
     ),
     Variable(
