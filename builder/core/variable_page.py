@@ -140,9 +140,7 @@ def _readers(variable: Variable) -> str:
 
 def _describe(variable: Variable, read_by: str) -> tuple[str, ...]:
     """Return the cells of a row with all columns."""
-    meaning = variable.help
-    if variable.known_as:
-        meaning += f" The scripts call it {variable.known_as}."
+    meaning = f"{variable.help} {help_text.describe_word(variable)}".rstrip()
     return (f"`{variable.name}`", _values(variable), _default(variable), meaning, read_by)
 
 

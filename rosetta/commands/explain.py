@@ -113,7 +113,8 @@ def _refuse_unknown(name: str) -> None:
     variables = dict.fromkeys(variable.name for variable in lookup.TABLE)
     if name in presets or preset_files.is_file(name):
         return
-    near = difflib.get_close_matches(name, [*presets, *variables], 1)
+    meant = lookup.find_by_word(name.upper())
+    near = [meant.name] if meant else difflib.get_close_matches(name, [*presets, *variables], 1)
     near = near or difflib.get_close_matches(name.upper(), variables, 1)
     is_variable = bool(near) and near[0] in variables
     if is_variable or re.fullmatch(r"[A-Z][A-Z0-9_]*", name):

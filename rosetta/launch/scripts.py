@@ -195,12 +195,13 @@ def _describe_words(name: str, words: Sequence[str], width: int) -> list[str]:
     lines = []
     for number, word in enumerate(words, 1):
         shown = _shown_name(name, word)
-        details = [f"the variable {word}"] if shown != word else []
+        details = [f"sets the variable {word}"] if shown != word else []
         details += help_text.describe_default(lookup.find(word, name), name)
         detail = f"  ({'; '.join(details)})" if details else ""
         lines += help_text.wrap(f"{number:>2} {shown}{detail}", width - 2, later=" " * 6)
     rest = (
-        "Words may be left out from the end, and an empty word counts as left out: then the "
-        "variable of that name counts. A word wins over its variable."
+        "Words may be left out from the end, and an empty word counts as left out. In place of a "
+        "word that is left out, the script reads the variable that the list names, or else the "
+        "variable of the same name. A word wins over its variable."
     )
     return [*lines, *help_text.wrap(rest, width - 2)]

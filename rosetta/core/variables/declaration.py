@@ -72,7 +72,8 @@ class Variable:
       preset_field: The field of a preset that it sets, "" if it sets none.
       passed_to_run: Whether `rosetta run` and `submit` pass it on from the environment.
       slow_because: Why a run is slow while it is on, for `rosetta doctor`; "" if it is not.
-      known_as: The name of the script's word, if that differs from the variable's.
+      known_as: The name of the script's word, if that differs from the variable's. A variable of
+        that name is not read.
       since: The release of rosetta that first had it.
     """
 

@@ -113,7 +113,8 @@ def format_explanation(found: dict[str, Any]) -> str:
             "since": variable.since,
         }
         width = max(map(len, rows)) + 2
-        lines = [variable.name, *help_text.wrap(variable.help, columns, "  ", "  ")]
+        meaning = f"{variable.help} {help_text.describe_word(variable)}".rstrip()
+        lines = [variable.name, *help_text.wrap(meaning, columns, "  ", "  ")]
         for name, text in rows.items():
             if text:
                 lines += help_text.wrap(text, columns, f"  {name:<{width}}", " " * (width + 2))

@@ -101,6 +101,14 @@ def describe_default(variable: Variable, reader: str) -> list[str]:
     return [f"default: {default}"] if default and not is_none else []
 
 
+def describe_word(variable: Variable) -> str:
+    """Return a sentence on the word of the scripts that sets a variable, "" if it has its name."""
+    if not variable.known_as:
+        return ""
+    word = variable.known_as
+    return f"The word of the scripts that sets it is {word}; a variable {word} is not read."
+
+
 def describe_placeholder(variable: Variable) -> str:
     """Return what stands for a value after NAME=: the choices if there is a fixed set of them."""
     kind = variable.type

@@ -94,6 +94,16 @@ def find(name: str, reader: str = "") -> Variable:
     return entries[0]
 
 
+def find_by_word(word: str, variables: tuple[Variable, ...] = TABLE) -> Variable | None:
+    """Return the variable that a word of the scripts sets under another name, None without one.
+
+    Args:
+      word: The name of the word, such as GRAD_ACCUM.
+      variables: Those to look among.
+    """
+    return next((each for each in variables if word and each.known_as == word), None)
+
+
 def is_known(name: str) -> bool:
     """Return whether the table has a variable of this name."""
     return name in _entries()

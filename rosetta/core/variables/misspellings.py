@@ -1,7 +1,8 @@
-"""Warn of variables in the environment whose names are nearly those of variables that are read."""
+"""Warn of variables in the environment that nothing reads, though they look like settings."""
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import TYPE_CHECKING
 
@@ -15,19 +16,23 @@ if TYPE_CHECKING:
     from rosetta.core.variables.declaration import Variable
 
 SHORTEST = 5  # with fewer letters, too many names are one edit from each other
+PREFIX = "ROSETTA_"  # only rosetta has variables that begin with it
+_SIMILAR = 0.7  # of difflib, for what follows the prefix
+_ORDINARY = frozenset(("NUM_CPUS", "NUM_TPUS"))  # of clusters, one letter from NUM_GPUS
 _RANKS = ("SLURM_PROCID", "JAX_PROCESS_ID")
 
 
 def warn(
     environment: Mapping[str, str], program: str, reader: str = "", framework: str = ""
 ) -> None:
-    """Print a warning line for each misspelt variable, in the first process of a run alone.
+    """Print a warning line for each unknown variable, in the first process of a run alone.
 
     Args:
       environment: The environment.
       program: What reads variables, as users call it: "rosetta t5x pretrain".
       reader: Its name among `readers`, if it has one.
-      framework: "t5x" or "pax" if it passes on the settings of a training run.
+      framework: "t5x" or "pax" if it passes on the settings of a training run from the
+        environment.
     """
     rank = next((environment[name] for name in _RANKS if environment.get(name)), "0")
     if rank != "0":
@@ -35,17 +40,26 @@ def warn(
     variables = (
         *lookup.read_by(readers.ROSETTA),
         *(lookup.read_by(reader) if reader else ()),
-        *(lookup.settings_of_training(framework) if framework else ()),
+        *_passed_on(framework),
     )
-    for name, meant in find_misspelt(environment, variables):
-        line = f"warning: {name} is not a variable of {program}; did you mean {meant}?"
-        log.warn(line, prefix=False)
+    for name, meant in find_unknown(environment, variables):
+        advice = f"did you mean {meant}?" if meant else "see docs/reference/variables.md"
+        log.warn(f"warning: {name} is not a variable of {program}; {advice}", prefix=False)
 
 
-def find_misspelt(
+def _passed_on(framework: str) -> tuple[Variable, ...]:
+    """Return the settings of a training run that commands pass on, () without a framework."""
+    settings = lookup.settings_of_training(framework) if framework else ()
+    return tuple(variable for variable in settings if variable.passed_to_run)
+
+
+def find_unknown(
     environment: Mapping[str, str], variables: tuple[Variable, ...]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each name in the environment that is one edit from a variable, and the variable's name.
+    """Yield each name that nobody reads and somebody may have meant to be read, and what is meant.
+
+    Such a name is one edit from a variable, is a word of the scripts that sets a variable of
+    another name, or begins with PREFIX. What is meant is a variable, or "" if none is near.
 
     Names that the table has are correct, whoever reads them. So are names that end in one digit
     more than a variable's: PYTHON3.
@@ -55,17 +69,29 @@ def find_misspelt(
       variables: Those that are read. Variables of other programs have too many neighbours: Slurm
         sets SLURM_JOBID beside SLURM_JOB_ID.
     """
-    known = dict.fromkeys(
-        variable.name for variable in variables if variable.scope is not Scope.OTHER_PROGRAM
-    )
+    own = tuple(each for each in variables if each.scope is not Scope.OTHER_PROGRAM)
+    known = tuple(dict.fromkeys(variable.name for variable in own))
     for name in sorted(environment):
-        if not re.fullmatch(r"[A-Za-z0-9_]+", name) or lookup.is_known(name):
+        is_correct = lookup.is_known(name) or name in _ORDINARY
+        if is_correct or not re.fullmatch(r"[A-Za-z0-9_]+", name):
             continue
-        for meant in known:
-            is_numbered = name[:-1] == meant and name[-1].isdigit()
-            if min(len(name), len(meant)) >= SHORTEST and not is_numbered and is_edit(name, meant):
-                yield name, meant
-                break
+        by_word = lookup.find_by_word(name, own)
+        meant = by_word.name if by_word else _find_near(name, known)
+        if meant or name.startswith(PREFIX):
+            yield name, meant
+
+
+def _find_near(name: str, known: tuple[str, ...]) -> str:
+    """Return the variable that a misspelt name stands for, "" if there is none."""
+    for meant in known:
+        is_numbered = name[:-1] == meant and name[-1].isdigit()
+        if min(len(name), len(meant)) >= SHORTEST and not is_numbered and is_edit(name, meant):
+            return meant
+    if not name.startswith(PREFIX):
+        return ""
+    ends = [other[len(PREFIX) :] for other in known if other.startswith(PREFIX)]
+    near = difflib.get_close_matches(name[len(PREFIX) :], ends, 1, _SIMILAR)
+    return f"{PREFIX}{near[0]}" if near else ""
 
 
 def is_edit(word: str, other: str) -> bool:

@@ -110,11 +110,11 @@ def parse_setting_word(word: str, reader: str, others: str) -> tuple[str, str]:
             value=word,
         )
     if name not in known:
-        near = [
-            setting.name
-            for setting in lookup.settings_of(reader)
-            if setting.known_as == name or name.startswith(f"{setting.name}_")
-        ] or difflib.get_close_matches(name, known, 1)
+        settings = lookup.settings_of(reader)
+        meant = lookup.find_by_word(name, settings)
+        near = [meant.name] if meant else []
+        near += [each.name for each in settings if name.startswith(f"{each.name}_")]
+        near = near or difflib.get_close_matches(name, known, 1)
         advice = f"did you mean {near[0]}?" if near else f"see {where} --help"
         raise UserError(
             f"there is no setting {name!r}", where, f"{advice} ({others})", kind=UNKNOWN, value=name

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 
@@ -56,7 +58,7 @@ KUBECONFIG NOTIFY_SOCKET WATCHDOG_USEC WATCHDOG_PID INVOCATION_ID JOURNAL_STREAM
 RUNNER_OS GITHUB_WORKSPACE BUILD_ID BUILD_NUMBER JOB_NAME JOB_ID WORKSPACE DEBIAN_FRONTEND
 CONTAINER_NAME IMAGE_NAME DATA_DIR DATASET DATASETS MODEL MODELS MODEL_NAME MODEL_PATH CONFIG_FILE
 CONFIG_PATH LOG_LEVEL OUTPUT OUTPUTS CHECKPOINT CHECKPOINT_DIR BATCH_SIZE NUM_NODES NUM_WORKERS
-SCRATCH WORK PROJECT STORE
+SCRATCH WORK PROJECT STORE NUM_CPUS NUM_TPUS
 """
 
 
@@ -66,14 +68,14 @@ def test_an_ordinary_environment_has_no_misspelt_variable(reader: str) -> None:
     assert len(names) > 300
     variables = (*lookup.read_by(readers.ROSETTA), *lookup.read_by(reader))
     environment = dict.fromkeys(names, "1")
-    assert list(misspellings.find_misspelt(environment, variables)) == []
+    assert list(misspellings.find_unknown(environment, variables)) == []
 
 
 @pytest.mark.parametrize("reader", readers.RUNS)
 def test_the_table_has_no_misspelt_variable(reader: str) -> None:
     """Pax's LOG_DIR is one letter from LOGDIR, and correct."""
     environment = {variable.name: "1" for variable in lookup.TABLE}
-    assert list(misspellings.find_misspelt(environment, lookup.read_by(reader))) == []
+    assert list(misspellings.find_unknown(environment, lookup.read_by(reader))) == []
 
 
 @pytest.mark.parametrize(
@@ -98,12 +100,52 @@ def test_the_table_has_no_misspelt_variable(reader: str) -> None:
         ("SLURM_NTASK", None),  # of another program
         ("PYTHON3", None),
         ("LOG_DIR", None),  # of Pax
+        ("NUM_GPU", "NUM_GPUS"),
+        ("NUM_CPUS", None),
+        ("GRAD_ACCUM", "NUM_MICROBATCHES"),  # the script's word
+        ("SIZE", "T5_SIZE"),
+        ("grad_accum", None),
+        ("ROSETTA_WORKERS", "ROSETTA_DATA_WORKERS"),
+        ("ROSETTA_HOME2", "ROSETTA_HOME"),
+        ("ROSETTA_FROBNICATE", ""),
+        ("ROSETTA_", ""),
+        ("ROSETTA_CACHE", None),  # of the builder
     ],
 )
-def test_find_misspelt(name: str, meant: str | None) -> None:
+def test_find_unknown(name: str, meant: str | None) -> None:
     variables = (*lookup.read_by(readers.ROSETTA), *lookup.read_by(readers.T5X_PRETRAIN))
-    pairs = list(misspellings.find_misspelt({name: "1"}, variables))
-    assert pairs == ([(name, meant)] if meant else [])
+    pairs = list(misspellings.find_unknown({name: "1"}, variables))
+    assert pairs == ([] if meant is None else [(name, meant)])
+
+
+def test_words_of_scripts_are_not_warned_about_where_no_script_has_them() -> None:
+    """NUM_MICROBATCHES of Pax is no word of a script."""
+    environment = {"GRAD_ACCUM": "2", "SIZE": "small"}
+    variables = lookup.read_by(readers.PAX_PILE)
+    assert "NUM_MICROBATCHES" in {variable.name for variable in variables}
+    assert list(misspellings.find_unknown(environment, variables)) == []
+
+
+def test_programs_of_rosetta_set_no_unknown_variable() -> None:
+    """What one of them sets for another must not bring a warning."""
+    root = Path(__file__).resolve().parents[4]
+    sources = [path for folder in ("rosetta", "builder") for path in (root / folder).rglob("*.py")]
+    texts = (path.read_text(encoding="utf-8") for path in sources)
+    names = {name for text in texts for name in re.findall(r"\bROSETTA_[A-Z0-9_]*[A-Z0-9]", text)}
+    assert len(names) > 20
+    assert {name for name in names if not lookup.is_known(name)} == set()
+
+
+@pytest.mark.parametrize("program", ["explain", "run", "submit", "tune"])
+def test_a_suggestion_is_a_variable_that_the_command_reads(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The preset of these commands is on their command line."""
+    misspellings.warn({"ROSETTA_PRESETS": "x", "NUM_GPU": "2"}, "it", program, "t5x")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "warning: ROSETTA_PRESETS is not a variable of it; see docs/reference/variables.md"
+    )
 
 
 def edits(word: str) -> set[str]:

@@ -67,6 +67,14 @@ def test_help(name: str, option: str, tmp_path: Path) -> None:
     assert f"{name}.sh" in ended.out.splitlines()[-1]
 
 
+def test_help_tells_a_word_from_its_variable(tmp_path: Path) -> None:
+    lines = run_script(tmp_path, NAME, "--help").out.splitlines()
+    words = {line.split()[1]: line for line in lines if line[:4].strip().isdigit()}
+    assert "(sets the variable T5_SIZE; default: large)" in words["SIZE"]
+    assert "sets the variable NUM_MICROBATCHES;" in words["GRAD_ACCUM"]
+    assert "sets" not in words["PREC"]
+
+
 @pytest.mark.parametrize("name", readers.SCRIPT_COMMANDS)
 def test_examples_set_known_variables_and_words(name: str) -> None:
     """The example of a script gives no more words than there are, and variables that it reads."""
@@ -122,17 +130,15 @@ def test_options_of_paxml_are_passed_on_in_their_word(tmp_path: Path) -> None:
 
 
 def test_a_misspelt_variable(tmp_path: Path) -> None:
-    """There is one warning for the run, from its first process."""
-    environment = {"TRIAN_STEPS": "5", "PYTHON": "/nowhere"}
-    for rank, count in (("0", 1), ("1", 0)):
+    """There is one warning for each variable, from the first process of the run."""
+    environment = {"TRIAN_STEPS": "5", "GRAD_ACCUM": "2", "PYTHON": "/nowhere"}
+    for rank, count in (("0", 2), ("1", 0)):
         ended = run_script(tmp_path, NAME, environment={**environment, "SLURM_PROCID": rank})
         warnings = [line for line in ended.err.splitlines() if line.startswith("warning: ")]
-        assert len(warnings) == count
-        assert all(
-            name in line
-            for line in warnings
-            for name in ("TRIAN_STEPS", f"{NAME}.sh;", "TRAIN_STEPS?")
-        )
+        names = [(line.split()[1], line.split()[-1]) for line in warnings]
+        meant = [("GRAD_ACCUM", "NUM_MICROBATCHES?"), ("TRIAN_STEPS", "TRAIN_STEPS?")]
+        assert names == meant[:count]
+        assert all(f" {NAME}.sh;" in line for line in warnings)
 
 
 def test_several_commands_are_shown_in_order(capsys: pytest.CaptureFixture[str]) -> None:
