@@ -244,8 +244,8 @@ SHARED_SETTINGS = (
     ),
     Variable(
         "JAX_PLATFORMS",
-        NameList("platforms of JAX", "PLATFORM,...", choices.JAX_PLATFORMS),
-        "Platforms of JAX: cpu for a run on the CPU.",
+        NameList("platforms", "PLATFORM,...", choices.JAX_PLATFORMS),
+        "Platforms that JAX may use: cpu for a run on the CPU.",
         Group.XLA,
         (*RUNS, EXPLAIN, DOCTOR, BENCH, TRAINER),
         default=Note("cuda,cpu"),
