@@ -61,7 +61,7 @@ PROGRAM_SETTINGS = (
         "Folder that rosetta writes to for a user.",
         Group.PROGRAMS,
         (ROSETTA, DOCTOR, *RUNS, TRAINER),
-        default=Note("~/.rosetta; without a home that can be written to: a folder in /tmp"),
+        default=Note("~/.rosetta, or a folder in /tmp if no home is writable"),
         example="/workspace/.rosetta",
         scope=Scope.PROGRAM,
         passed_to_run=False,

@@ -88,7 +88,7 @@ def run_preset(place: Place, command: str, name: str, word: str) -> Any:
             str(file), accelerator=None, settings={}, nodes=1, gpus_per_node=8, environment={}
         )
     except UserError as error:
-        return 2, error.kind, error.where
+        return 2, error.kind, error.where.rpartition(": ")[2]  # after the file and its line
     usual = {"SLURM_JOB_ID": "42", **SETTINGS[command]}
     return outcome(place.run(SCRIPTS[command], **{**usual, **run.env}))
 
