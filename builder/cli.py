@@ -240,7 +240,7 @@ def _write_report(error: BaseException) -> str:
 
 
 REMEDIES = exit_status.Remedies(
-    interrupted="what was finished is kept, a rerun continues",
+    interrupted="finished steps are kept; run the command again to continue",
     machine="mend that and run again: what was finished is kept",
     module="delete the folder .venv and run again",
     report=_write_report,

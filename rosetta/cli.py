@@ -44,13 +44,13 @@ def parser(command: str | None = None, program: Program = PROGRAM) -> ProgramPar
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     common = Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON document on stdout")
-    modules = {each.module: each for each in program.commands if command in (None, each.name)}
+    modules = {entry.module: entry for entry in program.commands if command in (None, entry.name)}
     if modules:
         from rosetta.core import log
 
         log.add_level_option(common)
-    for each in modules.values():
-        each.load().add(commands, common)
+    for entry in modules.values():
+        entry.load().add(commands, common)
     return top
 
 

@@ -67,7 +67,7 @@ def render() -> str:
         _render_table(("feature", "from", "GPUs"), map(_feature, _FEATURES)),
         "",
         _render_table(
-            ("short name", "generation", "capability", *(each.name for each in _FEATURES)),
+            ("short name", "generation", "capability", *(feature.name for feature in _FEATURES)),
             map(_capabilities, _all()),
         ),
         f"\n## Memory, chip and links\n{_CHIP}",
@@ -91,7 +91,10 @@ def render() -> str:
         f"\n## Sources\n{_SOURCES}",
         _render_table(("short name", *_SUBJECTS), map(_source_numbers, _all())),
         "",
-        *(f"{number}. [{each.title}]({each.url})" for each, number in _numbered_sources().items()),
+        *(
+            f"{number}. [{source.title}]({source.url})"
+            for source, number in _numbered_sources().items()
+        ),
         "\n## Not verified\n",
         "These figures could not be checked against a source.\n",
         _render_table(("short name", "figure", "why"), _unverified()),
@@ -120,7 +123,7 @@ def _feature(feature: Feature) -> list[str]:
 
 
 def _capabilities(gpu: Gpu) -> list[str]:
-    has = ["yes" if each.supported_by(gpu.capability) else "no" for each in _FEATURES]
+    has = ["yes" if feature.supported_by(gpu.capability) else "no" for feature in _FEATURES]
     capability = ".".join(map(str, gpu.capability))
     return [f"`{gpu.short_name}`", gpu.architecture.name, capability, *has]
 
@@ -134,7 +137,7 @@ def _chip(gpu: Gpu) -> list[str]:
         str(gpu.sms),
         f"{gpu.l2 / gpus.MIB:g}",
         f"{gpu.clock:g}",
-        " / ".join(f"{each // gpus.KIB}" for each in shared),
+        " / ".join(f"{size // gpus.KIB}" for size in shared),
         f"{gpu.nvlink / gpus.GIGA:,.0f}" if gpu.nvlink else "-",
         str(gpu.pcie or "not verified"),
         str(gpu.gpus_per_node or "-"),
@@ -142,7 +145,7 @@ def _chip(gpu: Gpu) -> list[str]:
 
 
 def _peaks(gpu: Gpu) -> list[str]:
-    peaks = [f"{gpu.peaks[each]:g}" if each in gpu.peaks else "-" for each in _TYPES]
+    peaks = [f"{gpu.peaks[kind]:g}" if kind in gpu.peaks else "-" for kind in _TYPES]
     return [f"`{gpu.short_name}`", *peaks]
 
 

@@ -55,22 +55,27 @@ def render() -> str:
     for framework, title in _FRAMEWORKS.items():
         parts.append(_open_section(title))
         for group, variables in lookup.in_groups(_settings(framework)):
-            rows = (_describe(each, _commands(each, framework)) for each in variables)
+            rows = (_describe(variable, _commands(variable, framework)) for variable in variables)
             parts += [f"### {title}: {group.value}\n", _render_table(_COLUMNS, rows)]
     for scope in (Scope.PROGRAM, Scope.SLURM_FILE):
-        rows = (_describe(each, _readers(each)) for each in lookup.in_scope(scope))
+        rows = (_describe(variable, _readers(variable)) for variable in lookup.in_scope(scope))
         parts += [_open_section(scope.value), _render_table(_COLUMNS, rows)]
-    others = sorted(lookup.in_scope(Scope.OTHER_PROGRAM), key=lambda each: each.owner.lower())
+    others = sorted(
+        lookup.in_scope(Scope.OTHER_PROGRAM), key=lambda variable: variable.owner.lower()
+    )
     parts += [
         _open_section(Scope.OTHER_PROGRAM.value),
         _render_table(
             ("variable", "owner", "meaning", "read by"),
-            ((f"`{each.name}`", each.owner, each.help, _readers(each)) for each in others),
+            (
+                (f"`{variable.name}`", variable.owner, variable.help, _readers(variable))
+                for variable in others
+            ),
         ),
         _open_section(Scope.INTERNAL.value),
         _render_table(
             ("variable", "meaning"),
-            ((f"`{each.name}`", each.help) for each in lookup.in_scope(Scope.INTERNAL)),
+            ((f"`{variable.name}`", variable.help) for variable in lookup.in_scope(Scope.INTERNAL)),
         ),
     ]
     return "\n".join(parts)

@@ -76,7 +76,7 @@ def _describe(variables: Iterable[Variable], file: str) -> str:
     """Return the lines that describe a file's own variables, as the help of a command does."""
     width = WIDTH - len("#   ")
     own = [variable for variable in variables if variable.scope is Scope.SLURM_FILE]
-    lines = (line for each in own for line in help_text.format_entry(each, file, width))
+    lines = (line for variable in own for line in help_text.format_entry(variable, file, width))
     return "".join(f"{line}\n" for line in lines)
 
 

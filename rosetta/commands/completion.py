@@ -235,7 +235,7 @@ def _entries(variables: Iterable[Variable]) -> list[str]:
     values: dict[str, dict[str, None]] = {}
     for variable in variables:
         values.setdefault(variable.name, {}).update(dict.fromkeys(_values(variable)))
-    return [f"{name}={'|'.join(each)}" for name, each in values.items()]
+    return [f"{name}={'|'.join(choices)}" for name, choices in values.items()]
 
 
 def _values(variable: Variable) -> list[str]:

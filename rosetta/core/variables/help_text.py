@@ -39,7 +39,7 @@ def format_command(command: str, width: int = 0) -> dict[str, list[str]]:
     words = command.removeprefix("rosetta ").split()
     names = [" ".join(words[: count + 1]) for count in range(len(words))]
     variables = [lookup.read_by(name) for name in names if name != readers.BUILDER]
-    found = {id(variable): variable for each in variables for variable in each}
+    found = {id(variable): variable for group in variables for variable in group}
     return format_sections(tuple(found.values()), names[-1], width)
 
 

@@ -101,7 +101,7 @@ def find_by_word(word: str, variables: tuple[Variable, ...] = TABLE) -> Variable
       word: The name of the word, such as GRAD_ACCUM.
       variables: Those to look among.
     """
-    return next((each for each in variables if word and each.known_as == word), None)
+    return next((variable for variable in variables if word and variable.known_as == word), None)
 
 
 def is_known(name: str) -> bool:

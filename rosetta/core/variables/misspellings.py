@@ -69,7 +69,7 @@ def find_unknown(
       variables: Those that are read. Variables of other programs have too many neighbours: Slurm
         sets SLURM_JOBID beside SLURM_JOB_ID.
     """
-    own = tuple(each for each in variables if each.scope is not Scope.OTHER_PROGRAM)
+    own = tuple(variable for variable in variables if variable.scope is not Scope.OTHER_PROGRAM)
     known = tuple(dict.fromkeys(variable.name for variable in own))
     for name in sorted(environment):
         is_correct = lookup.is_known(name) or name in _ORDINARY

@@ -93,7 +93,7 @@ def parse_setting_word(word: str, reader: str, others: str) -> tuple[str, str]:
     Args:
       word: As typed.
       reader: A command of `rosetta t5x` or `rosetta pax`.
-      others: Where things are set that are no setting of this command, for the error.
+      others: How to set what this command does not take, for the error.
 
     Raises:
       UserError: The word is not NAME=VALUE, or the command does not read the variable.
@@ -113,7 +113,7 @@ def parse_setting_word(word: str, reader: str, others: str) -> tuple[str, str]:
         settings = lookup.settings_of(reader)
         meant = lookup.find_by_word(name, settings)
         near = [meant.name] if meant else []
-        near += [each.name for each in settings if name.startswith(f"{each.name}_")]
+        near += [variable.name for variable in settings if name.startswith(f"{variable.name}_")]
         near = near or difflib.get_close_matches(name, known, 1)
         advice = f"did you mean {near[0]}?" if near else f"see {where} --help"
         raise UserError(
