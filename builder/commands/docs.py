@@ -5,13 +5,11 @@ With --check, say only whether all of them are current. With --site, also build 
 
 from __future__ import annotations
 
-import inspect
-import types
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 from builder.commands import command_page
-from builder.core import gpu_page, manifest, variable_page
+from builder.core import gpu_page, manifest_page, variable_page
 from builder.core.command_context import Context, Result
 from builder.release.documentation_site import configuration, site_build
 from builder.upstream import slurm_files
@@ -20,29 +18,7 @@ from rosetta.core.atomic_files import write_atomic
 if TYPE_CHECKING:
     import argparse
 
-    from pydantic import BaseModel
-
-PAGE = "docs/manifest.md"
 GPU_PAGE = "docs/reference/gpus.md"
-_HEAD = """# manifest.yaml
-
-*Generated from builder/core/manifest.py by `python build.py docs`: edit there.*
-
-The manifest says what is shipped and why. It is plain data: unknown or duplicate keys, anchors,
-tags, numbers with a point, dates and yes/no are errors that name the line. Paths are relative to
-the manifest and stay below it.
-"""
-_MODELS: dict[str, type[BaseModel]] = {
-    "The file": manifest.Manifest,
-    "sources.NAME": manifest.Source,
-    "lines.NAME": manifest.Line,
-    "distributions.NAME": manifest.Distribution,
-    "overrides[]": manifest.Override,
-    "sdists[]": manifest.Sdist,
-    "strip[]": manifest.Strip,
-    "bases.NAME": manifest.Base,
-    "transformer-engine": manifest.TransformerEngine,
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +48,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     variables = variable_page.render()
     variable_page.refuse_removals(_read(context.root / variable_page.PAGE), variables)
     pages = {
-        PAGE: render(),
+        manifest_page.PAGE: manifest_page.render(),
         command_page.PAGE: command_page.render(),
         GPU_PAGE: gpu_page.render(),
         variable_page.PAGE: variables,
@@ -85,7 +61,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             write_atomic(context.root / name, texts[name], mode)
     current = not outdated
     lines = [f"{name} was not current" for name in outdated] or ["the generated files are current"]
-    data: dict[str, Any] = {"page": PAGE, "current": current}
+    data: dict[str, Any] = {"page": manifest_page.PAGE, "current": current}
     if arguments.site:
         site = site_build.build(context, Path(arguments.site), arguments.repository or "")
         data["site"] = {"folder": str(site.folder), "pages": site.pages, "bytes": site.size}
@@ -99,50 +75,3 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 def _read(path: Path) -> str:
     """Return the text of a file, "" without one."""
     return path.read_text(encoding="utf-8") if path.is_file() else ""
-
-
-def render() -> str:
-    """Return the whole page."""
-    return "\n".join([_HEAD, *(_table(title, model) for title, model in _MODELS.items())])
-
-
-def _table(title: str, model: type[BaseModel]) -> str:
-    rows = [
-        (
-            f"| `{field.alias or name}` | {_type(field.annotation)} | "
-            f"{'yes' if field.is_required() else 'no'} | {field.description} |"
-        )
-        for name, field in model.model_fields.items()
-    ]
-    return "\n".join(
-        [
-            f"## {title}",
-            "",
-            inspect.cleandoc(model.__doc__ or ""),
-            "",
-            "| key | type | required | meaning |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-        ]
-    )
-
-
-def _type(annotation: Any) -> str:
-    """Describe a type in plain words."""
-    origin, arguments = (
-        get_origin(annotation),
-        [each for each in get_args(annotation) if each is not types.NoneType],
-    )
-    if origin is types.UnionType or str(origin) == "typing.Union":
-        return " or ".join(_type(each) for each in arguments)
-    if origin is tuple:
-        return f"list of {_type(arguments[0])}"
-    if origin is dict:
-        return f"mapping to {_type(arguments[1])}"
-    if str(origin) == "typing.Literal":
-        return ", ".join(f"`{each}`" for each in arguments)
-    if hasattr(annotation, "__metadata__"):
-        return _type(annotation.__origin__)
-    name = str(annotation.__name__)
-    return {"str": "text", "int": "number"}.get(name, name.lower())

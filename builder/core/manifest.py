@@ -1,6 +1,6 @@
-"""manifest.yaml: what is shipped and why.
+"""Read manifest.yaml: what is shipped, and why.
 
-The models below are its schema, its checks and (docs/manifest.md) its documentation.
+The models below are the schema of the file, its checks, and the text of docs/reference/manifest.md.
 """
 
 from __future__ import annotations
@@ -129,6 +129,13 @@ Project = Annotated[str, AfterValidator(_project)]
 Why = Annotated[str, StringConstraints(min_length=10, strip_whitespace=True)]
 PythonVersion = Annotated[str, StringConstraints(pattern=r"^3\.(1[1-9])$")]
 Image = Annotated[str, AfterValidator(_image)]
+Url = Annotated[str, AfterValidator(_url)]
+Branch = Annotated[str, AfterValidator(_ref)]
+WheelPin = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]+==[0-9][0-9a-z.]*$")]
+PackageRequirement = Annotated[str, AfterValidator(_requirement)]
+EnvironmentMarker = Annotated[str, AfterValidator(_marker)]
+Day = Annotated[str, AfterValidator(_day)]
+Release = Annotated[str, StringConstraints(pattern=r"^[0-9]+([.][0-9]+)+(\.post[0-9]+)?$")]
 Sha1 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
@@ -138,31 +145,32 @@ class _Model(BaseModel):
 
 
 class Source(_Model):
-    """An upstream: a git repository at one commit, or a release wheel.
+    """An upstream project at one commit of its git repository, or one of its release wheels.
 
-    Exactly one of `git` and `wheel`.
+    A source has either `git`, `track` and `commit`, or `wheel` and `sha256`.
     """
 
-    git: Annotated[str, AfterValidator(_url)] | None = Field(
-        None, description="Public URL of the repository."
-    )
-    track: Annotated[str, AfterValidator(_ref)] | None = Field(
+    git: Url | None = Field(None, description="The public URL of the git repository.")
+    track: Branch | None = Field(
         None,
-        description="The branch that must hold the pin, and on which newer commits are looked for.",
+        description="The branch that the commit is on. `build.py bump` moves the pin along it.",
     )
-    commit: Sha1 | None = Field(None, description="The pin: all 40 hex digits of a commit.")
-    wheel: Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]+==[0-9][0-9a-z.]*$")] | None = (
-        Field(
-            None, description="`project==version`: a pure-Python release wheel taken as the source."
-        )
+    commit: Sha1 | None = Field(None, description="The pin of a git repository.")
+    wheel: WheelPin | None = Field(
+        None, description="The release to take. Its wheel must be pure Python."
     )
-    sha256: Sha256 | None = Field(None, description="The pin of a wheel: sha256 of its file.")
-    patches: RepoPath = Field(description="Folder with `series` and the patches it lists.")
+    sha256: Sha256 | None = Field(None, description="The pin of a wheel: the hash of its file.")
+    patches: RepoPath = Field(
+        description="The folder of the [patches](patches.md), with the file `series`."
+    )
     overlay: RepoPath | None = Field(
-        None, description="Folder of whole files of ours, with REPLACES."
+        None,
+        description="The folder of the [overlay](patches.md#overlays), with the file `REPLACES`.",
     )
     absent: tuple[RepoPath, ...] = Field(
-        (), description="Upstream paths that are never exported.", strict=False
+        (),
+        description="Upstream paths that are left out of every environment and image.",
+        strict=False,
     )
 
     @model_validator(mode="after")
@@ -183,32 +191,32 @@ class Source(_Model):
 
 
 class Line(_Model):
-    """One joint resolution of the packages that its distributions share."""
+    """A set of packages that its distributions share. All of them are resolved together."""
 
     python: PythonVersion = Field(
-        description="The Python taken where several are at hand, "
-        "and the one that images will carry."
+        description=(
+            "The version to prefer, where the machine or the base of an image has several of "
+            "`pythons`."
+        )
     )
     pythons: tuple[PythonVersion, ...] = Field(
-        description="Every Python the locks hold for.", min_length=1, strict=False
+        description="Every Python that the locks are made for.", min_length=1, strict=False
     )
     common: RepoPath = Field(
         description=(
-            "What every distribution of the line has, in requirements format; its lock stands "
-            "beside it as .txt."
+            "The requirements of every distribution of the line. The lock has the same name, "
+            "and ends in `.txt`."
         )
     )
     base: Name | None = Field(
-        None, description="The base its images stand on; without one it has no images."
+        None, description="The base of the line's images. Without it, the line has no images."
     )
     support: Why | None = Field(
         None,
-        description="What it is promised, and for how long: "
-        "docs/support.md says what the words mean.",
+        description="What support the line gets. [Support](../support.md) explains the words.",
     )
-    until: Annotated[str, AfterValidator(_day)] | None = Field(
-        None,
-        description="The last day of that, in quotes: 'YYYY-MM-DD'; absent while no day is set.",
+    until: Day | None = Field(
+        None, description="The last day of support. Leave the key out while no day is set."
     )
 
     @model_validator(mode="after")
@@ -219,36 +227,40 @@ class Line(_Model):
 
 
 class Distribution(_Model):
-    """What a user asks for by name."""
+    """A thing to build: `build.py --distribution NAME` builds it."""
 
-    line: Name = Field(description="The line whose packages it uses.")
+    line: Name = Field(description="The line whose packages the distribution uses.")
     sources: tuple[Name, ...] = Field(
-        description="Its upstreams, in the order in which they are built.",
+        description="The sources of the distribution. The last one is the framework.",
         min_length=1,
         strict=False,
     )
     accelerators: tuple[Accelerator, ...] = Field(
-        description="What it is built for.", min_length=1, strict=False
+        description="The values of `--accelerator` that the distribution is built for.",
+        min_length=1,
+        strict=False,
     )
     architectures: tuple[Architecture, ...] = Field(
-        description="Where it runs.", min_length=1, strict=False
+        description="The processors that the distribution is built for.",
+        min_length=1,
+        strict=False,
     )
 
 
 class Override(_Model):
-    """A departure from what the packages ask for. Exactly one of `drop` and `pin`."""
+    """A departure from what the packages require. An override has either `drop` or `pin`."""
 
-    drop: Project | None = Field(None, description="A project that must not be installed.")
-    unless: Annotated[str, AfterValidator(_marker)] | None = Field(
-        None, description="Where a dropped project is installed all the same."
+    drop: Project | None = Field(None, description="A project that is not installed.")
+    unless: EnvironmentMarker | None = Field(
+        None, description="With `drop`: where the project is installed all the same."
     )
-    pin: Annotated[str, AfterValidator(_requirement)] | None = Field(
-        None, description="A requirement that stands for whatever others ask for."
+    pin: PackageRequirement | None = Field(
+        None, description="A requirement that replaces what all packages require of this project."
     )
     lines: tuple[Name, ...] | None = Field(
-        None, description="The lines it holds for; all, where absent.", strict=False
+        None, description="The lines that the override is for. Default: all.", strict=False
     )
-    why: Why = Field(description="The reason, with the error it prevents.")
+    why: Why = Field(description="The reason, and the error that the override prevents.")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Override:
@@ -265,68 +277,65 @@ class Override(_Model):
 
 
 class Sdist(_Model):
-    """A project that has no wheel: built once from its locked sdist, without network, into a cached
-    wheel.
+    """A project that publishes no wheel. The builder makes one from the locked sdist, without
+    network.
     """
 
     name: Project = Field(description="The project.")
-    why: Why = Field(description="Why it may be built at all.")
+    why: Why = Field(description="Why the project may be built from its sdist.")
 
 
 class Strip(_Model):
-    """A project whose publisher has wheels for amd64 only, and whose pure-Python part is all that
-    is needed elsewhere.
+    """A project that publishes compiled wheels for amd64 only. On other architectures, the builder
+    uses the pure Python part of such a wheel.
     """
 
     name: Project = Field(description="The project.")
     architectures: tuple[Architecture, ...] = Field(
-        description="Where its wheel is used without the compiled parts.",
+        description="The architectures that get the wheel without its compiled parts.",
         min_length=1,
         strict=False,
     )
-    why: Why = Field(description="Why the rest works without them.")
+    why: Why = Field(description="Why the other parts work alone.")
 
 
 class TransformerEngine(_Model):
     """Transformer Engine for JAX.
 
-    NVIDIA ships its libraries as wheels and its bindings as source: `build.py wheel` compiles
-    these, per JAX, CUDA, Python and architecture.
+    NVIDIA publishes its libraries as wheels, and its bindings for JAX as source. The builder
+    compiles the bindings for each JAX, CUDA, Python and architecture.
     """
 
-    version: Annotated[str, StringConstraints(pattern=r"^[0-9]+([.][0-9]+)+(\.post[0-9]+)?$")] = (
-        Field(description="The release, the same for libraries and bindings.")
-    )
-    sha256: Sha256 = Field(
-        description="The pin of the bindings: sha256 of the sdist of transformer-engine-jax."
-    )
+    version: Release = Field(description="The release of the libraries and of the bindings.")
+    sha256: Sha256 = Field(description="The hash of the sdist of `transformer-engine-jax`.")
     lines: tuple[Name, ...] = Field(
         description=(
-            "The lines whose JAX it is used with; `te-ACCELERATOR.in` beside their common "
-            "requirements says what else it needs."
+            "The lines that have Transformer Engine. `te-ACCELERATOR.in`, in the folder of "
+            "`common`, lists its other requirements."
         ),
         min_length=1,
         strict=False,
     )
     accelerators: tuple[Literal["cuda12", "cuda13"], ...] = Field(
-        description="What it is built for.", min_length=1, strict=False
+        description="The values of `--accelerator` that have Transformer Engine.",
+        min_length=1,
+        strict=False,
     )
     why: Why = Field(description="The reason for this release.")
 
 
 class Base(_Model):
-    """What an image stands on.
+    """The operating system below the images of a line.
 
-    `locks/base-NAME-ARCHITECTURE.json` says which image (by digest) or which Debian packages (by
-    hash) that is today.
+    `locks/base-NAME-ARCHITECTURE.json` pins it: the image by its digest, or the Debian packages by
+    their hashes.
     """
 
-    image: Image = Field(description="An image of a registry.")
     bootstrap: Name = Field(
-        description=(
-            "The Debian release it is made from, package by package, where no image registry is "
-            "reachable."
-        )
+        description="The Debian release whose locked packages the base is made from."
+    )
+    image: Image = Field(
+        description="The image of a registry that is the base if the lock has no packages."
     )
 
 
@@ -365,26 +374,26 @@ class WheelSource:
 
 
 class Manifest(_Model):
-    """The whole file."""
+    """The whole of `manifest.yaml`."""
 
     version: Literal[1] = Field(description="The version of this format.")
-    sources: dict[Name, Source] = Field(description="The upstreams, by name.")
-    lines: dict[Name, Line] = Field(description="The lines, by name.")
-    distributions: dict[Name, Distribution] = Field(description="What can be built, by name.")
+    sources: dict[Name, Source] = Field(description="The upstream projects.")
+    lines: dict[Name, Line] = Field(description="The sets of packages.")
+    distributions: dict[Name, Distribution] = Field(description="What can be built.")
     overrides: tuple[Override, ...] = Field(
-        (), description="Departures from what the packages ask for.", strict=False
+        (), description="Departures from what the packages require.", strict=False
     )
     sdists: tuple[Sdist, ...] = Field(
-        (), description="Projects that may be built from source.", strict=False
+        (), description="Projects that are built from source.", strict=False
     )
     strip: tuple[Strip, ...] = Field(
-        (), description="Projects used without their compiled parts.", strict=False
+        (), description="Projects that are used without their compiled parts.", strict=False
     )
-    bases: dict[Name, Base] = Field({}, description="What images stand on, by name.")
+    bases: dict[Name, Base] = Field({}, description="The operating systems of images.")
     transformer_engine: TransformerEngine | None = Field(
         None,
         alias="transformer-engine",
-        description="Transformer Engine, which a distribution has only where it is asked for.",
+        description="Transformer Engine, which the images for CUDA have.",
     )
 
     @property
@@ -473,7 +482,7 @@ def load(path: Path) -> Manifest:
         ) from error
     document = strict_yaml.load(text, str(path) if path.name != "manifest.yaml" else path.name)
     if not isinstance(document.data, dict):
-        raise UserError("is not a mapping", document.place(()), "see docs/manifest.md")
+        raise UserError("is not a mapping", document.place(()), "see docs/reference/manifest.md")
     try:
         manifest = Manifest.model_validate(document.data)
     except ValidationError as error:
@@ -499,7 +508,7 @@ def _first(error: ValidationError, document: strict_yaml.Document) -> UserError:
         what = f"{shown!r} is not {_PATTERNS.get(str(loc[-1]), 'a valid name')}"
     elif isinstance(problem["input"], str):
         what = f"{redact(problem['input'])!r}: {what}"
-    return UserError(what, document.place(loc), "see docs/manifest.md", kind=INVALID)
+    return UserError(what, document.place(loc), "see docs/reference/manifest.md", kind=INVALID)
 
 
 _PATTERNS = {

@@ -91,7 +91,7 @@ def _listed(file: Path) -> dict[str, str | None]:
             raise UserError(
                 f"{line!r} does not end in a full blob SHA or `new`",
                 where,
-                "see docs/patches.md",
+                "see docs/reference/patches.md",
                 kind=INVALID,
                 value=line,
             )

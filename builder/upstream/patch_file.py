@@ -156,7 +156,7 @@ class _Lines:
             self.fail("the last line does not end")
         self.lines = text.split("\n")[:-1]
 
-    def fail(self, what: str, do: str = "see docs/patches.md", back: int = 0) -> None:
+    def fail(self, what: str, do: str = "see docs/reference/patches.md", back: int = 0) -> None:
         raise UserError(what, f"{self.file}:{self.at + 1 - back}", do)
 
     def refuse_hidden(self) -> None:
@@ -324,6 +324,8 @@ def _read_hunk(reader: _Lines, shift: int, after: int) -> tuple[Hunk, int]:
         or (new and not new_start)
     ):
         raise UserError(
-            "a hunk's line numbers do not add up", f"{reader.file}:{line}", "see docs/patches.md"
+            "a hunk's line numbers do not add up",
+            f"{reader.file}:{line}",
+            "see docs/reference/patches.md",
         )
     return hunk, shift + new - old

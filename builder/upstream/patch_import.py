@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _REF = re.compile(r"(?P<base>[A-Za-z0-9_][A-Za-z0-9._/+-]*)(?P<steps>(?:~[0-9]*|\^)*)")
 _LONGEST_NAME = 40
 _OURS = "rosetta <rosetta@localhost>"
-_ON_PATCHED = "make the commit on the patched source (docs/patches.md says how)"
+_ON_PATCHED = "make the commit on the patched source (docs/how-to/change-a-patch.md says how)"
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def _check_effect(
             raise UserError(
                 f"{result.name} is broken already ({result.outcome}: {result.detail})",
                 "import",
-                "mend that patch first (docs/patches.md says how)",
+                "mend that patch first (docs/how-to/change-a-patch.md says how)",
                 kind=CONFLICT,
                 value=result.outcome,
             )

@@ -103,7 +103,7 @@ def apply(pinned: Pinned, source: GitSource | WheelSource) -> Patched:
         raise UserError(
             what,
             str(source.patches / f"{result.name}.patch"),
-            f"see docs/patches.md and `build.py patches check {source.name}`",
+            f"see docs/reference/patches.md and `build.py patches check {source.name}`",
             kind=CONFLICT,
             value=result.outcome,
         )
@@ -113,7 +113,7 @@ def apply(pinned: Pinned, source: GitSource | WheelSource) -> Patched:
             raise UserError(
                 f"{laid.outcome}: {laid.detail}",
                 where,
-                f"see docs/patches.md and `build.py patches check {source.name}`",
+                f"see docs/reference/patches.md and `build.py patches check {source.name}`",
                 kind=CONFLICT,
                 value=laid.outcome,
             )

@@ -73,7 +73,7 @@ def chosen(manifest: Manifest, line: str, accelerator: str) -> TransformerEngine
         raise UserError(
             "has no section transformer-engine",
             "manifest",
-            "add one: see docs/manifest.md",
+            "add one: see docs/reference/manifest.md",
             kind=MISSING,
         )
     if line not in te.lines:

@@ -162,7 +162,7 @@ def _writes(
             raise UserError(
                 f"the refreshed patch is {result.outcome}: {result.detail}",
                 result.name,
-                "see docs/bump.md",
+                "see docs/how-to/update-pins.md",
             )
     files: dict[Path, bytes | None] = {patch.file: patch.raw for patch in better}
     if dropped:

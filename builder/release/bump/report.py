@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from builder.release.bump.plan import PatchReport, Report
 
 _NEXT = (
-    "mend them under patches/ and overlay/ (docs/bump.md), then build.py bump --continue; or "
-    "build.py bump --abort"
+    "repair them under patches/ and overlay/ (docs/how-to/update-pins.md), then run build.py bump "
+    "--continue; or run build.py bump --abort"
 )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from builder.commands import docs
 from builder.commands.registry import PROGRAM
-from builder.core import gpu_page, manifest, variable_page
+from builder.core import gpu_page, manifest, manifest_page, variable_page
 from builder.core.cache import Cache
 from builder.core.command_context import Context, Result
 from rosetta.core import gpus
@@ -23,9 +23,14 @@ ROOT = Path(__file__).parents[4]
 
 
 def test_the_manifest_page_is_current() -> None:
-    assert (ROOT / "docs/manifest.md").read_text(encoding="utf-8") == docs.render(), (
-        "run: python build.py docs"
-    )
+    page = (ROOT / manifest_page.PAGE).read_text(encoding="utf-8")
+    assert page == manifest_page.render(), "run: python build.py docs"
+
+
+def test_the_manifest_page_has_an_example_that_loads(tmp_path: Path) -> None:
+    file = tmp_path / "manifest.yaml"
+    file.write_text(manifest_page.EXAMPLE, encoding="utf-8")
+    assert manifest.load(file).distribution("t5x").line == "current"
 
 
 def test_the_page_of_gpus_is_current() -> None:
@@ -80,8 +85,8 @@ def test_a_public_variable_cannot_be_dropped(
 
 
 def test_every_key_is_documented() -> None:
-    page = docs.render()
-    for model in docs._MODELS.values():
+    page = manifest_page.render()
+    for model in manifest_page._MODELS.values():
         assert all(field.description for field in model.model_fields.values()), model
         assert all(f"`{field.alias or name}`" in page for name, field in model.model_fields.items())
 
