@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import CONFLICT, UserError
@@ -15,26 +17,28 @@ if TYPE_CHECKING:
     from rosetta.core.variables.declaration import Variable
 
 PAGE = "docs/reference/variables.md"
+_DOCS = Path(__file__).parents[2] / "docs"
 _HEAD = """# Variables
 
-*Reference. Generated from rosetta/core/variables by `python build.py docs`: edit there.*
+*Reference: what each variable does. Generated from rosetta/core/variables by
+`python build.py docs`: edit there.*
 
 The settings of a run are words `NAME=VALUE` of `rosetta t5x` and `rosetta pax`. A setting that is
 not among the words is read from the environment. The scripts read them all from the environment;
-some are words of the script, too. An empty value counts as not set, if the table does not say
+some are words of the script, too. An empty value counts as not set, if its section does not say
 otherwise. A truth value is `0` or `1`; `false`, `no`, `off`, `true`, `yes` and `on` are accepted.
-`rosetta explain NAME` prints a row of this page, and the help of each command the variables that
-it reads.
+`rosetta explain NAME` prints the section of a variable, and the help of each command the variables
+that it reads.
 
 The names, and which commands read them, are [public](public-api.md). So is what they mean. The
 last two sections are not public: they list variables of other programs, and internal ones.
 `build.py docs` refuses to drop a public name. Announce its removal in `CHANGELOG.md` one release
-ahead; later, delete its row in this file by hand together with its entry in the table.
+ahead; later, delete its section or row in this file by hand together with its entry in the table.
 """
 _FRAMEWORKS = {"t5x": "T5X", "pax": "Pax"}
 _INTRODUCTIONS = {
-    "T5X": "Read by `rosetta t5x` and by the scripts of T5X.",
-    "Pax": "Read by `rosetta pax` and by the scripts of Pax.",
+    "T5X": "`rosetta t5x` and the scripts of T5X read these variables.",
+    "Pax": "`rosetta pax` and the scripts of Pax read these variables.",
     Scope.PROGRAM.value: "Variables of the environment that are not settings of a run.",
     Scope.SLURM_FILE.value: (
         "A job passes all other variables on to the script that it starts. The files are in "
@@ -47,18 +51,26 @@ _INTRODUCTIONS = {
 }
 _NOT_PUBLIC = (Scope.OTHER_PROGRAM.value, Scope.INTERNAL.value)
 _COLUMNS = ("variable", "values", "default", "meaning", "read by")
+_READ_BY = "- **Read by:** "
+_HEADING = re.compile(r"### ([A-Z][A-Z0-9_]*)")
 
 
 def render() -> str:
     """Return the whole page."""
+    settings = lookup.in_scope(Scope.RUN)
     parts = [_HEAD]
     for framework, title in _FRAMEWORKS.items():
-        parts.append(_open_section(title))
-        for group, variables in lookup.in_groups(_settings(framework)):
-            rows = (_describe(variable, _commands(variable, framework)) for variable in variables)
-            parts += [f"### {title}: {group.value}\n", _render_table(_COLUMNS, rows)]
+        index = [
+            (group.value, " ".join(f"[{name}](#{_anchor(name)})" for name in _names(variables)))
+            for group, variables in lookup.in_groups(_settings(framework))
+        ]
+        parts += [_open_section(title), _render_table(("subject", "variables"), index)]
+    for group, variables in lookup.in_groups(settings):
+        parts.append(f"## {group.value}\n")
+        for name in _names(variables):
+            parts += _render_section(tuple(each for each in variables if each.name == name))
     for scope in (Scope.PROGRAM, Scope.SLURM_FILE):
-        rows = (_describe(variable, _readers(variable)) for variable in lookup.in_scope(scope))
+        rows = (_describe(variable) for variable in lookup.in_scope(scope))
         parts += [_open_section(scope.value), _render_table(_COLUMNS, rows)]
     others = sorted(
         lookup.in_scope(Scope.OTHER_PROGRAM), key=lambda variable: variable.owner.lower()
@@ -84,18 +96,24 @@ def render() -> str:
 def find_public_names(page: str) -> set[tuple[str, str, str]]:
     """Return the public names of a page: section, variable, and each command that reads it.
 
+    The section of a setting of a run is "" since it may stand in any.
+
     Args:
       page: The text of the page.
     """
-    found, section = set(), ""
+    found: set[tuple[str, str, str]] = set()
+    section = setting = ""
     for line in page.splitlines():
         if line.startswith("## "):
-            section = line.removeprefix("## ")
+            section, setting = line.removeprefix("## "), ""
+        elif heading := _HEADING.fullmatch(line):
+            setting = heading[1]
+            found.add(("", setting, ""))
+        elif setting and line.startswith(_READ_BY):
+            found |= {("", setting, reader) for reader in re.findall("`([^`]+)`", line)}
         elif line.startswith("| `") and section not in _NOT_PUBLIC:
             cells = line.strip("| ").split(" | ")
-            name = cells[0].strip("`")
-            found |= {(section, name, reader) for reader in re.findall("`([^`]+)`", cells[-1])}
-            found.add((section, name, ""))
+            found.add((section, cells[0].strip("`"), ""))
     return found
 
 
@@ -107,7 +125,7 @@ def refuse_removals(committed: str, page: str) -> None:
         what = f"{reader} does not read it any more" if reader else "it is not in the table"
         raise UserError(
             f"{name} is public, and {what}",
-            f"{PAGE}, {section}",
+            f"{PAGE}, {section or name}",
             "keep it working; to remove it after its announcement, delete it there by hand",
             kind=CONFLICT,
             value=name,
@@ -122,10 +140,39 @@ def _settings(framework: str) -> tuple[Variable, ...]:
     )
 
 
+def _names(variables: Sequence[Variable]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(variable.name for variable in variables))
+
+
+def _anchor(name: str) -> str:
+    """Return the anchor of a variable's heading."""
+    return name.lower()
+
+
+def _render_section(entries: Sequence[Variable]) -> list[str]:
+    """Return the section of a setting: what it does in each framework that reads it."""
+    parts = [f"### {entries[0].name}\n"]
+    for variable in entries:
+        if len(entries) > 1:
+            names = (_FRAMEWORKS[framework] for framework in variable.frameworks)
+            parts.append(f"In {' and '.join(names)}:\n")
+        commands = [_commands(variable, framework) for framework in _FRAMEWORKS]
+        lines = [
+            f"- **What it does:** {_meaning(variable)}",
+            f"- **Values:** {_values(variable)}",
+            f"- **Default:** {_default(variable) or 'none'}",
+            f"{_READ_BY}{', '.join(filter(None, commands))}",
+        ]
+        if variable.page:
+            lines.append(f"- **More:** {_link(variable.page)}")
+        parts.append("\n".join([*lines, ""]))
+    return parts
+
+
 def _commands(variable: Variable, framework: str) -> str:
     """Return the commands of a framework that read a variable, and scripts that read it alone."""
     commands = [
-        reader.partition(" ")[2]
+        f"rosetta {reader}"
         for reader in variable.read_by
         if reader in readers.RUNS and reader.startswith(f"{framework} ")
     ]
@@ -134,7 +181,14 @@ def _commands(variable: Variable, framework: str) -> str:
         for reader in variable.read_by
         if readers.SCRIPT_COMMANDS.get(reader, "").startswith(f"{framework} ")
     ]
-    return " ".join(f"`{name}`" for name in (*commands, *scripts))
+    return ", ".join(f"`{name}`" for name in (*commands, *scripts))
+
+
+def _link(page: str) -> str:
+    """Return a link to a page below docs/, by its title."""
+    title = (_DOCS / page.partition("#")[0]).read_text(encoding="utf-8").splitlines()[0]
+    target = posixpath.relpath(page, posixpath.dirname(PAGE).removeprefix("docs/"))
+    return f"[{title.removeprefix('# ')}]({target})"
 
 
 def _readers(variable: Variable) -> str:
@@ -143,10 +197,21 @@ def _readers(variable: Variable) -> str:
     return "; ".join(names)
 
 
-def _describe(variable: Variable, read_by: str) -> tuple[str, ...]:
+def _meaning(variable: Variable) -> str:
+    """Return what a variable does, in all sentences that the table has."""
+    text = " ".join(explanation.describe_meaning(variable))
+    return re.sub(r"^([01]): ", r"`\1`: ", text)
+
+
+def _describe(variable: Variable) -> tuple[str, ...]:
     """Return the cells of a row with all columns."""
-    meaning = f"{variable.help} {help_text.describe_word(variable)}".rstrip()
-    return (f"`{variable.name}`", _values(variable), _default(variable), meaning, read_by)
+    return (
+        f"`{variable.name}`",
+        _values(variable),
+        _default(variable),
+        _meaning(variable),
+        _readers(variable),
+    )
 
 
 def _values(variable: Variable) -> str:

@@ -28,7 +28,7 @@ class Group(enum.Enum):
     """The subject of a variable. The values are headings of help texts, in their order."""
 
     MODEL = "Model"
-    DATA = "Data"
+    DATA = "Data and vocabulary"
     BATCH = "Batch and parallelism"
     LENGTH = "Length of the run and learning rate"
     CHECKPOINTS = "Checkpoints"
@@ -75,6 +75,8 @@ class Variable:
       known_as: The name of the script's word, if that differs from the variable's. A variable of
         that name is not read.
       since: The release of rosetta that first had it.
+      details: More sentences, for the reference page and `rosetta explain`; "" if none is needed.
+      page: The page that has more, below docs/, such as "explanation/fp8.md"; "" for none.
     """
 
     name: str
@@ -95,6 +97,8 @@ class Variable:
     slow_because: str = ""
     known_as: str = ""
     since: str = "0.1"
+    details: str = ""
+    page: str = ""
 
     @property
     def frameworks(self) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ def _describe_entry(variable: Variable) -> dict[str, Any]:
     return {
         "of": _owner(variable),
         "help": variable.help,
+        "details": variable.details,
         "scope": variable.scope.value,
         "group": variable.group.value,
         "values": variable.type.description,
@@ -48,6 +49,7 @@ def _describe_entry(variable: Variable) -> dict[str, Any]:
         "example": "" if variable.secret else variable.example_word(),
         "secret": variable.secret,
         "since": variable.since,
+        "page": _path(variable),
     }
 
 
@@ -58,6 +60,17 @@ def _owner(variable: Variable) -> str:
     if variable.scope is Scope.SLURM_FILE:
         return "the .sub files"
     return " and ".join(_FRAMEWORKS[name] for name in variable.frameworks) or "rosetta"
+
+
+def describe_meaning(variable: Variable) -> list[str]:
+    """Return all sentences on what a variable does."""
+    sentences = (variable.help, help_text.describe_word(variable), variable.details)
+    return [text for text in sentences if text]
+
+
+def _path(variable: Variable) -> str:
+    """Return the page that has more on a variable, from the root of the repository."""
+    return f"docs/{variable.page}" if variable.page else ""
 
 
 def describe_scripts(variable: Variable) -> list[str]:
@@ -111,9 +124,10 @@ def format_explanation(found: dict[str, Any]) -> str:
             "read by": "; ".join(describe_readers(variable)),
             "scripts": ", ".join(describe_scripts(variable)),
             "since": variable.since,
+            "more": _path(variable),
         }
         width = max(map(len, rows)) + 2
-        meaning = f"{variable.help} {help_text.describe_word(variable)}".rstrip()
+        meaning = " ".join(describe_meaning(variable))
         lines = [variable.name, *help_text.wrap(meaning, columns, "  ", "  ")]
         for name, text in rows.items():
             if text:

@@ -136,6 +136,7 @@ SHARED_SETTINGS = (
         (*RUNS, TRAINER),
         default=Note("none"),
         example="batches.jsonl",
+        details="Runs that train on the same rows have the same hashes.",
     ),
     *HEALTH_SETTINGS,
     Variable(
@@ -211,6 +212,7 @@ SHARED_SETTINGS = (
         (*RUNS, *PRESETS, DOCTOR),
         default=Note("the preset's flags"),
         example="--xla_gpu_enable_latency_hiding_scheduler=true",
+        details="Flags of older scripts become today's flags, and a line says so.",
     ),
     Variable(
         "XLA_FLAGS",
@@ -221,6 +223,7 @@ SHARED_SETTINGS = (
         default=Note("none"),
         example="--xla_gpu_autotune_level=0",
         owner="XLA",
+        details="Flags of older scripts become today's flags, and a line says so.",
     ),
     Variable(
         "XLA_PYTHON_CLIENT_MEM_FRACTION",
@@ -241,6 +244,7 @@ SHARED_SETTINGS = (
         default=Note("ROSETTA_HOME/compiled or ~/.rosetta/compiled; several processes: none"),
         example="/workspace/compiled",
         owner="JAX",
+        details="rosetta deletes nothing in this folder. You may delete it at any time.",
     ),
     Variable(
         "JAX_PLATFORMS",
@@ -251,5 +255,6 @@ SHARED_SETTINGS = (
         default=Note("cuda,cpu"),
         example="cpu",
         owner="JAX",
+        details="A run on the CPU needs cpu: no run falls back to the CPU.",
     ),
 )

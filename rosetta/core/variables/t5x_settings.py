@@ -56,6 +56,10 @@ T5X_SETTINGS = (
         default=Note("none; it has to be set"),
         default_for={SINGLE_NODE_FINETUNE: "mnli2"},
         example="squad1",
+        details=(
+            "To finetune on pairs of your own, set mnli2, and set another objective in the gin "
+            "file of ROSETTA_GIN."
+        ),
     ),
     Variable(
         "ROSETTA_GIN",
@@ -73,15 +77,24 @@ T5X_SETTINGS = (
         T5X,
         default=Note("the Pile; finetuning, eval and infer: MNLI or SQuAD in TFDS_DATA_DIR"),
         example="'text:/data/*.txt'",
+        details="A JSON object mixes several sources, each with its share.",
     ),
     Variable(
         "EVAL_DATA",
         DataSource(),
-        "Data to evaluate on. Finetuning with DATA alone is not evaluated.",
+        "Data to evaluate on.",
         Group.DATA,
         T5X,
-        default=Note("validation split of the Pile, MNLI or SQuAD; eval and infer: DATA"),
+        default=Note("none"),
+        default_for={
+            T5X_FINETUNE: Note("the validation split of MNLI or SQuAD; none with DATA"),
+            **dict.fromkeys(T5X_READING, Note("DATA, else the validation split of the task")),
+        },
         example="jsonl:dev.jsonl",
+        details=(
+            "Pretraining reports the loss on this data every EVAL_PERIOD steps. Finetuning also "
+            "reports the metrics of the task."
+        ),
     ),
     Variable(
         "VOCAB",
@@ -91,6 +104,7 @@ T5X_SETTINGS = (
         T5X,
         default=Note("T5's vocabulary, which has to be copied from its bucket first"),
         example="/data/sp.model",
+        details="The model needs at least as many rows as the vocabulary has ids.",
     ),
     Variable(
         "EXTRA_IDS",
@@ -101,6 +115,10 @@ T5X_SETTINGS = (
         default=Note("none for bytes or a model with sentinels of its own, else 100"),
         unit="sentinels",
         example="125",
+        details=(
+            "Sentinels are the ids that mark masked spans of text. A run that resumes keeps the "
+            "number that it began with."
+        ),
     ),
     Variable(
         "TEXT_FIELD",
@@ -129,6 +147,7 @@ T5X_SETTINGS = (
         default=Note("512; SQuAD: 956"),
         unit="tokens",
         example="512",
+        details="Longer records are cut, and shorter ones are filled with padding.",
     ),
     Variable(
         "DEC_SL",
@@ -139,6 +158,10 @@ T5X_SETTINGS = (
         default=Note("128; MNLI: 16; SQuAD: 256"),
         unit="tokens",
         example="128",
+        details=(
+            "Span corruption of 512 inputs makes up to 114 targets, and of 1024 inputs up to 229. "
+            "A run whose targets have less room is refused."
+        ),
     ),
     Variable(
         "PACK",
@@ -147,6 +170,12 @@ T5X_SETTINGS = (
         Group.DATA,
         T5X_TRAINING,
         default="0",
+        details=(
+            "A row then holds several examples, and each example attends only to itself, so that "
+            "less of a batch is padding. PACK helps with short pairs, as in finetuning. Rows of "
+            "running text are full without it. cuDNN's attention does not take packed rows, so "
+            "XLA computes attention."
+        ),
     ),
     Variable(
         "NUM_GPUS",
@@ -158,6 +187,7 @@ T5X_SETTINGS = (
         unit="GPUs",
         example="8",
         passed_to_run=False,
+        details="On the CPU, the run has as many virtual devices.",
     ),
     Variable(
         "BSIZE_PER_GPU",
@@ -168,6 +198,10 @@ T5X_SETTINGS = (
         default="32",
         unit="sequences",
         preset_field="batch.per_gpu",
+        details=(
+            "With TP_SIZE=2, two GPUs share BSIZE_PER_GPU sequences. If the GPU runs out of "
+            "memory, halve BSIZE_PER_GPU, or raise NUM_MICROBATCHES."
+        ),
     ),
     Variable(
         "BSIZE",
@@ -189,6 +223,10 @@ T5X_SETTINGS = (
         example="4",
         preset_field="batch.microbatches",
         known_as="GRAD_ACCUM",
+        details=(
+            "The parts are computed one after the other (gradient accumulation), so that "
+            "activations need less memory. The batch and its loss stay the same."
+        ),
     ),
     Variable(
         "TP_SIZE",
@@ -199,6 +237,10 @@ T5X_SETTINGS = (
         default="1",
         unit="GPUs",
         example="2",
+        details=(
+            "It has to divide NUM_GPUS, the heads, the width of the MLP and the rows of the "
+            "vocabulary. The GPUs that share a model are neighbours."
+        ),
     ),
     Variable(
         "FSDP",
@@ -207,6 +249,10 @@ T5X_SETTINGS = (
         Group.BATCH,
         T5X_TRAINING,
         default="0",
+        details=(
+            "It saves memory, and the loss stays the same. The parameters stay whole on each GPU. "
+            "The checkpoints of FSDP=1 and FSDP=0 are the same, so a run may resume with either."
+        ),
     ),
     Variable(
         "GRADIENT_DTYPE",
@@ -237,6 +283,10 @@ T5X_SETTINGS = (
         default_for={T5X_FINETUNE: Note("FT_STEPS more than the restored step")},
         unit="steps",
         example="10000",
+        details=(
+            "In finetuning, the steps of the pretraining count, too: FT_STEPS counts those of the "
+            "finetuning alone. A run that is started again with a larger number continues."
+        ),
     ),
     Variable(
         "FT_STEPS",
@@ -258,6 +308,10 @@ T5X_SETTINGS = (
         default_for={T5X_FINETUNE: Note("1000")},
         unit="steps",
         example="1000",
+        details=(
+            "If it is not set, a run that resumes keeps the number that it began with. For "
+            "checkpoints that do not record it, this is 10000."
+        ),
     ),
     Variable(
         "LEARNING_RATE",
@@ -267,6 +321,10 @@ T5X_SETTINGS = (
         T5X_TRAINING,
         default=Note("0.0001"),
         example="1e-3",
+        details=(
+            "After the warm-up it falls in a line to a tenth at the last step. A small model "
+            "learns a little text faster with 0.005."
+        ),
     ),
     Variable(
         "EVAL_PERIOD",
@@ -288,6 +346,10 @@ T5X_SETTINGS = (
         default=Note("6000"),
         default_for={T5X_FINETUNE: Note("5000")},
         unit="steps",
+        details=(
+            "A checkpoint is also written at the last step, on Ctrl-C, and on the signals SIGTERM "
+            "and SIGUSR1."
+        ),
     ),
     Variable(
         "MODEL_DIR",
@@ -299,6 +361,10 @@ T5X_SETTINGS = (
         default=Note("T5X_WORKSPACE_DIR/model_dir_SIZE"),
         default_for={SINGLE_NODE_PRETRAIN: "model_dir", SINGLE_NODE_FINETUNE: "model_dir"},
         example="/workspace/small",
+        details=(
+            "A run whose MODEL_DIR has checkpoints resumes from the newest one. A relative folder "
+            "counts from the current folder. An address that begins with s3:// is refused."
+        ),
     ),
     Variable(
         "FT_DIR",
@@ -354,6 +420,7 @@ T5X_SETTINGS = (
         T5X,
         default="bfloat16",
         example="float32",
+        details="Parameters and the optimizer's state are in float32.",
     ),
     Variable(
         "ENABLE_FP8",
@@ -363,6 +430,10 @@ T5X_SETTINGS = (
         T5X,
         default=Note("1 if every GPU has FP8 and PREC is bfloat16, else 0"),
         example="0",
+        details=(
+            "These are the projections of attention and the products of the MLP. All else stays "
+            "in bfloat16 or float32. FP8 needs Ada, Hopper or a newer GPU."
+        ),
     ),
     Variable(
         "ENABLE_TE",
@@ -371,6 +442,7 @@ T5X_SETTINGS = (
         Group.PRECISION,
         T5X,
         default="0",
+        details="The kernels of Transformer Engine were not run with this code.",
     ),
     Variable(
         "ATTENTION",
@@ -380,6 +452,7 @@ T5X_SETTINGS = (
         T5X,
         default=Note("cudnn on Ampere and newer GPUs, te with ENABLE_TE=1, else xla"),
         example="xla",
+        details="A line says why XLA computes a layer.",
     ),
     Variable(
         "REMAT",
@@ -389,6 +462,10 @@ T5X_SETTINGS = (
         T5X,
         default="none",
         example="full",
+        details=(
+            "none: nothing. minimal: all but matrix products. full: whole layers, which needs the "
+            "least memory and the most time."
+        ),
     ),
     Variable(
         "SCAN_LAYERS",
@@ -397,6 +474,10 @@ T5X_SETTINGS = (
         Group.PRECISION,
         T5X,
         default="0",
+        details=(
+            "A run then keeps a second copy of the parameters in memory. It is refused with "
+            "ENABLE_TE=1."
+        ),
     ),
     Variable(
         "TRANSPOSE_BS",
@@ -405,6 +486,7 @@ T5X_SETTINGS = (
         Group.PRECISION,
         T5X,
         default="1",
+        details="It changes speed, not the model: checkpoints with 0 and 1 are the same.",
     ),
     Variable(
         "FUSE_QKV",
@@ -413,6 +495,10 @@ T5X_SETTINGS = (
         Group.PRECISION,
         T5X,
         default="1",
+        details=(
+            "It also joins both halves of a gated MLP. It changes speed, not the model: "
+            "checkpoints with 0 and 1 are the same."
+        ),
     ),
     Variable(
         "BENCHMARK_MODE",
@@ -421,6 +507,7 @@ T5X_SETTINGS = (
         Group.PROFILING,
         (*T5X_TRAINING, *T5X_SLURM_FILES),
         default="0",
+        details="It is refused if MODEL_DIR has checkpoints.",
     ),
     Variable(
         "T5X_WORKSPACE_DIR",

@@ -17,6 +17,7 @@ from builder.core.cache import Cache
 from builder.core.command_context import Context, Result
 from rosetta.core import gpus
 from rosetta.core.variables import lookup
+from rosetta.core.variables.declaration import Scope
 from tests.support import errors
 
 ROOT = Path(__file__).parents[4]
@@ -42,17 +43,33 @@ def test_the_page_of_gpus_is_current() -> None:
 def test_the_page_of_variables_is_current() -> None:
     page = (ROOT / variable_page.PAGE).read_text(encoding="utf-8")
     assert page == variable_page.render(), "run: python build.py docs"
-    assert all(f"| `{variable.name}` |" in page for variable in lookup.TABLE)
+    names = {variable.name for variable in lookup.TABLE}
+    assert [
+        name for name in names if f"| `{name}` |" not in page and f"### {name}\n" not in page
+    ] == []
 
 
-def test_the_page_of_variables_describes_them_by_framework() -> None:
-    rows = variable_page.find_public_names(variable_page.render())
-    assert {("T5X", "PACK", "pretrain"), ("T5X", "PACK", "finetune")} < rows
-    assert ("Pax", "PREC", "boolq") in rows
-    assert ("T5X", "LOGDIR", "singlenode_pretrain_pile.sh") in rows
-    assert ("Variables of rosetta", "ROSETTA_DEBUG", "") in rows
-    assert "PACK" not in {name for section, name, _ in rows if section == "Pax"}
-    assert "HOME" not in {name for _, name, _ in rows}
+def test_each_setting_of_a_run_has_one_section() -> None:
+    """A search for "what does PACK do" finds a section that has all of these words."""
+    page = variable_page.render()
+    settings = {variable.name for variable in lookup.in_scope(Scope.RUN)}
+    headings = re.findall(r"^### ([A-Z0-9_]+)$", page, re.MULTILINE)
+    assert sorted(headings) == sorted(settings)
+    anchors = [heading.lower() for heading in re.findall(r"^##+ (.*)$", page, re.MULTILINE)]
+    assert len(set(anchors)) == len(anchors), "two headings have the same anchor"
+    section = page.partition("### PACK\n")[2].partition("\n###")[0]
+    assert "What it does" in section
+    assert lookup.find("PACK").details in section
+
+
+def test_the_page_of_variables_says_which_commands_read_them() -> None:
+    names = variable_page.find_public_names(variable_page.render())
+    assert {("", "PACK", "rosetta t5x pretrain"), ("", "PACK", "rosetta t5x finetune")} < names
+    assert ("", "PREC", "rosetta pax boolq") in names
+    assert ("", "LOGDIR", "singlenode_pretrain_pile.sh") in names
+    assert ("Variables of rosetta", "ROSETTA_DEBUG", "") in names
+    assert not [name for name in names if name[1] == "PACK" and "pax" in name[2]]
+    assert "HOME" not in {name for _, name, _ in names}
 
 
 def run_docs(root: Path, *, check: bool) -> Result:
@@ -66,7 +83,7 @@ def run_docs(root: Path, *, check: bool) -> Result:
 def test_a_public_variable_cannot_be_dropped(
     dropped: tuple[str, ...], check: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The committed page is the record: a name goes when its row is deleted there, by hand."""
+    """The committed page is the record: a name goes when its section is deleted there, by hand."""
     for folder in ("docs", "scripts", "overlay"):
         shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True)
     page = tmp_path / variable_page.PAGE
@@ -79,9 +96,10 @@ def test_a_public_variable_cannot_be_dropped(
     with errors.refused(errors.CONFLICT, where=variable_page.PAGE, value="PACK", names="PACK"):
         run_docs(tmp_path, check=check)
     assert page.read_text(encoding="utf-8") == committed
-    rows = committed.splitlines(keepends=True)
-    page.write_text("".join(row for row in rows if not row.startswith("| `PACK` ")))
-    assert run_docs(tmp_path, check=check).ok == (not check or not kept)
+    page.write_text(re.sub(r"### PACK\n.*?(?=^#)", "", committed, flags=re.DOTALL | re.MULTILINE))
+    assert (
+        run_docs(tmp_path, check=check).ok is not check
+    )  # the page is written anew, so it differs
 
 
 def test_every_key_is_documented() -> None:

@@ -37,6 +37,8 @@ def test_an_explanation_has_all_that_the_table_says(
     for variable, entry in zip(variables, explain(capsys, name), strict=True):
         facts: list[str] = [
             variable.help,
+            variable.details,
+            variable.page,
             variable.type.description,
             variable.unit,
             variable.default,
