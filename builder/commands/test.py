@@ -18,7 +18,12 @@ from builder.pipeline import environment_build
 from rosetta.core.errors import CONFLICT, MISSING, UserError
 
 # What `--fast` leaves out; pyproject.toml says what each mark means.
-FAST = "not slow and not engine and not registry and not slurm and not shell and not upstream"
+FAST = (
+    "not slow and not long and not engine and not registry and not slurm and not shell "
+    "and not upstream"
+)
+# What only `--all`, or a TEST that is named, runs.
+SHORT = "not long"
 # What `--all` runs besides: a Python that is not the builder's own, and the tests that need it.
 # `--inside` with one of these names and without a TEST runs the same tests.
 INSIDE = {
@@ -34,6 +39,7 @@ INSIDE = {
         "tests/unit/rosetta/commands/test_convert.py",
         "tests/unit/rosetta/presets/test_flag_check.py",
         "tests/unit/rosetta/core/test_xla_flags.py",
+        "tests/upstream/test_documentation_blocks.py",
     ),
     "lock:t5x": (
         "tests/unit/rosetta/nn",
@@ -55,6 +61,7 @@ INSIDE = {
     ),
     "env:build/quickstart/t5x": (
         "tests/unit/rosetta/t5x",
+        "tests/upstream/test_documentation_blocks.py",
         "tests/upstream/test_health.py",
         "tests/upstream/test_launch.py",
         "tests/upstream/test_slurm.py",
@@ -62,6 +69,7 @@ INSIDE = {
     ),
     "env:build/quickstart/pax": (
         "tests/unit/rosetta/pax",
+        "tests/upstream/test_documentation_blocks.py",
         "tests/upstream/test_health.py",
         "tests/upstream/test_launch.py",
         "tests/upstream/test_pax_data.py",
@@ -191,8 +199,12 @@ def _lint(context: Context, here: Path, *, fast: bool) -> dict[str, list[str]]:
 def _pytest(context: Context, arguments: argparse.Namespace) -> list[str]:
     """Return the command that runs the tests."""
     tests = arguments.tests or INSIDE.get(arguments.inside, ())
-    # Why something was not checked is of no use at every save.
-    words = ["-m", FAST, "-rfE"] if arguments.fast else []
+    words = list[str]()
+    if arguments.fast:
+        # Why something was not checked is of no use at every save.
+        words = ["-m", FAST, "-rfE"]
+    elif not tests and not arguments.all:
+        words = ["-m", SHORT]
     if arguments.inside:
         words += ["-o", "filterwarnings=default"]  # a framework's own warnings are not our fault
     elif not tests:
