@@ -1,4 +1,4 @@
-"""The command lines that docs/commands.md lists, typed as they stand there; what that page says of each is held true.
+"""Run the command lines of NVIDIA's pages on T5X and Pax, as nvidia_command_lines.toml lists them.
 
 Stand-ins for docker, sbatch and srun run what they are given as those would, one process of each step; nvidia-smi shows eight H100.
 """
@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from tests.support.t5x_scripts import OVERLAY, ROOT
 
 pytestmark = pytest.mark.slow
 
-PAGE = ROOT / "docs" / "commands.md"
+COMMANDS = Path(__file__).with_name("nvidia_command_lines.toml")
 # What a container has at these places lies in folders of the test.
 INSIDE = "\ndef seen(text):\n    return text.replace('/opt/paxml', os.environ['OPT']).replace('/t5x_home', os.environ['T5X_HOME'])\n"
 DOCKER = f"""#!{sys.executable}
@@ -113,32 +114,21 @@ RECORDS = {
 }
 
 
-class Typed(NamedTuple):
-    """A block of the page: its framework, text, what becomes of it, and the words that say so."""
+class Command(NamedTuple):
+    """A command line, and what it is expected to do. nvidia_command_lines.toml explains each."""
 
     framework: str
-    text: str
-    outcome: str
-    said: tuple[str, ...]
+    typed: str
+    status: int
+    shows: tuple[str, ...]
 
 
-def _page() -> list[Typed]:
-    found = []
-    for section in PAGE.read_text().split("\n## ")[1:]:
-        for text, outcome, line in re.findall(
-            r"```bash\n((?:(?!```).*\n)+)```\n(Runs|Refused|Not typed)(.*)", section
-        ):
-            spans = re.match(r"(?: `[^`]*`)*", line)
-            assert spans
-            found.append(
-                Typed(
-                    section.splitlines()[0].lower(),
-                    text.rstrip("\n"),
-                    outcome,
-                    tuple(re.findall(r"`([^`]+)`", spans[0])),
-                )
-            )
-    return found
+def _read_commands() -> list[Command]:
+    entries = tomllib.loads(COMMANDS.read_text())["command"]
+    return [
+        Command(entry["framework"], entry["typed"], entry["status"], tuple(entry["shows"]))
+        for entry in entries
+    ]
 
 
 @pytest.fixture(name="place")
@@ -188,17 +178,16 @@ def place_(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "typed", _page(), ids=lambda typed: f"{typed.framework}: {typed.text[:60]}"
+    "command",
+    _read_commands(),
+    ids=lambda command: f"{command.framework}: {command.typed[:60]}",
 )
-def test_what_the_page_says_is_what_happens(place: Path, typed: Typed) -> None:
-    if typed.outcome == "Not typed":
-        assert not typed.said
-        return
-    assert typed.said, "the page says what to look for"
-    t5x, in_job = typed.framework == "t5x", "sbatch " in typed.text
-    if "download_the_pile" in typed.text:
+def test_command_line(place: Path, command: Command) -> None:
+    assert command.shows, "the list has to say what to look for"
+    t5x, in_job = command.framework == "t5x", "sbatch " in command.typed
+    if "download_the_pile" in command.typed:
         shutil.rmtree(place / "t5x_home" / "datasets" / "the_pile")
-    text = typed.text
+    text = command.typed
     for name, value in FILLED.items():
         text = text.replace(name, value)
     text = text.replace("/opt/paxml", "$OPT") if not in_job and "docker" not in text else text
@@ -226,7 +215,7 @@ def test_what_the_page_says_is_what_happens(place: Path, typed: Typed) -> None:
         env |= {"VOCAB": "byte", "TFDS_DATA_DIR": str(place / "t5x_home" / "datasets")}
         env |= {"BASE_TFDS_DATA_DIR": "/d"} if in_job else {}
     cwd = place / ("clone" if in_job else "t5x_home" if t5x else "opt")
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", text],
         cwd=cwd,
         env=env,
@@ -235,38 +224,31 @@ def test_what_the_page_says_is_what_happens(place: Path, typed: Typed) -> None:
         check=False,
         timeout=60,
     )
-    said = (
-        (done.stdout + done.stderr)
+    output = (
+        (result.stdout + result.stderr)
         .replace(str(place / "opt"), "/opt/paxml")
         .replace(str(place / "t5x_home"), "/t5x_home")
         .replace('\\"', '"')
     )
-    missing_backslash = "command not found" in " ".join(typed.said)
-    assert done.returncode == (127 if missing_backslash else 0 if typed.outcome == "Runs" else 2), (
-        said
-    )
-    for words in typed.said:
-        assert words in said
-    if typed.outcome == "Refused":
-        assert len(done.stderr.splitlines()) <= 1 + in_job, "one line"
-    assert "Traceback" not in said
+    assert result.returncode == command.status, output
+    for words in command.shows:
+        assert words in output
+    if command.status == 2:
+        assert len(result.stderr.splitlines()) <= 1 + in_job, "one line"
+    assert "Traceback" not in output
 
 
-def test_the_pages_command_lines_are_all_there() -> None:
-    """Each script and .sub file that the old pages name is typed."""
-    text = " ".join(typed.text for typed in _page())
+def test_every_script_is_run() -> None:
+    """Each script and .sub file that people know is on the list."""
+    text = " ".join(command.typed for command in _read_commands())
+    called_by_others = {
+        "run_base_config_multinode",
+        "multiprocess_pretrain_pile",
+        "multiprocess_ft_frompile",
+    }
     for path in [
         *(ROOT / "scripts").glob("*.sub"),
         *ROOT.glob("overlay/*/*/contrib/gpu/scripts_gpu/*node*.sh"),
         *ROOT.glob("overlay/*/*/contrib/gpu/scripts_gpu/download_the_pile.py"),
     ]:
-        assert (
-            path.name in text
-            or path.stem in text
-            or path.stem
-            in {
-                "run_base_config_multinode",
-                "multiprocess_pretrain_pile",
-                "multiprocess_ft_frompile",
-            }
-        ), path
+        assert path.stem in called_by_others or path.stem in text, path
