@@ -78,7 +78,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if arguments.output and not arguments.output.startswith("env:"):
         return _run_image(context, arguments)
     image_options.refuse_options(arguments)
-    plan_ = environment_build.plan(
+    plan = environment_build.plan_environment(
         context,
         arguments.distribution,
         arguments.accelerator,
@@ -86,8 +86,8 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         arguments.python,
     )
     if arguments.dry_run:
-        return _dry_run(plan_)
-    data = environment_build.bake_environment(plan_)
+        return _dry_run(plan)
+    data = environment_build.bake_environment(plan)
     shown = ", ".join(data["changed"]) or "nothing had changed"
     sources = "\n".join(
         f"  {each['name']:<12} {each['commit'][:12]} patched {each['patched_commit'][:12]}"
@@ -116,13 +116,13 @@ def output_folder(arguments: argparse.Namespace) -> Path:
     return path
 
 
-def _dry_run(plan_: Plan) -> Result:
-    steps = environment_build.describe_steps(plan_)
+def _dry_run(plan: Plan) -> Result:
+    steps = environment_build.describe_steps(plan)
     data: dict[str, Any] = {
-        "distribution": plan_.distribution,
-        "accelerator": plan_.packages.accelerator,
-        "python": plan_.packages.python.full,
-        "output": str(plan_.output),
+        "distribution": plan.distribution,
+        "accelerator": plan.packages.accelerator,
+        "python": plan.packages.python.full,
+        "output": str(plan.output),
         "steps": steps,
     }
     return Result(data, _list_steps(steps))
@@ -147,7 +147,7 @@ def _run_image(context: Context, arguments: argparse.Namespace) -> Result:
         raise UserError("goes with bundle:DIR", "--since", "leave it out")
     if arguments.compression == "zstd" and wanted.kind in ("bundle", "registry"):
         log.warn("an enroot before 4.0 cannot read zstd layers")
-    asked = image_output.request(
+    asked = image_output.make_request(
         context, arguments.distribution, image_options.read(arguments), wanted
     )
     if arguments.dry_run:

@@ -1,5 +1,6 @@
-"""Prepare the folders that Dockerfile.t5x and Dockerfile.pax copy: the content of an image's
-layers, for people who build their own way.
+"""The command `context`: write the layers of an image as folders for a `docker build` of one's own.
+
+Dockerfile.t5x and Dockerfile.pax copy these folders.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "distribution", metavar="NAME", help="the distribution: t5x, pax or pax-1.4"
     )
-    parser.add_argument("folder", metavar="DIR", help="the folder for the folders")
+    parser.add_argument(
+        "folder", metavar="DIR", help="the folder that gets one folder for each layer"
+    )
     parser.add_argument(
         "--accelerator",
         default="cpu",
@@ -34,19 +37,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     folder = Path(arguments.folder).absolute()
-    build_context.refuse(folder)
+    build_context.refuse_foreign_folder(folder)
     image_target.require_folder_above(folder, "context DIR")
-    asked = image_output.request(
+    request = image_output.make_request(
         context,
         arguments.distribution,
         image_options.read(arguments),
         image_target.Output("image", ""),
     )
-    architecture, labels = build_context.write_context(asked, folder)
+    architecture, labels = build_context.write_context(request, folder)
     recipe = context.root / f"Dockerfile.{'t5x' if arguments.distribution == 't5x' else 'pax'}"
     lines = (
         f"{folder} is ready. An engine makes an image of it:\n  "
-        f"{build_context.build_command(folder, recipe, arguments.distribution)}"
+        f"{build_context.render_build_command(folder, recipe, arguments.distribution)}"
     )
     return Result(
         {

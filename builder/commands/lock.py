@@ -1,6 +1,4 @@
-"""Resolve the packages of every line into hashed locks, or check that the locks are those of the
-manifest.
-"""
+"""The command `lock`: resolve the packages of each line into hashed locks, or check the locks."""
 
 from __future__ import annotations
 
@@ -54,14 +52,14 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     loaded = manifest.load(context.manifest_path)
     if arguments.tools or arguments.builder:
-        chosen = (
+        candidates = (
             ("build", arguments.tools),
             ("te-build", arguments.tools and loaded.transformer_engine),
             ("builder", arguments.builder),
             ("docs", arguments.builder),
         )
-        names = [name for name, asked in chosen if asked]
-        return _shown(locks.make_tool_locks(loaded, names, offline=context.offline))
+        names = [name for name, is_chosen in candidates if is_chosen]
+        return _report_changes(locks.write_tool_locks(loaded, names, offline=context.offline))
     for line in arguments.lines:
         if line not in loaded.lines:
             raise UserError(
@@ -73,34 +71,33 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             )
     lines = arguments.lines or list(loaded.lines)
     if arguments.base:
-        return _shown(locks.make_base_locks(loaded, lines, offline=context.offline))
+        return _report_changes(locks.write_base_locks(loaded, lines, offline=context.offline))
     inputs = locks.read_inputs(context, loaded, lines)
     if arguments.check:
-        data = locks.check(inputs)
+        data = locks.check_locks(inputs)
         return Result(data, _describe_check(data), ok=not data["problems"])
-    changes, new = locks.make(inputs, arguments.upgrade, context.cache)
-    return _shown(changes, new)
+    changes, new_paths = locks.write_locks(inputs, arguments.upgrade, context.cache)
+    return _report_changes(changes, new_paths)
 
 
-def _shown(changes: Mapping[str, Sequence[str]], new: Collection[str] = ()) -> Result:
-    """Return what changed in each lock; of a new one only how much it holds."""
+def _report_changes(
+    changes: Mapping[str, Sequence[str]], new_paths: Collection[str] = ()
+) -> Result:
+    """List the changes of each lock; for a new lock, only how many packages it has."""
     lines = []
     for path, change in changes.items():
-        if path in new:
+        if path in new_paths:
             lines.append(f"{path}: new, {len(change)} packages")
         elif change:
             lines += [f"{path}: {len(change)} changes", *(f"  {line}" for line in change)]
         else:
-            lines.append(f"{path}: as it was")
+            lines.append(f"{path}: unchanged")
     return Result({"locks": dict(changes)}, "\n".join(lines))
 
 
 def _describe_check(data: dict[str, Any]) -> str:
-    problems, counted = data["problems"], len(data["locks"])
-    return "\n".join(
-        [
-            *problems,
-            *(f"note: {note}" for note in data["notes"]),
-            f"{counted} locks checked: {len(problems) or 'no'} problem{'s' * (len(problems) != 1)}",
-        ]
-    )
+    problems = data["problems"]
+    notes = [f"note: {note}" for note in data["notes"]]
+    problem_count = f"{len(problems) or 'no'} problem{'s' * (len(problems) != 1)}"
+    summary = f"{len(data['locks'])} locks checked: {problem_count}"
+    return "\n".join([*problems, *notes, summary])

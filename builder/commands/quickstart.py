@@ -52,12 +52,12 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         if arguments.distribution
         else choose(context, arguments.python)
     )
-    plan = environment_build.plan(context, name, "cpu", folder / name, arguments.python)
+    plan = environment_build.plan_environment(context, name, "cpu", folder / name, arguments.python)
     built = environment_build.bake_environment(plan)
     ready = time.monotonic()
     for old in (folder / f"{name}-run").glob("rosetta-selftest-*"):
         cache.remove(old)  # the runs of earlier quick starts
-    report = verification.verify(
+    report = verification.verify_environment(
         plan.output, steps=20, devices="1,4", workdir=str(folder / f"{name}-run"), root=context.root
     )
     curve = folder / f"{name}-loss.png"
@@ -159,7 +159,7 @@ def _table(data: dict[str, Any]) -> str:
     lines = [
         f"built       {data['distribution']} (cpu, Python {built['python']}): {sources}",
         *([f"because     {data['reason']}"] if data["reason"] else []),
-        verification.table(report),
+        verification.format_report(report),
         f"environment {data['environment']}",
         f"run         {data['run']}",
         f"loss curve  {data['loss_curve']}",

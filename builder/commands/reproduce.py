@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
-    data = reproduction.reproduce(context, arguments.image, arguments.base, arguments.engine)
+    data = reproduction.reproduce_image(context, arguments.image, arguments.base, arguments.engine)
     if data["same"]:
         return Result(data, f"the same, byte for byte: {data['digest']}")
     return Result(

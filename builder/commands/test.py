@@ -150,7 +150,9 @@ def _python(context: Context, inside: str) -> list[str]:
         return [sys.executable]
     kind, _, name = inside.partition(":")
     if kind == "lock":
-        wanted = environment_build.plan(context, name, "cpu", context.root / "build").packages
+        wanted = environment_build.plan_environment(
+            context, name, "cpu", context.root / "build"
+        ).packages
         program = (
             package_installation.environment(context.cache, wanted, offline=context.offline)
             / "bin/python"

@@ -96,7 +96,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if arguments.write and Path(arguments.write).is_dir():
         raise UserError("is a folder", f"--write {arguments.write}", "give the name of a file")
     devices = ",".join(map(str, arguments.devices))
-    asked = verification.Asked(
+    asked = verification.ImageChecks(
         arguments.user, arguments.steps, "1" if arguments.gpu else devices, arguments.gpu
     )
     if kind == "registry":
@@ -106,11 +106,11 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
                 "verify",
                 "leave it out, or give image:NAME",
             )
-        data = verification.verify_published(name, arguments.engine, asked)
+        data = verification.verify_registry_image(name, arguments.engine, asked)
     elif kind == "image":
         data = verification.verify_image(name, engines.choose(arguments.engine), asked)
     else:
-        data = verification.verify(
+        data = verification.verify_environment(
             Path(name).absolute(),
             steps=arguments.steps,
             devices=devices,
@@ -126,4 +126,4 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             "error": None,
         }
         write_atomic(Path(arguments.write).absolute(), json.dumps(document, indent=1) + "\n")
-    return Result(data, verification.table(data), ok=bool(data["ok"]))
+    return Result(data, verification.format_report(data), ok=bool(data["ok"]))

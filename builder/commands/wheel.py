@@ -115,7 +115,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             kind=UNKNOWN,
             value=line,
         )
-    architecture = arguments.architecture or machine_architecture.here()
+    architecture = arguments.architecture or machine_architecture.detect_architecture()
     wanted = wheel_build.plan(
         loaded,
         line,

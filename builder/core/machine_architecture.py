@@ -1,14 +1,13 @@
-"""The processor architectures that rosetta is built for, by the kernel's names and by those of
-images.
-"""
+"""The processor architectures that rosetta is built for."""
 
 from __future__ import annotations
 
 import platform
 
+# The name of the kernel -> the name in images.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def here() -> str:
-    """Return this machine's architecture, as images name it."""
+def detect_architecture() -> str:
+    """Return the name that images use for this machine's architecture, for example `amd64`."""
     return ARCHITECTURES.get(platform.machine(), platform.machine())

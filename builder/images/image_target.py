@@ -73,7 +73,7 @@ def platforms(text: str, offered: Sequence[str], kind: str) -> tuple[str, ...]:
     `image` this machine's own.
     """
     if not text:
-        own = machine_architecture.here()
+        own = machine_architecture.detect_architecture()
         return (own,) if kind == "image" and own in offered else tuple(offered)
     found = []
     for part in parse_list("--platform", text):

@@ -8,9 +8,9 @@ import tarfile
 from typing import TYPE_CHECKING
 
 from builder.core import archives, log
-from builder.images import image_build as images
-from builder.images import layer_assignment
-from builder.images.oci import blob_compression, layer
+from builder.images import image_build, layer_assignment
+from builder.images.oci import blob_compression
+from builder.images.oci import layer as image_layer
 from builder.packages import environment_assembly
 from rosetta.core.errors import EXISTS, UserError
 
@@ -23,55 +23,69 @@ if TYPE_CHECKING:
     from builder.images.oci.layer import Layer
 
 LAYERS = (*layer_assignment.ORDER, "sources", "rosetta")
-_MARK = ".rosetta-context"
+_MARK = ".rosetta-context"  # the empty file by which a later run knows a folder of its own
 
 
-def write_context(asked: Request, folder: Path) -> tuple[str, dict[str, str]]:
-    """Build the image and unpack its layers into a folder; return its architecture and labels."""
-    if len(asked.architectures) != 1:
+def write_context(request: Request, folder: Path) -> tuple[str, dict[str, str]]:
+    """Build an image and unpack its layers into a folder.
+
+    Args:
+        request: The image. It must be for one architecture.
+        folder: The build context for `docker build`. An earlier context in it is replaced.
+
+    Returns:
+        The image's architecture and its labels.
+
+    Raises:
+        UserError: the request names several platforms.
+    """
+    if len(request.architectures) != 1:
         raise UserError(
-            "a context is for one platform", "--platform", "give linux/amd64 or linux/arm64"
+            "a build context is for one platform",
+            "--platform",
+            "give linux/amd64 or linux/arm64",
         )
-    built = images.build(asked)
-    (image,) = built.index.images
+    (image,) = image_build.build(request).index.images
     labels = json.loads(image.config)["config"]["Labels"]
     with (
-        environment_assembly.locked(folder) as place,
-        environment_assembly.exchanged(place) as fresh,
+        environment_assembly.locked(folder) as locked_folder,
+        environment_assembly.exchanged(locked_folder) as new_folder,
         log.stage(f"unpack the layers into {folder}"),
     ):
         for name in LAYERS:
-            (fresh / name).mkdir(parents=True)
-        for each in image.layers:
-            if each.name in LAYERS:
-                unpack(asked.cache, each, fresh / each.name)
-        (fresh / "labels").write_text(label_lines(labels), encoding="utf-8")
-        (fresh / _MARK).touch()
+            (new_folder / name).mkdir(parents=True)
+        for layer in image.layers:
+            if layer.name in LAYERS:
+                unpack_layer(request.cache, layer, new_folder / layer.name)
+        (new_folder / "labels").write_text(render_labels(labels), encoding="utf-8")
+        (new_folder / _MARK).touch()
     return image.architecture, labels
 
 
-def refuse(folder: Path) -> None:
-    """Raise UserError for a folder that holds anything but an earlier context."""
-    if folder.is_symlink() or (
-        folder.exists()
-        and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / _MARK).exists()))
-    ):
-        raise UserError(
-            "holds files that are no context of ours",
-            str(folder),
-            "give a new or an empty folder; nothing was touched",
-            kind=EXISTS,
-        )
+def refuse_foreign_folder(folder: Path) -> None:
+    """Raise UserError for a folder that holds anything but an earlier build context."""
+    if not folder.exists() and not folder.is_symlink():
+        return
+    is_plain_folder = folder.is_dir() and not folder.is_symlink()
+    if is_plain_folder and ((folder / _MARK).exists() or not any(folder.iterdir())):
+        return
+    raise UserError(
+        "holds files that are not a build context of rosetta",
+        str(folder),
+        "give a new or an empty folder; nothing was touched",
+        kind=EXISTS,
+    )
 
 
-def label_lines(labels: Mapping[str, str]) -> str:
-    """Return the content of the file `labels`: one argument of `docker build` a line."""
+def render_labels(labels: Mapping[str, str]) -> str:
+    """Return the content of the file `labels`: on each line one argument of `docker build`."""
     return "".join(f"--label={key}={value}\n" for key, value in sorted(labels.items()))
 
 
-def build_command(folder: Path, recipe: Path, distribution: str) -> str:
-    """Return the shell command that makes an image of the folder: each line of the file `labels` is
-    one argument.
+def render_build_command(folder: Path, recipe: Path, distribution: str) -> str:
+    """Return the shell command that builds an image from a context.
+
+    Each line of the context's file `labels` becomes one argument of `docker build`.
     """
     argv = ["xargs", "-d", r"\n", "-a", f"{folder}/labels", "docker", "build", "-f", str(recipe)]
     return shlex.join(
@@ -79,11 +93,11 @@ def build_command(folder: Path, recipe: Path, distribution: str) -> str:
     )
 
 
-def unpack(cache: Cache, each: Layer, into: Path) -> None:
-    """Write the files of one layer below `into`, with their modes."""
+def unpack_layer(cache: Cache, layer: Layer, folder: Path) -> None:
+    """Write the files of one layer below a folder, with their modes."""
     with (
-        open(layer.blob(cache, each.digest), "rb") as packed,
+        open(image_layer.blob(cache, layer.digest), "rb") as packed,
         blob_compression.reader(packed) as plain,
         tarfile.open(fileobj=plain, mode="r|") as archive,
     ):
-        archives.extract_verified(archive, into, keep_modes=True)
+        archives.extract_verified(archive, folder, keep_modes=True)

@@ -1,4 +1,4 @@
-"""Bake an environment: check the request, then make what is not made yet."""
+"""Bake an environment: check the request, then make the parts that are missing or out of date."""
 
 from __future__ import annotations
 
@@ -23,27 +23,40 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.core.command_context import Context
+    from builder.core.manifest import Distribution, Manifest
     from builder.packages.environment_assembly import Part
     from builder.packages.environment_parts import Tree
+    from builder.packages.package_installation import Packages
     from builder.upstream.source import Access
     from builder.upstream.source_tree import PatchedSource
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that decides a build, before anything is done."""
+    """Everything that decides the content of an environment, before anything is built."""
 
     distribution: str
-    manifest: manifest.Manifest
-    packages: package_installation.Packages
+    manifest: Manifest
+    packages: Packages
     access: Access
     output: Path
 
 
-def plan(
-    context: Context, distribution: str, accelerator: str, into: Path, asked_python: str = ""
+def plan_environment(
+    context: Context, distribution: str, accelerator: str, output: Path, asked_python: str = ""
 ) -> Plan:
-    """Check the request against the manifest and this machine; reads files, changes nothing."""
+    """Check a request against the manifest and this machine. Files are read, none is changed.
+
+    Args:
+        context: The context of the command.
+        distribution: Its name in the manifest.
+        accelerator: `cpu`, `cuda12` or `cuda13`.
+        output: The folder that will hold the environment.
+        asked_python: The version or the path of the Python to use; empty for the line's default.
+
+    Raises:
+        UserError: the manifest or this machine does not have what the request asks for.
+    """
     loaded = manifest.load(context.manifest_path)
     entry = loaded.distribution(distribution)
     if accelerator not in entry.accelerators:
@@ -52,137 +65,150 @@ def plan(
             "--accelerator",
             f"one of: {', '.join(entry.accelerators)}",
         )
-    architecture = machine_architecture.here()
+    architecture = _require_supported_machine(distribution, entry)
+    if output.resolve().is_relative_to(context.cache.root.resolve()):
+        raise UserError(
+            "lies inside the builder's cache, where it would be pruned",
+            str(output),
+            "give another --output env:DIR",
+        )
+    line = loaded.lines[entry.line]
+    locks = loaded.folder("locks")
+    packages = package_installation.Packages(
+        distribution,
+        entry.line,
+        accelerator,
+        architecture,
+        python_interpreter.find(line.pythons, line.python, asked_python),
+        locks / f"{distribution}-{accelerator}.txt",
+        locks / "build.txt",
+        loaded,
+    )
+    return Plan(distribution, loaded, packages, source.access(context, loaded), output)
+
+
+def _require_supported_machine(distribution: str, entry: Distribution) -> str:
+    """Return this machine's architecture; raise UserError if the distribution does not run here."""
+    architecture = machine_architecture.detect_architecture()
     if platform.system() != "Linux" or architecture not in entry.architectures:
         raise UserError(
             f"{distribution} does not run on {platform.system()} {platform.machine()}",
             "this machine",
             f"it runs on Linux {' and '.join(entry.architectures)}",
         )
-    line = loaded.lines[entry.line]
-    if into.resolve().is_relative_to(context.cache.root.resolve()):
-        raise UserError(
-            "lies inside the builder's cache, where it would be pruned",
-            str(into),
-            "give another --output env:DIR",
-        )
-    interpreter = python_interpreter.find(line.pythons, line.python, asked_python)
-    locks = loaded.folder("locks")
-    wanted = package_installation.Packages(
-        distribution,
-        entry.line,
-        accelerator,
-        architecture,
-        interpreter,
-        locks / f"{distribution}-{accelerator}.txt",
-        locks / "build.txt",
-        loaded,
-    )
-    return Plan(distribution, loaded, wanted, source.access(context, loaded), into)
+    return architecture
 
 
-def bake_environment(plan_: Plan) -> dict[str, Any]:
-    """Do what is not done yet; returns what was built, for --json."""
-    sources = _patched(plan_)
-    for state in sources.values():
-        source_lock.check(plan_.manifest, state)
-    wanted, changed = _parts(plan_, sources), list[str]()
-    if not environment_assembly.is_current(plan_.output, wanted):
-        environment_assembly.refuse(plan_.output, plan_.distribution)
-        trees = _exported(plan_, sources)
-        with environment_assembly.locked(plan_.output) as place:
-            if not environment_assembly.is_current(place, wanted):
-                if environment_assembly.holds(place, wanted[0]):
-                    environment_parts.refuse_hidden(
-                        package_installation.site_packages(place / wanted[0].path),
-                        trees,
-                        plan_.packages.lock.name,
-                    )
-                with log.stage(f"put together {plan_.output}"):
-                    changed = environment_assembly.assemble(place, wanted)
+def bake_environment(plan: Plan) -> dict[str, Any]:
+    """Make the parts of an environment that are missing or out of date.
+
+    Returns:
+        A description of the environment and the paths that changed, for --json.
+    """
+    sources = _patch_sources(plan)
+    for patched_source in sources.values():
+        source_lock.check(plan.manifest, patched_source)
+    parts = _list_parts(plan, sources)
+    changed: list[str] = []
+    if not environment_assembly.is_current(plan.output, parts):
+        changed = _assemble_output(plan, sources, parts)
     return {
-        "distribution": plan_.distribution,
-        "accelerator": plan_.packages.accelerator,
-        "python": plan_.packages.python.full,
-        "output": str(plan_.output),
-        "packages": plan_.packages.key,
-        "sources": [state.as_json() for state in sources.values()],
+        "distribution": plan.distribution,
+        "accelerator": plan.packages.accelerator,
+        "python": plan.packages.python.full,
+        "output": str(plan.output),
+        "packages": plan.packages.key,
+        "sources": [patched_source.as_json() for patched_source in sources.values()],
         "changed": changed,
     }
 
 
-def describe_steps(plan_: Plan) -> list[dict[str, Any]]:
+def _assemble_output(plan: Plan, sources: dict[str, PatchedSource], parts: list[Part]) -> list[str]:
+    """Put the parts into the output folder; return the paths that changed."""
+    environment_assembly.refuse(plan.output, plan.distribution)
+    trees = _export_trees(plan, sources)
+    with environment_assembly.locked(plan.output) as output:
+        if environment_assembly.is_current(output, parts):  # another build was faster
+            return []
+        packages_part = parts[0]
+        if environment_assembly.holds(output, packages_part):
+            environment_parts.refuse_hidden(
+                package_installation.site_packages(output / packages_part.path),
+                trees,
+                plan.packages.lock.name,
+            )
+        with log.stage(f"put together {plan.output}"):
+            return environment_assembly.assemble(output, parts)
+
+
+def describe_steps(plan: Plan) -> list[dict[str, Any]]:
     """Return the stages of a build, and which of them are done, for a dry run."""
-    environment_assembly.refuse(plan_.output, plan_.distribution)
+    environment_assembly.refuse(plan.output, plan.distribution)
     steps: list[dict[str, Any]] = []
-    for name in plan_.manifest.distribution(plan_.distribution).sources:
-        entry = plan_.manifest.source(name)
-        steps.append(
-            {"stage": f"patch {name}", "done": source_tree.stamp(entry, plan_.access).is_file()}
-        )
-    known = _parts(plan_, _patched(plan_)) if all(step["done"] for step in steps) else []
-    current = bool(known) and environment_assembly.is_current(plan_.output, known)
-    steps.append(
-        {
-            "stage": f"install {plan_.packages.lock.name}",
-            "done": bool(known) and environment_assembly.holds(plan_.output, known[0]),
-        }
-    )
-    steps.append({"stage": f"put together {plan_.output}", "done": current})
-    return steps
+    for name in plan.manifest.distribution(plan.distribution).sources:
+        stamp = source_tree.stamp(plan.manifest.source(name), plan.access)
+        steps.append({"stage": f"patch {name}", "done": stamp.is_file()})
+    are_sources_patched = all(step["done"] for step in steps)
+    parts = _list_parts(plan, _patch_sources(plan)) if are_sources_patched else []
+    are_packages_installed = bool(parts) and environment_assembly.holds(plan.output, parts[0])
+    is_output_current = bool(parts) and environment_assembly.is_current(plan.output, parts)
+    return [
+        *steps,
+        {"stage": f"install {plan.packages.lock.name}", "done": are_packages_installed},
+        {"stage": f"put together {plan.output}", "done": is_output_current},
+    ]
 
 
-def _patched(plan_: Plan) -> dict[str, PatchedSource]:
+def _patch_sources(plan: Plan) -> dict[str, PatchedSource]:
     return {
-        name: source_tree.patched(plan_.manifest.source(name), plan_.access)
-        for name in plan_.manifest.distribution(plan_.distribution).sources
+        name: source_tree.patched(plan.manifest.source(name), plan.access)
+        for name in plan.manifest.distribution(plan.distribution).sources
     }
 
 
-def _exported(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Tree]:
-    """Return the trees, exported into the cache before the output is held."""
-    trees = environment_parts.trees(plan_.manifest, sources, plan_.access, plan_.packages.python)
-    for each in trees:
-        each.path()
+def _export_trees(plan: Plan, sources: dict[str, PatchedSource]) -> list[Tree]:
+    """Export the patched trees into the cache, before the lock of the output folder is taken."""
+    trees = environment_parts.trees(plan.manifest, sources, plan.access, plan.packages.python)
+    for tree in trees:
+        tree.path()
     return trees
 
 
-def _parts(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Part]:
-    """Return the parts of the output: packages, patched sources, rosetta, then their
-    descriptions.
-    """
-    wanted = plan_.packages
-    trees = environment_parts.trees(plan_.manifest, sources, plan_.access, wanted.python)
-    paths = environment_parts.pth([each.folder for each in trees])
+def _list_parts(plan: Plan, sources: dict[str, PatchedSource]) -> list[Part]:
+    """Return the parts of an environment: packages, patched trees, rosetta, and descriptions."""
+    packages = plan.packages
+    trees = environment_parts.trees(plan.manifest, sources, plan.access, packages.python)
+    path_file = environment_parts.pth([tree.folder for tree in trees])
 
-    def environment(into: Path) -> None:
-        package_installation.make(plan_.access.cache, wanted, into, offline=plan_.access.offline)
-        environment_parts.refuse_hidden(
-            package_installation.site_packages(into), trees, wanted.lock.name
-        )
-        write_atomic(package_installation.site_packages(into) / "rosetta-sources.pth", paths)
+    def install_packages(folder: Path) -> None:
+        package_installation.make(plan.access.cache, packages, folder, offline=plan.access.offline)
+        site_packages = package_installation.site_packages(folder)
+        environment_parts.refuse_hidden(site_packages, trees, packages.lock.name)
+        write_atomic(site_packages / "rosetta-sources.pth", path_file)
 
-    def site(into: Path) -> Path:
-        return package_installation.site_packages(
-            environment_assembly.output_of(into) / "opt/rosetta/env"
-        )
+    def find_site_packages(part_folder: Path) -> Path:
+        output = environment_assembly.output_of(part_folder)
+        return package_installation.site_packages(output / "opt/rosetta/env")
 
-    def exported(each: Tree) -> Part:
-        return environment_assembly.Part(
-            f"opt/{each.folder}",
-            stage_key("tree", {"tree": each.key, "python": wanted.python.full}),
-            lambda into: copy_tree(each.path(), into),
-        )
-
+    packages_part = environment_assembly.Part(
+        "opt/rosetta/env",
+        stage_key("env", {"packages": packages.key, "paths": path_file}),
+        install_packages,
+    )
+    record = environment_parts.record(packages, sources)
     return [
-        environment_assembly.Part(
-            "opt/rosetta/env",
-            stage_key("env", {"packages": wanted.key, "paths": paths}),
-            environment,
-        ),
-        *(exported(each) for each in trees),
-        *environment_parts.of_rosetta(wanted.python, trees),
+        packages_part,
+        *(_make_tree_part(tree, packages.python.full) for tree in trees),
+        *environment_parts.of_rosetta(packages.python, trees),
         *environment_parts.of_record(
-            environment_parts.record(wanted, sources), plan_.manifest, wanted.pins(), site, trees
+            record, plan.manifest, packages.pins(), find_site_packages, trees
         ),
     ]
+
+
+def _make_tree_part(tree: Tree, python_version: str) -> Part:
+    return environment_assembly.Part(
+        f"opt/{tree.folder}",
+        stage_key("tree", {"tree": tree.key, "python": python_version}),
+        lambda folder: copy_tree(tree.path(), folder),
+    )

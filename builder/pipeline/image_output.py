@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from builder.core.command_context import Context
     from builder.images.image_build import Built, Request
     from builder.images.image_target import Output
+    from builder.images.oci.oci_documents import Image
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a command line says of an image; an empty string stands for the default."""
+    """The options of a command line that describe an image; empty text stands for the default."""
 
     accelerator: str
     platform: str = ""
@@ -28,74 +29,89 @@ class Options:
     locked: bool = False
 
 
-def request(context: Context, distribution: str, options: Options, wanted: Output) -> Request:
-    """Return what the options ask for, checked against the manifest."""
+def make_request(context: Context, distribution: str, options: Options, target: Output) -> Request:
+    """Return the image that the options describe, checked against the manifest.
+
+    Args:
+        context: The context of the command.
+        distribution: Its name in the manifest.
+        options: The options of the command line.
+        target: The place that will get the image. It decides platforms and compression that the
+            options leave open.
+
+    Raises:
+        UserError: the manifest has no such image, or the options contradict each other.
+    """
     loaded = manifest.load(context.manifest_path)
     entry = loaded.distribution(distribution)
     if options.transformer_engine == "yes" and options.accelerator == "cpu":
         raise UserError(
             "Transformer Engine needs CUDA",
             "--transformer-engine",
-            "give --accelerator cuda12 or cuda13, or leave it out",
+            "give --accelerator cuda12 or cuda13, or leave the option out",
         )
-    asked = image_build.Request(
+    request = image_build.Request(
         context,
         loaded,
         distribution,
         options.accelerator,
-        image_target.platforms(options.platform, entry.architectures, wanted.kind),
+        image_target.platforms(options.platform, entry.architectures, target.kind),
         options.transformer_engine != "no" and options.accelerator != "cpu",
-        options.compression or wanted.compression,
+        options.compression or target.compression,
         options.base,
         options.engine,
-        local=wanted.kind in ("image", "oci") and not options.locked,
+        local=target.kind in ("image", "oci") and not options.locked,
     )
-    image_build.check(asked)
-    return asked
+    image_build.check(request)
+    return request
 
 
-def build_and_deliver(asked: Request, wanted: Output, since: str) -> dict[str, Any]:
-    """Build an image and bring it to its place; return what was built, for --json.
+def build_and_deliver(request: Request, target: Output, since: str) -> dict[str, Any]:
+    """Build an image and deliver it to its target.
 
     Args:
-        asked: the image.
-        wanted: where it goes.
-        since: for a bundle, the lock.json or bundle.json whose layers are left out; or empty.
+        request: The image.
+        target: The place that gets the image.
+        since: For a bundle, the lock.json or bundle.json whose layers are left out; or empty.
+
+    Returns:
+        A description of the image, for --json.
     """
-    # What the place cannot take is refused before anything is made.
-    destination = delivery.destination(wanted, asked, since)
-    built = image_build.build(asked)
-    return report(built) | {"name": wanted.name, **destination(built)}
+    # An image that the target cannot take is refused before anything is built.
+    deliver = delivery.destination(target, request, since)
+    built = image_build.build(request)
+    return describe_built(built) | {"name": target.name, **deliver(built)}
 
 
-def report(built: Built) -> dict[str, Any]:
-    """Return what was built, for --json."""
-    images = [
-        {
-            "platform": f"linux/{image.architecture}",
-            "digest": image.digest,
-            "config": image.config_digest,
-            "size": image.size,
-            "layers": [
-                {
-                    "name": each.name,
-                    "digest": each.digest,
-                    "diff_id": each.diff_id,
-                    "size": each.size,
-                    "unpacked": each.unpacked,
-                }
-                for each in image.layers
-            ],
-        }
-        for image in built.index.images
-    ]
+def describe_built(built: Built) -> dict[str, Any]:
+    """Return the description of what was built, for --json."""
     first = next(iter(built.records.values()))
     return {
         "distribution": first["distribution"],
         "accelerator": first["accelerator"],
         "digest": built.index.digest,
-        "images": images,
+        "images": [_describe_image(image) for image in built.index.images],
         "base": first["base"],
         "transformer_engine": first["transformer_engine"],
         "sources": list(first["sources"].values()),
+    }
+
+
+def _describe_image(image: Image) -> dict[str, Any]:
+    layers = [
+        {
+            "name": layer.name,
+            "digest": layer.digest,
+            "diff_id": layer.diff_id,
+            "size": layer.size,
+            "unpacked": layer.unpacked,
+        }
+        for layer in image.layers
+    ]
+    return {
+        "platform": f"linux/{image.architecture}",
+        "digest": image.digest,
+        "config": image.config_digest,
+        "size": image.size,
+        "layers": layers,
     }

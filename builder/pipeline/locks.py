@@ -1,4 +1,4 @@
-"""All locks of a manifest: read what they are made from, make them, or check them."""
+"""All locks of a manifest: read their inputs, write the locks, or check them."""
 
 from __future__ import annotations
 
@@ -30,24 +30,20 @@ if TYPE_CHECKING:
     from builder.packages.line_locks import Plan
     from builder.upstream.source import Access
 
-_TOOL_PYTHONS = (
-    "3.11",
-    "3.12",
-    "3.13",
-    "3.14",
-)  # the builder runs on any of them, whatever the lines have
+# The builder runs on each of these versions, whatever Pythons the lines of the manifest have.
+_TOOL_PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the locks of some lines are made from.
+    """What the locks of some lines are resolved from.
 
     Attributes:
-        manifest: which has the lines.
-        plans: the requests of each line.
-        records: the texts of the files that record what the sources are and declare, by path.
-        recorded: sources that were not at hand: the record was taken for what they declare.
-        access: to the sources.
+        manifest: The manifest that declares the lines.
+        plans: The resolution requests of each line.
+        records: The texts of the files that record the sources and their requirements, by path.
+        recorded: The sources that could not be reached. Their requirements are those of the record.
+        access: How the sources are reached.
     """
 
     manifest: Manifest
@@ -58,115 +54,136 @@ class Inputs:
 
 
 def read_inputs(context: Context, loaded: Manifest, lines: Sequence[str]) -> Inputs:
-    """Return what the locks of these lines are made from."""
-    known = declared_requirements.load(loaded.folder(declared_requirements.RECORD))
+    """Return the inputs of the locks of these lines."""
+    recorded = declared_requirements.load(loaded.folder(declared_requirements.RECORD))
     access = source.access(context, loaded)
-    names = [
+    source_names = [
         name
-        for entry in loaded.distributions.values()
-        if entry.line in lines
-        for name in entry.sources
+        for distribution in loaded.distributions.values()
+        if distribution.line in lines
+        for name in distribution.sources
     ]
-    found = declared_requirements.read(loaded, access, dict.fromkeys(names), known)
+    reading = declared_requirements.read(loaded, access, dict.fromkeys(source_names), recorded)
+    record = declared_requirements.dump(loaded, recorded, reading.declared)
     records = {
-        declared_requirements.RECORD: declared_requirements.dump(loaded, known, found.declared),
-        source_lock.FILE: source_lock.render(loaded, found.states),
+        declared_requirements.RECORD: record,
+        source_lock.FILE: source_lock.render(loaded, reading.states),
     }
-    plans = [line_locks.plan(loaded, line, found.declared) for line in lines]
-    return Inputs(loaded, plans, records, found.recorded, access)
+    plans = [line_locks.plan(loaded, line, reading.declared) for line in lines]
+    return Inputs(loaded, plans, records, reading.recorded, access)
 
 
-def make(
+def write_locks(
     inputs: Inputs, upgrade: Sequence[str], cache: Cache
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Resolve and write every lock of the lines; return what changed in each, and which are new."""
+    """Resolve and write every lock of the lines.
+
+    Args:
+        inputs: The inputs of the locks.
+        upgrade: The projects that may get a new version; `all` for every project.
+        cache: The builder's cache. Its lock keeps two runs apart.
+
+    Returns:
+        What changed in each lock, by path, and the paths of the locks that are new.
+    """
     with cache.lock("lock"):
-        for leftover in (inputs.manifest.root / "locks").rglob(
-            ".tmp-*"
-        ):  # of a run that was killed
+        for leftover in (inputs.manifest.root / "locks").rglob(".tmp-*"):  # of a killed run
             leftover.unlink()
-        return _make(inputs, upgrade)
+        return _resolve_and_write(inputs, upgrade)
 
 
-def _make(inputs: Inputs, upgrade: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    loaded, plans, offline = inputs.manifest, inputs.plans, inputs.access.offline
+def _resolve_and_write(
+    inputs: Inputs, upgrade: Sequence[str]
+) -> tuple[dict[str, list[str]], list[str]]:
+    loaded, offline = inputs.manifest, inputs.access.offline
+    new_paths = [path for path in _lock_paths(inputs.plans) if not (loaded.root / path).exists()]
     texts = dict(inputs.records)
     changes: dict[str, list[str]] = {}
-    new = [
-        wanted.path
-        for each in plans
-        for wanted in each.all
-        if not (loaded.root / wanted.path).exists()
-    ]
-    for each in plans:
-        for path, pins in line_locks.resolved(loaded, each, upgrade, offline=offline).items():
-            key = next(wanted.key for wanted in each.all if wanted.path == path)
-            texts[path] = line_locks.render(pins, key)
+    for plan in inputs.plans:
+        keys = {lock.path: lock.key for lock in plan.all}
+        for path, pins in line_locks.resolved(loaded, plan, upgrade, offline=offline).items():
+            texts[path] = line_locks.render(pins, keys[path])
             changes[path] = lock_file.difference(line_locks.existing(loaded.root / path), pins)
     for path, text in texts.items():
         line_locks.write_changed(loaded.root / path, text)
-    return changes, new
+    return changes, new_paths
 
 
-def check(inputs: Inputs) -> dict[str, Any]:
-    """Return what is wrong with the locks, what could not be told, and which locks were checked."""
+def _lock_paths(plans: Iterable[Plan]) -> list[str]:
+    return [lock.path for plan in plans for lock in plan.all]
+
+
+def check_locks(inputs: Inputs) -> dict[str, Any]:
+    """Return the problems of the locks, notes about what was not checked, and the locks' paths."""
     loaded, plans, access = inputs.manifest, inputs.plans, inputs.access
-    problems = (
-        lock_check.files(loaded, plans, inputs.records)
-        + debian_resolution.problems(loaded, [each.line for each in plans])
-        + header_packages.problems(loaded)
-    )
-    lost, unasked = _branches(loaded, access)
-    problems += lost
-    if not access.offline:
-        for each in plans:
-            for path, pins in line_locks.resolved(loaded, each).items():
-                problems += [
-                    f"{path}: would change: {change}"
-                    for change in lock_file.difference(
-                        line_locks.existing(loaded.root / path), pins
-                    )
-                ]
-            problems += lock_check.idle_overrides(loaded, each)
+    branch_problems, branch_notes = _check_branches(loaded, access)
+    problems = [
+        *lock_check.files(loaded, plans, inputs.records),
+        *debian_resolution.problems(loaded, [plan.line for plan in plans]),
+        *header_packages.problems(loaded),
+        *branch_problems,
+    ]
     notes = [
-        (
-            f"{name}: its source is not at hand, {declared_requirements.RECORD} was taken for "
-            "what it declares"
-        )
+        f"{name}: the source cannot be reached; the requirements recorded in "
+        f"{declared_requirements.RECORD} were used"
         for name in inputs.recorded
     ]
-    notes += [*unasked, *(["offline: nothing was resolved anew"] if access.offline else [])]
-    return {
-        "problems": problems,
-        "notes": notes,
-        "locks": [wanted.path for each in plans for wanted in each.all],
-    }
+    notes += branch_notes
+    if access.offline:
+        notes.append("offline: nothing was resolved anew")
+    else:
+        for plan in plans:
+            problems += _list_resolution_changes(loaded, plan)
+            problems += lock_check.idle_overrides(loaded, plan)
+    return {"problems": problems, "notes": notes, "locks": _lock_paths(plans)}
 
 
-def _branches(loaded: Manifest, access: Access) -> tuple[list[str], list[str]]:
-    """Pins that no longer lie on the branch they claim, or whose branch is gone; and those that
-    nobody at hand could say it of.
+def _list_resolution_changes(loaded: Manifest, plan: Plan) -> list[str]:
+    """Return how a new resolution would change each lock of a line."""
+    problems = []
+    for path, pins in line_locks.resolved(loaded, plan).items():
+        changes = lock_file.difference(line_locks.existing(loaded.root / path), pins)
+        problems += [f"{path}: would change: {change}" for change in changes]
+    return problems
+
+
+def _check_branches(loaded: Manifest, access: Access) -> tuple[list[str], list[str]]:
+    """Check that each pin is on the branch that its source tracks.
+
+    Returns:
+        A problem for each pin that is not on its branch, or whose branch is gone, and a note for
+        each pin whose source cannot be reached.
     """
-    lost, unasked = [], []
+    problems, notes = [], []
     for name in loaded.sources:
         entry = loaded.source(name)
-        if isinstance(entry, GitSource):
-            try:
-                tracked_branch.check_on_branch(entry, access)
-            except git_server.UnreachableError as error:
-                unasked.append(
-                    f"{name}: whether its pin lies on {entry.track} could not be told "
-                    f"({error.what})"
-                )
-            except UserError as error:
-                lost.append(str(error))
-    return lost, unasked
+        if not isinstance(entry, GitSource):
+            continue
+        try:
+            tracked_branch.check_on_branch(entry, access)
+        except git_server.UnreachableError as error:
+            notes.append(
+                f"{name}: the builder could not check that the pin is on {entry.track} "
+                f"({error.what})"
+            )
+        except UserError as error:
+            problems.append(str(error))
+    return problems, notes
 
 
-def make_tool_locks(
+def write_tool_locks(
     loaded: Manifest, names: Iterable[str], *, offline: bool
 ) -> dict[str, list[str]]:
-    """Resolve and write locks of the builder's tools; return what changed in each."""
+    """Resolve and write locks of the builder's tools.
+
+    Args:
+        loaded: The manifest.
+        names: The names of the locks: NAME for locks/NAME.in and locks/NAME.txt.
+        offline: Whether only cached metadata may be used.
+
+    Returns:
+        What changed in each lock, by path.
+    """
     changes: dict[str, list[str]] = {}
     for name in names:
         path = f"locks/{name}.txt"
@@ -176,24 +193,18 @@ def make_tool_locks(
             environment_markers.grid(_TOOL_PYTHONS, ("amd64", "arm64")),
             path,
         )
-        now = line_locks.existing(loaded.root / path)
-        pins = resolution.locked(
-            request,
-            resolution.joint(request, now, offline=offline),
-            offline=offline,
-        )
-        changes[path] = lock_file.difference(now, pins)
-        line_locks.write_changed(
-            loaded.root / path,
-            line_locks.render(pins, stage_key("lock", {"path": path, "own": request.inputs()})),
-        )
+        old_pins = line_locks.existing(loaded.root / path)
+        joint_resolution = resolution.joint(request, old_pins, offline=offline)
+        pins = resolution.locked(request, joint_resolution, offline=offline)
+        changes[path] = lock_file.difference(old_pins, pins)
+        key = stage_key("lock", {"path": path, "own": request.inputs()})
+        line_locks.write_changed(loaded.root / path, line_locks.render(pins, key))
     return changes
 
 
-def make_base_locks(
+def write_base_locks(
     loaded: Manifest, lines: Sequence[str], *, offline: bool
 ) -> dict[str, list[str]]:
     """Lock today's Debian packages of the bases of these lines; return what changed in each."""
-    return debian_resolution.relock(loaded, lines, offline=offline) | header_packages.relock(
-        loaded, offline=offline
-    )
+    changes = debian_resolution.relock(loaded, lines, offline=offline)
+    return changes | header_packages.relock(loaded, offline=offline)

@@ -1,5 +1,6 @@
-"""Build an image again from its own lock, with nothing of it taken from the cache of layers, and
-name the first difference.
+"""Build an image again from its own lock, and name the first difference.
+
+No layer of the new build is taken from the cache.
 """
 
 from __future__ import annotations
@@ -8,31 +9,28 @@ import hashlib
 import json
 import tarfile
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from builder.core import log, manifest
 from builder.core.cache import Cache
-from builder.images import image_build as images
-from builder.images import inspection
-from builder.images.oci import blob_compression, layer
+from builder.images import image_build, inspection
+from builder.images.oci import blob_compression
+from builder.images.oci import layer as image_layer
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from builder.core.command_context import Context
     from builder.images.inspection import Found
+    from builder.images.oci.layer import Layer
     from builder.images.oci.oci_documents import Image
 
-# What must be the same before a rebuild can be: the place in lock.json, and how to come by it.
+_CHECK_OUT = "check out the commit of rosetta that the image was built from"
+# Places in lock.json that must be equal before a rebuild can be equal, and the remedy for each.
 _INPUTS = (
-    ("builder", "check out the commit of rosetta that the image was built from"),
-    (
-        "requirements.sha256",
-        "check out the commit of rosetta that the image was built from: its locks are other ones",
-    ),
+    ("builder", _CHECK_OUT),
+    ("requirements.sha256", f"{_CHECK_OUT}: its locks are other ones"),
     ("base.digest", "give the same --base"),
     ("base.python", "give the same --base"),
     (
@@ -40,226 +38,229 @@ _INPUTS = (
         "bring that wheel: python build.py wheel transformer-engine --import FILE --sha256 ...",
     ),
 )
-_SOURCE = ("commit", "patched_commit", "exported_tree")
+_SOURCE_INPUTS = ("commit", "patched_commit", "exported_tree")
+_NOT_OURS = "the image was not made by this builder"
 
 
-def reproduce(context: Context, image: str, base: str, engine: str) -> dict[str, Any]:
-    """Build an image again; return whether it is the same, and the first difference, for --json.
+@dataclass(frozen=True)
+class _TarEntry:
+    """What a tar archive records of one path; the names are those that a report shows."""
+
+    type: bytes
+    mode: int
+    owner: tuple[int, int]
+    target: str
+    size: int
+    content: str
+    time: float
+
+
+def reproduce_image(context: Context, image_name: str, base: str, engine: str) -> dict[str, Any]:
+    """Build an image again and compare the result with the image.
 
     Args:
-        context: of the command.
-        image: which, as `inspection.find` takes it.
-        base: what it stands on, where that was given when it was built; else empty.
-        engine: whose image it is, and what builds the base; empty for the first that answers.
+        context: The context of the command.
+        image_name: The image, as `inspection.find` takes it.
+        base: The base that was given when the image was built; empty if none was given.
+        engine: The container engine that has the image and builds the base; empty for the first
+            that answers.
+
+    Returns:
+        Whether both are the same, the digests, and the first difference, for --json.
+
+    Raises:
+        UserError: this checkout does not have the inputs that the image was built from.
     """
     with (
         tempfile.TemporaryDirectory(
             prefix=".tmp-reproduce-", dir=context.cache.path("blobs")
         ) as scratch,
-        inspection.find(image, engine, Path(scratch)) as found,
+        inspection.find(image_name, engine, Path(scratch)) as original,
     ):
-        locks = {each.architecture: found.lock(each) for each in found.images}
-        asked = request(context, image, base, engine, found, locks)
-        fresh = replace(asked, layers=Cache(Path(scratch, "cache")))
-        resolved = images.resolve(asked)
-        for architecture, record in locks.items():
-            _same_inputs(record, resolved.record(architecture), architecture)
-        with log.stage(f"build {asked.distribution}-{asked.accelerator} again"):
-            built = images.build(fresh)
-        difference = _difference(
-            context.cache, fresh.layers or context.cache, found, built.index.images
-        )
-        digest = found.digest or found.images[0].config_digest
-        same = not difference and found.digest in ("", built.index.digest)
+        locks = {image.architecture: original.lock(image) for image in original.images}
+        request = _make_request(context, image_name, base, engine, locks)
+        new_layers = Cache(Path(scratch, "cache"))
+        request = replace(request, layers=new_layers)
+        _require_same_inputs(locks, request)
+        with log.stage(f"build {request.distribution}-{request.accelerator} again"):
+            rebuilt = image_build.build(request).index
+        difference = _describe_difference(original, rebuilt.images, (new_layers, context.cache))
+        digest = original.digest or original.images[0].config_digest
+        is_same = not difference and original.digest in ("", rebuilt.digest)
     return {
-        "image": image,
+        "image": image_name,
         "digest": digest,
-        "rebuilt": built.index.digest,
-        "same": same,
+        "rebuilt": rebuilt.digest,
+        "same": is_same,
         "difference": difference,
     }
 
 
-def request(
+def _make_request(
     context: Context,
-    image: str,
-    given_base: str,
+    image_name: str,
+    asked_base: str,
     engine: str,
-    found: Found,
     locks: dict[str, dict[str, Any]],
-) -> images.Request:
-    """Return the build that would give this image, by its lock."""
-    record = next(iter(locks.values()))
+) -> image_build.Request:
+    """Return the build request that the locks of an image describe, by architecture."""
+    lock = next(iter(locks.values()))
     try:
-        name, accelerator, base, compression = (
-            str(each)
-            for each in (
-                record["distribution"],
-                record["accelerator"],
-                record["base"]["name"],
-                record["compression"],
-            )
-        )
+        distribution, accelerator = str(lock["distribution"]), str(lock["accelerator"])
+        base, compression = str(lock["base"]["name"]), str(lock["compression"])
     except (KeyError, TypeError) as error:
-        raise UserError(
-            f"its lock.json has no {error}",
-            image,
-            "it is no image that this builder made",
-        ) from error
-    loaded = manifest.load(context.manifest_path)
-    architectures = tuple(each.architecture for each in found.images)
+        raise UserError(f"its lock.json has no {error}", image_name, _NOT_OURS) from error
     if compression not in blob_compression.MEDIA_TYPE:
         raise UserError(
-            f"its lock.json names the compression {compression[:20]!r}",
-            image,
-            "it is no image that this builder made",
+            f"its lock.json names the compression {compression[:20]!r}", image_name, _NOT_OURS
         )
-    if replaced := max(images.count_replaced(each) for each in locks.values()):
-        raise UserError(
-            (
-                f"was built with {replaced} Debian packages that are newer than the locked ones, "
-                "which were gone"
-            ),
-            image,
-            (
-                "it cannot be built again from the locks; build it anew after python build.py "
-                "lock --base"
-            ),
-        )
+    _refuse_replaced_packages(image_name, locks)
     if base.startswith("bootstrap:"):
         base = "bootstrap"
-    asked = images.Request(
+    request = image_build.Request(
         context,
-        loaded,
-        name,
+        manifest.load(context.manifest_path),
+        distribution,
         accelerator,
-        architectures,
-        bool(record.get("transformer_engine")),
+        tuple(locks),
+        bool(lock.get("transformer_engine")),
         compression,
-        given_base or base,
+        asked_base or base,
         engine,
     )
-    images.check(asked)
-    return asked
+    image_build.check(request)
+    return request
 
 
-def _same_inputs(image: dict[str, Any], here: dict[str, Any], architecture: str) -> None:
-    """UserError that names the first input of the image which this checkout does not have."""
-
-    def at(record: dict[str, Any], place: str) -> Any:
-        value: Any = record
-        for part in place.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        return value
-
-    places = [
-        *_INPUTS,
-        *(
-            (
-                f"sources.{name}.{key}",
-                "check out the commit of rosetta that the image was built from",
-            )
-            for name in image.get("sources", {})
-            for key in _SOURCE
-        ),
-    ]
-    for place, do in places:
-        # A source's name may hold dots, its record does not.
-        one, other = (
-            _source(record, place) if place.startswith("sources.") else at(record, place)
-            for record in (image, here)
+def _refuse_replaced_packages(image_name: str, locks: dict[str, dict[str, Any]]) -> None:
+    """Raise UserError for an image with Debian packages that are newer than the locked ones."""
+    replaced_count = max(image_build.count_replaced(lock) for lock in locks.values())
+    if replaced_count:
+        raise UserError(
+            f"was built with {replaced_count} Debian packages that are newer than the locked ones, "
+            "because the locked ones were no longer available",
+            image_name,
+            "it cannot be built again from the locks; build a new image after python build.py "
+            "lock --base",
         )
-        if one != other:
-            raise UserError(
-                f"{place} is {other} here and {one} in the image (linux/{architecture})",
-                "lock.json",
-                do,
-            )
 
 
-def _source(record: dict[str, Any], place: str) -> Any:
-    name, _, key = place.removeprefix("sources.").rpartition(".")
-    return (record.get("sources") or {}).get(name, {}).get(key)
-
-
-def _difference(cache: Cache, fresh: Cache, found: Found, rebuilt: tuple[Image, ...]) -> str:
-    """Describe the first difference, from the lowest layer up; empty if there is none."""
-    for theirs, ours in zip(found.images, rebuilt, strict=True):
-        where = f"linux/{theirs.architecture}"
-        for one, other in zip(theirs.layers, ours.layers, strict=False):
-            if one.diff_id != other.diff_id:
-                return (
-                    f"{where}, layer {other.name}: "
-                    f"{_entry(found, theirs, one, cache, fresh, other)}"
+def _require_same_inputs(locks: dict[str, dict[str, Any]], request: image_build.Request) -> None:
+    """Raise UserError for the first input of the image that this checkout does not have."""
+    resolved = image_build.resolve(request)
+    for architecture, lock in locks.items():
+        record = resolved.record(architecture)
+        for place, remedy in _list_inputs(lock):
+            image_value, value = _read_place(lock, place), _read_place(record, place)
+            if image_value != value:
+                raise UserError(
+                    f"{'.'.join(place)} is {value} here and {image_value} in the image "
+                    f"(linux/{architecture})",
+                    "lock.json",
+                    remedy,
                 )
-            if found.digest and one.digest != other.digest:
-                return f"{where}, layer {other.name}: the same files in other compressed bytes"
-        if len(theirs.layers) != len(ours.layers):
-            return f"{where}: {len(theirs.layers)} layers in the image, {len(ours.layers)} rebuilt"
-        if theirs.config != ours.config:
-            one, other = json.loads(theirs.config), json.loads(ours.config)
-            keys = (key for key in sorted({*one, *other}) if one.get(key) != other.get(key))
-            return f"{where}, config: {next(keys, 'its bytes')}"
-        if found.digest and theirs.manifest != ours.manifest:
-            return f"{where}: the manifest"
+
+
+def _list_inputs(lock: dict[str, Any]) -> list[tuple[tuple[str, ...], str]]:
+    """Return the places in lock.json that must be equal, as keys, and the remedy for each."""
+    inputs = [(tuple(place.split(".")), remedy) for place, remedy in _INPUTS]
+    for name in lock.get("sources") or {}:
+        inputs += [(("sources", name, key), _CHECK_OUT) for key in _SOURCE_INPUTS]
+    return inputs
+
+
+def _read_place(record: dict[str, Any], place: tuple[str, ...]) -> Any:
+    value: Any = record
+    for key in place:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _describe_difference(
+    original: Found, rebuilt_images: tuple[Image, ...], caches: tuple[Cache, ...]
+) -> str:
+    """Describe the first difference, from the lowest layer up; empty if there is none.
+
+    Args:
+        original: The image.
+        rebuilt_images: The images of the new build, in the same order of platforms.
+        caches: Where the blobs of the new build are.
+    """
+    for image, rebuilt in zip(original.images, rebuilt_images, strict=True):
+        difference = _compare_layers(original, image, rebuilt, caches)
+        difference = difference or _compare_documents(original, image, rebuilt)
+        if difference:
+            return f"linux/{image.architecture}{difference}"
     return ""
 
 
-def _entry(
-    found: Found, image: Image, one: layer.Layer, cache: Cache, fresh: Cache, other: layer.Layer
+def _compare_layers(
+    original: Found, image: Image, rebuilt: Image, caches: tuple[Cache, ...]
 ) -> str:
+    for layer, rebuilt_layer in zip(image.layers, rebuilt.layers, strict=False):
+        if layer.diff_id != rebuilt_layer.diff_id:
+            with original.open(image, layer) as blob:
+                entries = _read_entries(blob)
+            path = _find_blob(rebuilt_layer, caches)
+            return f", layer {rebuilt_layer.name}: {_compare_entries(entries, path)}"
+        if original.digest and layer.digest != rebuilt_layer.digest:
+            return f", layer {rebuilt_layer.name}: the same files in other compressed bytes"
+    if len(image.layers) != len(rebuilt.layers):
+        return f": {len(image.layers)} layers in the image, {len(rebuilt.layers)} rebuilt"
+    return ""
+
+
+def _compare_documents(original: Found, image: Image, rebuilt: Image) -> str:
+    if image.config != rebuilt.config:
+        config, rebuilt_config = json.loads(image.config), json.loads(rebuilt.config)
+        for key in sorted({*config, *rebuilt_config}):
+            if config.get(key) != rebuilt_config.get(key):
+                return f", config: {key}"
+        return ", config: its bytes"
+    if original.digest and image.manifest != rebuilt.manifest:
+        return ": the manifest"
+    return ""
+
+
+def _find_blob(layer: Layer, caches: tuple[Cache, ...]) -> Path | None:
+    paths = (image_layer.blob(cache, layer.digest) for cache in caches)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _compare_entries(entries: dict[str, _TarEntry], rebuilt_blob: Path | None) -> str:
     """Describe the first path by which two layers differ."""
-    mine = next(
-        (
-            path
-            for path in (layer.blob(each, other.digest) for each in (fresh, cache))
-            if path.is_file()
-        ),
-        None,
-    )
-    if mine is None:
+    if rebuilt_blob is None:
         return "other content"
-    with found.open(image, one) as stream:
-        theirs = dict(_rows(stream))
-    with open(mine, "rb") as stream:
-        ours = dict(_rows(stream))
-    for path in sorted({*theirs, *ours}):
-        if theirs.get(path) != ours.get(path):
-            if path not in ours:
-                return f"{path} is in the image only"
-            if path not in theirs:
-                return f"{path} is in the rebuilt one only"
-            what = [
-                name
-                for name, a, b in zip(
-                    ("type", "mode", "owner", "target", "size", "content", "time"),
-                    theirs[path],
-                    ours[path],
-                    strict=True,
-                )
-                if a != b
-            ]
-            return f"{path}: another {' and '.join(what)}"
+    with open(rebuilt_blob, "rb") as blob:
+        rebuilt_entries = _read_entries(blob)
+    for path in sorted({*entries, *rebuilt_entries}):
+        if path not in rebuilt_entries:
+            return f"{path} is in the image only"
+        if path not in entries:
+            return f"{path} is in the rebuilt image only"
+        entry, rebuilt_entry = vars(entries[path]), vars(rebuilt_entries[path])
+        properties = [name for name in entry if entry[name] != rebuilt_entry[name]]
+        if properties:
+            return f"{path}: another {' and '.join(properties)}"
     return "the order or the form of its entries"
 
 
-def _rows(stream: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def _read_entries(blob: IO[bytes]) -> dict[str, _TarEntry]:
+    """Return the entries of a compressed tar archive by path."""
+    entries = {}
     with (
-        blob_compression.reader(stream) as plain,
+        blob_compression.reader(blob) as plain,
         tarfile.open(fileobj=plain, mode="r|") as archive,
     ):
         for member in archive:
             file = archive.extractfile(member) if member.isreg() else None
-            digest = hashlib.file_digest(file, "sha256").hexdigest() if file else ""  # type: ignore[arg-type]
-            yield (
-                member.name,
-                (
-                    member.type,
-                    member.mode,
-                    (member.uid, member.gid),
-                    member.linkname,
-                    member.size,
-                    digest,
-                    member.mtime,
-                ),
+            entries[member.name] = _TarEntry(
+                type=member.type,
+                mode=member.mode,
+                owner=(member.uid, member.gid),
+                target=member.linkname,
+                size=member.size,
+                content=hashlib.file_digest(file, "sha256").hexdigest() if file else "",  # type: ignore[arg-type]
+                time=member.mtime,
             )
+    return entries

@@ -155,7 +155,7 @@ def _able(lock: BaseLock) -> None:
             "apt-get install mmdebstrap, or give --base IMAGE to stand on a registry's image",
             kind=MISSING,
         )
-    here = machine_architecture.here()
+    here = machine_architecture.detect_architecture()
     if here != lock.architecture:
         _check_emulation(lock, here)
 

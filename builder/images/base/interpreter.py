@@ -33,7 +33,7 @@ def interpreter(cache: Cache, found: dict[str, Base] | Base) -> Interpreter:
     installing into.
     """
     bases = found if isinstance(found, dict) else {found.architecture: found}
-    here = machine_architecture.here()
+    here = machine_architecture.detect_architecture()
     if here not in bases:
         raise UserError(
             f"the base's Python runs on {' and '.join(bases)}, not on this {here} machine",

@@ -76,7 +76,7 @@ def _tried(
             "build it at the tips, and verify it where its accelerator is",
         )
     line = copy.lines[entry.line]
-    architecture = machine_architecture.here()
+    architecture = machine_architecture.detect_architecture()
     own = python_interpreter.find(line.pythons, line.python, asked_python).version
     places = environment_markers.grid([own], [architecture])
     by_python = {each: newest(each, architecture, offline=context.offline) for each in line.pythons}
@@ -105,7 +105,7 @@ def _tried(
         copy.root / wanted.where, line_locks.render(pins, stage_key("forecast", wanted.inputs()))
     )
     made = environment_build.bake_environment(
-        environment_build.plan(context, name, "cpu", output, asked_python)
+        environment_build.plan_environment(context, name, "cpu", output, asked_python)
     )
     data["imports"] = imported(output)
     return {
@@ -218,7 +218,7 @@ def imported(environment: Path) -> dict[str, Any]:
     """Return what the environment's own self-test says of its imports: how many modules, and why
     which of them failed.
     """
-    found = verification.selftest(environment, "--imports-only")["imports"]
+    found = verification.run_selftest(environment, "--imports-only")["imports"]
     return {"modules": found["modules"], "failed": dict(found["failed"])}
 
 

@@ -214,7 +214,7 @@ def training(context: Context, night: Night, shipped: Manifest, asked: Asked) ->
     that will be published.
     """
     del shipped
-    own = machine_architecture.here()
+    own = machine_architecture.detect_architecture()
     for image in asked.images:
         name, built = f"training-{image.name}", night.record(f"image-{image.name}")
         if built is None or not built.settled:

@@ -62,7 +62,7 @@ def made(context: Context, options: image_output.Options, names: Sequence[str]) 
     if all(name.startswith("oci:") for name in names):
         found = of_layouts(loaded, [Path(name.removeprefix("oci:")).absolute() for name in names])
     elif len(names) == 1:
-        asked = image_output.request(
+        asked = image_output.make_request(
             context,
             names[0],
             options,

@@ -16,7 +16,7 @@ import pytest
 
 from builder.images import image_settings
 from builder.images.oci import blob_compression, layout
-from builder.pipeline.build_context import LAYERS, build_command, label_lines
+from builder.pipeline.build_context import LAYERS, render_build_command, render_labels
 from tests.support import container_engines, errors, image_bases, small_distribution
 from tests.support.package_index import serving
 from tests.support.small_distribution import ROOT, Chain
@@ -146,10 +146,10 @@ def test_the_printed_command_gives_the_engine_every_label_whole(tmp_path: Path) 
         "quoted": 'it\'s "so" $HOME \\n *',
         "plain": "1",
     }
-    (folder / "labels").write_text(label_lines(labels))
+    (folder / "labels").write_text(render_labels(labels))
     (tmp_path / "docker").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / "docker").chmod(0o755)
-    command = build_command(folder, tmp_path / "Dockerfile.t5x", "t5x")
+    command = render_build_command(folder, tmp_path / "Dockerfile.t5x", "t5x")
     done = subprocess.run(
         ["sh", "-c", command],
         capture_output=True,

@@ -245,7 +245,7 @@ def test_an_image_in_an_engine(chain: Chain, name: str) -> None:
 
 def test_members_are_read_as_they_are() -> None:
     """The comparison sees what a tar can say of a file."""
-    from builder.pipeline.reproduction import _rows
+    from builder.pipeline.reproduction import _read_entries
 
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
@@ -253,6 +253,6 @@ def test_members_are_read_as_they_are() -> None:
         entry.size, entry.mode, entry.uid = 1, 0o600, 7
         archive.addfile(entry, io.BytesIO(b"x"))
     raw.seek(0)
-    (row,) = _rows(raw)
-    assert row[0] == "a"
-    assert row[1][1:3] == (0o600, (7, 0))
+    ((path, contents),) = _read_entries(raw).items()
+    assert path == "a"
+    assert (contents.mode, contents.owner) == (0o600, (7, 0))

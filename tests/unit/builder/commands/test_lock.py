@@ -159,7 +159,7 @@ def test_again_changes_nothing_and_new_releases_come_only_when_asked_for(
         "UV_CACHE_DIR", str(tmp_path / "fresh-uv")
     )  # uv believes an index page for ten minutes
     assert set(_run(repo).text.splitlines()) == {
-        f"{path}: as it was"
+        f"{path}: unchanged"
         for path in (
             "locks/l/common.txt",
             "locks/one-cpu.txt",
@@ -443,17 +443,17 @@ distributions:
         upstream,
         git_repository.commit(upstream, git_repository.tree(upstream, {"README": b"second"}), pin),
     )
-    assert locks._branches(loaded, access) == ([], [])
+    assert locks._check_branches(loaded, access) == ([], [])
     git_repository.branch(
         upstream,
         git_repository.commit(upstream, git_repository.tree(upstream, {"README": b"other"})),
     )
-    lost, unasked = locks._branches(loaded, access)
-    assert unasked == []
-    assert "source up" in lost[0]
-    assert "does not lie on main" in lost[0]
-    lost, unasked = locks._branches(loaded, replace(access, mirrors=()))
-    assert (lost, len(unasked)) == ([], 1)
-    assert "could not be told" in unasked[0]
+    problems, notes = locks._check_branches(loaded, access)
+    assert notes == []
+    assert "source up" in problems[0]
+    assert "does not lie on main" in problems[0]
+    problems, notes = locks._check_branches(loaded, replace(access, mirrors=()))
+    assert (problems, len(notes)) == ([], 1)
+    assert "could not check" in notes[0]
     git_repository.git(upstream, "update-ref", "-d", "refs/heads/main")
-    assert "could not be told" in locks._branches(loaded, access)[1][0]
+    assert "could not check" in locks._check_branches(loaded, access)[1][0]

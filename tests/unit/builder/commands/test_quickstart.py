@@ -115,13 +115,13 @@ def test_a_run_that_was_not_resumed_is_shown_too(tmp_path: Path) -> None:
     report = REPORT | {"runs": [run], "problems": ["training ended with status 134"]}
     quickstart.draw(report, tmp_path / "loss.png", "t5x")
     assert (tmp_path / "loss.png").read_bytes()[:4] == b"\x89PNG"
-    text = verification.table(report)
+    text = verification.format_report(report)
     assert "not resumed" in text
     assert "PROBLEM     training ended with status 134" in text
 
 
 def test_the_table_names_losses_speed_and_problems() -> None:
-    text = verification.table(REPORT)
+    text = verification.format_report(REPORT)
     for word in (
         "90 modules",
         "t5x.x: ImportError: no y",
@@ -138,11 +138,11 @@ def test_the_table_names_losses_speed_and_problems() -> None:
 
 def test_verify_refuses_what_is_no_environment(tmp_path: Path) -> None:
     with errors.refused(errors.INVALID, where=tmp_path, remedy="--output env:"):
-        verification.verify(tmp_path, steps=1, devices="1", workdir="", root=ROOT)
+        verification.verify_environment(tmp_path, steps=1, devices="1", workdir="", root=ROOT)
     program = tmp_path / "opt/rosetta/bin/rosetta"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho oops >&2\nexit 7\n")
     program.chmod(0o755)
     (tmp_path / "opt/rosetta/lock.json").write_text("{}")
     with errors.refused(errors.FAILED, where=tmp_path, value=7):
-        verification.verify(tmp_path, steps=1, devices="1", workdir="", root=ROOT)
+        verification.verify_environment(tmp_path, steps=1, devices="1", workdir="", root=ROOT)

@@ -1,4 +1,4 @@
-"""What the build verb's image side asks for."""
+"""The image that the options of the command `build` ask for."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_only_what_stays_here_may_take_current_debian_packages(
     arguments = parser.parse_args(["--distribution", "t5x", "--output", place, *more])
     context = Context(ROOT, ROOT / "manifest.yaml", cache)
     assert (
-        image_output.request(
+        image_output.make_request(
             context, "t5x", image_options.read(arguments), image_target.parse(place, "t5x", "cpu")
         ).local
         is local
