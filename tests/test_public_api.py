@@ -305,8 +305,14 @@ def test_no_public_variable_is_gone() -> None:
 
 
 def test_documentation_names_variables_that_exist() -> None:
-    """NAME=VALUE in a page is a variable, a hyper-parameter of Pax, or a macro of gin."""
+    """NAME=VALUE in a page is a variable, a hyper-parameter of Pax, or a macro of gin.
+
+    It may also be a variable of another program that a switch sets.
+    """
     known = names("Hyper-parameters") | names("Gin macros") | NOT_OURS
+    known |= {
+        name for switch in shipped_presets("switches").values() for name in switch.get("env", ())
+    }
     unknown = set()
     for file, text in [*texts(["docs"], ".md"), *texts_of(["README.md", "CONTRIBUTING.md"])]:
         spans = "\n".join(re.findall(r"`[^`\n]+`|```.*?```", text, re.DOTALL))

@@ -1,4 +1,5 @@
-"""Write the generated pages (the manifest's keys, commands, GPUs, variables) and the Slurm files.
+"""Write the generated pages (the manifest's keys, commands, GPUs, variables, presets, experiments)
+and the Slurm files.
 
 With --check, say only whether all of them are current. With --site, also build the site.
 """
@@ -9,7 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.commands import command_page
-from builder.core import gpu_page, manifest_page, variable_page
+from builder.core import (
+    experiment_page,
+    gpu_page,
+    manifest_page,
+    preset_page,
+    variable_page,
+)
 from builder.core.command_context import Context, Result
 from builder.release.documentation_site import configuration, site_build
 from builder.upstream import slurm_files
@@ -52,6 +59,8 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         command_page.PAGE: command_page.render(),
         GPU_PAGE: gpu_page.render(),
         variable_page.PAGE: variables,
+        preset_page.PAGE: preset_page.render(),
+        experiment_page.PAGE: experiment_page.render(),
     }
     texts = {**pages, **slurm_files.render(context.root)}
     outdated = [name for name, text in texts.items() if _read(context.root / name) != text]

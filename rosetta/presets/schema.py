@@ -121,6 +121,33 @@ NEEDED = (
     "gpus_per_node",
     "processes_per_node",
 )  # of every run: they cannot be taken out
+# Field or group -> what it sets, in one sentence of Markdown, for docs/reference/presets.md.
+HELP = {
+    "runs": (
+        "Command: `pretrain` or `finetune` of T5X; `train`, `pile`, `lambada` or `boolq` of Pax."
+    ),
+    "nodes": "Nodes.",
+    "gpus_per_node": "GPUs of each node.",
+    "processes_per_node": "`gpu`: one process for each GPU. `node`: one for each node.",
+    "precision": "One of the [precisions](#precisions).",
+    "batch.per_gpu": (
+        "Sequences of a batch for one GPU; of T5X with `TP_SIZE`, for each group of that many GPUs."
+    ),
+    "batch.microbatches": "Parts of a batch, one after another, of one step.",
+    "mesh.ici": (
+        "Pax: mesh within a node, `[data, fsdp, tensor]`. `gpus` is the number of GPUs of a node."
+    ),
+    "mesh.dcn": ("Pax: mesh across nodes, `[data, fsdp, tensor]`. `nodes` is the number of nodes."),
+    "settings": "Variables of the scripts, such as `T5_SIZE: small`. Values are texts.",
+    "fdl": "Pax: hyper-parameters, such as `MAX_STEPS: 500`.",
+    "xla_flags": "Flags of XLA, by their names without dashes.",
+    "env": "Variables of the environment, of JAX, NCCL and other libraries. Values are texts.",
+    "switches": "Switches to add. `null` removes those of the layers below.",
+    "combine": ("`published` or `layers`: see [thresholds](#thresholds-of-combined-collectives)."),
+    "cache": "Folder on shared storage, for the switches that need one.",
+    "accelerator": "GPU of the runs, by its short name. The place for it is the site's file.",
+    "mounts": "Folders for containers: `[[OUTSIDE, INSIDE], ...]`.",
+}
 # Group -> the names in it, and what says what is wrong with a value.
 _NAMED: dict[str, tuple[str, Callable[[Any], str]]] = {
     "xla_flags": (r"xla_\w+", _flag),

@@ -19,11 +19,19 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parents[1]
 MODULES = ("configs", "gpt", "glam", "llama", "experiment", "switches", "data")
-# What Paxml's base class states of what is asked for here.
+# What Paxml's base class states, if some experiment of ours leaves it at that.
 _OF_PAXML = {
     "CHECKPOINT_EVERY_N_STEPS": 5000,
     "CHECKPOINT_MAX_TO_KEEP": 10,
+    "CLIP_GRADIENT_NORM_TO_VALUE": 5.0,
+    "DROPOUT_PROB": 0.0,
+    "EVAL_INTERVAL_STEPS": 100,
+    "SEPARATE_EMBEDDING": False,
+    "SUMMARY_INTERVAL_STEPS": 100,
+    "TRAINABLE_POSITION_EMB": False,
     "USE_GATED_ACTIVATION": False,
+    "USE_REPEATED_LAYER": False,
+    "WEIGHT_DECAY": 1e-3,
 }
 
 
@@ -113,6 +121,18 @@ def experiments() -> list[str]:
     return sorted(
         name for module, name in modules_and_names if module == MODULES[0] and name[0] != "_"
     )
+
+
+def find_model_class(config: str) -> str:
+    """Return the class that an experiment of rosetta.pax.configs takes its model from."""
+    order = _order(f"{MODULES[0]}.{config}")
+    return next(name.split(".")[1] for name in order if not name.startswith(f"{MODULES[0]}."))
+
+
+def paxml_defaults() -> dict[str, str]:
+    """Return what Paxml's base class states, as far as it is known here, as Python text."""
+    texts = {name: repr(value) for name, value in _OF_PAXML.items()}
+    return {**texts, "CHECKPOINT_POLICY": "'save_nothing'"}  # there, a member of an enumeration
 
 
 def names() -> list[str]:

@@ -12,12 +12,22 @@ import pytest
 
 from builder.commands import docs
 from builder.commands.registry import PROGRAM
-from builder.core import gpu_page, manifest, manifest_page, variable_page
+from builder.core import (
+    experiment_page,
+    gpu_page,
+    manifest,
+    manifest_page,
+    preset_page,
+    reference_data,
+    variable_page,
+)
 from builder.core.cache import Cache
 from builder.core.command_context import Context, Result
 from rosetta.core import gpus
 from rosetta.core.variables import lookup
 from rosetta.core.variables.declaration import Scope
+from rosetta.pax.run import hyper_parameters
+from rosetta.presets import preset_files, schema
 from tests.support import errors
 
 ROOT = Path(__file__).parents[4]
@@ -38,6 +48,53 @@ def test_the_page_of_gpus_is_current() -> None:
     page = (ROOT / "docs/reference/gpus.md").read_text(encoding="utf-8")
     assert page == gpu_page.render(), "run: python build.py docs"
     assert all(f"| `{name}` |" in page for name in gpus.GPUS)
+
+
+def test_the_page_of_presets_is_current() -> None:
+    page = (ROOT / preset_page.PAGE).read_text(encoding="utf-8")
+    assert page == preset_page.render(), "run: python build.py docs"
+    assert all(f"\n### {name}\n" in page for name in preset_files.presets())
+    for name in ("switches", "precisions"):
+        assert all(f"| `{each}` |" in page for each in preset_files.named(name))
+
+
+def test_the_page_of_presets_says_what_a_run_has() -> None:
+    (large,) = (
+        line for line in preset_page.render().splitlines() if line.startswith("| [`t5x-large`]")
+    )
+    assert [cell.strip() for cell in large.strip("|").split("|")][2:] == [
+        "64 (8 x 8)",
+        "32",
+        "2,048",
+        "512 / 128",
+        "`bf16`",
+    ]
+
+
+def test_every_field_of_a_preset_is_documented() -> None:
+    assert schema.HELP.keys() == {*schema.FIELDS, *schema._NAMED}
+
+
+def test_the_page_of_experiments_is_current() -> None:
+    page = (ROOT / experiment_page.PAGE).read_text(encoding="utf-8")
+    assert page == experiment_page.render(), "run: python build.py docs"
+    names = {*hyper_parameters.experiments(), *hyper_parameters.names()}
+    assert all(f"`{name}`" in page for name in names)
+
+
+def test_the_page_of_experiments_names_what_differs_from_upstream() -> None:
+    section = experiment_page.render().split("## What differs from upstream", 1)[1]
+    sources = (ROOT / "rosetta/pax").glob("*.py")
+    texts = "".join(source.read_text(encoding="utf-8") for source in sources)
+    names = set(re.findall(r'Difference\(\s*"(\w+)"', texts))
+    assert len(names) > 4
+    assert all(f"| `{name}` |" in section.split("\n## ", 1)[0] for name in names)
+
+
+def test_reference_data_is_what_rosetta_sets() -> None:
+    data = reference_data.read()
+    assert [preset["name"] for preset in data["presets"]] == list(preset_files.presets())
+    assert [each["name"] for each in data["experiments"]] == hyper_parameters.experiments()
 
 
 def test_the_page_of_variables_is_current() -> None:

@@ -1,0 +1,165 @@
+"""What each hyper-parameter of rosetta's experiments means, in one sentence, by its subject.
+
+docs/reference/pax-experiments.md is made from it. A test compares the names with those that the
+experiments state.
+"""
+
+from __future__ import annotations
+
+# Kind of model -> hyper-parameters that change nothing in it, because it replaces what reads them.
+UNREAD = {
+    "GLaM": (
+        "ACTIVATION_CLS",
+        "ATTEN_LOGIT_CAP",
+        "DROPOUT_PROB",
+        "EMBEDDING_LOOKUP_STYLE",
+        "INPUT_DROPOUT_PROB",
+        "LAYERNORM_EPSILON",
+        "SEPARATE_EMBEDDING",
+        "SOFTMAX_CAP_LOGITS",
+        "SOFTMAX_INIT_STD",
+        "TRAINABLE_POSITION_EMB",
+        "USE_BIAS",
+        "USE_GATED_ACTIVATION",
+    ),
+    "LLaMA": (
+        "ATTEN_LOGIT_CAP",
+        "EMBEDDING_LOOKUP_STYLE",
+        "SEPARATE_EMBEDDING",
+        "SOFTMAX_CAP_LOGITS",
+        "TRAINABLE_POSITION_EMB",
+        "USE_BIAS",
+    ),
+}
+HELP: dict[str, dict[str, str]] = {
+    "Data": {
+        "DATA": "Data to train on. None: the variable `DATA`, or else the experiment's own data.",
+        "EVAL_DATA": (
+            "Data to evaluate on. None: the variable `EVAL_DATA`, or else the data set's own split."
+        ),
+        "VOCAB": "A SentencePiece model, or `byte`. None: the variable `VOCAB_PATH`.",
+        "MAX_SEQ_LEN": "Tokens of a row.",
+        "PERCORE_BATCH_SIZE": "Rows of a batch for one GPU. It may be a fraction.",
+        "PACKED_INPUT": (
+            "True: documents that share a row are separate segments, and attention stays inside "
+            "each."
+        ),
+        "TEXT_FIELD": "Field of JSON lines and Example records that has the text.",
+        "SEED": "Seed of the order of the data.",
+        "TRAIN_INPUT_RANDOM_SEED": "Upstream's name for `SEED`. If both are set, this one wins.",
+        "BOS_ID": "Token that the model reads at the start of a segment.",
+        "EVAL_TASK": (
+            "Accuracy that an evaluation reports: `lambada`, `boolq`, or None for the loss alone."
+        ),
+        "EVAL_BATCHES": "Batches of an evaluation. -1: all.",
+        "TRUE_TOKEN": "Token of the answer yes of BoolQ. None: that of the vocabulary.",
+        "FALSE_TOKEN": "Token of the answer no of BoolQ. None: that of the vocabulary.",
+    },
+    "Model": {
+        "MODEL_CLASS": "Class of Praxis that computes the loss.",
+        "NUM_LAYERS": "Layers. GLaM needs an even number.",
+        "MODEL_DIMS": "Width of the model. It is `NUM_HEADS` x `DIMS_PER_HEAD`.",
+        "NUM_HEADS": "Heads of attention.",
+        "DIMS_PER_HEAD": "Width of a head. None: `MODEL_DIMS` / `NUM_HEADS`.",
+        "HIDDEN_DIMS": "Width of the feed-forward layers.",
+        "VOCAB_SIZE": "Rows of the embedding. The vocabulary has at most as many tokens.",
+        "USE_MQA": "True: several heads of queries share keys and values.",
+        "NUM_KV_HEADS": "Heads of keys and values, if `USE_MQA` is True.",
+        "ACTIVATION_CLS": "Activation: a class of `praxis.layers.activations`, or its name.",
+        "USE_GATED_ACTIVATION": "True: feed-forward layers are gated.",
+        "USE_BIAS": "True: the projections of attention have biases.",
+        "SEPARATE_EMBEDDING": "True: the embedding and the output layer have weights of their own.",
+        "EMBEDDING_LOOKUP_STYLE": (
+            "How rows of the embedding are found: `matmul` (a product with one-hot rows) or "
+            "`index`."
+        ),
+        "TRAINABLE_POSITION_EMB": "True: positions are learned, up to `MAX_SEQ_LEN`.",
+        "ATTEN_LOGIT_CAP": "Cap of the logits of attention. 0 or less: none.",
+        "SOFTMAX_CAP_LOGITS": "Cap of the logits of the output. None or 0: none.",
+        "LAYERNORM_EPSILON": "Epsilon of the layer norms.",
+        "RMS_NORM_EPSILON": "Epsilon of the RMS norms.",
+        "INIT_STD": "Standard deviation of initial weights.",
+        "SOFTMAX_INIT_STD": "Standard deviation of the initial embedding.",
+        "DROPOUT_PROB": "Dropout inside the layers.",
+        "INPUT_DROPOUT_PROB": (
+            "Dropout of the input of the stack of layers. With repeated layers it is the "
+            "input of each layer."
+        ),
+        "NUM_EXPERTS": "Experts of every second layer.",
+        "CAPACITY_FACTOR": "Tokens that an expert takes, relative to even routing.",
+        "GROUPS_PER_PART": (
+            "Groups of tokens that are routed together, in each part that data and fsdp make "
+            "of a batch."
+        ),
+        "LOAD_BALANCING_WEIGHT": "Weight of the loss that evens out the use of experts.",
+        "Z_LOSS_WEIGHT": "Weight of the z-loss of the output's logits.",
+    },
+    "Mesh, precision and memory": {
+        "ICI_MESH_SHAPE": "Mesh within a node: [data, fsdp, tensor].",
+        "DCN_MESH_SHAPE": "Mesh across nodes: [data, fsdp, tensor].",
+        "FPROP_DTYPE": "Type of activations: `bfloat16` or `float32`. Weights are float32.",
+        "NUM_MICROBATCHES": "Parts of a batch, one after another, of one step.",
+        "USE_REPEATED_LAYER": "True: one layer is compiled and repeated. Compilation is shorter.",
+        "CHECKPOINT_POLICY": (
+            "What the backward pass of repeated layers keeps, such as `save_nothing` or "
+            "`save_dot_with_no_batch_dims`; the rest is computed again."
+        ),
+    },
+    "Switches": {
+        "USE_FP8": "True: products with weights are in FP8, by XLA.",
+        "ENABLE_TE": (
+            "True: layers by Transformer Engine. None: the variable `ENABLE_TE`, or else False."
+        ),
+        "ENABLE_FP8": (
+            "True: FP8 by Transformer Engine, or by XLA if `ENABLE_TE` is False. None: the "
+            "variable `ENABLE_FP8`, or else False."
+        ),
+        "ATTENTION": (
+            "What computes attention: `xla`, `cudnn` or `te`. None: `te` with `ENABLE_TE`, else "
+            "`xla`."
+        ),
+        "USE_CUDNN_FLASH_ATTENTION": "Upstream's name for `ATTENTION=cudnn`.",
+        "USE_LORA": "True: train LoRA adapters, and nothing else.",
+        "LORA_RANK": "Rank of the adapters.",
+        "LORA_TARGET_LAYERS": "Layers that get adapters: `all`, `attention` or `mlp`.",
+    },
+    "Optimizer and learning rate": {
+        "MAX_STEPS": "Step at which the run ends.",
+        "LEARNING_RATE": "Learning rate, which the schedule multiplies.",
+        "ADAM_BETA1": "Decay of the mean of the gradients.",
+        "ADAM_BETA2": "Decay of the mean of their squares.",
+        "ADAM_EPSILON": "Number that is added to the root of the mean of squares.",
+        "ADAM_EPSILON_ROOT": "Number that is added below that root.",
+        "ADAM_CLIP_THRESHOLD": "Largest root mean square of an update. 0 or less: none.",
+        "WEIGHT_DECAY": "Weight decay.",
+        "CLIP_GRADIENT_NORM_TO_VALUE": "Largest norm of all gradients together.",
+        "LR_SCHEDULE": (
+            "`linear_rampup_cosine_decay`, `linear_rampup_exponential_decay` or `constant`."
+        ),
+        "LR_COS_WARMUP": "Cosine: steps over which the rate rises.",
+        "LR_COS_DECAY_START": "Cosine: step at which the decay begins. None: after the warm-up.",
+        "LR_COS_DECAY_END": "Cosine: step at which the decay ends.",
+        "LR_COS_MIN_RATIO": "Cosine: the lowest rate, as a share of the highest.",
+        "LR_COS_MAX": "Cosine: the highest value of the schedule.",
+        "LR_LRED_WARMUP": "Exponential: steps over which the rate rises.",
+        "LR_LRED_DECAY_START": (
+            "Exponential: step at which the decay begins. None: after the warm-up."
+        ),
+        "LR_LRED_DECAY_END": "Exponential: step at which the decay ends.",
+        "LR_LRED_MIN_RATIO": "Exponential: the lowest rate, as a share of the highest.",
+        "LR_LRED_MAX": "Exponential: the highest value of the schedule.",
+    },
+    "Checkpoints and reports": {
+        "CHECKPOINT_EVERY_N_STEPS": "Steps from one checkpoint to the next.",
+        "CHECKPOINT_MAX_TO_KEEP": "Checkpoints that are kept, the newest ones.",
+        "CHECKPOINT_RESTORE_PATH": (
+            "Run, or its folder `checkpoints`, or one `checkpoint_N`, whose weights training "
+            "starts from."
+        ),
+        "CHECKPOINT_IGNORE_RULES": (
+            "Patterns of variables that are not read from that checkpoint, as a list."
+        ),
+        "EVAL_INTERVAL_STEPS": "Steps from one evaluation during training to the next.",
+        "SUMMARY_INTERVAL_STEPS": "Steps from one report to the next.",
+    },
+}

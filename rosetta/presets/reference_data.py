@@ -1,0 +1,125 @@
+"""Print what presets and experiments set, as one JSON document: `python -m
+rosetta.presets.reference_data`.
+
+`build.py docs` makes docs/reference/presets.md and docs/reference/pax-experiments.md from it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from rosetta.pax.run import hyper_parameter_help, hyper_parameters, parameter_count
+from rosetta.presets import describe, layers, preset_files, schema
+from rosetta.t5x.run import gin_files, gin_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rosetta.presets.preset_files import Layer
+    from rosetta.presets.schema import Value
+
+NO_SITE = preset_files.Layer("site", {})
+_T5X_RUN = f"{gin_files.GIN}/runs/pretrain_pile.gin"
+
+
+def collect() -> dict[str, Any]:
+    """Return presets, what they share, and the experiments of Pax."""
+    return {
+        "common": _describe_values(preset_files.common().values),
+        "accelerators": {
+            gpu: _describe_values(values)
+            for gpu, values in preset_files.accelerators().items()
+            if values
+        },
+        "switches": _describe_layers(preset_files.named("switches")),
+        "precisions": _describe_layers(preset_files.named("precisions")),
+        "presets": [
+            _describe_preset(name, layer) for name, layer in preset_files.presets().items()
+        ],
+        "fields": schema.HELP,
+        "experiments": [_describe_experiment(name) for name in hyper_parameters.experiments()],
+        "hyper_parameters": hyper_parameter_help.HELP,
+        "unread": hyper_parameter_help.UNREAD,
+    }
+
+
+def _describe_layers(named: Mapping[str, Layer]) -> dict[str, Any]:
+    return {
+        name: {"about": layer.about, "values": _describe_values(layer.values)}
+        for name, layer in named.items()
+    }
+
+
+def _describe_values(values: Mapping[str, Value]) -> dict[str, Any]:
+    """Return field -> value, reason, and the versions that end or begin it."""
+    return {
+        path: {
+            "value": value.value,
+            "why": value.why,
+            "until": dict(value.until),
+            "since": dict(value.since),
+        }
+        for path, value in values.items()
+    }
+
+
+def _describe_preset(name: str, layer: Layer) -> dict[str, Any]:
+    """Return what a preset sets itself, and what a run of it has without a GPU's values.
+
+    `run` is None for a preset of no model, which others extend.
+    """
+    return {
+        "name": name,
+        "framework": preset_files.chain(name)[0].name,
+        "about": layer.about,
+        "extends": layer.extends,
+        "experiments": list(layer.configs),
+        "values": _describe_values(layer.values),
+        "by_gpu": {gpu: _describe_values(values) for gpu, values in layer.by_gpu.items()},
+        "run": None if name in schema.FRAMEWORKS else _describe_run(name),
+    }
+
+
+def _describe_run(name: str) -> dict[str, Any]:
+    settings = layers.resolve(name, accelerator=None, environment={}, typed={}, site=NO_SITE)
+    run = describe.run(settings)
+    if settings.framework == "t5x":
+        configuration = gin_reader.read([gin_files.HOME / _T5X_RUN], [gin_files.HOME])
+        sizes = configuration.value("TASK_FEATURE_LENGTHS")
+        lengths = list(sizes.values()) if isinstance(sizes, dict) else []
+    else:
+        lengths = [hyper_parameters.known(run.model, {})["MAX_SEQ_LEN"]]
+    return {
+        "model": run.model,
+        "command": run.entry[-1],
+        "nodes": run.nodes,
+        "gpus_per_node": run.gpus_per_node,
+        "per_gpu": run.batch["per_gpu"],
+        "tensor": int(settings.get("settings.TP_SIZE") or 1),
+        "mesh": run.mesh,
+        "precision": run.precision,
+        "lengths": lengths,
+    }
+
+
+def _describe_experiment(name: str) -> dict[str, Any]:
+    """Return the hyper-parameters of an experiment as text, and the size of its model."""
+    stated = {key: value.text for key, value in hyper_parameters.read(name).items()}
+    return {
+        "name": name,
+        "model": hyper_parameters.find_model_class(name),
+        "values": {**hyper_parameters.paxml_defaults(), **stated},
+        "parameters": parameter_count.kernels(hyper_parameters.known(name, {})),
+    }
+
+
+def main() -> int:
+    """Print the document."""
+    print(json.dumps(collect()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
