@@ -163,6 +163,14 @@ PROGRAM = Program(
             ("HOST/rosetta/t5x-cuda13:stable HOST/rosetta/t5x-cuda13:latest --key key.pub",),
         ),
         Command(
+            "release-notes",
+            PUBLISH,
+            "print the notes of a release from CHANGELOG.md",
+            "builder.commands.release_notes",
+            ("--write build/notes.md",),
+            "The tag must be that of the version of this checkout.",
+        ),
+        Command(
             "nightly",
             PUBLISH,
             "bump, build, train, publish and report in one night",
