@@ -25,18 +25,21 @@ WORKFLOWS: dict[str, dict[Any, Any]] = {
     file.stem: yaml.safe_load(file.read_text()) for file in FILES
 }
 JOBS = [(name, key, job) for name, flow in WORKFLOWS.items() for key, job in flow["jobs"].items()]
-# What a runner needs before build.py can run; nothing else may stand in a `run`.
-SETUP = {
+# What a `run` may hold beside commands of build.py: what a runner needs first, and the page of a
+# release on GitHub.
+OTHERS = {
     "apt-get update -q && apt-get install -q -y --no-install-recommends git ca-certificates",
     'git config --global --add safe.directory "$GITHUB_WORKSPACE"',
     "sudo apt-get update -q && sudo apt-get install -q -y --no-install-recommends mmdebstrap",
     "bash .ci/run",
+    'gh release create "$TAG" --verify-tag --title "$TAG" --notes-file build/notes.md',
 }
 # Who may write what; every other job reads the repository at most.
 WRITES = {
     ("nightly", "publish"): {"packages"},
     ("nightly", "page"): {"pages", "id-token"},
     ("verified", "promote"): {"packages"},
+    ("release", "notes"): {"contents"},
     ("release", "release"): {"packages"},
 }
 SECRETS = {("nightly", "publish"), ("verified", "promote"), ("release", "release")}
@@ -109,7 +112,7 @@ def test_zizmor_finds_nothing() -> None:
             "--offline",
             "--no-progress",
             "--no-config",
-            str(ROOT / ".github/workflows"),
+            str(ROOT / ".github"),
         ],
         capture_output=True,
         text=True,
@@ -159,7 +162,7 @@ def test_every_run_is_one_command_of_ours_whose_arguments_it_takes(
     name: str, key: str, job: dict[str, Any]
 ) -> None:
     for command, variables in _commands(job):
-        if command in SETUP:
+        if command in OTHERS:
             continue
         assert "${{" not in command, "a value goes through a variable, never into the line"
         assert not re.search(r"[;|&<>`\n]|\$\(", command), "the YAML holds no logic"
