@@ -15,7 +15,7 @@ import yaml
 import builder.cli
 import rosetta.cli
 from builder.core import variable_page
-from builder.images import image_settings, image_target
+from builder.images import contents_page, image_settings, image_target
 from builder.packages import program_wrappers
 from builder.release.publish import tags
 from rosetta.core import exit_status
@@ -48,7 +48,15 @@ SHELL_FOLDERS = ("overlay", "scripts", "rosetta", "docker")
 NOT_WRITTEN = {"more", "said"}
 OF_THE_SHELL = {"BASH_SOURCE", "BASH_REMATCH", "PIPESTATUS", "SECONDS"}
 # What stands before an equals sign in the documentation, and is not in the table of variables.
-NOT_OURS = {"FILE", "NAME", "NVTE_JAX_CUSTOM_CALLS", "ROSETTA_TEST_TORCH", "SKIP"}
+NOT_OURS = {
+    "BASE",
+    "FILE",
+    "NAME",
+    "NVTE_JAX_CUSTOM_CALLS",
+    "ROSETTA_TEST_TORCH",
+    "SKIP",
+    "UV_CACHE_DIR",
+}
 REEXPORT_LINES = 5
 
 Rows = list[list[list[str]]]
@@ -446,6 +454,8 @@ def test_paths_in_the_image() -> None:
     for text in sources("builder").values():
         found |= set(re.findall(r'"/?(opt/[a-zA-Z0-9_./-]+)"', text))
     assert_same(heading, listed, found)
+    described = {path.strip("/") for path in contents_page.PATHS}
+    assert described == found, f"{contents_page.PAGE} describes other paths"
 
 
 EXAMPLE_RECORD: dict[str, Any] = {

@@ -18,7 +18,7 @@ _HEAD = """# Commands
 
 `rosetta COMMAND --help` and `python3 build.py COMMAND --help` describe the options of a command.
 They also describe the variables that it reads; [variables.md](variables.md) has all of them.
-bash and zsh [complete the commands](../images.md#what-an-image-gives-you) of `rosetta`.
+bash and zsh [complete the commands](image-contents.md#completion-in-bash-and-zsh) of `rosetta`.
 
 ## What all commands share
 

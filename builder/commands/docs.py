@@ -1,5 +1,4 @@
-"""Write the generated pages (the manifest's keys, commands, GPUs, variables, presets, experiments)
-and the Slurm files.
+"""Write the generated pages and the Slurm files.
 
 With --check, say only whether all of them are current. With --site, also build the site.
 """
@@ -18,6 +17,7 @@ from builder.core import (
     variable_page,
 )
 from builder.core.command_context import Context, Result
+from builder.images import contents_page
 from builder.release.documentation_site import configuration, site_build
 from builder.upstream import slurm_files
 from rosetta.core.atomic_files import write_atomic
@@ -56,6 +56,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     variable_page.refuse_removals(_read(context.root / variable_page.PAGE), variables)
     pages = {
         manifest_page.PAGE: manifest_page.render(),
+        contents_page.PAGE: contents_page.render(context.root),
         command_page.PAGE: command_page.render(),
         GPU_PAGE: gpu_page.render(),
         variable_page.PAGE: variables,

@@ -118,7 +118,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         raise UserError(
             "needs a key to sign with",
             "publish",
-            "give --key FILE (docs/publish.md says how to make one)",
+            "give --key FILE; docs/how-to/publish-images.md shows how to make one",
             kind=MISSING,
         )
     signer = signing_key.private(arguments.key) if arguments.key else None

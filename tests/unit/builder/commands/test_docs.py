@@ -23,9 +23,11 @@ from builder.core import (
 )
 from builder.core.cache import Cache
 from builder.core.command_context import Context, Result
+from builder.images import contents_page, image_settings
 from rosetta.core import gpus
 from rosetta.core.variables import lookup
 from rosetta.core.variables.declaration import Scope
+from rosetta.doctor.gpu import OLDEST_DRIVER
 from rosetta.pax.run import hyper_parameters
 from rosetta.presets import preset_files, schema
 from tests.support import errors
@@ -42,6 +44,28 @@ def test_the_manifest_page_has_an_example_that_loads(tmp_path: Path) -> None:
     file = tmp_path / "manifest.yaml"
     file.write_text(manifest_page.EXAMPLE, encoding="utf-8")
     assert manifest.load(file).distribution("t5x").line == "current"
+
+
+def test_the_page_of_image_contents_is_current() -> None:
+    page = (ROOT / contents_page.PAGE).read_text(encoding="utf-8")
+    assert page == contents_page.render(ROOT), "run: python build.py docs"
+
+
+def test_the_page_of_image_contents_has_all_distributions_and_libraries() -> None:
+    page = contents_page.render(ROOT)
+    for name, entry in manifest.load(ROOT / "manifest.yaml").distributions.items():
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        assert all(f"`{accelerator}`" in row for accelerator in entry.accelerators), row
+    assert re.search(r"^\| `nvidia-cudnn` \| [0-9.]+ \| [0-9.]+ \|$", page, re.MULTILINE)
+    assert re.search(r"^\| `jax` \| [0-9.]+ \| [0-9.]+ \|$", page, re.MULTILINE)
+    for cuda, driver in OLDEST_DRIVER.items():
+        assert f"CUDA {cuda} needs driver {driver}" in " ".join(page.split())
+
+
+def test_images_have_no_ports_volumes_or_user() -> None:
+    """The page of image contents says so."""
+    settings = image_settings.settings(contents_page.example_record("t5x"))
+    assert set(settings) == {"Env", "Entrypoint", "Cmd", "WorkingDir", "Labels"}
 
 
 def test_the_page_of_gpus_is_current() -> None:
@@ -141,8 +165,9 @@ def test_a_public_variable_cannot_be_dropped(
     dropped: tuple[str, ...], check: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The committed page is the record: a name goes when its section is deleted there, by hand."""
-    for folder in ("docs", "scripts", "overlay"):
+    for folder in ("docs", "scripts", "overlay", "locks"):
         shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True)
+    shutil.copy(ROOT / "manifest.yaml", tmp_path)
     page = tmp_path / variable_page.PAGE
     committed = page.read_text(encoding="utf-8")
     pack = lookup.find("PACK")
