@@ -146,11 +146,11 @@ def _uv(lock: Path, *, offline: bool) -> Path:
             platform.platform(),
             "use Debian, Ubuntu, Fedora or the like, or a container of one",
         )
-    cache = cache_folder.prepare(cache_folder.default_root())
+    cache = cache_folder.prepare_folder(cache_folder.default_root())
     try:
         wheels = cache / "wheels"
         wheels.mkdir(parents=True, exist_ok=True)
-        wheel = package_index.fetch(
+        wheel = package_index.fetch_file(
             "uv", found[1], hashes, wheels, part=f"_{platform.machine()}.", offline=offline
         )
         program = cache / "bin" / f"uv-{found[1]}-{wheel.parent.name}"

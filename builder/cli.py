@@ -136,7 +136,7 @@ def _call(name: str, words: Sequence[str]) -> Result:
         arguments.pytest = pytest_words
     reading.check_settings(os.environ, PROGRAM.name)
     # These two hold nothing of the cache, or hold it alone.
-    use = contextlib.nullcontext() if name in ("cache", "test") else context.cache.used()
+    use = contextlib.nullcontext() if name in ("cache", "test") else context.cache.in_use()
     with log.use_level(getattr(shared, "log_level", None)), use:
         result: Result = PROGRAM.command(name).load().run(context, arguments)
     return result

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.core import log, machine_architecture, manifest
-from builder.core.cache import remove
+from builder.core.cache import remove_path
 from builder.core.command_context import Context, Result
 from builder.packages import lock_file, python_interpreter
 from builder.release.bisect import attempt, changes, endpoints, journal, report, repository, search
@@ -150,7 +150,7 @@ def _told(kept: Journal, *, whole: bool) -> Result:
 def _abort(kept: Journal) -> Result:
     work = Path(kept.request.work)
     attempt.refuse(work)
-    remove(work)
+    remove_path(work)
     kept.close()
     return Result({"removed": str(work)}, f"forgotten; {work} is removed")
 

@@ -51,7 +51,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
                 str(context.cache.root),
                 "set ROSETTA_CACHE to the cache you mean",
             )
-        sizes = cache_inspection.usage(context.cache.root)
+        sizes = cache_inspection.measure_usage(context.cache.root)
         text = "\n".join(f"{size / 1e6:>10.1f} MB  {kind}" for kind, size in sizes.items())
         return Result(
             {"root": str(context.cache.root), "bytes": sizes},
@@ -59,7 +59,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         )
     if arguments.action == "check":
         return _check(context.cache)
-    gone = cache_inspection.prune(
+    gone = cache_inspection.prune_entries(
         context.cache, days=arguments.days, sources=arguments.sources, dry_run=arguments.dry_run
     )
     size = sum(gone.values())
@@ -76,7 +76,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 
 
 def _check(cache: Cache) -> Result:
-    checked, damaged = cache_inspection.check(cache)
+    checked, damaged = cache_inspection.check_entries(cache)
     lines = [
         f"{entry}: {what[0]}" + (f" (and {len(what) - 1} more)" if len(what) > 1 else "")
         for entry, what in damaged.items()

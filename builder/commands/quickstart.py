@@ -56,7 +56,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     built = environment_build.bake_environment(plan)
     ready = time.monotonic()
     for old in (folder / f"{name}-run").glob("rosetta-selftest-*"):
-        cache.remove(old)  # the runs of earlier quick starts
+        cache.remove_path(old)  # the runs of earlier quick starts
     report = verification.verify_environment(
         plan.output, steps=20, devices="1,4", workdir=str(folder / f"{name}-run"), root=context.root
     )

@@ -1,3 +1,1 @@
-"""What every part of the builder uses: the cache, locks, checked files, subprocesses, the
-manifest.
-"""
+"""What every part of the builder uses: cache, locks, checked files, subprocesses, manifest."""

@@ -17,13 +17,13 @@ def extract_verified(archive: tarfile.TarFile, folder: Path, *, keep_modes: bool
     (https://docs.python.org/3/library/tarfile.html#hints-for-further-verification).
 
     Args:
-      archive: opened. Its content must have been checked against a hash: an older Python extracts
-        whatever the archive says.
-      folder: may be new.
-      keep_modes: keep modes exactly, also those that let everyone write.
+      archive: An open archive. Its content must have been checked against a hash, because an
+        older Python does not filter members.
+      folder: The folder that gets the files. It need not exist.
+      keep_modes: Whether to keep modes exactly, also those that let everyone write.
 
     Raises:
-      tarfile.TarError: a member cannot be extracted, or a newer Python refuses it.
+      tarfile.TarError: A member cannot be extracted, or a newer Python refuses it.
     """
     name = "fully_trusted_filter" if keep_modes else "data_filter"
     archive.extraction_filter = getattr(tarfile, name, lambda member, _: member)

@@ -1,4 +1,4 @@
-"""The folder of the package `rosetta` that goes into what is baked."""
+"""The folder of the package `rosetta` that goes into environments and images."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ VARIABLE = "ROSETTA_BISECT_PACKAGE"
 
 
 def find_baked_package() -> Path:
-    """Return the folder `rosetta` of this checkout, or that of the commit which `bisect` tries.
+    """Return the folder `rosetta` that the builder bakes.
 
-    The builder imports modules of its own checkout's `rosetta.core`, so that what it runs and what
-    it bakes are two things while it bisects.
+    This is the folder of this checkout. While `bisect` runs, it is the folder of the commit that
+    is being tried; the builder itself still imports `rosetta.core` of its own checkout.
     """
     return Path(os.environ.get(VARIABLE) or Path(__file__).resolve().parents[2] / "rosetta")

@@ -1,9 +1,9 @@
-"""Bytecode made once per wheel and cached: hash-based .pyc files, equal for equal sources wherever
-they are compiled.
+"""Reproducible bytecode: compile each wheel once, and keep the .pyc files in the cache.
 
-A .pyc names no path of the build (Python puts the real one in on import) and is checked against its
-source's hash, so an edit of a source takes effect. Each batch is compiled by a fresh interpreter in
-a fixed order: marshal's output depends on what the process saw before.
+The files are hash-based: Python compares the hash of the source, so an edit of a source takes
+effect. They name no path of the build; Python sets the real path on import. Each batch is compiled
+by a new interpreter in a fixed order, because the output of marshal depends on what the process
+compiled before.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from builder.packages.python_interpreter import Interpreter
 
-_BATCH = 250  # files an interpreter compiles before the next one starts: about a second of work
-# Runs in the target Python. stdin: lines "relative path". A file that is no valid source of this
-# Python (templates, old tests) is left out.
+_BATCH = 250  # files that one interpreter compiles: about a second of work
+# This program runs in the target Python. Each line of its standard input is a relative path. Files
+# that are not valid sources for that Python (templates, old tests) are left out.
 _WORKER = """
 import importlib._bootstrap_external as b, importlib.util as u, os, sys, warnings
 warnings.simplefilter("ignore")
@@ -48,9 +48,13 @@ for line in sys.stdin.read().split("\\n"):
 """
 
 
-def compile_files(python: Interpreter, root: Path, files: Iterable[str], out: Path) -> None:
-    """Compile `files` (relative to `root`) into `__pycache__` folders below `out`."""
-    done = subprocess.run(
+def compile_files(python: Interpreter, root: Path, files: Iterable[str], output: Path) -> None:
+    """Compile files, relative to `root`, into `__pycache__` folders below `output`.
+
+    Raises:
+        UserError: The interpreter failed, for example because the disk is full.
+    """
+    process = subprocess.run(
         [
             str(python.path),
             "-I",
@@ -61,7 +65,7 @@ def compile_files(python: Interpreter, root: Path, files: Iterable[str], out: Pa
             "-c",
             _WORKER,
             str(root),
-            str(out),
+            str(output),
             python.tag,
         ],
         input="\n".join(files),
@@ -70,10 +74,10 @@ def compile_files(python: Interpreter, root: Path, files: Iterable[str], out: Pa
         check=False,
         env={"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PATH": os.environ.get("PATH", "")},
     )
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:]
+    if process.returncode:
+        last_line = process.stderr.strip().splitlines()[-1:]
         raise UserError(
-            f"compiling bytecode failed: {join_lines(last)}",
+            f"compiling bytecode failed: {join_lines(last_line)}",
             str(root),
             "free space, or give another --python, and run again",
         )
@@ -86,24 +90,29 @@ def compile_tree(python: Interpreter, root: Path) -> None:
         compile_files(python, root, files[start : start + _BATCH], root)
 
 
-def install(cache: Cache, python: Interpreter, site: Path) -> None:
-    """Give every package in `site` its bytecode: copied from the cache, compiled first where the
-    cache lacks it.
+def install_bytecode(cache: Cache, python: Interpreter, site: Path) -> None:
+    """Copy the bytecode of every package in `site` from the cache; compile what the cache lacks.
+
+    Args:
+        cache: The builder's cache.
+        python: The interpreter that compiles.
+        site: The folder site-packages.
     """
-    jobs = [(info.name, _sources(info)) for info in sorted(site.glob("*.dist-info"))]
-    total = sum(len(sources) for _, sources in jobs)
+    wheels = [_list_sources(dist_info) for dist_info in sorted(site.glob("*.dist-info"))]
+    total = sum(len(sources) for sources in wheels)
     with (
         log.progress("bytecode", total, "files") as advance,
         concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool,
     ):
-        # The longest first: one big wheel begun last would keep a single core busy at the end.
         stop = threading.Event()
-        waiting = [
-            pool.submit(_one, cache, python, site, sources, stop)
-            for _, sources in sorted(jobs, key=lambda job: -len(job[1]))
+        # The largest first: a large wheel that begins last would keep one core busy at the end.
+        wheels.sort(key=len, reverse=True)
+        futures = [
+            pool.submit(_install_wheel_bytecode, cache, python, site, sources, stop)
+            for sources in wheels
         ]
         try:
-            for future in concurrent.futures.as_completed(waiting):
+            for future in concurrent.futures.as_completed(futures):
                 advance(future.result())
         except BaseException:
             stop.set()
@@ -111,9 +120,9 @@ def install(cache: Cache, python: Interpreter, site: Path) -> None:
             raise
 
 
-def _sources(info: Path) -> dict[str, str]:
-    """Return a wheel's .py files inside site-packages and their hashes, from its RECORD."""
-    with open(info / "RECORD", encoding="utf-8", newline="") as record:
+def _list_sources(dist_info: Path) -> dict[str, str]:
+    """Return the .py files of a wheel inside site-packages and their hashes, from its RECORD."""
+    with open(dist_info / "RECORD", encoding="utf-8", newline="") as record:
         rows = [row for row in csv.reader(record) if len(row) >= 2]
     return {
         path: digest
@@ -124,30 +133,29 @@ def _sources(info: Path) -> dict[str, str]:
     }
 
 
-def _one(
+def _install_wheel_bytecode(
     cache: Cache, python: Interpreter, site: Path, sources: dict[str, str], stop: threading.Event
 ) -> int:
-    if not sources:
-        return 0
+    """Install the bytecode of one wheel; return the number of its sources."""
     files = sorted(file for file in sources if (site / file).is_file())
-    # A RECORD may leave digests out: then the files themselves say what they are.
-    sources = {
+    if not files:
+        return 0
+    # A RECORD may have no hash for a file. The builder then hashes the file itself.
+    hashes = {
         file: sources[file] or hashlib.sha256((site / file).read_bytes()).hexdigest()
         for file in files
     }
-    if not sources:
-        return 0
     key = stage_key(
         "bytecode",
         {
-            "files": sources,
+            "files": hashes,
             "python": python.full,
             "worker": hashlib.sha256(_WORKER.encode()).hexdigest(),
             "batch": _BATCH,
         },
     )
 
-    def make(folder: Path) -> None:
+    def compile_wheel(folder: Path) -> None:
         for start in range(0, len(files), _BATCH):
             if stop.is_set():
                 raise InterruptedError
@@ -156,13 +164,17 @@ def _one(
             json.dumps(sorted(str(path.relative_to(folder)) for path in folder.rglob("*.pyc")))
         )
 
-    kept = str(cache.folder("pyc", f"{key}-{python.tag.replace('cpython-', 'cp')}", make))
-    made: set[str] = set()
-    for name in json.loads(Path(kept, "FILES.json").read_text()):
-        target = f"{site}/{name}"
+    name = f"{key}-{python.tag.replace('cpython-', 'cp')}"
+    _copy_bytecode(cache.ensure_folder("pyc", name, compile_wheel), site)
+    return len(files)
+
+
+def _copy_bytecode(entry: Path, site: Path) -> None:
+    created_folders: set[str] = set()
+    for file in json.loads(Path(entry, "FILES.json").read_text()):
+        target = f"{site}/{file}"
         folder = os.path.dirname(target)
-        if folder not in made:
+        if folder not in created_folders:
             os.makedirs(folder, exist_ok=True)
-            made.add(folder)
-        copy_file(f"{kept}/{name}", target)
-    return len(sources)
+            created_folders.add(folder)
+        copy_file(f"{entry}/{file}", target)

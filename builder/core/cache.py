@@ -1,8 +1,7 @@
-"""The one directory that holds the builder's state: written by temporary name + rename, under a
-lock per key.
+"""The builder's cache: entries are written under a temporary name and renamed, with one lock a key.
 
-A kill at any moment leaves either the finished thing or a temporary one that the next run of the
-same key throws away.
+If a build is killed, the cache holds either the finished entry or a temporary one. The next build
+of the same key removes the temporary entry.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def stage_key(stage: str, inputs: Mapping[str, Any]) -> str:
-    """Sha256 over the canonical JSON of a stage's inputs."""
+    """Return the sha256 of the canonical JSON of a stage's inputs."""
     text = json.dumps(
         {"stage": stage, **inputs}, sort_keys=True, separators=(",", ":"), ensure_ascii=True
     )
@@ -38,20 +37,25 @@ def stage_key(stage: str, inputs: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Cache:
-    """Paths and locks below `root`. Kinds of content: bin, env, git, pyc, stamps, trees, wheels;
-    `sums` of their entries; `locks`.
+    """The paths and locks of a cache.
 
-    Of images: base, debs, and `layers`, a record per layer, each naming a file of `blobs/sha256`.
+    Below `root` there is a folder for each kind of entry: bin, env, git, pyc, stamps, trees and
+    wheels; for images base, debs and layers. A file of `layers` records one layer and names its
+    blob in `blobs/sha256`. The folder `sums` has the checksums of entries, `locks` the lock files.
     """
 
     root: Path
 
     def path(self, kind: str, name: str = "") -> Path:
-        """Return the path of `name` among the entries of one kind, and create its parent folder."""
+        """Return the path of an entry, and create the folder of its kind.
+
+        Raises:
+            UserError: The cache cannot be written.
+        """
         folder = self.root / kind
         if folder.is_dir():
             return folder / name if name else folder
-        cache_folder.prepare(self.root)
+        cache_folder.prepare_folder(self.root)
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:
@@ -63,30 +67,34 @@ class Cache:
         return folder / name if name else folder
 
     @contextlib.contextmanager
-    def used(self, *, alone: bool = False) -> Iterator[None]:
-        """While it is used nothing in it is pruned: many may use it, one alone may prune it."""
+    def in_use(self, *, exclusive: bool = False) -> Iterator[None]:
+        """Mark the cache as used, so that no other process prunes it.
+
+        Args:
+            exclusive: Wait until no other process uses the cache, as pruning needs it.
+        """
         try:
-            handle = open(self.path("locks", "use"), "ab")  # noqa: SIM115 - closed below; a cache that cannot be written cannot be pruned either
+            handle = open(self.path("locks", "use"), "ab")  # noqa: SIM115 - closed below
         except (OSError, UserError):
-            if alone:
+            if exclusive:
                 raise
-            yield
+            yield  # a cache that cannot be written cannot be pruned either
             return
         with handle:
-            kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+            lock_kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
             try:
-                fcntl.flock(handle, kind | fcntl.LOCK_NB)
+                fcntl.flock(handle, lock_kind | fcntl.LOCK_NB)
             except BlockingIOError:
-                log.info(
-                    "waiting for "
-                    f"{'the builds that use the cache' if alone else 'the cache to be pruned'}"
-                )
-                fcntl.flock(handle, kind)
+                if exclusive:
+                    log.info("waiting for the builds that use the cache")
+                else:
+                    log.info("waiting for another process to prune the cache")
+                fcntl.flock(handle, lock_kind)
             yield
 
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Hold the lock of one key; says so when it has to wait for another build."""
+        """Hold the lock of one key; print a line if another build holds the lock."""
         lock = filelock.FileLock(self.path("locks") / (name.replace("/", "-") + ".lock"))
         try:
             lock.acquire(timeout=1)
@@ -98,7 +106,7 @@ class Cache:
         finally:
             lock.release()
 
-    def folder(
+    def ensure_folder(
         self,
         kind: str,
         name: str,
@@ -107,76 +115,77 @@ class Cache:
         grows: bool = False,
         contents: bool = True,
     ) -> Path:
-        """Return the finished folder `kind/name`; made by `make(temporary folder)` if it is not
-        there, or not as it was made.
+        """Return the finished folder `kind/name`. If the folder is missing or damaged, make it.
 
         Args:
-            kind: What it is, a folder of the cache.
-            name: Its name, best the key of its inputs.
-            make: Fills the empty folder that it gets.
-            grows: The folder is changed later on, and only has to be there.
-            contents: Compare the bytes of its files too, not only names, sizes, times and modes.
+            kind: The kind of entry, a folder of the cache.
+            name: The name of the entry, usually the key of its inputs.
+            make: Fills the empty temporary folder that is its argument.
+            grows: Whether later builds change the folder. If so, the folder only has to exist.
+            contents: Whether to compare the bytes of the files, too, and not only names, sizes,
+                times and modes.
         """
         final = self.path(kind, name)
-        if final.is_dir() if grows else self._is_whole(final, contents=contents):
-            log.debug(f"cache: {kind}/{name} is there")
+
+        def is_ready() -> bool:
+            return final.is_dir() if grows else self._is_intact(final, contents=contents)
+
+        if is_ready():
+            log.debug(f"cache: {kind}/{name} is used")
             return final
         with self.lock(f"{kind}-{name}"):
-            if final.is_dir() if grows else self._is_whole(final, contents=contents):
+            if is_ready():  # another build made the folder meanwhile
                 return final
             if final.exists():
-                log.info(
-                    f"{kind}/{name[:12]} in the cache {self._why_not_whole(final)}: it is "
-                    "made again"
-                )
+                reason = self._explain_damage(final)
+                log.info(f"{kind}/{name[:12]} in the cache {reason}: the builder makes it again")
             log.debug(f"cache: {kind}/{name} is made")
-            remove(final)
+            remove_path(final)
             temporary = final.with_name(f".tmp-{name}")
-            remove(temporary)
+            remove_path(temporary)
             temporary.mkdir(parents=True)
             try:
                 make(temporary)
                 if not grows:
                     write_atomic(
-                        self._sums(final),
-                        folder_checksums.render(folder_checksums.record(temporary)),
+                        self._checksums_path(final),
+                        folder_checksums.render_record(folder_checksums.record_folder(temporary)),
                     )
                 os.rename(temporary, final)  # a folder, whole, under the lock of the entry
             except BaseException:
-                remove(temporary)
+                remove_path(temporary)
                 raise
         return final
 
-    def _sums(self, final: Path) -> Path:
+    def _checksums_path(self, final: Path) -> Path:
         return self.path("sums", f"{final.parent.name}-{final.name}")
 
-    def _is_whole(self, final: Path, *, contents: bool) -> bool:
-        """Is the entry there and as it was made? Notes that it was used, for `cache prune`."""
-        known = folder_checksums.read(self._sums(final))
-        if known is None or folder_checksums.differences(final, known, contents=contents):
+    def _is_intact(self, final: Path, *, contents: bool) -> bool:
+        """Return whether an entry equals its record; if so, mark it as used for `cache prune`."""
+        recorded = folder_checksums.read_record(self._checksums_path(final))
+        if recorded is None:
+            return False
+        if folder_checksums.list_differences(final, recorded, contents=contents):
             return False
         with contextlib.suppress(OSError):
             os.utime(final)
         return True
 
-    def _why_not_whole(self, final: Path) -> str:
-        if folder_checksums.read(self._sums(final)) is None:
-            return (
-                "has no valid record of its contents, as one of an earlier version, or one that "
-                "is damaged"
-            )
+    def _explain_damage(self, final: Path) -> str:
+        if folder_checksums.read_record(self._checksums_path(final)) is None:
+            return "has no valid record of its contents (an earlier version made it, or damage)"
         return "is damaged or was edited"
 
 
-def remove(path: Path) -> None:
-    """Delete a file or a whole folder, read-only parts included; nothing there is fine."""
+def remove_path(path: Path) -> None:
+    """Delete a file or a whole folder, read-only parts included; a missing path is no error."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
 
-    def writable(function: Callable[[str], object], name: str, _: object) -> None:
+    def make_writable(function: Callable[[str], object], name: str, _: object) -> None:
         with contextlib.suppress(OSError):
             os.chmod(os.path.dirname(name), stat.S_IRWXU)
             function(name)
 
-    shutil.rmtree(path, onerror=writable)
+    shutil.rmtree(path, onerror=make_writable)

@@ -1,4 +1,4 @@
-"""Where the builder keeps its state."""
+"""The folder in which the builder keeps its cache."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rosetta.core.errors import DENIED, EXISTS, UserError
 
-# https://bford.info/cachedir/: what backups go by, and how we know our own.
+# Backup programs skip a folder with this file (https://bford.info/cachedir/). The builder knows its
+# cache by the file, too.
 TAG = "CACHEDIR.TAG"
 _TEXT = (
     "Signature: 8a477f597d28d172789f06886806bc55\n# This is the build cache of rosetta: "
@@ -16,26 +17,29 @@ _TEXT = (
 
 
 def default_root() -> Path:
-    """`$ROSETTA_CACHE`, else `$XDG_CACHE_HOME/rosetta`, else `~/.cache/rosetta`."""
-    if own := os.environ.get("ROSETTA_CACHE"):
-        return Path(own).absolute()
+    """Return `$ROSETTA_CACHE`, else `$XDG_CACHE_HOME/rosetta`, else `~/.cache/rosetta`."""
+    if configured := os.environ.get("ROSETTA_CACHE"):
+        return Path(configured).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or ""
     if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "rosetta"
 
 
-def prepare(root: Path) -> Path:
-    """Make the cache's folder, or make sure that it is one: never work, and above all never prune,
-    among a person's own files.
+def prepare_folder(root: Path) -> Path:
+    """Make the folder of the cache, or check that an existing folder is a cache.
+
+    The check keeps the builder from working, and above all from pruning, among other files.
+
+    Raises:
+        UserError: The folder holds other files, or cannot be written.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
-        foreign = any(
-            entry.name != TAG for entry in root.iterdir()
-        )  # before the tag: another build may be making both
+        # The folder is listed before the tag is looked for: another build may be making both.
+        has_other_files = any(entry.name != TAG for entry in root.iterdir())
         if not (root / TAG).is_file():
-            if foreign:
+            if has_other_files:
                 raise UserError(
                     "holds files that are not the builder's cache",
                     str(root),

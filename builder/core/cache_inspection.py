@@ -1,4 +1,4 @@
-"""Look through the builder's cache: its sizes, what is damaged, and what was not used for long."""
+"""Inspect the builder's cache: sizes, damaged entries, and entries that were not used lately."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from builder.core import cache_folder, folder_checksums, log
-from builder.core.cache import Cache, remove
+from builder.core.cache import Cache, remove_path
 from builder.core.cache_records import read_stamp
 from rosetta.core.atomic_files import is_temporary
 from rosetta.core.errors import CONFLICT, UserError
@@ -19,171 +19,185 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-_KINDS = (
-    "base",
-    "bin",
-    "debs",
-    "env",
-    "layers",
-    "pyc",
-    "stamps",
-    "trees",
-    "wheels",
-)  # and "git" on request: sources are small and the hardest to get again
+# The kinds of entries. "git" is added on request only: sources are small and the hardest to get
+# again.
+_KINDS = ("base", "bin", "debs", "env", "layers", "pyc", "stamps", "trees", "wheels")
 
 
-def check(cache: Cache) -> tuple[int, dict[str, list[str]]]:
+def check_entries(cache: Cache) -> tuple[int, dict[str, list[str]]]:
     """Compare every entry with its record, and every blob with its name.
 
-    What is damaged is removed: the next build makes it again. Sources are not read: git knows each
-    of their objects by its hash, and checks it when it is used.
+    Damaged entries are removed; the next build makes them again. Sources are not read, because git
+    checks the hash of each object when it uses the object.
 
     Returns:
-        How many entries and blobs were compared, and what is wrong with those that are damaged, by
-        name.
+        The number of entries, records and blobs that were compared, and the problems of the
+        damaged ones, by name.
     """
     _require_cache(cache)
-    damaged = {}
-    with cache.used(alone=True):
-        records = {record.name: record for record in _files(cache.root, "sums")}
+    damaged: dict[str, list[str]] = {}
+    with cache.in_use(exclusive=True):
+        checksums = {file.name: file for file in _list_files(cache.root, "sums")}
         entries = [
-            (entry, records.get(f"{entry.parent.name}-{entry.name}"))
-            for entry in _entries(cache.root, sources=False)
+            (entry, checksums[f"{entry.parent.name}-{entry.name}"])
+            for entry in _list_entries(cache.root, sources=False)
+            if f"{entry.parent.name}-{entry.name}" in checksums
         ]
-        recorded = [(entry, record) for entry, record in entries if record]
-        blobs = list(_files(cache.root, "blobs/sha256"))
-        stamped = [
-            stamp for stamp in _files(cache.root, "stamps") if not stamp.name.startswith("docker-")
+        stamps = [
+            stamp
+            for stamp in _list_files(cache.root, "stamps")
+            if not stamp.name.startswith("docker-")
         ]
-        with log.progress(
-            "cache check", len(recorded) + len(stamped) + len(blobs), "entries"
-        ) as advance:
-            for entry, record in recorded:
-                known = folder_checksums.read(record)
-                wrong = (
-                    folder_checksums.differences(entry, known, contents=True)
-                    if known
-                    else ["has no sums of its contents, as those of earlier versions"]
-                )
-                if wrong:
-                    damaged[f"{entry.parent.name}/{entry.name}"] = wrong
-                    remove(entry)
-                    record.unlink()
+        blobs = _list_files(cache.root, "blobs/sha256")
+        count = len(entries) + len(stamps) + len(blobs)
+        with log.progress("cache check", count, "entries") as advance:
+            for entry, file in entries:
+                if problems := _check_entry(entry, file):
+                    damaged[f"{entry.parent.name}/{entry.name}"] = problems
+                    remove_path(entry)
+                    file.unlink()
                 advance(1)
-            for stamp in stamped:
+            for stamp in stamps:
                 if read_stamp(stamp) is None:
-                    damaged[f"stamps/{stamp.name}"] = [
-                        "its hash does not fit its content, or it is of an earlier version"
-                    ]
-                    remove(stamp)
+                    problem = "its hash does not fit its content, or an earlier version wrote it"
+                    damaged[f"stamps/{stamp.name}"] = [problem]
+                    remove_path(stamp)
                 advance(1)
             for blob in blobs:
-                if blob.is_symlink() or not blob.is_file() or _digest(blob) != blob.name:
-                    damaged[f"blobs/{blob.name}"] = ["its content is not what its name says"]
-                    remove(blob)
+                if not _is_intact_blob(blob):
+                    damaged[f"blobs/{blob.name}"] = ["its content does not fit its name"]
+                    remove_path(blob)
                 advance(1)
-    return len(recorded) + len(stamped) + len(blobs), damaged
+    return count, damaged
 
 
-def _digest(file: Path) -> str:
-    with open(file, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+def _check_entry(entry: Path, checksums: Path) -> list[str]:
+    recorded = folder_checksums.read_record(checksums)
+    if not recorded:
+        return ["has no checksums of its contents; an earlier version made it"]
+    return folder_checksums.list_differences(entry, recorded, contents=True)
 
 
-def usage(root: Path) -> dict[str, int]:
-    """Bytes on disk below each kind; a file with several names counts where it is first met."""
+def _is_intact_blob(blob: Path) -> bool:
+    if blob.is_symlink() or not blob.is_file():
+        return False
+    with open(blob, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest() == blob.name
+
+
+def measure_usage(root: Path) -> dict[str, int]:
+    """Return the bytes on disk of each kind of entry.
+
+    A file with several hard links counts for the first kind that has it.
+    """
+    if not root.is_dir():
+        return {}
     seen: set[tuple[int, int]] = set()
-    return (
-        {
-            kind.name: _size(kind, seen)
-            for kind in sorted(root.iterdir())
-            if kind.is_dir() and not kind.is_symlink()
-        }
-        if root.is_dir()
-        else {}
-    )
+    return {
+        folder.name: _measure_folder(folder, seen)
+        for folder in sorted(root.iterdir())
+        if folder.is_dir() and not folder.is_symlink()
+    }
 
 
-def _size(folder: Path, seen: set[tuple[int, int]]) -> int:
+def _measure_folder(folder: Path, seen: set[tuple[int, int]]) -> int:
+    """Return the bytes on disk of the files whose device and inode are not in `seen` yet."""
     total = 0
-    for where, _, files in os.walk(folder):
-        for name in files:
-            state = os.lstat(os.path.join(where, name))
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            state = os.lstat(os.path.join(parent, name))
             if (state.st_dev, state.st_ino) not in seen:
                 seen.add((state.st_dev, state.st_ino))
                 total += state.st_blocks * 512
     return total
 
 
-def prune(cache: Cache, *, days: float, sources: bool, dry_run: bool) -> dict[str, int]:
-    """Remove entries unused for `days` and temporary ones; returns the bytes of each. Waits for the
-    builds that use the cache.
+def prune_entries(cache: Cache, *, days: float, sources: bool, dry_run: bool) -> dict[str, int]:
+    """Remove entries that were not used lately, and temporary entries.
 
-    Nothing behind a symbolic link is touched: a link in place of an entry is removed itself, one in
-    place of a folder of entries is left.
+    The function waits for the builds that use the cache. Nothing behind a symbolic link is touched:
+    a link in place of an entry is removed itself, a link in place of a folder of entries is left.
+
+    Args:
+        cache: The cache.
+        days: Entries that were not used for this many days are removed.
+        sources: Whether to prune the upstream sources, too.
+        dry_run: Whether to remove nothing.
+
+    Returns:
+        The bytes of each removed entry, by name.
     """
     _require_cache(cache)
-    limit = time.time() - days * 86400
-    gone = {}
-    with cache.used(alone=True):
-        for entry in _entries(cache.root, sources=sources):
-            if is_temporary(entry.name) or entry.lstat().st_mtime < limit:
-                gone[f"{entry.parent.name}/{entry.name}"] = (
-                    _size(entry, set())
-                    if entry.is_dir() and not entry.is_symlink()
-                    else entry.lstat().st_size
-                )
-                if not dry_run:
-                    remove(entry)
-                    if not (cache.root / "sums").is_symlink():
-                        (cache.root / "sums" / f"{entry.parent.name}-{entry.name}").unlink(
-                            missing_ok=True
-                        )
-        for blob in _unnamed(cache.root, gone):
-            gone[f"blobs/{blob.name}"] = blob.lstat().st_size
+    oldest_use = time.time() - days * 86400
+    removed = {}
+    with cache.in_use(exclusive=True):
+        for entry in _list_entries(cache.root, sources=sources):
+            if not is_temporary(entry.name) and entry.lstat().st_mtime >= oldest_use:
+                continue
+            removed[f"{entry.parent.name}/{entry.name}"] = _measure_entry(entry)
             if not dry_run:
-                remove(blob)
-    return gone
+                _remove_entry(cache.root, entry)
+        for blob in _list_unused_blobs(cache.root, removed):
+            removed[f"blobs/{blob.name}"] = blob.lstat().st_size
+            if not dry_run:
+                remove_path(blob)
+    return removed
 
 
-def _unnamed(root: Path, gone: Collection[str]) -> Iterator[Path]:
-    """Blobs that no record of a layer names once those in `gone` are gone, and what killed runs
-    left of blobs.
+def _measure_entry(entry: Path) -> int:
+    if entry.is_dir() and not entry.is_symlink():
+        return _measure_folder(entry, set())
+    return entry.lstat().st_size
+
+
+def _remove_entry(root: Path, entry: Path) -> None:
+    remove_path(entry)
+    if not (root / "sums").is_symlink():
+        (root / "sums" / f"{entry.parent.name}-{entry.name}").unlink(missing_ok=True)
+
+
+def _list_unused_blobs(root: Path, removed: Collection[str]) -> Iterator[Path]:
+    """Yield temporary blobs, and blobs that no remaining record of a layer names.
+
+    Args:
+        root: The folder of the cache.
+        removed: The names of the entries that are removed, or would be in a dry run.
     """
-    named = set()
+    used_digests = set()
     for record in (root / "layers").glob("*.json"):
-        if f"layers/{record.name}" not in gone:
+        if f"layers/{record.name}" not in removed:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                named.add(
-                    json.loads(record.read_text(encoding="ascii"))["digest"].removeprefix("sha256:")
-                )
-    yield from (entry for entry in _files(root, "blobs") if is_temporary(entry.name))
-    yield from (blob for blob in _files(root, "blobs/sha256") if blob.name not in named)
+                digest = json.loads(record.read_text(encoding="ascii"))["digest"]
+                used_digests.add(digest.removeprefix("sha256:"))
+    yield from (file for file in _list_files(root, "blobs") if is_temporary(file.name))
+    yield from (b for b in _list_files(root, "blobs/sha256") if b.name not in used_digests)
 
 
 def _require_cache(cache: Cache) -> None:
     if not (cache.root / cache_folder.TAG).is_file():
         raise UserError(
-            "is not a cache of the builder's",
+            "is not a cache of the builder",
             str(cache.root),
             "set ROSETTA_CACHE to the cache you mean; nothing was touched",
             kind=CONFLICT,
         )
 
 
-def _entries(root: Path, *, sources: bool) -> Iterator[Path]:
-    for kind in (*_KINDS, *(("git",) if sources else ())):
-        yield from _files(root, kind)
+def _list_entries(root: Path, *, sources: bool) -> Iterator[Path]:
+    kinds = (*_KINDS, "git") if sources else _KINDS
+    for kind in kinds:
+        yield from _list_files(root, kind)
 
 
-def _files(root: Path, folder: str) -> list[Path]:
-    """Return what lies in a folder of the cache; nothing where a symbolic link stands in place of
-    it, or of a folder above it.
+def _list_files(root: Path, folder: str) -> list[Path]:
+    """Return the paths in a folder of the cache.
+
+    The result is empty if the folder, or a folder above it, is a symbolic link.
     """
-    place = root
+    path = root
     for part in folder.split("/"):
-        place /= part
-        if place.is_symlink():
-            log.warn(f"{place} is a symbolic link: what lies behind it is left alone")
+        path /= part
+        if path.is_symlink():
+            log.warn(f"{path} is a symbolic link: the files behind it are left alone")
             return []
-    return sorted(place.iterdir()) if place.is_dir() else []
+    return sorted(path.iterdir()) if path.is_dir() else []

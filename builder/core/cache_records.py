@@ -1,6 +1,4 @@
-"""Records in the cache that a later build takes as they are: each carries the hash of its
-content.
-"""
+"""Small JSON records in the cache ("stamps"). Each record holds the hash of its content."""
 
 from __future__ import annotations
 
@@ -16,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def write_stamp(path: Path, content: dict[str, Any]) -> None:
-    """Write a record, whole or not at all."""
+    """Write a record atomically."""
     write_atomic(path, json.dumps({"sha256": _hash(content), "content": content}, indent=1))
 
 
 def read_stamp(path: Path) -> dict[str, Any] | None:
-    """Return the content of a record; None where there is none, or it is not as it was written."""
+    """Return the content of a record; None if the record is missing or damaged."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         content: dict[str, Any] | None = document["content"]
@@ -29,8 +27,8 @@ def read_stamp(path: Path) -> dict[str, Any] | None:
             content = None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         content = None
-    where = f"{path.parent.name}/{path.name}"
-    log.debug(f"cache: the record {where} is {'not there' if content is None else 'taken'}")
+    state = "missing or damaged" if content is None else "used"
+    log.debug(f"cache: the record {path.parent.name}/{path.name} is {state}")
     return content
 
 

@@ -1,4 +1,4 @@
-"""What a verb gets and what it gives back."""
+"""The input and the result of a command of the builder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """What every verb works with."""
+    """The settings that every command works with.
+
+    Attributes:
+        root: The folder of this repository.
+        manifest_path: The manifest.
+        cache: The builder's cache.
+        offline: Whether the network may not be used.
+        mirrors: Folders with clones of the upstream repositories.
+        protocols: The protocols that git may use.
+        json: Whether the result is printed as a JSON document.
+    """
 
     root: Path
     manifest_path: Path
@@ -26,8 +36,12 @@ class Context:
 
 @dataclass(frozen=True)
 class Result:
-    """What a verb found: `data` for --json, `text` for people on stdout; not `ok` ends with status
-    1.
+    """The result of a command.
+
+    Attributes:
+        data: The result for --json.
+        text: The result for people, printed on standard output.
+        ok: Whether all checks passed. If not, the exit status is 1.
     """
 
     data: dict[str, Any] = field(default_factory=dict)

@@ -1,7 +1,6 @@
-"""Copies of files that share no inode with their source: by reflink where the file system can, else
-of the bytes.
+"""Copies of files: reflinks if the file system has them, otherwise copies of the bytes.
 
-A hard link would give two paths one content: whoever edits one of them in place edits the other.
+A copy is never a hard link. An edit in place of a hard link would change both files.
 """
 
 from __future__ import annotations
@@ -15,25 +14,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-_FICLONE = (
-    0x40049409  # of linux/fs.h: share the blocks of another file until one of the two is written
-)
+# The ioctl FICLONE of linux/fs.h: share the blocks of another file until one of the two is written.
+_FICLONE = 0x40049409
 
 
 def copy_file(source: str | Path, target: str | Path) -> None:
-    """Write `target`, a new file with the content, mode and times of `source`; a file that is there
-    is replaced.
-    """
+    """Copy the content, mode and times of a file; an existing target is replaced."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(target)
     with open(source, "rb") as content, open(target, "xb") as out:
         try:
             fcntl.ioctl(out, _FICLONE, content.fileno())
-        except OSError:  # this file system has no reflinks, or the two are on different ones
+        except OSError:  # no reflinks here, or two file systems
             shutil.copyfileobj(content, out, 1 << 20)
     shutil.copystat(source, target)
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy a folder to a place that is free; symbolic links are kept."""
+    """Copy a folder to a path that does not exist yet; symbolic links stay links."""
     shutil.copytree(source, target, symlinks=True, copy_function=copy_file)

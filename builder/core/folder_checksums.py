@@ -1,6 +1,4 @@
-"""What a folder of the builder's cache held when it was made: modes, sizes, times and the sha256 of
-every file.
-"""
+"""Records of a folder's content: mode, size, time and sha256 of every file in it."""
 
 from __future__ import annotations
 
@@ -16,83 +14,88 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = 2  # 1 was one hash over names, sizes and times
-# A folder: [mode]; a link: [its target]; a file: [mode, size, time in ns], and [.., sha256] where
-# it was read.
+# A folder has [mode], a link [target], a file [mode, size, time in ns] and, if the file was read,
+# its sha256 as a fourth item.
 Facts = list[int | str]
 
 
-def record(folder: Path) -> dict[str, Facts]:
-    """Return the facts of all that lies below `folder` by path, files with their sha256; "" is the
-    folder itself.
+def record_folder(folder: Path) -> dict[str, Facts]:
+    """Return the facts of everything below a folder by path, files with their sha256.
+
+    The path "" is the folder itself.
     """
-    found = _scan(folder)
-    files = [path for path, facts in found.items() if len(facts) == 3]
-    for path, digest in zip(files, _hash(folder, files), strict=True):
-        found[path].append(digest)
-    return found
+    facts_by_path = _scan_folder(folder)
+    files = [path for path, facts in facts_by_path.items() if len(facts) == 3]
+    for path, digest in zip(files, _hash_files(folder, files), strict=True):
+        facts_by_path[path].append(digest)
+    return facts_by_path
 
 
-def differences(folder: Path, known: dict[str, Facts], *, contents: bool) -> list[str]:
-    """Return what is not as `known` says, a line for each path, at most a few lines where only
-    contents differ.
+def list_differences(folder: Path, recorded: dict[str, Facts], *, contents: bool) -> list[str]:
+    """Compare a folder with its record.
 
-    Raises nothing for a folder that is not there: that is a difference, too.
+    Args:
+        folder: The folder. A missing folder is a difference, not an error.
+        recorded: What `record_folder` returned for the folder.
+        contents: Whether to compare the sha256 of the files, if everything else is equal.
+
+    Returns:
+        One line for each path that differs.
     """
     try:
-        found = _scan(folder)
+        current = _scan_folder(folder)
     except OSError as error:
         return [f"cannot be read ({error.strerror})"]
-    lines = [f"{path}: is missing" for path in sorted(known.keys() - found.keys())]
+    lines = [f"{path}: is missing" for path in sorted(recorded.keys() - current.keys())]
+    lines += [f"{path}: was added later" for path in sorted(current.keys() - recorded.keys())]
     lines += [
-        f"{path}: was not there when it was made" for path in sorted(found.keys() - known.keys())
-    ]
-    lines += [
-        f"{path or '.'}: {_name(found[path], known[path])}"
-        for path in sorted(found.keys() & known.keys())
-        if found[path] != known[path][:3]
+        f"{path or '.'}: {_describe_change(current[path], recorded[path])}"
+        for path in sorted(current.keys() & recorded.keys())
+        if current[path] != recorded[path][:3]
     ]
     if lines or not contents:
         return lines
-    files = [path for path, facts in known.items() if len(facts) == 4]
+    files = [path for path, facts in recorded.items() if len(facts) == 4]
     try:
         return [
-            f"{path}: its content is not what it was"
-            for path, digest in zip(files, _hash(folder, files), strict=True)
-            if digest != known[path][3]
+            f"{path}: its content has changed"
+            for path, digest in zip(files, _hash_files(folder, files), strict=True)
+            if digest != recorded[path][3]
         ]
     except OSError as error:
         return [f"{error.filename}: cannot be read ({error.strerror})"]
 
 
-def _name(now: Facts, before: Facts) -> str:
-    """Say by what two records of one path differ."""
+def _describe_change(now: Facts, before: Facts) -> str:
+    """Describe how the facts of one path differ."""
     if len(now) != len(before[:3]) or isinstance(now[0], str) or isinstance(before[0], str):
         return "is another kind of file, or leads elsewhere"
     if now[0] != before[0]:
         return f"has mode {now[0]:04o}, not {before[0]:04o}"
-    return f"has {now[1]} bytes, not {before[1]}" if now[1] != before[1] else "was written later"
+    if now[1] != before[1]:
+        return f"has {now[1]} bytes, not {before[1]}"
+    return "was written later"
 
 
-def render(known: dict[str, Facts]) -> str:
-    """Return the text that `read` reads."""
-    return json.dumps({"format": FORMAT, "files": known}, separators=(",", ":"))
+def render_record(recorded: dict[str, Facts]) -> str:
+    """Return the text that `read_record` reads."""
+    return json.dumps({"format": FORMAT, "files": recorded}, separators=(",", ":"))
 
 
-def read(file: Path) -> dict[str, Facts] | None:
-    """Return the record in a file; None where there is none, or one of another format."""
+def read_record(file: Path) -> dict[str, Facts] | None:
+    """Return the record in a file; None if the file is missing, damaged or of another format."""
     try:
         document = json.loads(file.read_text(encoding="ascii"))
-        known = document["files"] if document["format"] == FORMAT else None
+        recorded = document["files"] if document["format"] == FORMAT else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    if not isinstance(known, dict) or not all(
-        isinstance(facts, list) and facts for facts in known.values()
-    ):
+    if not isinstance(recorded, dict):
         return None
-    return known
+    is_valid = all(isinstance(facts, list) and facts for facts in recorded.values())
+    return recorded if is_valid else None
 
 
-def _scan(folder: Path) -> dict[str, Facts]:
+def _scan_folder(folder: Path) -> dict[str, Facts]:
     state = os.lstat(folder)
     if not stat.S_ISDIR(state.st_mode):
         raise NotADirectoryError(20, "is not a folder", str(folder))
@@ -113,8 +116,8 @@ def _walk(folder: str, inside: str) -> Iterator[tuple[str, Facts]]:
                 yield path, [stat.S_IMODE(state.st_mode), state.st_size, state.st_mtime_ns]
 
 
-def _hash(folder: Path, files: list[str]) -> Iterator[str]:
-    """Yield the sha256 of each file."""
+def _hash_files(folder: Path, files: list[str]) -> Iterator[str]:
+    """Yield the sha256 of each file, in order."""
 
     def read_one(path: str) -> str:
         with open(f"{folder}/{path}", "rb") as content:

@@ -1,6 +1,7 @@
-"""A package index as pip is configured for it: find one file by its hash and fetch it.
+"""Find one file of a project in the package index by its hash, and download the file.
 
-Standard library only, for build.py starts here.
+The index is the one that pip or uv is configured for. The module imports only the standard library
+and other such modules, because build.py uses it before anything is installed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _TRIES = 3
 
 
 def _pip_settings() -> dict[str, str]:
-    """Read the [global] and [install] settings of pip's files; later files win, as in pip."""
+    """Return the [global] and [install] settings of pip's files; later files win, as in pip."""
     home = Path(os.path.expanduser("~"))
     config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
     files = [
@@ -43,8 +44,8 @@ def _pip_settings() -> dict[str, str]:
         home / ".pip/pip.conf",
         config / "pip/pip.conf",
     ]
-    if own := os.environ.get("PIP_CONFIG_FILE"):
-        files = [] if own == os.devnull else [*files, Path(own)]
+    if configured := os.environ.get("PIP_CONFIG_FILE"):
+        files = [] if configured == os.devnull else [*files, Path(configured)]
     settings: dict[str, str] = {}
     for file in files:
         parser = configparser.RawConfigParser()
@@ -58,23 +59,23 @@ def _pip_settings() -> dict[str, str]:
     return settings
 
 
-def configured() -> str:
-    """Return the index that uv's or pip's settings name, or an empty string."""
+def find_index_url() -> str:
+    """Return the URL of the index in the settings of uv or pip; empty if they name none."""
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
         if value := os.environ.get(name):
             return value.split("=", 1)[1] if re.match(r"[A-Za-z0-9_-]+=", value) else value
     return _pip_settings().get("index-url", "")
 
 
-def ca_bundle() -> str:
-    """Return the CA bundle that the machine names for Python programs, or an empty string."""
+def find_ca_bundle() -> str:
+    """Return the CA bundle that this machine sets for Python programs; empty if it sets none."""
     for name in ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         if value := os.environ.get(name):
             return value
     return _pip_settings().get("cert", "")
 
 
-class _Links(html.parser.HTMLParser):
+class _LinkParser(html.parser.HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.hrefs: list[str] = []
@@ -83,12 +84,12 @@ class _Links(html.parser.HTMLParser):
         self.hrefs += [value for key, value in attrs if tag == "a" and key == "href" and value]
 
 
-def _open(url: str) -> tuple[bytes, str, str]:
-    """Return the body of `url`, its content type and its final address."""
+def _request(url: str) -> tuple[bytes, str, str]:
+    """Return the body of a URL, its content type, and the URL after redirections."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("https", "http", "file"):
         raise UserError(
-            f"{parts.scheme!r} is no scheme of a package index", redact(url), "use https"
+            f"{parts.scheme!r} is not a protocol of a package index", redact(url), "use https"
         )
     headers = {"Accept": _ACCEPT, "User-Agent": "rosetta-builder"}
     if parts.username:
@@ -98,22 +99,25 @@ def _open(url: str) -> tuple[bytes, str, str]:
         headers["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
         url = urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     context = (
-        ssl.create_default_context(cafile=ca_bundle() or None) if parts.scheme == "https" else None
+        ssl.create_default_context(cafile=find_ca_bundle() or None)
+        if parts.scheme == "https"
+        else None
     )
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme was checked
-    with urllib.request.urlopen(request, timeout=60, context=context) as answer:  # noqa: S310
-        length = answer.headers.get("Content-Length")
-        body = answer.read()
+    with urllib.request.urlopen(request, timeout=60, context=context) as response:  # noqa: S310
+        length = response.headers.get("Content-Length")
+        body = response.read()
         if length and len(body) != int(length):
             raise ConnectionError(f"{len(body)} of {length} bytes arrived")
-        return body, answer.headers.get_content_type(), answer.geturl()
+        return body, response.headers.get_content_type(), response.geturl()
 
 
-def _get(url: str, what: str) -> tuple[bytes, str, str]:
+def _download(url: str, what: str) -> tuple[bytes, str, str]:
+    """Return what `_request` returns; try again after an error that may be temporary."""
     problem: Exception | None = None
     for _ in range(_TRIES):
         try:
-            return _open(url)
+            return _request(url)
         except urllib.error.HTTPError as error:
             error.close()
             if error.code < 500:
@@ -127,17 +131,11 @@ def _get(url: str, what: str) -> tuple[bytes, str, str]:
             problem = error
         except (OSError, EOFError, ValueError, http.client.HTTPException) as error:
             problem = error
-            if isinstance(
-                getattr(error, "reason", None), (socket.gaierror, ssl.SSLCertVerificationError)
-            ):
-                break
-    reason = redact(
-        str(
-            problem
-            if isinstance(problem, urllib.error.HTTPError)
-            else getattr(problem, "reason", problem)
-        )
-    )
+            reason = getattr(error, "reason", None)
+            if isinstance(reason, (socket.gaierror, ssl.SSLCertVerificationError)):
+                break  # another attempt would fail, too
+    is_status = isinstance(problem, urllib.error.HTTPError)
+    reason = redact(str(problem if is_status else getattr(problem, "reason", problem)))
     raise UserError(
         f"{what} cannot be fetched ({reason})",
         redact(url),
@@ -146,33 +144,41 @@ def _get(url: str, what: str) -> tuple[bytes, str, str]:
     ) from problem
 
 
-def _find(project: str, hashes: frozenset[str], part: str) -> tuple[str, str, str]:
-    """File name, URL and hash of the file of `project` that has one of these hashes and `part` in
-    its name.
+def _find_file(project: str, hashes: frozenset[str], part: str) -> tuple[str, str, str]:
+    """Return the name, the URL and the hash of a file in the index.
+
+    Args:
+        project: The project that has the file.
+        hashes: The sha256 of the files that would do.
+        part: A text that the name of the file must contain.
+
+    Raises:
+        UserError: The index cannot be read, or has no such file.
     """
-    page = (configured() or _PUBLIC).rstrip("/") + f"/{project}/"
-    body, kind, final = _get(page, f"the index page of {project}")
+    page = (find_index_url() or _PUBLIC).rstrip("/") + f"/{project}/"
+    body, content_type, final_url = _download(page, f"the index page of {project}")
     try:
-        if kind.endswith("json"):
-            found = [
+        if content_type.endswith("json"):
+            candidates = [
                 (entry["url"], entry.get("hashes", {}).get("sha256", ""))
                 for entry in json.loads(body)["files"]
             ]
         else:
-            links = _Links()
-            links.feed(body.decode("utf-8", "replace"))
-            found = [
-                (href.partition("#")[0], href.partition("#sha256=")[2]) for href in links.hrefs
+            link_parser = _LinkParser()
+            link_parser.feed(body.decode("utf-8", "replace"))
+            candidates = [
+                (href.partition("#")[0], href.partition("#sha256=")[2])
+                for href in link_parser.hrefs
             ]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"the index page of {project} is not one (a login page or a proxy's answer?)",
+            f"the index page of {project} is not valid (a login page or a proxy's answer?)",
             redact(page),
             "check the index settings",
             kind=INVALID,
         ) from error
-    for href, digest in found:
-        url = urllib.parse.urljoin(final, href)
+    for href, digest in candidates:
+        url = urllib.parse.urljoin(final_url, href)
         name = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rpartition("/")[2])
         if digest in hashes and part in name:
             return name, _with_credentials(url, page), digest
@@ -187,49 +193,49 @@ def _find(project: str, hashes: frozenset[str], part: str) -> tuple[str, str, st
 
 def _with_credentials(url: str, page: str) -> str:
     """Add the page's credentials to the URL of a file on the same host."""
-    there, here = urllib.parse.urlsplit(url), urllib.parse.urlsplit(page)
-    same = (there.scheme, there.hostname, there.port) == (here.scheme, here.hostname, here.port)
-    return (
-        urllib.parse.urlunsplit(there._replace(netloc=here.netloc))
-        if same and here.username
-        else url
-    )
+    file_parts, page_parts = urllib.parse.urlsplit(url), urllib.parse.urlsplit(page)
+    file_host = (file_parts.scheme, file_parts.hostname, file_parts.port)
+    page_host = (page_parts.scheme, page_parts.hostname, page_parts.port)
+    if file_host == page_host and page_parts.username:
+        return urllib.parse.urlunsplit(file_parts._replace(netloc=page_parts.netloc))
+    return url
 
 
-def fetch(
+def fetch_file(
     project: str,
     version: str,
     hashes: str | frozenset[str],
-    into: Path,
+    folder: Path,
     *,
     part: str = "",
     offline: bool = False,
 ) -> Path:
-    """Return the file of `project` with this hash in the folder `into`; fetch it if need be.
+    """Return a file of a project; download the file if the folder does not have it.
 
-    Of several `hashes` (a lock names every platform's file) the one counts whose file has `part` in
-    its name.
+    Args:
+        project: The name of the project.
+        version: The version, for error messages.
+        hashes: The sha256 of the file, or of each platform's file, as a lock has them.
+        folder: The folder that keeps downloaded files.
+        part: A text that the name of the file must contain. It selects one platform's file.
+        offline: Whether the network may not be used.
+
+    Raises:
+        UserError: The file is not in the folder and cannot be downloaded, or the downloaded file
+            has another hash.
     """
-    wanted = frozenset({hashes}) if isinstance(hashes, str) else hashes
-    for known in sorted(
-        path for digest in wanted for path in into.glob(f"{digest[:16]}/{digest}.name")
-    ):
-        file = known.with_name(known.read_text(encoding="utf-8"))
-        if (
-            part in file.name
-            and file.is_file()
-            and hashlib.sha256(file.read_bytes()).hexdigest() == known.stem
-        ):
-            return file
+    accepted_hashes = frozenset({hashes}) if isinstance(hashes, str) else hashes
+    if file := _find_downloaded(folder, accepted_hashes, part):
+        return file
     if offline:
         raise UserError(
             f"{project} {version} is not in the cache",
-            str(into),
+            str(folder),
             "run once without --offline",
             kind=MISSING,
             value=f"{project}=={version}",
         )
-    name, url, sha256 = _find(project, wanted, part)
+    name, url, sha256 = _find_file(project, accepted_hashes, part)
     if not re.fullmatch(r"[A-Za-z0-9_.+!-]+\.(whl|zip|tgz|tar(\.(gz|bz2|xz))?)", name):
         raise UserError(
             f"the index gives {project} the file name {name!r}",
@@ -238,16 +244,32 @@ def fetch(
             kind=INVALID,
             value=name,
         )
-    body, _, _ = _get(url, name)
+    body, _, _ = _download(url, name)
     if (digest := hashlib.sha256(body).hexdigest()) != sha256:
-        kind = "an HTML page" if body.lstrip()[:1] == b"<" else f"a file with sha256 {digest[:12]}…"
+        is_page = body.lstrip()[:1] == b"<"
+        received = "an HTML page" if is_page else f"a file with sha256 {digest[:12]}…"
         raise UserError(
-            f"{name} is not the pinned file: {kind} of {len(body)} bytes came",
+            f"{name} is not the pinned file: the index sent {received} of {len(body)} bytes",
             redact(url),
-            "nothing was kept; run again, or check the index",
+            "nothing was stored; run again, or check the index",
             kind=DAMAGED,
         )
-    folder = into / sha256[:16]
-    for target, data in ((folder / name, body), (folder / f"{sha256}.name", name.encode())):
-        write_atomic(target, data, None)
-    return folder / name
+    file = folder / sha256[:16] / name
+    write_atomic(file, body, None)
+    write_atomic(file.with_name(f"{sha256}.name"), name.encode(), None)
+    return file
+
+
+def _find_downloaded(folder: Path, hashes: frozenset[str], part: str) -> Path | None:
+    """Return an intact file of an earlier download.
+
+    A file HASH.name beside each downloaded file holds its name.
+    """
+    for digest in sorted(hashes):
+        for name_file in folder.glob(f"{digest[:16]}/{digest}.name"):
+            file = name_file.with_name(name_file.read_text(encoding="utf-8"))
+            if part not in file.name or not file.is_file():
+                continue
+            if hashlib.sha256(file.read_bytes()).hexdigest() == digest:
+                return file
+    return None

@@ -1,7 +1,7 @@
 """Keep secrets out of everything that the builder prints or stores.
 
-What a secret is, `rosetta.core.secrets` knows. This module adds the logins of registries, and what
-a command line of the builder must not hold.
+`rosetta.core.secrets` recognizes secrets. This module adds the logins of registries, and checks
+that no secret is among the words of a command line.
 """
 
 from __future__ import annotations
@@ -18,27 +18,23 @@ if TYPE_CHECKING:
 
 
 def redact(text: str) -> str:
-    """Return `text` without credentials of addresses, values of secret variables, and private
-    keys.
-    """
+    """Replace credentials in URLs, values of secret variables, and private keys in a text."""
     return secrets.redact(text, strict=True)
 
 
 def redact_document(value: Any) -> Any:
-    """Return a JSON document with all of its texts redacted."""
+    """Return a JSON document in which every text is redacted."""
     return secrets.redact_document(value, redact, keys=True)
 
 
 def remember(arguments: Iterable[str], environment: Mapping[str, str]) -> None:
-    """Hide from now on the secrets among these arguments and variables, and no others."""
+    """Hide the secrets among these arguments and variables from now on, and no others."""
     secrets.forget()
     secrets.remember(arguments, environment, strict=True)
 
 
 def remember_login(user: str, password: str, token: str = "") -> None:
-    """Hide from now on a login, and what is sent of it: USER:PASSWORD, its base64 form, and a
-    token.
-    """
+    """Hide a login from now on, also as USER:PASSWORD, in base64, and URL-encoded."""
     pair = f"{user}:{password}" if user and password else ""
     for secret in (password, pair, token):
         data = secret.encode()
@@ -54,9 +50,9 @@ def remember_login(user: str, password: str, token: str = "") -> None:
 
 
 def find_exposed(words: Sequence[str]) -> str:
-    """Say which secret stands among the words of a command line; empty where none does.
+    """Describe the first secret among the words of a command line; empty if there is none.
 
-    Everyone on the machine can read them there, so no option of the builder takes one.
+    Every user of the machine can read command lines, so no option of the builder takes a secret.
     """
     option = "the command line"
     if secrets.holds_private_key(" ".join(words)):

@@ -1,4 +1,4 @@
-"""Run a program of others; if it fails, the error shows the end of what the program printed."""
+"""Run another program; if it fails, the error shows the end of what the program printed."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def output_end(output: str | bytes, *, prefer: Sequence[str] = (), longest: int 
 
 def join_lines(lines: Iterable[str], *, prefer: Sequence[str] = (), longest: int = LONGEST) -> str:
     """Return the last of these lines as `output_end` does."""
-    said = [" ".join(escape(redact(line), keep="\t").split()) for line in lines]
-    said = list(dict.fromkeys(line for line in said if line))
-    chosen = [line for line in said if line.startswith(tuple(prefer))] if prefer else []
-    text = " | ".join(chosen or said)
+    cleaned = [" ".join(escape(redact(line), keep="\t").split()) for line in lines]
+    distinct = list(dict.fromkeys(line for line in cleaned if line))
+    preferred = [line for line in distinct if line.startswith(tuple(prefer))] if prefer else []
+    text = " | ".join(preferred or distinct)
     if not text:
         return "it printed no message"
     return text if len(text) <= longest else f"...{text[3 - longest :]}"
 
 
-def run(
+def run_program(
     argv: Sequence[str],
     *,
     where: str = "",
@@ -59,12 +59,12 @@ def run(
         what: What failed. Default: "PROGRAM failed".
         do: What to do about a failure.
         prefer: See `output_end`.
-        env: The program's environment. Default: ours.
+        env: The program's environment. Default: that of this process.
         cwd: The folder that it runs in.
 
     Raises:
-        UserError: the program cannot be started, or ends with another status than 0. It shows the
-            end of the output.
+        UserError: The program cannot be started, or its exit status is not 0. The message shows
+            the end of its output.
     """
     name = PurePath(argv[0]).name
     try:

@@ -65,7 +65,7 @@ def environment(cache: Cache, wanted: Packages, *, offline: bool) -> Path:
             if (site / name).is_dir() and not any((site / name).iterdir()):
                 (site / name).rmdir()
         _venv(folder, wanted)
-        bytecode.install(cache, wanted.python, site)
+        bytecode.install_bytecode(cache, wanted.python, site)
         here = lock_file.environment_of(
             wanted.python.version, wanted.python.full, wanted.architecture
         )
@@ -73,7 +73,7 @@ def environment(cache: Cache, wanted: Packages, *, offline: bool) -> Path:
             dependency_check.findings(site, here), wanted.manifest, wanted.line
         )
 
-    return cache.folder("env", key(wanted), make)
+    return cache.ensure_folder("env", key(wanted), make)
 
 
 def _venv(folder: Path, wanted: Packages) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from builder.core import log
-from builder.core.cache import Cache, remove, stage_key
+from builder.core.cache import Cache, remove_path, stage_key
 from builder.core.file_copies import copy_file
 from builder.core.secrets import redact
 from builder.packages.debian_mirrors import MIRROR, find_mirrors, mirror_url, snapshot_url
@@ -275,7 +275,7 @@ def fetch(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
             index.append(_stanza(folder / deb.file, deb))
         (folder / "Packages").write_text("\n".join(index), encoding="utf-8")
 
-    return cache.folder("base", f"debs-{lock.key}", make)
+    return cache.ensure_folder("base", f"debs-{lock.key}", make)
 
 
 def _whole(file: Path, deb: Deb) -> bool:
@@ -397,7 +397,7 @@ def _fetch_files(urls: dict[Deb, str], kept: Path, *, patient: bool = True) -> d
                 (line for line in messages if unquote(url) in unquote(line)), messages[0]
             )  # apt writes %2b for +
             failed[deb] = redact(re.sub(r"\s+", " ", message))[:300]
-    remove(new)
+    remove_path(new)
     return failed
 
 

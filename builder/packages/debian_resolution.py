@@ -340,7 +340,7 @@ def _run(env: dict[str, str], *argv: str) -> str:
             f"{argv[0]} is not here", argv[0], "make the lists of a base on Debian or Ubuntu"
         )
     do = f"check the Debian mirror ({debian_mirrors.MIRROR}) and the network"
-    return subprocesses.run(
+    return subprocesses.run_program(
         argv, where="lock --base", what="apt failed", do=do, prefer=("E: ",), env=env
     )
 

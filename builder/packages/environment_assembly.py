@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.core import log
-from builder.core.cache import remove
+from builder.core.cache import remove_path
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import CONFLICT, DENIED, EXISTS, UserError
 
@@ -167,17 +167,17 @@ def exchanged(place: Path) -> Iterator[Path]:
     what is at `place` if all went well.
     """
     new, old = (place.with_name(f".{place.name}.rosetta-{which}") for which in ("new", "old"))
-    remove(new)
-    remove(old)
+    remove_path(new)
+    remove_path(old)
     try:
         yield new
         if place.is_dir():
             os.rename(place, old)
         os.rename(new, place)
     except BaseException:
-        remove(new)
+        remove_path(new)
         raise
-    remove(old)
+    remove_path(old)
 
 
 def _bring(where: Path, parts: list[Part]) -> list[str]:
@@ -186,15 +186,15 @@ def _bring(where: Path, parts: list[Part]) -> list[str]:
     for path in set(keys) - set(wanted):
         del keys[path]
         _save(where, keys)
-        remove(where / path)
+        remove_path(where / path)
     changed = []
     for part in parts:
         final = where / part.path
         if keys.get(part.path) == part.key and final.exists():
             continue
         new, old = where / ".rosetta" / "new", where / ".rosetta" / "old"
-        remove(new)
-        remove(old)
+        remove_path(new)
+        remove_path(old)
         new.parent.mkdir(exist_ok=True)
         part.make(new)
         keys[part.path] = (
@@ -209,7 +209,7 @@ def _bring(where: Path, parts: list[Part]) -> list[str]:
         os.rename(new, final)
         keys[part.path] = part.key
         _save(where, keys)
-        remove(old)
+        remove_path(old)
         changed.append(part.path)
     return changed
 

@@ -87,7 +87,7 @@ def environment(cache: Cache, packages: Packages, *, offline: bool) -> Path:
     """Return an environment in the cache, for programs of the builder; made if the cache lacks
     it.
     """
-    return cache.folder(
+    return cache.ensure_folder(
         "env",
         packages.key,
         lambda folder: make(cache, packages, folder, offline=offline),
@@ -118,7 +118,7 @@ def make(cache: Cache, packages: Packages, folder: Path, *, offline: bool) -> No
         builder=packages.python,
         offline=offline,
     )
-    bytecode.install(cache, packages.python, site_packages(folder))
+    bytecode.install_bytecode(cache, packages.python, site_packages(folder))
     for name in (
         ".gitignore",
         ".lock",

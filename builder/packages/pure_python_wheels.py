@@ -34,7 +34,7 @@ def wheel(cache: Cache, pin: Pin, python: Interpreter, *, offline: bool) -> Path
     )
 
     def make(folder: Path) -> None:
-        source = package_index.fetch(
+        source = package_index.fetch_file(
             pin.name,
             pin.version,
             frozenset(pin.hashes),
@@ -44,7 +44,7 @@ def wheel(cache: Cache, pin: Pin, python: Interpreter, *, offline: bool) -> Path
         )
         strip(source, folder / f"{pin.name.replace('-', '_')}-{pin.version}-py3-none-any.whl")
 
-    folder = cache.folder("wheels", f"stripped-{key}", make)
+    folder = cache.ensure_folder("wheels", f"stripped-{key}", make)
     return next(folder.glob("*.whl"))
 
 

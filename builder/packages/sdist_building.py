@@ -38,7 +38,7 @@ def wheel(
     )
 
     def make(folder: Path) -> None:
-        source = package_index.fetch(
+        source = package_index.fetch_file(
             pin.name,
             pin.version,
             frozenset(pin.hashes),
@@ -87,7 +87,7 @@ def wheel(
             )
         shutil.rmtree(work)
 
-    folder = cache.folder("wheels", f"built-{key}", make)
+    folder = cache.ensure_folder("wheels", f"built-{key}", make)
     made = sorted(folder.glob("*.whl"))
     if len(made) != 1 or not made[0].name.endswith("-none-any.whl"):
         names = ", ".join(path.name for path in made) or "nothing"

@@ -60,4 +60,4 @@ def install(cache: Cache, python: Interpreter, lock: Path, *, where: str, offlin
             wheel_record.require(site, where)
 
     inputs = {"lock": lock_file.digest(lock), "python": python.full, "path": str(python.path)}
-    return cache.folder("env", stage_key("build-tools", inputs), make)
+    return cache.ensure_folder("env", stage_key("build-tools", inputs), make)

@@ -71,10 +71,10 @@ def environment(*, offline: bool = False, extra: Mapping[str, str] | None = None
     # calls copy_file_range).
     env["UV_LINK_MODE"] = "copy"
     if not any(env.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")) and (
-        url := package_index.configured()
+        url := package_index.find_index_url()
     ):
         env["UV_DEFAULT_INDEX"] = url
-    if (bundle := package_index.ca_bundle()) and not env.get("SSL_CERT_FILE"):
+    if (bundle := package_index.find_ca_bundle()) and not env.get("SSL_CERT_FILE"):
         env["SSL_CERT_FILE"] = bundle
     if offline:
         env["UV_OFFLINE"] = "1"

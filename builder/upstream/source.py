@@ -191,7 +191,7 @@ def _remembered(source: GitSource | WheelSource, access: Access) -> Pinned | Non
 
 def _taken(source: GitSource | WheelSource, access: Access) -> Pinned:
     """Verify and copy what the pin needs, from where it can be had. The source's lock is held."""
-    repository = access.cache.folder(
+    repository = access.cache.ensure_folder(
         "git", f"{source.name}.git", lambda folder: Git(folder).init(), grows=True
     )
     if isinstance(source, WheelSource):
@@ -283,7 +283,7 @@ def _cut_history(repository: Path, commit: str) -> None:
 
 def _take_wheel(source: WheelSource, access: Access, repository: Path) -> str:
     project, _, version = source.wheel.partition("==")
-    wheel = package_index.fetch(
+    wheel = package_index.fetch_file(
         project, version, source.sha256, access.cache.path("wheels"), offline=access.offline
     )
     files = wheel_source.entries_of(wheel)
@@ -337,13 +337,13 @@ def _scratch(access: Access, name: str) -> Iterator[Path]:
     """
     for left in access.cache.path("git").glob(f".tmp-scratch-{name}-*"):
         with contextlib.suppress(OSError):
-            caching.remove(left)
+            caching.remove_path(left)
     folder = access.cache.path("git", f".tmp-scratch-{name}-{os.getpid()}")
     folder.mkdir(exist_ok=True)
     try:
         yield folder
     finally:
-        caching.remove(folder)
+        caching.remove_path(folder)
 
 
 def _ways_out(why: str, source: GitSource, access: Access) -> UserError:

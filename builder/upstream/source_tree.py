@@ -111,4 +111,4 @@ def folder(
                 tree_export.write_tree(reader, walk(reader, state.exported_tree), into)
             bytecode.compile_tree(python, into)
 
-    return access.cache.folder("trees", f"{state.exported_tree}-{python.full}", make)
+    return access.cache.ensure_folder("trees", f"{state.exported_tree}-{python.full}", make)

@@ -16,7 +16,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from builder.core import log, machine_architecture
-from builder.core.cache import Cache, remove, stage_key
+from builder.core.cache import Cache, remove_path, stage_key
 from builder.core.file_copies import copy_file
 from builder.core.secrets import redact
 from builder.core.subprocesses import output_end
@@ -85,7 +85,7 @@ def layers(
         folder = debian_lock.fetch(cache, lock, offline=offline)
         scratch = cache.path("base", f".tmp-bootstrap-{lock.key[:16]}")
         _refuse_mounts(scratch)
-        remove(scratch)
+        remove_path(scratch)
         scratch.mkdir()
         try:
             with log.stage(
@@ -96,7 +96,7 @@ def layers(
             return _write(cache, wanted, compression, lock, scratch, lower, upper)
         finally:
             _refuse_mounts(scratch)
-            remove(scratch)
+            remove_path(scratch)
 
 
 def _refuse_mounts(scratch: Path) -> None:

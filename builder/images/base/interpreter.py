@@ -51,7 +51,7 @@ def interpreter(cache: Cache, found: dict[str, Base] | Base) -> Interpreter:
             "wrapper": _WRAPPER,
         },
     )
-    made = cache.folder("base", f"python-{key}", lambda folder: _make(cache, base, folder))
+    made = cache.ensure_folder("base", f"python-{key}", lambda folder: _make(cache, base, folder))
     return python_interpreter.Interpreter(
         made / "python", base.python, base.python_full, f"cpython-{base.python.replace('.', '')}"
     )

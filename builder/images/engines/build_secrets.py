@@ -39,7 +39,7 @@ def of_host() -> dict[str, bytes]:
     Raises UserError for one that no engine takes.
     """
     found = {"rosetta-environment": _environment(), **_apt(), "rosetta-sources": _sources()}
-    if (bundle := package_index.ca_bundle()) and (data := _read(bundle)) != (
+    if (bundle := package_index.find_ca_bundle()) and (data := _read(bundle)) != (
         own := found.get("rosetta-ca", b"")
     ):
         found["rosetta-ca"] = data + b"\n" * bool(own) + own
@@ -92,7 +92,7 @@ def _environment() -> bytes:
     values = {
         name: value for name, value in os.environ.items() if _ENVIRONMENT.fullmatch(name) and value
     }
-    if url := package_index.configured():
+    if url := package_index.find_index_url():
         values.setdefault("PIP_INDEX_URL", url)
     return b"".join(
         f"{name}={value}\n".encode() for name, value in sorted(values.items()) if "\n" not in value

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.core import log
-from builder.core.cache import remove
+from builder.core.cache import remove_path
 from builder.images.engines import engine_program
 from builder.images.engines.docker import options
 from builder.images.engines.engine import TEMPORARY, Pulled
@@ -191,7 +191,7 @@ class Buildah:
         folder = temporary.partition("/")[2].partition(":")[0]  # buildah makes the name of it
         scratch = cache.path("blobs", f".tmp-engine-{image.digest[7:23]}")
         with cache.lock(f"engine-{image.digest[7:23]}"):
-            remove(scratch)
+            remove_path(scratch)
             try:
                 (scratch / folder).mkdir(parents=True)
                 layout.fill(
@@ -219,7 +219,7 @@ class Buildah:
                     )
                 yield temporary
             finally:
-                remove(scratch)
+                remove_path(scratch)
                 self.remove([temporary])
 
     def digest(self, tag: str) -> str:

@@ -7,7 +7,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from builder.core import log
-from builder.core.cache import remove, stage_key
+from builder.core.cache import remove_path, stage_key
 from builder.core.file_copies import copy_file
 from builder.images.engines import build_secrets, image_archive, layer_normalisation
 from builder.images.engines.engine import TEMPORARY, Step
@@ -66,8 +66,8 @@ def build_base(
     with contextlib.ExitStack() as stack:
         stack.enter_context(cache.lock(f"engine-{name}"))
         scratch = cache.path("blobs", f".tmp-engine-{name}")
-        stack.callback(remove, scratch)
-        remove(scratch)
+        stack.callback(remove_path, scratch)
+        remove_path(scratch)
         scratch.mkdir()
         context = _context(scratch / "context", root, debs)
         given = stack.enter_context(build_secrets.files({} if debs else build_secrets.of_host()))

@@ -19,7 +19,7 @@ def find_files(host: str) -> list[Path]:
     podman's certs.d/HOST:PORT hold is added to it.
     """
     files = []
-    if bundle := package_index.ca_bundle():
+    if bundle := package_index.find_ca_bundle():
         if not os.path.exists(bundle):
             raise UserError(
                 "the file of CA certificates that the environment names is not there",

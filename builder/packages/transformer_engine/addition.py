@@ -134,7 +134,7 @@ def take(cache: Cache, wanted: Plan, file: Path, sha256: str) -> Made:
         shutil.copyfile(file, into / name)
         wheel_build.record(into, into / name, wanted.target, {})
 
-    cache.folder("wheels", folder, make)
+    cache.ensure_folder("wheels", folder, make)
     made = wheel_build.have(cache, folder)
     if made is None or made.sha256 != sha256:
         raise UserError("changed while it was read", str(file), "run again")

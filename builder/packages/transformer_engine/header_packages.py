@@ -201,11 +201,11 @@ def folder(cache: Cache, deb: Deb, date: str = "", *, offline: bool) -> Path:
             offline=offline,
         )
         argv = ["dpkg-deb", "-x", str(files / deb.file), str(into)]
-        subprocesses.run(
+        subprocesses.run_program(
             argv,
             where=deb.filename,
             what="does not unpack",
             do="delete the cache's folder debs and run again",
         )
 
-    return cache.folder("base", f"headers-{deb.sha256}", make)
+    return cache.ensure_folder("base", f"headers-{deb.sha256}", make)

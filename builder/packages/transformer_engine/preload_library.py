@@ -75,7 +75,7 @@ def make(compiler: Compiler, accelerator: str, site: Path, scratch: Path) -> tup
         "-o",
         str(out),
     ]
-    subprocesses.run(
+    subprocesses.run_program(
         argv,
         where=place,
         what="does not link",

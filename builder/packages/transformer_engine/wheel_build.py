@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.core import archives, log, package_index, subprocesses
-from builder.core.cache import Cache, remove, stage_key
+from builder.core.cache import Cache, remove_path, stage_key
 from builder.packages import python_interpreter, sdist_building, uv, wheel_record
 from builder.packages.transformer_engine import (
     compiler,
@@ -193,7 +193,7 @@ def wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> Mad
                 wanted.target,
             )
         files = sorted((source / "csrc" / "extensions").glob("*.cpp"))
-        kept = cache.folder("wheels", halfway, lambda _: None, grows=True)
+        kept = cache.ensure_folder("wheels", halfway, lambda _: None, grows=True)
         scratch = folder / "scratch"
         scratch.mkdir()
         at_once_ = at_once or object_files.jobs()
@@ -225,14 +225,14 @@ def wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> Mad
             "compiler": by.identity,
         }
         record(folder, path, wanted.target, spent)
-        remove(scratch)
+        remove_path(scratch)
 
     with contextlib.suppress(OSError):
         if made := have(cache, name):
             return made
-    cache.folder("wheels", name, make)
+    cache.ensure_folder("wheels", name, make)
     if made := have(cache, name):
-        remove(cache.path("wheels", halfway))
+        remove_path(cache.path("wheels", halfway))
         return made
     raise UserError(
         "the cached wheel is damaged",
@@ -258,7 +258,7 @@ def _source(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
     """Return the sdist, unpacked."""
 
     def make(folder: Path) -> None:
-        archive = package_index.fetch(
+        archive = package_index.fetch_file(
             version_pins.SOURCE,
             wanted.target.version,
             wanted.sdist,
@@ -276,7 +276,7 @@ def _source(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
                 "delete it and run again",
             ) from error
 
-    folder = cache.folder("wheels", f"te-source-{wanted.sdist}", make)
+    folder = cache.ensure_folder("wheels", f"te-source-{wanted.sdist}", make)
     found = folder / f"{wheel_file.PROJECT}-{wanted.target.version}"
     if not (found / "csrc" / "extensions").is_dir():
         raise UserError(
@@ -325,7 +325,7 @@ def _against(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
 
     packages = [[pin.name, pin.version, *pin.hashes] for pin in wanted.pins]
     return (
-        cache.folder(
+        cache.ensure_folder(
             "env",
             stage_key(
                 "te-against",
@@ -394,7 +394,7 @@ def _linked(by: Compiler, parts: list[Path], site: Path, scratch: Path) -> bytes
         "-o",
         str(out),
     ]
-    subprocesses.run(
+    subprocesses.run_program(
         argv,
         where=version_pins.SOURCE,
         what="does not link",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.core import baked_package, log
-from builder.core.cache import remove
+from builder.core.cache import remove_path
 from builder.core.manifest import folder_of
 from builder.core.subprocesses import output_end
 from builder.release.bisect import build_manifest
@@ -95,7 +95,7 @@ class Bench:
             self._environment(shipped, build)
 
     def _trees(self, shipped: Manifest, build: Build) -> None:
-        remove(self.environment)
+        remove_path(self.environment)
         for part in build.parts:
             source = shipped.source(part.name)
             pinned = acquire(source, self.access[part.name])
@@ -158,7 +158,7 @@ class Bench:
         own = self.work / "rosetta-of-commit"
         if (own / "commit").is_file() and (own / "commit").read_text(encoding="ascii") == commit:
             return own / "rosetta"
-        remove(own)
+        remove_path(own)
         own.mkdir()
         ours.write(commit, ["rosetta"], own)
         write_atomic(own / "commit", commit)

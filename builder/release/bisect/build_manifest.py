@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.core import manifest
-from builder.core.cache import remove
+from builder.core.cache import remove_path
 from builder.core.manifest import GitSource, WheelSource
 from builder.upstream import git_objects, patch_file, patched_source
 from builder.upstream.git_objects import Reader, walk
@@ -33,7 +33,7 @@ def written(build: Build, into: Path, access: Mapping[str, Access]) -> Manifest:
     Raises UserError for what cannot be built: a patch does not apply in any of its versions, or a
     pin cannot be had.
     """
-    remove(into)
+    remove_path(into)
     sources: dict[str, Any] = {}
     for part in build.parts:
         folders = {

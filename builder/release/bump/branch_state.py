@@ -113,7 +113,7 @@ def _fetch(source: GitSource, access: Access, tip: str) -> None:
     again.
     """
     with access.cache.lock(f"git-{source.name}+history"):
-        folder = access.cache.folder(
+        folder = access.cache.ensure_folder(
             "git", f"{source.name}+history.git", lambda folder: Git(folder).init(), grows=True
         )
         git = Git(folder, protocols=":".join(access.protocols))

@@ -16,7 +16,7 @@ import stat
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from builder.core.cache import remove
+from builder.core.cache import remove_path
 from builder.release.bump import manifest_edit
 from rosetta.core.atomic_files import is_temporary, write_atomic
 from rosetta.core.errors import UserError
@@ -208,7 +208,7 @@ def _restore(folder: Path, root: Path, before: Mapping[str, Mapping[str, Any]]) 
     }
     for name, path in there.items():
         if name not in before:
-            remove(path)
+            remove_path(path)
             changed.append(name)
     for name, was in before.items():
         path = root / name

@@ -9,7 +9,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from builder.core.cache import remove
+from builder.core.cache import remove_path
 from rosetta.core.atomic_files import is_temporary
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def copy(manifest: Manifest, file: Path, into: Path) -> Path:
     `into`; returns the copy of the manifest.
     """
     temporary = into.with_name(f".tmp-{into.name}")
-    remove(temporary)
+    remove_path(temporary)
     temporary.mkdir(parents=True)
     shutil.copyfile(file, temporary / FILE)
     for folder in _folders(manifest):
@@ -43,14 +43,14 @@ def copy(manifest: Manifest, file: Path, into: Path) -> Path:
 def copy_all(root: Path, into: Path) -> None:
     """Copy a whole copy, so that it can be put back."""
     temporary = into.with_name(f".tmp-{into.name}")
-    remove(temporary)
+    remove_path(temporary)
     shutil.copytree(root, temporary)
     replace(temporary, into)
 
 
 def replace(new: Path, old: Path) -> None:
     """Put the folder `new` where `old` is, or was. Only one night at a time does so."""
-    remove(old)
+    remove_path(old)
     os.rename(new, old)
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.core import log
-from builder.core.cache import remove, stage_key
+from builder.core.cache import remove_path, stage_key
 from builder.core.secrets import redact_document
 from builder.core.subprocesses import output_end
 from builder.release.bump import journal, working_copy
@@ -178,7 +178,7 @@ def opened(
     night.remember()  # a kill from here on leaves a night that begins anew
     for each in folder.iterdir():
         if each.name not in _KEPT:
-            remove(each)
+            remove_path(each)
     if kept := journal.load(context.cache, night.manifest):
         kept.close()  # of a copy that is gone
     working_copy.copy(shipped, context.manifest_path, night.root)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from builder.core import log, machine_architecture
-from builder.core.cache import remove
+from builder.core.cache import remove_path
 from builder.core.manifest import GitSource
 from builder.release.bump import working_copy
 from builder.release.nightly import night_folder as nights
@@ -137,7 +137,7 @@ def bump(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Ite
             moved = night.save(nights.held(moved, problem))
         if problem or moved.state == "error":
             working_copy.replace(before, night.root)
-        remove(before)
+        remove_path(before)
         yield moved
 
 

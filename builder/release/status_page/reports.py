@@ -229,7 +229,7 @@ def of_page(address: str) -> list[Any]:
     url = f"{address.rstrip('/')}/{FILE}"
     try:
         with requests.get(
-            url, timeout=60, stream=True, verify=package_index.ca_bundle() or True
+            url, timeout=60, stream=True, verify=package_index.find_ca_bundle() or True
         ) as answer:
             if answer.status_code == 404:
                 return []

@@ -44,7 +44,7 @@ def _interpreter() -> python_interpreter.Interpreter:
 
 
 def _install(cache: Cache, site: Path) -> None:
-    bytecode.install(cache, _interpreter(), site)
+    bytecode.install_bytecode(cache, _interpreter(), site)
 
 
 def _pyc(site: Path) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ import pytest
 
 from builder.commands import cache as cache_command
 from builder.core import cache_inspection
-from builder.core.cache import Cache, remove, stage_key
+from builder.core.cache import Cache, remove_path, stage_key
 from builder.core.cache_folder import default_root
 from builder.core.cache_records import write_stamp
 from builder.core.command_context import Context
@@ -48,8 +48,8 @@ def test_made_once(cache: Cache) -> None:
         made.append(folder)
         (folder / "f").write_text("x")
 
-    first = cache.folder("trees", "k", make)
-    assert cache.folder("trees", "k", make) == first
+    first = cache.ensure_folder("trees", "k", make)
+    assert cache.ensure_folder("trees", "k", make) == first
     assert len(made) == 1
     assert (first / "f").read_text() == "x"
 
@@ -60,7 +60,7 @@ def test_a_failure_keeps_nothing(cache: Cache) -> None:
         raise UserError("no")
 
     with pytest.raises(UserError, match="no"):
-        cache.folder("trees", "k", make)
+        cache.ensure_folder("trees", "k", make)
     assert list(cache.path("trees").iterdir()) == []
 
 
@@ -73,7 +73,7 @@ def make(folder):
     print("begun", flush=True)
     time.sleep(float(sys.argv[2]))
     (folder / "part2").write_text("x")
-print(Cache(Path(sys.argv[1])).folder("trees", "k", make), flush=True)
+print(Cache(Path(sys.argv[1])).ensure_folder("trees", "k", make), flush=True)
 """
 
 
@@ -117,9 +117,9 @@ def test_remove_takes_read_only_folders(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "f").write_text("x")
     folder.chmod(0o500)
-    remove(tmp_path / "a")
+    remove_path(tmp_path / "a")
     assert not (tmp_path / "a").exists()
-    remove(tmp_path / "a")
+    remove_path(tmp_path / "a")
 
 
 def test_du_counts_hard_links_once_and_prune_spares_what_is_fresh(cache: Cache) -> None:
@@ -127,7 +127,10 @@ def test_du_counts_hard_links_once_and_prune_spares_what_is_fresh(cache: Cache) 
         (folder / "f").write_bytes(b"x" * 100_000)
         os.link(folder / "f", folder / "g")
 
-    old, fresh = cache.folder("trees", "old", make), cache.folder("trees", "fresh", make)
+    old, fresh = (
+        cache.ensure_folder("trees", "old", make),
+        cache.ensure_folder("trees", "fresh", make),
+    )
     cache.path("git", "t5x.git").mkdir()
     killed = cache.path("env", ".tmp-killed")
     killed.mkdir()
@@ -136,20 +139,20 @@ def test_du_counts_hard_links_once_and_prune_spares_what_is_fresh(cache: Cache) 
     long_ago = time.time() - 40 * 86400
     os.utime(old, (long_ago, long_ago))
     os.utime(cache.path("git", "t5x.git"), (long_ago, long_ago))
-    assert 200_000 <= cache_inspection.usage(cache.root)["trees"] < 300_000
-    assert set(cache_inspection.prune(cache, days=30, sources=False, dry_run=True)) == {
+    assert 200_000 <= cache_inspection.measure_usage(cache.root)["trees"] < 300_000
+    assert set(cache_inspection.prune_entries(cache, days=30, sources=False, dry_run=True)) == {
         "env/.tmp-killed",
         "trees/old",
     }
     assert old.exists()
-    cache_inspection.prune(cache, days=30, sources=False, dry_run=False)
+    cache_inspection.prune_entries(cache, days=30, sources=False, dry_run=False)
     assert (cache.root / "Documents/thesis.tex").exists()
     assert not old.exists()
     assert not killed.exists()
     assert fresh.exists()
     assert cache.path("git", "t5x.git").exists()
-    cache.folder("trees", "fresh", make)
-    assert cache_inspection.prune(cache, days=30, sources=True, dry_run=False).keys() == {
+    cache.ensure_folder("trees", "fresh", make)
+    assert cache_inspection.prune_entries(cache, days=30, sources=True, dry_run=False).keys() == {
         "git/t5x.git"
     }
 
@@ -160,7 +163,7 @@ def test_a_folder_of_other_files_is_no_cache(tmp_path: Path) -> None:
     with errors.refused(errors.EXISTS, where=tmp_path, remedy="ROSETTA_CACHE"):
         Cache(tmp_path).path("trees")
     with errors.refused(errors.CONFLICT, where=tmp_path, remedy="ROSETTA_CACHE"):
-        cache_inspection.prune(Cache(tmp_path), days=0, sources=True, dry_run=False)
+        cache_inspection.prune_entries(Cache(tmp_path), days=0, sources=True, dry_run=False)
     assert (tmp_path / "bin/mine").exists()
 
 
@@ -204,7 +207,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "mode of a folder": lambda entry: (entry / "d").chmod(0o700),
     "link": lambda entry: _replace_by_link(entry / "d/l", "/etc/passwd"),
     "file for link": lambda entry: _replace_by_file(entry / "d/l"),
-    "empty": lambda entry: remove(entry / "d"),
+    "empty": lambda entry: remove_path(entry / "d"),
     "link for entry": _move_and_link,
     "no record": lambda entry: (entry.parents[1] / "sums/trees-k").unlink(),
     "record of an earlier version": lambda entry: (entry.parents[1] / "sums/trees-k").write_text(
@@ -218,41 +221,41 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 def test_a_damaged_entry_is_made_again(
     cache: Cache, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = cache.folder("trees", "k", _make)
+    kept = cache.ensure_folder("trees", "k", _make)
     DAMAGES[damage](kept)
-    again = cache.folder("trees", "k", _make)
+    again = cache.ensure_folder("trees", "k", _make)
     assert again == kept
     assert (again / "d/f").read_text() == "whole"
     assert (again / "d/f").stat().st_mode & 0o777 == 0o644
     assert sorted(path.name for path in (again / "d").iterdir()) == ["f", "l"]
     assert os.readlink(again / "d/l") == "f"
     assert not again.is_symlink()
-    assert "made again" in capsys.readouterr().err
-    assert cache_inspection.check(cache) == (1, {})
+    assert "makes it again" in capsys.readouterr().err
+    assert cache_inspection.check_entries(cache) == (1, {})
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "no record"])
 def test_check_finds_damage_and_the_next_build_mends_it(cache: Cache, damage: str) -> None:
-    cache.folder("trees", "good", _make)
-    kept = cache.folder("trees", "k", _make)
-    assert cache_inspection.check(cache) == (2, {})
+    cache.ensure_folder("trees", "good", _make)
+    kept = cache.ensure_folder("trees", "k", _make)
+    assert cache_inspection.check_entries(cache) == (2, {})
     DAMAGES[damage](kept)
-    checked, damaged = cache_inspection.check(cache)
+    checked, damaged = cache_inspection.check_entries(cache)
     assert (checked, list(damaged)) == (2, ["trees/k"])
     assert damaged["trees/k"][0]
-    cache.folder("trees", "k", _make, contents=False)
-    assert cache_inspection.check(cache) == (2, {})
+    cache.ensure_folder("trees", "k", _make, contents=False)
+    assert cache_inspection.check_entries(cache) == (2, {})
 
 
 def test_check_is_a_verb_that_ends_with_1_where_something_is_damaged(cache: Cache) -> None:
-    kept = cache.folder("trees", "k", _make)
+    kept = cache.ensure_folder("trees", "k", _make)
     context = Context(ROOT, ROOT / "manifest.yaml", cache)
     whole = cache_command.run(context, argparse.Namespace(action="check"))
     assert (whole.ok, whole.text) == (True, f"all 1 entries of {cache.root} are as they were made")
     _flip(kept / "d/f")
     damaged = cache_command.run(context, argparse.Namespace(action="check"))
     assert not damaged.ok
-    assert "trees/k: d/f: its content is not what it was" in damaged.text
+    assert "trees/k: d/f: its content has changed" in damaged.text
     assert "makes it again" in damaged.text
 
 
@@ -275,50 +278,50 @@ def test_check_is_a_verb_that_ends_with_1_where_something_is_damaged(cache: Cach
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_prune_follows_no_link(cache: Cache, tmp_path: Path, place: str, dry_run: bool) -> None:
     """Whatever in a cache is a symbolic link: nothing behind it is deleted."""
-    cache.folder("wheels", "old", _make)
+    cache.ensure_folder("wheels", "old", _make)
     mine = tmp_path / "mine"
     (mine / "sha256").mkdir(parents=True)
     for name in ("thesis.tex", ".tmp-draft", "wheels-old", "sha256/picture"):
         (mine / name).write_text("mine")
     link = cache.root / place
     link.parent.mkdir(parents=True, exist_ok=True)
-    remove(link)
+    remove_path(link)
     link.symlink_to(mine)
     before = sorted(str(path) for path in mine.rglob("*"))
     long_ago = time.time() - 40 * 86400
     for path in (*mine.rglob("*"), mine, link.parent, *(cache.root / "wheels").iterdir()):
         os.utime(path, (long_ago, long_ago))
-    gone = cache_inspection.prune(cache, days=30, sources=True, dry_run=dry_run)
+    gone = cache_inspection.prune_entries(cache, days=30, sources=True, dry_run=dry_run)
     assert "wheels/old" in gone
     assert sorted(str(path) for path in mine.rglob("*")) == before
     assert (cache.root / "wheels/old").exists() == dry_run
-    cache_inspection.check(cache)
-    cache_inspection.usage(cache.root)
+    cache_inspection.check_entries(cache)
+    cache_inspection.measure_usage(cache.root)
     assert sorted(str(path) for path in mine.rglob("*")) == before
 
 
 def test_prune_waits_for_those_who_use_it(cache: Cache) -> None:
-    program = "import sys; from pathlib import Path; from builder.core import cache_inspection; from builder.core.cache import Cache; print(cache_inspection.prune(Cache(Path(sys.argv[1])), days=0, sources=False, dry_run=False))"
-    entry = cache.folder("trees", "k", lambda folder: (folder / "f").touch())
+    program = "import sys; from pathlib import Path; from builder.core import cache_inspection; from builder.core.cache import Cache; print(cache_inspection.prune_entries(Cache(Path(sys.argv[1])), days=0, sources=False, dry_run=False))"
+    entry = cache.ensure_folder("trees", "k", lambda folder: (folder / "f").touch())
     argv = [sys.executable, "-c", program, str(cache.root)]
     with (
-        cache.used(),
+        cache.in_use(),
         subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process,
     ):
         assert process.stderr is not None
         assert "waiting" in process.stderr.readline()
         assert entry.exists()
         process.kill()
-    with cache.used(alone=True):
+    with cache.in_use(exclusive=True):
         assert entry.exists()
 
 
 def test_check_finds_an_edited_record_and_removes_it(cache: Cache) -> None:
     stamp = cache.path("stamps", "patched-1.json")
     write_stamp(stamp, {"tree": "1" * 40})
-    assert cache_inspection.check(cache) == (1, {})
+    assert cache_inspection.check_entries(cache) == (1, {})
     stamp.write_text(stamp.read_text().replace("1" * 40, "2" * 40))
-    checked, damaged = cache_inspection.check(cache)
+    checked, damaged = cache_inspection.check_entries(cache)
     assert (checked, list(damaged)) == (1, ["stamps/patched-1.json"])
     assert not stamp.exists()
-    assert cache_inspection.check(cache) == (0, {})
+    assert cache_inspection.check_entries(cache) == (0, {})

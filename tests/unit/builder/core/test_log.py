@@ -71,8 +71,8 @@ def test_the_error_line_is_printed_at_every_level(
 def test_debug_shows_what_the_cache_has(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
     with log.use_level("debug"):
         for _ in range(2):
-            cache.folder("trees", "key", lambda _: None)
+            cache.ensure_folder("trees", "key", lambda _: None)
     assert capsys.readouterr().err.splitlines() == [
         "debug: cache: trees/key is made",
-        "debug: cache: trees/key is there",
+        "debug: cache: trees/key is used",
     ]

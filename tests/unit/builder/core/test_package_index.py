@@ -45,20 +45,22 @@ def test_fetches_by_hash_and_keeps_it(
     server: Index, digest: str, tmp_path: Path, html: bool
 ) -> None:
     server.html = html
-    got = package_index.fetch("thing", "1.0", digest, tmp_path / "wheels")
+    got = package_index.fetch_file("thing", "1.0", digest, tmp_path / "wheels")
     assert got.name == NAME
     asked = len(server.requests)
-    assert package_index.fetch("thing", "1.0", digest, tmp_path / "wheels", offline=True) == got
+    assert (
+        package_index.fetch_file("thing", "1.0", digest, tmp_path / "wheels", offline=True) == got
+    )
     assert len(server.requests) == asked, "a file in the cache needs no request"
 
 
 def test_a_damaged_file_in_the_cache_is_fetched_again(digest: str, tmp_path: Path) -> None:
-    got = package_index.fetch("thing", "1.0", digest, tmp_path)
+    got = package_index.fetch_file("thing", "1.0", digest, tmp_path)
     whole = got.read_bytes()
     got.write_bytes(whole[:100])
     with errors.refused(errors.MISSING, value="thing==1.0", remedy="--offline"):
-        package_index.fetch("thing", "1.0", digest, tmp_path, offline=True)
-    assert package_index.fetch("thing", "1.0", digest, tmp_path).read_bytes() == whole
+        package_index.fetch_file("thing", "1.0", digest, tmp_path, offline=True)
+    assert package_index.fetch_file("thing", "1.0", digest, tmp_path).read_bytes() == whole
 
 
 @pytest.mark.parametrize(
@@ -77,24 +79,24 @@ def test_faults_are_one_clear_error_and_a_rerun_converges(
     server.fault = fault
     into = tmp_path / "wheels"
     with errors.refused(kind, names=fact) as caught:
-        package_index.fetch("thing", "1.0", digest, into)
+        package_index.fetch_file("thing", "1.0", digest, into)
     assert "\n" not in str(caught.value)
     assert _nothing_kept(into)
     server.fault = ""
-    assert package_index.fetch("thing", "1.0", digest, into).is_file()
+    assert package_index.fetch_file("thing", "1.0", digest, into).is_file()
 
 
 def test_a_broken_transfer_is_tried_again(server: Index, digest: str, tmp_path: Path) -> None:
     server.fault = "truncated once"
-    assert package_index.fetch("thing", "1.0", digest, tmp_path).is_file()
+    assert package_index.fetch_file("thing", "1.0", digest, tmp_path).is_file()
 
 
 @pytest.mark.usefixtures("digest")
 def test_unknown_project_and_hash(tmp_path: Path) -> None:
     with errors.refused(errors.FAILED, value=404, where="/simple/nothing/"):
-        package_index.fetch("nothing", "1.0", "1" * 64, tmp_path)
+        package_index.fetch_file("nothing", "1.0", "1" * 64, tmp_path)
     with errors.refused(errors.MISSING, where="/simple/thing/", names=("thing", "000000000000")):
-        package_index.fetch("thing", "1.0", "0" * 64, tmp_path)
+        package_index.fetch_file("thing", "1.0", "0" * 64, tmp_path)
 
 
 def test_of_several_hashes_the_part_decides(server: Index, tmp_path: Path) -> None:
@@ -108,7 +110,7 @@ def test_of_several_hashes_the_part_decides(server: Index, tmp_path: Path) -> No
     for part in ("_aarch64", "_x86_64"):
         assert (
             part
-            in package_index.fetch(
+            in package_index.fetch_file(
                 "thing", "1.0", frozenset(hashes), tmp_path / "wheels", part=part
             ).name
         )
@@ -120,24 +122,24 @@ def test_a_hostile_file_name_is_refused(server: Index, tmp_path: Path) -> None:
     digest = server.add("thing", evil)
     server.files["thing"] = {"..%2f..%2fevil.whl": b"data"}
     with errors.refused(errors.INVALID, value="../../evil.whl"):
-        package_index.fetch("thing", "1.0", digest, tmp_path / "wheels")
+        package_index.fetch_file("thing", "1.0", digest, tmp_path / "wheels")
     assert not list(tmp_path.rglob("evil*"))
 
 
 def test_unreachable_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     with errors.refused(errors.UNREACHABLE):
-        package_index.fetch("thing", "1.0", "0" * 64, tmp_path)
+        package_index.fetch_file("thing", "1.0", "0" * 64, tmp_path)
 
 
 def test_credentials_are_sent_and_never_shown(
     server: Index, digest: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", server.url.replace("//", "//user:hunter2@"))
-    package_index.fetch("thing", "1.0", digest, tmp_path)
+    package_index.fetch_file("thing", "1.0", digest, tmp_path)
     assert server.requests
     with pytest.raises(UserError) as caught:
-        package_index.fetch("nothing", "1.0", "0" * 64, tmp_path)
+        package_index.fetch_file("nothing", "1.0", "0" * 64, tmp_path)
     assert "hunter2" not in str(caught.value)
     assert server.user.startswith("Basic ")
 
@@ -156,7 +158,7 @@ def test_settings_of_pip_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     file = tmp_path / "pip.conf"
     file.write_text("[global]\nindex-url = https://index.example/simple\ncert = /ca.pem\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(file))
-    assert package_index.configured() == "https://index.example/simple"
-    assert package_index.ca_bundle() == "/ca.pem"
+    assert package_index.find_index_url() == "https://index.example/simple"
+    assert package_index.find_ca_bundle() == "/ca.pem"
     monkeypatch.setenv("UV_DEFAULT_INDEX", "corp=https://uv.example/simple")
-    assert package_index.configured() == "https://uv.example/simple"
+    assert package_index.find_index_url() == "https://uv.example/simple"

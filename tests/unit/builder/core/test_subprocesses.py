@@ -53,13 +53,15 @@ def test_a_failure_shows_the_end_of_what_was_printed(code: str, facts: list[str]
     with errors.refused(
         errors.FAILED, where="here", names=("it failed: ", *facts), remedy="mend it"
     ):
-        subprocesses.run([sys.executable, "-c", code], where="here", what="it failed", do="mend it")
+        subprocesses.run_program(
+            [sys.executable, "-c", code], where="here", what="it failed", do="mend it"
+        )
 
 
 def test_what_it_printed_and_what_is_not_there() -> None:
-    assert subprocesses.run([sys.executable, "-c", "print('fine')"]) == "fine\n"
+    assert subprocesses.run_program([sys.executable, "-c", "print('fine')"]) == "fine\n"
     with errors.refused(errors.MISSING, where="no-such-program", remedy="install no-such-program"):
-        subprocesses.run(["/nowhere/no-such-program"])
+        subprocesses.run_program(["/nowhere/no-such-program"])
 
 
 @pytest.mark.parametrize(

@@ -352,14 +352,18 @@ def test_prune_takes_old_records_and_blobs_without_one(cache: Cache) -> None:
         "blobs/" + "0" * 64,
         "blobs/.tmp-killed.gzip",
     }
-    assert set(cache_inspection.prune(cache, days=30, sources=False, dry_run=True)) == wanted
+    assert (
+        set(cache_inspection.prune_entries(cache, days=30, sources=False, dry_run=True)) == wanted
+    )
     assert layer.blob(cache, old.digest).exists()
-    assert set(cache_inspection.prune(cache, days=30, sources=False, dry_run=False)) == wanted
+    assert (
+        set(cache_inspection.prune_entries(cache, days=30, sources=False, dry_run=False)) == wanted
+    )
     assert layer.find(cache, "old", "x", "gzip") is None
     assert layer.find(cache, "fresh", "x", "gzip") == fresh
     assert [path.name for path in cache.path("blobs", "sha256").iterdir()] == [fresh.digest[7:]]
-    assert cache_inspection.usage(cache.root)["blobs"] > 0
-    assert cache_inspection.prune(cache, days=30, sources=False, dry_run=False) == {}
+    assert cache_inspection.measure_usage(cache.root)["blobs"] > 0
+    assert cache_inspection.prune_entries(cache, days=30, sources=False, dry_run=False) == {}
 
 
 def test_using_a_layer_keeps_it_from_being_pruned(cache: Cache) -> None:
@@ -367,4 +371,4 @@ def test_using_a_layer_keeps_it_from_being_pruned(cache: Cache) -> None:
     long_ago = time.time() - 40 * 86400
     os.utime(cache.path("layers", "k.gzip.json"), (long_ago, long_ago))
     assert layer.write(cache, "k", "x", "gzip", _entries) == made
-    assert cache_inspection.prune(cache, days=30, sources=False, dry_run=False) == {}
+    assert cache_inspection.prune_entries(cache, days=30, sources=False, dry_run=False) == {}

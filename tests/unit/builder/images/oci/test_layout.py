@@ -89,7 +89,7 @@ def test_a_flipped_byte_in_the_caches_blob_is_not_written(
     with errors.refused(errors.DAMAGED, where=blob, remedy="delete"):
         layout.write(cache, index, tmp_path / name, name="n")
     assert not (tmp_path / name).exists()
-    assert list(cache_inspection.check(cache)[1]) == [f"blobs/{blob.name}"]
+    assert list(cache_inspection.check_entries(cache)[1]) == [f"blobs/{blob.name}"]
     layout.write(cache, small_image.index(cache), tmp_path / name, name="n")  # it is made again
 
 
