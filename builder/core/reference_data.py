@@ -21,7 +21,7 @@ MODULE = "rosetta.presets.reference_data"
 @functools.cache
 def read() -> dict[str, Any]:
     """Return the document that `python -m rosetta.presets.reference_data` prints."""
-    printed = subprocesses.run(
+    printed = subprocesses.run_program(
         [sys.executable, "-m", MODULE],
         what=f"python -m {MODULE} failed",
         env={**os.environ, "PYTHONPATH": str(ROOT)},
