@@ -16,7 +16,7 @@ RENAMING = {
     "builder/packages/debian_lock.py": {"_fetch_files"},
     "builder/packages/environment_assembly.py": {"assemble", "exchanged", "_bring"},
     "builder/packages/transformer_engine/object_files.py": {"_finish"},
-    "builder/release/bump/working_copy.py": {"replace"},
+    "builder/release/bump/working_copy.py": {"replace_folder"},
     "builder/upstream/git_index.py": {"apply"},
     "rosetta/convert/output_folder.py": {"_move"},
     "rosetta/core/atomic_files.py": {"replace_file"},

@@ -15,7 +15,7 @@ from builder.core.command_context import Context, Result
 from builder.images.oci import reference
 from builder.images.registry import download
 from builder.images.registry.transport import Connection
-from builder.release.bump import upstreamed_patches
+from builder.release.bump.commit_log import list_commits
 from builder.release.publish import attachments, signed_statements, signing_key
 from builder.release.publish.signed_statements import SBOM, SIMPLE, UntrustedError
 from builder.upstream import local_mirror, tracked_branch
@@ -211,7 +211,7 @@ def _log(context: Context, name: str, url: str, old: str, new: str) -> list[Caus
             with tempfile.TemporaryDirectory(prefix="rosetta-") as folder:
                 git = Git(Path(folder), alternates=(clone.objects,))
                 git.init()
-                return list(upstreamed_patches.log(git, "--first-parent", f"{old}..{new}"))
+                return list(list_commits(git, "--first-parent", f"{old}..{new}"))
     return None
 
 

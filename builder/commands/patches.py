@@ -99,7 +99,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         return _import(reach, shipped, arguments)
     sources = [shipped.source(name) for name in dict.fromkeys(arguments.sources or shipped.sources)]
     if arguments.action == "stats":
-        return statistics.run(shipped, context.manifest_path.name, sources, reach)
+        return statistics.report_statistics(shipped, context.manifest_path.name, sources, reach)
     if arguments.action == "refresh":
         return _refresh(reach, sources, dry_run=arguments.dry_run)
     return _report(reach, sources, full=arguments.action == "status")

@@ -18,7 +18,8 @@ from builder import cli
 from builder.core import manifest
 from builder.core.cache import Cache
 from builder.core.manifest import GitSource
-from builder.release.bump import branch_state, manifest_edit, plan, upstreamed_patches
+from builder.release.bump import branch_state, manifest_edit, plan
+from builder.release.bump.commit_log import list_commits
 from builder.upstream import patch_file, patch_refresh, patch_series, patched_source
 from builder.upstream.source import Access, acquire
 from rosetta.core.errors import UserError
@@ -55,11 +56,9 @@ def set_back(file: Path, name: str, access: Access) -> list[str]:
     """Pin a source 40 commits earlier, with its patches as they would have stood there; returns those that had no place yet."""
     source = manifest.load(file).source(name)
     assert isinstance(source, GitSource)
-    with branch_state.opened(source, access, source.commit) as upstream:
+    with branch_state.open_upstream(source, access, source.commit) as upstream:
         assert isinstance(upstream, branch_state.Upstream)
-        old = upstreamed_patches.log(upstream.git, "--first-parent", f"-{BACK + 1}", source.commit)[
-            -1
-        ].commit
+        old = list_commits(upstream.git, "--first-parent", f"-{BACK + 1}", source.commit)[-1].commit
     manifest_edit.set_pin(file, name, source.commit, old)
     pinned = acquire(replace(source, commit=old), access)
     found = patched_source.survey(pinned, patch_series.load(source.patches), (), merge=True)
@@ -107,7 +106,7 @@ def test_a_patch_from_before_a_real_rework_names_the_commit(
     set_back(copy, name, access)
     source = manifest.load(copy).source(name)
     assert isinstance(source, GitSource)
-    with branch_state.opened(source, access, str(SHIPPED.sources[name].commit)) as upstream:
+    with branch_state.open_upstream(source, access, str(SHIPPED.sources[name].commit)) as upstream:
         assert isinstance(upstream, branch_state.Upstream)
         git, tip = upstream.git, upstream.tip
         path, line = _changed_line(upstream, source.commit)
@@ -170,9 +169,9 @@ def test_what_upstream_really_did_next_counts_as_taken_from_a_patch_that_does_th
     folder = copy.parent / "one"
     folder.mkdir()
     (folder / "series").write_text("theirs\n")
-    with branch_state.opened(shipped, access, shipped.commit) as upstream:
+    with branch_state.open_upstream(shipped, access, shipped.commit) as upstream:
         assert isinstance(upstream, branch_state.Upstream)
-        commits = upstreamed_patches.log(
+        commits = list_commits(
             upstream.git, "--first-parent", "--no-merges", f"-{BACK}", shipped.commit
         )
         made = []
@@ -187,7 +186,7 @@ def test_what_upstream_really_did_next_counts_as_taken_from_a_patch_that_does_th
     seen: list[tuple[str, ...]] = []
     for commit, parent, raw in made[:8]:
         (folder / "theirs.patch").write_bytes(raw)
-        found = plan.examine(
+        found = plan.examine_source(
             replace(shipped, commit=parent, patches=folder, overlay=None),
             access,
             target=shipped.commit,
@@ -198,7 +197,7 @@ def test_what_upstream_really_did_next_counts_as_taken_from_a_patch_that_does_th
             (
                 commit[:12],
                 patch.verdict.outcome,
-                f"{patch.verdict.signals.lines}/{patch.verdict.signals.of}",
+                f"{patch.verdict.signals.upstream_line_count}/{patch.verdict.signals.line_count}",
             )
         )
         assert patch.culprit
@@ -212,11 +211,11 @@ def test_what_upstream_really_did_next_counts_as_taken_from_a_patch_that_does_th
             seen[-1] += (f"reverted, then broken by {culprit[:12]}",)
             assert patch.verdict.outcome != "taken"
             continue
-        assert patch.verdict.signals.patch_id
-        assert patch.verdict.signals.patch_id.commit == commit
+        assert patch.verdict.signals.same_patch_id
+        assert patch.verdict.signals.same_patch_id.commit == commit
         assert (
             patch.verdict.outcome == "taken"
-            or patch.verdict.signals.lines < patch.verdict.signals.of
+            or patch.verdict.signals.upstream_line_count < patch.verdict.signals.line_count
         )
     with capsys.disabled():
         print(f"\n{name}: {seen}")
@@ -224,7 +223,7 @@ def test_what_upstream_really_did_next_counts_as_taken_from_a_patch_that_does_th
 
 
 def _applies(access: Access, source: GitSource, diff: bytes, commit: str, file: Path) -> bool:
-    with branch_state.opened(source, access, source.commit) as upstream:
+    with branch_state.open_upstream(source, access, source.commit) as upstream:
         assert isinstance(upstream, branch_state.Upstream)
         index = {"GIT_INDEX_FILE": str(file)}
         upstream.git.run("read-tree", commit, env=index)

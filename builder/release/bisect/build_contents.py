@@ -1,5 +1,6 @@
-"""All that is in one build of a distribution, as values: what two builds can be compared by and
-mixed from.
+"""Everything that goes into one build of a distribution, as values.
+
+Two builds can be compared, and a third one can be mixed from both.
 """
 
 from __future__ import annotations
@@ -16,29 +17,40 @@ from rosetta.core.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from builder.core.manifest import Manifest
+    from builder.core.manifest import Distribution, Manifest
     from builder.packages.lock_file import Pin
     from builder.upstream.overlay import OverlayFile
 
 
 @dataclass(frozen=True)
-class Side:
-    """A manifest with all it names on disk, and where it came from.
+class EndpointManifest:
+    """The manifest of an end of the bisect, with all files that it names on disk.
 
-    `revision` is a commit of this repository, "" for what is none.
+    Attributes:
+        label: The end in words, for messages.
+        manifest: The manifest.
+        revision: The commit of this repository that the manifest is from, or "".
+        distribution: The only distribution that the end is a build of, or "".
+        accelerator: The only accelerator that the end is a build for, or "".
     """
 
     label: str
     manifest: Manifest
     revision: str = ""
+    distribution: str = ""
+    accelerator: str = ""
 
 
 @dataclass(frozen=True)
-class Part:
-    """One source.
+class SourceContents:
+    """One source of a build.
 
-    `entry` is what the manifest says of it, without its folders; of a patch several versions may
-    do, the likeliest first.
+    Attributes:
+        name: The name of the source.
+        entry: The source's entry in the manifest, without its folders.
+        patches: The name and the versions of each patch, in the order of the series. The version
+            that most likely applies comes first.
+        overlay: The files that replace upstream's.
     """
 
     name: str
@@ -49,94 +61,131 @@ class Part:
 
 @dataclass(frozen=True)
 class Build:
-    """One build. `line` and `rules` are the manifest's line, and its sdists, strip and overrides;
-    `pins` are those of the text `lock`, and `tools` is the text of the lock by which sdists are
-    built; `ours` is the commit of rosetta/, "" for what lies here.
+    """All inputs of one build.
+
+    Attributes:
+        distribution: The name of the distribution.
+        accelerator: The accelerator.
+        line: The name, Python versions and architectures of the manifest's line.
+        rules: The manifest's `sdists`, `strip` and `overrides`.
+        sources: The sources, in the order of the manifest.
+        lock: The text of the lock.
+        pins: The packages that `lock` pins.
+        build_tools_lock: The text of the lock of the tools that build sdists.
+        rosetta_commit: The commit whose `rosetta/` is used, or "" for the one of this checkout.
     """
 
     distribution: str
     accelerator: str
     line: Mapping[str, Any]
     rules: Mapping[str, list[dict[str, Any]]]
-    parts: tuple[Part, ...]
+    sources: tuple[SourceContents, ...]
     lock: str
     pins: tuple[Pin, ...]
-    tools: str
-    ours: str = ""
+    build_tools_lock: str
+    rosetta_commit: str = ""
 
     @property
     def key(self) -> str:
-        """Equal for builds that cannot differ."""
-        parts = [
+        """The hash of all inputs: equal for builds that cannot differ."""
+        return stage_key(
+            "bisect",
             {
-                "name": part.name,
-                "entry": dict(part.entry),
-                "patches": [
-                    [name, [hashlib.sha256(raw).hexdigest() for raw in versions]]
-                    for name, versions in part.patches
-                ],
-                "overlay": [[file.path, file.mode, file.blob] for file in part.overlay],
-            }
-            for part in self.parts
-        ]
-        plain = {name: value for name, value in vars(self).items() if name not in ("parts", "pins")}
-        return stage_key("bisect", {**plain, "parts": parts})
+                "distribution": self.distribution,
+                "accelerator": self.accelerator,
+                "line": self.line,
+                "rules": self.rules,
+                "parts": [_hashable_source(source) for source in self.sources],
+                "lock": self.lock,
+                "tools": self.build_tools_lock,
+                "ours": self.rosetta_commit,
+            },
+        )
 
     def sources_only(self) -> Build:
-        """Return the same as far as patched trees go: no packages, nothing of rosetta's."""
-        return Build(self.distribution, self.accelerator, {}, {}, self.parts, "", (), "")
+        """Return a build of the patched sources alone, without packages and `rosetta/`."""
+        return Build(self.distribution, self.accelerator, {}, {}, self.sources, "", (), "")
 
 
-def of(side: Side, distribution: str, accelerator: str) -> Build:
-    """Return the build that a manifest asks for.
+def _hashable_source(source: SourceContents) -> dict[str, Any]:
+    """Return a source as JSON, with hashes in place of contents."""
+    patches = [
+        [name, [hashlib.sha256(version).hexdigest() for version in versions]]
+        for name, versions in source.patches
+    ]
+    return {
+        "name": source.name,
+        "entry": dict(source.entry),
+        "patches": patches,
+        "overlay": [[file.path, file.mode, file.blob] for file in source.overlay],
+    }
 
-    Raises UserError where it has no such distribution, or a file of it is missing or breaks a
-    rule.
+
+def read_build(endpoint: EndpointManifest, distribution: str, accelerator: str) -> Build:
+    """Read the inputs of the build that a manifest describes.
+
+    Raises:
+        UserError: the manifest does not have the distribution for the accelerator, or a file of
+            the distribution is missing or invalid.
     """
-    shipped = side.manifest
-    entry = shipped.distribution(distribution)
+    manifest = endpoint.manifest
+    entry = manifest.distribution(distribution)
     if accelerator not in entry.accelerators:
         raise UserError(
             f"{distribution} is not built for {accelerator}",
-            side.label,
+            endpoint.label,
             f"one of: {', '.join(entry.accelerators)}",
         )
-    whole = shipped.model_dump(mode="json", by_alias=True, exclude_none=True)
-    rules = {key: whole[key] for key in ("sdists", "strip", "overrides")}
-    rules["overrides"] = [
-        {**each, "lines": [entry.line]}
-        for each in rules["overrides"]
-        if entry.line in each.get("lines", [entry.line])
-    ]
-    line = {
-        "name": entry.line,
-        "python": shipped.lines[entry.line].python,
-        "pythons": list(shipped.lines[entry.line].pythons),
-        "architectures": list(entry.architectures),
-    }
-    parts = tuple(_part(shipped, name, whole["sources"][name]) for name in entry.sources)
-    locks = shipped.folder("locks")
-    lock, tools = locks / f"{distribution}-{accelerator}.txt", locks / "build.txt"
-    pins = tuple(lock_file.read(lock))
+    document = manifest.model_dump(mode="json", by_alias=True, exclude_none=True)
+    locks = manifest.folder("locks")
+    lock, build_tools_lock = locks / f"{distribution}-{accelerator}.txt", locks / "build.txt"
     return Build(
-        distribution,
-        accelerator,
-        line,
-        rules,
-        parts,
-        lock.read_text(encoding="utf-8"),
-        pins,
-        tools.read_text(encoding="utf-8") if tools.is_file() else "",
-        side.revision,
+        distribution=distribution,
+        accelerator=accelerator,
+        line=_read_line(manifest, entry),
+        rules=rules_of_line(document, entry.line),
+        sources=tuple(
+            _read_source(manifest, name, document["sources"][name]) for name in entry.sources
+        ),
+        pins=tuple(lock_file.read(lock)),
+        lock=lock.read_text(encoding="utf-8"),
+        build_tools_lock=(
+            build_tools_lock.read_text(encoding="utf-8") if build_tools_lock.is_file() else ""
+        ),
+        rosetta_commit=endpoint.revision,
     )
 
 
-def _part(shipped: Manifest, name: str, entry: dict[str, Any]) -> Part:
-    source = shipped.source(name)
-    bare = {key: value for key, value in entry.items() if key not in ("patches", "overlay")}
-    return Part(
+def rules_of_line(document: Mapping[str, Any], line: str) -> dict[str, list[dict[str, Any]]]:
+    """Return a manifest's `sdists` and `strip`, and the overrides that concern one line.
+
+    Args:
+        document: The manifest as JSON.
+        line: The name of the line. Each override is returned as one for this line alone.
+    """
+    overrides = [
+        {**override, "lines": [line]}
+        for override in document["overrides"]
+        if line in override.get("lines", [line])
+    ]
+    return {"sdists": document["sdists"], "strip": document["strip"], "overrides": overrides}
+
+
+def _read_line(manifest: Manifest, entry: Distribution) -> dict[str, Any]:
+    line = manifest.lines[entry.line]
+    return {
+        "name": entry.line,
+        "python": line.python,
+        "pythons": list(line.pythons),
+        "architectures": list(entry.architectures),
+    }
+
+
+def _read_source(manifest: Manifest, name: str, entry: dict[str, Any]) -> SourceContents:
+    source = manifest.source(name)
+    return SourceContents(
         name,
-        bare,
+        {key: value for key, value in entry.items() if key not in ("patches", "overlay")},
         tuple((patch.name, (patch.raw,)) for patch in patch_series.load(source.patches)),
         overlay.load(source.overlay),
     )

@@ -1,17 +1,13 @@
-"""What differs between a good and a bad build, as one list of changes, and any mixture of the
-two.
-"""
+"""The changes that lead from a good build to a bad one, as one list."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from builder.core.manifest import Override
 from builder.release.bisect import upstream_history
-from builder.release.bisect.build_contents import Build, Part
-from builder.release.bump import trial
+from builder.release.bump.commit_trial import has_same_changes
 from builder.upstream import patch_file
 
 if TYPE_CHECKING:
@@ -19,388 +15,294 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from builder.packages.lock_file import Pin
-    from builder.release.bisect.upstream_history import Step, Way
+    from builder.release.bisect.build_contents import Build, SourceContents
+    from builder.release.bisect.upstream_history import History, HistoryStep
     from builder.upstream.breakage_search import Cause
+    from builder.upstream.overlay import OverlayFile
     from builder.upstream.source import Access
 
-_ORDER = ""  # the name of the change that is the order of a series
+PATCH_ORDER = ""  # the name of the change which is the order of a patch series
 Kind = Literal[
     "source", "commit", "move", "patch", "overlay", "package", "tools", "python", "rosetta"
 ]
 
 
 @dataclass(frozen=True)
-class Unit:
-    """One change.
+class Change:
+    """One difference between two builds.
 
-    `place` is the source it is of, "" for packages and what is ours; `step` is set for a commit of
-    an upstream or of ours.
+    Attributes:
+        kind: What changed.
+        source: The name of the source that changed, or "" if the change is in no source.
+        name: The name of what changed: a commit, a patch, a path or a package.
+        description: The change in words.
+        step: The commit, if the change is a commit of an upstream or of `rosetta/`.
     """
 
     kind: Kind
-    place: str
+    source: str
     name: str
-    what: str
-    step: Step | None = None
+    description: str
+    step: HistoryStep | None = None
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.what}" if self.place else self.what
+        return f"{self.source}: {self.description}" if self.source else self.description
 
-    def needs(self, earlier: Unit) -> bool:
-        """Whether a build that has this change must have an earlier one of the list too: a commit
-        has those before it.
+    def requires(self, earlier: Change) -> bool:
+        """Return whether a build with this change must also have one from earlier in the list.
+
+        A commit requires the commits before it in the same repository.
         """
         return (
-            self.kind == earlier.kind
-            and self.kind in ("commit", "rosetta")
-            and self.place == earlier.place
+            self.kind in ("commit", "rosetta")
+            and self.kind == earlier.kind
+            and self.source == earlier.source
         )
 
 
 @dataclass(frozen=True)
-class Between:
-    """`units` lead from `good` to `bad`; `notes` say what could not be split further; `ways` are
-    the sources' histories.
+class ChangeList:
+    """All changes that lead from one build to another.
+
+    Attributes:
+        good: The build without any of the changes.
+        bad: The build with all of them.
+        changes: The changes, those of the sources first.
+        histories: The commits between the pins of each source, by the source's name.
+        notes: Why some changes could not be split into smaller ones.
     """
 
     good: Build
     bad: Build
-    units: tuple[Unit, ...]
-    ways: Mapping[str, Way]
+    changes: tuple[Change, ...]
+    histories: Mapping[str, History]
     notes: tuple[str, ...]
 
-    def closure(self, index: int) -> frozenset[int]:
-        """Return a change, and those that it cannot be without."""
-        return frozenset(
-            {index, *(each for each in range(index) if self.units[index].needs(self.units[each]))}
-        )
-
-    def mix(self, chosen: frozenset[int], at: Mapping[str, str] | None = None) -> Build:
-        """Return the good build with these changes of the bad one; with `at`, these sources stand
-        on those commits whatever was chosen.
-        """
-        if not at and len(chosen) in (0, len(self.units)):
-            return self.bad if chosen else self.good
-        units = [self.units[each] for each in sorted(chosen)]
-        names = _mixed(
-            [part.name for part in self.good.parts],
-            [part.name for part in self.bad.parts],
-            _taken(units, "source", ""),
-        )
-        old, new = ({part.name: part for part in side.parts} for side in (self.good, self.bad))
-        parts = tuple(
-            self._part(name, old[name], new[name], units, (at or {}).get(name))
-            if name in old and name in new
-            else {**new, **old}[name]
-            for name in names
-        )
-        kinds = {unit.kind for unit in units}
-        tools, line = (
-            (self.bad if "tools" in kinds else self.good).tools,
-            (self.bad if "python" in kinds else self.good).line,
-        )
-        rules = {
-            key: _joined(self.good.rules.get(key, []), self.bad.rules.get(key, []))
-            for key in ("sdists", "strip", "overrides")
-        }
-        rosetta = next(
-            (
-                unit.step.state if unit.step else self.bad.ours
-                for unit in reversed(units)
-                if unit.kind == "rosetta"
-            ),
-            self.good.ours,
-        )
-        lock, pins = self._lock(units)
-        return replace(
-            self.good,
-            line=line,
-            rules=rules,
-            parts=parts,
-            lock=lock,
-            pins=pins,
-            tools=tools,
-            ours=rosetta,
-        )
-
-    def _part(
-        self, name: str, old: Part, new: Part, units: Sequence[Unit], pin: str | None
-    ) -> Part:
-        mine = [unit for unit in units if unit.place == name]
-        entry, there = old.entry, False
-        steps = [unit for unit in self.units if unit.place == name and unit.kind == "commit"]
-        taken = [unit for unit in mine if unit.kind == "commit"]
-        if any(unit.kind == "move" for unit in mine) or (steps and len(taken) == len(steps)):
-            entry, there = new.entry, True
-        elif taken and taken[-1].step:
-            entry = {**old.entry, "commit": taken[-1].step.state}
-        if pin:
-            entry, there = {**old.entry, "commit": pin}, False
-        return Part(
-            name,
-            entry,
-            _patches(old, new, _taken(mine, "patch", name), newer=there),
-            _overlay(old, new, _taken(mine, "overlay", name)),
-        )
-
-    def _lock(self, units: Iterable[Unit]) -> tuple[str, tuple[Pin, ...]]:
-        names, every = (
-            {unit.name for unit in some if unit.kind == "package"} for some in (units, self.units)
-        )
-        if not names:
-            return self.good.lock, self.good.pins
-        if names == every:
-            return self.bad.lock, self.bad.pins
-        old, new = (_by_name(side.pins) for side in (self.good, self.bad))
-        pins = tuple(
-            pin
-            for name in sorted(old.keys() | new.keys())
-            for pin in (new if name in names else old).get(name, [])
-        )
-        return "".join(pin.lines() for pin in pins), pins
+    def with_prerequisites(self, position: int) -> frozenset[int]:
+        """Return the position of a change, and the positions of the changes that it requires."""
+        change = self.changes[position]
+        required = [index for index in range(position) if change.requires(self.changes[index])]
+        return frozenset([position, *required])
 
 
-def between(
+def list_changes(
     good: Build,
     bad: Build,
-    here: Callable[[Pin], bool],
+    is_for_this_machine: Callable[[Pin], bool],
     access: Access,
     stack: contextlib.ExitStack,
-) -> Between:
-    """Return what leads from `good` to `bad`, sources first. `here` tells which locked packages
-    hold on this machine.
+) -> ChangeList:
+    """List the changes that lead from one build to another, those of the sources first.
 
-    Histories of upstreams stay open until `stack` closes. Commits of rosetta/ are added by
-    `with_ours`.
+    The commits of `rosetta/` are not in the list: `add_rosetta_commits` adds them.
+
+    Args:
+        good: The build without the changes.
+        bad: The build with the changes.
+        is_for_this_machine: Whether a locked package would be installed on this machine.
+        access: Where the sources can be fetched from.
+        stack: Closes the histories of the upstreams.
     """
-    units: list[Unit] = []
-    ways: dict[str, Way] = {}
+    changes: list[Change] = []
+    histories: dict[str, History] = {}
     notes: list[str] = []
-    old, new = ({part.name: part for part in side.parts} for side in (good, bad))
-    for name in _merged(list(old), list(new)):
-        if name not in old or name not in new:
-            units.append(
-                Unit(
-                    "source",
-                    "",
-                    name,
-                    f"the source {name} {'is new' if name in new else 'is gone'}",
-                )
-            )
+    old_sources = {source.name: source for source in good.sources}
+    new_sources = {source.name: source for source in bad.sources}
+    for name in merge_names(list(old_sources), list(new_sources)):
+        if name not in old_sources or name not in new_sources:
+            verb = "added" if name in new_sources else "removed"
+            changes.append(Change("source", "", name, f"the source {name} {verb}"))
             continue
-        units += _pin_units(old[name], new[name], ways, notes, access, stack)
-        units += _patch_units(old[name], new[name])
-        units += _overlay_units(old[name], new[name])
-    if good.line.get("python") != bad.line.get("python"):
-        units.append(
-            Unit(
-                "python",
-                "",
-                "python",
-                f"Python {good.line.get('python')} -> {bad.line.get('python')}",
-            )
-        )
-    if good.tools != bad.tools:
-        units.append(
-            Unit("tools", "", "locks/build.txt", "the tools that build sdists (locks/build.txt)")
-        )
+        old, new = old_sources[name], new_sources[name]
+        pin_changes, history = _list_pin_changes(old, new, access, stack)
+        if history and history.steps:
+            histories[name] = history
+        elif history:
+            notes.append(f"{name}: {history.reason}; its commits are not tried one by one")
+        changes += pin_changes
+        changes += _list_patch_changes(old, new)
+        changes += _list_overlay_changes(old, new)
+    changes += _list_tool_changes(good, bad)
     if good.lock != bad.lock:
-        held = [
-            {name: frozenset(filter(here, pins)) for name, pins in _by_name(side.pins).items()}
-            for side in (good, bad)
-        ]
-        for name in sorted(held[0].keys() | held[1].keys()):
-            one, other = (each.get(name, frozenset()) for each in held)
-            if one != other:
-                units.append(
-                    Unit(
-                        "package",
-                        "",
-                        name,
-                        f"{name} {_versions(one) or 'not there'} -> {_versions(other) or 'gone'}",
-                    )
-                )
-    return Between(good, bad, tuple(units), ways, tuple(notes))
+        changes += _list_package_changes(good.pins, bad.pins, is_for_this_machine)
+    return ChangeList(good, bad, tuple(changes), histories, tuple(notes))
 
 
-def with_ours(found: Between, log: Sequence[Cause] | None) -> Between:
-    """`found` with the commits that changed rosetta/ at its end, oldest first; None where they are
-    no line: then all of it is one change.
+def add_rosetta_commits(change_list: ChangeList, commits: Sequence[Cause] | None) -> ChangeList:
+    """Append the commits that changed `rosetta/` to a list of changes.
+
+    Args:
+        change_list: The list without those commits.
+        commits: The commits, oldest first, or None if the bad revision does not descend from the
+            good one. Then all of `rosetta/` is one change.
     """
-    if log is None:
-        added: tuple[Unit, ...] = (Unit("rosetta", "", "rosetta", "rosetta/ as a whole"),)
+    if commits is None:
+        whole = Change("rosetta", "", "rosetta", "rosetta/ as a whole")
+        note = (
+            "rosetta: the bad revision does not descend from the good one; "
+            "its commits are not tried one by one"
+        )
         return replace(
-            found,
-            units=found.units + added,
-            notes=(
-                *found.notes,
-                "rosetta: the bad revision does not follow the good one: its commits are not split",
-            ),
+            change_list,
+            changes=(*change_list.changes, whole),
+            notes=(*change_list.notes, note),
         )
-    if not log:
-        return replace(found, bad=replace(found.bad, ours=found.good.ours))
-    added = tuple(
-        Unit("rosetta", "", one.commit, f"rosetta {one}", upstream_history.Step(one.commit, one))
-        for one in log
-    )
-    return replace(found, units=found.units + added)
-
-
-def _pin_units(
-    old: Part,
-    new: Part,
-    ways: dict[str, Way],
-    notes: list[str],
-    access: Access,
-    stack: contextlib.ExitStack,
-) -> list[Unit]:
-    one, other = (
-        {key: value for key, value in each.entry.items() if key != "track"} for each in (old, new)
-    )
-    if one == other:
-        return []
-    pins = [str(each.get("commit") or each.get("wheel")) for each in (one, other)]
-    what = (
-        f"{pins[0]} -> {pins[1]}"
-        if pins[0] != pins[1]
-        else "what is never exported, or its address"
-    )
-    move = Unit("move", old.name, old.name, what)
-    if pins[0] == pins[1] or not one.get("git") or one.get("git") != other.get("git"):
-        return [move]
-    found = upstream_history.way(old.name, old.entry, new.entry, Path(), access, stack)
-    if not found.steps:
-        notes.append(f"{old.name}: {found.why}: its commits are not split")
-        return [move]
-    ways[old.name] = found
-    return [commit_unit(old.name, step) for step in found.steps]
-
-
-def commit_unit(source: str, step: Step) -> Unit:
-    """Return the change that a commit of an upstream is."""
-    return Unit(
-        "commit", source, step.cause.commit, f"{'without ' if step.back else ''}{step.cause}", step
-    )
-
-
-def _patch_units(old: Part, new: Part) -> list[Unit]:
-    one, other = dict(old.patches), dict(new.patches)
-    units = []
-    if [name for name in one if name in other] != [name for name in other if name in one]:
-        units.append(Unit("patch", old.name, _ORDER, "the order of its patches"))
-    for name in _merged(list(one), list(other)):
-        if (
-            name in one
-            and name in other
-            and (one[name] == other[name] or refreshed(name, one[name][0], other[name][0]))
-        ):
-            continue
-        what = (
-            "changed" if name in one and name in other else "added" if name in other else "removed"
+    if not commits:
+        same_rosetta = replace(change_list.bad, rosetta_commit=change_list.good.rosetta_commit)
+        return replace(change_list, bad=same_rosetta)
+    added = [
+        Change(
+            "rosetta",
+            "",
+            commit.commit,
+            f"rosetta {commit}",
+            upstream_history.HistoryStep(commit.commit, commit),
         )
-        units.append(Unit("patch", old.name, name, f"patch {name} {what}"))
-    return units
-
-
-def refreshed(name: str, one: bytes, other: bytes) -> bool:
-    """Whether two versions of a patch add and remove the same lines: then they are one patch, made
-    for two commits.
-    """
-    return trial.same_change(
-        *(patch_file.parse(Path(f"{name}.patch"), raw) for raw in (one, other))
-    )
-
-
-def _overlay_units(old: Part, new: Part) -> list[Unit]:
-    one, other = (
-        {file.path: (file.mode, file.blob) for file in each.overlay} for each in (old, new)
-    )
-    units = []
-    for path in sorted(one.keys() | other.keys()):
-        if one.get(path) == other.get(path):
-            continue
-        if path in one and path in other:
-            change = "changed"
-        else:
-            change = "added" if path in other else "removed"
-        units.append(Unit("overlay", old.name, path, f"our file {path} {change}"))
-    return units
-
-
-def _patches(
-    old: Part, new: Part, chosen: set[str], *, newer: bool
-) -> tuple[tuple[str, tuple[bytes, ...]], ...]:
-    one, other = dict(old.patches), dict(new.patches)
-    found = []
-    moved = [name for name in one if name in other] != [name for name in other if name in one]
-    for name in (
-        _merged(list(other), list(one))
-        if moved and _ORDER not in chosen
-        else _merged(list(one), list(other))
-    ):
-        have = other if name in chosen else one
-        versions = have.get(name, ())
-        if (
-            name in one
-            and name in other
-            and name not in chosen
-            and refreshed(name, one[name][0], other[name][0])
-        ):
-            versions = tuple(
-                dict.fromkeys((*other[name], *one[name]) if newer else (*one[name], *other[name]))
-            )
-        if versions:
-            found.append((name, versions))
-    return tuple(found)
-
-
-def _overlay(old: Part, new: Part, chosen: set[str]) -> tuple[Any, ...]:
-    one, other = ({file.path: file for file in each.overlay} for each in (old, new))
-    paths = sorted(one.keys() | other.keys())
-    return tuple(have[path] for path in paths if path in (have := other if path in chosen else one))
-
-
-def _taken(units: Iterable[Unit], kind: Kind, place: str) -> set[str]:
-    return {unit.name for unit in units if unit.kind == kind and unit.place == place}
-
-
-def _merged(one: Sequence[str], other: Sequence[str]) -> list[str]:
-    """All names: in the second's order, and what only the first has after what it had before it."""
-    found = list(other)
-    for index, name in enumerate(one):
-        if name not in other:
-            found.insert(found.index(one[index - 1]) + 1 if index else 0, name)
-    return found
-
-
-def _mixed(one: Sequence[str], other: Sequence[str], chosen: set[str]) -> list[str]:
-    """Return the names of the first, with those changes chosen that lead to the second."""
-    return [
-        name
-        for name in _merged(one, other)
-        if name in (other if name in chosen or (name in one and name in other) else one)
+        for commit in commits
     ]
+    return replace(change_list, changes=(*change_list.changes, *added))
 
 
-def _joined(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rules of both manifests: they allow, so a mixture needs them all.
+def commit_change(source: str, step: HistoryStep) -> Change:
+    """Return the change that one commit of an upstream makes."""
+    prefix = "without " if step.is_undone else ""
+    return Change("commit", source, step.cause.commit, f"{prefix}{step.cause}", step)
 
-    Of two for one project, the second's.
+
+def _list_pin_changes(
+    old: SourceContents, new: SourceContents, access: Access, stack: contextlib.ExitStack
+) -> tuple[list[Change], History | None]:
+    """Return the commits between the pins of a source, or one change if they cannot be listed.
+
+    Returns:
+        The changes, and the history if one was looked for.
     """
-    return list(
-        {
-            rule["name"] if "name" in rule else Override(**rule).project: rule
-            for rule in (*one, *other)
-        }.values()
+    old_entry = {key: value for key, value in old.entry.items() if key != "track"}
+    new_entry = {key: value for key, value in new.entry.items() if key != "track"}
+    if old_entry == new_entry:
+        return [], None
+    old_pin = str(old_entry.get("commit") or old_entry.get("wheel"))
+    new_pin = str(new_entry.get("commit") or new_entry.get("wheel"))
+    if old_pin == new_pin:
+        description = "the address, or the list of absent files"
+    else:
+        description = f"{old_pin} -> {new_pin}"
+    move = Change("move", old.name, old.name, description)
+    has_same_repository = old_entry.get("git") and old_entry.get("git") == new_entry.get("git")
+    if old_pin == new_pin or not has_same_repository:
+        return [move], None
+    history = upstream_history.read_history(old.name, old.entry, new.entry, Path(), access, stack)
+    commits = [commit_change(old.name, step) for step in history.steps]
+    return commits or [move], history
+
+
+def _list_patch_changes(old: SourceContents, new: SourceContents) -> list[Change]:
+    old_patches, new_patches = dict(old.patches), dict(new.patches)
+    changes = []
+    if differs_in_order(list(old_patches), list(new_patches)):
+        changes.append(Change("patch", old.name, PATCH_ORDER, "the order of its patches"))
+    for name in merge_names(list(old_patches), list(new_patches)):
+        if is_same_patch(name, old_patches, new_patches):
+            continue
+        verb = _describe_change(name, old_patches, new_patches)
+        changes.append(Change("patch", old.name, name, f"patch {name} {verb}"))
+    return changes
+
+
+def _list_overlay_changes(old: SourceContents, new: SourceContents) -> list[Change]:
+    old_files, new_files = _contents_by_path(old.overlay), _contents_by_path(new.overlay)
+    changes = []
+    for path in sorted(old_files.keys() | new_files.keys()):
+        if old_files.get(path) != new_files.get(path):
+            verb = _describe_change(path, old_files, new_files)
+            changes.append(Change("overlay", old.name, path, f"our file {path} {verb}"))
+    return changes
+
+
+def _contents_by_path(overlay: Iterable[OverlayFile]) -> dict[str, tuple[str, str]]:
+    """Return the mode and the hash of each file."""
+    return {file.path: (file.mode, file.blob) for file in overlay}
+
+
+def _describe_change(name: str, old: Mapping[str, object], new: Mapping[str, object]) -> str:
+    if name in old and name in new:
+        return "changed"
+    return "added" if name in new else "removed"
+
+
+def _list_tool_changes(good: Build, bad: Build) -> list[Change]:
+    """Return the changes of the Python version and of the tools that build sdists."""
+    changes = []
+    old_python, new_python = good.line.get("python"), bad.line.get("python")
+    if old_python != new_python:
+        changes.append(Change("python", "", "python", f"Python {old_python} -> {new_python}"))
+    if good.build_tools_lock != bad.build_tools_lock:
+        path = "locks/build.txt"
+        changes.append(Change("tools", "", path, f"the tools that build sdists ({path})"))
+    return changes
+
+
+def _list_package_changes(
+    old_pins: Iterable[Pin], new_pins: Iterable[Pin], is_for_this_machine: Callable[[Pin], bool]
+) -> list[Change]:
+    old_packages = pins_by_name(filter(is_for_this_machine, old_pins))
+    new_packages = pins_by_name(filter(is_for_this_machine, new_pins))
+    changes = []
+    for name in sorted(old_packages.keys() | new_packages.keys()):
+        old, new = old_packages.get(name, []), new_packages.get(name, [])
+        if frozenset(old) != frozenset(new):
+            description = f"{name} {_join_versions(old)} -> {_join_versions(new)}"
+            changes.append(Change("package", "", name, description))
+    return changes
+
+
+def _join_versions(pins: Iterable[Pin]) -> str:
+    return ", ".join(sorted({pin.version for pin in pins})) or "not installed"
+
+
+def pins_by_name(pins: Iterable[Pin]) -> dict[str, list[Pin]]:
+    """Group pins by the name of their package."""
+    groups: dict[str, list[Pin]] = {}
+    for pin in pins:
+        groups.setdefault(pin.name, []).append(pin)
+    return groups
+
+
+def merge_names(first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """Return all names in the order of `second`.
+
+    A name that only `first` has comes after the name that precedes it in `first`.
+    """
+    merged = list(second)
+    for index, name in enumerate(first):
+        if name not in second:
+            position = merged.index(first[index - 1]) + 1 if index else 0
+            merged.insert(position, name)
+    return merged
+
+
+def differs_in_order(old_names: Sequence[str], new_names: Sequence[str]) -> bool:
+    """Return whether two lists have their common names in different orders."""
+    old_common = [name for name in old_names if name in new_names]
+    new_common = [name for name in new_names if name in old_names]
+    return old_common != new_common
+
+
+def is_same_patch(
+    name: str,
+    old_patches: Mapping[str, tuple[bytes, ...]],
+    new_patches: Mapping[str, tuple[bytes, ...]],
+) -> bool:
+    """Return whether two series have the same patch, perhaps in versions for different commits."""
+    if name not in old_patches or name not in new_patches:
+        return False
+    old_versions, new_versions = old_patches[name], new_patches[name]
+    return old_versions == new_versions or changes_same_lines(
+        name, old_versions[0], new_versions[0]
     )
 
 
-def _by_name(pins: Iterable[Pin]) -> dict[str, list[Pin]]:
-    found: dict[str, list[Pin]] = {}
-    for pin in pins:
-        found.setdefault(pin.name, []).append(pin)
-    return found
-
-
-def _versions(pins: Iterable[Pin]) -> str:
-    return ", ".join(sorted({pin.version for pin in pins}))
+def changes_same_lines(name: str, old: bytes, new: bytes) -> bool:
+    """Return whether two versions of a patch add and remove the same lines."""
+    path = Path(f"{name}.patch")
+    return has_same_changes(patch_file.parse(path, old), patch_file.parse(path, new))

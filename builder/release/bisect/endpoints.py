@@ -1,6 +1,4 @@
-"""What --good and --bad may name: a folder, a manifest, a revision of this repository, an
-environment or an image.
-"""
+"""The two ends of a bisect: what `--good` and `--bad` may name, and how it is read."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from builder.core import manifest
 from builder.images.oci import reference
 from builder.images.registry.transport import Connection
 from builder.release.bisect import image_origin, repository
-from builder.release.bisect.build_contents import Side
+from builder.release.bisect.build_contents import EndpointManifest
 from builder.release.publish import tags
 from rosetta.core.errors import UserError
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from builder.release.bisect.repository import Repository
 
 LOCK = "opt/rosetta/lock.json"
-_IMAGES = ("env", "oci", "registry", "image")
+_BUILT_KINDS = ("env", "oci", "registry", "image")
 FORMS = (
     "a folder with manifest.yaml, a revision of this repository, env:DIR, oci:PATH, "
     "registry:HOST/NAME:TAG or image:NAME"
@@ -29,9 +27,13 @@ FORMS = (
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What an end stands for, looked up once: `place` may be opened again later and gives the
-    same.
+class Endpoint:
+    """One end of a bisect, resolved once so that it stays the same until the bisect is done.
+
+    Attributes:
+        text: The end as the user typed it.
+        kind: "folder", "revision", or the kind of something built: env, oci, registry or image.
+        place: The path, the commit or the image.
     """
 
     text: str
@@ -39,82 +41,90 @@ class Asked:
     place: str
 
 
-def look(text: str, context: Context, option: str) -> Asked:
-    """Return what `text` names. Raises UserError where it names nothing."""
-    kind, colon, rest = text.partition(":")
-    if colon and kind in _IMAGES and rest:
-        return Asked(
-            text, kind, rest if kind in ("registry", "image") else str(Path(rest).absolute())
-        )
+def resolve_endpoint(text: str, context: Context, option: str) -> Endpoint:
+    """Return the end that the value of `--good` or `--bad` names.
+
+    Raises:
+        UserError: the value names nothing. The error is of the option `option`.
+    """
+    kind, colon, place = text.partition(":")
+    if colon and kind in _BUILT_KINDS and place:
+        is_path = kind in ("env", "oci")
+        return Endpoint(text, kind, str(Path(place).absolute()) if is_path else place)
     path = Path(text)
     if (path / LOCK).is_file():
-        return Asked(text, "env", str(path.absolute()))
-    if path.is_file() or (path / "manifest.yaml").is_file():
-        return Asked(
-            text, "folder", str((path if path.is_file() else path / "manifest.yaml").absolute())
-        )
-    ours = repository.around(context.manifest_path.parent)
-    if ours and text and not text.startswith("-") and (commit := ours.commit(text)):
-        return Asked(text, "revision", commit)
-    raise UserError(f"{text!r} names nothing", option, f"give {FORMS}")
+        return Endpoint(text, "env", str(path.absolute()))
+    file = path if path.is_file() else path / "manifest.yaml"
+    if file.is_file():
+        return Endpoint(text, "folder", str(file.absolute()))
+    checkout = repository.find_repository(context.manifest_path.parent)
+    if checkout and text and not text.startswith("-"):
+        commit = checkout.resolve_commit(text)
+        if commit:
+            return Endpoint(text, "revision", commit)
+    raise UserError(
+        f"{text!r} is not a folder, a revision, an environment or an image",
+        option,
+        f"give {FORMS}",
+    )
 
 
-def opened(asked: Asked, context: Context, scratch: Path) -> tuple[Side, str, str]:
-    """Return the side, and the distribution and accelerator that it is of, "" where it is of many.
+def read_endpoint(endpoint: Endpoint, context: Context, scratch: Path) -> EndpointManifest:
+    """Read the manifest of an end. Files that have to be written go into the new folder `scratch`.
 
-    What has to be written goes into the new folder `scratch`.
+    Raises:
+        UserError: the manifest cannot be read or reconstructed.
     """
-    if asked.kind == "folder":
-        return Side(asked.text, manifest.load(Path(asked.place))), "", ""
-    if asked.kind == "revision" and (ours := repository.around(context.manifest_path.parent)):
-        return _revision(asked, ours, context, scratch), "", ""
-    record = image_origin.write(asked.kind, asked.place, context, scratch)
-    return (
-        Side(asked.text, manifest.load(scratch / "manifest.yaml")),
-        record["distribution"],
-        record["accelerator"],
+    if endpoint.kind == "folder":
+        return EndpointManifest(endpoint.text, manifest.load(Path(endpoint.place)))
+    if endpoint.kind == "revision":
+        checkout = repository.find_repository(context.manifest_path.parent)
+        if checkout:
+            return _read_revision(endpoint, checkout, context, scratch)
+    record = image_origin.write_manifest_of_built(endpoint.kind, endpoint.place, context, scratch)
+    return EndpointManifest(
+        endpoint.text,
+        manifest.load(scratch / "manifest.yaml"),
+        distribution=record["distribution"],
+        accelerator=record["accelerator"],
     )
 
 
-def _revision(asked: Asked, ours: Repository, context: Context, scratch: Path) -> Side:
-    name, commit = context.manifest_path.name, asked.place
-    ours.write(commit, [name], scratch)
-    if not (scratch / name).is_file():
-        raise UserError(f"has no {name}", f"revision {asked.text}", "name a revision that has one")
-    shipped = manifest.load(scratch / name)
-    folders = [
-        folder
-        for source in shipped.sources.values()
-        for folder in (source.patches, source.overlay)
-        if folder
-    ]
-    ours.write(commit, ["locks", *dict.fromkeys(folders)], scratch)
-    return Side(
-        f"{asked.text} ({commit[:12]})" if asked.text != commit else commit[:12], shipped, commit
-    )
+def _read_revision(
+    endpoint: Endpoint, checkout: Repository, context: Context, scratch: Path
+) -> EndpointManifest:
+    """Export a revision's manifest and the files that it names, and read them."""
+    file_name, commit = context.manifest_path.name, endpoint.place
+    checkout.export_files(commit, [file_name], scratch)
+    if not (scratch / file_name).is_file():
+        raise UserError(
+            f"has no {file_name}", f"revision {endpoint.text}", "name a revision that has one"
+        )
+    revision_manifest = manifest.load(scratch / file_name)
+    folders = {"locks": None}
+    for source in revision_manifest.sources.values():
+        folders |= {folder: None for folder in (source.patches, source.overlay) if folder}
+    checkout.export_files(commit, list(folders), scratch)
+    label = commit[:12] if endpoint.text == commit else f"{endpoint.text} ({commit[:12]})"
+    return EndpointManifest(label, revision_manifest, commit)
 
 
-def nights(good: Asked, bad: Asked) -> list[Asked]:
-    """Return the nightlies of a repository between two of them, oldest first as seen from `good`;
-    none where the two ends are something else.
+def list_nightlies_between(good: Endpoint, bad: Endpoint) -> list[Endpoint]:
+    """Return the nightly images of a registry between two of them, in order from good to bad.
+
+    The list is empty if the ends are not two nightly images of one repository.
     """
     if good.kind != "registry" or bad.kind != "registry":
         return []
-    ends = [reference.parse(each.place) for each in (good, bad)]
-    dates = [tags.day(each.tag) for each in ends]
-    if (
-        not all(dates)
-        or any(each.digest for each in ends)
-        or (ends[0].host, ends[0].name) != (ends[1].host, ends[1].name)
-    ):
+    good_image, bad_image = reference.parse(good.place), reference.parse(bad.place)
+    dates = [tags.day(good_image.tag), tags.day(bad_image.tag)]
+    is_same_repository = (good_image.host, good_image.name) == (bad_image.host, bad_image.name)
+    if not all(dates) or good_image.digest or bad_image.digest or not is_same_repository:
         return []
     first, last = sorted(dates)
-    with Connection(ends[0], "pull") as connection:
-        between = sorted(
-            date for tag in tags.listed(connection) if first < (date := tags.day(tag)) < last
-        )
-    names = [f"{ends[0].host}/{ends[0].name}:{tags.nightly(date)}" for date in between]
-    return [
-        Asked(f"registry:{name}", "registry", name)
-        for name in (names if ends[0].tag <= ends[1].tag else reversed(names))
-    ]
+    with Connection(good_image, "pull") as connection:
+        published = [tags.day(tag) for tag in tags.listed(connection)]
+    is_forwards = good_image.tag <= bad_image.tag
+    between = sorted((date for date in published if first < date < last), reverse=not is_forwards)
+    images = [f"{good_image.host}/{good_image.name}:{tags.nightly(date)}" for date in between]
+    return [Endpoint(f"registry:{image}", "registry", image) for image in images]

@@ -1,5 +1,7 @@
-"""What an environment or an image was made of, by its own lock.json: written down as a manifest
-with all it names.
+"""Reconstruct the manifest that an environment or an image was built from.
+
+The environment or image has its `lock.json` and its patches. The rest comes from the manifest and
+the locks of this checkout.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import json
 import platform
 import re
 import tarfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +22,7 @@ from builder.images import inspection
 from builder.images.oci import blob_compression, layer, layout
 from builder.images.registry import download
 from builder.release.bisect import repository
+from builder.release.bisect.build_contents import rules_of_line
 from builder.upstream import git_objects, patch_path_rules, patch_series
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import DAMAGED, MISSING, UserError
@@ -32,238 +36,294 @@ if TYPE_CHECKING:
     from builder.images.inspection import Found
     from builder.images.oci.oci_documents import Image
 
-    Files = Mapping[str, tuple[bytes, bool]]  # path -> (content, whether it may be executed)
+    Files = Mapping[str, tuple[bytes, bool]]  # path -> (content, whether it is executable)
+    ReadFiles = Callable[[Collection[str]], Files]
 
 _HOME = "opt/rosetta"
-_NOT_OURS = "it is nothing that this builder made"
+_NOT_BUILT_HERE = "give an environment or an image that this builder built"
+_OTHER_CHECKOUT = "give the --manifest of a checkout that has it"
 
 
-def write(kind: str, place: str, context: Context, into: Path) -> dict[str, Any]:
-    """Write into the new folder `into` the manifest, patches, overlay and locks of an environment
-    or image; returns its lock.json.
+@dataclass(frozen=True)
+class _Record:
+    """What a `lock.json` says.
 
-    A wheel's hash, the branch that is tracked and the rules for packages come from the manifest
-    here; the lock, by its hash, from the locks here as they are or ever were. Raises UserError for
-    what cannot be had in this way.
+    Attributes:
+        document: The whole `lock.json`.
+        sources: The state of each source, by its name.
+        lock_name: The file name of the lock.
+        lock_sha256: The hash of the lock.
+        patches: The path in the image and the hash of each patch, by source and patch.
+        overlay: The path in the image and the blob of each overlay file, by source and path.
     """
-    into.mkdir(parents=True)
+
+    document: dict[str, Any]
+    sources: dict[str, dict[str, Any]]
+    lock_name: str
+    lock_sha256: str
+    patches: dict[tuple[str, str], tuple[str, str]]
+    overlay: dict[tuple[str, str], tuple[str, str]]
+
+
+def write_manifest_of_built(
+    kind: str, place: str, context: Context, folder: Path
+) -> dict[str, Any]:
+    """Write the manifest, patches, overlays and locks of an environment or image to a new folder.
+
+    `lock.json` does not have a wheel's hash, the tracked branch and the rules for packages: these
+    come from the manifest of this checkout. The lock is looked for by its hash, in this checkout
+    and in its history.
+
+    Returns:
+        The `lock.json`.
+
+    Raises:
+        UserError: something is missing, or does not have the hash that `lock.json` records.
+    """
+    folder.mkdir(parents=True)
     where = f"{kind}:{place}"
-    with _files(kind, place, into / "image") as take:
+    with _open_files(kind, place, folder / "image") as read_files:
         try:
-            record: dict[str, Any] = json.loads(
-                take([f"{_HOME}/lock.json"])[f"{_HOME}/lock.json"][0]
-            )
-            states: dict[str, dict[str, Any]] = dict(record["sources"])
-            document = _manifest(record, states, manifest.load(context.manifest_path), where)
-            file, digest = (
-                str(record["requirements"]["file"]),
-                str(record["requirements"]["sha256"]),
-            )
-            patches = {
-                (name, each["name"]): (
-                    f"{_HOME}/sources/{name}/{each['name']}.patch",
-                    each["sha256"],
-                )
-                for name, state in states.items()
-                for each in state["patches"]
-            }
-            laid = {
-                (name, path): (f"opt/{folder_of(state['url'])}/{path}", blob)
-                for name, state in states.items()
-                for path, blob in state["overlay"]
-            }
-            plain = [bool(re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name)) for name in (*states, file)]
-            plain += [patch_series.name_problem(name) is None for _, name in patches] + [
-                patch_path_rules.problem(path) is None for _, path in laid
-            ]
-            if not all(plain):
-                raise ValueError(plain)
+            record = _parse_record(read_files([f"{_HOME}/lock.json"])[f"{_HOME}/lock.json"][0])
+            document = _manifest_document(record, manifest.load(context.manifest_path), where)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                "its lock.json cannot be read", where, _NOT_OURS, kind=DAMAGED
+                "its lock.json is not valid", where, _NOT_BUILT_HERE, kind=DAMAGED
             ) from error
-        found = take([path for path, _ in (*patches.values(), *laid.values())])
-    for (name, patch), (path, sha256) in patches.items():
-        _same(hashlib.sha256(found[path][0]).hexdigest(), sha256, path, where)
-        write_atomic(into / "patches" / name / f"{patch}.patch", found[path][0])
-    for (name, relative), (path, blob) in laid.items():
-        _same(git_objects.name("blob", found[path][0]), blob, path, where)
-        write_atomic(
-            into / "overlay" / name / relative, found[path][0], 0o755 if found[path][1] else 0o644
-        )
-    for name, state in states.items():
-        write_atomic(
-            into / "patches" / name / "series",
-            "".join(f"{each['name']}\n" for each in state["patches"]),
-        )
-        if state["overlay"]:  # what each file replaces is not recorded, and a bisect does not ask
-            write_atomic(
-                into / "overlay" / name / "REPLACES",
-                "".join(f"{path} new\n" for path in sorted(path for path, _ in state["overlay"])),
-            )
-    write_atomic(into / "locks" / file, _lock(context, file, digest, where))
-    tools = context.manifest_path.parent / "locks/build.txt"
-    write_atomic(into / "locks/build.txt", tools.read_bytes() if tools.is_file() else b"")
-    write_atomic(into / "manifest.yaml", json.dumps(document, indent=1) + "\n")
-    return record
+        recorded = [*record.patches.values(), *record.overlay.values()]
+        files = read_files([path for path, _ in recorded])
+    _write_patches(record, files, folder, where)
+    _write_overlays(record, files, folder, where)
+    lock = _find_lock(context, record.lock_name, record.lock_sha256, where)
+    write_atomic(folder / "locks" / record.lock_name, lock)
+    build_tools_lock = context.manifest_path.parent / "locks/build.txt"
+    content = build_tools_lock.read_bytes() if build_tools_lock.is_file() else b""
+    write_atomic(folder / "locks/build.txt", content)
+    write_atomic(folder / "manifest.yaml", json.dumps(document, indent=1) + "\n")
+    return record.document
 
 
-def _same(found: str, recorded: str, path: str, where: str) -> None:
-    if found != recorded:
+def _parse_record(lock_json: bytes) -> _Record:
+    """Parse a `lock.json`, and check every name that becomes part of a path.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it does not have the expected form.
+    """
+    document: dict[str, Any] = json.loads(lock_json)
+    sources: dict[str, dict[str, Any]] = dict(document["sources"])
+    patches, overlay = {}, {}
+    for name, state in sources.items():
+        for patch in state["patches"]:
+            path = f"{_HOME}/sources/{name}/{patch['name']}.patch"
+            patches[name, patch["name"]] = path, patch["sha256"]
+        for file, blob in state["overlay"]:
+            overlay[name, file] = f"opt/{folder_of(state['url'])}/{file}", blob
+    lock_name = str(document["requirements"]["file"])
+    for name in (*sources, lock_name):
+        if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name):
+            raise ValueError(name)
+    for _, patch_name in patches:
+        if patch_series.name_problem(patch_name):
+            raise ValueError(patch_name)
+    for _, file in overlay:
+        if patch_path_rules.problem(file):
+            raise ValueError(file)
+    lock_sha256 = str(document["requirements"]["sha256"])
+    return _Record(document, sources, lock_name, lock_sha256, patches, overlay)
+
+
+def _write_patches(record: _Record, files: Files, folder: Path, where: str) -> None:
+    for (source, patch), (path, sha256) in record.patches.items():
+        content, _ = files[path]
+        _check_hash(hashlib.sha256(content).hexdigest(), sha256, path, where)
+        write_atomic(folder / "patches" / source / f"{patch}.patch", content)
+    for source, state in record.sources.items():
+        series = "".join(f"{patch['name']}\n" for patch in state["patches"])
+        write_atomic(folder / "patches" / source / "series", series)
+
+
+def _write_overlays(record: _Record, files: Files, folder: Path, where: str) -> None:
+    for (source, relative), (path, blob) in record.overlay.items():
+        content, is_executable = files[path]
+        _check_hash(git_objects.name("blob", content), blob, path, where)
+        mode = 0o755 if is_executable else 0o644
+        write_atomic(folder / "overlay" / source / relative, content, mode)
+    for source, state in record.sources.items():
+        # What each file replaces is not recorded. A bisect does not need it.
+        paths = sorted(path for path, _ in state["overlay"])
+        if paths:
+            replaces = "".join(f"{path} new\n" for path in paths)
+            write_atomic(folder / "overlay" / source / "REPLACES", replaces)
+
+
+def _check_hash(actual: str, recorded: str, path: str, where: str) -> None:
+    if actual != recorded:
         raise UserError(
-            f"{path} is not what its lock.json says",
+            f"{path} does not have the hash that its lock.json records",
             where,
-            "name one that is as it was made",
+            "give one that was not changed after it was built",
             kind=DAMAGED,
             value=path,
         )
 
 
-def _manifest(
-    record: Mapping[str, Any], states: Mapping[str, Mapping[str, Any]], here: Manifest, where: str
-) -> dict[str, Any]:
-    """Return the manifest that such an environment would have; what no lock.json says is taken from
-    the one here.
+def _manifest_document(record: _Record, checkout: Manifest, where: str) -> dict[str, Any]:
+    """Return the manifest of an environment or image, as JSON.
+
+    Args:
+        record: Its `lock.json`.
+        checkout: The manifest of this checkout, for what no `lock.json` records.
+        where: The environment or image, for errors.
     """
-    line = str(record["line"])
-    if line not in here.lines:
+    line = str(record.document["line"])
+    if line not in checkout.lines:
         raise UserError(
-            f"is of the line {line}, which the manifest does not have",
+            f"was built for the line {line}, which the manifest does not have",
             where,
-            "give the --manifest of a checkout that has it",
+            _OTHER_CHECKOUT,
         )
-    whole = here.model_dump(mode="json", by_alias=True, exclude_none=True)
-    sources = {}
-    for name, state in states.items():
-        known, address = whole["sources"].get(name, {}), str(state["url"])
-        if "==" in address and known.get("wheel") != address:
-            raise UserError(
-                f"is made from the wheel {address}, whose hash the manifest does not have",
-                where,
-                "give the --manifest of a checkout that has it",
-            )
-        pin = (
-            {"wheel": address, "sha256": known["sha256"]}
-            if "==" in address
-            else {"git": address, "track": known.get("track", "main"), "commit": state["commit"]}
-        )
-        sources[name] = {
-            **pin,
-            "absent": list(state["absent"]),
-            "patches": f"patches/{name}",
-            **({"overlay": f"overlay/{name}"} if state["overlay"] else {}),
-        }
-    rules = {
-        "sdists": whole["sdists"],
-        "strip": whole["strip"],
-        "overrides": [
-            {**each, "lines": [line]}
-            for each in whole["overrides"]
-            if line in each.get("lines", [line])
-        ],
-    }
-    shipped = {
-        "line": line,
-        "sources": list(sources),
-        "accelerators": [record["accelerator"]],
-        "architectures": ["amd64", "arm64"],
-    }
-    lines = {
-        line: {
-            "python": here.lines[line].python,
-            "pythons": list(here.lines[line].pythons),
-            "common": "locks/common.in",
-        }
+    checkout_document = checkout.model_dump(mode="json", by_alias=True, exclude_none=True)
+    sources = {
+        name: _source_entry(name, state, checkout_document["sources"].get(name, {}), where)
+        for name, state in record.sources.items()
     }
     return {
         "version": 1,
         "sources": sources,
-        "lines": lines,
-        "distributions": {record["distribution"]: shipped},
-        **rules,
+        "lines": {
+            line: {
+                "python": checkout.lines[line].python,
+                "pythons": list(checkout.lines[line].pythons),
+                "common": "locks/common.in",
+            }
+        },
+        "distributions": {
+            record.document["distribution"]: {
+                "line": line,
+                "sources": list(sources),
+                "accelerators": [record.document["accelerator"]],
+                "architectures": ["amd64", "arm64"],
+            }
+        },
+        **rules_of_line(checkout_document, line),
     }
 
 
-def _lock(context: Context, name: str, digest: str, where: str) -> bytes:
-    """Return the lock with this hash."""
-    root = context.manifest_path.parent
-    ours = repository.around(root)
-    file = root / "locks" / name
-    data: bytes
-    for data in (
-        *([file.read_bytes()] if file.is_file() else []),
-        *(ours.versions(f"locks/{name}") if ours else ()),
-    ):
-        if hashlib.sha256(data).hexdigest() == digest:
-            return data
+def _source_entry(
+    name: str, state: Mapping[str, Any], checkout_entry: Mapping[str, Any], where: str
+) -> dict[str, Any]:
+    """Return the manifest's entry of a source.
+
+    Args:
+        name: The name of the source.
+        state: What `lock.json` says about the source.
+        checkout_entry: The source's entry in the manifest of this checkout, empty if it has none.
+        where: The environment or image, for errors.
+    """
+    address = str(state["url"])
+    if "==" not in address:
+        track = checkout_entry.get("track", "main")
+        entry = {"git": address, "track": track, "commit": state["commit"]}
+    elif checkout_entry.get("wheel") == address:
+        entry = {"wheel": address, "sha256": checkout_entry["sha256"]}
+    else:
+        raise UserError(
+            f"was built from the wheel {address}, whose hash the manifest does not have",
+            where,
+            _OTHER_CHECKOUT,
+        )
+    entry |= {"absent": list(state["absent"]), "patches": f"patches/{name}"}
+    return {**entry, "overlay": f"overlay/{name}"} if state["overlay"] else entry
+
+
+def _find_lock(context: Context, name: str, sha256: str, where: str) -> bytes:
+    """Return the lock with a hash, from this checkout or its history."""
+    for content in _lock_versions(context.manifest_path.parent, name):
+        if hashlib.sha256(content).hexdigest() == sha256:
+            return content
     raise UserError(
-        f"its locks/{name} ({digest[:12]}) is neither here nor in the history of this repository",
+        f"its locks/{name} ({sha256[:12]}) is neither in this checkout nor in its history",
         where,
-        "give the --manifest of a checkout that has it",
+        _OTHER_CHECKOUT,
         kind=MISSING,
-        value=digest,
+        value=sha256,
     )
 
 
+def _lock_versions(root: Path, name: str) -> Iterator[bytes]:
+    file = root / "locks" / name
+    if file.is_file():
+        yield file.read_bytes()
+    checkout = repository.find_repository(root)
+    if checkout:
+        yield from checkout.file_versions(f"locks/{name}")
+
+
 @contextlib.contextmanager
-def _files(kind: str, place: str, scratch: Path) -> Iterator[Callable[[Collection[str]], Files]]:
-    """Read files by their paths. Raises UserError for one that is not there."""
+def _open_files(kind: str, place: str, scratch: Path) -> Iterator[ReadFiles]:
+    """Yield a function that reads files of an environment or image by their paths.
+
+    The function raises UserError if a file is missing.
+    """
     if kind == "env":
-        yield lambda paths: {path: _file(Path(place), path) for path in paths}
+        yield lambda paths: {path: _read_file(Path(place), path) for path in paths}
         return
     scratch.mkdir()
-    with _image(kind, place, scratch) as found:
-        own = machine_architecture.ARCHITECTURES.get(platform.machine(), "")
-        image = next((each for each in found.images if each.architecture == own), found.images[0])
-        yield lambda paths: _members(found, image, paths, f"{kind}:{place}")
+    with _open_image(kind, place, scratch) as opened:
+        architecture = machine_architecture.ARCHITECTURES.get(platform.machine(), "")
+        matching = [image for image in opened.images if image.architecture == architecture]
+        image = (matching or opened.images)[0]
+        yield lambda paths: _read_from_layers(opened, image, paths, f"{kind}:{place}")
 
 
-def _file(root: Path, path: str) -> tuple[bytes, bool]:
+def _read_file(root: Path, path: str) -> tuple[bytes, bool]:
     try:
         return (root / path).read_bytes(), bool((root / path).stat().st_mode & 0o100)
     except OSError as error:
         raise UserError(
-            f"cannot be read ({error.strerror})", str(root / path), _NOT_OURS
+            f"cannot be read ({error.strerror})", str(root / path), _NOT_BUILT_HERE
         ) from error
 
 
-def _members(found: Found, image: Image, paths: Collection[str], where: str) -> Files:
-    """Files of an image, from the highest layer that has each; no layer below the last one needed
-    is opened.
+def _read_from_layers(opened: Found, image: Image, paths: Collection[str], where: str) -> Files:
+    """Read files of an image, each from the highest layer that has it.
+
+    Layers below the last one that is needed are not opened.
     """
     files: dict[str, tuple[bytes, bool]] = {}
-    for one in reversed(image.layers):
-        left = set(paths) - files.keys()
-        if not left:
+    for image_layer in reversed(image.layers):
+        missing = set(paths) - files.keys()
+        if not missing:
             return files
         with (
-            found.open(image, one) as packed,
+            opened.open(image, image_layer) as packed,
             blob_compression.reader(packed) as plain,
             tarfile.open(fileobj=plain, mode="r|") as archive,
         ):
             for member in archive:
-                if member.name in left and (content := archive.extractfile(member)):
+                if member.name in missing and (content := archive.extractfile(member)):
                     files[member.name] = content.read(), bool(member.mode & 0o100)
-    if missing := sorted(set(paths) - files.keys()):
-        raise UserError(f"has no {missing[0]}", where, _NOT_OURS)
+    if missing := set(paths) - files.keys():
+        raise UserError(f"has no {min(missing)}", where, _NOT_BUILT_HERE)
     return files
 
 
 @contextlib.contextmanager
-def _image(kind: str, place: str, scratch: Path) -> Iterator[Found]:
-    """Yield the image; of a registry's only the layers that are opened come here."""
+def _open_image(kind: str, place: str, scratch: Path) -> Iterator[Found]:
+    """Yield an image. From a registry, only the layers that are read are downloaded."""
     if kind != "registry":
-        with inspection.find(place if kind == "image" else f"{kind}:{place}", "", scratch) as found:
-            yield found
+        name = place if kind == "image" else f"{kind}:{place}"
+        with inspection.find(name, "", scratch) as opened:
+            yield opened
         return
     folder = scratch / "pulled"
     download.pull(place, folder, layers=False)
-    read = layout.read(folder, blobs=False)
+    contents = layout.read(folder, blobs=False)
 
-    def opened(_: Image, one: layer.Layer) -> IO[bytes]:
-        target = layout.blob(folder, one)
-        if not target.is_file():
-            download.fetch_blob(place, one.digest, one.size, target)
-        return open(target, "rb")
+    def open_layer(_: Image, image_layer: layer.Layer) -> IO[bytes]:
+        blob = layout.blob(folder, image_layer)
+        if not blob.is_file():
+            download.fetch_blob(place, image_layer.digest, image_layer.size, blob)
+        return open(blob, "rb")
 
-    yield inspection.Found(read.index.images, read.index.digest, opened)
+    yield inspection.Found(contents.index.images, contents.index.digest, open_layer)

@@ -1,8 +1,7 @@
-"""What a bisect that is not at its end has to remember: what was asked, and what every build came
-to.
+"""The journal of a bisect: the request, its two ends, and the answer of every build so far.
 
-A file in the cache, one for each manifest, replaced after every answer. A build that a kill
-interrupted has no answer and is made again; no other is.
+There is one journal for each manifest, as a file in the cache. The file is replaced after every
+answer. A bisect that was killed therefore repeats only the build that was interrupted.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked for.
+    """The options of a bisect. Two bisects with equal requests are the same bisect.
 
-    `work` is the folder of the builds; two bisects with equal requests are one.
+    `work` is the folder of the builds.
     """
 
     good: str
@@ -43,42 +42,78 @@ class Request:
 
 @dataclass(frozen=True)
 class Trial:
-    """One build: its key, what it is in words, and what it came to.
+    """The answer that one build gave.
 
-    `end` is set for the two that were given, which do not count.
+    Attributes:
+        key: Identifies the content of the build.
+        description: The build in words.
+        answer: Whether the build is good, is bad, or was skipped.
+        reason: Why the build is bad or was skipped.
+        seconds: How long the build and the command took.
+        is_end: Whether the build is one of the two ends, which do not count as builds.
     """
 
     key: str
-    what: str
+    description: str
     answer: Answer
-    why: str
+    reason: str
     seconds: float
-    end: bool = False
+    is_end: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the trial as an entry of the journal and of `bisect --status --json`."""
+        return {
+            "key": self.key,
+            "what": self.description,
+            "answer": self.answer,
+            "why": self.reason,
+            "seconds": self.seconds,
+            "end": self.is_end,
+        }
+
+    @classmethod
+    def from_json(cls, entry: dict[str, Any]) -> Trial:
+        """Return the trial that `as_json` described."""
+        return cls(
+            key=entry["key"],
+            description=entry["what"],
+            answer=entry["answer"],
+            reason=entry["why"],
+            seconds=entry["seconds"],
+            is_end=entry["end"],
+        )
 
 
 @dataclass
 class Journal:
-    """`ends` are the good and the bad one as they were looked up at first; `left` says how far it
-    is; `done` once the result is known.
+    """What a bisect remembers between two runs of the command.
+
+    Attributes:
+        file: Where the journal is stored.
+        request: The options that the bisect was started with.
+        ends: The good and the bad end as they were resolved when the bisect started.
+        trials: The answers so far, oldest first.
+        progress: How much is left to do, in words, or the culprits at the end.
+        done: Whether the culprits are known.
     """
 
     file: Path
     request: Request
     ends: list[dict[str, str]] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
-    left: str = ""
+    progress: str = ""
     done: bool = False
 
-    def known(self, key: str) -> Trial | None:
-        """Return the trial with this key, if the journal has it."""
+    def find_trial(self, key: str) -> Trial | None:
+        """Return the trial of the build with this key, or None if there was no such trial."""
         return next((trial for trial in self.trials if trial.key == key), None)
 
     @property
-    def count(self) -> int:
-        """How many builds were made beside the two ends."""
-        return sum(not trial.end for trial in self.trials)
+    def build_count(self) -> int:
+        """The number of builds that were tried, without the two ends."""
+        return sum(not trial.is_end for trial in self.trials)
 
-    def add(self, trial: Trial) -> None:
+    def add_trial(self, trial: Trial) -> None:
         """Append a trial and save the journal."""
         self.trials.append(trial)
         self.save()
@@ -88,29 +123,35 @@ class Journal:
         write_atomic(self.file, json.dumps({"schema": 1, **self.as_json()}, indent=1) + "\n")
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, as the file and --status have it."""
+        """Return the whole journal as its file and `bisect --status --json` show it."""
         return {
             "request": asdict(self.request),
             "ends": self.ends,
-            "trials": [asdict(trial) for trial in self.trials],
-            "left": self.left,
+            "trials": [trial.as_json() for trial in self.trials],
+            "left": self.progress,
             "done": self.done,
         }
 
-    def close(self) -> None:
-        """Nothing is to be remembered any more."""
+    def delete(self) -> None:
+        """Delete the file, which ends the bisect."""
         self.file.unlink(missing_ok=True)
 
 
-def place(cache: Cache, manifest: Path) -> Path:
-    """Return the file for a manifest."""
-    return cache.path(
-        "bisect", f"{hashlib.sha256(os.fsencode(manifest.resolve())).hexdigest()[:16]}.json"
-    )
+def journal_path(cache: Cache, manifest: Path) -> Path:
+    """Return the path of the journal for a manifest."""
+    digest = hashlib.sha256(os.fsencode(manifest.resolve())).hexdigest()
+    return cache.path("bisect", f"{digest[:16]}.json")
 
 
-def load(file: Path) -> Journal | None:
-    """Return the journal in a file, if there is one."""
+def load_journal(file: Path) -> Journal | None:
+    """Read a journal.
+
+    Returns:
+        None if there is no such file.
+
+    Raises:
+        UserError: the file is not a journal.
+    """
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
         request = Request(**{**data["request"], "command": tuple(data["request"]["command"])})
@@ -118,7 +159,7 @@ def load(file: Path) -> Journal | None:
             file,
             request,
             list(data["ends"]),
-            [Trial(**each) for each in data["trials"]],
+            [Trial.from_json(entry) for entry in data["trials"]],
             str(data["left"]),
             bool(data["done"]),
         )
@@ -126,5 +167,5 @@ def load(file: Path) -> Journal | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            "is no journal of a bisect", str(file), "delete it, and begin again"
+            "not a valid journal of a bisect", str(file), "delete it, and start the bisect again"
         ) from error

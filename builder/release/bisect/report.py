@@ -1,4 +1,4 @@
-"""What a bisect found, as JSON and as lines for a person."""
+"""The report of a bisect, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from builder.upstream import patch_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from builder.release.bisect.changes import Between, Unit
+    from builder.release.bisect.changes import Change, ChangeList
     from builder.release.bisect.journal import Journal
     from builder.release.bisect.repository import Repository
     from builder.upstream.breakage_search import Cause
@@ -19,144 +19,165 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Culprits:
-    """What it takes, the last change first; several in a group could not be told apart. `merges`
-    are by the place of the group.
+    """The changes that make a build bad.
 
-    `alone` is whether they were seen to be bad without the rest of what differs; `span` are the
-    revisions that both ends are, if they are.
+    Attributes:
+        change_list: All changes that were tried.
+        groups: The changes that are needed, one group for each, the last change first. The changes
+            of a group could not be told apart.
+        merges: The merge that brought a culprit, by the position of its group.
+        alone: Whether a build with only these changes was bad.
+        revisions: The good and the bad revision, if both ends are revisions of this repository.
+        checkout: The repository that the manifest is in, if it is in one.
+        ends: The good and the bad end in words.
     """
 
-    between: Between
-    groups: tuple[tuple[Unit, ...], ...]
+    change_list: ChangeList
+    groups: tuple[tuple[Change, ...], ...]
     merges: Mapping[int, Cause]
     alone: bool
-    span: tuple[str, str] | None
-    ours: Repository | None
+    revisions: tuple[str, str] | None
+    checkout: Repository | None
     ends: tuple[str, str]
 
     @property
     def certain(self) -> bool:
-        """Whether every group of suspects holds a single commit, patch or package."""
+        """Whether every group has a single change, and these changes alone are bad."""
         return self.alone and all(len(group) == 1 for group in self.groups)
 
 
-def data(found: Culprits, journal: Journal) -> dict[str, Any]:
-    """For --json."""
+def report_as_json(culprits: Culprits, journal: Journal) -> dict[str, Any]:
+    """Return the report for `--json`."""
     request = journal.request
     return {
         "good": request.good,
         "bad": request.bad,
-        "distribution": found.between.good.distribution,
-        "accelerator": found.between.good.accelerator,
+        "distribution": culprits.change_list.good.distribution,
+        "accelerator": culprits.change_list.good.accelerator,
         "stage": request.stage,
         "command": list(request.command),
-        "between": list(found.ends),
-        "candidates": len(found.between.units),
-        "builds": journal.count,
-        "pair": len(found.groups) == 2,
-        "alone": found.alone,
-        "certain": found.certain,
+        "between": list(culprits.ends),
+        "candidates": len(culprits.change_list.changes),
+        "builds": journal.build_count,
+        "pair": len(culprits.groups) == 2,
+        "alone": culprits.alone,
+        "certain": culprits.certain,
         "culprits": [
-            [_unit(unit, found, found.merges.get(number)) for unit in group]
-            for number, group in enumerate(found.groups)
+            [_change_as_json(change, culprits, culprits.merges.get(number)) for change in group]
+            for number, group in enumerate(culprits.groups)
         ],
         "skipped": [
-            {"what": trial.what, "why": trial.why}
+            {"what": trial.description, "why": trial.reason}
             for trial in journal.trials
             if trial.answer == "skip"
         ],
-        "notes": list(found.between.notes),
+        "notes": list(culprits.change_list.notes),
     }
 
 
-def _unit(unit: Unit, found: Culprits, merge: Cause | None) -> dict[str, Any]:
-    by = unit.step.cause if unit.step else _ours(unit, found)
+def _change_as_json(change: Change, culprits: Culprits, merge: Cause | None) -> dict[str, Any]:
+    commit = change.step.cause if change.step else _find_own_commit(change, culprits)
     return {
-        "kind": unit.kind,
-        "source": unit.place or None,
-        "name": unit.name,
-        "what": unit.what,
-        **({} if by is None else dataclasses.asdict(by)),
-        "back": bool(unit.step and unit.step.back),
+        "kind": change.kind,
+        "source": change.source or None,
+        "name": change.name,
+        "what": change.description,
+        **(dataclasses.asdict(commit) if commit else {}),
+        "back": bool(change.step and change.step.is_undone),
         "merged_by": merge.commit if merge else None,
-        "files": _files(unit, found),
+        "files": _list_files(change, culprits),
     }
 
 
-def _path(unit: Unit, found: Culprits) -> str:
-    """Return the file of ours that a change stands in, from the manifest's folder."""
-    build = found.between.bad
-    if unit.kind == "patch":
-        return f"patches/{unit.place}/{unit.name or 'series'}{'.patch' if unit.name else ''}"
-    if unit.kind == "overlay":
-        return f"overlay/{unit.place}/{unit.name}"
-    if unit.kind == "package":
+def _path_in_checkout(change: Change, culprits: Culprits) -> str:
+    """Return the path of the file that a change is in, from the manifest's folder."""
+    build = culprits.change_list.bad
+    if change.kind == "patch":
+        file_name = f"{change.name}.patch" if change.name else "series"
+        return f"patches/{change.source}/{file_name}"
+    if change.kind == "overlay":
+        return f"overlay/{change.source}/{change.name}"
+    if change.kind == "package":
         return f"locks/{build.distribution}-{build.accelerator}.txt"
-    return "locks/build.txt" if unit.kind == "tools" else "manifest.yaml"
+    return "locks/build.txt" if change.kind == "tools" else "manifest.yaml"
 
 
-def _ours(unit: Unit, found: Culprits) -> Cause | None:
-    """Our own commit that made a change, where both ends are revisions."""
-    if found.ours is None or found.span is None:
+def _find_own_commit(change: Change, culprits: Culprits) -> Cause | None:
+    """Return the commit of this repository that made a change, if both ends are revisions."""
+    if culprits.checkout is None or culprits.revisions is None:
         return None
-    touched = [f"-G^{unit.name}=="] if unit.kind == "package" else []
-    return next(
-        iter(
-            found.ours.log(
-                *touched, f"{found.span[0]}..{found.span[1]}", paths=[_path(unit, found)]
-            )
-        ),
-        None,
+    older, newer = culprits.revisions
+    options = [f"-G^{change.name}=="] if change.kind == "package" else []
+    commits = culprits.checkout.log(
+        *options, f"{older}..{newer}", paths=[_path_in_checkout(change, culprits)]
     )
+    return commits[0] if commits else None
 
 
-def _files(unit: Unit, found: Culprits) -> list[str]:
-    if unit.kind == "rosetta" and unit.step and found.ours:
-        return found.ours.files(unit.step.cause.commit)
-    if unit.kind == "commit" and unit.step:
-        return found.between.ways[unit.place].files(unit.step)
-    if unit.kind == "patch" and unit.name:
-        versions = [
-            raw
-            for side in (found.between.good, found.between.bad)
-            for part in side.parts
-            if part.name == unit.place
-            for raw in dict(part.patches).get(unit.name, ())
-        ]
-        return sorted(
-            {
-                file.path
-                for raw in versions
-                for file in patch_file.parse(Path(f"{unit.name}.patch"), raw).files
-            }
-        )
-    return [unit.name] if unit.kind == "overlay" else [_path(unit, found)]
+def _list_files(change: Change, culprits: Culprits) -> list[str]:
+    """Return the files that a change concerns."""
+    if change.kind == "rosetta" and change.step and culprits.checkout:
+        return culprits.checkout.changed_paths(change.step.cause.commit)
+    if change.kind == "commit" and change.step:
+        return culprits.change_list.histories[change.source].changed_files(change.step)
+    if change.kind == "patch" and change.name:
+        paths = set()
+        for version in _patch_versions(change, culprits):
+            patch = patch_file.parse(Path(f"{change.name}.patch"), version)
+            paths |= {file.path for file in patch.files}
+        return sorted(paths)
+    if change.kind == "overlay":
+        return [change.name]
+    return [_path_in_checkout(change, culprits)]
 
 
-def text(report: Mapping[str, Any]) -> str:
-    """For a terminal."""
+def _patch_versions(change: Change, culprits: Culprits) -> Iterator[bytes]:
+    """Yield every version that both builds have of a patch."""
+    for build in (culprits.change_list.good, culprits.change_list.bad):
+        for source in build.sources:
+            if source.name == change.source:
+                yield from dict(source.patches).get(change.name, ())
+
+
+def report_as_text(report: Mapping[str, Any]) -> str:
+    """Return the report for a terminal.
+
+    Args:
+        report: What `report_as_json` returned.
+    """
+    good, bad = report["between"]
     groups: Sequence[Sequence[Mapping[str, Any]]] = report["culprits"]
-    several = {1: "it is", 2: "it is a pair, neither of them without the other:"}.get(
-        len(groups), f"it takes {len(groups)} changes together:"
-    )
-    lines = [f"{several} (between {report['between'][0]} and {report['between'][1]})"]
+    lines = [f"{_describe_count(len(groups))} (between {good} and {bad})"]
     for group in groups:
-        lines += ["  one of these, which could not be told apart:"] if len(group) > 1 else []
-        for unit in group:
-            lines.append(f"  {unit['source'] + ': ' if unit['source'] else ''}{unit['what']}")
-            if "commit" in unit and unit["commit"] != unit["name"]:
-                lines.append(
-                    f"      by {unit['commit'][:12]} ({unit['author']}, {unit['date']}, "
-                    f"{unit['subject']!r})"
-                )
-            lines += [f"      merged by {unit['merged_by'][:12]}"] if unit["merged_by"] else []
-            lines += [f"      {path}" for path in unit["files"]] if len(group) == 1 else []
+        lines += _group_lines(group)
     if not report["alone"]:
-        lines.append(
-            "with nothing but this it could not be tried: something else may be needed as well"
-        )
-    lines += [f"skipped: {each['what']}: {each['why']}" for each in report["skipped"]]
+        lines.append("these changes alone could not be tried: another change may be needed as well")
+    lines += [f"skipped: {skip['what']}: {skip['why']}" for skip in report["skipped"]]
     lines += [f"note: {note}" for note in report["notes"]]
-    return "\n".join(
-        [*lines, f"{report['candidates']} changes, {report['builds']} builds beside the two ends"]
-    )
+    lines.append(f"{report['candidates']} changes, {report['builds']} builds beside the two ends")
+    return "\n".join(lines)
+
+
+def _describe_count(group_count: int) -> str:
+    if group_count == 1:
+        return "the change that makes the build bad:"
+    return f"{group_count} changes make the build bad only together:"
+
+
+def _group_lines(group: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = []
+    if len(group) > 1:
+        lines.append("  one of these, which could not be told apart:")
+    for change in group:
+        source = f"{change['source']}: " if change["source"] else ""
+        lines.append(f"  {source}{change['what']}")
+        if "commit" in change and change["commit"] != change["name"]:
+            lines.append(
+                f"      by {change['commit'][:12]} ({change['author']}, {change['date']}, "
+                f"{change['subject']!r})"
+            )
+        if change["merged_by"]:
+            lines.append(f"      merged by {change['merged_by'][:12]}")
+        if len(group) == 1:
+            lines += [f"      {path}" for path in change["files"]]
+    return lines

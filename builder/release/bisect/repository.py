@@ -1,4 +1,4 @@
-"""Revisions of this repository: what stood in it, and which of its commits changed a path."""
+"""Revisions of this repository: their files, and the commits that changed a path."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.release.bump import upstreamed_patches
+from builder.release.bump.commit_log import list_commits
 from builder.upstream.git import Git
 
 if TYPE_CHECKING:
@@ -16,105 +16,106 @@ if TYPE_CHECKING:
 
     from builder.upstream.breakage_search import Cause
 
-_ROW = re.compile(r"(?P<mode>[0-7]{6}) blob (?P<blob>[0-9a-f]{40})\t(?P<path>.*)", re.DOTALL)
-_LINK = "120000"
+_TREE_ROW = re.compile(r"(?P<mode>[0-7]{6}) blob (?P<blob>[0-9a-f]{40})\t(?P<path>.*)", re.DOTALL)
+_SYMLINK_MODE = "120000"
 
 
 @dataclass(frozen=True)
 class Repository:
-    """The repository that a manifest lies in; `prefix` leads from its top to the manifest's folder
-    ("", or with a slash at its end).
+    """The git repository that contains a manifest.
+
+    Attributes:
+        git: The repository.
+        prefix: The path of the manifest's folder in the repository, either "" or with a slash at
+            its end. All paths of the methods start at this folder.
     """
 
     git: Git
     prefix: str
 
-    def commit(self, text: str) -> str | None:
-        """Return the commit that a branch, tag or anything else git knows stands for; None where it
-        stands for none.
-        """
+    def resolve_commit(self, revision: str) -> str | None:
+        """Return the commit of a branch, a tag or any other revision, or None."""
         done = self.git.run(
             "rev-parse",
             "--verify",
             "--quiet",
             "--end-of-options",
-            f"{text}^{{commit}}",
+            f"{revision}^{{commit}}",
             check=False,
         )
         return done.stdout.decode().strip() if done.returncode == 0 else None
 
-    def write(self, commit: str, paths: Sequence[str], into: Path) -> None:
-        """Write the files that a commit has at or below `paths`, which count from the manifest's
-        folder; a path that is not there gives none.
-        """
-        for mode, blob, path in self._rows(commit, paths):
-            target = into / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            data = self.git.run("cat-file", "blob", blob).stdout
-            if mode == _LINK:
-                os.symlink(data.decode("utf-8", "surrogateescape"), target)
+    def export_files(self, commit: str, paths: Sequence[str], target: Path) -> None:
+        """Write the files that a commit has at or below some paths. Missing paths are ignored."""
+        for mode, blob, path in self._list_files(commit, paths):
+            file = target / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            content = self._read_blob(blob)
+            if mode == _SYMLINK_MODE:
+                os.symlink(content.decode("utf-8", "surrogateescape"), file)
             else:
-                target.write_bytes(data)
-                target.chmod(int(mode, 8) & 0o777)
+                file.write_bytes(content)
+                file.chmod(int(mode, 8) & 0o777)
 
-    def _rows(self, commit: str, paths: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-        listed = self._literal.run(
-            "ls-tree", "-r", "-z", "--full-tree", commit, "--", *self._full(paths)
-        ).stdout.decode("utf-8", "surrogateescape")
-        for row in filter(None, listed.split("\0")):
-            if match := _ROW.fullmatch(row):
-                yield match["mode"], match["blob"], match["path"].removeprefix(self.prefix)
+    def file_versions(self, path: str) -> Iterator[bytes]:
+        """Yield every content that a file had in the history of HEAD, newest first."""
+        for commit in self.log("HEAD", paths=[path]):
+            for _, blob, _ in self._list_files(commit.commit, [path]):
+                yield self._read_blob(blob)
 
-    def versions(self, path: str) -> Iterator[bytes]:
-        """Every content that a file ever had on the way to HEAD, newest first."""
-        for one in self.log("HEAD", paths=[path]):
-            for _, blob, _ in self._rows(one.commit, [path]):
-                yield self.git.run("cat-file", "blob", blob).stdout
+    def log(self, *options: str, paths: Sequence[str] = ()) -> list[Cause]:
+        """Return the commits of `git log OPTIONS` that changed one of the paths, newest first."""
+        return list_commits(self.git, *options, paths=self._full_paths(paths))
 
-    def log(self, *what: str, paths: Sequence[str] = ()) -> list[Cause]:
-        """Return the commits that `git log WHAT` names and that changed one of the paths, newest
-        first.
+    def commits_between(self, older: str, newer: str, path: str) -> list[Cause] | None:
+        """Return the commits after `older`, up to `newer`, that changed a path, oldest first.
+
+        Returns:
+            None if `older` is not a first-parent ancestor of `newer`, and the path differs.
         """
-        return upstreamed_patches.log(self.git, *what, paths=self._full(paths))
-
-    def line(self, older: str, newer: str, path: str) -> list[Cause] | None:
-        """Return the commits after `older` up to `newer` that changed a path, oldest first, or None
-        where these two are on no such line.
-        """
-        if not self.git.run(
-            "diff", "--quiet", older, newer, "--", *self._full([path]), check=False
-        ).returncode:
+        difference = self.git.run(
+            "diff", "--quiet", older, newer, "--", *self._full_paths([path]), check=False
+        )
+        if difference.returncode == 0:
             return []
         if older not in self.git.text("rev-list", "--first-parent", newer).split():
             return None
         return self.log("--first-parent", f"{older}..{newer}", paths=[path])[::-1]
 
-    def files(self, commit: str) -> list[str]:
-        """Return what a commit changed against its first parent."""
-        return changed(self.git, commit)
+    def changed_paths(self, commit: str) -> list[str]:
+        """Return the paths that a commit changed against its first parent."""
+        return changed_paths(self.git, commit)
 
-    @property
-    def _literal(self) -> Git:
-        return Git(self.git.git_dir, extra={"GIT_LITERAL_PATHSPECS": "1"})
+    def _list_files(self, commit: str, paths: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+        """Yield the mode, the blob and the path of each file at or below some paths."""
+        literal = Git(self.git.git_dir, extra={"GIT_LITERAL_PATHSPECS": "1"})
+        output = literal.run(
+            "ls-tree", "-r", "-z", "--full-tree", commit, "--", *self._full_paths(paths)
+        ).stdout.decode("utf-8", "surrogateescape")
+        for row in filter(None, output.split("\0")):
+            if match := _TREE_ROW.fullmatch(row):
+                yield match["mode"], match["blob"], match["path"].removeprefix(self.prefix)
 
-    def _full(self, paths: Sequence[str]) -> list[str]:
+    def _read_blob(self, blob: str) -> bytes:
+        return self.git.run("cat-file", "blob", blob).stdout
+
+    def _full_paths(self, paths: Sequence[str]) -> list[str]:
         return [f"{self.prefix}{path}" for path in paths]
 
 
-def around(folder: Path) -> Repository | None:
-    """Return the repository that a folder lies in."""
-    full = folder.resolve()
-    top = next((one for one in (full, *full.parents) if (one / ".git").exists()), None)
-    if top is None:
-        return None
-    return Repository(
-        Git(top / ".git"), "" if top == full else f"{full.relative_to(top).as_posix()}/"
-    )
+def find_repository(folder: Path) -> Repository | None:
+    """Return the git repository that contains a folder, or None."""
+    folder = folder.resolve()
+    for top in (folder, *folder.parents):
+        if (top / ".git").exists():
+            prefix = "" if top == folder else f"{folder.relative_to(top).as_posix()}/"
+            return Repository(Git(top / ".git"), prefix)
+    return None
 
 
-def changed(git: Git, commit: str) -> list[str]:
+def changed_paths(git: Git, commit: str) -> list[str]:
     """Return the paths that a commit changed against its first parent, sorted."""
-    shown = (
+    options = (
         "-z",
         "-m",
         "--first-parent",
@@ -123,5 +124,5 @@ def changed(git: Git, commit: str) -> list[str]:
         "--name-only",
         "--format=",
     )
-    out = git.run("log", "-1", *shown, "--end-of-options", commit, check=False).stdout
-    return sorted(set(filter(None, out.decode("utf-8", "replace").split("\0"))))
+    output = git.run("log", "-1", *options, "--end-of-options", commit, check=False).stdout
+    return sorted(set(filter(None, output.decode("utf-8", "replace").split("\0"))))

@@ -1,9 +1,9 @@
-"""Which changes it takes: the whole list of them is halved, each in at most log2 of their number.
+"""Find which changes of a list make a build bad, in about log2(changes) builds for each culprit.
 
-All that differs stands in one list. With the first of it in place, and no more, a build is good for
-none and bad for all; halving finds the first count that is bad, so its last change is needed. Bad
-with nothing but that change: it is the culprit. Good: another one of those before it is needed as
-well, and is found in the same way with the first held in place.
+The changes are in one list. A build with none of them is good, a build with all of them is bad.
+Bisection finds the shortest beginning of the list that is bad, so its last change is needed. If
+that change alone makes a build bad, it is the culprit. If not, the change needs another one that
+comes before it in the list. The search then repeats with the first culprit always applied.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Answer = Literal["good", "bad", "skip"]
-_PATIENCE = 16  # builds to try among those that lie between skipped ones and cannot be told apart
+_MAX_BUILDS_BETWEEN_SKIPS = 16  # the region between skipped builds may be wide: do not try it all
 
 
 @dataclass(frozen=True)
-class Edge:
-    """`good` and `bad` are counts; they lie further than one apart only where nothing between could
-    be told.
+class Boundary:
+    """The last count known to be good, and the first count known to be bad.
+
+    They are further than one apart only if every build between them was skipped.
     """
 
     good: int
@@ -29,73 +30,100 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Found:
-    """Places in the list, a group for each change that is needed, the last one first; more than one
-    in a group could not be told apart.
+class SearchResult:
+    """The changes without which a build is not bad.
 
-    `alone` is whether the groups, and what they stand on, were seen to be bad without all the rest.
+    Attributes:
+        groups: Positions in the list, one group for each change that is needed, the last change
+            first. The positions of a group could not be told apart.
+        alone: Whether a build with only these changes, and those that they require, was bad.
     """
 
     groups: tuple[tuple[int, ...], ...]
     alone: bool
 
 
-def edge(good: int, bad: int, ask: Callable[[int], Answer]) -> Edge:
-    """Return the first bad count above a good one, `good` and `bad` being known; asks at most
-    log2(bad - good) where nothing is skipped.
-    """
-    skipped: list[int] = []
-    inside = 0
-    while (middle := _middle(good, bad, skipped)) is not None:
-        place, walled = middle
-        inside += walled
-        if inside > _PATIENCE:
-            break
-        answer = ask(place)
-        if answer == "skip":
-            skipped.append(place)
-            continue
-        inside = 0
-        good, bad = (place, bad) if answer == "good" else (good, place)
-    return Edge(good, bad)
+def find_boundary(good: int, bad: int, ask: Callable[[int], Answer]) -> Boundary:
+    """Find where a sequence of builds turns from good to bad, by bisection.
 
-
-def _middle(good: int, bad: int, skipped: list[int]) -> tuple[int, bool] | None:
-    """Return what to ask next, and whether it is walled in by skipped ones: the wider way to a
-    known end goes first. None where all is asked.
-    """
-    between = [one for one in skipped if good < one < bad]
-    if not between:
-        return ((good + bad) // 2, False) if bad - good > 1 else None
-    low, high = min(between), max(between)
-    ways = [(good, low), (high, bad)]
-    first, last = max(ways, key=lambda way: way[1] - way[0])
-    if last - first > 1:
-        return (first + last) // 2, False
-    left = [one for one in range(low, high) if one not in between]
-    return (left[len(left) // 2], True) if left else None
-
-
-def needed(
-    count: int, bad: Callable[[frozenset[int]], Answer], closure: Callable[[int], frozenset[int]]
-) -> Found:
-    """Return the changes, of `count` in a list, without which a build is not bad.
+    If nothing is skipped, this asks at most log2(bad - good) times.
 
     Args:
-        count: how many there are; with none of them a build is good, with all of them bad.
-        bad: asks for a build with these changes.
-        closure: what a change cannot be without, itself with it: a commit has those before it.
+        good: A count that is known to be good.
+        bad: A larger count that is known to be bad.
+        ask: Returns the answer for a count between the two.
+    """
+    skipped: list[int] = []
+    builds_between_skips = 0
+    while (candidate := _next_candidate(good, bad, skipped)) is not None:
+        count, is_between_skips = candidate
+        builds_between_skips += is_between_skips
+        if builds_between_skips > _MAX_BUILDS_BETWEEN_SKIPS:
+            break
+        answer = ask(count)
+        if answer == "skip":
+            skipped.append(count)
+            continue
+        builds_between_skips = 0
+        if answer == "good":
+            good = count
+        else:
+            bad = count
+    return Boundary(good, bad)
+
+
+def _next_candidate(good: int, bad: int, skipped: list[int]) -> tuple[int, bool] | None:
+    """Return the count to ask for next, and whether skipped counts surround it.
+
+    The wider of the two regions outside the skipped counts comes first.
+
+    Returns:
+        None if no count is left to ask for.
+    """
+    skipped_inside = [count for count in skipped if good < count < bad]
+    if not skipped_inside:
+        return ((good + bad) // 2, False) if bad - good > 1 else None
+    lowest, highest = min(skipped_inside), max(skipped_inside)
+    regions = [(good, lowest), (highest, bad)]
+    first, last = max(regions, key=lambda region: region[1] - region[0])
+    if last - first > 1:
+        return (first + last) // 2, False
+    untried = [count for count in range(lowest, highest) if count not in skipped_inside]
+    return (untried[len(untried) // 2], True) if untried else None
+
+
+def find_needed_changes(
+    change_count: int,
+    ask: Callable[[frozenset[int]], Answer],
+    with_prerequisites: Callable[[int], frozenset[int]],
+) -> SearchResult:
+    """Find the changes without which a build is not bad.
+
+    Args:
+        change_count: The length of the list. Without any of the changes a build is good, with all
+            of them it is bad.
+        ask: Returns the answer for a build with the changes at these positions.
+        with_prerequisites: Returns a position together with the positions that it requires. For
+            example, a commit requires the commits before it.
     """
     fixed: frozenset[int] = frozenset()
     groups: list[tuple[int, ...]] = []
-    top = count
+    top = change_count
     while True:
-        held = fixed
-        found = edge(0, top, lambda first, held=held: bad(frozenset(range(first)) | held))  # type: ignore[misc]
-        group = tuple(range(found.good, found.bad))
+        boundary = find_boundary(0, top, _ask_with(fixed, ask))
+        group = tuple(range(boundary.good, boundary.bad))
         groups.append(group)
-        fixed = fixed.union(*(closure(each) for each in group))
-        answer = "bad" if found.good == 0 and not held else bad(fixed)
+        # Without fixed changes, "the first change alone" is a build that the bisection has tried.
+        is_known_bad = boundary.good == 0 and not fixed
+        fixed = fixed.union(*(with_prerequisites(position) for position in group))
+        answer = "bad" if is_known_bad else ask(fixed)
         if answer != "good":
-            return Found(tuple(groups), answer == "bad")
-        top = found.good
+            return SearchResult(tuple(groups), answer == "bad")
+        top = boundary.good
+
+
+def _ask_with(
+    fixed: frozenset[int], ask: Callable[[frozenset[int]], Answer]
+) -> Callable[[int], Answer]:
+    """Return a function that asks for the first N changes together with the fixed ones."""
+    return lambda count: ask(frozenset(range(count)) | fixed)

@@ -1,4 +1,4 @@
-"""The commits of an upstream between two pins, whichever of the two is newer."""
+"""The commits of an upstream between two pins, of which either may be the newer one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core.manifest import GitSource
 from builder.release.bisect import repository
-from builder.release.bump import branch_state, upstreamed_patches
+from builder.release.bump import branch_state
+from builder.release.bump.commit_log import list_commits, read_parents
 
 if TYPE_CHECKING:
     import contextlib
@@ -20,75 +21,106 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One commit on the way; `state` is the commit that a pin stands on once the step is made,
-    `back` whether the step takes `cause` away.
+class HistoryStep:
+    """One step of the way from one pin to the other.
+
+    Attributes:
+        pin: The commit that a source is pinned to after the step.
+        cause: The commit that the step adds or undoes.
+        is_undone: Whether the step undoes `cause`, because the bad pin is older than the good one.
     """
 
-    state: str
+    pin: str
     cause: Cause
-    back: bool = False
+    is_undone: bool = False
 
 
 @dataclass(frozen=True)
-class Way:
-    """From one pin to the other.
+class History:
+    """The way from one pin to the other.
 
-    Without steps, `why` it cannot be split; `git` sees all of it, `access` gives each commit of it.
+    Attributes:
+        steps: The steps in order; empty if the commits between the pins could not be listed.
+        reason: Why the commits could not be listed.
+        git: A repository with all commits of the history.
+        access: Where each commit of the history can be fetched from.
     """
 
-    steps: tuple[Step, ...]
-    why: str = ""
+    steps: tuple[HistoryStep, ...]
+    reason: str = ""
     git: Git | None = None
     access: Access | None = None
 
-    def merged(self, step: Step) -> list[Step]:
-        """Return the commits that a step brought by a merge, oldest first, the step itself last;
-        none where it is no merge of two.
+    def merged_commits(self, step: HistoryStep) -> list[HistoryStep]:
+        """Return the commits that a merge brought, oldest first, and the merge itself last.
+
+        The list is empty if the step is not a merge of two commits.
         """
-        if self.git is None or step.back:
+        if self.git is None or step.is_undone:
             return []
-        parents = self.git.text(
-            "log", "-1", "--no-show-signature", "--format=%P", "--end-of-options", step.cause.commit
-        ).split()
+        parents = read_parents(self.git, step.cause.commit)
         if len(parents) != 2:
             return []
-        inner = upstreamed_patches.log(self.git, "--first-parent", f"{parents[0]}..{parents[1]}")
-        return [*(Step(one.commit, one) for one in reversed(inner)), step]
+        branch = list_commits(self.git, "--first-parent", f"{parents[0]}..{parents[1]}")
+        return [*(HistoryStep(commit.commit, commit) for commit in reversed(branch)), step]
 
-    def files(self, step: Step) -> list[str]:
-        """Return what the commit of a step changed."""
-        return repository.changed(self.git, step.cause.commit) if self.git else []
+    def changed_files(self, step: HistoryStep) -> list[str]:
+        """Return the paths that the commit of a step changed."""
+        return repository.changed_paths(self.git, step.cause.commit) if self.git else []
 
 
-def way(
+def read_history(
     name: str,
     good: Mapping[str, Any],
     bad: Mapping[str, Any],
     patches: Path,
     access: Access,
     stack: contextlib.ExitStack,
-) -> Way:
-    """From the pin of one entry of the manifest to that of another, which must be of one git URL;
-    what is opened for it closes with `stack`.
+) -> History:
+    """List the commits from the good pin of a source to the bad one.
+
+    Args:
+        name: The name of the source.
+        good: The source's entry in the good manifest.
+        bad: Its entry in the bad manifest, with the same git URL.
+        patches: The folder of the source's patches, which is not read.
+        access: Where the source can be fetched from.
+        stack: Closes the repository of the history.
     """
-    ends = [
-        GitSource(name, each["git"], each["track"], each["commit"], patches, None, ())
-        for each in (good, bad)
-    ]
-    whys = []
-    for old, new, back in ((ends[0], ends[1], False), (ends[1], ends[0], True)):
-        upstream = stack.enter_context(branch_state.opened(old, access, new.commit))
-        if isinstance(upstream, branch_state.Finding):
-            whys.append(upstream.what)
-            continue
-        log = upstreamed_patches.log(upstream.git, "--first-parent", f"{old.commit}..{new.commit}")
-        if back:
-            states = [*(one.commit for one in log[1:]), old.commit]
-            steps = tuple(
-                Step(state, one, back=True) for state, one in zip(states, log, strict=True)
-            )
-        else:
-            steps = tuple(Step(one.commit, one) for one in reversed(log))
-        return Way(steps, "", upstream.git, upstream.access)
-    return Way((), whys[0])
+    good_source, bad_source = (
+        GitSource(name, entry["git"], entry["track"], entry["commit"], patches, None, ())
+        for entry in (good, bad)
+    )
+    forwards = _read_range(good_source, bad_source, access, stack)
+    if isinstance(forwards, History):
+        return forwards
+    backwards = _read_range(bad_source, good_source, access, stack, is_undone=True)
+    return backwards if isinstance(backwards, History) else History((), forwards.what)
+
+
+def _read_range(
+    older: GitSource,
+    newer: GitSource,
+    access: Access,
+    stack: contextlib.ExitStack,
+    *,
+    is_undone: bool = False,
+) -> History | branch_state.BranchProblem:
+    """List the commits from the older pin to the newer one, or from the newer back to the older.
+
+    Returns:
+        The history, or why the newer pin does not descend from the older one.
+    """
+    upstream = stack.enter_context(branch_state.open_upstream(older, access, newer.commit))
+    if isinstance(upstream, branch_state.BranchProblem):
+        return upstream
+    commits = list_commits(upstream.git, "--first-parent", f"{older.commit}..{newer.commit}")
+    if is_undone:
+        pins = [*(commit.commit for commit in commits[1:]), older.commit]
+        steps = [
+            HistoryStep(pin, commit, is_undone=True)
+            for pin, commit in zip(pins, commits, strict=True)
+        ]
+    else:
+        steps = [HistoryStep(commit.commit, commit) for commit in reversed(commits)]
+    return History(tuple(steps), "", upstream.git, upstream.access)

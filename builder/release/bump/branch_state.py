@@ -1,6 +1,4 @@
-"""Where an upstream stands today, and its history from the pin to there; or the one thing that is
-wrong with it.
-"""
+"""Open an upstream with its history from a pin to its tip, or say why that is not possible."""
 
 from __future__ import annotations
 
@@ -23,11 +21,13 @@ if TYPE_CHECKING:
     from builder.upstream.source import Access
 
 Kind = Literal["unreachable", "branch-lost", "rewritten", "tag-moved", "unreadable"]
+_SET_COMMIT = "see what upstream threw away, then set the commit in the manifest by hand"
+_MAX_BRANCHES_SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Why a pin cannot follow its branch, and what a person can do."""
+class BranchProblem:
+    """Why a pin cannot follow its branch, and what to do about it."""
 
     kind: Kind
     what: str
@@ -36,8 +36,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Upstream:
-    """`tip` is where the branch stands; `git` sees all commits before it; by `access` each of them
-    can be acquired.
+    """An upstream at the tip of its branch.
+
+    Attributes:
+        git: A repository with all commits up to the tip.
+        tip: The commit at the tip.
+        access: Where each of these commits can be fetched from.
     """
 
     git: Git
@@ -45,103 +49,124 @@ class Upstream:
     access: Access
 
 
-@contextlib.contextmanager
-def opened(source: GitSource, access: Access, target: str = "") -> Iterator[Upstream | Finding]:
-    """Yield the upstream of a source for as long as it is looked at. With `target`, that commit
-    stands for the branch's own.
+@dataclass(frozen=True)
+class _Tip:
+    """The tip of a branch, a clone that has it, and whether the manifest tracks a tag."""
 
-    Raises UserError only for what is wrong in the manifest.
+    commit: str
+    clone: Mirror
+    is_tag: bool
+
+
+@contextlib.contextmanager
+def open_upstream(
+    source: GitSource, access: Access, target: str = ""
+) -> Iterator[Upstream | BranchProblem]:
+    """Yield the upstream of a source, or why its pin cannot follow its branch.
+
+    Args:
+        source: The source at its present pin.
+        access: Where the source can be fetched from.
+        target: A commit to use in place of the tip of the branch.
+
+    Raises:
+        UserError: the manifest has an error.
     """
     check(source, access)
-    found = _objects(source, access, target)
-    if isinstance(found, Finding):
-        yield found
+    tip = _locate_tip(source, access, target)
+    if isinstance(tip, BranchProblem):
+        yield tip
         return
-    tip, clone, tag = found
     with tempfile.TemporaryDirectory(prefix="rosetta-") as folder:
-        git = Git(Path(folder), alternates=(clone.objects,))
+        git = Git(Path(folder), alternates=(tip.clone.objects,))
         git.init()
-        wrong = _wrong(
-            git, source, tip, clone, moved_tag=tag and not target and tip != source.commit
+        if tip.is_tag and not target and tip.commit != source.commit:
+            yield BranchProblem(
+                "tag-moved",
+                f"the tag {source.track} was moved from {source.commit} to {tip.commit}",
+                "find out why, then set the commit in the manifest by hand",
+            )
+            return
+        mirrors = (*access.mirrors, tip.clone.path)
+        yield _check_history(git, source, tip) or Upstream(
+            git, tip.commit, replace(access, mirrors=mirrors)
         )
-        yield wrong or Upstream(git, tip, replace(access, mirrors=(*access.mirrors, clone.path)))
 
 
-def _objects(source: GitSource, access: Access, target: str) -> tuple[str, Mirror, bool] | Finding:
-    """Return the tip, a clone that has it, and whether a tag said so."""
-    where = f"source {source.name}"
-    own = access.cache.path("git", f"{source.name}+history.git")
-    clones = [
-        clone
-        for root in (*access.mirrors, own)
-        if root.is_dir()
-        for clone in local_mirror.mirrors(root, local_mirror.word_of(source.git))
-    ]
-    if target and (
-        clone := next((clone for clone in clones if tracked_branch.has(clone, target)), None)
-    ):
-        return target, clone, False
+def _locate_tip(source: GitSource, access: Access, target: str) -> _Tip | BranchProblem:
+    """Find the tip of the branch, and a clone that has it. The history is fetched if need be."""
+    own_clone = access.cache.path("git", f"{source.name}+history.git")
+    if target:
+        for root in (*access.mirrors, own_clone):
+            for clone in _clones(root, local_mirror.word_of(source.git)):
+                if tracked_branch.has(clone, target):
+                    return _Tip(target, clone, is_tag=False)
     branch = source.track.removeprefix("refs/heads/")
     try:
         tip, served = (target, None) if target else tracked_branch.stands(source, access)
         if served:
-            return tip, served, local_mirror.ref(served, f"refs/heads/{branch}") is None
+            is_tag = local_mirror.ref(served, f"refs/heads/{branch}") is None
+            return _Tip(tip, served, is_tag)
         if access.offline:
             raise git_server.UnreachableError(
-                f"nothing at hand has {tip}, and --offline forbids asking {source.git}",
-                where,
+                f"no mirror has {tip}, and --offline forbids asking {source.git}",
+                f"source {source.name}",
                 "give --mirror DIR",
             )
-        _fetch(source, access, tip)
+        _fetch_history(source, access, tip)
     except git_server.UnreachableError as error:
-        return _lost(source, _branches_of_mirrors(source, access)) or Finding(
+        branches = _list_branches_of_mirrors(source, access)
+        return _describe_lost_branch(source, branches) or BranchProblem(
             "unreachable", error.what, error.do
         )
-    except UserError as error:  # the clones were looked through above: what is left is the branch
-        return _lost(source, _branches_of_server(source, access)) or Finding(
+    except UserError as error:  # the mirrors have no such branch, and neither has the server
+        branches = _list_branches_of_server(source, access)
+        return _describe_lost_branch(source, branches) or BranchProblem(
             "branch-lost", error.what, error.do
         )
-    return (
-        tip,
-        next(local_mirror.mirrors(own, "")),
-        not target and branch not in _branches_of_server(source, access),
-    )
+    is_tag = not target and branch not in _list_branches_of_server(source, access)
+    return _Tip(tip, next(local_mirror.mirrors(own_clone, "")), is_tag)
 
 
-def _fetch(source: GitSource, access: Access, tip: str) -> None:
-    """All history up to `tip` into a repository of its own; what it has from before is not sent
-    again.
-    """
+def _clones(root: Path, word: str) -> Iterator[Mirror]:
+    if root.is_dir():
+        yield from local_mirror.mirrors(root, word)
+
+
+def _fetch_history(source: GitSource, access: Access, tip: str) -> None:
+    """Fetch all history up to `tip` into a repository in the cache, from where it ended before."""
     with access.cache.lock(f"git-{source.name}+history"):
         folder = access.cache.ensure_folder(
             "git", f"{source.name}+history.git", lambda folder: Git(folder).init(), grows=True
         )
         git = Git(folder, protocols=":".join(access.protocols))
-        if git.run(
-            "rev-parse", "--verify", "--quiet", f"refs/rosetta/tips/{tip}", check=False
-        ).returncode:
+        tip_ref = f"refs/rosetta/tips/{tip}"
+        if git.run("rev-parse", "--verify", "--quiet", tip_ref, check=False).returncode:
             git_server.fetch_branch(git, source.git, tip, where=f"source {source.name}")
-            git.run("update-ref", f"refs/rosetta/tips/{tip}", tip)
+            git.run("update-ref", tip_ref, tip)
 
 
-def _branches_of_mirrors(source: GitSource, access: Access) -> dict[str, str]:
+def _list_branches_of_mirrors(source: GitSource, access: Access) -> dict[str, str]:
+    """Return the branches that contain the pin, with their tips, of all mirrors of a source."""
     word = local_mirror.word_of(source.git)
-    found: dict[str, str] = {}
+    branches: dict[str, str] = {}
     for root in access.mirrors:
         for clone in local_mirror.mirrors(root, word):
-            if word in local_mirror.words(clone.path, root):
-                with tempfile.TemporaryDirectory() as folder:
-                    git = Git(Path(folder), alternates=(clone.objects,))
-                    git.init()
-                    found |= {
-                        name: sha
-                        for name, sha in local_mirror.branches(clone).items()
-                        if git_server.holds(git, sha, source.commit)
-                    }
-    return found
+            if word not in local_mirror.words(clone.path, root):
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                git = Git(Path(folder), alternates=(clone.objects,))
+                git.init()
+                branches |= {
+                    name: tip
+                    for name, tip in local_mirror.branches(clone).items()
+                    if git_server.holds(git, tip, source.commit)
+                }
+    return branches
 
 
-def _branches_of_server(source: GitSource, access: Access) -> dict[str, str]:
+def _list_branches_of_server(source: GitSource, access: Access) -> dict[str, str]:
+    """Return the branches of the server with their tips; none if the server does not answer."""
     with tempfile.TemporaryDirectory() as folder:
         git = Git(Path(folder), protocols=":".join(access.protocols))
         git.init()
@@ -150,70 +175,60 @@ def _branches_of_server(source: GitSource, access: Access) -> dict[str, str]:
     return {}
 
 
-def _lost(source: GitSource, branches: Mapping[str, str]) -> Finding | None:
-    """Return the finding for a branch that is gone while others are there: named are up to five
-    that may be its new name.
+def _describe_lost_branch(source: GitSource, branches: Mapping[str, str]) -> BranchProblem | None:
+    """Return the problem that a branch is gone, with branches that may be its new name.
+
+    Returns:
+        None if the branch exists, or if there are no branches at all.
     """
     if not branches or source.track in branches:
         return None
-    likely = sorted(
-        branches,
-        key=lambda name: (name not in ("main", "master"), branches[name] != source.commit, name),
-    )[:5]
-    what = f"the branch {source.track} is gone (deleted or renamed); there are: {', '.join(likely)}"
-    return Finding(
+
+    def likelihood(name: str) -> tuple[bool, bool, str]:
+        return name not in ("main", "master"), branches[name] != source.commit, name
+
+    likely = sorted(branches, key=likelihood)[:_MAX_BRANCHES_SHOWN]
+    return BranchProblem(
         "branch-lost",
-        what,
-        f"set `track` of {source.name} in the manifest to the one that follows it",
+        f"the branch {source.track} was deleted or renamed; upstream has: {', '.join(likely)}",
+        f"set `track` of {source.name} in the manifest to the branch that replaces it",
     )
 
 
-def _wrong(
-    git: Git, source: GitSource, tip: str, clone: Mirror, *, moved_tag: bool
-) -> Finding | None:
+def _check_history(git: Git, source: GitSource, tip: _Tip) -> BranchProblem | None:
+    """Return why the tip of a branch does not descend from the pin, or None if it does."""
     pin, name = source.commit, source.track
-    if moved_tag:
-        return Finding(
-            "tag-moved",
-            f"the tag {name} was moved from {pin} to {tip}",
-            "see why, then set the commit in the manifest by hand",
-        )
-    if not all(_there(git, commit) for commit in (tip, pin)):
-        cut = (clone.path / "shallow").exists() or not _there(git, tip)
-        what = f"the history from {pin} to {tip} is not at hand"
-        if cut:
-            return Finding("unreadable", what, "give a --mirror with a complete clone")
-        return Finding(
+    no_history = f"the history from {pin} to {tip.commit} is not complete"
+    complete_clone = "give a --mirror with a complete clone"
+    if not _has_commit(git, tip.commit) or not _has_commit(git, pin):
+        is_cut_off = (tip.clone.path / "shallow").exists() or not _has_commit(git, tip.commit)
+        if is_cut_off:
+            return BranchProblem("unreadable", no_history, complete_clone)
+        return BranchProblem(
             "rewritten",
-            f"{name} stands at {tip} and its history knows no {pin}: force-pushed",
-            _LOOK,
+            f"{name} was force-pushed: its history up to {tip.commit} does not have {pin}",
+            _SET_COMMIT,
         )
-    status = git.run("merge-base", "--is-ancestor", pin, tip, check=False).returncode
+    status = git.run("merge-base", "--is-ancestor", pin, tip.commit, check=False).returncode
     if status == 0:
         return None
     if status != 1:
-        return Finding(
-            "unreadable",
-            f"the history from {pin} to {tip} is not at hand",
-            "give a --mirror with a complete clone",
-        )
-    if git_server.holds(git, pin, tip):
-        return Finding(
+        return BranchProblem("unreadable", no_history, complete_clone)
+    if git_server.holds(git, pin, tip.commit):
+        return BranchProblem(
             "rewritten",
-            f"{name} was moved back to {tip}, which lies before the pin {pin}",
-            "see why; if it is only an old mirror, renew it",
+            f"{name} was moved back to {tip.commit}, which is older than the pin {pin}",
+            "find out why; if the mirror is old, update it",
         )
-    fork = git.run("merge-base", pin, tip, check=False).stdout.decode().strip()
-    since = f"they part at {fork}" if fork else "they have nothing in common"
-    return Finding(
+    fork = git.run("merge-base", pin, tip.commit, check=False).stdout.decode().strip()
+    relation = f"they diverge at {fork}" if fork else "they have no common commit"
+    return BranchProblem(
         "rewritten",
-        f"{name} stands at {tip}, which does not hold the pin {pin}: force-pushed; {since}",
-        _LOOK,
+        f"{name} was force-pushed to {tip.commit}, which does not contain the pin {pin}; "
+        f"{relation}",
+        _SET_COMMIT,
     )
 
 
-_LOOK = "see what upstream threw away, then set the commit in the manifest by hand"
-
-
-def _there(git: Git, commit: str) -> bool:
+def _has_commit(git: Git, commit: str) -> bool:
     return git.run("cat-file", "-e", f"{commit}^{{commit}}", check=False).returncode == 0

@@ -1,9 +1,8 @@
-"""From which commit on the stack no longer stands: found by applying it along upstream's
-first-parent history.
+"""Find the upstream commit that broke a patch, by trying commits of the branch.
 
-Only commits that change a path of the stack can change what becomes of it. The newest of them are
-tried one after the other, so that a change that went to and fro is seen; what lies further back is
-halved.
+Only commits that change a path of the patches or the overlay can matter. The newest ones are tried
+one after the other, so that a change that upstream made and reverted is noticed. Older commits are
+bisected.
 """
 
 from __future__ import annotations
@@ -11,23 +10,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.release.bump import trial, upstreamed_patches
+from builder.release.bump.commit_log import list_commits, read_commit, read_parents
+from builder.release.bump.commit_trial import try_commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from builder.core.manifest import GitSource
     from builder.release.bump.branch_state import Upstream
-    from builder.release.bump.trial import Stack, Trial
+    from builder.release.bump.commit_trial import CommitTrial, SourceFiles
     from builder.upstream.breakage_search import Cause
 
-_ONE_BY_ONE = 24
+_TRIED_ONE_BY_ONE = 24
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """The commit of upstream's after which a patch was no longer in; `merge` is the one that
-    brought it to the branch, if one did.
+    """The upstream commit after which a patch no longer applied.
+
+    Attributes:
+        by: The commit.
+        merge: The merge that brought the commit to the branch, if there was one.
     """
 
     by: Cause
@@ -37,102 +40,119 @@ class Culprit:
         return f"{self.by}, merged by {self.merge.commit[:12]}" if self.merge else str(self.by)
 
 
-class History:
-    """The way from a pin to the tip, on which each commit is tried at most once."""
+class BranchTrials:
+    """The commits from the pin of a source to the tip of its branch. Each is tried at most once.
 
-    def __init__(self, upstream: Upstream, source: GitSource, on: Stack, *, accept: bool) -> None:
-        self._upstream, self._source, self._on, self._accept = upstream, source, on, accept
-        self._tried: dict[str, Trial] = {}
-        self.commits = upstreamed_patches.log(
+    Args:
+        upstream: The upstream.
+        source: The source at its present pin.
+        files: The patches and the overlay of the source.
+        accept: Whether patches may be dropped if upstream has them, and replaced by a merge.
+    """
+
+    def __init__(
+        self, upstream: Upstream, source: GitSource, files: SourceFiles, *, accept: bool
+    ) -> None:
+        self._upstream = upstream
+        self._source = source
+        self._files = files
+        self._accept = accept
+        self._trials: dict[str, CommitTrial] = {}
+        self.commits = list_commits(
             upstream.git, "--first-parent", f"{source.commit}..{upstream.tip}"
         )
-        self.tip = trial.at(upstream, source, upstream.tip, on, explain=True)
+        self.tip = try_commit(upstream, source, upstream.tip, files, explain=True)
 
-    def trial(self, commit: str) -> Trial:
+    def try_commit(self, commit: str) -> CommitTrial:
+        """Return what became of the patches and the overlay on a commit."""
         if commit == self._upstream.tip:
             return self.tip
-        if commit not in self._tried:
-            self._tried[commit] = trial.at(
-                self._upstream, self._source, commit, self._on, explain=self._accept
+        if commit not in self._trials:
+            self._trials[commit] = try_commit(
+                self._upstream, self._source, commit, self._files, explain=self._accept
             )
-        return self._tried[commit]
+        return self._trials[commit]
 
-    def newest_good(self) -> str | None:
-        """Return the newest commit at which the stack stands; None if it does not even at the
-        pin.
-        """
-        states = self._states(self._upstream.tip, self._source.commit, self._on.paths)
-        self._tried[states[0]] = self.tip  # nothing of the stack changed since
-        index = _newest(states, lambda commit: self.trial(commit).passes(accept=self._accept))
-        if not index:
-            return None if index is None else self._upstream.tip
-        chain = [one.commit for one in self.commits] + [self._source.commit]
-        return chain[chain.index(states[index - 1]) + 1]
-
-    def culprit(self, name: str) -> Culprit | None:
-        """Return the commit that took a patch out; None if it is in, or was not in at the pin
-        either.
-        """
-        paths = self._paths(name)
-        found = self._between(self._upstream.tip, self._source.commit, name, paths)
-        if found is None:
-            return None
-        by = upstreamed_patches.cause_of(self._upstream.git, found)
-        parents = self._upstream.git.text(
-            "log", "-1", "--no-show-signature", "--format=%P", "--end-of-options", found
-        ).split()
-        if len(parents) > 1 and (inner := self._between(parents[1], parents[0], name, paths)):
-            return Culprit(upstreamed_patches.cause_of(self._upstream.git, inner), by)
-        return Culprit(by)
-
-    def _paths(self, name: str) -> list[str]:
-        """Return the paths of a patch, and of those before it that it may build on."""
-        names = [patch.name for patch in self._on.patches]
-        patches = self._on.patches[: names.index(name) + 1]
-        own = {file.path for file in patches[-1].files}
-        return sorted(
-            own
-            | {
-                file.path
-                for patch in patches
-                for file in patch.files
-                if own & {one.path for one in patch.files}
-            }
+    def find_newest_usable(self) -> str | None:
+        """Return the newest commit that the pin may be set to, or None if there is none."""
+        states = self._list_states(self._upstream.tip, self._source.commit, self._files.paths)
+        self._trials[states[0]] = self.tip  # no path of the patches changed after this commit
+        index = _find_newest(
+            states, lambda commit: self.try_commit(commit).is_usable(accept=self._accept)
         )
+        if index is None:
+            return None
+        if index == 0:
+            return self._upstream.tip
+        # The commit before the next change of a path is newer than the state itself.
+        branch = [*(commit.commit for commit in self.commits), self._source.commit]
+        return branch[branch.index(states[index - 1]) + 1]
 
-    def _between(self, newest: str, oldest: str, name: str, paths: Sequence[str]) -> str | None:
-        states = self._states(newest, oldest, paths)
-        index = _newest(states, lambda commit: self.trial(commit).holds(name))
+    def find_culprit(self, name: str) -> Culprit | None:
+        """Return the commit after which a patch no longer applied.
+
+        Returns:
+            None if the patch applies at the tip, or did not apply at the pin either.
+        """
+        paths = self._paths_of_patch(name)
+        commit = self._find_breaking_commit(self._upstream.tip, self._source.commit, name, paths)
+        if commit is None:
+            return None
+        culprit = read_commit(self._upstream.git, commit)
+        parents = read_parents(self._upstream.git, commit)
+        if len(parents) > 1:
+            merged = self._find_breaking_commit(parents[1], parents[0], name, paths)
+            if merged:
+                return Culprit(read_commit(self._upstream.git, merged), merge=culprit)
+        return Culprit(culprit)
+
+    def _paths_of_patch(self, name: str) -> list[str]:
+        """Return the paths of a patch, and of the earlier patches that change one of its files."""
+        names = [patch.name for patch in self._files.patches]
+        patches = self._files.patches[: names.index(name) + 1]
+        own_paths = {file.path for file in patches[-1].files}
+        paths = set(own_paths)
+        for patch in patches:
+            patch_paths = {file.path for file in patch.files}
+            if own_paths & patch_paths:
+                paths |= patch_paths
+        return sorted(paths)
+
+    def _find_breaking_commit(
+        self, newest: str, oldest: str, name: str, paths: Sequence[str]
+    ) -> str | None:
+        states = self._list_states(newest, oldest, paths)
+        index = _find_newest(states, lambda commit: self.try_commit(commit).applies(name))
         return states[index - 1] if index else None
 
-    def _states(self, newest: str, oldest: str, paths: Sequence[str]) -> list[str]:
-        """Return the commits that changed one of the paths, newest first, then `oldest`: one for
-        each state that the paths were in.
+    def _list_states(self, newest: str, oldest: str, paths: Sequence[str]) -> list[str]:
+        """Return a commit for each state that some paths were in, newest first.
+
+        These are the commits that changed one of the paths, and `oldest`.
         """
-        changing = (
-            upstreamed_patches.log(
+        commits = []
+        if paths:
+            commits = list_commits(
                 self._upstream.git, "--first-parent", f"{oldest}..{newest}", paths=paths
             )
-            if paths
-            else []
-        )
-        return [one.commit for one in changing] + [oldest]
+        return [*(commit.commit for commit in commits), oldest]
 
 
-def _newest(states: Sequence[str], good: Callable[[str], bool]) -> int | None:
-    """Return the place of the newest good state; beyond the first ones, of a good one whose newer
-    neighbour is bad.
+def _find_newest(states: Sequence[str], is_good: Callable[[str], bool]) -> int | None:
+    """Return the position of the newest good state, or None if there is none.
+
+    Among the older states, which are bisected, this is a good state whose newer neighbour is bad.
     """
-    for index, state in enumerate(states[:_ONE_BY_ONE]):
-        if good(state):
+    for index, state in enumerate(states[:_TRIED_ONE_BY_ONE]):
+        if is_good(state):
             return index
-    bad, known = _ONE_BY_ONE - 1, len(states) - 1
-    if known <= bad or not good(states[known]):
+    bad, good = _TRIED_ONE_BY_ONE - 1, len(states) - 1
+    if good <= bad or not is_good(states[good]):
         return None
-    while known - bad > 1:
-        middle = (bad + known) // 2
-        if good(states[middle]):
-            known = middle
+    while good - bad > 1:
+        middle = (bad + good) // 2
+        if is_good(states[middle]):
+            good = middle
         else:
             bad = middle
-    return known
+    return good

@@ -1,11 +1,12 @@
-"""The stack at upstream's tips on the newest JAX of the index: resolved, baked and imported in a
-copy, so that nothing of ours moves.
+"""Try distributions at the tips of their upstreams with the newest JAX of the package index.
+
+The packages are resolved, baked and imported in a copy, so nothing in the checkout changes.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
@@ -24,13 +25,13 @@ from builder.packages import (
 )
 from builder.packages.resolution import Request, Rules
 from builder.pipeline import environment_build, verification
-from builder.release.bump.report import count
+from builder.release.counted_nouns import format_count
 from builder.upstream import source
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from builder.core.command_context import Context
@@ -39,55 +40,86 @@ if TYPE_CHECKING:
     from builder.packages.lock_file import Pin
 
 JAX = ("jax", "jaxlib")
-_SHOWN = 20  # changed packages, and modules that fail, in the text; --json has all
+_MAX_SHOWN = 20  # changed packages, and modules that fail, in the text; --json has all
 
 
-def run(
-    context: Context, names: Iterable[str], folder: Path, asked_python: str
+def run_forecast(
+    context: Context, names: Iterable[str], folder: Path, requested_python: str
 ) -> dict[str, dict[str, Any]]:
-    """Try distributions on the newest JAX; by name what came of each.
+    """Try distributions with the newest JAX.
 
     Args:
-        context: of the copy: its manifest has its pins at the tips already.
-        names: distributions of that manifest.
-        folder: where environments are put together, to be looked at afterwards.
-        asked_python: the Python to stand on, as for a build; "" for the line's own, else the newest
-          at hand.
+        context: The context of a copy whose manifest has its pins at the tips.
+        names: The distributions to try.
+        folder: Where to put the environments, which stay there.
+        requested_python: The version or the path of the Python to use, or "" for the version that
+            the manifest sets for the line, or else the newest supported one on this machine.
+
+    Returns:
+        The result of each distribution, by its name.
     """
     copy = manifest.load(context.manifest_path)
-    found = {}
+    results = {}
     for name in names:
         with log.stage(f"{name} on the newest JAX"):
             try:
-                found[name] = _tried(context, copy, name, folder / name, asked_python)
+                target = _choose_target(copy, name, requested_python)
+                results[name] = _try_distribution(context, copy, target, folder / name)
             except UserError as error:
-                found[name] = {"ok": False, "problem": str(error)}
-    return found
+                results[name] = {"ok": False, "problem": str(error)}
+    return results
 
 
-def _tried(
-    context: Context, copy: Manifest, name: str, output: Path, asked_python: str
-) -> dict[str, Any]:
-    entry = copy.distribution(name)
-    if "cpu" not in entry.accelerators:
+@dataclass(frozen=True)
+class _Target:
+    """A distribution and where it is tried.
+
+    Attributes:
+        name: The name of the distribution.
+        line: The name of its line.
+        requested_python: The version or the path of the Python that the user named, or "".
+        python: The version of the Python.
+        architecture: The architecture of this machine.
+    """
+
+    name: str
+    line: str
+    requested_python: str
+    python: str
+    architecture: str
+
+
+def _choose_target(copy: Manifest, name: str, requested_python: str) -> _Target:
+    distribution = copy.distribution(name)
+    if "cpu" not in distribution.accelerators:
         raise UserError(
-            "is not built for the CPU, on which this is tried",
+            "is not built for the CPU, and the forecast uses the CPU",
             name,
-            "build it at the tips, and verify it where its accelerator is",
+            "build it with the pins at the tips, and verify it on its accelerator",
         )
-    line = copy.lines[entry.line]
+    line = copy.lines[distribution.line]
+    python = python_interpreter.find(line.pythons, line.python, requested_python).version
     architecture = machine_architecture.detect_architecture()
-    own = python_interpreter.find(line.pythons, line.python, asked_python).version
-    places = environment_markers.grid([own], [architecture])
-    by_python = {each: newest(each, architecture, offline=context.offline) for each in line.pythons}
-    wanted = _request(context, copy, entry.line, f"locks/{name}-cpu.txt")
-    now = line_locks.existing(copy.root / wanted.where)
-    pinned = next((pin.version for pin in now if pin.name == "jax"), None)
-    data: dict[str, Any] = {
-        "python": own,
-        "pinned": pinned,
-        "jax": by_python[own],
-        "newest": by_python,
+    return _Target(name, distribution.line, requested_python, python, architecture)
+
+
+def _try_distribution(
+    context: Context, copy: Manifest, target: _Target, output: Path
+) -> dict[str, Any]:
+    """Resolve, bake and import a distribution with the newest JAX."""
+    newest = {
+        python: find_newest_jax(python, target.architecture, offline=context.offline)
+        for python in copy.lines[target.line].pythons
+    }
+    request = _read_request(context, copy, target.line, f"locks/{target.name}-cpu.txt")
+    lock = copy.root / request.where
+    old_pins = line_locks.existing(lock)
+    environments = environment_markers.grid([target.python], [target.architecture])
+    result: dict[str, Any] = {
+        "python": target.python,
+        "pinned": next((pin.version for pin in old_pins if pin.name == "jax"), None),
+        "jax": newest[target.python],
+        "newest": newest,
         "lifted": [],
         "changed": [],
         "imports": None,
@@ -95,170 +127,188 @@ def _tried(
         "ok": False,
     }
     try:
-        pins, data["lifted"] = resolved(
-            replace(wanted, environments=places), by_python[own], now, offline=context.offline
+        pins, result["lifted"] = resolve_with_jax(
+            replace(request, environments=environments),
+            newest[target.python],
+            old_pins,
+            offline=context.offline,
         )
     except UserError as error:
-        return {**data, "problem": str(error)}
-    data["changed"] = changed(now, pins, places[0])
-    write_atomic(
-        copy.root / wanted.where, line_locks.render(pins, stage_key("forecast", wanted.inputs()))
+        return {**result, "problem": str(error)}
+    result["changed"] = list_changed_packages(old_pins, pins, environments[0])
+    write_atomic(lock, line_locks.render(pins, stage_key("forecast", request.inputs())))
+    baked = environment_build.bake_environment(
+        environment_build.plan_environment(
+            context, target.name, "cpu", output, target.requested_python
+        )
     )
-    made = environment_build.bake_environment(
-        environment_build.plan_environment(context, name, "cpu", output, asked_python)
-    )
-    data["imports"] = imported(output)
+    result["imports"] = _import_all_modules(output)
     return {
-        **data,
-        "sources": {each["name"]: each["commit"] for each in made["sources"]},
+        **result,
+        "sources": {entry["name"]: entry["commit"] for entry in baked["sources"]},
         "environment": str(output),
-        "ok": not data["imports"]["failed"],
+        "ok": not result["imports"]["failed"],
     }
 
 
-def newest(version: str, architecture: str, *, offline: bool) -> str:
-    """Return the newest release of JAX that the index has for a Python."""
-    (line,) = (
-        one
-        for one in resolution.joint(
-            Request(
-                ("jax",),
-                Rules(),
-                environment_markers.grid([version], [architecture]),
-                f"the newest JAX for Python {version}",
-            ),
-            (),
-            offline=offline,
-        )
-        if Requirement(one).name == "jax"
+def find_newest_jax(python: str, architecture: str, *, offline: bool) -> str:
+    """Return the newest release of JAX in the package index for a version of Python."""
+    request = Request(
+        ("jax",),
+        Rules(),
+        environment_markers.grid([python], [architecture]),
+        f"the newest JAX for Python {python}",
     )
-    return str(next(iter(Requirement(line).specifier)).version)
+    resolved = [Requirement(line) for line in resolution.joint(request, (), offline=offline)]
+    (jax,) = (requirement for requirement in resolved if requirement.name == "jax")
+    return str(next(iter(jax.specifier)).version)
 
 
-def _request(context: Context, copy: Manifest, line: str, path: str) -> Request:
-    """Return what the lock at `path` is resolved from, with what the sources ask for at the copy's
-    pins.
+def _read_request(context: Context, copy: Manifest, line: str, lock: str) -> Request:
+    """Return what a lock is resolved from, with the requirements of the sources at their new pins.
+
+    Args:
+        context: The context of the copy.
+        copy: The manifest of the copy.
+        line: The name of the line.
+        lock: The path of the lock, from the manifest's folder.
     """
-    names = [
-        name
-        for entry in copy.distributions.values()
-        if entry.line == line
-        for name in entry.sources
-    ]
-    read = declared_requirements.read(
+    names: dict[str, None] = {}
+    for distribution in copy.distributions.values():
+        if distribution.line == line:
+            names |= dict.fromkeys(distribution.sources)
+    sources = declared_requirements.read(
         copy,
         source.access(context, copy),
-        dict.fromkeys(names),
+        names,
         declared_requirements.load(copy.folder(declared_requirements.RECORD)),
     )
-    return next(
-        each.request
-        for each in line_locks.plan(copy, line, read.declared).wanted
-        if each.path == path
-    )
+    locks = line_locks.plan(copy, line, sources.declared).wanted
+    return next(wanted.request for wanted in locks if wanted.path == lock)
 
 
-def resolved(
-    wanted: Request, jax: str, now: Iterable[Pin], *, offline: bool
+def resolve_with_jax(
+    request: Request, jax: str, old_pins: Iterable[Pin], *, offline: bool
 ) -> tuple[list[Pin], list[str]]:
-    """Return the packages with this JAX, and which exact pins of ours had to be lifted for it.
+    """Resolve packages with a version of JAX.
 
-    Raises UserError where nothing fits at all.
+    Packages keep their version if possible. If there is no solution with the exact versions that
+    the request asks for, these are lifted.
+
+    Args:
+        request: The requirements.
+        jax: The version of JAX.
+        old_pins: The packages of the present lock.
+        offline: Whether the package index must not be asked.
+
+    Returns:
+        The packages, and the projects whose exact versions were lifted.
+
+    Raises:
+        UserError: there is no solution.
     """
-    kept = [pin for pin in now if pin.name not in JAX]
-    strict = replace(wanted, requirements=lifted(wanted.requirements, jax, JAX))
+    preferred = [pin for pin in old_pins if pin.name not in JAX]
+    strict = replace(request, requirements=lift_versions(request.requirements, jax, JAX))
     try:
-        return resolution.locked(
-            strict, resolution.joint(strict, kept, offline=offline), offline=offline
-        ), []
+        constraints = resolution.joint(strict, preferred, offline=offline)
+        return resolution.locked(strict, constraints, offline=offline), []
     except UserError:
-        exact = [
-            name
-            for each in wanted.requirements
-            if (name := str(canonicalize_name(Requirement(each).name))) not in JAX
-            and re.fullmatch(r"==[^*]+", str(Requirement(each).specifier))
-        ]
+        exact = _list_exact_projects(request.requirements)
         if not exact:
             raise
-    loose = replace(wanted, requirements=lifted(wanted.requirements, jax, (*JAX, *exact)))
-    return resolution.locked(
-        loose,
-        resolution.joint(loose, [pin for pin in kept if pin.name not in exact], offline=offline),
-        offline=offline,
-    ), exact
+    loose = replace(request, requirements=lift_versions(request.requirements, jax, (*JAX, *exact)))
+    preferred = [pin for pin in preferred if pin.name not in exact]
+    constraints = resolution.joint(loose, preferred, offline=offline)
+    return resolution.locked(loose, constraints, offline=offline), exact
 
 
-def lifted(requirements: Iterable[str], jax: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the requirements with the versions of some projects left open, and JAX at `jax`."""
-    out, left_open = [f"jax=={jax}"], set(names)
-    for each in requirements:
-        wanted = Requirement(each)
-        if canonicalize_name(wanted.name) in left_open:
-            wanted.specifier = SpecifierSet()
-        out.append(str(wanted))
-    return tuple(dict.fromkeys(out))
+def _list_exact_projects(requirements: Iterable[str]) -> list[str]:
+    """Return the projects, other than JAX, that are required in an exact version."""
+    projects = []
+    for line in requirements:
+        requirement = Requirement(line)
+        name = str(canonicalize_name(requirement.name))
+        if name not in JAX and re.fullmatch(r"==[^*]+", str(requirement.specifier)):
+            projects.append(name)
+    return projects
 
 
-def changed(old: Iterable[Pin], new: Iterable[Pin], place: Environment) -> list[str]:
-    """Return what another version of a package, or another package, would be installed in one
-    environment.
-    """
-    before, after = (
-        {pin.name: pin.version for pin in pins if environment_markers.holds(pin.marker, place)}
-        for pins in (old, new)
-    )
+def lift_versions(
+    requirements: Iterable[str], jax: str, projects: Iterable[str]
+) -> tuple[str, ...]:
+    """Return requirements without the versions of some projects, and with a version of JAX."""
+    lifted = [f"jax=={jax}"]
+    without_version = set(projects)
+    for line in requirements:
+        requirement = Requirement(line)
+        if canonicalize_name(requirement.name) in without_version:
+            requirement.specifier = SpecifierSet()
+        lifted.append(str(requirement))
+    return tuple(dict.fromkeys(lifted))
+
+
+def list_changed_packages(
+    old_pins: Iterable[Pin], new_pins: Iterable[Pin], environment: Environment
+) -> list[str]:
+    """Return which packages of an environment are added, removed, or have another version."""
+    old, new = _versions_in(old_pins, environment), _versions_in(new_pins, environment)
     return [
-        f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}"
-        for name in sorted({*before, *after})
-        if before.get(name) != after.get(name)
+        f"{name} {old.get(name, 'none')} -> {new.get(name, 'none')}"
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
     ]
 
 
-def imported(environment: Path) -> dict[str, Any]:
-    """Return what the environment's own self-test says of its imports: how many modules, and why
-    which of them failed.
-    """
-    found = verification.run_selftest(environment, "--imports-only")["imports"]
-    return {"modules": found["modules"], "failed": dict(found["failed"])}
+def _versions_in(pins: Iterable[Pin], environment: Environment) -> dict[str, str]:
+    return {
+        pin.name: pin.version for pin in pins if environment_markers.holds(pin.marker, environment)
+    }
 
 
-def text(found: dict[str, dict[str, Any]]) -> str:
-    """Return the same for people."""
-    lines = []
-    for name, one in found.items():
-        if "jax" not in one:
-            lines.append(f"{name}: not tried: {one['problem']}")
-            continue
-        lines.append(
-            f"{name} on JAX {one['jax']} (pinned: {one['pinned']}), Python {one['python']}: "
-            f"{_verdict(one)}"
-        )
-        later = {
-            version: jax
-            for version, jax in one["newest"].items()
-            if Version(jax) > Version(one["jax"])
-        }
-        lines += [
-            f"  Python {version} has JAX {jax}: --python {version} tries that"
-            for version, jax in later.items()
-        ]
-        lines += (
-            [f"  for that had to be lifted: {', '.join(one['lifted'])}"] if one["lifted"] else []
-        )
-        lines += [f"  {change}" for change in one["changed"][:_SHOWN]]
-        lines += (
-            [f"  and {len(one['changed']) - _SHOWN} more packages"]
-            if len(one["changed"]) > _SHOWN
-            else []
-        )
-        failed = one["imports"]["failed"] if one["imports"] else {}
-        lines += [f"  fails: {module}: {why}" for module, why in list(failed.items())[:_SHOWN]]
-        lines += [f"  and {len(failed) - _SHOWN} more modules"] if len(failed) > _SHOWN else []
+def _import_all_modules(environment: Path) -> dict[str, Any]:
+    """Import every module of an environment; return their number, and why which of them failed."""
+    imports = verification.run_selftest(environment, "--imports-only")["imports"]
+    return {"modules": imports["modules"], "failed": dict(imports["failed"])}
+
+
+def forecast_as_text(results: dict[str, dict[str, Any]]) -> str:
+    """Return the results of `run_forecast` for a terminal."""
+    lines: list[str] = []
+    for name, result in results.items():
+        if "jax" in result:
+            lines += _result_lines(name, result)
+        else:
+            lines.append(f"{name}: not tried: {result['problem']}")
     return "\n".join(lines)
 
 
-def _verdict(one: dict[str, Any]) -> str:
-    if one["imports"] is None:
-        return f"does not resolve: {one['problem']}"
-    failed = len(one["imports"]["failed"])
-    return f"{count(one['imports']['modules'], 'module')}, {failed or 'none'} failed to be imported"
+def _result_lines(name: str, result: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{name} on JAX {result['jax']} (pinned: {result['pinned']}), Python {result['python']}: "
+        + _summarize_result(result)
+    ]
+    for python, jax in result["newest"].items():
+        if Version(jax) > Version(result["jax"]):
+            lines.append(f"  Python {python} has JAX {jax}: try it with --python {python}")
+    if result["lifted"]:
+        lines.append(f"  exact versions that were lifted: {', '.join(result['lifted'])}")
+    lines += _shorten([f"  {change}" for change in result["changed"]], "packages")
+    failed = result["imports"]["failed"] if result["imports"] else {}
+    failures = [f"  fails: {module}: {reason}" for module, reason in failed.items()]
+    lines += _shorten(failures, "modules")
+    return lines
+
+
+def _summarize_result(result: dict[str, Any]) -> str:
+    if result["imports"] is None:
+        return f"does not resolve: {result['problem']}"
+    modules, failed = result["imports"]["modules"], len(result["imports"]["failed"])
+    return f"{format_count(modules, 'module')}, {failed or 'none'} failed to be imported"
+
+
+def _shorten(lines: Sequence[str], noun: str) -> list[str]:
+    """Return the first lines, and how many more there are."""
+    shown = list(lines[:_MAX_SHOWN])
+    if len(lines) > _MAX_SHOWN:
+        shown.append(f"  and {len(lines) - _MAX_SHOWN} more {noun}")
+    return shown

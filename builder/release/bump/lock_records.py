@@ -1,10 +1,12 @@
-"""locks/sources.json and locks/declared.json after a move, as `build.py lock` writes them, and
-whether packages have to be resolved anew.
+"""Update the files that record the state of the sources, after their pins have moved.
+
+The files are `locks/sources.json` and `locks/declared.json`, as `build.py lock` writes them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from builder.packages import declared_requirements, line_locks
@@ -12,7 +14,7 @@ from builder.upstream import source_lock
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from builder.core.manifest import Manifest
     from builder.upstream.source import Access
@@ -21,9 +23,13 @@ FILES = (declared_requirements.RECORD, source_lock.FILE)
 
 
 @dataclass(frozen=True)
-class Changes:
-    """By file, what changed in it, a line each (`-` before, `+` after); the lines whose packages
-    have to be resolved; what went wrong.
+class LockChanges:
+    """What changed in the files.
+
+    Attributes:
+        files: The changes of each file: lines that begin with "-" (before) or "+" (after).
+        lines: The lines of the manifest whose packages have to be resolved again.
+        problem: Why the files were not updated.
     """
 
     files: dict[str, list[str]]
@@ -31,47 +37,71 @@ class Changes:
     problem: str = ""
 
 
-def renew(manifest: Manifest, access: Access, names: Iterable[str]) -> Changes:
-    """Write both files for those of the sources that a distribution has."""
-    shipped = {name: each.line for each in manifest.distributions.values() for name in each.sources}
-    wanted = [name for name in names if name in shipped]
-    if not wanted:
-        return Changes({})
-    known = declared_requirements.load(manifest.folder(declared_requirements.RECORD))
+def update_lock_records(manifest: Manifest, access: Access, names: Iterable[str]) -> LockChanges:
+    """Write both files.
+
+    Args:
+        manifest: The manifest with the new pins.
+        access: Where the sources can be fetched from.
+        names: The sources that moved. Those that no distribution has are ignored.
+    """
+    line_of_source = {
+        name: distribution.line
+        for distribution in manifest.distributions.values()
+        for name in distribution.sources
+    }
+    moved = [name for name in names if name in line_of_source]
+    if not moved:
+        return LockChanges({})
+    declared_before = declared_requirements.load(manifest.folder(declared_requirements.RECORD))
     try:
-        records = source_lock.load(manifest)
-        found = declared_requirements.read(manifest, access, wanted, known)
+        records_before = source_lock.load(manifest)
+        sources = declared_requirements.read(manifest, access, moved, declared_before)
     except UserError as error:
-        return Changes({}, problem=str(error))
-    asked: list[str] = []
-    pins: list[str] = []
-    stale = []
-    for name in wanted:
-        before, after = (
-            known.get(name, {}).get("requirements", []),
-            list(found.declared[name].requirements),
+        return LockChanges({}, problem=str(error))
+    requirement_changes = {
+        name: _compare_requirements(
+            name,
+            declared_before.get(name, {}).get("requirements", []),
+            list(sources.declared[name].requirements),
         )
-        different = [f"-{name}: {one}" for one in before if one not in after] + [
-            f"+{name}: {one}" for one in after if one not in before
-        ]
-        asked += different
-        stale += [shipped[name]] if different else []
-    for state in found.states:
-        old, new = records.get(state.name, {}), source_lock.entry(state)
-        for key in ("commit", "patched_commit"):
-            if old.get(key) != new[key]:
-                pins += [
-                    *([f"-{state.name}: {key} {old[key]}"] if key in old else []),
-                    f"+{state.name}: {key} {new[key]}",
-                ]
+        for name in moved
+    }
+    pin_changes = [
+        _compare_pins(state.name, records_before.get(state.name, {}), source_lock.entry(state))
+        for state in sources.states
+    ]
     line_locks.write_changed(
         manifest.root / declared_requirements.RECORD,
-        declared_requirements.dump(manifest, known, found.declared),
+        declared_requirements.dump(manifest, declared_before, sources.declared),
     )
     line_locks.write_changed(
-        manifest.root / source_lock.FILE, source_lock.render(manifest, found.states)
+        manifest.root / source_lock.FILE, source_lock.render(manifest, sources.states)
     )
-    return Changes(
-        {path: diff for path, diff in zip(FILES, (asked, pins), strict=True) if diff},
-        tuple(dict.fromkeys(stale)),
+    files = {
+        declared_requirements.RECORD: list(chain.from_iterable(requirement_changes.values())),
+        source_lock.FILE: list(chain.from_iterable(pin_changes)),
+    }
+    stale_lines = [line_of_source[name] for name in moved if requirement_changes[name]]
+    return LockChanges(
+        {path: changes for path, changes in files.items() if changes},
+        tuple(dict.fromkeys(stale_lines)),
     )
+
+
+def _compare_requirements(name: str, before: Sequence[str], after: Sequence[str]) -> list[str]:
+    removed = [f"-{name}: {requirement}" for requirement in before if requirement not in after]
+    added = [f"+{name}: {requirement}" for requirement in after if requirement not in before]
+    return removed + added
+
+
+def _compare_pins(
+    name: str, before: Mapping[str, object], after: Mapping[str, object]
+) -> list[str]:
+    changes = []
+    for key in ("commit", "patched_commit"):
+        if before.get(key) != after[key]:
+            if key in before:
+                changes.append(f"-{name}: {key} {before[key]}")
+            changes.append(f"+{name}: {key} {after[key]}")
+    return changes

@@ -1,4 +1,4 @@
-"""The one line of the manifest that a bump changes: comments, order and layout stay a person's."""
+"""Edit the pin of a source in the manifest. Comments, order and layout stay as they are."""
 
 from __future__ import annotations
 
@@ -17,35 +17,32 @@ if TYPE_CHECKING:
 
 
 def set_pin(manifest: Path, name: str, old: str, new: str) -> None:
-    """Move the pin of source `name` from `old` to `new`; nothing is done where it stands at `new`
-    already.
+    """Change the commit of a source in the manifest from `old` to `new`.
 
-    Raises UserError if it stands anywhere else.
+    Raises:
+        UserError: the commit is neither `old` nor `new`.
     """
     file = manifest.resolve()
     text = file.read_bytes().decode("utf-8")
-    now = strict_yaml.load(text, manifest.name).data["sources"][name]["commit"]
-    if now == new:
+    current = strict_yaml.load(text, manifest.name).data["sources"][name]["commit"]
+    if current == new:
         return
-    start, end = _span(text, name)
-    if now != old or text[start:end].count(old) != 1:
+    start, end = _find_commit(text, name)
+    if current != old or text[start:end].count(old) != 1:
         raise UserError(
-            f"the pin of {name} is {now}, not {old}",
+            f"the pin of {name} is {current}, not {old}",
             manifest.name,
-            "it was edited meanwhile: run again",
+            "it was edited in the meantime: run again",
             kind=DIFFERS,
-            value=now,
+            value=current,
         )
-    write_atomic(
-        file,
-        text[:start] + text[start:end].replace(old, new) + text[end:],
-        stat.S_IMODE(os.stat(file).st_mode),
-    )
+    new_text = text[:start] + text[start:end].replace(old, new) + text[end:]
+    write_atomic(file, new_text, stat.S_IMODE(os.stat(file).st_mode))
 
 
-def _span(text: str, name: str) -> tuple[int, int]:
-    """Where the value of sources.NAME.commit stands."""
+def _find_commit(text: str, name: str) -> tuple[int, int]:
+    """Return the start and the end of the value of sources.NAME.commit."""
     node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
-    for key in ("sources", name, "commit"):
-        node = next(value for one, value in node.value if one.value == key)
+    for wanted in ("sources", name, "commit"):
+        node = next(value for key, value in node.value if key.value == wanted)
     return node.start_mark.index, node.end_mark.index

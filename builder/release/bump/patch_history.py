@@ -1,6 +1,4 @@
-"""This repository's own history, as far as patches and pins go: what stood on each source at each
-of our commits.
-"""
+"""The history of patches and pins, from the commits of this repository."""
 
 from __future__ import annotations
 
@@ -15,20 +13,25 @@ from rosetta.core import strict_yaml
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from builder.core.manifest import GitSource, WheelSource
 
-_LIST = re.compile(r"[0-7]{6} blob ([0-9a-f]{40})\t(.*)", re.DOTALL)
+_TREE_ROW = re.compile(r"[0-7]{6} blob ([0-9a-f]{40})\t(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Moment:
-    """A source after one of our commits. `date` is in seconds since 1970; `pin` is None where the
-    manifest had no such source.
+class SourceState:
+    """A source after one commit of this repository.
 
-    `names` are the patches of its series; `added` and `removed` their lines, None where a patch of
-    that time cannot be read today.
+    Attributes:
+        commit: The commit.
+        date: When it was committed, in seconds since 1970.
+        pin: The pin of the source, or None if the manifest did not have the source.
+        names: The names of the patches in the series.
+        added: How many lines the patches add, or None if a patch is not valid today.
+        removed: How many lines the patches remove, or None if a patch is not valid today.
     """
 
     commit: str
@@ -38,128 +41,128 @@ class Moment:
     added: int | None
     removed: int | None
 
+    def is_same_as(self, other: SourceState) -> bool:
+        """Return whether the source is in the same state after two commits."""
+        return (self.pin, self.names, self.added, self.removed) == (
+            other.pin,
+            other.names,
+            other.added,
+            other.removed,
+        )
 
-class Ours:
-    """The repository that `root`, the manifest's folder, lies in."""
+
+class PatchHistory:
+    """The git history of the folder of a manifest, if it is in a git repository.
+
+    Args:
+        root: The folder of the manifest.
+    """
 
     def __init__(self, root: Path) -> None:
-        folder = next((one for one in (root, *root.parents) if (one / ".git").exists()), None)
-        self._git = Git(_git_dir(folder / ".git")) if folder else None
-        self._prefix = (
-            "" if folder in (None, root) else f"{root.relative_to(folder or root).as_posix()}/"
-        )
         self._root = root
+        self._git: Git | None = None
+        self._prefix = ""
+        for folder in (root, *root.parents):
+            if (folder / ".git").exists():
+                self._git = Git(_resolve_git_folder(folder / ".git"))
+                self._prefix = "" if folder == root else f"{root.relative_to(folder).as_posix()}/"
+                break
         self._blobs: dict[str, bytes] = {}
-        self._sizes: dict[str, tuple[int, int] | None] = {}
+        self._line_counts: dict[str, tuple[int, int] | None] = {}
 
     @property
-    def cut_off(self) -> bool:
-        """Whether its history is not all there, so that the oldest commit at hand proves
-        nothing.
-        """
+    def is_shallow(self) -> bool:
+        """Whether the history is incomplete, so that its oldest commit may not be the first."""
         return self._git is not None and (self._git.git_dir / "shallow").exists()
 
-    def moments(self, source: GitSource | WheelSource, manifest: str) -> list[Moment]:
-        """Each state that the source's patches and pin were in, oldest first; none where there is
-        no repository.
+    def list_states(self, source: GitSource | WheelSource, manifest: str) -> list[SourceState]:
+        """Return each state that a source's patches and pin were in, oldest first.
+
+        Args:
+            source: The source.
+            manifest: The file name of the manifest.
         """
         if self._git is None:
             return []
         folder = os.path.relpath(source.patches, self._root)
         paths = [f"{self._prefix}{manifest}", f"{self._prefix}{folder}"]
         git = Git(self._git.git_dir, extra={"GIT_LITERAL_PATHSPECS": "1"})
-        done = git.run(
-            "log",
-            "--first-parent",
-            "--reverse",
-            "--no-show-signature",
-            "--format=%H %ct",
-            "--end-of-options",
-            "HEAD",
-            "--",
-            *paths,
-            check=False,
-        )
-        found: list[Moment] = []
-        for line in done.stdout.decode().splitlines():
-            commit, date = line.split()
-            listed = (
-                git.run("ls-tree", "-r", "-z", "--full-tree", commit, "--", *paths)
-                .stdout.decode("utf-8", "surrogateescape")
-                .split("\0")
-            )
-            blobs = {
-                match[2].removeprefix(self._prefix): match[1]
-                for one in listed
-                if (match := _LIST.fullmatch(one))
-            }
-            moment = self._moment(commit, int(date), source.name, blobs, manifest, folder)
-            if moment.pin is None and not moment.names and not found:
-                continue  # from before the source was there
-            if not found or (
-                found[-1].pin,
-                found[-1].names,
-                found[-1].added,
-                found[-1].removed,
-            ) != (moment.pin, moment.names, moment.added, moment.removed):
-                found.append(moment)
-        return found
+        states: list[SourceState] = []
+        for commit, date in _list_commits(git, paths):
+            blobs = self._list_blobs(git, commit, paths)
+            pin = self._read_pin(blobs[manifest], source.name) if manifest in blobs else None
+            state = self._read_state(commit, date, pin, folder, blobs)
+            is_before_source = pin is None and not state.names and not states
+            if not is_before_source and not (states and state.is_same_as(states[-1])):
+                states.append(state)
+        return states
 
-    def _moment(
-        self, commit: str, date: int, name: str, blobs: dict[str, str], manifest: str, folder: str
-    ) -> Moment:
-        listed = (
-            self._read(blobs[f"{folder}/series"]).decode("utf-8", "replace").splitlines()
-            if f"{folder}/series" in blobs
-            else []
-        )
-        names = tuple(filter(None, (line.split("#")[0].strip() for line in listed)))
-        sizes = [
-            self._size(blobs[path]) if (path := f"{folder}/{one}.patch") in blobs else None
-            for one in names
-        ]
-        known = [one for one in sizes if one is not None]
-        whole = len(known) == len(sizes)
-        pin = self._pin(blobs[manifest], name) if manifest in blobs else None
-        return Moment(
-            commit,
-            date,
-            pin,
-            names,
-            sum(one for one, _ in known) if whole else None,
-            sum(one for _, one in known) if whole else None,
-        )
+    def _list_blobs(self, git: Git, commit: str, paths: Sequence[str]) -> dict[str, str]:
+        """Return the blob of each file at or below some paths, by its path from the manifest."""
+        output = git.run("ls-tree", "-r", "-z", "--full-tree", commit, "--", *paths).stdout
+        blobs = {}
+        for row in output.decode("utf-8", "surrogateescape").split("\0"):
+            if match := _TREE_ROW.fullmatch(row):
+                blobs[match[2].removeprefix(self._prefix)] = match[1]
+        return blobs
 
-    def _pin(self, blob: str, name: str) -> str | None:
+    def _read_state(
+        self, commit: str, date: int, pin: str | None, folder: str, blobs: dict[str, str]
+    ) -> SourceState:
+        series = f"{folder}/series"
+        names = self._read_series(blobs[series]) if series in blobs else ()
+        added, removed = 0, 0
+        for name in names:
+            patch = f"{folder}/{name}.patch"
+            counts = self._count_lines(blobs[patch]) if patch in blobs else None
+            if counts is None:
+                return SourceState(commit, date, pin, names, None, None)
+            added, removed = added + counts[0], removed + counts[1]
+        return SourceState(commit, date, pin, names, added, removed)
+
+    def _read_series(self, blob: str) -> tuple[str, ...]:
+        lines = self._read_blob(blob).decode("utf-8", "replace").splitlines()
+        return tuple(filter(None, (line.split("#")[0].strip() for line in lines)))
+
+    def _read_pin(self, blob: str, name: str) -> str | None:
         try:
-            entry = strict_yaml.load(self._read(blob).decode("utf-8", "replace"), "").data[
-                "sources"
-            ][name]
+            text = self._read_blob(blob).decode("utf-8", "replace")
+            entry = strict_yaml.load(text, "").data["sources"][name]
             return str(entry.get("commit") or entry.get("sha256"))
         except (UserError, KeyError, TypeError, AttributeError):
             return None
 
-    def _size(self, blob: str) -> tuple[int, int] | None:
-        if blob not in self._sizes:
+    def _count_lines(self, blob: str) -> tuple[int, int] | None:
+        """Return how many lines a patch adds and removes, or None if it is not valid today."""
+        if blob not in self._line_counts:
             try:
-                self._sizes[blob] = lines(patch_file.parse(self._root / blob, self._read(blob)))
-            except UserError:  # written before today's rules
-                self._sizes[blob] = None
-        return self._sizes[blob]
+                patch = patch_file.parse(self._root / blob, self._read_blob(blob))
+                self._line_counts[blob] = count_lines(patch)
+            except UserError:
+                self._line_counts[blob] = None
+        return self._line_counts[blob]
 
-    def _read(self, blob: str) -> bytes:
+    def _read_blob(self, blob: str) -> bytes:
         if blob not in self._blobs and self._git:
             self._blobs[blob] = self._git.run("cat-file", "blob", blob).stdout
         return self._blobs[blob]
 
 
-def lines(patch: patch_file.Patch) -> tuple[int, int]:
-    """How many lines a patch adds and removes."""
+def _list_commits(git: Git, paths: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the commits that changed one of the paths, oldest first, and their times."""
+    options = ("--first-parent", "--reverse", "--no-show-signature", "--format=%H %ct")
+    log = git.run("log", *options, "--end-of-options", "HEAD", "--", *paths, check=False)
+    rows = [row.split() for row in log.stdout.decode().splitlines()]
+    return [(commit, int(date)) for commit, date in rows]
+
+
+def count_lines(patch: patch_file.Patch) -> tuple[int, int]:
+    """Return how many lines a patch adds and how many it removes."""
     return sum(file.added for file in patch.files), sum(file.removed for file in patch.files)
 
 
-def _git_dir(place: Path) -> Path:
-    """Return what a `.git` is or, in a work tree beside the repository, names."""
-    if place.is_dir():
-        return place
-    return (place.parent / place.read_text("utf-8").strip().removeprefix("gitdir: ")).resolve()
+def _resolve_git_folder(path: Path) -> Path:
+    """Return the git folder that `.git` is, or that it names in a linked work tree."""
+    if path.is_dir():
+        return path
+    return (path.parent / path.read_text("utf-8").strip().removeprefix("gitdir: ")).resolve()

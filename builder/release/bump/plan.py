@@ -1,13 +1,14 @@
-"""What a bump finds for one source, and what it would write: nothing is written here."""
+"""Examine one source for a bump, and plan what the bump would write. Nothing is written here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from builder.release.bump import branch_state, trial
-from builder.release.bump.breaking_commit import History
-from builder.release.bump.trial import Stack
+from builder.release.bump import branch_state
+from builder.release.bump.breaking_commit import BranchTrials
+from builder.release.bump.commit_log import read_commit_time
+from builder.release.bump.commit_trial import APPLYING_OUTCOMES, SourceFiles
 from builder.upstream import overlay, patch_refresh, patch_series, patched_source
 from builder.upstream.source import acquire
 from rosetta.core.errors import UserError
@@ -17,31 +18,41 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.core.manifest import GitSource
-    from builder.release.bump.branch_state import Finding, Upstream
+    from builder.release.bump.branch_state import BranchProblem, Upstream
     from builder.release.bump.breaking_commit import Culprit
-    from builder.release.bump.trial import Trial, Verdict
+    from builder.release.bump.commit_trial import CommitTrial, PatchVerdict
     from builder.upstream.breakage_search import Cause
     from builder.upstream.patch_file import Patch
     from builder.upstream.source import Access
 
 Proposal = Literal["drop", "refresh"]
+_SECONDS_PER_DAY = 86400
 
 
 @dataclass(frozen=True)
 class PatchReport:
-    """One patch at the tip; `proposal` is what a person (or --accept) may decide, apart from what
-    is mechanical.
+    """One patch at the tip of the branch.
+
+    Attributes:
+        verdict: What became of the patch.
+        culprit: The upstream commit that broke it.
+        proposal: What a maintainer, or `--accept`, may do about it.
     """
 
-    verdict: Verdict
+    verdict: PatchVerdict
     culprit: Culprit | None
     proposal: Proposal | None
 
 
 @dataclass(frozen=True)
-class Writes:
-    """The new pin and the files that go with it (None: the file goes away), with the names of the
-    patches in them.
+class PlannedWrites:
+    """What a bump would write for one source.
+
+    Attributes:
+        pin: The new pin.
+        files: The new content of each file, or None if the file is deleted.
+        refreshed: The names of the patches that are rewritten.
+        dropped: The names of the patches that are deleted.
     """
 
     pin: str
@@ -51,131 +62,144 @@ class Writes:
 
 
 @dataclass(frozen=True)
-class Report:
-    """One source: `good` is the newest commit at which the stack stands, None where there is none;
-    `log` is upstream's since the pin, newest first.
+class SourceReport:
+    """What a bump knows about one source.
+
+    Attributes:
+        source: The source at its present pin.
+        tip: The commit at the tip of the branch.
+        branch_problem: Why the pin cannot follow its branch. Little else is known then.
+        tip_trial: What became of the patches and the overlay at the tip.
+        patches: What became of each patch at the tip.
+        commits: The upstream commits since the pin, newest first.
+        days: The days between the pin and the tip.
+        newest_usable: The newest commit that the pin may be set to, or None.
+        writes: What a bump would write.
     """
 
     source: GitSource
     tip: str = ""
-    finding: Finding | None = None
-    tried: Trial | None = None
+    branch_problem: BranchProblem | None = None
+    tip_trial: CommitTrial | None = None
     patches: tuple[PatchReport, ...] = ()
-    log: tuple[Cause, ...] = ()
+    commits: tuple[Cause, ...] = ()
     days: int = 0
-    good: str | None = None
-    writes: Writes | None = None
+    newest_usable: str | None = None
+    writes: PlannedWrites | None = None
 
     @property
     def pin(self) -> str:
-        """Where the pin stands once the writes are made."""
+        """The pin after the writes."""
         return self.writes.pin if self.writes else self.source.commit
 
     @property
     def ok(self) -> bool:
-        """Nothing is wrong with the branch, and the stack stands at its tip."""
-        return self.finding is None and self.good == self.tip
+        """Whether the patches and the overlay apply at the tip of the branch."""
+        return self.branch_problem is None and self.newest_usable == self.tip
 
 
-def examine(
+def examine_source(
     source: GitSource,
     access: Access,
     *,
     accept: bool = False,
     tip_only: bool = False,
     target: str = "",
-) -> Report:
-    """Try a source's stack at the tip of its branch (or at `target`), find what broke it, and how
-    far the pin can go.
+) -> SourceReport:
+    """Try the patches of a source at the tip of its branch, and find how far its pin can move.
 
     Args:
-        source: the source at its present pin.
-        access: where it may be had from.
-        accept: also drop patches that upstream has and take merges that leave other lines.
-        tip_only: plan no writes unless the stack stands at the tip.
-        target: a commit in place of the branch's tip.
+        source: The source at its present pin.
+        access: Where the source can be fetched from.
+        accept: Whether to drop patches that upstream has, and to accept merges.
+        tip_only: Whether to plan no writes unless everything applies at the tip.
+        target: A commit to use in place of the tip of the branch.
 
     Raises:
-        UserError: a patch or an overlay breaks a rule that can be told without upstream.
+        UserError: a patch or an overlay is not valid.
     """
-    on = Stack(patch_series.load(source.patches), overlay.load(source.overlay))
-    with branch_state.opened(source, access, target) as upstream:
-        if isinstance(upstream, branch_state.Finding):
-            return Report(source, finding=upstream)
-        history = History(upstream, source, on, accept=accept)
-        good = history.newest_good()
-        patches = tuple(_reported(history, verdict) for verdict in history.tip.verdicts)
-        days = _days(upstream, source.commit)
-        found = Report(
-            source, upstream.tip, None, history.tip, patches, tuple(history.commits), days, good
+    files = SourceFiles(patch_series.load(source.patches), overlay.load(source.overlay))
+    with branch_state.open_upstream(source, access, target) as upstream:
+        if isinstance(upstream, branch_state.BranchProblem):
+            return SourceReport(source, branch_problem=upstream)
+        trials = BranchTrials(upstream, source, files, accept=accept)
+        newest_usable = trials.find_newest_usable()
+        report = SourceReport(
+            source,
+            upstream.tip,
+            tip_trial=trials.tip,
+            patches=tuple(_report_patch(trials, verdict) for verdict in trials.tip.verdicts),
+            commits=tuple(trials.commits),
+            days=_days_between(upstream, source.commit),
+            newest_usable=newest_usable,
         )
-        if good is None or (tip_only and good != upstream.tip):
-            return found
+        if newest_usable is None or (tip_only and newest_usable != upstream.tip):
+            return report
         try:
-            return replace(
-                found,
-                writes=_writes(source, upstream, history.trial(good), on.patches, accept=accept),
-            )
+            trial = trials.try_commit(newest_usable)
+            writes = _plan_writes(source, upstream, trial, files.patches, accept=accept)
         except UserError as error:
-            finding = branch_state.Finding(
-                "unreadable", f"{good}: {error.where}: {error.what}", error.do
-            )
-            return replace(found, finding=finding)
+            what = f"{newest_usable}: {error.where}: {error.what}"
+            problem = branch_state.BranchProblem("unreadable", what, error.do)
+            return replace(report, branch_problem=problem)
+        return replace(report, writes=writes)
 
 
-def _reported(history: History, verdict: Verdict) -> PatchReport:
+def _report_patch(trials: BranchTrials, verdict: PatchVerdict) -> PatchReport:
     proposals: dict[str, Proposal] = {"taken": "drop", "reworked": "refresh"}
-    culprit = None if verdict.outcome in trial.FINE else history.culprit(verdict.name)
+    culprit = None
+    if verdict.outcome not in APPLYING_OUTCOMES:
+        culprit = trials.find_culprit(verdict.name)
     return PatchReport(verdict, culprit, proposals.get(verdict.outcome))
 
 
-def _days(upstream: Upstream, pin: str) -> int:
-    tip, old = (
-        int(
-            upstream.git.text(
-                "log", "-1", "--no-show-signature", "--format=%ct", "--end-of-options", commit
-            )
-        )
-        for commit in (upstream.tip, pin)
-    )
-    return (tip - old) // 86400
+def _days_between(upstream: Upstream, pin: str) -> int:
+    """Return the days between the pin and the tip of the branch."""
+    seconds = read_commit_time(upstream.git, upstream.tip) - read_commit_time(upstream.git, pin)
+    return seconds // _SECONDS_PER_DAY
 
 
-def _writes(
-    source: GitSource, upstream: Upstream, tried: Trial, patches: Sequence[Patch], *, accept: bool
-) -> Writes | None:
-    """Return what has to change for the pin to stand at `tried`: proven without merging, on objects
-    that were verified.
+def _plan_writes(
+    source: GitSource,
+    upstream: Upstream,
+    trial: CommitTrial,
+    patches: Sequence[Patch],
+    *,
+    accept: bool,
+) -> PlannedWrites | None:
+    """Return what has to be written for the pin to move to the commit of a trial.
+
+    The result is checked as a build checks it: without merging, and on verified objects.
+
+    Returns:
+        None if there is nothing to write.
     """
-    pinned = acquire(replace(source, commit=tried.commit), upstream.access)
+    pinned = acquire(replace(source, commit=trial.commit), upstream.access)
     dropped = tuple(
-        verdict.name for verdict in tried.verdicts if accept and verdict.outcome == "taken"
+        verdict.name for verdict in trial.verdicts if accept and verdict.outcome == "taken"
     )
-    kept = [patch for patch in patches if patch.name not in dropped]
-    better, _ = patch_refresh.stale(pinned, kept)
-    fresh = {patch.name: patch for patch in better}
-    final = patched_source.survey(
-        pinned, [fresh.get(patch.name, patch) for patch in kept], overlay.load(source.overlay)
-    )
-    for result in final.results:
+    remaining = [patch for patch in patches if patch.name not in dropped]
+    refreshed, _ = patch_refresh.stale(pinned, remaining)
+    refreshed_by_name = {patch.name: patch for patch in refreshed}
+    final = [refreshed_by_name.get(patch.name, patch) for patch in remaining]
+    for result in patched_source.survey(pinned, final, overlay.load(source.overlay)).results:
         if not result.sound:
             raise UserError(
                 f"the refreshed patch is {result.outcome}: {result.detail}",
                 result.name,
                 "see docs/how-to/update-pins.md",
             )
-    files: dict[Path, bytes | None] = {patch.file: patch.raw for patch in better}
+    files: dict[Path, bytes | None] = {patch.file: patch.raw for patch in refreshed}
     if dropped:
-        files[source.patches / "series"] = _without(
-            patch_series.read_text(source.patches / "series"), dropped
-        )
+        series = source.patches / "series"
+        files[series] = _remove_from_series(patch_series.read_text(series), dropped)
         files |= {source.patches / f"{name}.patch": None for name in dropped}
-    if tried.commit == source.commit and not files:
+    if trial.commit == source.commit and not files:
         return None
-    return Writes(tried.commit, files, tuple(fresh), dropped)
+    return PlannedWrites(trial.commit, files, tuple(refreshed_by_name), dropped)
 
 
-def _without(text: str, names: Sequence[str]) -> bytes:
-    return "".join(
-        line for line in text.splitlines(keepends=True) if line.split("#")[0].strip() not in names
-    ).encode()
+def _remove_from_series(text: str, names: Sequence[str]) -> bytes:
+    """Return the text of a series without some patches. Comments and other lines are kept."""
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if line.split("#")[0].strip() not in names).encode()

@@ -1,221 +1,235 @@
-"""A bump's findings as JSON and as lines that a person can act on."""
+"""The report of a bump, as JSON and as text."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from builder.release.counted_nouns import format_count
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from builder.release.bump.lock_records import Changes
-    from builder.release.bump.plan import PatchReport, Report
+    from builder.release.bump.lock_records import LockChanges
+    from builder.release.bump.plan import PatchReport, SourceReport
 
-_NEXT = (
+_NEXT_STEP = (
     "repair them under patches/ and overlay/ (docs/how-to/update-pins.md), then run build.py bump "
     "--continue; or run build.py bump --abort"
 )
+_INDENT = " " * 12  # the details of a patch start below its name
 
 
-def data(report: Report, shown: int) -> dict[str, Any]:
-    """One source for --json."""
-    tried = report.tried
+def source_as_json(report: SourceReport, commits_shown: int) -> dict[str, Any]:
+    """Return the report of one source for `--json`.
+
+    Args:
+        report: The report.
+        commits_shown: How many of the upstream commits since the pin to show.
+    """
+    trial, problem, writes = report.tip_trial, report.branch_problem, report.writes
     return {
         "tracks": report.source.track,
         "from": report.source.commit,
         "tip": report.tip or None,
         "pin": report.pin,
-        "applies_up_to": report.good,
+        "applies_up_to": report.newest_usable,
         "ok": report.ok,
-        "commits": len(report.log),
+        "commits": len(report.commits),
         "days": report.days,
-        "finding": dataclasses.asdict(report.finding) if report.finding else None,
-        "problem": (tried.problem if tried else "") or None,
-        "patches": [_patch(one) for one in report.patches],
-        "overlay": [dataclasses.asdict(laid) for laid in tried.overlaid] if tried else [],
-        "mechanical": {"refreshed": list(report.writes.refreshed) if report.writes else []},
+        "finding": dataclasses.asdict(problem) if problem else None,
+        "problem": (trial.problem or None) if trial else None,
+        "patches": [_patch_as_json(patch) for patch in report.patches],
+        "overlay": [dataclasses.asdict(result) for result in trial.overlaid] if trial else [],
+        "mechanical": {"refreshed": list(writes.refreshed) if writes else []},
         "proposed": [
-            {"patch": one.verdict.name, "do": one.proposal}
-            for one in report.patches
-            if one.proposal
+            {"patch": patch.verdict.name, "do": patch.proposal}
+            for patch in report.patches
+            if patch.proposal
         ],
-        "dropped": list(report.writes.dropped) if report.writes else [],
-        "log": [dataclasses.asdict(one) for one in report.log[:shown]],
+        "dropped": list(writes.dropped) if writes else [],
+        "log": [dataclasses.asdict(commit) for commit in report.commits[:commits_shown]],
     }
 
 
-def _patch(one: PatchReport) -> dict[str, Any]:
-    verdict, signals = one.verdict, one.verdict.signals
-    said = (
-        None
-        if signals is None
-        else {**dataclasses.asdict(signals), "taken": signals.taken, "partly": signals.partly}
-    )
+def _patch_as_json(patch: PatchReport) -> dict[str, Any]:
+    verdict = patch.verdict
     return {
         "name": verdict.name,
         "outcome": verdict.outcome,
         "detail": verdict.detail,
-        "builds": verdict.exact,
-        "culprit": dataclasses.asdict(one.culprit) if one.culprit else None,
-        "signals": said,
-        "proposal": one.proposal,
+        "builds": verdict.is_buildable,
+        "culprit": dataclasses.asdict(patch.culprit) if patch.culprit else None,
+        "signals": verdict.signals.as_json() if verdict.signals else None,
+        "proposal": patch.proposal,
     }
 
 
-def text(reports: Sequence[Report], shown: int, changes: Changes, *, forecast: bool) -> str:
-    """Everything for a terminal."""
+def report_as_text(
+    reports: Sequence[SourceReport], commits_shown: int, changes: LockChanges, *, forecast: bool
+) -> str:
+    """Return the report of all sources for a terminal.
+
+    Args:
+        reports: The report of each source.
+        commits_shown: How many of the upstream commits since each pin to show.
+        changes: What changed in the lock of the sources.
+        forecast: Whether nothing was written.
+    """
     lines: list[str] = []
     for report in reports:
-        lines += [*_source(report, forecast=forecast), *_log(report, shown)]
-    proposed = [
-        f"  {report.source.name}: {_proposal(one)}"
-        for report in reports
-        for one in report.patches
-        if one.proposal and not _made(report, one)
+        lines += _source_lines(report, forecast=forecast)
+        lines += _commit_lines(report, commits_shown)
+    lines += _proposal_lines(reports)
+    if not forecast:
+        lines += _written_lines(reports)
+    lines += _lock_lines(changes)
+    blocked = [
+        report.source.name for report in reports if not report.branch_problem and not report.ok
     ]
-    if proposed:
-        lines += ["proposed, not made (`--accept` does it; look at each first):", *proposed]
-    lines += _pins(reports) if not forecast else []
-    lines += _locks(changes)
-    blocked = [report.source.name for report in reports if report.finding is None and not report.ok]
     if blocked and not forecast:
-        lines.append(f"not at the tip: {', '.join(blocked)}; {_NEXT}")
+        lines.append(f"not at the tip: {', '.join(blocked)}; {_NEXT_STEP}")
     return "\n".join(lines)
 
 
-def _made(report: Report, one: PatchReport) -> bool:
-    names = (*report.writes.dropped, *report.writes.refreshed) if report.writes else ()
-    return one.verdict.name in names
+def _source_lines(report: SourceReport, *, forecast: bool) -> list[str]:
+    name, problem = report.source.name, report.branch_problem
+    if problem:
+        return [f"{name}: {problem.kind}: {problem.what}; {problem.do}"]
+    lines = [f"{name}: {_describe_move(report, forecast=forecast)}"]
+    if (forecast or report.pin != report.newest_usable) and not report.ok:
+        if report.newest_usable:
+            lines.append(f"  patches and overlay apply up to {report.newest_usable}")
+        else:
+            lines.append("  patches and overlay do not apply at the pin either")
+    for patch in report.patches:
+        lines += _patch_lines(patch)
+    if report.tip_trial:
+        if report.tip_trial.problem:
+            lines.append(f"  {report.tip_trial.problem}")
+        lines += [
+            f"  {result.outcome:<10}overlay {result.path}: {result.detail}"
+            for result in report.tip_trial.overlaid
+            if result.outcome != "applied"
+        ]
+    return lines
 
 
-def _source(report: Report, *, forecast: bool) -> list[str]:
-    name = report.source.name
-    if report.finding:
-        return [f"{name}: {report.finding.kind}: {report.finding.what} -> {report.finding.do}"]
-    behind = (
-        f"{count(len(report.log), 'commit')} and {count(report.days, 'day')} since "
-        f"{report.source.commit[:12]}"
+def _describe_move(report: SourceReport, *, forecast: bool) -> str:
+    """Return how far the pin was moved, or would be."""
+    tip = report.tip[:12]
+    distance = (
+        f"{format_count(len(report.commits), 'commit')} and {format_count(report.days, 'day')} "
+        f"after {report.source.commit[:12]}"
     )
     if report.tip == report.source.commit:
-        head = f"{name}: at the tip {report.tip[:12]}"
-    elif forecast:
-        head = f"{name}: the tip {report.tip[:12]} is {behind}"
-    elif report.ok:
-        head = f"{name}: moved to the tip {report.tip[:12]}, {behind}"
-    elif report.pin != report.source.commit:
-        head = (
-            f"{name}: moved to {report.pin[:12]}, the newest commit with which the stack applies; "
-            f"the tip {report.tip[:12]} is {behind}"
+        return f"at the tip {tip}"
+    if forecast:
+        return f"the tip {tip} is {distance}"
+    if report.ok:
+        return f"moved to the tip {tip}, {distance}"
+    if report.pin != report.source.commit:
+        return (
+            f"moved to {report.pin[:12]}, the newest commit at which patches and overlay apply; "
+            f"the tip {tip} is {distance}"
         )
-    else:
-        head = f"{name}: not moved; the tip {report.tip[:12]} is {behind}"
-    lines = [head]
-    if (forecast or report.pin != report.good) and not report.ok:
-        lines.append(
-            f"  the stack applies up to {report.good}"
-            if report.good
-            else "  the stack does not apply at the pin either"
-        )
-    if report.tried and report.tried.problem:
-        lines.append(f"  {report.tried.problem}")
-    for one in report.patches:
-        lines += _lines_of(one)
-    for laid in report.tried.overlaid if report.tried else ():
-        if laid.outcome != "applied":
-            lines.append(f"  {laid.outcome:<10}overlay {laid.path}: {laid.detail}")
+    return f"not moved; the tip {tip} is {distance}"
+
+
+def _patch_lines(patch: PatchReport) -> list[str]:
+    verdict = patch.verdict
+    line = f"  {verdict.outcome:<10}{verdict.name}"
+    lines = [f"{line}: {verdict.detail}" if verdict.detail else line]
+    if patch.culprit:
+        verb = "taken" if verdict.outcome == "taken" else "broken"
+        lines.append(f"{_INDENT}{verb} by {patch.culprit}")
+    signals = str(verdict.signals or "")
+    if verdict.signals and signals:
+        prefix = "partly upstream: " if verdict.signals.is_partly_taken else ""
+        lines.append(f"{_INDENT}{prefix}{signals}")
     return lines
 
 
-def _lines_of(one: PatchReport) -> list[str]:
-    verdict = one.verdict
-    lines = [
-        f"  {verdict.outcome:<10}{verdict.name}" + (f": {verdict.detail}" if verdict.detail else "")
-    ]
-    if one.culprit:
-        lines.append(
-            f"            {'taken' if verdict.outcome == 'taken' else 'broken'} by {one.culprit}"
-        )
-    if verdict.signals and (said := str(verdict.signals)):
-        lines.append(f"            {'partly upstream: ' if verdict.signals.partly else ''}{said}")
-    return lines
-
-
-def _proposal(one: PatchReport) -> str:
-    if one.proposal == "drop":
-        sure = (
-            "the build goes on without it already"
-            if one.verdict.exact
-            else "upstream has it in another form"
-        )
-        return f"drop {one.verdict.name} ({sure})"
-    return (
-        f"refresh {one.verdict.name} to what a merge leaves of it (+{one.verdict.added} "
-        f"-{one.verdict.removed})"
-    )
-
-
-def _log(report: Report, shown: int) -> list[str]:
-    if not report.log or not shown:
+def _commit_lines(report: SourceReport, commits_shown: int) -> list[str]:
+    """Return the newest upstream commits since the pin."""
+    if not report.commits or not commits_shown:
         return []
     lines = [f"  upstream since {report.source.commit[:12]}:"]
     lines += [
-        f"    {one.commit[:12]} {one.date} {one.author}: {one.subject}"
-        for one in report.log[:shown]
+        f"    {commit.commit[:12]} {commit.date} {commit.author}: {commit.subject}"
+        for commit in report.commits[:commits_shown]
     ]
-    left = len(report.log) - shown
-    return [
-        *lines,
-        *([f"    and {left} more (--log {len(report.log)} shows them)"] if left > 0 else []),
-    ]
+    more = len(report.commits) - commits_shown
+    if more > 0:
+        lines.append(f"    and {more} more (--log {len(report.commits)} shows them)")
+    return lines
 
 
-def _pins(reports: Iterable[Report]) -> list[str]:
+def _proposal_lines(reports: Iterable[SourceReport]) -> list[str]:
+    """Return the proposals that were not carried out."""
     lines = []
     for report in reports:
-        if report.writes:
-            lines += (
-                [
-                    f"-{report.source.name}: {report.source.commit}",
-                    f"+{report.source.name}: {report.pin}",
-                ]
-                if report.pin != report.source.commit
-                else []
-            )
-            lines += [
-                f" {report.source.name}: rewritten {name}" for name in report.writes.refreshed
-            ]
-            lines += [f" {report.source.name}: dropped {name}" for name in report.writes.dropped]
-    return ["manifest.yaml and patches:", *(f"  {line}" for line in lines)] if lines else []
+        writes = report.writes
+        changed = (*writes.dropped, *writes.refreshed) if writes else ()
+        lines += [
+            f"  {report.source.name}: {_describe_proposal(patch)}"
+            for patch in report.patches
+            if patch.proposal and patch.verdict.name not in changed
+        ]
+    if not lines:
+        return []
+    return ["proposals (--accept carries them out; review each of them first):", *lines]
 
 
-def _locks(changes: Changes) -> list[str]:
+def _describe_proposal(patch: PatchReport) -> str:
+    verdict = patch.verdict
+    if patch.proposal == "drop":
+        if verdict.is_buildable:
+            return f"drop {verdict.name} (a build already leaves it out)"
+        return f"drop {verdict.name} (upstream has it in another form)"
+    size = f"+{verdict.added} -{verdict.removed}"
+    return f"refresh {verdict.name} to the result of a merge ({size})"
+
+
+def _written_lines(reports: Iterable[SourceReport]) -> list[str]:
+    """Return what was written to the manifest and the patches."""
     lines = []
-    for path, diff in changes.files.items():
-        lines += [f"{path}:", *(f"  {line}" for line in diff)]
+    for report in reports:
+        name, writes = report.source.name, report.writes
+        if writes and writes.pin != report.source.commit:
+            lines += [f"  -{name}: {report.source.commit}", f"  +{name}: {writes.pin}"]
+        if writes:
+            lines += [f"   {name}: rewritten {patch}" for patch in writes.refreshed]
+            lines += [f"   {name}: dropped {patch}" for patch in writes.dropped]
+    return ["manifest.yaml and patches:", *lines] if lines else []
+
+
+def _lock_lines(changes: LockChanges) -> list[str]:
+    lines = []
+    for path, difference in changes.files.items():
+        lines += [f"{path}:", *(f"  {line}" for line in difference)]
     if changes.problem:
-        lines.append(f"locks: not renewed: {changes.problem}")
+        lines.append(f"locks: not updated: {changes.problem}")
     if changes.lines:
         lines.append(
-            f"locks: what upstream asks for changed: run build.py lock {' '.join(changes.lines)}"
+            "locks: the requirements of upstream changed: "
+            f"run build.py lock {' '.join(changes.lines)}"
         )
     return lines
 
 
-def count(number: int, unit: str, several: str = "") -> str:
-    """Return a number and what it counts, in good English."""
-    return f"{number} {unit if number == 1 else several or f'{unit}s'}"
+def summarize_sources(reports: Iterable[SourceReport]) -> Mapping[str, str]:
+    """Return one word for each source.
+
+    The word is at-tip, moved, part-way, held, or the kind of the problem of its branch.
+    """
+    return {report.source.name: _summarize_source(report) for report in reports}
 
 
-def summary(reports: Iterable[Report]) -> Mapping[str, str]:
-    """In one word for each source: at-tip, moved, part-way, held or the kind of its finding."""
-    words = {}
-    for report in reports:
-        moved = report.pin != report.source.commit
-        if report.finding:
-            word = str(report.finding.kind)
-        elif report.ok:
-            word = "moved" if moved else "at-tip"
-        else:
-            word = "part-way" if moved else "held"
-        words[report.source.name] = word
-    return words
+def _summarize_source(report: SourceReport) -> str:
+    if report.branch_problem:
+        return report.branch_problem.kind
+    is_moved = report.pin != report.source.commit
+    if report.ok:
+        return "moved" if is_moved else "at-tip"
+    return "part-way" if is_moved else "held"

@@ -1,7 +1,8 @@
-"""Whether upstream took a patch: several signals, since each of them alone misses something.
+"""Find out whether upstream has taken a patch.
 
-A patch id misses what was taken together with more, a reverse check what was edited later, a merge
-what conflicts.
+Several signals are combined, because each of them alone misses something. A patch id misses a
+patch that was committed together with other changes. A reverse check misses a patch that was edited
+later. A merge misses a patch that conflicts.
 """
 
 from __future__ import annotations
@@ -10,14 +11,13 @@ import re
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from builder.upstream import breakage_search, patch_hunks
+from builder.release.bump.commit_log import list_commits, read_commit
+from builder.upstream import patch_hunks
 from builder.upstream.git_index import Index
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from builder.release.bump.branch_state import Upstream
     from builder.upstream.breakage_search import Cause
     from builder.upstream.git import Git
@@ -37,153 +37,163 @@ _DIFF = (
 
 
 @dataclass(frozen=True)
-class Signals:
-    """What speaks for upstream having a patch's change.
+class UpstreamSignals:
+    """The signs that upstream has the change of a patch.
 
-    `merged_empty`: a three-way merge changes nothing; `patch_id`: a commit since the pin makes the
-    same change; `reverse`: the patch can be taken back from upstream's files; `subject`: a commit
-    since the pin has its subject (a hint only); `lines` of `of`: how many lines that it adds are
-    there now, and that it removes are gone.
+    Attributes:
+        merges_empty: Whether a three-way merge of the patch changes nothing.
+        same_patch_id: A commit since the pin that makes the same change.
+        reverses: Whether the patch can be reversed on upstream's files.
+        same_subject: A commit since the pin with the subject of the patch, which is only a hint.
+        upstream_line_count: How many lines that the patch adds are upstream now, and how many
+            lines that it removes are gone.
+        line_count: How many lines the patch adds and removes.
     """
 
-    merged_empty: bool
-    patch_id: Cause | None
-    reverse: bool
-    subject: Cause | None
-    lines: int
-    of: int
+    merges_empty: bool
+    same_patch_id: Cause | None
+    reverses: bool
+    same_subject: Cause | None
+    upstream_line_count: int
+    line_count: int
 
     @property
-    def taken(self) -> bool:
-        # What was taken and thrown out again has a patch id, but none of its lines.
+    def is_taken(self) -> bool:
+        """Whether upstream has the whole change."""
+        # A patch that upstream took and reverted has a patch id, but none of its lines.
         return (
-            self.merged_empty
-            or self.reverse
-            or (self.patch_id is not None and self.lines > 0)
-            or self.of == self.lines > 0
+            self.merges_empty
+            or self.reverses
+            or (self.same_patch_id is not None and self.upstream_line_count > 0)
+            or self.line_count == self.upstream_line_count > 0
         )
 
     @property
-    def partly(self) -> bool:
-        return not self.taken and self.lines > 0
+    def is_partly_taken(self) -> bool:
+        """Whether upstream has some lines of the change, but not all of it."""
+        return not self.is_taken and self.upstream_line_count > 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the signals for `--json`."""
+        return {
+            "merged_empty": self.merges_empty,
+            "patch_id": vars(self.same_patch_id) if self.same_patch_id else None,
+            "reverse": self.reverses,
+            "subject": vars(self.same_subject) if self.same_subject else None,
+            "lines": self.upstream_line_count,
+            "of": self.line_count,
+            "taken": self.is_taken,
+            "partly": self.is_partly_taken,
+        }
 
     def __str__(self) -> str:
-        said = [
-            "a merge changes nothing" if self.merged_empty else "",
-            f"the same change in {self.patch_id}" if self.patch_id else "",
-            "it can be taken back" if self.reverse else "",
-            f"its subject in {self.subject}" if self.subject else "",
-            f"{self.lines} of {self.of} changed lines are upstream" if self.lines else "",
-        ]
-        return "; ".join(filter(None, said))
+        signs = []
+        if self.merges_empty:
+            signs.append("a merge changes nothing")
+        if self.same_patch_id:
+            signs.append(f"the same change in {self.same_patch_id}")
+        if self.reverses:
+            signs.append("the patch can be reversed")
+        if self.same_subject:
+            signs.append(f"the same subject in {self.same_subject}")
+        if self.upstream_line_count:
+            signs.append(
+                f"{self.upstream_line_count} of {self.line_count} changed lines are upstream"
+            )
+        return "; ".join(signs)
 
 
-def signals(upstream: Upstream, pin: str, commit: str, before: str, patch: Patch) -> Signals:
-    """Compare a patch made for `pin` with upstream at `commit`, where `before` is the tree that the
-    patch meets.
+def compare_with_upstream(
+    upstream: Upstream, pin: str, commit: str, tree: str, patch: Patch
+) -> UpstreamSignals:
+    """Look for the change of a patch in upstream.
+
+    Args:
+        upstream: The repository of the upstream.
+        pin: The commit that the patch was made for.
+        commit: The commit to look at, a descendant of `pin`.
+        tree: The tree that the patch would be applied to: `commit` with the earlier patches.
+        patch: The patch.
     """
     git = upstream.git
     with tempfile.TemporaryDirectory(prefix="rosetta-") as folder:
         index = Index(git, Path(folder, "index"))
-        index.read_tree(before)
-        reverse = bool(patch.files) and index.apply(patch.diff, "--check", "-R") is None
-        merged_empty = index.merge(patch.diff) is None and index.write_tree() == before
-    counts = [_lines(git, pin, before, file) for file in patch.files]
-    there, total = sum(one for one, _ in counts), sum(one for _, one in counts)
-    return Signals(
-        merged_empty,
-        _same_id(git, pin, commit, patch),
-        reverse,
-        _same_subject(git, pin, commit, patch.subject),
-        there,
-        total,
+        index.read_tree(tree)
+        reverses = bool(patch.files) and index.apply(patch.diff, "--check", "-R") is None
+        merges_empty = index.merge(patch.diff) is None and index.write_tree() == tree
+    upstream_line_count, line_count = 0, 0
+    for file in patch.files:
+        upstream_lines, lines = _count_upstream_lines(git, pin, tree, file)
+        upstream_line_count += upstream_lines
+        line_count += lines
+    return UpstreamSignals(
+        merges_empty,
+        _find_same_patch_id(git, f"{pin}..{commit}", patch),
+        reverses,
+        _find_same_subject(git, f"{pin}..{commit}", patch.subject),
+        upstream_line_count,
+        line_count,
     )
 
 
-def _lines(git: Git, pin: str, tree: str, file: FilePatch) -> tuple[int, int]:
-    """How many of a patch's changed lines upstream has, and how many there are; lines that prove
-    nothing do not count.
+def _count_upstream_lines(git: Git, pin: str, tree: str, file: FilePatch) -> tuple[int, int]:
+    """Return how many of a patch's changed lines upstream has, and how many changed lines it has.
+
+    Lines that prove nothing are not counted: empty lines, and lines that upstream had before.
     """
-    old, now = (
-        _text(git, file.old) or _text(git, f"{pin}:{file.path}"),
-        _text(git, f"{tree}:{file.path}"),
-    )
-    added = {
-        line for hunk in file.hunks for op, line in hunk.body if op == "+" and line.strip()
-    } - old
-    removed = {line for hunk in file.hunks for op, line in hunk.body if op == "-" and line.strip()}
-    removed -= {line for hunk in file.hunks for op, line in hunk.body if op != "-"}
-    there = added & now
-    # Lines that went away prove something only where what came in their place is ours, or where
-    # nothing was to come.
-    gone = {line for line in removed if now and line not in now} if there or not added else set()
-    return len(there) + len(gone), len(added) + len(removed)
+    old_lines = _read_lines(git, file.old) or _read_lines(git, f"{pin}:{file.path}")
+    new_lines = _read_lines(git, f"{tree}:{file.path}")
+    body = [row for hunk in file.hunks for row in hunk.body]
+    added = {line for sign, line in body if sign == "+" and line.strip()} - old_lines
+    removed = {line for sign, line in body if sign == "-" and line.strip()}
+    removed -= {line for sign, line in body if sign != "-"}
+    upstream_added = added & new_lines
+    # A missing line proves something only if upstream also has what the patch puts in its place,
+    # or if the patch puts nothing in its place.
+    upstream_removed: set[bytes] = set()
+    if new_lines and (upstream_added or not added):
+        upstream_removed = removed - new_lines
+    return len(upstream_added) + len(upstream_removed), len(added) + len(removed)
 
 
-def _text(git: Git, name: str) -> set[bytes]:
-    done = git.run("cat-file", "blob", name, check=False)
+def _read_lines(git: Git, blob: str) -> set[bytes]:
+    """Return the lines of a file, empty if there is no such file."""
+    done = git.run("cat-file", "blob", blob, check=False)
     return set(patch_hunks.lines(done.stdout)) if done.returncode == 0 else set()
 
 
-def _same_id(git: Git, pin: str, commit: str, patch: Patch) -> Cause | None:
-    ours = git.run("patch-id", "--stable", stdin=patch.diff, check=False).stdout.split()
+def _find_same_patch_id(git: Git, commits: str, patch: Patch) -> Cause | None:
+    """Return the commit of a range that has the patch id of a patch."""
+    patch_id = git.run("patch-id", "--stable", stdin=patch.diff, check=False).stdout.split()
+    if not patch_id:
+        return None
     literal = replace(git, extra={**git.extra, "GIT_LITERAL_PATHSPECS": "1"})
     paths = [file.path for file in patch.files]
-    theirs = literal.run(
-        "log",
-        "--no-merges",
-        *_DIFF,
-        "--format=commit %H",
-        "--end-of-options",
-        f"{pin}..{commit}",
-        "--",
-        *paths,
-        check=False,
-    )
-    for line in git.run(
-        "patch-id", "--stable", stdin=theirs.stdout, check=False
-    ).stdout.splitlines():
-        found, by = line.split()
-        if ours and found == ours[0]:
-            return cause_of(git, by.decode())
+    options = ("--no-merges", *_DIFF, "--format=commit %H", "--end-of-options")
+    log = literal.run("log", *options, commits, "--", *paths, check=False)
+    rows = git.run("patch-id", "--stable", stdin=log.stdout, check=False).stdout
+    for row in rows.splitlines():
+        upstream_id, commit = row.split()
+        if upstream_id == patch_id[0]:
+            return read_commit(git, commit.decode())
     return None
 
 
-def _same_subject(git: Git, pin: str, commit: str, subject: str) -> Cause | None:
-    wanted = _plain(subject.split(": ", 1)[-1])
-    return next(
-        (
-            one
-            for one in log(git, f"{pin}..{commit}")
-            if wanted in (_plain(one.subject), _plain(one.subject.split(": ", 1)[-1]))
-        ),
-        None,
-    )
+def _find_same_subject(git: Git, commits: str, subject: str) -> Cause | None:
+    """Return the newest commit of a range whose subject is that of a patch."""
+    wanted = _normalize_subject(_without_area(subject))
+    for commit in list_commits(git, commits):
+        subjects = (commit.subject, _without_area(commit.subject))
+        if wanted in [_normalize_subject(candidate) for candidate in subjects]:
+            return commit
+    return None
 
 
-def _plain(subject: str) -> str:
+def _without_area(subject: str) -> str:
+    """Return a subject without the part before ": "."""
+    return subject.split(": ", 1)[-1]
+
+
+def _normalize_subject(subject: str) -> str:
+    """Return a subject without the number of a pull request, full stops and capital letters."""
     return re.sub(r"\s*\(#\d+\)\s*$", "", subject).strip(" .").casefold()
-
-
-def log(git: Git, *what: str, paths: Sequence[str] = ()) -> list[Cause]:
-    """Return the commits that `git log WHAT -- PATHS` names, newest first."""
-    literal = replace(git, extra={**git.extra, "GIT_LITERAL_PATHSPECS": "1"})
-    options = [one for one in what if one.startswith("-")]
-    ranges = [one for one in what if not one.startswith("-")]
-    out = literal.text(
-        "log",
-        "--no-show-signature",
-        "--no-renames",
-        breakage_search.FORMAT,
-        *options,
-        "--end-of-options",
-        *ranges,
-        "--",
-        *paths,
-    )
-    return [breakage_search.parse(line) for line in out.splitlines() if line]
-
-
-def cause_of(git: Git, commit: str) -> Cause:
-    """One commit, as a person wants to see it."""
-    return log(git, "-1", commit)[0]

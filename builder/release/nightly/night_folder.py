@@ -179,13 +179,13 @@ def opened(
     for each in folder.iterdir():
         if each.name not in _KEPT:
             remove_path(each)
-    if kept := journal.load(context.cache, night.manifest):
-        kept.close()  # of a copy that is gone
-    working_copy.copy(shipped, context.manifest_path, night.root)
+    if kept := journal.load_journal(context.cache, night.manifest):
+        kept.delete()  # of a copy that is gone
+    working_copy.copy_manifest(shipped, context.manifest_path, night.root)
     executable = (
         path.relative_to(night.root).as_posix()
         for path in night.root.rglob("*")
-        if working_copy.executable(path)
+        if working_copy.is_executable(path)
     )
     night = replace(night, start=_start(shipped, context), executable=tuple(sorted(executable)))
     night.remember()
@@ -203,7 +203,7 @@ def _start(shipped: Manifest, context: Context) -> str:
             if path
         ),
     ]
-    return working_copy.digest(shipped.root, dict.fromkeys(names))
+    return working_copy.hash_files(shipped.root, dict.fromkeys(names))
 
 
 def _known(file: Path) -> Night | None:
@@ -223,8 +223,8 @@ def key(night: Night, context: Context, **inputs: Any) -> str:
     return stage_key(
         "night",
         {
-            "tree": working_copy.digest(night.root),
-            "ours": working_copy.digest(context.root, working_copy.OURS),
+            "tree": working_copy.hash_files(night.root),
+            "ours": working_copy.hash_files(context.root, working_copy.REPOSITORY_FILES),
             **inputs,
         },
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from builder import __version__
-from builder.release.bump.report import count
+from builder.release.counted_nouns import format_count
 from builder.release.nightly import stages
 from builder.release.nightly.night_folder import GOOD
 from rosetta.core.errors import UserError
@@ -303,7 +303,7 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 def _patches(source: Mapping[str, Any]) -> str:
     total = source["debt"]["count"]
-    return count(total, "patch", "patches") if total is not None else ""
+    return format_count(total, "patch", "patches") if total is not None else ""
 
 
 def _loss(image: Mapping[str, Any]) -> str:

@@ -100,9 +100,9 @@ def bump(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Ite
             yield done
             continue
         if before.exists() and done and not done.key:
-            working_copy.replace(before, night.root)  # a kill came before it went back
+            working_copy.replace_folder(before, night.root)  # a kill came before it went back
         if not before.exists():
-            working_copy.copy_all(night.root, before)
+            working_copy.copy_folder(night.root, before)
         moved = nights.run(
             context,
             night,
@@ -136,7 +136,7 @@ def bump(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Ite
             log.info(f"{name}: its pin goes back: {problem}")
             moved = night.save(nights.held(moved, problem))
         if problem or moved.state == "error":
-            working_copy.replace(before, night.root)
+            working_copy.replace_folder(before, night.root)
         remove_path(before)
         yield moved
 

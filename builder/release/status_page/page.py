@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from builder.release.bump.report import count
+from builder.release.counted_nouns import format_count
 from builder.release.status_page import drawing
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _sentence(error: str) -> str:
 
 
 def _patches(number: int) -> str:
-    return count(number, "patch", "patches")
+    return format_count(number, "patch", "patches")
 
 
 def _commit_url(source: Source, commit: str) -> str:

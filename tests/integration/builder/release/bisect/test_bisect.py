@@ -1,4 +1,4 @@
-"""The whole verb on scripted upstreams: real git, real patches; the cheap stage, which needs no packages."""
+"""The whole command on scripted upstreams: real git, real patches; the cheap stage, which needs no packages."""
 
 from __future__ import annotations
 
@@ -184,7 +184,9 @@ def test_skips_are_gone_around_and_told(story: Story) -> None:
     story.end("bad")
     status, document = story.run(f"125 if text('f15.py') and not text('f16.py') else {BAD}")
     assert (status, culprit(document["result"])["commit"]) == (0, commits[20])
-    assert [each["why"] for each in document["result"]["skipped"]] == ["the command said so"]
+    assert [each["why"] for each in document["result"]["skipped"]] == [
+        "the command ended with status 125"
+    ]
 
 
 def test_what_cannot_be_told_apart_is_all_named(story: Story) -> None:
@@ -293,7 +295,8 @@ def test_nothing_differs(story: Story) -> None:
 def test_bad_requests(story: Story) -> None:
     story.end("good")
     story.end("bad")
-    assert "names nothing" in story.run(BAD, good="no:where")[1]["error"]["what"]
+    error = errors.from_document(story.run(BAD, good="no:where")[1])
+    assert error.where == "--good"
     (story.folder / "work").mkdir()
     (story.folder / "work/thesis").write_text("mine")
     error = errors.from_document(story.run(BAD)[1])

@@ -11,8 +11,9 @@ import pytest
 
 from builder.core.cache import Cache
 from builder.packages.lock_file import Pin
-from builder.release.bisect.build_contents import Build, Part
-from builder.release.bisect.changes import Between, between, with_ours
+from builder.release.bisect.build_contents import Build, SourceContents
+from builder.release.bisect.build_mixing import mix_build
+from builder.release.bisect.changes import ChangeList, add_rosetta_commits, list_changes
 from builder.upstream import patch_file
 from builder.upstream.breakage_search import Cause
 from builder.upstream.overlay import OverlayFile
@@ -33,9 +34,10 @@ def _patch(greeting: str, context: str = "# a thing") -> bytes:
     )
 
 
-def _part(*patches: str, name: str = "up", **changes: Any) -> Part:
+def _source(*patches: str, name: str = "up", **changes: Any) -> SourceContents:
     return replace(
-        Part(name, WHEEL, tuple((each, (_patch(each),)) for each in patches), ()), **changes
+        SourceContents(name, WHEEL, tuple((each, (_patch(each),)) for each in patches), ()),
+        **changes,
     )
 
 
@@ -43,7 +45,7 @@ def _pins(**versions: str) -> tuple[Pin, ...]:
     return tuple(Pin(name, version, "", ("0" * 64,)) for name, version in versions.items())
 
 
-def _build(*parts: Part, pins: tuple[Pin, ...] = (), **changes: Any) -> Build:
+def _build(*parts: SourceContents, pins: tuple[Pin, ...] = (), **changes: Any) -> Build:
     line = {"name": "line", "python": "3.11", "pythons": ["3.11"], "architectures": ["amd64"]}
     return replace(
         Build("thing", "cpu", line, {}, parts, "".join(pin.lines() for pin in pins), pins, ""),
@@ -51,27 +53,33 @@ def _build(*parts: Part, pins: tuple[Pin, ...] = (), **changes: Any) -> Build:
     )
 
 
-def _between(good: Build, bad: Build) -> Between:
+def _list_changes(good: Build, bad: Build) -> ChangeList:
     with contextlib.ExitStack() as stack:
-        return between(
+        return list_changes(
             good, bad, lambda pin: pin.holds(HERE), Access(Cache(Path("/nowhere"))), stack
         )
 
 
+def _mix(change_list: ChangeList, *positions: int) -> Build:
+    return mix_build(change_list, frozenset(positions))
+
+
 def _names(build: Build) -> list[str]:
-    return [name for name, _ in build.parts[0].patches]
+    return [name for name, _ in build.sources[0].patches]
 
 
 def test_the_ends_are_themselves_and_equal_ones_differ_in_nothing() -> None:
-    good, bad = _build(_part("a"), pins=_pins(x="1")), _build(_part("b"), pins=_pins(x="2"))
-    found = _between(good, bad)
-    assert (found.mix(frozenset()), found.mix(frozenset(range(len(found.units))))) == (good, bad)
-    assert _between(good, good).units == ()
+    good, bad = _build(_source("a"), pins=_pins(x="1")), _build(_source("b"), pins=_pins(x="2"))
+    change_list = _list_changes(good, bad)
+    assert (_mix(change_list), _mix(change_list, *range(len(change_list.changes)))) == (good, bad)
+    assert _list_changes(good, good).changes == ()
 
 
 def test_a_patch_stands_where_its_own_series_has_it() -> None:
-    found = _between(_build(_part("a", "gone", "b")), _build(_part("new", "a", "b", "last")))
-    assert [str(unit) for unit in found.units] == [
+    change_list = _list_changes(
+        _build(_source("a", "gone", "b")), _build(_source("new", "a", "b", "last"))
+    )
+    assert [str(change) for change in change_list.changes] == [
         "up: patch new added",
         "up: patch gone removed",
         "up: patch last added",
@@ -82,15 +90,18 @@ def test_a_patch_stands_where_its_own_series_has_it() -> None:
         (1,): ["a", "b"],
         (0, 2): ["new", "a", "gone", "b", "last"],
     }
-    assert {chosen: _names(found.mix(frozenset(chosen))) for chosen in mixes} == mixes
+    assert {chosen: _names(_mix(change_list, *chosen)) for chosen in mixes} == mixes
 
 
 def test_the_order_of_patches_is_a_change_of_its_own() -> None:
-    found = _between(_build(_part("a", "b", "c")), _build(_part("c", "a", "b", "d")))
-    assert [unit.kind for unit in found.units] == ["patch", "patch"]
-    assert "order" in found.units[0].what
-    assert (found.units[1].name, found.units[1].what.split()[-1]) == ("d", "added")
-    assert (_names(found.mix(frozenset({1}))), _names(found.mix(frozenset({0})))) == (
+    change_list = _list_changes(_build(_source("a", "b", "c")), _build(_source("c", "a", "b", "d")))
+    assert [change.kind for change in change_list.changes] == ["patch", "patch"]
+    assert "order" in change_list.changes[0].description
+    assert (change_list.changes[1].name, change_list.changes[1].description.split()[-1]) == (
+        "d",
+        "added",
+    )
+    assert (_names(_mix(change_list, 1)), _names(_mix(change_list, 0))) == (
         ["a", "b", "d", "c"],
         ["c", "a", "b"],
     )
@@ -99,33 +110,46 @@ def test_the_order_of_patches_is_a_change_of_its_own() -> None:
 def test_a_patch_made_anew_has_both_versions_the_nearer_first() -> None:
     old, new = _patch("hey"), _patch("hey", "# the thing")
     good, bad = (
-        _build(_part(patches=(("greet", (raw,)),), entry=WHEEL | {"sha256": digit * 64}))
+        _build(_source(patches=(("greet", (raw,)),), entry=WHEEL | {"sha256": digit * 64}))
         for raw, digit in ((old, "0"), (new, "1"))
     )
-    extra = (*bad.parts[0].patches, ("more", (_patch("more"),)))
-    found = _between(good, replace(bad, parts=(replace(bad.parts[0], patches=extra),)))
-    assert [unit.kind for unit in found.units] == ["move", "patch"]
-    assert found.mix(frozenset({0})).parts[0].patches == (("greet", (new, old)),)
-    assert found.mix(frozenset({1})).parts[0].patches[0] == ("greet", (old, new))
+    extra = (*bad.sources[0].patches, ("more", (_patch("more"),)))
+    change_list = _list_changes(
+        good, replace(bad, sources=(replace(bad.sources[0], patches=extra),))
+    )
+    assert [change.kind for change in change_list.changes] == ["move", "patch"]
+    assert _mix(change_list, 0).sources[0].patches == (("greet", (new, old)),)
+    assert _mix(change_list, 1).sources[0].patches[0] == ("greet", (old, new))
 
 
 def test_what_a_file_of_ours_replaces_is_no_change() -> None:
     one = OverlayFile("a.py", "100644", "1" * 40, "2" * 40, b"x")
     good, bad = (
-        _build(_part(overlay=(each, *more)))
+        _build(_source(overlay=(each, *more)))
         for each, more in ((one, ()), (replace(one, replaces=None), (replace(one, path="b.py"),)))
     )
-    found = _between(good, bad)
-    assert [unit.name for unit in found.units] == ["b.py"]
-    assert good.key == _build(_part(overlay=(replace(one, replaces=None),))).key != bad.key
+    change_list = _list_changes(good, bad)
+    assert [change.name for change in change_list.changes] == ["b.py"]
+    assert good.key == _build(_source(overlay=(replace(one, replaces=None),))).key != bad.key
 
 
 def test_a_source_comes_and_goes_as_a_whole() -> None:
-    good, bad = _build(_part(name="a"), _part(name="b")), _build(_part(name="b"), _part(name="c"))
-    found = _between(good, bad)
-    assert [(unit.kind, unit.name) for unit in found.units] == [("source", "a"), ("source", "c")]
-    assert [unit.what.split()[-1] for unit in found.units] == ["gone", "new"]
-    assert [[part.name for part in found.mix(frozenset({each})).parts] for each in (0, 1)] == [
+    good, bad = (
+        _build(_source(name="a"), _source(name="b")),
+        _build(_source(name="b"), _source(name="c")),
+    )
+    change_list = _list_changes(good, bad)
+    assert [(change.kind, change.name) for change in change_list.changes] == [
+        ("source", "a"),
+        ("source", "c"),
+    ]
+    assert [change.description.split()[-1] for change in change_list.changes] == [
+        "removed",
+        "added",
+    ]
+    assert [
+        [source.name for source in _mix(change_list, position).sources] for position in (0, 1)
+    ] == [
         ["b"],
         ["a", "b", "c"],
     ]
@@ -133,10 +157,12 @@ def test_a_source_comes_and_goes_as_a_whole() -> None:
 
 def test_a_package_of_another_machine_is_no_change() -> None:
     arm = Pin("x", "1", "platform_machine == 'aarch64'", ("0" * 64,))
-    good = _build(_part(), pins=(*_pins(y="1", z="1"), arm))
-    found = _between(good, _build(_part(), pins=(*_pins(y="2", z="2"), replace(arm, version="2"))))
-    assert [unit.what for unit in found.units] == ["y 1 -> 2", "z 1 -> 2"]
-    assert {(pin.name, pin.version) for pin in found.mix(frozenset({0})).pins} == {
+    good = _build(_source(), pins=(*_pins(y="1", z="1"), arm))
+    change_list = _list_changes(
+        good, _build(_source(), pins=(*_pins(y="2", z="2"), replace(arm, version="2")))
+    )
+    assert [change.description for change in change_list.changes] == ["y 1 -> 2", "z 1 -> 2"]
+    assert {(pin.name, pin.version) for pin in _mix(change_list, 0).pins} == {
         ("x", "1"),
         ("y", "2"),
         ("z", "1"),
@@ -144,14 +170,17 @@ def test_a_package_of_another_machine_is_no_change() -> None:
 
 
 def test_packages_that_come_and_go() -> None:
-    found = _between(
-        _build(_part(), pins=_pins(a="1", b="1")), _build(_part(), pins=_pins(b="1", c="1"))
+    change_list = _list_changes(
+        _build(_source(), pins=_pins(a="1", b="1")), _build(_source(), pins=_pins(b="1", c="1"))
     )
-    assert [(unit.kind, unit.name) for unit in found.units] == [("package", "a"), ("package", "c")]
-    assert found.units[0].what.startswith("a 1 -> ")
-    assert found.units[1].what.endswith(" -> 1")
-    assert [pin.name for pin in found.mix(frozenset({1})).pins] == ["a", "b", "c"]
-    assert found.mix(frozenset({0})).lock == "".join(pin.lines() for pin in _pins(b="1"))
+    assert [(change.kind, change.name) for change in change_list.changes] == [
+        ("package", "a"),
+        ("package", "c"),
+    ]
+    assert change_list.changes[0].description.startswith("a 1 -> ")
+    assert change_list.changes[1].description.endswith(" -> 1")
+    assert [pin.name for pin in _mix(change_list, 1).pins] == ["a", "b", "c"]
+    assert _mix(change_list, 0).lock == "".join(pin.lines() for pin in _pins(b="1"))
 
 
 def test_a_mixture_has_the_rules_of_both() -> None:
@@ -165,53 +194,62 @@ def test_a_mixture_has_the_rules_of_both() -> None:
         },
     ]
     good, bad = (
-        _build(_part(), pins=_pins(**versions), rules=each)
+        _build(_source(), pins=_pins(**versions), rules=each)
         for versions, each in zip(({"a": "1", "b": "1"}, {"a": "2", "b": "2"}), rules, strict=True)
     )
     assert [
         each.get("pin") or each["drop"]
-        for each in _between(good, bad).mix(frozenset({0})).rules["overrides"]
+        for each in _mix(_list_changes(good, bad), 0).rules["overrides"]
     ] == ["X==2", "y"]
 
 
 def test_our_commits_come_with_those_before_them() -> None:
-    good, bad = _build(_part("a"), ours="1" * 40), _build(_part("b"), ours="9" * 40)
+    good, bad = (
+        _build(_source("a"), rosetta_commit="1" * 40),
+        _build(_source("b"), rosetta_commit="9" * 40),
+    )
     log = [Cause(digit * 40, "me", "2026-01-01", f"step {digit}") for digit in "234"]
-    found = with_ours(_between(good, bad), log)
-    assert [unit.kind for unit in found.units] == [
+    change_list = add_rosetta_commits(_list_changes(good, bad), log)
+    assert [change.kind for change in change_list.changes] == [
         "patch",
         "patch",
         "rosetta",
         "rosetta",
         "rosetta",
     ]
-    assert (found.mix(frozenset({2, 3})).ours, found.mix(frozenset({0})).ours) == (
+    assert (_mix(change_list, 2, 3).rosetta_commit, _mix(change_list, 0).rosetta_commit) == (
         "3" * 40,
         "1" * 40,
     )
-    assert (found.closure(4), found.closure(0)) == (frozenset({2, 3, 4}), frozenset({0}))
+    assert (change_list.with_prerequisites(4), change_list.with_prerequisites(0)) == (
+        frozenset({2, 3, 4}),
+        frozenset({0}),
+    )
 
 
 def test_our_commits_that_are_no_line_are_one_change_and_none_is_none() -> None:
-    good, bad = _build(_part("a"), ours="1" * 40), _build(_part("b"), ours="9" * 40)
-    whole = with_ours(_between(good, bad), None)
-    assert (whole.units[-1].kind, whole.mix(frozenset({len(whole.units) - 1})).ours) == (
+    good, bad = (
+        _build(_source("a"), rosetta_commit="1" * 40),
+        _build(_source("b"), rosetta_commit="9" * 40),
+    )
+    whole = add_rosetta_commits(_list_changes(good, bad), None)
+    assert (whole.changes[-1].kind, _mix(whole, len(whole.changes) - 1).rosetta_commit) == (
         "rosetta",
         "9" * 40,
     )
-    assert "not split" in whole.notes[-1]
-    assert with_ours(_between(good, bad), []).mix(frozenset({0, 1})).ours == "1" * 40
+    assert "one by one" in whole.notes[-1]
+    assert _mix(add_rosetta_commits(_list_changes(good, bad), []), 0, 1).rosetta_commit == "1" * 40
 
 
 def test_builds_that_cannot_differ_have_one_key() -> None:
-    good = _build(_part("a"), pins=_pins(x="1"))
+    good = _build(_source("a"), pins=_pins(x="1"))
     assert good.key == replace(good, pins=()).key, "the text of the lock says it all"
     keys = {
         good.key,
         replace(good, lock="").key,
-        replace(good, tools="y").key,
-        replace(good, ours="1").key,
-        _build(_part("b")).key,
+        replace(good, build_tools_lock="y").key,
+        replace(good, rosetta_commit="1").key,
+        _build(_source("b")).key,
         good.sources_only().key,
     }
     assert len(keys) == 6

@@ -6,10 +6,16 @@ from collections.abc import Iterable
 
 import pytest
 
-from builder.release.bisect.search import Answer, Edge, Found, edge, needed
+from builder.release.bisect.search import (
+    Answer,
+    Boundary,
+    SearchResult,
+    find_boundary,
+    find_needed_changes,
+)
 
 
-class Asked:
+class Builds:
     """A build is bad with all of `together`; what is in `skipped` cannot be told."""
 
     def __init__(self, together: Iterable[int], skipped: Iterable[int] = ()) -> None:
@@ -25,8 +31,8 @@ class Asked:
             "skip" if len(chosen) in self.skipped else "bad" if self.together <= chosen else "good"
         )
 
-    def search(self, count: int) -> Found:
-        return needed(count, self, lambda index: frozenset({index}))
+    def search(self, count: int) -> SearchResult:
+        return find_needed_changes(count, self, lambda index: frozenset({index}))
 
     def cost(self, count: int) -> int:
         return len(self.builds - {frozenset(), frozenset(range(count))})
@@ -35,39 +41,39 @@ class Asked:
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 33, 64, 100])
 def test_one_change_in_log2_and_two(count: int) -> None:
     for index in range(count):
-        asked = Asked([index])
-        assert asked.search(count) == Found(((index,),), alone=True)
-        assert asked.cost(count) <= math.log2(count) + 2
+        builds = Builds([index])
+        assert builds.search(count) == SearchResult(((index,),), alone=True)
+        assert builds.cost(count) <= math.log2(count) + 2
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, 9, 31])
 def test_every_pair_in_twice_log2_and_four(count: int) -> None:
     for pair in itertools.combinations(range(count), 2):
-        asked = Asked(pair)
-        assert asked.search(count) == Found(((pair[1],), (pair[0],)), alone=True)
-        assert asked.cost(count) <= 2 * math.log2(count) + 4
+        builds = Builds(pair)
+        assert builds.search(count) == SearchResult(((pair[1],), (pair[0],)), alone=True)
+        assert builds.cost(count) <= 2 * math.log2(count) + 4
 
 
 def test_three_together() -> None:
-    assert Asked([2, 11, 17]).search(20) == Found(((17,), (11,), (2,)), alone=True)
+    assert Builds([2, 11, 17]).search(20) == SearchResult(((17,), (11,), (2,)), alone=True)
 
 
 def test_a_commit_comes_with_those_before_it() -> None:
-    asked = Asked([6])
-    found = needed(
+    builds = Builds([6])
+    result = find_needed_changes(
         10,
-        asked,
+        builds,
         lambda index: frozenset(range(5, index + 1)) if index >= 5 else frozenset({index}),
     )
-    assert found == Found(((6,),), alone=True)
-    assert frozenset({5, 6}) in asked.builds
+    assert result == SearchResult(((6,),), alone=True)
+    assert frozenset({5, 6}) in builds.builds
 
 
 def test_skipped_ones_are_gone_around() -> None:
-    found = edge(
+    result = find_boundary(
         0, 40, lambda place: "skip" if 15 <= place <= 25 else "bad" if place >= 30 else "good"
     )
-    assert found == Edge(29, 30)
+    assert result == Boundary(29, 30)
 
 
 def test_what_lies_among_skipped_ones_is_not_told_apart() -> None:
@@ -77,7 +83,7 @@ def test_what_lies_among_skipped_ones_is_not_told_apart() -> None:
         asked.append(place)
         return "skip" if 10 <= place <= 12 else "bad" if place >= 11 else "good"
 
-    assert edge(0, 40, ask) == Edge(9, 13)
+    assert find_boundary(0, 40, ask) == Boundary(9, 13)
     assert len(asked) == len(set(asked)) <= 10
 
 
@@ -88,7 +94,7 @@ def test_it_gives_up_among_many_that_cannot_be_told() -> None:
         asked.append(place)
         return "skip"
 
-    assert edge(0, 1000, ask) == Edge(0, 1000)
+    assert find_boundary(0, 1000, ask) == Boundary(0, 1000)
     assert len(asked) < 50
 
 
@@ -96,4 +102,6 @@ def test_a_group_that_cannot_be_tried_alone_says_so() -> None:
     def ask(chosen: frozenset[int]) -> Answer:
         return "skip" if chosen == {5} else "bad" if 5 in chosen else "good"
 
-    assert needed(10, ask, lambda index: frozenset({index})) == Found(((5,),), alone=False)
+    assert find_needed_changes(10, ask, lambda index: frozenset({index})) == SearchResult(
+        ((5,),), alone=False
+    )

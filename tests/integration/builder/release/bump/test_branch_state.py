@@ -46,7 +46,7 @@ def test_a_force_push_of_which_the_pin_is_not_at_hand(story: Story) -> None:
         story.manifest.read_text().replace(story.bench.upstream.head, "1a" * 20)
     )
     found = _finding(story)
-    assert (found["kind"], "knows no 1a1a" in found["what"]) == ("rewritten", True)
+    assert (found["kind"], "1a1a" in found["what"]) == ("rewritten", True)
 
 
 def test_a_branch_that_was_moved_back(story: Story) -> None:
@@ -75,8 +75,8 @@ def test_a_branch_that_was_renamed(story: Story) -> None:
     found = _finding(story)
     assert found == {
         "kind": "branch-lost",
-        "what": "the branch main is gone (deleted or renamed); there are: trunk",
-        "do": "set `track` of up in the manifest to the one that follows it",
+        "what": "the branch main was deleted or renamed; upstream has: trunk",
+        "do": "set `track` of up in the manifest to the branch that replaces it",
     }
 
 
@@ -87,16 +87,16 @@ def test_a_branch_that_was_deleted_from_a_server(
     up = story.bench.upstream
     up.git.run("update-ref", "refs/heads/other", up.head)
     up.git.run("update-ref", "-d", "refs/heads/main")
-    with branch_state.opened(
+    with branch_state.open_upstream(
         _served(story), Access(Cache(tmp_path / "c"), protocols=("file",))
     ) as found:
-        assert isinstance(found, branch_state.Finding)
-        assert (found.kind, "there are: other" in found.what) == ("branch-lost", True)
+        assert isinstance(found, branch_state.BranchProblem)
+        assert (found.kind, "has: other" in found.what) == ("branch-lost", True)
     up.git.run("update-ref", "-d", "refs/heads/other")
-    with branch_state.opened(
+    with branch_state.open_upstream(
         _served(story), Access(Cache(tmp_path / "c"), protocols=("file",))
     ) as found:
-        assert isinstance(found, branch_state.Finding)
+        assert isinstance(found, branch_state.BranchProblem)
         assert found.kind == "unreachable"
     capsys.readouterr()
 
@@ -197,6 +197,6 @@ def test_a_name_that_git_could_take_for_an_option(story: Story, tmp_path: Path) 
     )
     with (
         errors.refused(errors.INVALID, where="source 'up'", value="--upload-pack=x"),
-        branch_state.opened(bad, Access(Cache(tmp_path / "c"))),
+        branch_state.open_upstream(bad, Access(Cache(tmp_path / "c"))),
     ):
         pass

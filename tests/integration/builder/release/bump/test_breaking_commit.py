@@ -155,12 +155,12 @@ def test_a_stack_that_does_not_apply_at_the_pin_either(story: Story) -> None:
         None,
     )
     assert "before the pin" in found["patches"][0]["detail"]
-    assert "does not apply at the pin either" in story.run()[1]
+    assert "do not apply at the pin either" in story.run()[1]
 
 
 @pytest.mark.parametrize(("states", "expected"), [("bgg", 1), ("g", 0), ("b", None), ("bgbg", 1)])
 def test_the_newest_states_are_tried_one_by_one(states: str, expected: int | None) -> None:
-    assert breaking_commit._newest(states, lambda one: one == "g") == expected
+    assert breaking_commit._find_newest(states, lambda one: one == "g") == expected
 
 
 @pytest.mark.parametrize("bad", [24, 25, 100, 399])
@@ -172,9 +172,9 @@ def test_what_lies_far_back_is_halved(bad: int) -> None:
         tried.append(state)
         return state.startswith("g")
 
-    assert breaking_commit._newest(states, good) == bad
-    assert len(tried) <= breaking_commit._ONE_BY_ONE + 10
-    assert breaking_commit._newest([f"b{n}" for n in range(400)], good) is None
+    assert breaking_commit._find_newest(states, good) == bad
+    assert len(tried) <= breaking_commit._TRIED_ONE_BY_ONE + 10
+    assert breaking_commit._find_newest([f"b{n}" for n in range(400)], good) is None
 
 
 def test_a_file_of_the_overlay_that_changed_names_it_and_the_commit(story: Story) -> None:

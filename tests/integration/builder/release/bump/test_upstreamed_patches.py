@@ -37,7 +37,7 @@ def test_taken_exactly(story: Story) -> None:
         {"refreshed": []},
         True,
     )
-    assert "drop mine (the build goes on without it already)" in story.run("--forecast")[1]
+    assert "drop mine (a build already leaves it out)" in story.run("--forecast")[1]
 
 
 def test_taken_exactly_and_dropped(story: Story) -> None:
@@ -140,7 +140,7 @@ def test_taken_in_part_is_a_proposal_and_no_mechanical_change(story: Story) -> N
         mine["signals"]["partly"],
     ) == ("reworked", "refresh", culprit, True)
     assert (found["pin"], found["ok"], file.read_bytes()) == (good, False, before)
-    assert "refresh mine to what a merge leaves of it (+1 -1)" in story.run("--forecast")[1]
+    assert "refresh mine to the result of a merge (+1 -1)" in story.run("--forecast")[1]
     found = story.up("--accept")
     assert (found["pin"], found["ok"]) == (up.head, True)
     assert b"+ours" in file.read_bytes()

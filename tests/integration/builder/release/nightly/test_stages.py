@@ -257,7 +257,7 @@ def test_a_pin_that_went_back_moves_in_the_next_run_if_its_packages_can_be_locke
     ):
         if killed:
             patch.setattr(
-                working_copy, "replace", _killed(working_copy.replace, after=2)
+                working_copy, "replace_folder", _killed(working_copy.replace_folder, after=2)
             )  # the night begins, and what is now is kept
         assert not place.run("--only", "bump", "--distribution", "first").ok
     assert place.states() == {"bump-one": "held", "lock-one": "error"}
