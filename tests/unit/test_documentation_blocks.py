@@ -29,7 +29,6 @@ ROOT = documentation_blocks.ROOT
 EXEMPT = frozenset(
     (
         "README.md",
-        "CONTRIBUTING.md",
         "docs/commands.md",
         "docs/convert.md",
         "docs/data.md",
