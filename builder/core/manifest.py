@@ -213,7 +213,9 @@ class Line(_Model):
     )
     support: Why | None = Field(
         None,
-        description="What support the line gets. [Support](../support.md) explains the words.",
+        description=(
+            "What support the line gets. [Support](../project/support.md) explains the words."
+        ),
     )
     until: Day | None = Field(
         None, description="The last day of support. Leave the key out while no day is set."

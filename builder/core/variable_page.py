@@ -32,8 +32,9 @@ that it reads.
 
 The names, and which commands read them, are [public](public-api.md). So is what they mean. The
 last two sections are not public: they list variables of other programs, and internal ones.
-`build.py docs` refuses to drop a public name. Announce its removal in `CHANGELOG.md` one release
-ahead; later, delete its section or row in this file by hand together with its entry in the table.
+`build.py docs` refuses to drop a public name. A name
+that has to go is [deprecated](../project/support.md#deprecations) first. Later, delete its section
+or row in this file by hand, together with its entry in the table.
 """
 _FRAMEWORKS = {"t5x": "T5X", "pax": "Pax"}
 _INTRODUCTIONS = {

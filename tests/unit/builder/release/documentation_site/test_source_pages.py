@@ -33,7 +33,9 @@ def test_the_pages_of_this_repository_link_to_what_exists(tmp_path: Path) -> Non
     staging = Staging(ROOT, WEB, source_pages.find_pages(ROOT))
     staging.write(tmp_path / "staged")
     assert staging.problems == []
-    assert f"]({WEB}/blob/main/manifest.yaml)" in (tmp_path / "staged/support.md").read_text()
+    assert (
+        f"]({WEB}/blob/main/manifest.yaml)" in (tmp_path / "staged/project/support.md").read_text()
+    )
 
 
 @pytest.mark.parametrize(
