@@ -44,7 +44,7 @@ SCRIPTS = {
         "singlenode_pretrain_pile.sh small bfloat16 8 256 logs /workspace/small",
     ),
     "singlenode_ft_frompile": Script(
-        "Finetune T5 1.1 on MNLI or SQuAD, in one process on one machine.",
+        "Finetune T5 1.1 on MNLI, SQuAD or pairs of your own, in one process on one machine.",
         "singlenode_ft_frompile.sh squad1 small bfloat16 8 32 logs /workspace/small",
     ),
     "multiprocess_pretrain_pile": Script(
@@ -52,7 +52,7 @@ SCRIPTS = {
         "T5_SIZE=large BSIZE_PER_GPU=32 srun --ntasks-per-node=8 multiprocess_pretrain_pile.sh",
     ),
     "multiprocess_ft_frompile": Script(
-        f"Finetune T5 1.1 on MNLI or SQuAD, in several processes. {_PROCESS}",
+        f"Finetune T5 1.1 on MNLI, SQuAD or pairs of your own, in several processes. {_PROCESS}",
         "FT_TASK=mnli2 T5_SIZE=large MODEL_DIR=/workspace/large "
         "srun --ntasks-per-node=8 multiprocess_ft_frompile.sh",
     ),

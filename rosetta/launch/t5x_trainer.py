@@ -81,13 +81,7 @@ def command(
         script, words, environment, devices.devices(found, environment, on_cpu=on_cpu)
     )
     variables, values = given.variables, given.values
-    files = [
-        root
-        / gin_files.example(
-            root, given.size, f"{given.task}_finetune_adam" if given.finetune else "pile_pretrain"
-        ),
-        *gin_files.own(variables),
-    ]
+    files = [*gin_files.of_script(root, given.size, given.task), *gin_files.own(variables)]
     chosen = t5x_switches.choose(variables, found, on_cpu=on_cpu)
     env, notes = devices.share(given, found, environment, on_cpu=on_cpu)
     configuration = gin_reader.read(files, (Path.cwd(), gin_files.HOME, root))

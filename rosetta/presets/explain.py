@@ -154,12 +154,7 @@ def _gin(
     notes: list[str] = []
     if spec is not None and spec.submodule_search_locations:
         root = Path(next(iter(spec.submodule_search_locations))).parent
-        read = [
-            root
-            / gin_files.example(
-                root, run.model, f"{task}_finetune_adam" if task else "pile_pretrain"
-            )
-        ]
+        read = gin_files.of_script(root, run.model, task)
     else:
         root = gin_files.HOME
         read = [

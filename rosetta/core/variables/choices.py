@@ -21,7 +21,8 @@ BAD_RECORDS = ("stop", "skip")
 CHANGED_DATA = ("stop", "accept")
 
 # Models and tasks.
-FINETUNING_TASKS = ("mnli2", "squad1")
+PAIRS = "pairs"  # records of the user's own, with the fields `inputs` and `targets`
+FINETUNING_TASKS = ("mnli2", "squad1", PAIRS)
 LORA_LAYERS = ("all", "attention", "mlp")
 LEARNING_RATE_SCHEDULES = (
     "linear_rampup_cosine_decay",

@@ -50,15 +50,16 @@ T5X_SETTINGS = (
     Variable(
         "FT_TASK",
         Choice(choices.FINETUNING_TASKS, "TASK"),
-        "Task to finetune on, or to evaluate: MNLI or SQuAD.",
+        "Task to finetune on, or to evaluate: MNLI, SQuAD or pairs of your own.",
         Group.MODEL,
         (T5X_FINETUNE, *T5X_READING),
         default=Note("none; it has to be set"),
         default_for={SINGLE_NODE_FINETUNE: "mnli2"},
         example="squad1",
         details=(
-            "To finetune on pairs of your own, set mnli2, and set another objective in the gin "
-            "file of ROSETTA_GIN."
+            "With pairs, each record of DATA has a text `inputs` and a text `targets`, as in "
+            "DATA=jsonl:train.jsonl EVAL_DATA=jsonl:test.jsonl. Their accuracy is the share of "
+            "answers that equal the target."
         ),
     ),
     Variable(

@@ -65,6 +65,23 @@ def example(root: Path, size: str, suffix: str) -> str:
     return name
 
 
+def of_script(root: Path, size: str, task: str) -> list[Path]:
+    """Return the gin files of a run of the scripts.
+
+    Args:
+      root: The tree of T5X, which has the files of the old scripts.
+      size: small, base, ...
+      task: What is finetuned on, see FT_TASK; "" in pretraining.
+
+    Raises:
+      UserError: There is no such size.
+    """
+    if task == choices.PAIRS:  # the old scripts had no such task, and the tree has no files of it
+        names = (model("t5_1_1", size, "T5_SIZE"), f"{GIN}/runs/finetune_pairs.gin")
+        return [HOME / name for name in names]
+    return [root / example(root, size, f"{task}_finetune_adam" if task else "pile_pretrain")]
+
+
 def own(variables: Mapping[str, str]) -> list[Path]:
     """Return the file that ROSETTA_GIN names, absolute, if it is set; UserError where it is no
     file.

@@ -223,7 +223,12 @@ def test_no_start_is_kept_of_a_run_that_cannot_begin(place: Place) -> None:
         (
             ["t5x", "eval", "OUTPUT_DIR=out", "CHECKPOINT_PATH=pre"],
             errors.MISSING,
-            {"where": "FT_TASK", "remedy": ("mnli2", "squad1")},
+            {"where": "FT_TASK", "remedy": ("mnli2", "squad1", "pairs")},
+        ),
+        (
+            ["t5x", "eval", "OUTPUT_DIR=out", "CHECKPOINT_PATH=pre", "FT_TASK=pairs", "DATA="],
+            errors.MISSING,
+            {"where": "DATA", "remedy": "jsonl"},
         ),
         (
             ["t5x", "infer", "OUTPUT_DIR=out", "CHECKPOINT_PATH=nowhere", "FT_TASK=mnli2"],

@@ -107,7 +107,7 @@ def test_finetuning_from_an_object_store_needs_a_folder_to_write_to(place: Place
             ("cola", *FINETUNE[1:]),
             {},
             errors.INVALID,
-            {"where": "FT_TASK", "value": "cola", "remedy": ("mnli2", "squad1")},
+            {"where": "FT_TASK", "value": "cola", "remedy": ("mnli2", "squad1", "pairs")},
         ),
         ((*FINETUNE[:6], "empty"), {}, errors.MISSING, {"where": "empty", "names": "checkpoint_N"}),
         (
@@ -185,6 +185,26 @@ def test_finetunings_warmup_counts_from_its_start(place: Place) -> None:
     ran = place.run("multiprocess_ft_frompile.sh", **given, WARMUP_STEPS="100")
     assert bindings(ran)["WARMUP_STEPS"] == "100"
     assert "still rises" not in ran.err
+
+
+def test_finetuning_on_pairs_needs_no_file_of_the_tree(place: Place) -> None:
+    checkpoints(place, "1000")
+    pairs = place.work / "pairs.jsonl"
+    pairs.write_text('{"inputs": "3 May 1998", "targets": "1998-05-03"}\n')
+    given = {"MODEL_DIR": "pre", "FT_TASK": "pairs", "T5_SIZE": "tiny", "VOCAB": "byte"}
+    data = f"jsonl:{pairs}"
+    ran = place.run("multiprocess_ft_frompile.sh", **given, DATA=data, EVAL_DATA=data, ENC_SL="16")
+    assert ran.rc == 0, ran.err
+    files = [word.rpartition("/gin/")[2] for word in ran.argv if word.startswith("--gin_file=")]
+    assert files == ["t5_1_1/tiny.gin", "runs/finetune_pairs.gin"]
+    found = bindings(ran)
+    assert found["TASK_FEATURE_LENGTHS"] == '{"inputs": 16, "targets": 128}'
+    assert found["MODEL_DIR"] == f'"{place.work}/ft_pairs_pre"'
+    with_text = {"DATA": f"text:{place.work}/corpus.txt"}
+    for settings, where in (({"DATA": ""}, "DATA"), (with_text, f"DATA=text:{place.work}")):
+        ran = place.run("multiprocess_ft_frompile.sh", **given, **settings)
+        assert (ran.rc, ran.argv) == (2, [])
+        assert ran.error.where.startswith(where)
 
 
 def test_benchmarks_of_finetuning(place: Place) -> None:
