@@ -1,6 +1,6 @@
-"""A night by one command: bump, try the patches, build, train in what was built, publish, report.
+"""`build.py nightly`: bump, check patches, build, train, publish and report, by one command.
 
-It goes on where it was stopped.
+A run that was stopped continues where it was.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from builder.core import manifest
 from builder.core.cache import stage_key
 from builder.core.command_context import Context, Result
 from builder.images.oci import reference
-from builder.release.nightly import night_folder as nights
 from builder.release.nightly import report, stages
+from builder.release.nightly.nightly_run import GREEN_STATES, open_run
+from builder.release.nightly.stages import NightlyRequest
 from builder.release.publish import provenance, signing_key
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UserError
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from builder.core.manifest import Manifest
-    from builder.release.nightly.night_folder import Night, Record
+    from builder.release.nightly.nightly_run import NightlyRun, StepRecord
+    from builder.release.nightly.stages import ImageTarget
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,9 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="STAGE",
         action="append",
         default=[],
-        choices=[*stages.NAMES, "report"],
+        choices=[*stages.STAGE_NAMES, "report"],
         help=(
-            f"run only this stage of the night (may be repeated): {', '.join(stages.NAMES)}, report"
+            "run only this stage of the night (may be repeated): "
+            f"{', '.join(stages.STAGE_NAMES)}, report"
         ),
     )
     parser.add_argument(
@@ -109,44 +112,48 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     folder = Path(arguments.folder).absolute()
     shipped = manifest.load(context.manifest_path)
-    wanted = [
-        name
-        for name in stages.NAMES
-        if name in arguments.only or (not arguments.only and (name != "publish" or arguments.to))
-    ]
-    begins = not arguments.only or "bump" in arguments.only
-    if arguments.fresh and not begins:
+    stage_names = _choose_stages(arguments)
+    may_begin = not arguments.only or "bump" in arguments.only
+    if arguments.fresh and not may_begin:
         raise UserError(
-            "begins with the stage bump",
+            "needs the stage bump",
             "--fresh",
-            "add --only bump, or leave it out",
+            "add --only bump, or leave --fresh out",
             kind=CONFLICT,
         )
-    date = _date(arguments.date, begins=begins)
-    asked = _asked(shipped, arguments, folder, publishes="publish" in wanted)
-    with context.cache.lock(f"nightly-{stage_key('folder', {'path': str(folder)})[:16]}"):
-        night = nights.opened(context, shipped, folder, date, begins=begins, fresh=arguments.fresh)
-        if asked.key:
-            _write_public(asked)
-        done = [
-            record for name in wanted for record in stages.DO[name](context, night, shipped, asked)
-        ]
-        return _result(context, night, done)
+    date = _choose_date(arguments.date, may_begin=may_begin)
+    request = _read_request(shipped, arguments, folder, publishes="publish" in stage_names)
+    lock = stage_key("folder", {"path": str(folder)})[:16]
+    with context.cache.lock(f"nightly-{lock}"):
+        nightly_run = open_run(
+            context, shipped, folder, date, may_begin=may_begin, fresh=arguments.fresh
+        )
+        if request.key:
+            _write_public_key(request)
+        records: list[StepRecord] = []
+        for name in stage_names:
+            records += stages.STAGES[name](context, nightly_run, shipped, request)
+        return _report(context, nightly_run, records)
 
 
-def _date(text: str, *, begins: bool) -> str:
-    """Return the day that is meant; "" where a night that was begun goes on, whatever day it is
-    of.
-    """
+def _choose_stages(arguments: argparse.Namespace) -> list[str]:
+    """Return the stages to run, in their order. Publishing needs `--to`."""
+    if arguments.only:
+        return [name for name in stages.STAGE_NAMES if name in arguments.only]
+    return [name for name in stages.STAGE_NAMES if name != "publish" or arguments.to]
+
+
+def _choose_date(text: str, *, may_begin: bool) -> str:
+    """Return the day of the run, or "" for the day of the existing run."""
     if not text:
-        return "" if not begins else dt.datetime.now(dt.UTC).strftime("%Y-%m-%d")
+        return dt.datetime.now(dt.UTC).strftime("%Y-%m-%d") if may_begin else ""
     try:
         if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
             raise ValueError(text)
         dt.date.fromisoformat(text)
     except ValueError as error:
         raise UserError(
-            f"{text[:40]!r} is no day",
+            f"{text[:40]!r} is not a valid day",
             "--date",
             "give YYYY-MM-DD, in UTC",
             kind=INVALID,
@@ -155,33 +162,51 @@ def _date(text: str, *, begins: bool) -> str:
     return text
 
 
-def _asked(
+def _read_request(
     shipped: Manifest, arguments: argparse.Namespace, folder: Path, *, publishes: bool
-) -> stages.Asked:
-    """Return what is to be done, refused before anything is."""
+) -> NightlyRequest:
+    """Return what the run shall do.
+
+    Raises:
+        UserError: an option is missing or not valid. Nothing has been done then.
+    """
     for name in arguments.distribution:
         shipped.distribution(name)
-    images = stages.images(
+    images = stages.list_images(
         shipped, arguments.distribution, arguments.accelerator, arguments.architecture
     )
     if not images:
         raise UserError(
-            "the manifest lists no such image",
+            "the manifest does not list such an image",
             "nightly",
             "choose another --distribution, --accelerator or --architecture",
             kind=MISSING,
         )
-    names = dict.fromkeys(image.distribution for image in images)
-    sources = tuple(
-        dict.fromkeys(source for name in names for source in shipped.distribution(name).sources)
-    )
+    sources: dict[str, None] = {}
+    for image in images:
+        sources |= dict.fromkeys(shipped.distribution(image.distribution).sources)
+    untrained = tuple(arguments.untrained)
     if not publishes:
-        return stages.Asked(images, sources, untrained=tuple(arguments.untrained))
-    for option in ("to", "key"):
-        if not getattr(arguments, option):
+        return NightlyRequest(images, tuple(sources), untrained=untrained)
+    _check_publishing_options(arguments, images)
+    key = arguments.key
+    return NightlyRequest(
+        images,
+        tuple(sources),
+        to=arguments.to.rstrip("/"),
+        key=key if key.startswith("env:") else str(Path(key).absolute()),
+        public_key=str(folder / "signed-by.pub"),
+        builder_id=arguments.builder_id,
+        untrained=untrained,
+    )
+
+
+def _check_publishing_options(arguments: argparse.Namespace, images: Sequence[ImageTarget]) -> None:
+    for option, value in (("--to", arguments.to), ("--key", arguments.key)):
+        if not value:
             raise UserError(
                 "is needed to publish",
-                f"--{option}",
+                option,
                 "give it, or leave the stage publish out",
                 kind=MISSING,
             )
@@ -191,45 +216,35 @@ def _asked(
             raise UserError("names a tag or a digest", f"--to {to}", "give HOST/NAMESPACE")
     if arguments.builder_id:
         provenance.builder_id(arguments.builder_id)
-    signer = (
-        arguments.key if arguments.key.startswith("env:") else str(Path(arguments.key).absolute())
-    )
-    return stages.Asked(
-        images,
-        sources,
-        to,
-        signer,
-        str(folder / "signed-by.pub"),
-        arguments.builder_id,
-        tuple(arguments.untrained),
-    )
 
 
-def _write_public(asked: stages.Asked) -> None:
-    """Write the public half of the key, by which what was published is checked, here and by
-    others.
+def _write_public_key(request: NightlyRequest) -> None:
+    """Write the public half of the key, with which the publication is verified."""
+    public = signing_key.private(request.key).public.key
+    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    write_atomic(Path(request.public_key), pem)
+
+
+def _report(context: Context, nightly_run: NightlyRun, records: Sequence[StepRecord]) -> Result:
+    """Write the report of the whole run.
+
+    The result is ok if the steps of this command succeeded. Without such steps, it is ok if all
+    steps of the run succeeded.
     """
-    half = signing_key.private(asked.key).public.key.public_bytes(
-        Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
+    data = report.report_as_json(
+        nightly_run,
+        manifest.load(nightly_run.manifest_path),
+        provenance.of_checkout(context.root).get("commit"),
     )
-    write_atomic(Path(asked.public), half)
-
-
-def _result(context: Context, night: Night, done: Sequence[Record]) -> Result:
-    """Return the report of the whole night; ok where all is that was done now or, with nothing
-    done, all of it.
-    """
-    found = report.document(
-        night, manifest.load(night.manifest), provenance.of_checkout(context.root).get("commit")
-    )
-    text = report.markdown(found)
-    write_atomic(
-        night.folder / "reports" / f"{night.date}.json", json.dumps(found, indent=1) + "\n"
-    )
-    write_atomic(night.folder / "report.md", text)
-    fine = all(record.state in nights.GOOD for record in done) if done else bool(found["ok"])
+    text = report.report_as_markdown(data)
+    folder = nightly_run.folder
+    write_atomic(folder / "reports" / f"{nightly_run.date}.json", json.dumps(data, indent=1) + "\n")
+    write_atomic(folder / "report.md", text)
+    is_green = bool(data["ok"])
+    if records:
+        is_green = all(record.state in GREEN_STATES for record in records)
     return Result(
-        {"folder": str(night.folder), "report": found},
-        f"{text}\nthe whole of it: {night.folder}",
-        ok=fine,
+        {"folder": str(folder), "report": data},
+        f"{text}\nthe folder of this run: {folder}",
+        ok=is_green,
     )

@@ -1,6 +1,4 @@
-"""What came of a night: one JSON document, of which the status page is made, and the same in
-Markdown for people.
-"""
+"""The report of a nightly run: one JSON document for the status page, and its text in Markdown."""
 
 from __future__ import annotations
 
@@ -9,18 +7,20 @@ from typing import TYPE_CHECKING, Any
 from builder import __version__
 from builder.release.counted_nouns import format_count
 from builder.release.nightly import stages
-from builder.release.nightly.night_folder import GOOD
+from builder.release.nightly.nightly_run import GREEN_STATES
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from builder.core.manifest import Manifest
-    from builder.release.nightly.night_folder import Night, Record
+    from builder.release.nightly.nightly_run import NightlyRun, StepRecord
+    from builder.release.nightly.stages import ImageTarget
 
+    Records = Mapping[str, StepRecord]
 
-_UNASKED = "not-asked"
-_HELD = (
+_NOT_ASKED = "not-asked"  # the state of what the run did not try
+_HELD_STATES = (
     "held",
     "part-way",
     "unreachable",
@@ -32,157 +32,155 @@ _HELD = (
 )
 
 
-def document(night: Night, shipped: Manifest, commit: str | None) -> dict[str, Any]:
-    """Return the report.
+def report_as_json(run: NightlyRun, manifest: Manifest, commit: str | None) -> dict[str, Any]:
+    """Return the report of a nightly run.
 
-    `shipped` is the manifest as this night has moved it, `commit` that of our checkout.
+    Args:
+        run: The run.
+        manifest: The manifest with the pins that the run moved.
+        commit: The commit of this repository, if it is known.
     """
-    records = {record.name: record for record in night.records()}
-    listed = stages.images(shipped, (), (), ())
-    images = [_image(image, records) for image in listed]
-    published = [
-        _published(title, records) for title in dict.fromkeys(image.title for image in listed)
-    ]
-    for entry in published:
-        reds = [
-            one for one in images if f"{one['distribution']}-{one['accelerator']}" == entry["title"]
-        ]
-        patched = records.get(f"patches-{reds[0]['distribution']}")
-        states = [
-            entry["state"],
-            *(one[part]["state"] for one in reds for part in ("built", "trained")),
-            *([patched.state] if patched else []),
-        ]
-        entry["green"] = entry["state"] == "ok" and all(state in GOOD for state in states)
-    seconds: dict[str, float] = dict.fromkeys(stages.NAMES, 0.0)
+    records = {record.name: record for record in run.read_records()}
+    targets = stages.list_images(manifest)
+    images = [_report_image(target, records) for target in targets]
+    seconds = dict.fromkeys(stages.STAGE_NAMES, 0.0)
     for record in records.values():
         seconds[record.stage] += record.seconds
     return {
         "schema": 1,
-        "date": night.date,
+        "date": run.date,
         "builder": __version__,
         "commit": commit,
-        "ok": bool(records) and all(record.state in GOOD for record in records.values()),
-        "seconds": {name: round(value, 1) for name, value in seconds.items()},
-        "steps": [
-            {
-                "name": one.name,
-                "stage": one.stage,
-                "state": one.state,
-                "seconds": one.seconds,
-                "error": one.error,
-                "commands": [list(each) for each in one.commands],
-            }
-            for one in sorted(records.values(), key=_order)
-        ],
-        "sources": {name: _source(name, shipped, records) for name in shipped.sources},
+        "ok": bool(records) and all(record.state in GREEN_STATES for record in records.values()),
+        "seconds": {stage: round(value, 1) for stage, value in seconds.items()},
+        "steps": [_report_step(record) for record in sorted(records.values(), key=_step_order)],
+        "sources": {name: _report_source(name, manifest, records) for name in manifest.sources},
         "lines": {
             name: {"until": line.until, "support": line.support}
-            for name, line in shipped.lines.items()
+            for name, line in manifest.lines.items()
         },
         "distributions": {
-            name: {"line": entry.line, "sources": list(entry.sources)}
-            for name, entry in shipped.distributions.items()
+            name: {"line": distribution.line, "sources": list(distribution.sources)}
+            for name, distribution in manifest.distributions.items()
         },
         "images": images,
-        "published": published,
+        "published": [
+            _report_publication(title, images, records)
+            for title in dict.fromkeys(target.title for target in targets)
+        ],
     }
 
 
-def _order(record: Record) -> tuple[int, str]:
-    return stages.NAMES.index(record.stage), record.name
+def _step_order(record: StepRecord) -> tuple[int, str]:
+    return stages.STAGE_NAMES.index(record.stage), record.name
 
 
-def _source(name: str, shipped: Manifest, records: Mapping[str, Record]) -> dict[str, Any]:
-    """Where a pin stands, what the bump said of each patch, and how much of ours there is."""
-    entry = shipped.sources[name]
-    moved = records.get(f"bump-{name}")
-    found = ((moved.result.get("sources") or {}).get(name) if moved else None) or {}
-    now, past = (
-        ((record.result.get("sources") or {}).get(name) if (record := records.get(which)) else None)
-        or {}
-        for which in ("debt", "stats")
-    )
-    state = (
-        (moved.result.get("summary") or {}).get(name, moved.state)
-        if moved
-        else "release"
-        if entry.wheel
-        else _UNASKED
-    )
-    problem = (
-        found.get("taken_back")
-        or found.get("problem")
-        or (found.get("finding") or {}).get("what")
-        or (str(UserError(**moved.error)) if moved and moved.error else None)
-    )
+def _report_step(record: StepRecord) -> dict[str, Any]:
+    return {
+        "name": record.name,
+        "stage": record.stage,
+        "state": record.state,
+        "seconds": record.seconds,
+        "error": record.error,
+        "commands": [list(command) for command in record.commands],
+    }
+
+
+def _report_source(name: str, manifest: Manifest, records: Records) -> dict[str, Any]:
+    """Return the pin of a source, what the bump found, and the statistics of the patches."""
+    entry = manifest.sources[name]
+    record = records.get(f"bump-{name}")
+    bump = _result_of_source(record, name)
+    statistics = _result_of_source(records.get("debt"), name)
+    history = _result_of_source(records.get("stats"), name)
+    if record:
+        state = (record.result.get("summary") or {}).get(name, record.state)
+    else:
+        state = "release" if entry.wheel else _NOT_ASKED
+    debt_keys = ("count", "added", "removed", "behind", "upstream_status")
+    state_keys = ("date", "count", "added", "removed", "behind")
     return {
         "url": entry.git,
         "wheel": entry.wheel,
         "pin": entry.commit or entry.sha256,
         "state": state,
-        "from": found.get("from"),
-        "tip": found.get("tip"),
-        "commits": found.get("commits"),
-        "problem": problem,
-        "patches": [
-            {
-                "name": one["name"],
-                "outcome": one["outcome"],
-                "detail": one["detail"],
-                "culprit": _culprit(one),
-            }
-            for one in found.get("patches", [])
-        ],
+        "from": bump.get("from"),
+        "tip": bump.get("tip"),
+        "commits": bump.get("commits"),
+        "problem": _find_problem(bump, record),
+        "patches": [_report_patch(patch) for patch in bump.get("patches", [])],
         "debt": {
-            **{
-                part: now.get(part)
-                for part in ("count", "added", "removed", "behind", "upstream_status")
-            },
-            "oldest_days": past.get("oldest_days"),
+            **{key: statistics.get(key) for key in debt_keys},
+            "oldest_days": history.get("oldest_days"),
         },
         "over_time": [
-            {part: one.get(part) for part in ("date", "count", "added", "removed", "behind")}
-            for one in past.get("over_time", [])
+            {key: past_state.get(key) for key in state_keys}
+            for past_state in history.get("over_time", [])
         ],
     }
 
 
-def _culprit(patch: Mapping[str, Any]) -> dict[str, str] | None:
-    by = (patch.get("culprit") or {}).get("by")
-    return {part: by[part] for part in ("commit", "author", "date", "subject")} if by else None
+def _result_of_source(record: StepRecord | None, name: str) -> Mapping[str, Any]:
+    """Return what a step reports about a source, empty if it reports nothing."""
+    if record is None:
+        return {}
+    return (record.result.get("sources") or {}).get(name) or {}
 
 
-def _image(image: stages.Image, records: Mapping[str, Record]) -> dict[str, Any]:
-    built, trained = (records.get(f"{which}-{image.name}") for which in ("image", "training"))
-    (one,) = (built.result.get("images") if built else None) or [{}]
-    runs = [
-        {
-            "devices": run["devices"],
-            "mesh": run.get("mesh", ""),
-            "steps_per_second": run["steps_per_second"],
-            "resumed_from": run["resumed_from"],
-            "losses": {**run["losses"], **run["resumed_losses"]},
-        }
-        for run in (trained.result.get("runs") or [] if trained else [])
-    ]
+def _find_problem(bump: Mapping[str, Any], record: StepRecord | None) -> str | None:
+    """Return why a pin did not move to the tip of its branch."""
+    problem = (
+        bump.get("taken_back") or bump.get("problem") or (bump.get("finding") or {}).get("what")
+    )
+    if not problem and record and record.error:
+        return str(UserError(**record.error))
+    return problem or None
+
+
+def _report_patch(patch: Mapping[str, Any]) -> dict[str, Any]:
+    commit = (patch.get("culprit") or {}).get("by")
+    keys = ("commit", "author", "date", "subject")
     return {
-        **image.about,
-        "size": one.get("size"),
-        "unpacked": sum(each["unpacked"] for each in one.get("layers", [])) or None,
-        "digest": one.get("digest"),
-        "built": _state(built),
+        "name": patch["name"],
+        "outcome": patch["outcome"],
+        "detail": patch["detail"],
+        "culprit": {key: commit[key] for key in keys} if commit else None,
+    }
+
+
+def _report_image(target: ImageTarget, records: Records) -> dict[str, Any]:
+    built = records.get(f"image-{target.name}")
+    trained = records.get(f"training-{target.name}")
+    (image,) = (built.result.get("images") if built else None) or [{}]
+    unpacked_size = sum(layer["unpacked"] for layer in image.get("layers", []))
+    training = trained.result if trained else {}
+    return {
+        **target.subject,
+        "size": image.get("size"),
+        "unpacked": unpacked_size or None,
+        "digest": image.get("digest"),
+        "built": _report_state(built),
         "trained": {
-            **_state(trained),
-            "problems": (trained.result.get("problems") or [] if trained else []),
-            "runs": runs,
+            **_report_state(trained),
+            "problems": training.get("problems") or [],
+            "runs": [_report_training_run(run) for run in training.get("runs") or []],
         },
     }
 
 
-def _state(record: Record | None) -> dict[str, Any]:
+def _report_training_run(run: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "devices": run["devices"],
+        "mesh": run.get("mesh", ""),
+        "steps_per_second": run["steps_per_second"],
+        "resumed_from": run["resumed_from"],
+        "losses": {**run["losses"], **run["resumed_losses"]},
+    }
+
+
+def _report_state(record: StepRecord | None) -> dict[str, Any]:
     if record is None:
-        return {"state": _UNASKED, "seconds": None, "why": None}
+        return {"state": _NOT_ASKED, "seconds": None, "why": None}
     return {
         "state": record.state,
         "seconds": record.seconds,
@@ -190,133 +188,154 @@ def _state(record: Record | None) -> dict[str, Any]:
     }
 
 
-def _published(title: str, records: Mapping[str, Record]) -> dict[str, Any]:
-    sent, checked, changes = (
-        records.get(f"{which}-{title}") for which in ("publish", "check", "changelog")
-    )
-    state = _state(sent)
-    if sent and sent.state == "ok" and (checked is None or checked.state != "ok"):
-        state = {**_state(checked), "why": "was sent, and could not be verified"}
-    result = sent.result if sent and sent.state == "ok" else {}
+def _report_publication(
+    title: str, images: Iterable[Mapping[str, Any]], records: Records
+) -> dict[str, Any]:
+    """Return what was published of a distribution and accelerator, and whether all of it is green.
+
+    Args:
+        title: The distribution and the accelerator.
+        images: The report of every image.
+        records: The record of every step.
+    """
+    published, checked = records.get(f"publish-{title}"), records.get(f"check-{title}")
+    state = _report_state(published)
+    is_published = published is not None and published.state == "ok"
+    if is_published and (checked is None or checked.state != "ok"):
+        state = {**_report_state(checked), "why": "was published, but could not be verified"}
+    result = published.result if published and is_published else {}
+    own_images = [
+        image for image in images if f"{image['distribution']}-{image['accelerator']}" == title
+    ]
+    patches = records.get(f"patches-{own_images[0]['distribution']}")
+    states = [image[part]["state"] for image in own_images for part in ("built", "trained")]
+    states += [patches.state] if patches else []
     return {
         "title": title,
         **state,
         "repository": result.get("repository"),
         "digest": result.get("digest"),
         "tags": result.get("tags", []),
-        "changes": {
-            name: {"from": one["from"], "to": one["to"]}
-            for name, one in (changes.result.get("sources") or {}).items()
-            if isinstance(one, dict) and {"from", "to"} <= set(one)
-        }
-        if changes
-        else None,
+        "changes": _report_changes(records.get(f"changelog-{title}")),
+        "green": state["state"] == "ok" and all(value in GREEN_STATES for value in states),
     }
 
 
-def markdown(report: Mapping[str, Any]) -> str:
-    """Return the report for people: what is red first, then everything in tables."""
-    red = [step for step in report["steps"] if step["state"] not in GOOD]
-    held = [
-        f"- **{name}** {one['state']}: {one['problem'] or 'its patches do not apply at the tip'}"
-        for name, one in report["sources"].items()
-        if one["state"] in _HELD
-    ]
-    lines = [f"# Night of {report['date']}: {'green' if report['ok'] else 'red'}", ""]
-    lines += [
-        (
-            f"- **{step['name']}** {step['state']}: "
-            f"{UserError(**step['error']) if step['error'] else 'a check said no; see its log'}"
-        )
-        for step in red
-    ]
-    lines += [*held, *([""] if red or held else [])]
-    lines += _rows(
-        ("source", "pin", "state", "commits", "patches"),
-        [
-            (
-                name,
-                one["wheel"] or one["pin"][:12],
-                one["state"],
-                "" if one["commits"] is None else str(one["commits"]),
-                _patches(one),
-            )
-            for name, one in report["sources"].items()
-        ],
-    )
-    for name, one in report["sources"].items():
-        lines += [
-            f"- {name}, {patch['name']}: {patch['outcome']}"
-            + (
-                (
-                    f": {patch['culprit']['commit'][:12]} ({patch['culprit']['author']}, "
-                    f"{patch['culprit']['date']}, {patch['culprit']['subject']!r})"
-                )
-                if patch["culprit"]
-                else ""
-            )
-            for patch in one["patches"]
-            if patch["outcome"] != "applies"
-        ]
-    lines += [
-        "",
-        *_rows(
-            ("image", "built", "size", "trained", "last loss"),
-            [
-                (
-                    f"{one['distribution']} {one['accelerator']} {one['architecture']}",
-                    one["built"]["state"],
-                    f"{one['size'] / 1e6:,.1f} MB" if one["size"] else "",
-                    one["trained"]["state"],
-                    _loss(one),
-                )
-                for one in report["images"]
-                if one["built"]["state"] != _UNASKED
-            ],
-        ),
-    ]
-    lines += [
-        "",
-        *_rows(
-            ("published", "state", "digest", "tags"),
-            [
-                (
-                    one["title"],
-                    one["state"],
-                    one["digest"] or one["why"] or "",
-                    " ".join(one["tags"]),
-                )
-                for one in report["published"]
-                if one["state"] != _UNASKED
-            ],
-        ),
-    ]
-    lines += [
-        "",
-        *_rows(
+def _report_changes(record: StepRecord | None) -> dict[str, dict[str, Any]] | None:
+    """Return the old and the new pin of each source that changed, from a step `changelog`."""
+    if record is None:
+        return None
+    return {
+        name: {"from": change["from"], "to": change["to"]}
+        for name, change in (record.result.get("sources") or {}).items()
+        if isinstance(change, dict) and {"from", "to"} <= set(change)
+    }
+
+
+def report_as_markdown(report: Mapping[str, Any]) -> str:
+    """Return a report as Markdown: the failures first, then everything in tables."""
+    state = "green" if report["ok"] else "red"
+    tables = (
+        _source_table(report),
+        _patch_lines(report),
+        _image_table(report),
+        _publication_table(report),
+        _table(
             ("stage", "seconds"),
-            [(name, f"{value:.1f}") for name, value in report["seconds"].items()],
+            [(stage, f"{value:.1f}") for stage, value in report["seconds"].items()],
         ),
-    ]
+    )
+    lines = [f"# Night of {report['date']}: {state}"]
+    for paragraph in (_failure_lines(report), *tables):
+        if paragraph:
+            lines += ["", *paragraph]
     return "\n".join(lines) + "\n"
 
 
-def _patches(source: Mapping[str, Any]) -> str:
-    total = source["debt"]["count"]
-    return format_count(total, "patch", "patches") if total is not None else ""
+def _failure_lines(report: Mapping[str, Any]) -> list[str]:
+    """Return the steps that failed, and the pins that did not move to the tip."""
+    lines = []
+    for step in report["steps"]:
+        if step["state"] not in GREEN_STATES:
+            error = step["error"]
+            reason = UserError(**error) if error else "a check failed; see the log of the step"
+            lines.append(f"- **{step['name']}** {step['state']}: {reason}")
+    for name, source in report["sources"].items():
+        if source["state"] in _HELD_STATES:
+            problem = source["problem"] or "its patches do not apply at the tip"
+            lines.append(f"- **{name}** {source['state']}: {problem}")
+    return lines
 
 
-def _loss(image: Mapping[str, Any]) -> str:
-    ends = [list(run["losses"].values())[-1] for run in image["trained"]["runs"] if run["losses"]]
-    return ", ".join(f"{end:.4f}" for end in ends)
+def _source_table(report: Mapping[str, Any]) -> list[str]:
+    rows = []
+    for name, source in report["sources"].items():
+        pin = source["wheel"] or source["pin"][:12]
+        commits = "" if source["commits"] is None else str(source["commits"])
+        patch_count = source["debt"]["count"]
+        patches = "" if patch_count is None else format_count(patch_count, "patch", "patches")
+        rows.append((name, pin, source["state"], commits, patches))
+    return _table(("source", "pin", "state", "commits", "patches"), rows)
 
 
-def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return [_row(head), _row(["---"] * len(head)), *(_row(row) for row in rows)]
+def _patch_lines(report: Mapping[str, Any]) -> list[str]:
+    """Return the patches that do not apply as they are."""
+    lines = []
+    for name, source in report["sources"].items():
+        for patch in source["patches"]:
+            if patch["outcome"] == "applies":
+                continue
+            line = f"- {name}, {patch['name']}: {patch['outcome']}"
+            if culprit := patch["culprit"]:
+                line += (
+                    f": {culprit['commit'][:12]} ({culprit['author']}, {culprit['date']}, "
+                    f"{culprit['subject']!r})"
+                )
+            lines.append(line)
+    return lines
 
 
-def _row(cells: Sequence[str]) -> str:
-    return (
-        "| "
-        f"{' | '.join(cell.replace('|', chr(92) + '|').replace(chr(10), ' ') for cell in cells)} |"
-    )
+def _image_table(report: Mapping[str, Any]) -> list[str]:
+    rows = [
+        (
+            f"{image['distribution']} {image['accelerator']} {image['architecture']}",
+            image["built"]["state"],
+            f"{image['size'] / 1e6:,.1f} MB" if image["size"] else "",
+            image["trained"]["state"],
+            _format_last_losses(image),
+        )
+        for image in report["images"]
+        if image["built"]["state"] != _NOT_ASKED
+    ]
+    return _table(("image", "built", "size", "trained", "last loss"), rows)
+
+
+def _format_last_losses(image: Mapping[str, Any]) -> str:
+    """Return the last loss of each training run."""
+    runs = [run for run in image["trained"]["runs"] if run["losses"]]
+    last_losses = [list(run["losses"].values())[-1] for run in runs]
+    return ", ".join(f"{loss:.4f}" for loss in last_losses)
+
+
+def _publication_table(report: Mapping[str, Any]) -> list[str]:
+    rows = [
+        (
+            publication["title"],
+            publication["state"],
+            publication["digest"] or publication["why"] or "",
+            " ".join(publication["tags"]),
+        )
+        for publication in report["published"]
+        if publication["state"] != _NOT_ASKED
+    ]
+    return _table(("published", "state", "digest", "tags"), rows)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a table in Markdown."""
+    return [_table_row(row) for row in (head, ["---"] * len(head), *rows)]
+
+
+def _table_row(cells: Sequence[str]) -> str:
+    escaped = [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
+    return f"| {' | '.join(escaped)} |"

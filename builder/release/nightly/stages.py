@@ -1,10 +1,11 @@
-"""What a night consists of, stage by stage.
+"""The stages of a nightly run.
 
-A source or a distribution that goes wrong holds back no other.
+A source or a distribution that fails does not stop the others.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,22 +13,26 @@ from builder.core import log, machine_architecture
 from builder.core.cache import remove_path
 from builder.core.manifest import GitSource
 from builder.release.bump import working_copy
-from builder.release.nightly import night_folder as nights
-from builder.release.nightly.night_folder import Record, Step
+from builder.release.nightly.nightly_run import (
+    Step,
+    StepRecord,
+    mark_as_held,
+    run_step,
+    step_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from builder.core.command_context import Context
     from builder.core.manifest import Manifest
-    from builder.release.nightly.night_folder import Night
-
-NAMES = ("bump", "patches", "images", "training", "publish")
+    from builder.release.nightly.nightly_run import NightlyRun
 
 
 @dataclass(frozen=True)
-class Image:
-    """What is built at a time: a distribution for an accelerator, on one architecture."""
+class ImageTarget:
+    """An image to build: a distribution for an accelerator, on one architecture."""
 
     distribution: str
     accelerator: str
@@ -35,14 +40,17 @@ class Image:
 
     @property
     def title(self) -> str:
+        """The distribution and the accelerator, which share a repository."""
         return f"{self.distribution}-{self.accelerator}"
 
     @property
     def name(self) -> str:
+        """The name of the image in the names of steps and folders."""
         return f"{self.title}-{self.architecture}"
 
     @property
-    def about(self) -> dict[str, str]:
+    def subject(self) -> dict[str, str]:
+        """The image as records and reports describe it."""
         return {
             "distribution": self.distribution,
             "accelerator": self.accelerator,
@@ -51,310 +59,283 @@ class Image:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What of the night is to be done here: `images` and `sources` are those that were chosen;
-    `public` is the file with the public half of `key`.
+class NightlyRequest:
+    """What a nightly run shall do.
+
+    Attributes:
+        images: The images to build.
+        sources: The sources to bump.
+        to: The registry and namespace to publish in.
+        key: The private key to sign with.
+        public_key: The file with the public half of the key.
+        builder_id: The builder that the provenance names.
+        untrained: The architectures whose images are published without a training.
     """
 
-    images: tuple[Image, ...]
+    images: tuple[ImageTarget, ...]
     sources: tuple[str, ...]
     to: str = ""
     key: str = ""
-    public: str = ""
-    builder: str = ""
-    untrained: tuple[str, ...] = ()  # architectures that may go out without a training
+    public_key: str = ""
+    builder_id: str = ""
+    untrained: tuple[str, ...] = ()
 
 
-def images(
-    shipped: Manifest,
-    distributions: Sequence[str],
-    accelerators: Sequence[str],
-    architectures: Sequence[str],
-) -> tuple[Image, ...]:
-    """All that the manifest lists, in its order, as far as it is chosen; nothing chosen is
-    everything.
+def list_images(
+    manifest: Manifest,
+    distributions: Sequence[str] = (),
+    accelerators: Sequence[str] = (),
+    architectures: Sequence[str] = (),
+) -> tuple[ImageTarget, ...]:
+    """Return the images that the manifest lists, in its order.
+
+    Args:
+        manifest: The manifest.
+        distributions: The distributions to choose. Default: all.
+        accelerators: The accelerators to choose. Default: all.
+        architectures: The architectures to choose. Default: all.
     """
-    return tuple(
-        Image(name, accelerator, architecture)
-        for name, entry in shipped.distributions.items()
-        for accelerator in entry.accelerators
-        for architecture in entry.architectures
-        if (not distributions or name in distributions)
-        and (not accelerators or accelerator in accelerators)
-        and (not architectures or architecture in architectures)
-    )
+    images: list[ImageTarget] = []
+    for name in _choose(manifest.distributions, distributions):
+        distribution = manifest.distributions[name]
+        pairs = itertools.product(
+            _choose(distribution.accelerators, accelerators),
+            _choose(distribution.architectures, architectures),
+        )
+        images += [ImageTarget(name, *pair) for pair in pairs]
+    return tuple(images)
 
 
-def bump(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Iterator[Record]:
-    """Move each pin by itself, and lock what its upstream asks for now; a pin whose packages cannot
-    be locked goes back.
+def _choose(names: Iterable[str], chosen: Sequence[str]) -> list[str]:
+    """Return the names that are chosen, or all of them if none is chosen."""
+    return [name for name in names if not chosen or name in chosen]
+
+
+def bump_sources(
+    context: Context, run: NightlyRun, manifest: Manifest, request: NightlyRequest
+) -> Iterator[StepRecord]:
+    """Move the pin of each source, and lock the packages that its upstream requires now.
+
+    If the packages cannot be locked, the pin is moved back.
     """
-    for name in asked.sources:
-        source = shipped.source(name)
-        if not isinstance(source, GitSource):
-            continue
-        before = night.folder / f"before-{name}"
-        done, locked = (night.record(f"{which}-{name}") for which in ("bump", "lock"))
-        if done and done.settled and not before.exists() and (locked is None or locked.settled):
-            log.info(f"bump-{name}: done before ({done.state})")
-            yield done
-            continue
-        if before.exists() and done and not done.key:
-            working_copy.replace_folder(before, night.root)  # a kill came before it went back
-        if not before.exists():
-            working_copy.copy_folder(night.root, before)
-        moved = nights.run(
-            context,
-            night,
-            Step(
-                f"bump-{name}",
-                "bump",
-                {"source": name},
-                (("bump", name, "--manifest", str(night.manifest)),),
-                f"{night.start} {name}",
-            ),
-        )
-        changes = moved.result.get("locks") or {}
-        lines = tuple(changes.get("lines", ()))
-        problem = str(changes.get("problem") or "")
-        if lines and not problem:
-            step = Step(
-                f"lock-{name}",
-                "bump",
-                {"source": name},
-                (("lock", *lines, "--manifest", str(night.manifest)),),
-                f"{night.start} {name} {' '.join(lines)}",
-            )
-            relocked = nights.run(context, night, step)
-            problem = (
-                ""
-                if relocked.state == "ok"
-                else f"the packages of {', '.join(lines)} could not be locked"
-            )
-            yield relocked
-        if problem:
-            log.info(f"{name}: its pin goes back: {problem}")
-            moved = night.save(nights.held(moved, problem))
-        if problem or moved.state == "error":
-            working_copy.replace_folder(before, night.root)
-        remove_path(before)
-        yield moved
+    for name in request.sources:
+        if isinstance(manifest.source(name), GitSource):
+            yield from _bump_source(context, run, name)
 
 
-def patches(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Iterator[Record]:
-    """Each distribution's patches and overlays at the pins of this night; how much of ours there is
-    now, and over time by our own history.
+def _bump_source(context: Context, run: NightlyRun, name: str) -> Iterator[StepRecord]:
+    backup = run.folder / f"before-{name}"
+    bump, lock = run.read_record(f"bump-{name}"), run.read_record(f"lock-{name}")
+    if bump and bump.is_final and not backup.exists() and (lock is None or lock.is_final):
+        log.info(f"bump-{name}: already done ({bump.state})")
+        yield bump
+        return
+    if backup.exists() and bump and not bump.key:
+        # A kill came after the bump was marked as held, and before the copy was restored.
+        working_copy.replace_folder(backup, run.tree)
+    if not backup.exists():
+        working_copy.copy_folder(run.tree, backup)
+    bump = run_step(context, run, _bump_step(run, name))
+    changes = bump.result.get("locks") or {}
+    problem = str(changes.get("problem") or "")
+    lines = tuple(changes.get("lines", ()))
+    if lines and not problem:
+        lock = run_step(context, run, _lock_step(run, name, lines))
+        if lock.state != "ok":
+            problem = f"the packages of {', '.join(lines)} could not be locked"
+        yield lock
+    if problem:
+        log.info(f"{name}: its pin is moved back: {problem}")
+        bump = run.save_record(mark_as_held(bump, problem))
+    if problem or bump.state == "error":
+        working_copy.replace_folder(backup, run.tree)
+    remove_path(backup)
+    yield bump
+
+
+def _bump_step(run: NightlyRun, name: str) -> Step:
+    command = ("bump", name, "--manifest", str(run.manifest_path))
+    key = f"{run.start_digest} {name}"
+    return Step(f"bump-{name}", "bump", {"source": name}, (command,), key)
+
+
+def _lock_step(run: NightlyRun, name: str, lines: Sequence[str]) -> Step:
+    command = ("lock", *lines, "--manifest", str(run.manifest_path))
+    key = f"{run.start_digest} {name} {' '.join(lines)}"
+    return Step(f"lock-{name}", "bump", {"source": name}, (command,), key)
+
+
+def check_patches(
+    context: Context, run: NightlyRun, manifest: Manifest, request: NightlyRequest
+) -> Iterator[StepRecord]:
+    """Check the patches of each distribution at the new pins, and compute their statistics.
+
+    The statistics are computed at the new pins ("debt") and for this repository's history
+    ("stats").
     """
-    for name in dict.fromkeys(image.distribution for image in asked.images):
-        sources = shipped.distribution(name).sources
-        key = nights.key(night, context, step="patches", sources=list(sources))
-        yield nights.run(
-            context,
-            night,
-            Step(
-                f"patches-{name}",
-                "patches",
-                {"distribution": name},
-                (("patches", "check", *sources, "--manifest", str(night.manifest)),),
-                key,
-            ),
-        )
-    for name, file in (("debt", night.manifest), ("stats", context.manifest_path)):
-        command = ("patches", "stats", *asked.sources, "--manifest", str(file))
-        yield nights.run(
-            context,
-            night,
-            Step(name, "patches", {}, (command,), nights.key(night, context, step=name)),
-        )
+    for name in dict.fromkeys(image.distribution for image in request.images):
+        sources = manifest.distribution(name).sources
+        command = ("patches", "check", *sources, "--manifest", str(run.manifest_path))
+        key = step_key(run, context, step="patches", sources=list(sources))
+        step = Step(f"patches-{name}", "patches", {"distribution": name}, (command,), key)
+        yield run_step(context, run, step)
+    for name, path in (("debt", run.manifest_path), ("stats", context.manifest_path)):
+        command = ("patches", "stats", *request.sources, "--manifest", str(path))
+        key = step_key(run, context, step=name)
+        yield run_step(context, run, Step(name, "patches", {}, (command,), key))
 
 
 def build_images(
-    context: Context, night: Night, shipped: Manifest, asked: Asked
-) -> Iterator[Record]:
-    """Yield an OCI layout for each image whose patches apply."""
-    del shipped
-    for image in asked.images:
-        tried = night.record(f"patches-{image.distribution}")
-        if tried is None or not tried.settled:
-            yield _block(
-                night,
-                f"image-{image.name}",
-                "images",
-                image,
-                (
-                    f"the patches of {image.distribution} "
-                    f"{'do not apply' if tried else 'were not tried'}"
-                ),
-            )
+    context: Context, run: NightlyRun, manifest: Manifest, request: NightlyRequest
+) -> Iterator[StepRecord]:
+    """Build an OCI layout of each image whose patches apply."""
+    del manifest
+    for image in request.images:
+        name = f"image-{image.name}"
+        patches = run.read_record(f"patches-{image.distribution}")
+        if patches is None or not patches.is_final:
+            outcome = "do not apply" if patches else "were not checked"
+            reason = f"the patches of {image.distribution} {outcome}"
+            yield _skip_step(run, name, "images", image, reason)
             continue
-        command = (
-            "build",
-            *_chosen(image),
-            "--output",
-            f"oci:{layout(night, image)}",
-            "--locked",
-            "--manifest",
-            str(night.manifest),
-        )
-        yield nights.run(
-            context,
-            night,
-            Step(
-                f"image-{image.name}",
-                "images",
-                image.about,
-                (command,),
-                nights.key(night, context, command=_bare(command, night)),
-            ),
-        )
+        output = f"oci:{_layout_folder(run, image)}"
+        command = ("build", *_image_options(image), "--output", output, "--locked")
+        command += ("--manifest", str(run.manifest_path))
+        key = step_key(run, context, command=_without_folder(command, run))
+        yield run_step(context, run, Step(name, "images", image.subject, (command,), key))
 
 
-def training(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Iterator[Record]:
-    """Yield a tiny model trained in each image that can run here: what is loaded are the layers
-    that will be published.
+def train_images(
+    context: Context, run: NightlyRun, manifest: Manifest, request: NightlyRequest
+) -> Iterator[StepRecord]:
+    """Train a tiny model in each image that this machine can run.
+
+    The layers that are tested are the ones that will be published.
     """
-    del shipped
-    own = machine_architecture.detect_architecture()
-    for image in asked.images:
-        name, built = f"training-{image.name}", night.record(f"image-{image.name}")
-        if built is None or not built.settled:
-            yield _block(night, name, "training", image, "its image is not there")
-        elif image.architecture != own:
-            why = f"this machine is {own}: train on a machine that is {image.architecture}"
-            yield _block(
-                night,
-                name,
-                "training",
-                image,
-                why,
-                state="left-out" if image.architecture in asked.untrained else "blocked",
-            )
+    del manifest
+    machine = machine_architecture.detect_architecture()
+    for image in request.images:
+        name = f"training-{image.name}"
+        built = run.read_record(f"image-{image.name}")
+        if built is None or not built.is_final:
+            yield _skip_step(run, name, "training", image, "the image was not built")
+        elif image.architecture != machine:
+            reason = f"this machine is {machine}: train on a machine that is {image.architecture}"
+            state = "left-out" if image.architecture in request.untrained else "blocked"
+            yield _skip_step(run, name, "training", image, reason, state=state)
         else:
-            local = f"localhost/rosetta-nightly:{image.title}"
-            load = (
-                "build",
-                *_chosen(image),
-                "--output",
-                f"image:{local}",
-                "--compression",
-                "gzip",
-                "--locked",
-                "--manifest",
-                str(night.manifest),
-            )
-            digest = built.result.get("digest")
-            key = nights.key(night, context, digest=digest)
-            found = nights.run(
-                context,
-                night,
-                Step(name, "training", image.about, (load, ("verify", f"image:{local}")), key),
-            )
-            yield night.save(replace(found, result={**found.result, "digest": digest}))
+            yield _train_image(context, run, image, built)
 
 
-def publish(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Iterator[Record]:
-    """Each distribution and accelerator whose images are all there and have trained: into its own
-    repository, read back, and what is new.
+def _train_image(
+    context: Context, run: NightlyRun, image: ImageTarget, built: StepRecord
+) -> StepRecord:
+    name = f"image:localhost/rosetta-nightly:{image.title}"
+    load = ("build", *_image_options(image), "--output", name, "--compression", "gzip")
+    load += ("--locked", "--manifest", str(run.manifest_path))
+    digest = built.result.get("digest")
+    key = step_key(run, context, digest=digest)
+    commands = (load, ("verify", name))
+    step = Step(f"training-{image.name}", "training", image.subject, commands, key)
+    record = run_step(context, run, step)
+    return run.save_record(replace(record, result={**record.result, "digest": digest}))
+
+
+def publish_images(
+    context: Context, run: NightlyRun, manifest: Manifest, request: NightlyRequest
+) -> Iterator[StepRecord]:
+    """Publish each distribution and accelerator whose images were built and trained.
+
+    Each of them has a repository of its own. What was published is verified.
     """
-    for title, some in _titles(asked.images).items():
-        first, name = some[0], f"publish-{title}"
-        whole = [
-            Image(first.distribution, first.accelerator, each)
-            for each in shipped.distribution(first.distribution).architectures
+    for title, images in _group_by_title(request.images).items():
+        distribution = images[0].distribution
+        complete = [
+            ImageTarget(distribution, images[0].accelerator, architecture)
+            for architecture in manifest.distribution(distribution).architectures
         ]
-        about = {"distribution": first.distribution, "accelerator": first.accelerator}
-        if missing := [
-            problem for image in whole if (problem := _missing(night, image, asked.untrained))
-        ]:
-            yield night.save(
-                Record(
-                    name,
-                    "publish",
-                    about,
-                    "blocked",
-                    error={
-                        "what": "; ".join(missing),
-                        "where": title,
-                        "do": "nothing was sent; what is published stays as it is",
-                    },
-                )
-            )
-            for after in ("check", "changelog"):
-                (night.folder / "steps" / f"{after}-{title}.json").unlink(missing_ok=True)
-            continue
-        repository = f"{asked.to}/{title}"
-        command = (
-            "publish",
-            *(f"oci:{layout(night, image)}" for image in whole),
-            "--to",
-            repository,
-            "--key",
-            asked.key,
-            "--date",
-            night.date,
-            "--manifest",
-            str(night.manifest),
-        )
-        command += ("--builder-id", asked.builder) if asked.builder else ()
-        digests = [
-            record.result.get("digest")
-            for image in whole
-            if (record := night.record(f"image-{image.name}"))
-        ]
-        step = Step(
-            name,
-            "publish",
-            about,
-            (command,),
-            nights.key(night, context, command=_bare(command, night), digests=digests),
-        )
-        sent = nights.run(context, night, step)
-        yield sent
-        if sent.state != "ok":
-            continue
-        digest, before = str(sent.result["digest"]), sent.result.get("previous", {}).get("latest")
-        check = ("verify-published", f"{repository}@{digest}", "--key", asked.public)
-        yield nights.run(
-            context,
-            night,
-            Step(f"check-{title}", "publish", about, (check,), f"{repository} {digest}"),
-        )
-        if before and before != digest:
-            changes = (
-                "changelog",
-                f"{repository}@{before}",
-                f"{repository}@{digest}",
-                "--key",
-                asked.public,
-            )
-            yield nights.run(
-                context,
-                night,
-                Step(
-                    f"changelog-{title}",
-                    "publish",
-                    about,
-                    (changes,),
-                    f"{repository} {before} {digest}",
-                ),
-            )
+        problems = [_find_problem(run, image, request.untrained) for image in complete]
+        if any(problems):
+            yield _block_publication(run, complete[0], "; ".join(filter(None, problems)))
+            for name in ("check", "changelog"):
+                run.delete_record(f"{name}-{title}")
+        else:
+            yield from _publish_title(context, run, request, complete)
 
 
-DO: dict[str, Callable[[Context, Night, Manifest, Asked], Iterator[Record]]] = {
-    "bump": bump,
-    "patches": patches,
+def _block_publication(run: NightlyRun, image: ImageTarget, reason: str) -> StepRecord:
+    error = {
+        "what": reason,
+        "where": image.title,
+        "do": "nothing was published; the registry stays as it is",
+    }
+    return run.save_record(
+        StepRecord(
+            f"publish-{image.title}", "publish", _title_subject(image), "blocked", error=error
+        )
+    )
+
+
+def _publish_title(
+    context: Context, run: NightlyRun, request: NightlyRequest, images: Sequence[ImageTarget]
+) -> Iterator[StepRecord]:
+    """Publish the images of all architectures, verify them, and list what is new."""
+    title, subject = images[0].title, _title_subject(images[0])
+    repository = f"{request.to}/{title}"
+    published = run_step(context, run, _publish_step(context, run, request, images, repository))
+    yield published
+    if published.state != "ok":
+        return
+    digest = str(published.result["digest"])
+    check = ("verify-published", f"{repository}@{digest}", "--key", request.public_key)
+    key = f"{repository} {digest}"
+    yield run_step(context, run, Step(f"check-{title}", "publish", subject, (check,), key))
+    previous = published.result.get("previous", {}).get("latest")
+    if previous and previous != digest:
+        images_to_compare = (f"{repository}@{previous}", f"{repository}@{digest}")
+        compare = ("changelog", *images_to_compare, "--key", request.public_key)
+        key = f"{repository} {previous} {digest}"
+        step = Step(f"changelog-{title}", "publish", subject, (compare,), key)
+        yield run_step(context, run, step)
+
+
+def _publish_step(
+    context: Context,
+    run: NightlyRun,
+    request: NightlyRequest,
+    images: Sequence[ImageTarget],
+    repository: str,
+) -> Step:
+    layouts = [f"oci:{_layout_folder(run, image)}" for image in images]
+    command: tuple[str, ...] = ("publish", *layouts, "--to", repository, "--key", request.key)
+    command += ("--date", run.date, "--manifest", str(run.manifest_path))
+    if request.builder_id:
+        command += ("--builder-id", request.builder_id)
+    records = [run.read_record(f"image-{image.name}") for image in images]
+    digests = [record.result.get("digest") for record in records if record]
+    key = step_key(run, context, command=_without_folder(command, run), digests=digests)
+    name = f"publish-{images[0].title}"
+    return Step(name, "publish", _title_subject(images[0]), (command,), key)
+
+
+STAGES: dict[
+    str, Callable[[Context, NightlyRun, Manifest, NightlyRequest], Iterator[StepRecord]]
+] = {
+    "bump": bump_sources,
+    "patches": check_patches,
     "images": build_images,
-    "training": training,
-    "publish": publish,
+    "training": train_images,
+    "publish": publish_images,
 }
+STAGE_NAMES = tuple(STAGES)
 
 
-def layout(night: Night, image: Image) -> str:
-    """Where an image lies as an OCI layout."""
-    return str(night.folder / "images" / image.name)
+def _layout_folder(run: NightlyRun, image: ImageTarget) -> Path:
+    """Return the folder of the OCI layout of an image."""
+    return run.folder / "images" / image.name
 
 
-def _chosen(image: Image) -> tuple[str, ...]:
+def _image_options(image: ImageTarget) -> tuple[str, ...]:
     return (
         "--distribution",
         image.distribution,
@@ -365,40 +346,47 @@ def _chosen(image: Image) -> tuple[str, ...]:
     )
 
 
-def _bare(command: Sequence[str], night: Night) -> list[str]:
-    """Return a command without the place of the night, which may be another on another machine."""
-    return [part.replace(str(night.folder), "") for part in command]
+def _without_folder(command: Sequence[str], run: NightlyRun) -> list[str]:
+    """Return a command without the folder of the run, which differs between machines."""
+    return [word.replace(str(run.folder), "") for word in command]
 
 
-def _titles(some: Iterable[Image]) -> dict[str, list[Image]]:
-    found: dict[str, list[Image]] = {}
-    for image in some:
-        found.setdefault(image.title, []).append(image)
-    return found
+def _group_by_title(images: Iterable[ImageTarget]) -> dict[str, list[ImageTarget]]:
+    groups: dict[str, list[ImageTarget]] = {}
+    for image in images:
+        groups.setdefault(image.title, []).append(image)
+    return groups
 
 
-def _block(
-    night: Night, name: str, stage: str, image: Image, why: str, *, state: str = "blocked"
-) -> Record:
-    log.info(f"{name}: {state}: {why}")
-    return night.save(
-        Record(name, stage, image.about, state, error={"what": why, "where": "", "do": ""})
-    )
+def _title_subject(image: ImageTarget) -> dict[str, str]:
+    return {"distribution": image.distribution, "accelerator": image.accelerator}
 
 
-def _missing(night: Night, image: Image, untrained: Sequence[str]) -> str:
-    """Why an image may not be published yet; "" if it may."""
-    built, trained = (night.record(f"{which}-{image.name}") for which in ("image", "training"))
-    if built is None or not built.settled:
-        return f"linux/{image.architecture}: its image was not built"
+def _skip_step(
+    run: NightlyRun,
+    name: str,
+    stage: str,
+    image: ImageTarget,
+    reason: str,
+    *,
+    state: str = "blocked",
+) -> StepRecord:
+    """Save the record of a step that cannot run, or is not meant to."""
+    log.info(f"{name}: {state}: {reason}")
+    error = {"what": reason, "where": "", "do": ""}
+    return run.save_record(StepRecord(name, stage, image.subject, state, error=error))
+
+
+def _find_problem(run: NightlyRun, image: ImageTarget, untrained: Sequence[str]) -> str:
+    """Return why an image cannot be published, or "" if it can."""
+    built = run.read_record(f"image-{image.name}")
+    trained = run.read_record(f"training-{image.name}")
+    if built is None or not built.is_final:
+        return f"linux/{image.architecture}: the image was not built"
     if image.architecture in untrained and (trained is None or trained.state == "left-out"):
         return ""
-    if (
-        trained is None
-        or not trained.settled
-        or trained.result.get("digest") != built.result.get("digest")
-    ):
-        return f"linux/{image.architecture}: no model was trained in it" + (
-            f" ({trained.error['what']})" if trained and trained.error else ""
-        )
-    return ""
+    is_trained = trained is not None and trained.is_final
+    if trained and is_trained and trained.result.get("digest") == built.result.get("digest"):
+        return ""
+    reason = f" ({trained.error['what']})" if trained and trained.error else ""
+    return f"linux/{image.architecture}: no model was trained in it{reason}"

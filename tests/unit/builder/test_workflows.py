@@ -17,7 +17,7 @@ from builder import cli
 from builder.commands.registry import PROGRAM
 from builder.core import manifest
 from builder.release.nightly import stages
-from builder.release.nightly.stages import Image
+from builder.release.nightly.stages import ImageTarget
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -201,10 +201,10 @@ def test_the_night_builds_and_publishes_all_that_the_manifest_lists_each_on_its_
     None
 ):
     shipped = manifest.load(ROOT / "manifest.yaml")
-    listed = stages.images(shipped, (), (), ())
+    listed = stages.list_images(shipped)
     rows = _rows(WORKFLOWS["nightly"]["jobs"]["image"])
     assert {
-        Image(row["distribution"], row["accelerator"], row["architecture"]) for row in rows
+        ImageTarget(row["distribution"], row["accelerator"], row["architecture"]) for row in rows
     } == set(listed)
     assert len(rows) == len(listed)
     assert {(row["architecture"], row["runner"]) for row in rows} == {

@@ -1,4 +1,4 @@
-"""The folder of a night: what is kept, what begins anew, and what a killed step leaves."""
+"""The folder of a nightly run: what is kept, what begins anew, and what a killed step leaves."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_kill_while_a_night_begins_leaves_one_that_begins_anew(
     place.run("--only", "bump")
     place.calls()
     with monkeypatch.context() as patch:
-        patch.setattr(working_copy, "copy", _killed)
+        patch.setattr(working_copy, "copy_manifest", _killed)
         with pytest.raises(KeyboardInterrupt):
             place.run("--only", "bump", "--fresh")
     (place.folder / ".tmp-1-night.json").write_text("")
@@ -90,7 +90,7 @@ def test_a_kill_while_the_first_night_begins_does_not_make_its_folder_anothers(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(working_copy, "replace", _killed)
+        patch.setattr(working_copy, "replace_folder", _killed)
         with pytest.raises(KeyboardInterrupt):
             place.run("--only", "bump")
     assert place.run("--only", "bump").ok
