@@ -28,11 +28,9 @@ ROOT = documentation_blocks.ROOT
 # Pages from before the comments, until they have one. Other pages replace them.
 EXEMPT = frozenset(
     (
-        "README.md",
         "docs/commands.md",
         "docs/convert.md",
         "docs/data.md",
-        "docs/index.md",
         "docs/launch.md",
         "docs/pax-scripts.md",
         "docs/pax.md",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands import docs
+from builder.commands import docs, quickstart
 from builder.commands.registry import PROGRAM
 from builder.core import (
     experiment_page,
@@ -204,17 +204,10 @@ def test_the_readme_names_what_exists() -> None:
 def test_the_readme_bakes_what_it_runs() -> None:
     """A reader may copy its blocks one after the other."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    baked: set[str] = set()
-    for line in "\n".join(re.findall(r"```bash\n(.*?)```", readme, re.DOTALL)).splitlines():
-        baked |= {
-            f"{name}-cpu"
-            for name in re.findall(
-                r"build\.py --distribution (\S+)(?! .*--output| .*--accelerator)", line
-            )
-        }
-        used = set(re.findall(r"build/([a-z0-9.]+-[a-z0-9]+)/(?:bin|opt)", line))
-        assert used <= baked, line
-    assert baked >= {"t5x-cpu", "pax-cpu"}
+    blocks = "\n".join(re.findall(r"```bash\n(.*?)```", readme, re.DOTALL))
+    used = re.findall(r"build/(\S+)/bin", blocks)
+    assert used == [f"quickstart/{quickstart.ORDER[0]}"]
+    assert blocks.index("build.py quickstart\n") < blocks.index("/bin")
 
 
 def test_the_readme_exports_nothing_that_changes_a_later_run() -> None:
