@@ -3,21 +3,21 @@
 # Shortly before the time limit Slurm sends it USR1 (--signal=B:USR1@SECONDS), which the processes get through srun: they write a checkpoint
 # and end with status 75; of those that wait for one that hangs or is lost, the status is 200. With REQUEUE=1 the job is then started again, and
 # goes on. Any other end is the job's own.
+# TERM and INT, which `scancel --batch` may send, become USR1: srun passes USR1 on, and kills the processes at once when it gets TERM itself.
 set -u
 
 limit='' signalled='' early='' step=''
 # shellcheck disable=SC2329 # called by the traps
-forward() { # SIGNAL
+forward() {
   signalled=1
-  if [[ -n $step ]]; then kill -s "$1" "$step" 2>/dev/null; else early=$1; fi
+  if [[ -n $step ]]; then kill -s USR1 "$step" 2>/dev/null; else early=1; fi
 }
-trap 'limit=1; forward USR1' USR1
-trap 'forward TERM' TERM
-trap 'forward INT' INT
+trap 'limit=1; forward' USR1
+trap forward TERM INT
 
 srun "$@" &
 step=$!
-[[ -z $early ]] || kill -s "$early" "$step" 2>/dev/null # the signal came before srun's number was known
+[[ -z $early ]] || kill -s USR1 "$step" 2>/dev/null # the signal came before srun's number was known
 status=0
 while :; do
   signalled=''

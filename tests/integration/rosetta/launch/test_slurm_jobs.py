@@ -188,13 +188,15 @@ def test_after_a_process_was_lost_it_is_started_again(slurm: Slurm, tmp_path: Pa
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), job.said()
 
 
-@pytest.mark.parametrize("signal", ["USR1", "TERM"])
-def test_a_signal_to_the_processes_ends_in_a_checkpoint(
-    slurm: Slurm, tmp_path: Path, signal: str
+@pytest.mark.parametrize(
+    "words", [("--signal=USR1",), ("--signal=TERM",), ("--batch", "--signal=TERM")]
+)
+def test_a_signal_ends_in_a_checkpoint(
+    slurm: Slurm, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     job = submit(slurm, tmp_path, "example_slurm_pretrain_pile", STEPS="100000")
     job.reach(5)
-    job.signal(f"--signal={signal}")
+    job.signal(*words)
     ended = slurm.ended(job.number)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "75:0", "0"), (
         job.said()
