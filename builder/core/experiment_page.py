@@ -61,7 +61,7 @@ _DATA_ROWS = (
     ),
 )
 _DATA = """
-[Sources of data](../data.md) describes `DATA`, and [data of Pax](../pax-data.md) the rows.
+[Data sources](data-sources.md#data-of-pax) describes `DATA` and the rows.
 """
 _SIZES = """
 The parameters are those of the embedding and of all matrix products. The mesh is [data, fsdp,

@@ -109,7 +109,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         help="train a SentencePiece vocabulary with T5's special ids and sentinels",
     )
     train.add_argument(
-        "--data", required=True, metavar="SPEC", help="the data to learn from (docs/data.md)"
+        "--data",
+        required=True,
+        metavar="SPEC",
+        help="the data to learn from (docs/reference/data-sources.md)",
     )
     train.add_argument(
         "--out", required=True, metavar="FILE.model", help="the file for the vocabulary"

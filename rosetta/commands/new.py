@@ -51,7 +51,10 @@ def add(commands: Any, common: Any) -> None:
         "--data",
         required=True,
         metavar="SPEC",
-        help="the training data: text:GLOB, jsonl:GLOB, hf:OWNER/NAME, ... (docs/data.md)",
+        help=(
+            "the training data: text:GLOB, jsonl:GLOB, hf:OWNER/NAME, ... "
+            "(docs/reference/data-sources.md)"
+        ),
     )
     t5x.add_argument("--eval-data", metavar="SPEC", help="other data, for the loss in evaluation")
     t5x.add_argument(

@@ -9,7 +9,7 @@ None of Transformer Engine's kernels was run with this: without a driver its com
 cannot be loaded. Written to version 2.20.2 (transformer_engine/jax: dense.py,
 quantize/{quantizer,metadata,helper}.py, sharding.py, flax/transformer.py, attention.py). What is
 tested is everything on this side of its interface, against a stand-in that has the interface's few
-names; docs/fp8.md says what was tried beyond that.
+names; docs/explanation/fp8.md says what was tried beyond that.
 """
 
 from __future__ import annotations

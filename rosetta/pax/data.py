@@ -30,8 +30,8 @@ class Dataset(base_experiment.BaseExperiment):
     """What the mixins share.
 
     Attributes:
-      DATA: a spec of rosetta.data (docs/data.md); None: the variable DATA, else the set that
-        upstream reads.
+      DATA: a spec of rosetta.data (docs/reference/data-sources.md); None: the variable DATA, else
+        the set that upstream reads.
       EVAL_DATA: what evaluation reads; None: the variable EVAL_DATA, else DATA's split for that,
         where it has splits.
       VOCAB: a SentencePiece model or `byte`; None: the variable VOCAB_PATH. Not needed where

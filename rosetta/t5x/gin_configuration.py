@@ -298,7 +298,7 @@ def _report_unread(files: Sequence[str], bindings: Sequence[str], known: set[str
         if name not in known:
             do = (
                 _suggest(name, read)
-                or "leave it out, or name a macro of the files (docs/t5x-configs.md)"
+                or "leave it out, or name a macro of the files (docs/reference/gin-files.md)"
             )
             raise UserError(
                 f"no gin file reads the macro {name}", place, do, kind=UNKNOWN, value=name

@@ -30,13 +30,11 @@ EXEMPT = frozenset(
     (
         "docs/commands.md",
         "docs/convert.md",
-        "docs/data.md",
         "docs/launch.md",
         "docs/pax-scripts.md",
         "docs/pax.md",
         "docs/plan.md",
         "docs/presets.md",
-        "docs/t5x-configs.md",
         "docs/t5x.md",
     )
 )

@@ -67,7 +67,7 @@ def test_a_broken_page_leaves_the_site_as_it_was(checkout: Context) -> None:
     lines = len(good.splitlines())
     for text, where in (
         ("[a](gone.md)", f"docs/index.md:{lines + 2}"),
-        ("[a](fp8.md#gone)", f"docs/index.md:{lines + 2}"),
+        ("[a](explanation/fp8.md#gone)", f"docs/index.md:{lines + 2}"),
         ('<a href="gone/">a</a>', "docs/index.md"),
         ("A list:\n- one", "docs/index.md"),
     ):

@@ -105,6 +105,7 @@ HEALTH_SETTINGS = (
         (*TRAINING, TRAINER),
         default="stop",
         example="skip",
+        page="how-to/prepare-data.md#skip-or-mend-bad-records",
     ),
     Variable(
         "CHANGED_DATA",
@@ -114,6 +115,7 @@ HEALTH_SETTINGS = (
         (*TRAINING, TRAINER),
         default="stop",
         example="accept",
+        page="how-to/prepare-data.md#change-files-of-a-run-that-has-begun",
     ),
 )
 
@@ -137,6 +139,7 @@ SHARED_SETTINGS = (
         default=Note("none"),
         example="batches.jsonl",
         details="Runs that train on the same rows have the same hashes.",
+        page="explanation/data-order.md",
     ),
     *HEALTH_SETTINGS,
     Variable(

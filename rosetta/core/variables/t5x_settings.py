@@ -37,6 +37,7 @@ T5X_SETTINGS = (
         default="large",
         example="small",
         known_as="SIZE",
+        page="reference/gin-files.md",
     ),
     Variable(
         "T5_FAMILY",
@@ -46,6 +47,7 @@ T5X_SETTINGS = (
         T5X_READING,
         default="t5_1_1",
         example="mt5",
+        page="reference/gin-files.md",
     ),
     Variable(
         "FT_TASK",
@@ -61,6 +63,7 @@ T5X_SETTINGS = (
             "DATA=jsonl:train.jsonl EVAL_DATA=jsonl:test.jsonl. Their accuracy is the share of "
             "answers that equal the target."
         ),
+        page="how-to/finetune-on-your-pairs.md",
     ),
     Variable(
         "ROSETTA_GIN",
@@ -69,6 +72,7 @@ T5X_SETTINGS = (
         Group.MODEL,
         T5X,
         example="my_run.gin",
+        page="how-to/change-gin-settings.md",
     ),
     Variable(
         "DATA",
@@ -79,6 +83,7 @@ T5X_SETTINGS = (
         default=Note("the Pile; finetuning, eval and infer: MNLI or SQuAD in TFDS_DATA_DIR"),
         example="'text:/data/*.txt'",
         details="A JSON object mixes several sources, each with its share.",
+        page="reference/data-sources.md",
     ),
     Variable(
         "EVAL_DATA",
@@ -96,6 +101,7 @@ T5X_SETTINGS = (
             "Pretraining reports the loss on this data every EVAL_PERIOD steps. Finetuning also "
             "reports the metrics of the task."
         ),
+        page="reference/data-sources.md",
     ),
     Variable(
         "VOCAB",
@@ -106,6 +112,7 @@ T5X_SETTINGS = (
         default=Note("T5's vocabulary, which has to be copied from its bucket first"),
         example="/data/sp.model",
         details="The model needs at least as many rows as the vocabulary has ids.",
+        page="how-to/prepare-data.md",
     ),
     Variable(
         "EXTRA_IDS",
@@ -120,6 +127,7 @@ T5X_SETTINGS = (
             "Sentinels are the ids that mark masked spans of text. A run that resumes keeps the "
             "number that it began with."
         ),
+        page="how-to/prepare-data.md#set-the-number-of-sentinels",
     ),
     Variable(
         "TEXT_FIELD",
@@ -138,6 +146,7 @@ T5X_SETTINGS = (
         (*T5X, TRAINER),
         default="/t5x_home/datasets",
         owner="TensorFlow Datasets",
+        page="reference/data-sources.md",
     ),
     Variable(
         "ENC_SL",
@@ -177,6 +186,7 @@ T5X_SETTINGS = (
             "running text are full without it. cuDNN's attention does not take packed rows, so "
             "XLA computes attention."
         ),
+        page="explanation/data-order.md",
     ),
     Variable(
         "NUM_GPUS",
@@ -242,6 +252,7 @@ T5X_SETTINGS = (
             "It has to divide NUM_GPUS, the heads, the width of the MLP and the rows of the "
             "vocabulary. The GPUs that share a model are neighbours."
         ),
+        page="reference/t5x-switches.md#tp_size",
     ),
     Variable(
         "FSDP",
@@ -254,6 +265,7 @@ T5X_SETTINGS = (
             "It saves memory, and the loss stays the same. The parameters stay whole on each GPU. "
             "The checkpoints of FSDP=1 and FSDP=0 are the same, so a run may resume with either."
         ),
+        page="reference/t5x-switches.md#fsdp",
     ),
     Variable(
         "GRADIENT_DTYPE",
@@ -263,6 +275,7 @@ T5X_SETTINGS = (
         T5X_TRAINING,
         default=Note("XLA's choice"),
         example="float32",
+        page="reference/t5x-switches.md#gradient_dtype",
     ),
     Variable(
         "NUM_DECODES",
@@ -326,6 +339,7 @@ T5X_SETTINGS = (
             "After the warm-up it falls in a line to a tenth at the last step. A small model "
             "learns a little text faster with 0.005."
         ),
+        page="reference/gin-files.md#the-learning-rate",
     ),
     Variable(
         "EVAL_PERIOD",
@@ -351,6 +365,7 @@ T5X_SETTINGS = (
             "A checkpoint is also written at the last step, on Ctrl-C, and on the signals SIGTERM "
             "and SIGUSR1."
         ),
+        page="reference/t5x-checkpoints.md",
     ),
     Variable(
         "MODEL_DIR",
@@ -366,6 +381,7 @@ T5X_SETTINGS = (
             "A run whose MODEL_DIR has checkpoints resumes from the newest one. A relative folder "
             "counts from the current folder. An address that begins with s3:// is refused."
         ),
+        page="reference/t5x-checkpoints.md",
     ),
     Variable(
         "FT_DIR",
@@ -375,6 +391,7 @@ T5X_SETTINGS = (
         (T5X_FINETUNE,),
         default=Note("ft_TASK_NAME beside MODEL_DIR"),
         example="/workspace/ft_squad1",
+        page="how-to/finetune-on-your-pairs.md",
     ),
     Variable(
         "MAKE_FT_DIR",
@@ -404,6 +421,7 @@ T5X_SETTINGS = (
         T5X_READING,
         default=Note("none; it has to be set"),
         example="/workspace/ft_squad1",
+        page="how-to/evaluate-and-infer.md",
     ),
     Variable(
         "CHECKPOINT_DISABLE",
@@ -435,6 +453,7 @@ T5X_SETTINGS = (
             "These are the projections of attention and the products of the MLP. All else stays "
             "in bfloat16 or float32. FP8 needs Ada, Hopper or a newer GPU."
         ),
+        page="how-to/train-in-fp8.md",
     ),
     Variable(
         "ENABLE_TE",
@@ -444,6 +463,7 @@ T5X_SETTINGS = (
         T5X,
         default="0",
         details="The kernels of Transformer Engine were not run with this code.",
+        page="explanation/fp8.md",
     ),
     Variable(
         "ATTENTION",
@@ -454,6 +474,7 @@ T5X_SETTINGS = (
         default=Note("cudnn on Ampere and newer GPUs, te with ENABLE_TE=1, else xla"),
         example="xla",
         details="A line says why XLA computes a layer.",
+        page="explanation/attention.md",
     ),
     Variable(
         "REMAT",
@@ -467,6 +488,7 @@ T5X_SETTINGS = (
             "none: nothing. minimal: all but matrix products. full: whole layers, which needs the "
             "least memory and the most time."
         ),
+        page="reference/t5x-switches.md#remat",
     ),
     Variable(
         "SCAN_LAYERS",
@@ -479,6 +501,7 @@ T5X_SETTINGS = (
             "A run then keeps a second copy of the parameters in memory. It is refused with "
             "ENABLE_TE=1."
         ),
+        page="reference/t5x-switches.md#scan_layers",
     ),
     Variable(
         "TRANSPOSE_BS",
@@ -488,6 +511,7 @@ T5X_SETTINGS = (
         T5X,
         default="1",
         details="It changes speed, not the model: checkpoints with 0 and 1 are the same.",
+        page="reference/t5x-switches.md#transpose_bs",
     ),
     Variable(
         "FUSE_QKV",
@@ -500,6 +524,7 @@ T5X_SETTINGS = (
             "It also joins both halves of a gated MLP. It changes speed, not the model: "
             "checkpoints with 0 and 1 are the same."
         ),
+        page="reference/t5x-switches.md#fuse_qkv",
     ),
     Variable(
         "BENCHMARK_MODE",

@@ -182,7 +182,7 @@ class Vocabulary(ValueType):
 
 
 class DataSource(ValueType):
-    """What rows are made of, see docs/data.md."""
+    """What rows are made of, see docs/reference/data-sources.md."""
 
     placeholder = "KIND:VALUE"
     description = "a data source: text:GLOB, jsonl:GLOB, tfds:NAME, synthetic, ..."

@@ -46,7 +46,7 @@ class T5Config:
     model.
 
     No switch changes the parameters' tree, or what the model computes beyond rounding (fp8 rounds
-    coarsely; docs/t5x-network.md has the table).
+    coarsely; docs/reference/t5x-switches.md has the table).
 
     Attributes:
       vocab_size: rows of the embedding, tokens of the logits.

@@ -72,7 +72,7 @@ def _parse(tmp_path: Path, text: str = FILE, *bindings: str) -> None:
         (
             "OTHER = 4",
             errors.UNKNOWN,
-            {"where": "--gin.OTHER=4", "value": "OTHER", "remedy": "docs/t5x-configs.md"},
+            {"where": "--gin.OTHER=4", "value": "OTHER", "remedy": "docs/reference/gin-files.md"},
         ),
         ("SIZE = [1", errors.INVALID, {"where": "--gin words", "names": "bracket"}),
         ("SIZE = 'x'", errors.INVALID, {"where": "--gin.SIZE", "value": "x", "remedy": "8"}),
