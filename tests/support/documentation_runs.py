@@ -136,6 +136,7 @@ class Page:
         before = {path: path.stat().st_size for path in self._progress_files()}
         text = block.text.replace("/tmp/", f"{self.temporary}/")
         if not self.environment and check.how == DRY_RUN:
+            text = text.replace("\\\n", " ")  # one line for each command
             text = re.sub(r"\bbuild\.py\b(?! *--dry-run)(.*)", r"build.py\1 --dry-run", text)
         clones = f"git clone {repository_url()}" in text
         log = self.folder / f"{block.line}.log"
