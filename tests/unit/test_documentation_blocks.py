@@ -28,7 +28,6 @@ ROOT = documentation_blocks.ROOT
 # Pages from before the comments, until they have one. Other pages replace them.
 EXEMPT = frozenset(
     (
-        "docs/commands.md",
         "docs/convert.md",
         "docs/launch.md",
         "docs/pax-scripts.md",
