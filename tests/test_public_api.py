@@ -52,6 +52,8 @@ NOT_OURS = {
     "BASE",
     "FILE",
     "NAME",
+    "NCCL_DEBUG",
+    "NCCL_LAUNCH_MODE",
     "NVTE_JAX_CUSTOM_CALLS",
     "ROSETTA_TEST_TORCH",
     "SKIP",
