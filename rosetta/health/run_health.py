@@ -32,7 +32,7 @@ from rosetta.health.barrier import Agreement
 from rosetta.health.step_tracking import Follower
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from rosetta.health.checkpoint_reports import Saves
     from rosetta.health.settings import Settings
@@ -129,6 +129,15 @@ class Health:
     def pause(self) -> None:
         """Pause watching for what is not a step: evaluation, a checkpoint, the end."""
         self._within = False
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Pause watching for a block of code; continue after it if steps were watched before."""
+        watched = self._within
+        self.pause()
+        yield
+        if watched:
+            self.begin()
 
     def before(self, step: int, program: Callable[[], Any] | None = None) -> None:
         """Say that a step is about to begin.
@@ -388,6 +397,11 @@ class Health:
 def current() -> Health | None:
     """Return the health of this process' run, None before its first step."""
     return _current
+
+
+def paused() -> contextlib.AbstractContextManager[None]:
+    """Pause watching over this process' run, if there is one, for a block of code; see Health."""
+    return contextlib.nullcontext() if _current is None else _current.paused()
 
 
 def has_trained() -> bool:

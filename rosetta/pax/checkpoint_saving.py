@@ -111,7 +111,8 @@ class Checked:
         if health := run_health.current():
             health.before_checkpoint(step, lambda: bool(jax.jit(finite)(state.mdl_vars)))
             health.saves = self._saves
-        self._saves.trying(step, save)
+        with run_health.paused():
+            self._saves.trying(step, save)
 
 
 def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -278,7 +278,8 @@ class EvalProgram(programs.SingleTaskEvalProgram):
 
     def run(self, state: Any, step: int) -> Any:
         """Evaluate once, see upstream's."""
-        ended = super().run(state, step)
+        with healths.paused():
+            ended = super().run(state, step)
         if ended.eval_metrics is not None and jax.process_index() == 0:
             found = evaluation(
                 step, self._name, {name: float(value) for name, value in ended.eval_metrics.items()}

@@ -130,6 +130,12 @@ if sys.argv[2] == "pause":  # an evaluation, which may take its time
 elif sys.argv[2] == "hang":
     health.given(10, hangs)
     time.sleep(600)
+elif sys.argv[2] == "paused":  # a checkpoint between two reports, and a hang after it
+    from rosetta.health import run_health
+    with run_health.paused():
+        time.sleep(4)
+        print("saved", flush=True)
+    time.sleep(600)
 else:
     from rosetta.health.run_health import Stopped
     try:
@@ -168,6 +174,13 @@ def test_a_run_that_stands_still_ends_with_its_stacks(tmp_path: Path) -> None:
 def test_what_is_no_step_may_take_its_time(tmp_path: Path) -> None:
     done = _ended(tmp_path, "pause")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_after_a_pause_the_run_is_watched_again(tmp_path: Path) -> None:
+    done = _ended(tmp_path, "paused")
+    assert done.returncode == 200
+    assert done.stdout == "saved\n"
+    assert "rosetta: no step " in done.stderr
 
 
 def test_a_bad_step_is_written_down_and_ends_it_with_1(tmp_path: Path) -> None:
