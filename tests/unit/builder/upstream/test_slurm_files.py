@@ -44,7 +44,9 @@ def test_the_files_are_current() -> None:
 
 
 def test_the_command_writes_what_differs(tmp_path: Path, cache: Cache) -> None:
-    shutil.copytree(ROOT / slurm_files.SOURCE, tmp_path / slurm_files.SOURCE)
+    for folder in (slurm_files.SOURCE, "locks"):  # the page of image contents reads the locks
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    shutil.copy2(ROOT / "manifest.yaml", tmp_path)
     context = Context(tmp_path, tmp_path / "manifest.yaml", cache)
     check = argparse.Namespace(check=True, site="")
     write = argparse.Namespace(check=False, site="")
