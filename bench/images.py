@@ -30,8 +30,8 @@ from bench.builder import ROOT, checkout, edit_a_patch, timed
 from builder.core import manifest
 from builder.core.cache import Cache
 from builder.core.command_context import Context
-from builder.images.base import base_image as bases
-from builder.images.engines.engine import choose
+from builder.images.base import base_image, interpreter
+from builder.images.engines.container_engine import choose_engine
 from builder.images.oci import oci_documents
 from builder.packages import lock_file, uv
 
@@ -138,7 +138,7 @@ def main() -> None:
         "--last", action="store_true", help="also the plain way with the sources copied last"
     )
     arguments = parser.parse_args()
-    engine = choose(arguments.engine)
+    engine = choose_engine(arguments.engine)
     (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as scratch_:
         scratch = Path(scratch_)
@@ -146,20 +146,20 @@ def main() -> None:
         context = Context(folder, folder / "manifest.yaml", Cache(scratch / "base-cache"))
         loaded = manifest.load(context.manifest_path)
         line = loaded.distribution(arguments.distribution).line
-        found = bases.resolve(context, loaded, line, "", ["amd64"], "", "zstd")
-        python = bases.interpreter(context.cache, found)
+        found = base_image.resolve_bases(context, loaded, line, "", ["amd64"], "", "zstd")
+        python = interpreter.ensure_interpreter(context.cache, found)
         tags = {
             name: f"localhost/rosetta-bench:{name}"
             for name in ("base", "ours", "plain", "plain_last")
         }
-        base = oci_documents.image(
+        base = oci_documents.make_image(
             "amd64",
             found["amd64"].layers,
             "2026-01-01T00:00:00Z",
             {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
             {},
         )
-        engine.load(context.cache, oci_documents.index([base], {}), tags["base"])
+        engine.load(context.cache, oci_documents.make_index([base], {}), tags["base"])
         plain = scratch / "plain"
         plain.mkdir()
         wheels(arguments, plain, python)

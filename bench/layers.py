@@ -50,8 +50,8 @@ def _plain(folder: Path, scratch: Path) -> int:
 def _ours(compression: str) -> Callable[[Path, Path], int]:
     def write(folder: Path, scratch: Path) -> int:
         cache = Cache(scratch / "cache")
-        made = layer.write(
-            cache, "bench", "bench", compression, lambda: tar_file.walk(folder, "opt/site")
+        made = layer.write_layer(
+            cache, "bench", "bench", compression, lambda: tar_file.walk_folder(folder, "opt/site")
         )
         shutil.rmtree(cache.root)
         return made.size
@@ -93,7 +93,7 @@ def main() -> None:
     }  # says what a machine that others use at the same time would blur
     sizes: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="rosetta-bench-", dir=arguments.scratch) as scratch:
-        for each in tar_file.walk(
+        for each in tar_file.walk_folder(
             arguments.folder, ""
         ):  # into the page cache, so that the first way does not pay for the others
             if each.kind == "file":
@@ -110,7 +110,7 @@ def main() -> None:
     plain = medians["tar | zstd -1 -T0"]
     result = {
         "cores": len(os.sched_getaffinity(0)),
-        "folder_bytes": sum(each.size for each in tar_file.walk(arguments.folder, "")),
+        "folder_bytes": sum(each.size for each in tar_file.walk_folder(arguments.folder, "")),
         "seconds": {
             name: [round(value, 2) for value in values] for name, values in seconds.items()
         },

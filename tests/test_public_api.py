@@ -449,7 +449,7 @@ def test_paths_in_the_image() -> None:
     listed = {path.strip("/") for path in names(heading)}
     found = set()
     for distribution in ("t5x", "pax"):
-        entries = image_settings.entries({**EXAMPLE_RECORD, "distribution": distribution}, {})
+        entries = image_settings.list_entries({**EXAMPLE_RECORD, "distribution": distribution}, {})
         found |= {entry.path.strip("/") for entry in entries}
     manifest = yaml.safe_load((ROOT / "manifest.yaml").read_text(encoding="utf-8"))
     found |= {f"opt/{name.partition('-')[0]}" for name in manifest["sources"]}
@@ -482,13 +482,13 @@ def test_programs_in_the_image() -> None:
 def test_variables_in_the_image() -> None:
     """The image sets the variables that the page lists, and no others."""
     heading = "Variables that the image sets"
-    existing = {line.partition("=")[0] for line in image_settings.environment()}
+    existing = {line.partition("=")[0] for line in image_settings.make_env()}
     assert_same(heading, names(heading), existing)
 
 
 def test_labels() -> None:
     """The image has the labels that the page lists."""
-    assert_same("Labels", names("Labels"), image_settings.labels(EXAMPLE_RECORD))
+    assert_same("Labels", names("Labels"), image_settings.make_labels(EXAMPLE_RECORD))
 
 
 def test_tags() -> None:

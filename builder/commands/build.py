@@ -18,7 +18,7 @@ from rosetta.core.errors import UserError
 if TYPE_CHECKING:
     import argparse
 
-    from builder.images.image_build import Request
+    from builder.images.image_build import ImageRequest
     from builder.images.image_target import Output
     from builder.pipeline.environment_build import Plan
 
@@ -136,7 +136,9 @@ def _run_image(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command where the output is an image."""
     from builder.pipeline import image_output
 
-    wanted = image_target.parse(arguments.output, arguments.distribution, arguments.accelerator)
+    wanted = image_target.parse_output(
+        arguments.output, arguments.distribution, arguments.accelerator
+    )
     if arguments.python:
         raise UserError(
             "an image has its base's Python",
@@ -178,10 +180,10 @@ def _describe_image(data: dict[str, Any]) -> str:
     return "\n".join([*lines, *data.get("next", [])])
 
 
-def _dry_run_image(asked: Request, wanted: Output) -> Result:
+def _dry_run_image(asked: ImageRequest, wanted: Output) -> Result:
     from builder.images import image_build
 
-    steps = image_build.steps(asked)
+    steps = image_build.list_steps(asked)
     return Result(
         {
             "distribution": asked.distribution,

@@ -81,8 +81,8 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 
 
 def _published(name: str, public: Public | None) -> Published:
-    wanted = reference.parse(name)
-    if not wanted.wanted:
+    wanted = reference.parse_reference(name)
+    if not wanted.selector:
         raise UserError(
             "needs a tag or a digest",
             str(wanted),
@@ -90,7 +90,7 @@ def _published(name: str, public: Public | None) -> Published:
             kind=MISSING,
         )
     with Connection(wanted, "pull") as connection:
-        digest = download.document(connection, wanted.wanted).digest
+        digest = download.read_document(connection, wanted.selector).digest
         why = "there is none"
         for item in attachments.items(connection, digest):
             try:

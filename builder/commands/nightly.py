@@ -212,7 +212,7 @@ def _check_publishing_options(arguments: argparse.Namespace, images: Sequence[Im
             )
     to = arguments.to.rstrip("/")
     for image in images:
-        if reference.parse(f"{to}/{image.title}").wanted:
+        if reference.parse_reference(f"{to}/{image.title}").selector:
             raise UserError("names a tag or a digest", f"--to {to}", "give HOST/NAMESPACE")
     if arguments.builder_id:
         provenance.builder_id(arguments.builder_id)

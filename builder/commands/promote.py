@@ -61,7 +61,10 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     if context.offline:
         raise UserError("a registry cannot be reached with --offline", "promote", "leave it out")
-    wanted, signer = reference.parse(arguments.reference), signing_key.private(arguments.key)
+    wanted, signer = (
+        reference.parse_reference(arguments.reference),
+        signing_key.private(arguments.key),
+    )
     if not wanted.digest or wanted.tag:
         raise UserError(
             "is not named by its digest",
@@ -70,7 +73,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             kind=INVALID,
         )
     with Connection(wanted, "pull,push") as connection:
-        index = download.document(connection, wanted.digest)
+        index = download.read_document(connection, wanted.digest)
         images = index.json().get("manifests")
         platforms = (
             [str(image.get("digest")) for image in images if isinstance(image, dict)]

@@ -12,7 +12,7 @@ from builder.core import log
 from builder.core.command_context import Context, Result
 from builder.images.oci import oci_documents, reference
 from builder.images.registry.transport import Connection
-from builder.images.registry.upload import megabytes
+from builder.images.registry.upload import format_size
 from builder.release.publish import (
     platform_images,
     provenance,
@@ -149,8 +149,8 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 
 
 def _asked(arguments: argparse.Namespace) -> publication.Asked:
-    repository = reference.parse(arguments.to)
-    if repository.wanted:
+    repository = reference.parse_reference(arguments.to)
+    if repository.selector:
         raise UserError(
             "has a tag or a digest",
             "--to",
@@ -168,7 +168,7 @@ def _asked(arguments: argparse.Namespace) -> publication.Asked:
             value=date,
         )
     for name in arguments.tag:
-        reference.parse(f"{repository}:{name}")
+        reference.parse_reference(f"{repository}:{name}")
         if name == tags.VERIFIED:
             raise UserError(
                 "moves with a signed test result only",
@@ -226,8 +226,8 @@ def _describe_published(data: dict[str, Any]) -> str:
     return "\n".join(
         [
             (
-                f"{repository}@{data['digest']} is published: moved {megabytes(data['moved'])} of "
-                f"{megabytes(data['total'])}"
+                f"{repository}@{data['digest']} is published: "
+                f"moved {format_size(data['moved'])} of {format_size(data['total'])}"
             ),
             *(f"  {repository}:{name}" for name in data["tags"]),
         ]
@@ -253,7 +253,7 @@ def _dry_run(made: Release, asked: publication.Asked, described: publication.Des
     wanted = [tags.nightly(asked.date), *asked.tags]
     parts = {
         digest: {
-            signed_statements.NAMES[kind]: len(oci_documents.canonical(said))
+            signed_statements.NAMES[kind]: len(oci_documents.encode_json(said))
             for kind, said in pairs
         }
         for digest, pairs in described.items()
@@ -267,5 +267,5 @@ def _dry_run(made: Release, asked: publication.Asked, described: publication.Des
         "attached": parts,
     }
     lines = [f"would publish {made.title} as {asked.repository}@{made.index.digest}"]
-    lines += [f"  {row['platform']}  {megabytes(row['size'])}  {row['digest']}" for row in rows]
+    lines += [f"  {row['platform']}  {format_size(row['size'])}  {row['digest']}" for row in rows]
     return Result(data, "\n".join([*lines, *(f"  then the tag {name}" for name in wanted)]))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.core.command_context import Context, Result
-from builder.images.engines import engine as engines
+from builder.images.engines import container_engine
 from builder.pipeline import verification
 from rosetta.core import option_types
 from rosetta.core.atomic_files import write_atomic
@@ -108,7 +108,9 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             )
         data = verification.verify_registry_image(name, arguments.engine, asked)
     elif kind == "image":
-        data = verification.verify_image(name, engines.choose(arguments.engine), asked)
+        data = verification.verify_image(
+            name, container_engine.choose_engine(arguments.engine), asked
+        )
     else:
         data = verification.verify_environment(
             Path(name).absolute(),

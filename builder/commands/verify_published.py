@@ -52,8 +52,11 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             "leave it out",
             kind=CONFLICT,
         )
-    wanted, public = reference.parse(arguments.reference), signing_key.public(arguments.key)
-    if not wanted.wanted:
+    wanted, public = (
+        reference.parse_reference(arguments.reference),
+        signing_key.public(arguments.key),
+    )
+    if not wanted.selector:
         raise UserError(
             "needs a tag or a digest",
             str(wanted),
@@ -68,7 +71,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     strays: list[str] = []
     with Connection(wanted, "pull") as connection:
         try:
-            index = download.document(connection, wanted.wanted)
+            index = download.read_document(connection, wanted.selector)
         except AlteredError as altered:
             return _refuse_altered(wanted, altered)
         found = verification.verdict(
@@ -143,8 +146,8 @@ def _repository(text: str) -> str:
     """Read --signed-for."""
     if not text:
         return ""
-    parsed = reference.parse(text)
-    if parsed.wanted:
+    parsed = reference.parse_reference(text)
+    if parsed.selector:
         raise UserError("has a tag or a digest", "--signed-for", "give HOST/NAME")
     return parsed.repository
 

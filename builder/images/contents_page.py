@@ -345,7 +345,7 @@ def _layer_names() -> list[str]:
 
 
 def _variable_rows() -> Iterator[list[str]]:
-    for line in image_settings.environment():
+    for line in image_settings.make_env():
         name, _, value = line.partition("=")
         shown = value.replace(image_settings.SYSTEM_PATH, "...")
         yield [f"`{name}`", f"`{shown}`", _VARIABLE_MEANINGS[name]]
@@ -364,7 +364,7 @@ def example_record(distribution: str) -> dict[str, Any]:
 
 
 def _start_rows() -> list[str]:
-    t5x, pax = (image_settings.settings(example_record(name)) for name in ("t5x", "pax"))
+    t5x, pax = (image_settings.make_settings(example_record(name)) for name in ("t5x", "pax"))
     rows = [
         ("entrypoint", t5x["Entrypoint"][0], pax["Entrypoint"][0]),
         ("command", t5x["Cmd"][0], pax["Cmd"][0]),
@@ -374,7 +374,7 @@ def _start_rows() -> list[str]:
 
 
 def _label_rows() -> Iterator[list[str]]:
-    for name in image_settings.labels(example_record("t5x")):
+    for name in image_settings.make_labels(example_record("t5x")):
         yield [f"`{name}`", _LABEL_MEANINGS[name]]
 
 

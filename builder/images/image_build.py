@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from builder.core import log
 from builder.core.cache import Cache, stage_key
 from builder.images import image_environment, image_settings, layer_assignment
-from builder.images.base import base_image as bases
+from builder.images.base import base_image, interpreter
 from builder.images.oci import layer, oci_documents
-from builder.images.oci.tar_entry import file
-from builder.images.oci.tar_file import walk
+from builder.images.oci.tar_entry import make_file
+from builder.images.oci.tar_file import walk_folder
 from builder.packages import environment_parts, package_installation
 from builder.upstream import source, source_lock, source_tree
 from rosetta.core.errors import UserError
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Request:
+class ImageRequest:
     """What decides an image, before anything is done."""
 
     context: Context
@@ -58,14 +58,14 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltImage:
     """An image of one or more architectures, every blob of it in the cache."""
 
     index: oci_documents.Index
     records: dict[str, dict[str, Any]]  # architecture -> its lock.json
 
 
-def check(request: Request) -> None:
+def check_request(request: ImageRequest) -> None:
     """Refuse what the manifest does not list."""
     entry = request.manifest.distribution(request.distribution)
     if request.accelerator not in entry.accelerators:
@@ -85,10 +85,10 @@ def check(request: Request) -> None:
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedImage:
     """A request with everything it stands on: nothing of the image is made yet."""
 
-    request: Request
+    request: ImageRequest
     access: Access
     sources: dict[str, PatchedSource]
     bases: dict[str, Base]
@@ -131,11 +131,11 @@ def count_replaced(record: dict[str, Any]) -> int:
     return sum(len(part.get("replaced", ())) for part in described if isinstance(part, dict))
 
 
-def steps(request: Request) -> list[dict[str, Any]]:
+def list_steps(request: ImageRequest) -> list[dict[str, Any]]:
     """Return the stages of this build, and whether each is done; nothing is fetched, patched or
     made.
     """
-    check(request)
+    check_request(request)
     access = source.access(request.context, request.manifest)
     entry = request.manifest.distribution(request.distribution)
     found = [
@@ -146,7 +146,7 @@ def steps(request: Request) -> list[dict[str, Any]]:
         for name in entry.sources
     ]
     try:
-        made = bases.resolve(
+        made = base_image.resolve_bases(
             request.context,
             request.manifest,
             entry.line,
@@ -156,7 +156,7 @@ def steps(request: Request) -> list[dict[str, Any]]:
             request.compression,
             make=False,
         )
-    except bases.NotMadeError:
+    except base_image.NotMadeError:
         made = {}
     for architecture in request.architectures:
         found.append({"stage": f"base for linux/{architecture}", "done": architecture in made})
@@ -173,14 +173,17 @@ def steps(request: Request) -> list[dict[str, Any]]:
             )
             found.append({"stage": f"Transformer Engine for linux/{architecture}", "done": ready})
         if made and all(step["done"] for step in found):
-            wanted = _packages(
-                request, made[architecture], bases.interpreter(request.cache, made), architecture
+            wanted = _select_packages(
+                request,
+                made[architecture],
+                interpreter.ensure_interpreter(request.cache, made),
+                architecture,
             )
-            for name, key in layer_assignment.keys(wanted).items():
+            for name, key in layer_assignment.compute_layer_keys(wanted).items():
                 found.append(
                     {
                         "stage": f"layer {name} for linux/{architecture}",
-                        "done": layer.find(request.cache, key, name, request.compression)
+                        "done": layer.find_layer(request.cache, key, name, request.compression)
                         is not None,
                     }
                 )
@@ -189,9 +192,9 @@ def steps(request: Request) -> list[dict[str, Any]]:
     return found
 
 
-def resolve(request: Request) -> Resolved:
+def resolve_image(request: ImageRequest) -> ResolvedImage:
     """Prepare the patched sources, the bases and the packages."""
-    check(request)
+    check_request(request)
     access = source.access(request.context, request.manifest)
     entry = request.manifest.distribution(request.distribution)
     sources = {
@@ -199,7 +202,7 @@ def resolve(request: Request) -> Resolved:
     }
     for state in sources.values():
         source_lock.check(request.manifest, state)
-    found = bases.resolve(
+    found = base_image.resolve_bases(
         request.context,
         request.manifest,
         entry.line,
@@ -209,31 +212,37 @@ def resolve(request: Request) -> Resolved:
         request.compression,
         allow_current=request.local,
     )
-    python = bases.interpreter(request.cache, found)
-    return Resolved(
+    python = interpreter.ensure_interpreter(request.cache, found)
+    return ResolvedImage(
         request,
         access,
         sources,
         found,
-        {each: _packages(request, found[each], python, each) for each in request.architectures},
+        {
+            each: _select_packages(request, found[each], python, each)
+            for each in request.architectures
+        },
     )
 
 
-def build(request: Request) -> Built:
+def build_image(request: ImageRequest) -> BuiltImage:
     """Make what the cache lacks; the same inputs give the same index on every machine."""
-    resolved = resolve(request)
-    made = {architecture: _image(resolved, architecture) for architecture in request.architectures}
+    resolved = resolve_image(request)
+    made = {
+        architecture: _build_architecture(resolved, architecture)
+        for architecture in request.architectures
+    }
     records = {architecture: record for architecture, (_, record) in made.items()}
-    return Built(
-        oci_documents.index(
+    return BuiltImage(
+        oci_documents.make_index(
             [image for image, _ in made.values()],
-            image_settings.annotated(next(iter(records.values()))),
+            image_settings.make_annotations(next(iter(records.values()))),
         ),
         records,
     )
 
 
-def _packages(request: Request, base: Base, python: Any, architecture: str) -> Packages:
+def _select_packages(request: ImageRequest, base: Base, python: Any, architecture: str) -> Packages:
     """Return the packages of one architecture; they are for the base's Python, whichever this
     machine has.
     """
@@ -263,7 +272,7 @@ def _packages(request: Request, base: Base, python: Any, architecture: str) -> P
         base.python,
         allow_current=request.local,
     )
-    if _version(added.glibc) > _version(base.glibc):
+    if _parse_version(added.glibc) > _parse_version(base.glibc):
         raise UserError(
             f"its Transformer Engine was built for glibc {added.glibc}, the base has {base.glibc}",
             base.name,
@@ -277,11 +286,13 @@ def _packages(request: Request, base: Base, python: Any, architecture: str) -> P
     )
 
 
-def _version(text: str) -> tuple[int, ...]:
+def _parse_version(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")))
 
 
-def _image(resolved: Resolved, architecture: str) -> tuple[oci_documents.Image, dict[str, Any]]:
+def _build_architecture(
+    resolved: ResolvedImage, architecture: str
+) -> tuple[oci_documents.Image, dict[str, Any]]:
     """One architecture, and its lock.json."""
     request, base, wanted = (
         resolved.request,
@@ -296,28 +307,30 @@ def _image(resolved: Resolved, architecture: str) -> tuple[oci_documents.Image, 
 
     @functools.cache  # its contents are compared once
     def environment() -> Path:
-        made = image_environment.environment(request.cache, wanted, offline=resolved.access.offline)
+        made = image_environment.ensure_environment(
+            request.cache, wanted, offline=resolved.access.offline
+        )
         environment_parts.refuse_hidden(
             package_installation.site_packages(made), trees, wanted.lock.name
         )
         return made
 
     def add(name: str, key: str, entries: Callable[[], Iterable[Entry]]) -> Layer:
-        return layer.write(cache, key, name, request.compression, entries)
+        return layer.write_layer(cache, key, name, request.compression, entries)
 
     parted: dict[str, list[Entry]] = {}
 
     def part_of(name: str) -> Iterator[Entry]:
         if not parted:
-            parted.update(layer_assignment.split(environment(), wanted))
-        return layer_assignment.placed(parted[name])
+            parted.update(layer_assignment.split_environment(environment(), wanted))
+        return layer_assignment.add_prefix(parted[name])
 
     with log.stage(
         f"layers of {request.distribution}-{request.accelerator} for {wanted.architecture}"
     ):
-        for name, key in layer_assignment.keys(wanted).items():
+        for name, key in layer_assignment.compute_layer_keys(wanted).items():
             below.append(add(name, key, lambda name=name: part_of(name)))  # type: ignore[misc]
-        below.append(_sources(wanted, trees, add))
+        below.append(_add_sources_layer(wanted, trees, add))
         rows = [
             {"name": each.name, "diff_id": each.diff_id, "digest": each.digest, "size": each.size}
             for each in below
@@ -327,18 +340,18 @@ def _image(resolved: Resolved, architecture: str) -> tuple[oci_documents.Image, 
             "compression": request.compression,
             "layers": rows,
         }
-        top = _top(request, wanted, record, trees, environment, add)
-    settings = image_settings.settings(record, base.env)
-    return oci_documents.image(
+        top = _add_rosetta_layer(request, wanted, record, trees, environment, add)
+    settings = image_settings.make_settings(record, base.env)
+    return oci_documents.make_image(
         wanted.architecture,
         [*below, top],
-        image_settings.created(record),
+        image_settings.format_creation_time(record),
         settings,
-        image_settings.annotated(record),
+        image_settings.make_annotations(record),
     ), record
 
 
-def _sources(wanted: Packages, trees: Sequence[Tree], add: Callable[..., Layer]) -> Layer:
+def _add_sources_layer(wanted: Packages, trees: Sequence[Tree], add: Callable[..., Layer]) -> Layer:
     """Yield the patched trees, and what puts them on sys.path."""
     paths = environment_parts.pth([each.folder for each in trees])
     inputs = {
@@ -350,8 +363,8 @@ def _sources(wanted: Packages, trees: Sequence[Tree], add: Callable[..., Layer])
 
     def entries() -> Iterator[Entry]:
         for each in trees:
-            yield from walk(each.path(), f"opt/{each.folder}")
-        yield file(
+            yield from walk_folder(each.path(), f"opt/{each.folder}")
+        yield make_file(
             f"{image_environment.PREFIX}/lib/python{wanted.python.version}/site-packages/rosetta-sources.pth",
             paths,
         )
@@ -359,8 +372,8 @@ def _sources(wanted: Packages, trees: Sequence[Tree], add: Callable[..., Layer])
     return add("sources", stage_key("layer", {"name": "sources", **inputs}), entries)
 
 
-def _top(
-    request: Request,
+def _add_rosetta_layer(
+    request: ImageRequest,
     wanted: Packages,
     record: dict[str, Any],
     trees: Sequence[Tree],
@@ -381,7 +394,7 @@ def _top(
         for part in [*environment_parts.of_rosetta(wanted.python, trees), *about]
         if part.path != "bin"
     ]  # that one is a bare environment's own
-    fixed = list(image_settings.entries(record, {pin.name: pin.version for pin in pins}))
+    fixed = list(image_settings.list_entries(record, {pin.name: pin.version for pin in pins}))
     inputs = {
         "parts": {part.path: part.key for part in ours},
         "fixed": [[each.path, each.mode, (each.data or b"").decode()] for each in fixed],
@@ -393,7 +406,7 @@ def _top(
                 made = Path(folder, part.path)
                 made.parent.mkdir(parents=True, exist_ok=True)
                 part.make(made)
-            for each in walk(
+            for each in walk_folder(
                 folder, ""
             ):  # into memory: the layer is written when this folder is gone
                 yield (

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from builder.packages.package_installation import Packages
 
 PREFIX = "opt/rosetta/env"
-_MACHINE = {"amd64": "x86_64", "arm64": "aarch64"}
-_BESIDE = (
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+_DATA_FOLDERS = (
     "bin",
     "share",
     "etc",
 )  # of a wheel's data: belongs beside lib/, and uv's --target puts it into site-packages
 
 
-def key(wanted: Packages) -> str:
+def compute_key(wanted: Packages) -> str:
     """Return the cache key of the environment of these packages."""
     return stage_key("site", {**wanted.inputs(), "layout": 2})
 
 
-def environment(cache: Cache, wanted: Packages, *, offline: bool) -> Path:
+def ensure_environment(cache: Cache, wanted: Packages, *, offline: bool) -> Path:
     """Return the folder of the finished environment; made if the cache lacks it.
 
     `wanted.python` is the base's own Python, run on this machine.
@@ -52,7 +52,7 @@ def environment(cache: Cache, wanted: Packages, *, offline: bool) -> Path:
             "--python-version",
             wanted.python.version,
             "--python-platform",
-            f"{_MACHINE[wanted.architecture]}-manylinux_2_28",
+            f"{_MACHINES[wanted.architecture]}-manylinux_2_28",
         )
         package_installation.install(
             cache, wanted, site, *target, builder=python_interpreter.own(), offline=offline
@@ -60,11 +60,11 @@ def environment(cache: Cache, wanted: Packages, *, offline: bool) -> Path:
         (site / ".lock").unlink(missing_ok=True)  # uv's
         (folder / "bin").mkdir()
         for info in sorted(site.glob("*.dist-info")):
-            _settle(folder, site, info)
-        for name in _BESIDE:
+            _move_data_files(folder, site, info)
+        for name in _DATA_FOLDERS:
             if (site / name).is_dir() and not any((site / name).iterdir()):
                 (site / name).rmdir()
-        _venv(folder, wanted)
+        _write_venv_files(folder, wanted)
         bytecode.install_bytecode(cache, wanted.python, site)
         here = lock_file.environment_of(
             wanted.python.version, wanted.python.full, wanted.architecture
@@ -73,10 +73,10 @@ def environment(cache: Cache, wanted: Packages, *, offline: bool) -> Path:
             dependency_check.findings(site, here), wanted.manifest, wanted.line
         )
 
-    return cache.ensure_folder("env", key(wanted), make)
+    return cache.ensure_folder("env", compute_key(wanted), make)
 
 
-def _venv(folder: Path, wanted: Packages) -> None:
+def _write_venv_files(folder: Path, wanted: Packages) -> None:
     """Write what makes it a virtual environment of the base's Python; no path of this machine."""
     for name in ("python", "python3", f"python{wanted.python.version}"):
         (folder / "bin" / name).symlink_to(
@@ -90,7 +90,7 @@ def _venv(folder: Path, wanted: Packages) -> None:
     (folder / "pyvenv.cfg").write_text(settings, encoding="ascii")
 
 
-def _settle(folder: Path, site: Path, info: Path) -> None:
+def _move_data_files(folder: Path, site: Path, info: Path) -> None:
     """Move what a wheel has beside its modules to where a virtual environment has it, point its
     programs at that Python, and say so in RECORD.
     """
@@ -100,7 +100,7 @@ def _settle(folder: Path, site: Path, info: Path) -> None:
     moved = False
     for row in rows:
         first, _, rest = row[0].partition("/")
-        if first not in _BESIDE or not rest or (site / first / "__init__.py").exists():
+        if first not in _DATA_FOLDERS or not rest or (site / first / "__init__.py").exists():
             continue
         if ".." in Path(row[0]).parts:
             raise UserError(
@@ -114,7 +114,7 @@ def _settle(folder: Path, site: Path, info: Path) -> None:
         if source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             if first == "bin":
-                data = _program(source.read_bytes())
+                data = _point_at_image_python(source.read_bytes())
                 source.unlink()  # it may be a link into uv's cache: never written in place
                 target.write_bytes(data)
                 target.chmod(0o755)
@@ -137,7 +137,7 @@ def _settle(folder: Path, site: Path, info: Path) -> None:
         record.write_text(text.getvalue(), encoding="utf-8")
 
 
-def _program(data: bytes) -> bytes:
+def _point_at_image_python(data: bytes) -> bytes:
     """Return a console script with the image's Python in its first line; other programs stay as
     they are.
     """

@@ -21,7 +21,7 @@ HOME = "opt/rosetta"
 ENTRYPOINT = f"/{HOME}/entrypoint"
 BANNER = f"{HOME}/banner.txt"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_NAMED = ("jax", "jaxlib", "flax", "orbax-checkpoint", "tensorflow", "tensorflow-cpu")
+_BANNER_PACKAGES = ("jax", "jaxlib", "flax", "orbax-checkpoint", "tensorflow", "tensorflow-cpu")
 _WIDTH = 100
 
 # The command is run whatever happens before it: nothing here may fail, read stdin, or write where
@@ -51,24 +51,24 @@ esac
 """
 
 
-def text(path: str, content: str, mode: int = 0o644) -> Entry:
+def make_text_file(path: str, content: str, mode: int = 0o644) -> Entry:
     """Return a text file of an image."""
-    return tar_entry.file(path, content, mode)
+    return tar_entry.make_file(path, content, mode)
 
 
-def entries(record: Mapping[str, Any], versions: Mapping[str, str]) -> Iterator[Entry]:
+def list_entries(record: Mapping[str, Any], versions: Mapping[str, str]) -> Iterator[Entry]:
     """Yield the files and folders; `record` is lock.json, `versions` are those of its packages."""
-    yield text(f"{HOME}/entrypoint", ENTRYPOINT_TEXT, 0o755)
-    yield text(BANNER, banner(record, versions))
-    yield text("etc/profile.d/rosetta.sh", PROFILE_TEXT)
-    place = work(record)
+    yield make_text_file(f"{HOME}/entrypoint", ENTRYPOINT_TEXT, 0o755)
+    yield make_text_file(BANNER, format_banner(record, versions))
+    yield make_text_file("etc/profile.d/rosetta.sh", PROFILE_TEXT)
+    place = choose_work_folder(record)
     if place.endswith("_home"):
-        yield tar_entry.folder(place, 0o1777)  # any user may work there
+        yield tar_entry.make_folder(place, 0o1777)  # any user may work there
     for name in ("datasets", "workspace", "vocab"):
-        yield tar_entry.folder(f"{place}/{name}", 0o1777)
+        yield tar_entry.make_folder(f"{place}/{name}", 0o1777)
 
 
-def work(record: Mapping[str, Any]) -> str:
+def choose_work_folder(record: Mapping[str, Any]) -> str:
     """Return the folder that the documented commands start in, relative to /: /t5x_home for T5X,
     the tree itself for Pax.
     """
@@ -76,7 +76,7 @@ def work(record: Mapping[str, Any]) -> str:
     return "opt/paxml" if framework == "pax" else f"{framework}_home"
 
 
-def transformer_engine(record: Mapping[str, Any]) -> str:
+def describe_transformer_engine(record: Mapping[str, Any]) -> str:
     """Its version, or "none: <reason>"."""
     known = record.get("transformer_engine")
     if known:
@@ -85,15 +85,15 @@ def transformer_engine(record: Mapping[str, Any]) -> str:
 
 
 # Framework -> a first command that trains: a tiny T5 on a text file, a GPT on made-up data.
-_TRAINING = {
+_FIRST_COMMANDS = {
     "t5x": "rosetta run t5x-tiny DATA=text:FILE VOCAB=byte TRAIN_STEPS=200 MODEL_DIR=/tmp/tiny",
     "pax": "rosetta pax train CONFIG=Synthetic126M NUM_GPUS=1 MAX_STEPS=100 LOG_DIR=/tmp/gpt",
 }
 
 
-def banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
+def format_banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
     """Return what a person at a terminal reads when a shell starts: a few lines of ASCII."""
-    named = ", ".join(f"{name} {versions[name]}" for name in _NAMED if name in versions)
+    named = ", ".join(f"{name} {versions[name]}" for name in _BANNER_PACKAGES if name in versions)
     sources = ", ".join(
         f"{name} {source['commit'][:12]} + {len(source['patches'])} patches"
         for name, source in record["sources"].items()
@@ -105,7 +105,7 @@ def banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
         ),
         named,
         sources,
-        f"Transformer Engine: {transformer_engine(record)}",
+        f"Transformer Engine: {describe_transformer_engine(record)}",
     ]
     issues = known_issues.applying(known_issues.load(), record, versions)
     if issues:
@@ -121,13 +121,15 @@ def banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
             )
             for issue in issues
         ]
-    command = _TRAINING.get(record["distribution"].partition("-")[0])  # a manifest may have others
+    command = _FIRST_COMMANDS.get(
+        record["distribution"].partition("-")[0]
+    )  # a manifest may have others
     rows += [f"Train: {command}"] if command else []
     rows.append(f"More: rosetta info; licence texts: /{HOME}/LICENSES")
     return "\n".join(rows).encode("ascii", "replace").decode() + "\n"
 
 
-def environment(base: Sequence[str] = ()) -> list[str]:
+def make_env(base: Sequence[str] = ()) -> list[str]:
     """Return the image's ENV. Of the base's only PATH is kept: no setting of a library or of XLA
     belongs in an image.
 
@@ -149,7 +151,7 @@ def environment(base: Sequence[str] = ()) -> list[str]:
     ]
 
 
-def annotated(record: Mapping[str, Any]) -> dict[str, str]:
+def make_annotations(record: Mapping[str, Any]) -> dict[str, str]:
     """Return what manifests and indexes say of themselves; the same for every architecture."""
     first = list(record["sources"].values())[-1]  # the framework: what it stands on comes before it
     name = "org.opencontainers.image."
@@ -158,7 +160,7 @@ def annotated(record: Mapping[str, Any]) -> dict[str, str]:
         "title": f"{record['distribution']}-{record['accelerator']}",
         "version": str(record["builder"]),
         "revision": str(first["patched_commit"]),
-        "created": created(record),
+        "created": format_creation_time(record),
         "source": str(first["url"]).removesuffix(".git"),
         "licenses": "Apache-2.0 AND LicenseRef-NVIDIA-EULA" if cuda else "Apache-2.0",
         "base.name": str(record["base"]["name"]),
@@ -166,31 +168,31 @@ def annotated(record: Mapping[str, Any]) -> dict[str, str]:
     return {name + key: value for key, value in found.items()}
 
 
-def created(record: Mapping[str, Any]) -> str:
+def format_creation_time(record: Mapping[str, Any]) -> str:
     """Return the date of the newest pinned commit, in UTC."""
     newest = max(int(source["date"]) for source in record["sources"].values())
     return dt.datetime.fromtimestamp(newest, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def labels(record: Mapping[str, Any]) -> dict[str, str]:
+def make_labels(record: Mapping[str, Any]) -> dict[str, str]:
     """Return the labels of one architecture's image."""
     lock = hashlib.sha256(environment_parts.lock_text(dict(record)).encode()).hexdigest()
-    return annotated(record) | {
+    return make_annotations(record) | {
         "org.opencontainers.image.base.digest": str(record["base"]["digest"]),
         "io.rosetta.distribution": str(record["distribution"]),
         "io.rosetta.accelerator": str(record["accelerator"]),
         "io.rosetta.line": str(record["line"]),
         "io.rosetta.lock.sha256": lock,
-        "io.rosetta.te.version": transformer_engine(record),
+        "io.rosetta.te.version": describe_transformer_engine(record),
     }
 
 
-def settings(record: Mapping[str, Any], base: Sequence[str] = ()) -> dict[str, Any]:
+def make_settings(record: Mapping[str, Any], base: Sequence[str] = ()) -> dict[str, Any]:
     """Return the `config` of an OCI image; `base` is the ENV of its base."""
     return {
-        "Env": environment(base),
+        "Env": make_env(base),
         "Entrypoint": [ENTRYPOINT],
         "Cmd": ["bash"],
-        "WorkingDir": f"/{work(record)}",
-        "Labels": labels(record),
+        "WorkingDir": f"/{choose_work_folder(record)}",
+        "Labels": make_labels(record),
     }

@@ -40,7 +40,7 @@ class Output:
         return "zstd" if self.kind == "image" else "gzip"
 
 
-def parse(text: str, distribution: str, accelerator: str) -> Output:
+def parse_output(text: str, distribution: str, accelerator: str) -> Output:
     """Return what --output names; UserError for anything else."""
     kind, colon, rest = text.partition(":")
     name = f"{distribution}:{accelerator}"
@@ -68,7 +68,7 @@ def require_folder_above(path: Path, where: str) -> None:
         raise UserError(f"{str(above)!r} is not a folder", where, "give a path below a folder")
 
 
-def platforms(text: str, offered: Sequence[str], kind: str) -> tuple[str, ...]:
+def parse_platforms(text: str, offered: Sequence[str], kind: str) -> tuple[str, ...]:
     """Return the architectures that --platform asks for; without it all that are offered, for
     `image` this machine's own.
     """

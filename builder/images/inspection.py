@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from builder.images import image_settings
-from builder.images.engines import engine as engines
-from builder.images.engines import image_archive
+from builder.images.engines import container_engine, image_archive
 from builder.images.oci import blob_compression, layer, layout, oci_documents
 from builder.images.registry import download
 from rosetta.core.errors import UserError
@@ -26,7 +25,7 @@ _LOCK = f"{image_settings.HOME}/lock.json"
 
 
 @dataclass(frozen=True)
-class Found:
+class InspectedImage:
     """An image: its platforms and how to read a layer.
 
     `digest` is that of its index; empty where an engine keeps none.
@@ -65,7 +64,7 @@ class Found:
     def _read_layer(self, image: Image, one: Layer, path: str) -> bytes:
         with (
             self.open(image, one) as packed,
-            blob_compression.reader(packed) as plain,
+            blob_compression.decompress_stream(packed) as plain,
             tarfile.open(fileobj=plain, mode="r|") as archive,
         ):
             for member in archive:
@@ -76,7 +75,7 @@ class Found:
 
 
 @contextlib.contextmanager
-def find(text: str, engine: str, scratch: Path) -> Iterator[Found]:
+def open_image(text: str, engine: str, scratch: Path) -> Iterator[InspectedImage]:
     """Yield the image that `text` names: oci:PATH, registry:HOST/NAME:TAG, or a name in the engine.
 
     What has to be copied goes into `scratch`.
@@ -86,16 +85,16 @@ def find(text: str, engine: str, scratch: Path) -> Iterator[Found]:
         folder = Path(rest).absolute()
         if kind == "registry":
             folder = scratch / "pulled"
-            download.pull(rest, folder, layers=True)
-        read = layout.read(folder)
-        yield Found(
+            download.pull_image(rest, folder, layers=True)
+        read = layout.read_layout(folder)
+        yield InspectedImage(
             read.index.images,
             read.index.digest,
-            lambda _, one: open(layout.blob(folder, one), "rb"),  # noqa: SIM115 - Found.open closes it
+            lambda _, one: open(layout.blob_path(folder, one), "rb"),  # noqa: SIM115 - Found.open closes it
         )
         return
-    taken = engines.choose(engine)
-    if not taken.digest(text):
+    taken = container_engine.choose_engine(engine)
+    if not taken.find_digest(text):
         raise UserError(
             "is no image of the engine's",
             text,
@@ -103,12 +102,12 @@ def find(text: str, engine: str, scratch: Path) -> Iterator[Found]:
         )
     file = scratch / "saved.tar"
     taken.save(text, file)
-    saved = image_archive.saved(file)
+    saved = image_archive.read_archive(file)
     layers = tuple(
         layer.Layer("", diff_id, "", 0, 0, "", str(number))
         for number, diff_id in enumerate(saved.diff_ids)
     )
-    yield Found(
+    yield InspectedImage(
         (oci_documents.Image(str(saved.config["architecture"]), layers, saved.raw, b""),),
         "",
         lambda _, one: saved.layers[int(one.key)](),

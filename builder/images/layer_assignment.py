@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from builder import __version__
 from builder.core.cache import stage_key
 from builder.images.image_environment import PREFIX
-from builder.images.oci.tar_file import walk
+from builder.images.oci.tar_file import walk_folder
 from builder.packages import lock_file, package_installation
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ _GROUPS = (
 _PYC = re.compile(r"(.*/)?__pycache__/([^/]+)\.cpython-\d+\.pyc")
 
 
-def groups(wanted: Packages) -> dict[str, str]:
+def assign_projects(wanted: Packages) -> dict[str, str]:
     """Project -> the layer it lies in. `own` holds what another distribution of the line does not
     have, or has otherwise.
 
     What Transformer Engine brings lies with it, so that all other layers are the same with it and
     without.
     """
-    shared, extra = _shared(wanted), set(wanted.extra) - set(lock_file.read(wanted.lock))
+    shared, extra = _find_shared_pins(wanted), set(wanted.extra) - set(lock_file.read(wanted.lock))
     found = {}
     for pin in wanted.pins():
         named = next((layer for layer, pattern in _GROUPS if pattern.fullmatch(pin.name)), "python")
@@ -52,7 +52,7 @@ def groups(wanted: Packages) -> dict[str, str]:
     return found
 
 
-def _shared(wanted: Packages) -> set[lock_file.Pin]:
+def _find_shared_pins(wanted: Packages) -> set[lock_file.Pin]:
     """Return the pins that every distribution of the line has for this accelerator."""
     here = lock_file.environment_of(wanted.python.version, wanted.python.full, wanted.architecture)
     pins = set(wanted.pins())
@@ -68,11 +68,11 @@ def _shared(wanted: Packages) -> set[lock_file.Pin]:
     return pins
 
 
-def keys(wanted: Packages) -> dict[str, str]:
+def compute_layer_keys(wanted: Packages) -> dict[str, str]:
     """Layer -> the key of its content, for the layers that are not empty: nothing that another
     layer or distribution has enters it.
     """
-    where, inputs = groups(wanted), wanted.inputs()
+    where, inputs = assign_projects(wanted), wanted.inputs()
     general = {
         name: inputs[name] for name in ("python", "architecture", "sdists", "strip", "build")
     } | {"builder": __version__, "prefix": PREFIX, "layout": 3}
@@ -87,12 +87,12 @@ def keys(wanted: Packages) -> dict[str, str]:
     return result
 
 
-def split(environment: Path, wanted: Packages) -> dict[str, list[Entry]]:
+def split_environment(environment: Path, wanted: Packages) -> dict[str, list[Entry]]:
     """Return the files of a finished environment by layer, with their places in the image."""
-    where = groups(wanted)
-    owners = _owners(package_installation.site_packages(environment), where)
+    where = assign_projects(wanted)
+    owners = _find_owners(package_installation.site_packages(environment), where)
     result: dict[str, list[Entry]] = {layer: [] for layer in ORDER}
-    for entry in walk(environment, ""):
+    for entry in walk_folder(environment, ""):
         if entry.kind == "dir":
             continue  # folders come of themselves
         path = entry.path
@@ -103,7 +103,7 @@ def split(environment: Path, wanted: Packages) -> dict[str, list[Entry]]:
     return result
 
 
-def _owners(site: Path, where: Mapping[str, str]) -> dict[str, str]:
+def _find_owners(site: Path, where: Mapping[str, str]) -> dict[str, str]:
     """Path below the environment -> layer. A file that two wheels bring lies in the lower one's."""
     inside = f"lib/{site.parent.name}/site-packages"
     found: dict[str, str] = {}
@@ -119,6 +119,6 @@ def _owners(site: Path, where: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def placed(entries: list[Entry], prefix: str = PREFIX) -> Iterator[Entry]:
+def add_prefix(entries: list[Entry], prefix: str = PREFIX) -> Iterator[Entry]:
     """Return the same entries below `prefix`."""
     return (replace(each, path=f"{prefix}/{each.path}") for each in entries)

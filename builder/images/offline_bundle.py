@@ -33,30 +33,30 @@ if TYPE_CHECKING:
     from builder.images.oci.tar_entry import Entry
 
 SCHEMA = 1
-_HERE = Path(__file__).parent
-_NAMES = frozenset(
+_TEMPLATES = Path(__file__).parent
+_BUNDLE_FILES = frozenset(
     {"image", "bundle.json", "contents.tsv", "SHA256SUMS", "README.txt", "import.sh"}
 )
-_NAME = re.compile(r"[a-z0-9][a-z0-9._/:-]*")
-_REFUSED = "give a new or an empty place; nothing was touched"
+_IMAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._/:-]*")
+_CHOOSE_ANOTHER_PLACE = "give a new or an empty place; nothing was touched"
 
 
 @dataclass(frozen=True)
-class Since:
+class KnownLayers:
     """What a site has already: digests of layers, and how we know."""
 
     digests: frozenset[str]
     told: dict[str, str]
 
 
-def write(
+def write_bundle(
     cache: Cache,
     index: Index,
     folder: Path,
     *,
     name: str,
     records: Mapping[str, Any] | None = None,
-    since: Since | None = None,
+    since: KnownLayers | None = None,
 ) -> dict[str, Any]:
     """Write the bundle of an image whose blobs are in the cache; a bundle that is there is
     replaced, whole or not at all.
@@ -65,15 +65,15 @@ def write(
     says of it: path, bytes written, layers left out, and what to do next. Raises UserError, before
     anything is touched, where something else is there or space is short.
     """
-    if not _NAME.fullmatch(name):
+    if not _IMAGE_NAME.fullmatch(name):
         raise UserError(
             f"{name!r} is no name of an image",
             str(folder),
             "give lower-case letters, digits, and . _ - / : between them",
         )
-    has = since or Since(frozenset(), {})
+    has = since or KnownLayers(frozenset(), {})
     with environment_assembly.locked(folder) as place:
-        refuse(place)
+        require_replaceable(place)
         out = {
             each.digest: each
             for image in index.images
@@ -84,14 +84,14 @@ def write(
             log.warn("no layer of this image is among those that the site has: the bundle is whole")
         blobs = [
             each
-            for each in layout.entries(cache, index, name)
+            for each in layout.list_entries(cache, index, name)
             if f"sha256:{each.path.rpartition('/')[2]}" not in out
         ]
-        texts = _texts(index, name, records or {}, has, out)
-        texts["SHA256SUMS"] = _sums(blobs, texts)
+        texts = _make_documents(index, name, records or {}, has, out)
+        texts["SHA256SUMS"] = _format_checksums(blobs, texts)
         if not _is_current(place, blobs, texts):
-            _space(place, blobs)
-            _make(place, blobs, texts)
+            _require_space(place, blobs)
+            _write_files(place, blobs, texts)
     size, left = sum(each.size for each in blobs), sum(each.size for each in out.values())
     rest = (
         f"; {len(out)} layers that the site has ({left / 1e6:,.1f} MB) are left out" if out else ""
@@ -108,10 +108,10 @@ def write(
     }
 
 
-def _make(place: Path, blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> None:
+def _write_files(place: Path, blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> None:
     with environment_assembly.exchanged(place) as new:
         (new / "image/blobs/sha256").mkdir(parents=True)
-        _bring(blobs, new / "image")
+        _write_layout_files(blobs, new / "image")
         for file, text in texts.items():
             (new / file).write_bytes(text)
             os.chmod(new / file, 0o755 if file.endswith(".sh") else 0o644)
@@ -119,7 +119,7 @@ def _make(place: Path, blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> No
             os.chmod(new / each, 0o755)  # noqa: S103 - others may read it, whatever the umask
 
 
-def _sums(blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> bytes:
+def _format_checksums(blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> bytes:
     """SHA256SUMS: a blob's name is its sum, and `_bring` sees to it that this is true."""
     sums = {
         f"image/{each.path}": hashlib.sha256(each.data).hexdigest()
@@ -141,31 +141,34 @@ def _is_current(place: Path, blobs: Iterable[Entry], texts: Mapping[str, bytes])
         return False
 
 
-def refuse(place: Path) -> None:
+def require_replaceable(place: Path) -> None:
     """UserError where `place` is neither free nor a bundle of ours."""
     if place.is_symlink() or (place.exists() and not place.is_dir()):
-        raise UserError("is not a folder", str(place), _REFUSED, kind=EXISTS)
+        raise UserError("is not a folder", str(place), _CHOOSE_ANOTHER_PLACE, kind=EXISTS)
     if not place.exists() or not any(place.iterdir()):
         return
     try:
         ours = json.loads((place / "bundle.json").read_bytes())["bundle"] == "rosetta"
     except (OSError, ValueError, KeyError, TypeError):
         ours = False
-    if not ours or not {each.name for each in place.iterdir()} <= _NAMES:
+    if not ours or not {each.name for each in place.iterdir()} <= _BUNDLE_FILES:
         raise UserError(
-            "holds files that are not a bundle of rosetta's", str(place), _REFUSED, kind=EXISTS
+            "holds files that are not a bundle of rosetta's",
+            str(place),
+            _CHOOSE_ANOTHER_PLACE,
+            kind=EXISTS,
         )
 
 
-def known(name: str) -> Since:
+def read_known_layers(name: str) -> KnownLayers:
     """Return what a site has, by a lock.json, a bundle or its bundle.json, or an OCI layout.
 
     Raises UserError for anything else.
     """
     path = Path(name).absolute()
     if path.is_dir() and (path / "index.json").is_file():
-        found = layout.read(path, blobs=False)
-        return Since(
+        found = layout.read_layout(path, blobs=False)
+        return KnownLayers(
             frozenset(each.digest for image in found.index.images for each in image.layers),
             {"kind": "layout", "index": found.index.digest},
         )
@@ -185,7 +188,7 @@ def known(name: str) -> Since:
             str(file),
             "give the lock.json or bundle.json of what the site has, or an image layout",
         ) from error
-    listed = _layers(document)
+    listed = _list_layers(document)
     digests = frozenset(str(each.get("digest")) for each in listed)
     if not digests or not all(map(is_digest, digests)):
         raise UserError(
@@ -193,7 +196,7 @@ def known(name: str) -> Since:
             str(file),
             "give the lock.json or bundle.json of what the site has, or an image layout",
         )
-    return Since(
+    return KnownLayers(
         digests,
         {
             "kind": "bundle" if "bundle" in document else "lock",
@@ -202,7 +205,7 @@ def known(name: str) -> Since:
     )
 
 
-def _layers(document: Any) -> list[dict[str, Any]]:
+def _list_layers(document: Any) -> list[dict[str, Any]]:
     if not isinstance(document, dict):
         return []
     images = document.get("images") if "bundle" in document else [document]
@@ -220,7 +223,7 @@ def _layers(document: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _space(place: Path, entries: Iterable[Entry]) -> None:
+def _require_space(place: Path, entries: Iterable[Entry]) -> None:
     """UserError if the blobs do not fit."""
     at = next(each for each in (place, *place.parents) if each.exists())
     needed = sum(each.size for each in entries)
@@ -233,7 +236,7 @@ def _space(place: Path, entries: Iterable[Entry]) -> None:
         )
 
 
-def _bring(entries: Iterable[Entry], folder: Path) -> None:
+def _write_layout_files(entries: Iterable[Entry], folder: Path) -> None:
     """Write the layout's files into `folder`, each blob compared with its digest."""
 
     def one(each: Entry) -> None:
@@ -248,14 +251,14 @@ def _bring(entries: Iterable[Entry], folder: Path) -> None:
         list(pool.map(one, entries))
 
 
-def _texts(
-    index: Index, name: str, records: Mapping[str, Any], has: Since, out: Mapping[str, Layer]
+def _make_documents(
+    index: Index, name: str, records: Mapping[str, Any], has: KnownLayers, out: Mapping[str, Layer]
 ) -> dict[str, bytes]:
     """Return the files beside the layout."""
     images = [
         {
             "architecture": image.architecture,
-            "platform": oci_documents.platform(image.architecture),
+            "platform": oci_documents.make_platform(image.architecture),
             "manifest": image.digest,
             "config": image.config_digest,
             "size": image.size,
@@ -286,7 +289,7 @@ def _texts(
     }
     rows = [("bundle", SCHEMA), ("name", name), ("index", index.digest, len(index.document))]
     for image in index.images:
-        variant = oci_documents.platform(image.architecture).get("variant", "-")
+        variant = oci_documents.make_platform(image.architecture).get("variant", "-")
         rows.append(
             (
                 "image",
@@ -314,13 +317,13 @@ def _texts(
     return {
         "bundle.json": (json.dumps(document, indent=1, sort_keys=True) + "\n").encode(),
         "contents.tsv": "".join("\t".join(map(str, row)) + "\n" for row in rows).encode(),
-        "import.sh": (_HERE / "import.sh").read_bytes(),
-        "README.txt": _readme(index, name, out).encode(),
+        "import.sh": (_TEMPLATES / "import.sh").read_bytes(),
+        "README.txt": _format_readme(index, name, out).encode(),
     }
 
 
-def _readme(index: Index, name: str, out: Mapping[str, Layer]) -> str:
-    text = (_HERE / "offline-bundle-readme.txt").read_text(encoding="utf-8")
+def _format_readme(index: Index, name: str, out: Mapping[str, Layer]) -> str:
+    text = (_TEMPLATES / "offline-bundle-readme.txt").read_text(encoding="utf-8")
     platforms = ", ".join(f"linux/{image.architecture}" for image in index.images)
     left = ""
     if out:

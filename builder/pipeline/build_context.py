@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.core.cache import Cache
-    from builder.images.image_build import Request
+    from builder.images.image_build import ImageRequest
     from builder.images.oci.layer import Layer
 
 LAYERS = (*layer_assignment.ORDER, "sources", "rosetta")
 _MARK = ".rosetta-context"  # the empty file by which a later run knows a folder of its own
 
 
-def write_context(request: Request, folder: Path) -> tuple[str, dict[str, str]]:
+def write_context(request: ImageRequest, folder: Path) -> tuple[str, dict[str, str]]:
     """Build an image and unpack its layers into a folder.
 
     Args:
@@ -45,7 +45,7 @@ def write_context(request: Request, folder: Path) -> tuple[str, dict[str, str]]:
             "--platform",
             "give linux/amd64 or linux/arm64",
         )
-    (image,) = image_build.build(request).index.images
+    (image,) = image_build.build_image(request).index.images
     labels = json.loads(image.config)["config"]["Labels"]
     with (
         environment_assembly.locked(folder) as locked_folder,
@@ -96,8 +96,8 @@ def render_build_command(folder: Path, recipe: Path, distribution: str) -> str:
 def unpack_layer(cache: Cache, layer: Layer, folder: Path) -> None:
     """Write the files of one layer below a folder, with their modes."""
     with (
-        open(image_layer.blob(cache, layer.digest), "rb") as packed,
-        blob_compression.reader(packed) as plain,
+        open(image_layer.blob_path(cache, layer.digest), "rb") as packed,
+        blob_compression.decompress_stream(packed) as plain,
         tarfile.open(fileobj=plain, mode="r|") as archive,
     ):
         archives.extract_verified(archive, folder, keep_modes=True)

@@ -11,7 +11,7 @@ from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from builder.core.command_context import Context
-    from builder.images.image_build import Built, Request
+    from builder.images.image_build import BuiltImage, ImageRequest
     from builder.images.image_target import Output
     from builder.images.oci.oci_documents import Image
 
@@ -29,7 +29,9 @@ class Options:
     locked: bool = False
 
 
-def make_request(context: Context, distribution: str, options: Options, target: Output) -> Request:
+def make_request(
+    context: Context, distribution: str, options: Options, target: Output
+) -> ImageRequest:
     """Return the image that the options describe, checked against the manifest.
 
     Args:
@@ -50,23 +52,23 @@ def make_request(context: Context, distribution: str, options: Options, target: 
             "--transformer-engine",
             "give --accelerator cuda12 or cuda13, or leave the option out",
         )
-    request = image_build.Request(
+    request = image_build.ImageRequest(
         context,
         loaded,
         distribution,
         options.accelerator,
-        image_target.platforms(options.platform, entry.architectures, target.kind),
+        image_target.parse_platforms(options.platform, entry.architectures, target.kind),
         options.transformer_engine != "no" and options.accelerator != "cpu",
         options.compression or target.compression,
         options.base,
         options.engine,
         local=target.kind in ("image", "oci") and not options.locked,
     )
-    image_build.check(request)
+    image_build.check_request(request)
     return request
 
 
-def build_and_deliver(request: Request, target: Output, since: str) -> dict[str, Any]:
+def build_and_deliver(request: ImageRequest, target: Output, since: str) -> dict[str, Any]:
     """Build an image and deliver it to its target.
 
     Args:
@@ -78,12 +80,12 @@ def build_and_deliver(request: Request, target: Output, since: str) -> dict[str,
         A description of the image, for --json.
     """
     # An image that the target cannot take is refused before anything is built.
-    deliver = delivery.destination(target, request, since)
-    built = image_build.build(request)
+    deliver = delivery.prepare_delivery(target, request, since)
+    built = image_build.build_image(request)
     return describe_built(built) | {"name": target.name, **deliver(built)}
 
 
-def describe_built(built: Built) -> dict[str, Any]:
+def describe_built(built: BuiltImage) -> dict[str, Any]:
     """Return the description of what was built, for --json."""
     first = next(iter(built.records.values()))
     return {

@@ -22,7 +22,7 @@ from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from builder.core.command_context import Context
-    from builder.images.inspection import Found
+    from builder.images.inspection import InspectedImage
     from builder.images.oci.layer import Layer
     from builder.images.oci.oci_documents import Image
 
@@ -60,7 +60,7 @@ def reproduce_image(context: Context, image_name: str, base: str, engine: str) -
 
     Args:
         context: The context of the command.
-        image_name: The image, as `inspection.find` takes it.
+        image_name: The image, as `inspection.open_image` takes it.
         base: The base that was given when the image was built; empty if none was given.
         engine: The container engine that has the image and builds the base; empty for the first
             that answers.
@@ -75,7 +75,7 @@ def reproduce_image(context: Context, image_name: str, base: str, engine: str) -
         tempfile.TemporaryDirectory(
             prefix=".tmp-reproduce-", dir=context.cache.path("blobs")
         ) as scratch,
-        inspection.find(image_name, engine, Path(scratch)) as original,
+        inspection.open_image(image_name, engine, Path(scratch)) as original,
     ):
         locks = {image.architecture: original.lock(image) for image in original.images}
         request = _make_request(context, image_name, base, engine, locks)
@@ -83,7 +83,7 @@ def reproduce_image(context: Context, image_name: str, base: str, engine: str) -
         request = replace(request, layers=new_layers)
         _require_same_inputs(locks, request)
         with log.stage(f"build {request.distribution}-{request.accelerator} again"):
-            rebuilt = image_build.build(request).index
+            rebuilt = image_build.build_image(request).index
         difference = _describe_difference(original, rebuilt.images, (new_layers, context.cache))
         digest = original.digest or original.images[0].config_digest
         is_same = not difference and original.digest in ("", rebuilt.digest)
@@ -102,7 +102,7 @@ def _make_request(
     asked_base: str,
     engine: str,
     locks: dict[str, dict[str, Any]],
-) -> image_build.Request:
+) -> image_build.ImageRequest:
     """Return the build request that the locks of an image describe, by architecture."""
     lock = next(iter(locks.values()))
     try:
@@ -110,14 +110,14 @@ def _make_request(
         base, compression = str(lock["base"]["name"]), str(lock["compression"])
     except (KeyError, TypeError) as error:
         raise UserError(f"its lock.json has no {error}", image_name, _NOT_OURS) from error
-    if compression not in blob_compression.MEDIA_TYPE:
+    if compression not in blob_compression.MEDIA_TYPES:
         raise UserError(
             f"its lock.json names the compression {compression[:20]!r}", image_name, _NOT_OURS
         )
     _refuse_replaced_packages(image_name, locks)
     if base.startswith("bootstrap:"):
         base = "bootstrap"
-    request = image_build.Request(
+    request = image_build.ImageRequest(
         context,
         manifest.load(context.manifest_path),
         distribution,
@@ -128,7 +128,7 @@ def _make_request(
         asked_base or base,
         engine,
     )
-    image_build.check(request)
+    image_build.check_request(request)
     return request
 
 
@@ -145,9 +145,11 @@ def _refuse_replaced_packages(image_name: str, locks: dict[str, dict[str, Any]])
         )
 
 
-def _require_same_inputs(locks: dict[str, dict[str, Any]], request: image_build.Request) -> None:
+def _require_same_inputs(
+    locks: dict[str, dict[str, Any]], request: image_build.ImageRequest
+) -> None:
     """Raise UserError for the first input of the image that this checkout does not have."""
-    resolved = image_build.resolve(request)
+    resolved = image_build.resolve_image(request)
     for architecture, lock in locks.items():
         record = resolved.record(architecture)
         for place, remedy in _list_inputs(lock):
@@ -177,7 +179,7 @@ def _read_place(record: dict[str, Any], place: tuple[str, ...]) -> Any:
 
 
 def _describe_difference(
-    original: Found, rebuilt_images: tuple[Image, ...], caches: tuple[Cache, ...]
+    original: InspectedImage, rebuilt_images: tuple[Image, ...], caches: tuple[Cache, ...]
 ) -> str:
     """Describe the first difference, from the lowest layer up; empty if there is none.
 
@@ -195,7 +197,7 @@ def _describe_difference(
 
 
 def _compare_layers(
-    original: Found, image: Image, rebuilt: Image, caches: tuple[Cache, ...]
+    original: InspectedImage, image: Image, rebuilt: Image, caches: tuple[Cache, ...]
 ) -> str:
     for layer, rebuilt_layer in zip(image.layers, rebuilt.layers, strict=False):
         if layer.diff_id != rebuilt_layer.diff_id:
@@ -210,7 +212,7 @@ def _compare_layers(
     return ""
 
 
-def _compare_documents(original: Found, image: Image, rebuilt: Image) -> str:
+def _compare_documents(original: InspectedImage, image: Image, rebuilt: Image) -> str:
     if image.config != rebuilt.config:
         config, rebuilt_config = json.loads(image.config), json.loads(rebuilt.config)
         for key in sorted({*config, *rebuilt_config}):
@@ -223,7 +225,7 @@ def _compare_documents(original: Found, image: Image, rebuilt: Image) -> str:
 
 
 def _find_blob(layer: Layer, caches: tuple[Cache, ...]) -> Path | None:
-    paths = (image_layer.blob(cache, layer.digest) for cache in caches)
+    paths = (image_layer.blob_path(cache, layer.digest) for cache in caches)
     return next((path for path in paths if path.is_file()), None)
 
 
@@ -249,7 +251,7 @@ def _read_entries(blob: IO[bytes]) -> dict[str, _TarEntry]:
     """Return the entries of a compressed tar archive by path."""
     entries = {}
     with (
-        blob_compression.reader(blob) as plain,
+        blob_compression.decompress_stream(blob) as plain,
         tarfile.open(fileobj=plain, mode="r|") as archive,
     ):
         for member in archive:

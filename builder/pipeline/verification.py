@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.core import log, machine_architecture
-from builder.images.engines import engine as engines
-from builder.images.engines.engine import TEMPORARY, Limits
+from builder.images.engines import container_engine
+from builder.images.engines.container_engine import TEMPORARY_NAME, RunLimits
 from builder.images.oci import reference
 from rosetta.core.errors import FAILED, INVALID, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from builder.images.engines.engine import Engine
+    from builder.images.engines.container_engine import Engine
 
 # Variables of this process that would change what the self-test imports or how XLA compiles.
 _HIDDEN_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "XLA_FLAGS", "LD_LIBRARY_PATH")
@@ -92,15 +92,15 @@ def verify_registry_image(name: str, engine_name: str, checks: ImageChecks) -> d
     Raises:
         UserError: the image is not named by its digest, cannot be pulled, or cannot be verified.
     """
-    image = reference.parse(name)
+    image = reference.parse_reference(name)
     if not image.digest or image.tag:
         raise UserError(
             "is not named by its digest",
             str(image),
             "give registry:HOST/NAME@sha256:DIGEST: a tag may move while the image is tested",
         )
-    engine = engines.choose(engine_name)
-    local_tag = f"{TEMPORARY}:{image.digest[7:39]}"
+    engine = container_engine.choose_engine(engine_name)
+    local_tag = f"{TEMPORARY_NAME}:{image.digest[7:39]}"
     architecture = machine_architecture.detect_architecture()
     try:
         with log.stage(f"pull {image}"):
@@ -125,13 +125,13 @@ def verify_image(name: str, engine: Engine, checks: ImageChecks) -> dict[str, An
         UserError: the engine has no such image, or the self-test ended without a report, or did
             not train on a GPU although a GPU was asked for.
     """
-    if not engine.digest(name):
+    if not engine.find_digest(name):
         raise UserError(
             f"{engine.name} has no image of this name",
             f"image:{name}",
             f"give the name of an image that {engine.name} has, or make it: --output image:{name}",
         )
-    limits = Limits(
+    limits = RunLimits(
         user=checks.user,
         read_only=True,
         memory_folders=("/tmp",),  # noqa: S108 - inside the container

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.core.cache import Cache, stage_key
-from builder.images.engines import engine, engine_program
+from builder.images.engines import container_engine, engine_program
 from builder.images.oci import blob_compression, layer, layout, oci_documents
-from builder.images.oci.tar_entry import Entry, file, folder
+from builder.images.oci.tar_entry import Entry, make_file, make_folder
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from builder.images.engines.engine import Engine
-    from builder.images.engines.image_archive import Exported
+    from builder.images.engines.container_engine import Engine
+    from builder.images.engines.image_archive import ExportedImage
     from builder.images.oci.layer import Layer
 
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
@@ -34,12 +34,12 @@ HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.
 def needed(name: str, *, builds: bool = False) -> Engine:
     """The engine of this name; the test is skipped where it does not answer, or cannot build."""
     try:
-        found = engine.choose(name)
+        found = container_engine.choose_engine(name)
         if (
             builds
             and name == "docker"
             and "--secret"
-            not in engine_program.run(
+            not in engine_program.run_program(
                 "docker", "build", "--help", env={"DOCKER_BUILDKIT": "1"}, check=False
             ).stdout
         ):
@@ -81,16 +81,16 @@ def base(
             found[library.lstrip("/")] = _copy(library, library.lstrip("/"))
     found["bin/sh"] = _copy("/bin/sh", "bin/sh")
     for entry in (
-        folder("tmp", 0o1777),
-        folder("root", 0o700),
-        folder("run"),
-        folder("etc"),
-        file("etc/os-release", 'ID=debian\nVERSION_CODENAME="forky"\n'),
+        make_folder("tmp", 0o1777),
+        make_folder("root", 0o700),
+        make_folder("run"),
+        make_folder("etc"),
+        make_file("etc/os-release", 'ID=debian\nVERSION_CODENAME="forky"\n'),
         *extra,
     ):
         found[entry.path] = entry
     key = stage_key("test-base", {"entries": [repr(found[path]) for path in sorted(found)]})
-    return layer.write(cache, key, "base", "gzip", lambda: list(found.values()))
+    return layer.write_layer(cache, key, "base", "gzip", lambda: list(found.values()))
 
 
 def _copy(path: str, name: str) -> Entry:
@@ -98,7 +98,7 @@ def _copy(path: str, name: str) -> Entry:
     return Entry(name, "file", 0o755, source=real, size=os.path.getsize(real))
 
 
-def everything(exported: Exported) -> Iterator[tuple[str, bytes]]:
+def everything(exported: ExportedImage) -> Iterator[tuple[str, bytes]]:
     """All bytes of an image by where they stand: each file of its archive, each layer unpacked, each gzip file in these unpacked too."""
 
     with tarfile.open(exported.archive) as archive:
@@ -107,7 +107,7 @@ def everything(exported: Exported) -> Iterator[tuple[str, bytes]]:
             if content := archive.extractfile(member):
                 yield member.name, content.read()
     for number, open_ in enumerate(exported.layers):
-        with open_() as packed, blob_compression.reader(packed) as plain:
+        with open_() as packed, blob_compression.decompress_stream(packed) as plain:
             data = plain.read()
         yield f"layer {number}", data
         for found in re.finditer(rb"\x1f\x8b\x08", data):
@@ -126,7 +126,7 @@ def _inflated(data: bytes, at: int) -> bytes:
     return b"".join(out)
 
 
-def holds(exported: Exported, markers: Iterable[str]) -> list[str]:
+def holds(exported: ExportedImage, markers: Iterable[str]) -> list[str]:
     """Where an image has any of these markers."""
     return [
         f"{marker} in {place}"
@@ -141,8 +141,8 @@ def content(cache: Cache, made: Layer) -> dict[str, tuple[int, bytes]]:
 
     found = {}
     with (
-        open(layer.blob(cache, made.digest), "rb") as packed,
-        blob_compression.reader(packed) as plain,
+        open(layer.blob_path(cache, made.digest), "rb") as packed,
+        blob_compression.decompress_stream(packed) as plain,
         tarfile.open(fileobj=plain, mode="r|") as archive,
     ):
         for member in archive:
@@ -170,21 +170,25 @@ def repository(root: Path, target: Path, script: str = "", *, before: str = "") 
 def take(found: Engine, folder: Path, tag: str, architecture: str) -> None:
     """Bring one architecture of an image layout into an engine."""
     scratch = Cache(folder.with_name(f"{folder.name}-taken"))
-    read = layout.read(folder)
+    read = layout.read_layout(folder)
     (image,) = (each for each in read.index.images if each.architecture == architecture)
 
     def taken(each: Layer) -> Layer:
-        return layer.from_tar(
-            scratch, each.diff_id, each.name, "gzip", lambda: open(layout.blob(folder, each), "rb")
+        return layer.rewrite_layer(
+            scratch,
+            each.diff_id,
+            each.name,
+            "gzip",
+            lambda: open(layout.blob_path(folder, each), "rb"),
         )
 
     layers = [taken(each) for each in image.layers]
     document = json.loads(image.config)
     found.load(
         scratch,
-        oci_documents.index(
+        oci_documents.make_index(
             [
-                oci_documents.image(
+                oci_documents.make_image(
                     architecture, layers, document["created"], document["config"], {}
                 )
             ],

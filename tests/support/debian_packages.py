@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from builder.core import manifest
-from builder.images.oci.tar_entry import Entry, file
+from builder.images.oci.tar_entry import Entry, make_file
 from builder.packages.debian_lock import BaseLock, Deb
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -106,17 +106,17 @@ def system(
 ) -> list[Entry]:
     """The files of a base that are looked at; what is empty is left out."""
     found = [
-        file("usr/lib/os-release", 'PRETTY_NAME="A test"\n'),
+        make_file("usr/lib/os-release", 'PRETTY_NAME="A test"\n'),
         Entry("etc/os-release", "link", 0o777, target="../usr/lib/os-release"),
         Entry("lib", "link", 0o777, target="usr/lib"),
     ]
     if libc:
-        found.append(file("usr/lib/x86_64-linux-gnu/libc.so.6", libc, 0o755))
+        found.append(make_file("usr/lib/x86_64-linux-gnu/libc.so.6", libc, 0o755))
     if python:
-        found.append(file(f"usr/bin/python{version}", python, 0o755))
+        found.append(make_file(f"usr/bin/python{version}", python, 0o755))
     return [
         *found,
-        *(file(f"usr/lib/python{version}/{name}", b"") for name in stdlib),
+        *(make_file(f"usr/lib/python{version}/{name}", b"") for name in stdlib),
         Entry(f"usr/lib/python{version}/lib-dynload", "dir", 0o755),
     ]
 
@@ -153,13 +153,13 @@ def running() -> Iterator[Entry]:
     Without the static library that embeds a Python, which is half of all the bytes, and as
     Debian has them without symbols for debuggers, which are half of the rest.
     """
-    yield file(f"usr/bin/python{HERE}", PROGRAM.read_bytes(), 0o755)
+    yield make_file(f"usr/bin/python{HERE}", PROGRAM.read_bytes(), 0o755)
     library = Path(sysconfig.get_path("stdlib"))
     for path in sorted(library.rglob("*")):
         parts = path.relative_to(library).parts
         if path.is_file() and path.suffix != ".a" and not _LEFT_OUT.intersection(parts):
             content = _stripped(path) if path.suffix == ".so" else path.read_bytes()
-            yield file(f"usr/lib/python{HERE}/{path.relative_to(library)}", content)
+            yield make_file(f"usr/lib/python{HERE}/{path.relative_to(library)}", content)
     needed = set(
         re.findall(
             r"(/\S+)",
@@ -168,7 +168,7 @@ def running() -> Iterator[Entry]:
     )
     folder = f"usr/lib/{platform.machine()}-linux-gnu"
     for name in sorted(needed):
-        yield file(
+        yield make_file(
             name.lstrip("/") if "ld-linux" in name else f"{folder}/{os.path.basename(name)}",
             _stripped(Path(name)),
             0o755,

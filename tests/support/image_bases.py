@@ -13,7 +13,7 @@ import pytest
 from builder.core import machine_architecture
 from builder.core.cache import Cache
 from builder.images.oci import layer, layout, oci_documents
-from builder.images.oci.tar_entry import Entry, file
+from builder.images.oci.tar_entry import Entry, make_file
 from tests.support import debian_packages
 from tests.support.small_distribution import Chain
 
@@ -30,13 +30,13 @@ def _looks(architecture: str) -> list[Entry]:
     )
     version = FULL.rpartition(".")[0]
     return [
-        file(
+        make_file(
             "usr/lib/libc.so.6",
             elf + b"..GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36.\n..",
             0o755,
         ),
-        file(f"usr/bin/python{version}", elf + b"\0" + FULL.encode() + b"\0", 0o755),
-        *(file(f"usr/lib/python{version}/{name}", b"") for name in debian_packages.STDLIB),
+        make_file(f"usr/bin/python{version}", elf + b"\0" + FULL.encode() + b"\0", 0o755),
+        *(make_file(f"usr/lib/python{version}/{name}", b"") for name in debian_packages.STDLIB),
         Entry(f"usr/lib/python{version}/lib-dynload", "dir", 0o755),
     ]
 
@@ -59,16 +59,16 @@ def _made() -> Path:
     place, cache = folder / "layout", Cache(folder / "cache")
     if not place.exists():
         made = {
-            OWN: layer.write(cache, "own", "base", "gzip", debian_packages.running),
-            OTHER: layer.write(cache, "other", "base", "gzip", lambda: _looks(OTHER)),
+            OWN: layer.write_layer(cache, "own", "base", "gzip", debian_packages.running),
+            OTHER: layer.write_layer(cache, "other", "base", "gzip", lambda: _looks(OTHER)),
         }
         images = [
-            oci_documents.image(
+            oci_documents.make_image(
                 architecture, [each], "2026-01-01T00:00:00Z", {"Env": ["PATH=/usr/bin:/bin"]}, {}
             )
             for architecture, each in made.items()
         ]
-        layout.write(cache, oci_documents.index(images, {}), place, name="thebase:1")
+        layout.write_layout(cache, oci_documents.make_index(images, {}), place, name="thebase:1")
     return place
 
 

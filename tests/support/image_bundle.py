@@ -32,7 +32,7 @@ def index_(cache: Cache, tmp_path: Path) -> Index:
 @pytest.fixture(name="site")
 def site_(cache: Cache, index: Index, tmp_path: Path) -> Path:
     """A bundle as it arrived, its files not linked to the cache's."""
-    offline_bundle.write(
+    offline_bundle.write_bundle(
         cache, index, tmp_path / "made", name=NAME, records={"amd64": {"distribution": "t5x"}}
     )
     (tmp_path / "site").mkdir()
@@ -82,9 +82,9 @@ def older(cache: Cache, tmp_path: Path, kind: str) -> tuple[Path, Path]:
     )
     place = tmp_path / "older"
     if kind in ("bundle", "bundle.json"):
-        offline_bundle.write(cache, old, place, name=NAME)
+        offline_bundle.write_bundle(cache, old, place, name=NAME)
         return (place if kind == "bundle" else place / "bundle.json"), place
-    layout.write(cache, old, place, name=NAME)
+    layout.write_layout(cache, old, place, name=NAME)
     if kind == "layout":
         return place, place
     lock = tmp_path / "lock.json"

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder.images.oci import oci_documents, reference
-from builder.images.oci.layer import write
-from builder.images.oci.tar_entry import file
+from builder.images.oci.layer import write_layer
+from builder.images.oci.tar_entry import make_file
 from builder.images.registry import download
 from builder.images.registry.transport import Connection
 
@@ -47,9 +47,9 @@ Answer = tuple[int, dict[str, str], bytes]
 
 def pull_manifest(name: str) -> download.Document:
     """Return the manifest or index that HOST/NAME:TAG or HOST/NAME@DIGEST names."""
-    wanted = reference.parse(name)
+    wanted = reference.parse_reference(name)
     with Connection(wanted, "pull") as connection:
-        return download.document(connection, wanted.wanted)
+        return download.read_document(connection, wanted.selector)
 
 
 def image(
@@ -67,12 +67,12 @@ def image(
             hashlib.sha256(f"{seed}{architecture}{n}".encode()).digest() for n in range(size // 32)
         )
         layers = [
-            write(
+            write_layer(
                 cache,
                 hashlib.sha256(f"{key}{data!r}".encode()).hexdigest(),
                 name,
                 "gzip",
-                lambda key=key, data=data: [file(key, data)],  # type: ignore[misc]
+                lambda key=key, data=data: [make_file(key, data)],  # type: ignore[misc]
             )
             for name, key, data in (
                 ("base", "base.txt", f"base{seed}".encode()),
@@ -81,9 +81,11 @@ def image(
             )
         ]
         images.append(
-            oci_documents.image(architecture, layers, "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, {})
+            oci_documents.make_image(
+                architecture, layers, "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, {}
+            )
         )
-    return oci_documents.index(images, {})
+    return oci_documents.make_index(images, {})
 
 
 @dataclass
@@ -412,7 +414,7 @@ class Memory:
             self.uploads[which] += body
             return 202, {"Location": f"/v2/{name}/blobs/uploads/{which}?state=secret-state"}, b""
         data, digest = self.uploads.pop(which) + body, asked["digest"][0]
-        if oci_documents.sha256(data) != digest:
+        if oci_documents.compute_digest(data) != digest:
             return (
                 400,
                 {},
@@ -445,15 +447,19 @@ class Memory:
                     *filter(None, [document.get("config")]),
                 ]
             ]
-            if not held.issuperset(named) or (":" in which and which != oci_documents.sha256(body)):
+            if not held.issuperset(named) or (
+                ":" in which and which != oci_documents.compute_digest(body)
+            ):
                 return (
                     404,
                     {"Content-Type": "application/json"},
                     b'{"errors": [{"code": "MANIFEST_BLOB_UNKNOWN", "message": "blob unknown to registry"}]}',
                 )
             kept = (headers.get("Content-Type", ""), body)
-            self.manifests[name, which] = self.manifests[name, oci_documents.sha256(body)] = kept
-            return 201, {"Docker-Content-Digest": oci_documents.sha256(body)}, b""
+            self.manifests[name, which] = self.manifests[
+                name, oci_documents.compute_digest(body)
+            ] = kept
+            return 201, {"Docker-Content-Digest": oci_documents.compute_digest(body)}, b""
         if (name, which) not in self.manifests:
             return (
                 404,
@@ -478,7 +484,7 @@ class Memory:
             200,
             {
                 "Content-Type": kind,
-                "Docker-Content-Digest": oci_documents.sha256(data),
+                "Docker-Content-Digest": oci_documents.compute_digest(data),
                 "Content-Length": str(len(data)),
             },
             data,

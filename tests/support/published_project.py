@@ -22,7 +22,7 @@ from builder.core.cache import Cache
 from builder.core.command_context import Context, Result
 from builder.images import image_settings
 from builder.images.oci import layer, layout, oci_documents
-from builder.images.oci.tar_entry import file
+from builder.images.oci.tar_entry import make_file
 from builder.packages import debian_lock, environment_parts
 from builder.packages.debian_lock import BaseLock, Deb
 from tests.support import image_registry, small_distribution
@@ -87,7 +87,7 @@ class Listing(image_registry.Memory):
             ):
                 rows.append(
                     {
-                        **oci_documents.descriptor(kind, data),
+                        **oci_documents.make_descriptor(kind, data),
                         "artifactType": document["artifactType"],
                     }
                 )
@@ -99,7 +99,7 @@ class Listing(image_registry.Memory):
         return (
             200,
             {"Content-Type": oci_documents.INDEX, **more},
-            oci_documents.canonical(
+            oci_documents.encode_json(
                 {
                     "schemaVersion": 2,
                     "mediaType": oci_documents.INDEX,
@@ -300,19 +300,19 @@ bases:
             "opt/rosetta/lock.json": environment_parts.lock_text(record),
         }
         made = [
-            layer.write(
+            layer.write_layer(
                 self.cache,
                 hashlib.sha256(f"{path}{text}{self.licences}".encode()).hexdigest(),
                 path,
                 "gzip",
-                lambda path=path, text=text: [file(path, text), *self._more(path)],  # type: ignore[misc]
+                lambda path=path, text=text: [make_file(path, text), *self._more(path)],  # type: ignore[misc]
             )
             for path, text in texts.items()
         ]
-        noted = image_settings.annotated(record) | (
+        noted = image_settings.make_annotations(record) | (
             {"org.opencontainers.image.title": title} if title else {}
         )
-        return oci_documents.image(
+        return oci_documents.make_image(
             architecture, made, "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, noted
         ), noted
 
@@ -320,7 +320,7 @@ bases:
         """Return what stands beside lock.json in the highest layer."""
         if self.licences is None or path != "opt/rosetta/lock.json":
             return []
-        return [file("opt/rosetta/LICENSES/index.json", json.dumps(self.licences))]
+        return [make_file("opt/rosetta/LICENSES/index.json", json.dumps(self.licences))]
 
     def layout(
         self, top: str = "one", architectures: tuple[str, ...] = BOTH, *, title: str = ""
@@ -328,16 +328,16 @@ bases:
         """Write the image with the text `top` as a layout; the name that `publish` takes."""
         images = [self.image(each, top, title) for each in architectures]
         folder = self.folder / f"layout-{top}-{'-'.join(architectures)}{title}"
-        layout.write(
+        layout.write_layout(
             self.cache,
-            oci_documents.index([image for image, _ in images], images[0][1]),
+            oci_documents.make_index([image for image, _ in images], images[0][1]),
             folder,
             name="thing:1",
         )
         return f"oci:{folder}"
 
     def digest(self, place: str) -> str:
-        return layout.read(Path(place.removeprefix("oci:"))).index.digest
+        return layout.read_layout(Path(place.removeprefix("oci:"))).index.digest
 
     def run(self, verb: str, *more: str, key: str = "ours") -> tuple[int, dict[str, Any]]:
         """Run a verb in this process; its status and its JSON document."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builder.images.oci import layer, oci_documents
-from builder.images.oci.tar_entry import file, link
+from builder.images.oci.tar_entry import make_file, make_link
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,32 +27,32 @@ def image(
 ) -> oci_documents.Image:
     """Three layers: two that all have in common, and one of the architecture and `top`."""
     layers = [
-        layer.write(
+        layer.write_layer(
             cache,
             "base",
             "base",
             compression,
             lambda: [
-                file("bin/sh", b"#!" + bytes(range(256)) * 300, 0o755),
-                link("bin/bash", "sh"),
+                make_file("bin/sh", b"#!" + bytes(range(256)) * 300, 0o755),
+                make_link("bin/bash", "sh"),
             ],
         ),
-        layer.write(
+        layer.write_layer(
             cache,
             "python",
             "python",
             compression,
-            lambda: [file("opt/env/x.py", b"x = 1\n" * 1000)],
+            lambda: [make_file("opt/env/x.py", b"x = 1\n" * 1000)],
         ),
-        layer.write(
+        layer.write_layer(
             cache,
             f"top-{architecture}-{top.hex()}",
             "rosetta",
             compression,
-            lambda: [file("opt/top", top + architecture.encode())],
+            lambda: [make_file("opt/top", top + architecture.encode())],
         ),
     ]
-    return oci_documents.image(
+    return oci_documents.make_image(
         architecture, layers, CREATED, SETTINGS, {"org.opencontainers.image.title": "t5x"}
     )
 
@@ -69,4 +69,4 @@ def index(
         image(cache, architecture, compression=compression, top=top)
         for architecture in architectures
     ]
-    return oci_documents.index(images, {"org.opencontainers.image.title": "t5x"})
+    return oci_documents.make_index(images, {"org.opencontainers.image.title": "t5x"})

@@ -16,10 +16,8 @@ from builder.core import log, machine_architecture
 from builder.core.cache import Cache, stage_key
 from builder.core.cache_records import read_stamp, write_stamp
 from builder.images.base import bytecode_stamps, debian_bootstrap, requirements
-from builder.images.base.interpreter import interpreter as interpreter  # noqa: PLC0414 - used through this module
-from builder.images.base.requirements import Facts
-from builder.images.engines import dockerfile_step, layer_normalisation
-from builder.images.engines import engine as engines
+from builder.images.base.requirements import BaseFacts
+from builder.images.engines import container_engine, dockerfile_step, layer_normalisation
 from builder.images.oci import layer, layout
 from builder.packages import debian_lock, debian_resolution
 from rosetta.core.errors import DIFFERS, INVALID, MISSING, UserError
@@ -29,13 +27,13 @@ if TYPE_CHECKING:
 
     from builder.core.command_context import Context
     from builder.core.manifest import Manifest
-    from builder.images.engines.engine import Engine
+    from builder.images.engines.container_engine import Engine
     from builder.images.oci.layer import Layer
     from builder.packages.debian_lock import BaseLock
     from builder.packages.debian_resolution import Replacement
 
-_EMPTY = 1024  # bytes of a tar that holds nothing
-_KEPT = re.compile(
+_EMPTY_TAR_SIZE = 1024  # bytes of a tar that holds nothing
+_KEPT_ENV = re.compile(
     r"(?!PATH=|NVIDIA_|PYTHON|PIP_|XLA_|JAX_|TF_|NCCL_)\w+=.*"
 )  # ENV of a base that may stay: what is ours to set, or the launcher's, may not
 
@@ -63,7 +61,7 @@ class NotMadeError(UserError):
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _BaseRequest:
     """One base to be had, for one architecture."""
 
     context: Context
@@ -85,7 +83,7 @@ class _Asked:
         return debian_lock.load(self.manifest, self.name, self.architecture)
 
 
-def resolve(
+def resolve_bases(
     context: Context,
     manifest: Manifest,
     line: str,
@@ -118,16 +116,19 @@ def resolve(
     others = sorted(entry.pythons, key=lambda each: int(each[2:]), reverse=True)
     pythons = tuple(dict.fromkeys([entry.python, *others]))
     requests = [
-        _Asked(context, manifest, entry.base, each, engine, compression, pythons, make)
+        _BaseRequest(context, manifest, entry.base, each, engine, compression, pythons, make)
         for each in wanted
     ]
     try:
-        found = {each.architecture: _one(each, asked) for each in requests}
+        found = {each.architecture: _resolve_base(each, asked) for each in requests}
     except debian_lock.SupersededError as error:
         if not allow_current:
             raise
         log.info(f"{error.where}: {error.what}")
-        found = {each.architecture: _one(replace(each, current=True), asked) for each in requests}
+        found = {
+            each.architecture: _resolve_base(replace(each, current=True), asked)
+            for each in requests
+        }
     if unlike := {base.python_full for base in found.values()} - {
         found[architectures[0]].python_full
     }:
@@ -143,14 +144,14 @@ def resolve(
     return found
 
 
-def _one(request: _Asked, asked: str) -> Base:
+def _resolve_base(request: _BaseRequest, asked: str) -> Base:
     image, lock = request.manifest.bases[request.name].image, request.lock
     recorded = dict(lock.images)
     if asked.startswith("oci:"):
-        return _of_layout(request, Path(asked.removeprefix("oci:")).absolute())
+        return _resolve_layout(request, Path(asked.removeprefix("oci:")).absolute())
     if asked == "bootstrap" or (not asked and (lock.packages or image not in recorded)):
         if not lock.packages:
-            if not asked and (found := _of_registry(request, image)):
+            if not asked and (found := _resolve_unlocked(request, image)):
                 return found
             if not request.make:
                 raise NotMadeError("no packages are locked for the base yet", request.name)
@@ -160,22 +161,22 @@ def _one(request: _Asked, asked: str) -> Base:
                 request.architecture,
                 offline=request.context.offline,
             )
-        return _bootstrapped(request, lock)
-    return _of_image(request, asked or image, recorded.get(asked or image, ""))
+        return _resolve_bootstrap(request, lock)
+    return _resolve_image(request, asked or image, recorded.get(asked or image, ""))
 
 
-def _bootstrapped(request: _Asked, lock: BaseLock) -> Base:
+def _resolve_bootstrap(request: _BaseRequest, lock: BaseLock) -> Base:
     name = f"bootstrap:{lock.suite}"
     replaced: tuple[Replacement, ...] = ()
     if request.current:
         lock, replaced = debian_resolution.resolve_current(request.manifest, lock)
         _report_replaced(lock, replaced)
-    if not request.make and not debian_bootstrap.at_hand(request.cache, lock, debian_lock.ROOT):
+    if not request.make and not debian_bootstrap.has_layers(request.cache, lock, debian_lock.ROOT):
         raise NotMadeError("the base is not made yet", name)
-    made = debian_bootstrap.layers(
+    made = debian_bootstrap.make_layers(
         request.cache, lock, debian_lock.ROOT, request.compression, offline=request.context.offline
     )
-    return replace(_described(request, name, lock.digest, made, ()), replaced=replaced)
+    return replace(_describe_base(request, name, lock.digest, made, ()), replaced=replaced)
 
 
 def _report_replaced(lock: BaseLock, replaced: Sequence[Replacement]) -> None:
@@ -190,9 +191,9 @@ def _report_replaced(lock: BaseLock, replaced: Sequence[Replacement]) -> None:
     )
 
 
-def _of_layout(request: _Asked, place: Path) -> Base:
+def _resolve_layout(request: _BaseRequest, place: Path) -> Base:
     """Return an OCI layout as it is: no engine adds anything to it."""
-    read = layout.read(place, blobs=False)
+    read = layout.read_layout(place, blobs=False)
     found = next(
         (image for image in read.index.images if image.architecture == request.architecture), None
     )
@@ -204,45 +205,50 @@ def _of_layout(request: _Asked, place: Path) -> Base:
         )
 
     def taken(each: Layer) -> Layer:
-        return layer.from_tar(
+        return layer.rewrite_layer(
             request.cache,
-            _layer_key(each.diff_id),
+            _compute_layer_key(each.diff_id),
             "base",
             request.compression,
-            lambda: open(layout.blob(place, each), "rb"),
+            lambda: open(layout.blob_path(place, each), "rb"),
             change=bytecode_stamps.tie_to_hashes,
         )
 
     if not request.make and not all(
-        debian_bootstrap.has(request.cache, _layer_key(each.diff_id)) for each in found.layers
+        debian_bootstrap.has_layer(request.cache, _compute_layer_key(each.diff_id))
+        for each in found.layers
     ):
         raise NotMadeError("the base is not taken in yet", str(place))
     made = [taken(each) for each in found.layers]
     settings = json.loads(found.config).get("config") or {}
-    return _described(
+    return _describe_base(
         request, read.name or "an OCI layout", found.digest, made, settings.get("Env") or ()
     )
 
 
-def _of_registry(request: _Asked, image: str) -> Base | None:
+def _resolve_unlocked(request: _BaseRequest, image: str) -> Base | None:
     """Where nothing is locked yet: the manifest's image, if an engine is here and has it or can
     fetch it.
     """
-    engine = None if request.context.offline or not request.make else engines.find(request.engine)
+    engine = (
+        None
+        if request.context.offline or not request.make
+        else container_engine.find_engine(request.engine)
+    )
     if engine is None:
         log.info(
             f"{image} cannot be had without an engine: the base is made from Debian's packages"
         )
         return None
     try:
-        _digest(engine, image, request.architecture)
+        _ask_digest(engine, image, request.architecture)
     except UserError as error:
         log.info(f"{image} cannot be had ({error.what}): the base is made from Debian's packages")
         return None
-    return _of_image(request, image, "")
+    return _resolve_image(request, image, "")
 
 
-def _of_image(request: _Asked, reference: str, digest: str) -> Base:
+def _resolve_image(request: _BaseRequest, reference: str, digest: str) -> Base:
     """Return an image of a registry or of the engine, with what Dockerfile.base adds.
 
     A known digest needs no engine where the cache has the result.
@@ -258,21 +264,21 @@ def _of_image(request: _Asked, reference: str, digest: str) -> Base:
         )
     digest = pinned[2] if pinned else digest
     repository = pinned[1] if pinned else re.sub(r":[\w.-]+$", "", reference)
-    if digest and (known := _known(request, digest)):
-        return _described(request, reference, digest, *known)
+    if digest and (known := _find_built(request, digest)):
+        return _describe_base(request, reference, digest, *known)
     if not request.make:
         raise NotMadeError("the base is not made yet", reference)
     if request.context.offline:
         raise UserError(
             "the base is not in the cache", reference, "run once without --offline", kind=MISSING
         )
-    engine = engines.choose(request.engine)
+    engine = container_engine.choose_engine(request.engine)
     on = f"{repository}@{digest}" if digest else reference
     if not digest:
-        digest, local = _digest(engine, reference, request.architecture)
+        digest, local = _ask_digest(engine, reference, request.architecture)
         on = reference if local else f"{repository}@{digest}"
-        if known := _known(request, digest):
-            return _described(request, reference, digest, *known)
+        if known := _find_built(request, digest):
+            return _describe_base(request, reference, digest, *known)
         if local:
             log.info(
                 f"{reference} is an image of {engine.name}'s own: no other machine can make "
@@ -291,12 +297,12 @@ def _of_image(request: _Asked, reference: str, digest: str) -> Base:
             )
         else:
             log.info(f"{reference} is {digest} today: give --base {on} to have the same again")
-    return _described(request, reference, digest, *_built(request, engine, on, digest))
+    return _describe_base(request, reference, digest, *_build_base(request, engine, on, digest))
 
 
-def _digest(engine: Engine, reference: str, architecture: str) -> tuple[str, bool]:
+def _ask_digest(engine: Engine, reference: str, architecture: str) -> tuple[str, bool]:
     """Return the digest of an image, and whether no registry knows it."""
-    tag = f"{engines.TEMPORARY}:ask-{secrets.token_hex(8)}"
+    tag = f"{container_engine.TEMPORARY_NAME}:ask-{secrets.token_hex(8)}"
     try:
         pulled = engine.pull(reference, architecture, tag)
         return pulled.digest, pulled.local
@@ -304,37 +310,37 @@ def _digest(engine: Engine, reference: str, architecture: str) -> tuple[str, boo
         engine.remove([tag])
 
 
-def _layer_key(diff_id: str) -> str:
+def _compute_layer_key(diff_id: str) -> str:
     """Return the key of another's layer, written again our way."""
-    return stage_key("image-layer", {"diff_id": diff_id, "bytecode": bytecode_stamps.RULES})
+    return stage_key("image-layer", {"diff_id": diff_id, "bytecode": bytecode_stamps.RULES_VERSION})
 
 
-def _key(request: _Asked, digest: str) -> str:
+def _compute_base_key(request: _BaseRequest, digest: str) -> str:
     return stage_key(
         "base",
         {
             "image": digest,
             "architecture": request.architecture,
-            "recipe": dockerfile_step.recipe(debian_lock.ROOT),
+            "recipe": dockerfile_step.hash_recipe(debian_lock.ROOT),
             "version": 1,
-            "bytecode": bytecode_stamps.RULES,
+            "bytecode": bytecode_stamps.RULES_VERSION,
         },
     )
 
 
-def _built(
-    request: _Asked, engine: Engine, on: str, digest: str
+def _build_base(
+    request: _BaseRequest, engine: Engine, on: str, digest: str
 ) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
     """Return the layers of the image, written again our way, and that of Dockerfile.base; and the
     image's ENV.
     """
-    cache, key = request.cache, _key(request, digest)
+    cache, key = request.cache, _compute_base_key(request, digest)
     with dockerfile_step.build_base(
         engine, cache, debian_lock.ROOT, on, request.architecture
     ) as exported:
-        keys = [_layer_key(diff_id) for diff_id in exported.diff_ids[: exported.below]]
+        keys = [_compute_layer_key(diff_id) for diff_id in exported.diff_ids[: exported.base_count]]
         below = [
-            layer.from_tar(
+            layer.rewrite_layer(
                 cache,
                 each,
                 "base",
@@ -344,27 +350,29 @@ def _built(
             )
             for each, opened in zip(keys, exported.layers, strict=False)
         ]
-        above = layer_normalisation.os_layer(
+        above = layer_normalisation.make_os_layer(
             cache, stage_key("os", {"base": key}), request.compression, exported
         )
         env = exported.env
-    layers = (*below, *([above] if above.unpacked > _EMPTY else []))
+    layers = (*below, *([above] if above.unpacked > _EMPTY_TAR_SIZE else []))
     record = {"layers": [[each.name, each.key] for each in layers], "env": env}
     write_stamp(cache.path("stamps", f"base-{key}.json"), record)
     return layers, env
 
 
-def _known(request: _Asked, digest: str) -> tuple[tuple[Layer, ...], tuple[str, ...]] | None:
+def _find_built(
+    request: _BaseRequest, digest: str
+) -> tuple[tuple[Layer, ...], tuple[str, ...]] | None:
     """Return what `_built` gave before, if the cache still has all of it, be it in the other
     compression.
     """
     cache = request.cache
-    record = read_stamp(cache.path("stamps", f"base-{_key(request, digest)}.json"))
+    record = read_stamp(cache.path("stamps", f"base-{_compute_base_key(request, digest)}.json"))
     if record is None:
         return None
     try:
         found = [
-            debian_bootstrap.either(cache, key, name, request.compression)
+            debian_bootstrap.find_or_recompress(cache, key, name, request.compression)
             for name, key in record["layers"]
         ]
         layers = tuple(each for each in found if each is not None)
@@ -373,8 +381,8 @@ def _known(request: _Asked, digest: str) -> tuple[tuple[Layer, ...], tuple[str, 
         return None
 
 
-def _described(
-    request: _Asked, name: str, digest: str, layers: Sequence[Layer], env: Sequence[str]
+def _describe_base(
+    request: _BaseRequest, name: str, digest: str, layers: Sequence[Layer], env: Sequence[str]
 ) -> Base:
     """With its facts: from the cache, else from a look into the layers."""
     cache = request.cache
@@ -386,18 +394,18 @@ def _described(
             {
                 "layers": [each.diff_id for each in layers],
                 "pythons": request.pythons,
-                "glibc": requirements.GLIBC,
+                "glibc": requirements.MINIMUM_GLIBC,
             },
         )
         + ".json",
     )
     try:
-        facts = Facts(**(read_stamp(file) or {}))
+        facts = BaseFacts(**(read_stamp(file) or {}))
     except TypeError:
-        shown = requirements.look([layer.blob(cache, each.digest) for each in layers])
-        facts = requirements.facts(shown, name, request.architecture, request.pythons)
+        shown = requirements.scan_layers([layer.blob_path(cache, each.digest) for each in layers])
+        facts = requirements.find_facts(shown, name, request.architecture, request.pythons)
         write_stamp(file, asdict(facts))
-    kept: Any = tuple(line for line in env if _KEPT.fullmatch(line))
+    kept: Any = tuple(line for line in env if _KEPT_ENV.fullmatch(line))
     return Base(
         request.architecture,
         name,

@@ -10,7 +10,7 @@ import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from builder.images.base.root_file_system import content
+from builder.images.base.root_file_system import read_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,25 +18,29 @@ if TYPE_CHECKING:
     from builder.images.oci.tar_entry import Entry
 
 # Counts up whenever the same layer would come out as another: part of the keys of such layers.
-RULES = 1
+RULES_VERSION = 1
 
-_CACHED = re.compile(r"((?:.*/)?)__pycache__/([^/]+?)\.[a-z]+-?[0-9]+[a-z]?(?:\.opt-\w+)?\.pyc")
+_BYTECODE_PATH = re.compile(
+    r"((?:.*/)?)__pycache__/([^/]+?)\.[a-z]+-?[0-9]+[a-z]?(?:\.opt-\w+)?\.pyc"
+)
 _HEAD = struct.Struct("<4sIII")  # magic number, 0 for "by time", the source's time and size
 _BY_HASH = struct.Struct("<4sIQ")  # magic number, flags, the source's hash
 _CHECKED = 0b11  # by hash, and the hash is compared on import: an edit of the source counts
 
 
 def tie_to_hashes(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """Yield the entries of a layer, sorted by path as `tar.spooled` gives them, with the bytecode
-    in `__pycache__` tied to its source's hash.
+    """Yield the entries of a layer, with the bytecode in `__pycache__` tied to its source's hash.
 
-    Bytecode that Python would not use in the base, or whose source is in another layer, is left
-    out: Python compiles that source again.
+    Bytecode that Python would not use in the base is left out, and so is bytecode whose source is
+    in another layer. Python then compiles that source again.
+
+    Args:
+        entries: Sorted by path, as `tar_file.spool_tar` yields them.
     """
     by_path = {entry.path: entry for entry in entries}
     gone: set[str] = set()
     for entry in entries:
-        match = _CACHED.fullmatch(entry.path)
+        match = _BYTECODE_PATH.fullmatch(entry.path)
         if entry.kind == "hard" and entry.target in gone:
             continue
         if match is None or entry.kind != "file" or not _is_by_time(entry):
@@ -45,33 +49,33 @@ def tie_to_hashes(entries: Sequence[Entry]) -> Iterator[Entry]:
         source = by_path.get(f"{match[1]}{match[2]}.py")
         if source is not None and source.kind == "hard":
             source = by_path.get(source.target)
-        if source is not None and source.kind == "file" and _fits(entry, source):
-            yield _tied(entry, source)
+        if source is not None and source.kind == "file" and _matches_source(entry, source):
+            yield _tie_to_hash(entry, source)
         else:
             gone.add(entry.path)
 
 
-def _head(entry: Entry) -> bytes:
-    return content(replace(entry, size=min(entry.size, _HEAD.size)))[: _HEAD.size]
+def _read_head(entry: Entry) -> bytes:
+    return read_content(replace(entry, size=min(entry.size, _HEAD.size)))[: _HEAD.size]
 
 
 def _is_by_time(entry: Entry) -> bool:
-    head = _head(entry)
+    head = _read_head(entry)
     return len(head) == _HEAD.size and head[2:4] == b"\r\n" and head[4:8] == bytes(4)
 
 
-def _fits(entry: Entry, source: Entry) -> bool:
+def _matches_source(entry: Entry, source: Entry) -> bool:
     """Would Python take this bytecode for this source?
 
     By the rule of importlib: the same time and size.
     """
-    _, _, time, size = _HEAD.unpack(_head(entry))
+    _, _, time, size = _HEAD.unpack(_read_head(entry))
     return (time, size) == (source.mtime & 0xFFFFFFFF, source.size & 0xFFFFFFFF)
 
 
-def _tied(entry: Entry, source: Entry) -> Entry:
-    data = content(entry)
+def _tie_to_hash(entry: Entry, source: Entry) -> Entry:
+    data = read_content(entry)
     magic = data[:4]
-    digest = _imp.source_hash(int.from_bytes(magic, "little"), content(source))
+    digest = _imp.source_hash(int.from_bytes(magic, "little"), read_content(source))
     head = _BY_HASH.pack(magic, _CHECKED, int.from_bytes(digest, "little"))
     return replace(entry, source="", offset=0, data=head + data[_HEAD.size :])

@@ -22,10 +22,10 @@ from builder.core.secrets import redact
 from builder.core.subprocesses import output_end
 from builder.images.base import root_file_system
 from builder.images.engines import layer_normalisation
-from builder.images.engines.image_archive import Exported
+from builder.images.engines.image_archive import ExportedImage
 from builder.images.oci import blob_compression, layer, tar_file
-from builder.images.oci.tar_entry import EPOCH, Entry, file
-from builder.images.oci.tar_entry import folder as empty
+from builder.images.oci.tar_entry import EPOCH, Entry, make_file
+from builder.images.oci.tar_entry import make_folder as empty
 from builder.packages import debian_lock
 from rosetta.core.errors import DIFFERS, IN_USE, MISSING, UNSUPPORTED, UserError
 
@@ -37,20 +37,22 @@ if TYPE_CHECKING:
     from builder.packages.debian_lock import BaseLock
 
 _SCRIPT = "docker/install-packages"
-_VERSION = 3  # of what is done here: another number makes other layers
+_FORMAT = 3  # of what is done here: another number makes other layers
 # As Debian's own slim images: no manuals, translations and documents, but every copyright file.
-_SLIM = (
+_DPKG_OPTIONS = (
     *(
         f"path-exclude=/usr/share/{each}/*"
         for each in ("man", "info", "doc", "locale", "lintian", "linda", "groff")
     ),
     "path-include=/usr/share/doc/*/copyright",
 )
-_SOURCES = "usr/share/doc/apt/examples/"  # Debian's own example of its sources, in the package apt
+_APT_EXAMPLES = (
+    "usr/share/doc/apt/examples/"  # Debian's own example of its sources, in the package apt
+)
 _BINFMT = "/proc/sys/fs/binfmt_misc"
 
 
-def keys(lock: BaseLock, root: Path) -> dict[str, str]:
+def compute_layer_keys(lock: BaseLock, root: Path) -> dict[str, str]:
     """Return the keys of the layers "base" and "os": of the packages, and of the script that
     installs them.
     """
@@ -60,28 +62,28 @@ def keys(lock: BaseLock, root: Path) -> dict[str, str]:
     inputs = {
         "debs": lock.digest,
         "script": script,
-        "slim": _SLIM,
-        "version": _VERSION,
-        "rules": layer_normalisation.RULES,
+        "slim": _DPKG_OPTIONS,
+        "version": _FORMAT,
+        "rules": layer_normalisation.RULES_VERSION,
         "epoch": EPOCH,
     }
     return {name: stage_key("bootstrap", {"layer": name, **inputs}) for name in ("base", "os")}
 
 
-def layers(
+def make_layers(
     cache: Cache, lock: BaseLock, root: Path, compression: str, *, offline: bool = False
 ) -> tuple[Layer, Layer]:
     """Return the layers "base" and "os" of a locked base.
 
     `root` is the repository, for docker/. UserError with what is missing on this machine.
     """
-    wanted = keys(lock, root)
-    if known := _known(cache, wanted, compression):
+    wanted = compute_layer_keys(lock, root)
+    if known := _find_layers(cache, wanted, compression):
         return known
     with cache.lock(f"bootstrap-{lock.key}"):
-        if known := _known(cache, wanted, compression):
+        if known := _find_layers(cache, wanted, compression):
             return known
-        _able(lock)
+        _check_programs(lock)
         folder = debian_lock.fetch(cache, lock, offline=offline)
         scratch = cache.path("base", f".tmp-bootstrap-{lock.key[:16]}")
         _refuse_mounts(scratch)
@@ -92,8 +94,8 @@ def layers(
                 f"make Debian {lock.suite} for {lock.architecture} from {len(lock.packages)} "
                 "packages"
             ):
-                lower, upper = _run(scratch, folder, lock, root)
-            return _write(cache, wanted, compression, lock, scratch, lower, upper)
+                lower, upper = _run_mmdebstrap(scratch, folder, lock, root)
+            return _write_layers(cache, wanted, compression, lock, scratch, lower, upper)
         finally:
             _refuse_mounts(scratch)
             remove_path(scratch)
@@ -115,38 +117,40 @@ def _refuse_mounts(scratch: Path) -> None:
         )
 
 
-def at_hand(cache: Cache, lock: BaseLock, root: Path) -> bool:
+def has_layers(cache: Cache, lock: BaseLock, root: Path) -> bool:
     """Has the cache both layers, so that nothing is made?"""
-    return all(has(cache, each) for each in keys(lock, root).values())
+    return all(has_layer(cache, each) for each in compute_layer_keys(lock, root).values())
 
 
-def has(cache: Cache, key: str) -> bool:
+def has_layer(cache: Cache, key: str) -> bool:
     """Has the cache the layer of this key, in one compression or the other?"""
-    return any(layer.find(cache, key, "", each) for each in blob_compression.MEDIA_TYPE)
+    return any(layer.find_layer(cache, key, "", each) for each in blob_compression.MEDIA_TYPES)
 
 
-def _known(cache: Cache, wanted: Mapping[str, str], compression: str) -> tuple[Layer, Layer] | None:
+def _find_layers(
+    cache: Cache, wanted: Mapping[str, str], compression: str
+) -> tuple[Layer, Layer] | None:
     """Return the layers if the cache has them, be it in the other compression."""
-    found = [either(cache, each, name, compression) for name, each in wanted.items()]
+    found = [find_or_recompress(cache, each, name, compression) for name, each in wanted.items()]
     base, above = found
     return (base, above) if base and above else None
 
 
-def either(cache: Cache, key: str, name: str, compression: str) -> Layer | None:
+def find_or_recompress(cache: Cache, key: str, name: str, compression: str) -> Layer | None:
     """Return the layer of this key, written again if the cache has it in the other compression
     only; None where it has none.
     """
     other = "gzip" if compression == "zstd" else "zstd"
-    if (made := layer.find(cache, key, name, compression)) or not (
-        known := layer.find(cache, key, name, other)
+    if (made := layer.find_layer(cache, key, name, compression)) or not (
+        known := layer.find_layer(cache, key, name, other)
     ):
         return made
-    return layer.from_tar(
-        cache, key, name, compression, lambda: open(layer.blob(cache, known.digest), "rb")
+    return layer.rewrite_layer(
+        cache, key, name, compression, lambda: open(layer.blob_path(cache, known.digest), "rb")
     )
 
 
-def _able(lock: BaseLock) -> None:
+def _check_programs(lock: BaseLock) -> None:
     """One clear refusal before anything is fetched."""
     if not shutil.which("mmdebstrap"):
         raise UserError(
@@ -193,7 +197,7 @@ def _check_emulation(lock: BaseLock, here: str) -> None:
         )
 
 
-def _run(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path, Path]:
+def _run_mmdebstrap(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path, Path]:
     """Return the tar of the minimal system, and of that with the OS packages."""
     # In user namespaces (without root) the maker is another user, who must be able to read and
     # write here.
@@ -212,7 +216,7 @@ def _run(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path,
     for name in (_SCRIPT, debian_lock.PACKAGES):
         shutil.copyfile(root / name, scratch / name)
     hook = scratch / "hook"
-    hook.write_text(_hook(scratch, lower), encoding="utf-8")
+    hook.write_text(_format_hook(scratch, lower), encoding="utf-8")
     hook.chmod(0o755)
     argv = [
         "mmdebstrap",
@@ -220,7 +224,7 @@ def _run(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path,
         f"--architectures={lock.architecture}",
         "--format=tar",
         "--skip=chroot/policy-rc.d,chroot/start-stop-daemon",
-        *(f"--dpkgopt={option}" for option in _SLIM),
+        *(f"--dpkgopt={option}" for option in _DPKG_OPTIONS),
         f"--customize-hook={hook}",
         "--",
         "",
@@ -264,7 +268,7 @@ def _run(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path,
     return lower, upper
 
 
-def _hook(scratch: Path, lower: Path) -> str:
+def _format_hook(scratch: Path, lower: Path) -> str:
     """Return a script that copies the minimal system, then installs as Dockerfile.base does.
 
     It runs with the system's root as $1, once the minimal system is there.
@@ -282,7 +286,7 @@ rm -rf "$1/run/rosetta"
 """
 
 
-def _write(
+def _write_layers(
     cache: Cache,
     wanted: Mapping[str, str],
     compression: str,
@@ -291,39 +295,41 @@ def _write(
     lower: Path,
     upper: Path,
 ) -> tuple[Layer, Layer]:
-    own = _own(scratch / "debs", lock)
-    with open(lower, "rb") as one, tar_file.spooled(one, scratch / "spool") as minimal:
-        below = _normal(minimal, own)
-        _as_locked(below, [deb for deb in lock.packages if deb.layer == "base"], lock)
-        base = layer.write(cache, wanted["base"], "base", compression, lambda: below)
+    own = _make_apt_files(scratch / "debs", lock)
+    with open(lower, "rb") as one, tar_file.spool_tar(one, scratch / "spool") as minimal:
+        below = _normalise_entries(minimal, own)
+        _check_installed(below, [deb for deb in lock.packages if deb.layer == "base"], lock)
+        base = layer.write_layer(cache, wanted["base"], "base", compression, lambda: below)
     with (
         open(upper, "rb") as other,
-        tar_file.spooled(other, scratch / "spool") as everything,
+        tar_file.spool_tar(other, scratch / "spool") as everything,
         open(lower, "wb") as out,
     ):
-        above = _normal(everything, own)
-        _as_locked(above, lock.packages, lock)
-        tar_file.write([*above, *root_file_system.gone(below, above)], tar_file.Plain(out))
-    made = Exported(
+        above = _normalise_entries(everything, own)
+        _check_installed(above, lock.packages, lock)
+        tar_file.write_tar(
+            [*above, *root_file_system.find_removed(below, above)], tar_file.PlainSink(out)
+        )
+    made = ExportedImage(
         {},
         (),
-        (lambda: open(layer.blob(cache, base.digest), "rb"), lambda: open(lower, "rb")),  # noqa: SIM115 - its reader closes it
-        below=1,
+        (lambda: open(layer.blob_path(cache, base.digest), "rb"), lambda: open(lower, "rb")),  # noqa: SIM115 - its reader closes it
+        base_count=1,
     )
-    return base, layer_normalisation.os_layer(cache, wanted["os"], compression, made)
+    return base, layer_normalisation.make_os_layer(cache, wanted["os"], compression, made)
 
 
-def _normal(entries: Iterable[Entry], own: Iterable[Entry]) -> list[Entry]:
+def _normalise_entries(entries: Iterable[Entry], own: Iterable[Entry]) -> list[Entry]:
     """Return a system without what differs from run to run or names this machine, and with what
     every one has from us.
     """
-    found = {entry.path: entry for entry in entries if not root_file_system.dropped(entry)} | {
+    found = {entry.path: entry for entry in entries if not root_file_system.is_dropped(entry)} | {
         entry.path: entry for entry in own
     }
     return [found[path] for path in sorted(found)]
 
 
-def _own(folder: Path, lock: BaseLock) -> list[Entry]:
+def _make_apt_files(folder: Path, lock: BaseLock) -> list[Entry]:
     """Debian's sources as Debian's own apt package shows them, so that apt works inside; and what
     is left out of later packages too.
     """
@@ -334,21 +340,23 @@ def _own(folder: Path, lock: BaseLock) -> list[Entry]:
         empty("dev"),
         empty("proc"),
         empty("sys"),
-        file("etc/dpkg/dpkg.cfg.d/rosetta", "".join(f"{option}\n" for option in _SLIM)),
+        make_file(
+            "etc/dpkg/dpkg.cfg.d/rosetta", "".join(f"{option}\n" for option in _DPKG_OPTIONS)
+        ),
     ]
     content = subprocess.Popen(
         ["dpkg-deb", "--fsys-tarfile", str(folder / apt.file)], stdout=subprocess.PIPE
     )
     with content as packed:
-        for entry, data in tar_file.read(packed.stdout) if packed.stdout else ():
-            name = entry.path.removeprefix(_SOURCES)
+        for entry, data in tar_file.read_tar(packed.stdout) if packed.stdout else ():
+            name = entry.path.removeprefix(_APT_EXAMPLES)
             if (
                 data is not None
-                and entry.path.startswith(_SOURCES)
+                and entry.path.startswith(_APT_EXAMPLES)
                 and name in ("debian.sources", "sources.list")
             ):
                 result.append(
-                    file(
+                    make_file(
                         "etc/apt/sources.list.d/debian.sources"
                         if name == "debian.sources"
                         else "etc/apt/sources.list",
@@ -358,13 +366,13 @@ def _own(folder: Path, lock: BaseLock) -> list[Entry]:
     return result
 
 
-def _as_locked(
+def _check_installed(
     entries: Iterable[Entry], packages: Iterable[debian_lock.Deb], lock: BaseLock
 ) -> None:
     """Check what the system itself says is installed: exactly the list, or there is no layer."""
     status = next(
         (
-            root_file_system.content(entry).decode()
+            root_file_system.read_content(entry).decode()
             for entry in entries
             if entry.path == "var/lib/dpkg/status"
         ),

@@ -28,7 +28,7 @@ exec "$here/{loader}" --library-path "{libraries}" "$here/{program}" "$@"
 """
 
 
-def interpreter(cache: Cache, found: dict[str, Base] | Base) -> Interpreter:
+def ensure_interpreter(cache: Cache, found: dict[str, Base] | Base) -> Interpreter:
     """Return the Python of the base of this machine's architecture: for compiling, `-S -I`, not for
     installing into.
     """
@@ -51,24 +51,26 @@ def interpreter(cache: Cache, found: dict[str, Base] | Base) -> Interpreter:
             "wrapper": _WRAPPER,
         },
     )
-    made = cache.ensure_folder("base", f"python-{key}", lambda folder: _make(cache, base, folder))
+    made = cache.ensure_folder(
+        "base", f"python-{key}", lambda folder: _unpack_interpreter(cache, base, folder)
+    )
     return python_interpreter.Interpreter(
         made / "python", base.python, base.python_full, f"cpython-{base.python.replace('.', '')}"
     )
 
 
-def _make(cache: Cache, base: Base, folder: Path) -> None:
+def _unpack_interpreter(cache: Cache, base: Base, folder: Path) -> None:
     wanted = re.compile(
         rf"usr/bin/python{re.escape(base.python)}|usr/lib/python{re.escape(base.python)}/(?!.*\.pyc$).*|{_LIBRARY}"
     )
-    shown = root_file_system.view(
-        [layer.blob(cache, each.digest) for each in base.layers],
+    shown = root_file_system.merge_layers(
+        [layer.blob_path(cache, each.digest) for each in base.layers],
         lambda entry: bool(wanted.fullmatch(entry.path)),
     )
-    program = root_file_system.resolve(shown, f"usr/bin/python{base.python}")
+    program = root_file_system.resolve_path(shown, f"usr/bin/python{base.python}")
     data = shown[program].data if program else None
     named = re.search(rb"/lib[\w/.-]*/ld-linux[\w.-]+\.so\.\d", data or b"")
-    loader = root_file_system.resolve(shown, named[0].decode()) if named else ""
+    loader = root_file_system.resolve_path(shown, named[0].decode()) if named else ""
     if not loader:
         raise UserError(
             f"Python {base.python} of the base has no loader that could start it",
@@ -81,7 +83,7 @@ def _make(cache: Cache, base: Base, folder: Path) -> None:
         for path, entry in shown.items()
         if wanted.fullmatch(path) or (entry.kind == "link" and re.fullmatch(r"lib\w*", path))
     }
-    root_file_system.unpack(kept, folder / "root")
+    root_file_system.unpack_files(kept, folder / "root")
     listed = ":".join(f"$here/{each}" for each in sorted(libraries))
     wrapper = folder / "python"
     wrapper.write_text(

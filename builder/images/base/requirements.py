@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from builder.images.oci.tar_entry import Entry
 
-GLIBC = (2, 28)  # what the wheels in the locks are built for
+MINIMUM_GLIBC = (2, 28)  # what the wheels in the locks are built for
 _LIBC = re.compile(r"(usr/)?lib(64|/[\w-]+-linux-gnu)?/(libc\.so\.6|libc-[\d.]+\.so)")
 _PYTHON = re.compile(r"usr/(bin/python3\.\d+|lib(64|/[\w-]+-linux-gnu)?/libpython3\.\d+\.so[\d.]*)")
 _RELEASE = re.compile(r"(etc|usr/lib)/os-release")
 # Parts of the standard library that distributions put into packages of their own; a trainer needs
 # them all.
-_STDLIB = (
+_REQUIRED_MODULES = (
     "os.py",
     "json/__init__.py",
     "ctypes/__init__.py",
@@ -36,7 +36,7 @@ _MACHINES = {62: "amd64", 183: "arm64"}  # e_machine of ELF
 
 
 @dataclass(frozen=True)
-class Facts:
+class BaseFacts:
     """`glibc` "2.41", `python` "3.13", `python_full` "3.13.5", `release` as the system calls
     itself.
     """
@@ -47,9 +47,9 @@ class Facts:
     release: str
 
 
-def look(blobs: Iterable[Path]) -> dict[str, Entry]:
+def scan_layers(blobs: Iterable[Path]) -> dict[str, Entry]:
     """Return what the layers show, with the contents that `facts` reads."""
-    return root_file_system.view(
+    return root_file_system.merge_layers(
         blobs,
         lambda entry: bool(
             _LIBC.fullmatch(entry.path)
@@ -59,23 +59,23 @@ def look(blobs: Iterable[Path]) -> dict[str, Entry]:
     )
 
 
-def facts(
+def find_facts(
     shown: Mapping[str, Entry], name: str, architecture: str, pythons: Sequence[str]
-) -> Facts:
+) -> BaseFacts:
     """Return the facts of a base; of its Pythons the first that `pythons` names.
 
     One UserError that lists all that is missing.
     """
     missing = []
-    release = _release(shown)
-    glibc, machine = _glibc(shown)
+    release = _find_release(shown)
+    glibc, machine = _find_glibc(shown)
     if not glibc:
         missing.append("glibc (wheels need it; musl is another C library)")
-    elif tuple(map(int, glibc.split("."))) < GLIBC:
-        missing.append(f"glibc {GLIBC[0]}.{GLIBC[1]} or newer (it has {glibc})")
+    elif tuple(map(int, glibc.split("."))) < MINIMUM_GLIBC:
+        missing.append(f"glibc {MINIMUM_GLIBC[0]}.{MINIMUM_GLIBC[1]} or newer (it has {glibc})")
     if machine and machine != architecture:
         missing.append(f"programs for {architecture} (its are for {machine})")
-    found = next((each for version in pythons if (each := _python(shown, version))), None)
+    found = next((each for version in pythons if (each := _find_python(shown, version))), None)
     if found is None:
         present = sorted(
             {
@@ -89,7 +89,7 @@ def facts(
             f"Python {' or '.join(sorted(pythons))} in /usr/bin (it has "
             f"{', '.join(present) or 'none'})"
         )
-    elif lacking := _lacking(shown, found[0]):
+    elif lacking := _list_missing_modules(shown, found[0]):
         missing.append(
             f"of Python {found[0]}'s standard library: {', '.join(lacking)} (Debian and "
             "Ubuntu: the package python3)"
@@ -104,31 +104,32 @@ def facts(
             "give another --base; Debian 12 or 13 and NVIDIA's CUDA images of Ubuntu 24.04 will do",
             kind=UNSUPPORTED,
         )
-    return Facts(glibc, *(found or ("", "")), release)
+    return BaseFacts(glibc, *(found or ("", "")), release)
 
 
-def _read(shown: Mapping[str, Entry], path: str) -> bytes:
+def _read_file(shown: Mapping[str, Entry], path: str) -> bytes:
     """Return the content of the file that a path leads to; nothing where it was not kept."""
-    entry = shown.get(root_file_system.resolve(shown, path))
+    entry = shown.get(root_file_system.resolve_path(shown, path))
     while entry is not None and entry.kind == "hard":
         entry = shown.get(entry.target)
     return entry.data or b"" if entry is not None and entry.kind == "file" else b""
 
 
-def _release(shown: Mapping[str, Entry]) -> str:
-    text = (_read(shown, "etc/os-release") or _read(shown, "usr/lib/os-release")).decode(
+def _find_release(shown: Mapping[str, Entry]) -> str:
+    text = (_read_file(shown, "etc/os-release") or _read_file(shown, "usr/lib/os-release")).decode(
         "utf-8", "replace"
     )
     name = re.search(r'(?m)^PRETTY_NAME="?([^"\n]*)', text)
     return name[1][:80] if name else ""
 
 
-def _glibc(shown: Mapping[str, Entry]) -> tuple[str, str]:
+def _find_glibc(shown: Mapping[str, Entry]) -> tuple[str, str]:
     """Return the version in the library's own banner, and the architecture it is built for."""
     for path in sorted(shown):
         if _LIBC.fullmatch(path) and (
             banner := re.search(
-                rb"GNU C Library [^\n]{0,80}release version (\d+\.\d+)", data := _read(shown, path)
+                rb"GNU C Library [^\n]{0,80}release version (\d+\.\d+)",
+                data := _read_file(shown, path),
             )
         ):
             return banner[1].decode(), _MACHINES.get(
@@ -137,7 +138,7 @@ def _glibc(shown: Mapping[str, Entry]) -> tuple[str, str]:
     return "", ""
 
 
-def _python(shown: Mapping[str, Entry], version: str) -> tuple[str, str] | None:
+def _find_python(shown: Mapping[str, Entry], version: str) -> tuple[str, str] | None:
     """Version and full version of a Python; the latter is what its program or its library says."""
     if f"usr/bin/python{version}" not in shown:
         return None
@@ -149,15 +150,15 @@ def _python(shown: Mapping[str, Entry], version: str) -> tuple[str, str] | None:
         # folder it was built in.
         if full := re.search(
             rb"(?<![\d.])(" + re.escape(version).encode() + rb"\.\d+(?:(?:a|b|rc)\d+)?)\+?\0",
-            _read(shown, path),
+            _read_file(shown, path),
         ):
             return version, full[1].decode()
     return None
 
 
-def _lacking(shown: Mapping[str, Entry], version: str) -> list[str]:
+def _list_missing_modules(shown: Mapping[str, Entry], version: str) -> list[str]:
     return [
         part.removesuffix("/__init__.py").removesuffix(".py")
-        for part in _STDLIB
+        for part in _REQUIRED_MODULES
         if f"usr/lib/python{version}/{part}" not in shown
     ]

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 # What mmdebstrap leaves of its own, and folders whose owner goes by who ran it: apt makes them
 # again.
-_LITTER = re.compile(
+_BOOTSTRAP_LEFTOVER = re.compile(
     r"etc/(apt/apt\.conf\.d|dpkg/dpkg\.cfg\.d)/\d\dmmdebstrap|etc/apt/sources\.list(\.d/.*mmdebstrap.*)?|usr/bin/qemu-\w+-static|var/(cache/apt/archives|lib/apt/lists)/partial"
 )
-_FOLDERS = ("run/lock", "var/log/apt")  # of Debian's packages, in places that are emptied
+_KEPT_FOLDERS = ("run/lock", "var/log/apt")  # of Debian's packages, in places that are emptied
 
 
-def dropped(entry: Entry) -> bool:
+def is_dropped(entry: Entry) -> bool:
     """Has it no place in a minimal system that is to be the same for every machine?"""
-    if entry.kind == "dir" and entry.path in _FOLDERS:
+    if entry.kind == "dir" and entry.path in _KEPT_FOLDERS:
         return False
-    return bool(_LITTER.fullmatch(entry.path)) or layer_normalisation.dropped(entry)
+    return bool(_BOOTSTRAP_LEFTOVER.fullmatch(entry.path)) or layer_normalisation.is_dropped(entry)
 
 
-def content(entry: Entry) -> bytes:
+def read_content(entry: Entry) -> bytes:
     """Return the bytes of a file."""
     if entry.data is not None:
         return entry.data
@@ -41,24 +41,24 @@ def content(entry: Entry) -> bytes:
         return file.read(entry.size)
 
 
-def gone(lower: Iterable[Entry], upper: Iterable[Entry]) -> list[Entry]:
+def find_removed(lower: Iterable[Entry], upper: Iterable[Entry]) -> list[Entry]:
     """Whiteouts for what `lower` has and `upper` has no more; one for a whole folder."""
     above = {entry.path for entry in upper}
     return [
-        whiteout(entry.path)
+        make_whiteout(entry.path)
         for entry in lower
         if entry.path not in above
         and (not (folder := entry.path.rpartition("/")[0]) or folder in above)
     ]
 
 
-def whiteout(path: str) -> Entry:
+def make_whiteout(path: str) -> Entry:
     """Return the entry that hides `path` of the layers below."""
     folder, _, name = path.rpartition("/")
     return Entry(f"{folder}/.wh.{name}" if folder else f".wh.{name}", "file", 0o644, data=b"")
 
 
-def apply(below: dict[str, Entry], entries: Iterable[Entry]) -> None:
+def apply_layer(below: dict[str, Entry], entries: Iterable[Entry]) -> None:
     """Lay a layer over what is there: whiteouts hide, opaque folders hide what lay in them, a file
     in place of a folder hides it.
     """
@@ -66,17 +66,17 @@ def apply(below: dict[str, Entry], entries: Iterable[Entry]) -> None:
     for entry in layer:
         folder, _, name = entry.path.rpartition("/")
         if name == ".wh..wh..opq":
-            _hide(below, folder, itself=False)
+            _hide_path(below, folder, itself=False)
         elif name.startswith(".wh."):
-            _hide(below, f"{folder}/{name[4:]}" if folder else name[4:])
+            _hide_path(below, f"{folder}/{name[4:]}" if folder else name[4:])
     for entry in layer:
         if not entry.path.rpartition("/")[2].startswith(".wh."):
             if entry.kind != "dir" and entry.path in below and below[entry.path].kind == "dir":
-                _hide(below, entry.path)
+                _hide_path(below, entry.path)
             below[entry.path] = entry
 
 
-def _hide(below: dict[str, Entry], path: str, *, itself: bool = True) -> None:
+def _hide_path(below: dict[str, Entry], path: str, *, itself: bool = True) -> None:
     start = path + "/" if path else ""
     for name in [each for each in below if each.startswith(start)]:
         del below[name]
@@ -84,26 +84,26 @@ def _hide(below: dict[str, Entry], path: str, *, itself: bool = True) -> None:
         below.pop(path, None)
 
 
-def entries(blob: Path, wanted: Callable[[Entry], bool]) -> Iterator[Entry]:
+def read_entries(blob: Path, wanted: Callable[[Entry], bool]) -> Iterator[Entry]:
     """Yield the entries of a layer's blob, whatever its compression; the files that are `wanted`
     with their content.
     """
-    with open(blob, "rb") as packed, blob_compression.reader(packed) as plain:
-        for entry, file in tar_file.read(plain):
+    with open(blob, "rb") as packed, blob_compression.decompress_stream(packed) as plain:
+        for entry, file in tar_file.read_tar(plain):
             yield replace(entry, data=file.read()) if file is not None and wanted(entry) else entry
 
 
-def view(blobs: Iterable[Path], wanted: Callable[[Entry], bool]) -> dict[str, Entry]:
+def merge_layers(blobs: Iterable[Path], wanted: Callable[[Entry], bool]) -> dict[str, Entry]:
     """Return what a stack of layers shows, by path; the files that are `wanted` with their content,
     the others without.
     """
     shown: dict[str, Entry] = {}
     for blob in blobs:
-        apply(shown, entries(blob, wanted))
+        apply_layer(shown, read_entries(blob, wanted))
     return shown
 
 
-def resolve(shown: Mapping[str, Entry], path: str) -> str:
+def resolve_path(shown: Mapping[str, Entry], path: str) -> str:
     """Return the path that `path` leads to, its symbolic links followed inside the file system;
     empty where it leads nowhere.
     """
@@ -128,7 +128,7 @@ def resolve(shown: Mapping[str, Entry], path: str) -> str:
     return here if not here or here in shown else ""
 
 
-def unpack(shown: Mapping[str, Entry], folder: Path) -> None:
+def unpack_files(shown: Mapping[str, Entry], folder: Path) -> None:
     """Write what is shown, where files have content, links lead and folders are: for reading, so
     without owners.
     """

@@ -21,30 +21,34 @@ from rosetta.core.errors import MISSING, TOO_BIG, UserError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_LARGEST = 500 * 1024  # bytes: more than that BuildKit refuses
-_ENVIRONMENT = re.compile(
+_MAXIMUM_SIZE = 500 * 1024  # bytes: more than that BuildKit refuses
+_ENVIRONMENT_NAME = re.compile(
     r"(?i)(https?|ftp|all|no)_proxy|(PIP|UV)_\w*(INDEX|FIND_LINKS|TRUSTED_HOST|INSECURE_HOST)\w*"
 )
-_APT = re.compile(
+_APT_SETTING = re.compile(
     r"Acquire::(?:https?::|ftp::|Retries |ForceIPv[46] |Check-Valid-Until |Check-Date "
     r'|Max-FutureTime )\S* ?"[^"]*";'
 )
-_FILES = re.compile(r'Acquire::https::(?:\S+::)?(CaInfo|SslCert|SslKey) "([^"]+)";')
-_PLACE = "/run/secrets/"
+_APT_FILE_SETTING = re.compile(r'Acquire::https::(?:\S+::)?(CaInfo|SslCert|SslKey) "([^"]+)";')
+_SECRETS_FOLDER = "/run/secrets/"
 
 
-def of_host() -> dict[str, bytes]:
+def collect_secrets() -> dict[str, bytes]:
     """Return the secrets that this machine has, by name; nothing that is empty.
 
     Raises UserError for one that no engine takes.
     """
-    found = {"rosetta-environment": _environment(), **_apt(), "rosetta-sources": _sources()}
-    if (bundle := package_index.find_ca_bundle()) and (data := _read(bundle)) != (
+    found = {
+        "rosetta-environment": _collect_environment(),
+        **_collect_apt(),
+        "rosetta-sources": _collect_sources(),
+    }
+    if (bundle := package_index.find_ca_bundle()) and (data := _read_file(bundle)) != (
         own := found.get("rosetta-ca", b"")
     ):
         found["rosetta-ca"] = data + b"\n" * bool(own) + own
     for name, data in found.items():
-        if len(data) > _LARGEST:
+        if len(data) > _MAXIMUM_SIZE:
             raise UserError(
                 f"{len(data)} bytes are more than an engine takes as a secret",
                 name,
@@ -56,7 +60,7 @@ def of_host() -> dict[str, bytes]:
 
 
 @contextlib.contextmanager
-def files(values: Mapping[str, bytes]) -> Iterator[dict[str, Path]]:
+def write_files(values: Mapping[str, bytes]) -> Iterator[dict[str, Path]]:
     """Each secret as a file that only this user can read, in memory where the machine has such a
     place, gone when the context ends.
     """
@@ -75,7 +79,7 @@ def files(values: Mapping[str, bytes]) -> Iterator[dict[str, Path]]:
         yield paths
 
 
-def _read(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -87,10 +91,12 @@ def _read(path: str) -> bytes:
         ) from error
 
 
-def _environment() -> bytes:
+def _collect_environment() -> bytes:
     """Proxies and index settings, one NAME=VALUE a line."""
     values = {
-        name: value for name, value in os.environ.items() if _ENVIRONMENT.fullmatch(name) and value
+        name: value
+        for name, value in os.environ.items()
+        if _ENVIRONMENT_NAME.fullmatch(name) and value
     }
     if url := package_index.find_index_url():
         values.setdefault("PIP_INDEX_URL", url)
@@ -99,14 +105,14 @@ def _environment() -> bytes:
     )
 
 
-def _output(*argv: str) -> str:
+def _run_apt_config(*argv: str) -> str:
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
     except OSError:
         return ""
 
 
-def _apt() -> dict[str, bytes]:
+def _collect_apt() -> dict[str, bytes]:
     """Of this machine's apt: how to fetch, credentials, and the files that its settings name."""
     if not shutil.which("apt-config"):
         return {}
@@ -117,21 +123,21 @@ def _apt() -> dict[str, bytes]:
         "SslKey": "rosetta-client-key",
     }
     lines = []
-    for line in _output("apt-config", "dump").splitlines():
-        if named := _FILES.fullmatch(line):
+    for line in _run_apt_config("apt-config", "dump").splitlines():
+        if named := _APT_FILE_SETTING.fullmatch(line):
             name = names[named[1]]
-            found.setdefault(name, _read(named[2]))
-            line = line.replace(named[2], _PLACE + name)  # noqa: PLW2901
+            found.setdefault(name, _read_file(named[2]))
+            line = line.replace(named[2], _SECRETS_FOLDER + name)  # noqa: PLW2901
         if (
-            _APT.fullmatch(line)
+            _APT_SETTING.fullmatch(line)
             and '""' not in line
             and "utoDetect" not in line
             and "uto-Detect" not in line
         ):  # those name programs of this machine
             lines.append(line)
     found["rosetta-apt"] = "".join(f"{line}\n" for line in lines).encode()
-    folder = Path(_directory("Dir::Etc::netrc/f"))
-    parts = sorted(Path(_directory("Dir::Etc::netrcparts/d")).glob("*.conf"))
+    folder = Path(_find_apt_path("Dir::Etc::netrc/f"))
+    parts = sorted(Path(_find_apt_path("Dir::Etc::netrcparts/d")).glob("*.conf"))
     texts = []
     for path in (folder, *parts):
         with contextlib.suppress(OSError):
@@ -140,12 +146,12 @@ def _apt() -> dict[str, bytes]:
     return found
 
 
-def _directory(key: str) -> str:
-    name, _, value = _output("apt-config", "shell", "X", key).partition("=")
+def _find_apt_path(key: str) -> str:
+    name, _, value = _run_apt_config("apt-config", "shell", "X", key).partition("=")
     return value.strip().strip("'") if name == "X" else os.devnull
 
 
-def _sources() -> bytes:
+def _collect_sources() -> bytes:
     """Return the archives of this machine's own distribution: its id and codename, then one `URI
     SUITE COMPONENTS` a line.
     """
@@ -159,7 +165,7 @@ def _sources() -> bytes:
     ours = re.compile(re.escape(system["VERSION_CODENAME"]) + r"(-[a-z-]+)?")
     lines = [
         f"{uri} {suite} {components}\n"
-        for uri, suite, components in _archives()
+        for uri, suite, components in _read_archives()
         if ours.fullmatch(suite) and components
     ]
     return (
@@ -169,13 +175,13 @@ def _sources() -> bytes:
     )
 
 
-def _archives() -> Iterator[tuple[str, str, str]]:
+def _read_archives() -> Iterator[tuple[str, str, str]]:
     """URI, suite and components of every archive that apt is told of: read from its files, for apt
     itself leaves out credentials, and those never updated.
     """
-    parts = Path(_directory("Dir::Etc::sourceparts/d"))
+    parts = Path(_find_apt_path("Dir::Etc::sourceparts/d"))
     for path in (
-        Path(_directory("Dir::Etc::sourcelist/f")),
+        Path(_find_apt_path("Dir::Etc::sourcelist/f")),
         *sorted(parts.glob("*.list")),
         *sorted(parts.glob("*.sources")),
     ):

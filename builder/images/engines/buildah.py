@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from builder.core import log
 from builder.core.cache import remove_path
 from builder.images.engines import engine_program
-from builder.images.engines.docker import options
-from builder.images.engines.engine import TEMPORARY, Pulled
+from builder.images.engines.container_engine import TEMPORARY_NAME, PulledImage
+from builder.images.engines.docker import format_limits
 from builder.images.oci import layout, oci_documents
 from rosetta.core.errors import MISSING, UNSUPPORTED, UserError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from builder.core.cache import Cache
-    from builder.images.engines.engine import Limits, Step
+    from builder.images.engines.container_engine import BuildStep, RunLimits
     from builder.images.oci.oci_documents import Image, Index
 
 _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])[:/]")
@@ -38,9 +38,9 @@ class Buildah:
 
     name = "buildah"
 
-    def problem(self) -> UserError | None:
+    def find_problem(self) -> UserError | None:
         try:
-            done = engine_program.run(
+            done = engine_program.run_program(
                 "buildah", "info", check=False
             )  # it opens the storage, and does not stumble over what others remove meanwhile
         except UserError as error:
@@ -48,13 +48,13 @@ class Buildah:
                 "buildah is not installed", "buildah", error.do, kind=MISSING, value="buildah"
             )
         return (
-            engine_program.failure(f"{done.stdout}\n{done.stderr}", "buildah")
+            engine_program.explain_failure(f"{done.stdout}\n{done.stderr}", "buildah")
             if done.returncode
             else None
         )
 
-    def pull(self, reference: str, architecture: str, tag: str) -> Pulled:
-        full = layout.qualified(reference)
+    def pull(self, reference: str, architecture: str, tag: str) -> PulledImage:
+        full = layout.qualify_name(reference)
         problem, digest = None, reference.partition("@")[2]
         if full.startswith("localhost/"):  # buildah's own name for what comes from no registry
             problem = UserError(
@@ -63,9 +63,9 @@ class Buildah:
         else:
             # As docker does, take a registry on this machine without TLS.
             insecure = ["--tls-verify=false"] if _LOOPBACK.match(full) else []
-            if not digest and (digest := _published(full, insecure)):
+            if not digest and (digest := _find_published_digest(full, insecure)):
                 full = re.sub(r":[\w.-]+$", "", full) + "@" + digest
-            done = engine_program.run(
+            done = engine_program.run_program(
                 "buildah",
                 "pull",
                 "--quiet",
@@ -77,7 +77,7 @@ class Buildah:
                 check=False,
             )
             if done.returncode:
-                problem = engine_program.failure(f"{done.stdout}\n{done.stderr}", reference)
+                problem = engine_program.explain_failure(f"{done.stdout}\n{done.stderr}", reference)
         if problem:
             facts = self._facts(reference)
             if facts.get("OCIv1", {}).get("architecture") != architecture:
@@ -86,18 +86,20 @@ class Buildah:
             image = str(facts["FromImageID"])
         else:
             image = done.stdout.split()[-1]
-        engine_program.run("buildah", "tag", image, tag, where=reference)
+        engine_program.run_program("buildah", "tag", image, tag, where=reference)
         if problem:
-            return Pulled(f"sha256:{image}", local=True)
-        return Pulled(digest or str(self._facts(image)["FromImageDigest"]))
+            return PulledImage(f"sha256:{image}", local=True)
+        return PulledImage(digest or str(self._facts(image)["FromImageDigest"]))
 
     def _facts(self, image: str) -> dict[str, Any]:
         """Return what buildah knows of an image it has; empty where it has none."""
-        done = engine_program.run("buildah", "inspect", "--type", "image", "--", image, check=False)
+        done = engine_program.run_program(
+            "buildah", "inspect", "--type", "image", "--", image, check=False
+        )
         facts: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
         return facts
 
-    def build(self, step: Step) -> None:
+    def build(self, step: BuildStep) -> None:
         argv = [
             "buildah",
             "bud",
@@ -120,13 +122,15 @@ class Buildah:
         ]
         for name, path in step.secrets.items():
             argv += ["--secret", f"id={name},src={path}"]
-        engine_program.run(*argv, "--", str(step.context), where="Dockerfile.base (buildah)")
+        engine_program.run_program(
+            *argv, "--", str(step.context), where="Dockerfile.base (buildah)"
+        )
 
     def save(self, tag: str, file: Path) -> None:
         file.unlink(missing_ok=True)  # into one that is there it would not write
         # By a relative name: buildah takes everything after the first colon for one. As a layout:
         # its other form knows no zstd.
-        engine_program.run(
+        engine_program.run_program(
             "buildah",
             "push",
             "--quiet",
@@ -142,29 +146,33 @@ class Buildah:
 
     def remove(self, tags: Sequence[str]) -> None:
         for tag in tags:
-            engine_program.run("buildah", "rmi", "--", tag, check=False)
+            engine_program.run_program("buildah", "rmi", "--", tag, check=False)
 
     def load(self, cache: Cache, index: Index, tag: str) -> str:
-        name = _stored(tag)
+        name = _stored_name(tag)
         if len(index.images) == 1:
-            if self.digest(name) == index.images[0].config_digest:
-                self.remove([_temporary(index.images[0])])  # of a run that was killed before it did
+            if self.find_digest(name) == index.images[0].config_digest:
+                self.remove(
+                    [_temporary_name(index.images[0])]
+                )  # of a run that was killed before it did
                 return name
             with self._taken(cache, index.images[0], index) as temporary:
-                engine_program.run("buildah", "tag", temporary, name, where=tag)
+                engine_program.run_program("buildah", "tag", temporary, name, where=tag)
             return name
         images = [f"{name}-{image.architecture}" for image in index.images]
         for image, named in zip(index.images, images, strict=True):
             # A list only refers to images: each keeps a name of its own, or it would go with its
             # temporary one.
             with self._taken(cache, image, index) as temporary:
-                engine_program.run("buildah", "tag", temporary, named, where=tag)
-        if engine_program.run("buildah", "manifest", "rm", "--", name, check=False).returncode:
+                engine_program.run_program("buildah", "tag", temporary, named, where=tag)
+        if engine_program.run_program(
+            "buildah", "manifest", "rm", "--", name, check=False
+        ).returncode:
             self.remove([name])
         try:
-            engine_program.run("buildah", "manifest", "create", "--", name, where=tag)
+            engine_program.run_program("buildah", "manifest", "create", "--", name, where=tag)
             for image, named in zip(index.images, images, strict=True):
-                engine_program.run(
+                engine_program.run_program(
                     "buildah",
                     "manifest",
                     "add",
@@ -178,7 +186,7 @@ class Buildah:
                     where=tag,
                 )
         except BaseException:
-            engine_program.run("buildah", "manifest", "rm", "--", name, check=False)
+            engine_program.run_program("buildah", "manifest", "rm", "--", name, check=False)
             raise
         return name
 
@@ -187,20 +195,20 @@ class Buildah:
         """One architecture's image in the storage, under a name that it has for as long as the
         context lasts.
         """
-        temporary = _temporary(image)
+        temporary = _temporary_name(image)
         folder = temporary.partition("/")[2].partition(":")[0]  # buildah makes the name of it
         scratch = cache.path("blobs", f".tmp-engine-{image.digest[7:23]}")
         with cache.lock(f"engine-{image.digest[7:23]}"):
             remove_path(scratch)
             try:
                 (scratch / folder).mkdir(parents=True)
-                layout.fill(
+                layout.fill_folder(
                     cache,
                     oci_documents.Index((image,), index.document),
                     scratch / folder,
                     name="latest",
                 )
-                engine_program.run(
+                engine_program.run_program(
                     "buildah",
                     "pull",
                     "--quiet",
@@ -211,7 +219,7 @@ class Buildah:
                     cwd=scratch,
                     where="buildah pull",
                 )
-                if self.digest(temporary) != image.config_digest:
+                if self.find_digest(temporary) != image.config_digest:
                     raise UserError(
                         "buildah holds another image than was given to it",
                         "buildah pull",
@@ -222,12 +230,12 @@ class Buildah:
                 remove_path(scratch)
                 self.remove([temporary])
 
-    def digest(self, tag: str) -> str:
+    def find_digest(self, tag: str) -> str:
         image = self._facts(tag).get("FromImageID", "")
         return f"sha256:{image}" if image else ""
 
     def run(
-        self, image: str, command_: Sequence[str], limits: Limits
+        self, image: str, command_: Sequence[str], limits: RunLimits
     ) -> subprocess.CompletedProcess[str]:
         if limits.gpus:
             raise UserError(
@@ -236,7 +244,7 @@ class Buildah:
                 "give --engine docker, with NVIDIA's runtime",
                 kind=UNSUPPORTED,
             )
-        if limits.architecture and self.digest(own := f"{image}-{limits.architecture}"):
+        if limits.architecture and self.find_digest(own := f"{image}-{limits.architecture}"):
             # Of a list podman 4.3 takes the machine's own architecture, whatever it was asked for.
             image = own
         if shutil.which("podman"):
@@ -247,7 +255,7 @@ class Buildah:
                 image,
                 "apt-get install podman",
             )
-        container = engine_program.run(
+        container = engine_program.run_program(
             "buildah", "from", "--pull-never", "--", image, where=image
         ).stdout.strip()
         try:
@@ -262,7 +270,7 @@ class Buildah:
             for name, value in limits.env.items():
                 argv += ["--env", f"{name}={value}"]
             settings = self._facts(image).get("OCIv1", {}).get("config", {})
-            return engine_program.run(
+            return engine_program.run_program(
                 *argv,
                 "--",
                 container,
@@ -272,17 +280,17 @@ class Buildah:
                 where=image,
             )
         finally:
-            engine_program.run("buildah", "rm", "--", container, check=False)
+            engine_program.run_program("buildah", "rm", "--", container, check=False)
 
     def _podman(
-        self, image: str, command_: Sequence[str], limits: Limits
+        self, image: str, command_: Sequence[str], limits: RunLimits
     ) -> subprocess.CompletedProcess[str]:
         runtime: list[str] = []
-        argv = ["--rm", "--pull", "never", *options(limits)]
+        argv = ["--rm", "--pull", "never", *format_limits(limits)]
 
         def start() -> subprocess.CompletedProcess[str]:
             words = ("podman", *runtime, "run", *argv, "--", image, *command_)
-            return engine_program.run(*words, check=False, where=image)
+            return engine_program.run_program(*words, check=False, where=image)
 
         done = start()
         # Podman asks for more than an unprivileged machine may have; runc and crun word the refusal
@@ -306,7 +314,7 @@ class Buildah:
         return done
 
 
-def _published(full: str, options_: Sequence[str]) -> str:
+def _find_published_digest(full: str, options_: Sequence[str]) -> str:
     """Return the digest of what a registry has under a tag, all architectures together: as docker
     says it, while buildah names one architecture's.
     """
@@ -314,17 +322,17 @@ def _published(full: str, options_: Sequence[str]) -> str:
         return ""
     with tempfile.TemporaryDirectory() as scratch:
         raw = Path(scratch) / "manifest"
-        done = engine_program.run(
+        done = engine_program.run_program(
             "skopeo", "inspect", "--raw", *options_, "--", f"docker://{full}", into=raw, check=False
         )
-        return "" if done.returncode else oci_documents.sha256(raw.read_bytes())
+        return "" if done.returncode else oci_documents.compute_digest(raw.read_bytes())
 
 
-def _temporary(image: Image) -> str:
-    return f"{TEMPORARY}-{image.digest[7:23]}:latest"
+def _temporary_name(image: Image) -> str:
+    return f"{TEMPORARY_NAME}-{image.digest[7:23]}:latest"
 
 
-def _stored(tag: str) -> str:
+def _stored_name(tag: str) -> str:
     """Return the full name that this storage gives an image of ours."""
     host, slash, _ = tag.partition("/")
     full = (

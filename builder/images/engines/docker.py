@@ -9,9 +9,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.images.engines import engine_program
-from builder.images.engines.engine import TEMPORARY, Pulled, several
+from builder.images.engines.container_engine import (
+    TEMPORARY_NAME,
+    PulledImage,
+    make_platforms_error,
+)
 from builder.images.oci import blob_compression, layer, layout, oci_documents, tar_file
-from builder.images.oci.tar_entry import Entry, file
+from builder.images.oci.tar_entry import Entry, make_file
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import MISSING, UserError
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.core.cache import Cache
-    from builder.images.engines.engine import Limits, Step
+    from builder.images.engines.container_engine import BuildStep, RunLimits
     from builder.images.oci.oci_documents import Image, Index
 
 
@@ -30,9 +34,9 @@ class Docker:
 
     name = "docker"
 
-    def problem(self) -> UserError | None:
+    def find_problem(self) -> UserError | None:
         try:
-            done = engine_program.run(
+            done = engine_program.run_program(
                 "docker", "version", "--format", "{{.Server.APIVersion}}", check=False
             )
         except UserError as error:
@@ -40,25 +44,25 @@ class Docker:
                 "docker is not installed", "docker", error.do, kind=MISSING, value="docker"
             )
         return (
-            engine_program.failure(f"{done.stdout}\n{done.stderr}", "docker")
+            engine_program.explain_failure(f"{done.stdout}\n{done.stderr}", "docker")
             if done.returncode
             else None
         )
 
-    def pull(self, reference: str, architecture: str, tag: str) -> Pulled:
+    def pull(self, reference: str, architecture: str, tag: str) -> PulledImage:
         local, digest = False, reference.partition("@")[2]
         if not (digest and self._facts(reference, architecture)):
             argv = ("docker", "pull", "--platform", f"linux/{architecture}", "--", reference)
-            done = engine_program.run(*argv, check=False)
+            done = engine_program.run_program(*argv, check=False)
             if (
                 "cannot overwrite digest" in done.stderr
             ):  # the classic store keeps one architecture under a digest
                 self.remove([reference])
-                done = engine_program.run(*argv, check=False)
+                done = engine_program.run_program(*argv, check=False)
             if found := re.search(r"(?m)^Digest: (sha256:[0-9a-f]{64})$", done.stdout):
                 digest = found[1]
             if done.returncode:
-                problem = engine_program.failure(f"{done.stdout}\n{done.stderr}", reference)
+                problem = engine_program.explain_failure(f"{done.stdout}\n{done.stderr}", reference)
                 if not self._facts(reference, architecture):
                     raise problem
                 local = True
@@ -70,14 +74,16 @@ class Docker:
                 reference,
                 "give another --base or --platform",
             )
-        engine_program.run("docker", "tag", "--", reference, tag)
-        return Pulled(str(facts["Id"]) if local else digest, local)
+        engine_program.run_program("docker", "tag", "--", reference, tag)
+        return PulledImage(str(facts["Id"]) if local else digest, local)
 
     def _facts(self, reference: str, architecture: str) -> dict[str, Any]:
         """Return what docker knows of an image it has; empty where it has none for that
         architecture.
         """
-        done = engine_program.run("docker", "image", "inspect", "--", reference, check=False)
+        done = engine_program.run_program(
+            "docker", "image", "inspect", "--", reference, check=False
+        )
         found = json.loads(done.stdout or "[]") if done.returncode == 0 else []
         facts: dict[str, Any] = found[0] if found else {}
         # A store that holds several platforms under one name describes the daemon's own.
@@ -87,12 +93,12 @@ class Docker:
             else {}
         )
 
-    def build(self, step: Step) -> None:
+    def build(self, step: BuildStep) -> None:
         # --no-cache: what a step found in an archive last week is no answer for today, and secrets
         # are not in the key of that cache. The builder of the daemon in use, whatever else buildx
         # is set to: only that one sees its images.
         context = (
-            engine_program.run(
+            engine_program.run_program(
                 "docker", "context", "inspect", "--format", "{{.Name}}", check=False
             ).stdout.strip()
             or "default"
@@ -123,34 +129,36 @@ class Docker:
         ]
         for name, path in step.secrets.items():
             argv += ["--secret", f"id={name},src={path}"]
-        engine_program.run(
+        engine_program.run_program(
             *argv, "--", str(step.context), env=env, where="Dockerfile.base (docker)"
         )
 
     def save(self, tag: str, file: Path) -> None:
-        engine_program.run("docker", "save", "--", tag, into=file, where="docker save")
+        engine_program.run_program("docker", "save", "--", tag, into=file, where="docker save")
 
     def remove(self, tags: Sequence[str]) -> None:
         for tag in tags:
-            engine_program.run("docker", "image", "rm", "--force", "--", tag, check=False)
+            engine_program.run_program("docker", "image", "rm", "--force", "--", tag, check=False)
 
     def load(self, cache: Cache, index: Index, tag: str) -> str:
-        temporary = f"{TEMPORARY}:{index.digest[7:23]}"
-        if self.digest(tag) in _digests(index):
+        temporary = f"{TEMPORARY_NAME}:{index.digest[7:23]}"
+        if self.find_digest(tag) in _known_digests(index):
             self.remove([temporary])  # of a run that was killed before it did
             return tag
         containerd = self._containerd()
         if len(index.images) > 1 and not containerd:
-            raise several("docker daemon", index)
+            raise make_platforms_error("docker daemon", index)
         with cache.lock(f"engine-{index.digest[7:23]}"):
             try:
                 if len(index.images) > 1:
                     self._feed(
-                        temporary, index, lambda out: _archive_all(cache, index, temporary, out)
+                        temporary,
+                        index,
+                        lambda out: _write_full_archive(cache, index, temporary, out),
                     )
                 else:
                     self._load_one(cache, index, temporary, containerd=containerd)
-                engine_program.run("docker", "tag", temporary, tag, where=tag)
+                engine_program.run_program("docker", "tag", temporary, tag, where=tag)
             finally:
                 self.remove([temporary])
         return tag
@@ -161,11 +169,11 @@ class Docker:
         """
         image = index.images[0]
         present = self._blobs(cache, image) if containerd else self._chain(image)
-        ways = [lambda out: layout.archive(cache, image, temporary, out)]
+        ways = [lambda out: layout.write_archive(cache, image, temporary, out)]
         if present:
-            ways.insert(0, lambda out: layout.archive(cache, image, temporary, out, present))
+            ways.insert(0, lambda out: layout.write_archive(cache, image, temporary, out, present))
         if not containerd:
-            ways.append(lambda out: _archive_plain(cache, image, temporary, out))
+            ways.append(lambda out: _write_plain_archive(cache, image, temporary, out))
         for number, way in enumerate(ways, 1):
             try:
                 self._feed(temporary, index, way)
@@ -177,14 +185,14 @@ class Docker:
             else:
                 if containerd:
                     write_atomic(
-                        _stamp(cache, image.digest),
+                        _stamp_path(cache, image.digest),
                         json.dumps([each.digest for each in image.layers]),
                     )
                 return
 
     def _feed(self, temporary: str, index: Index, write: Callable[[IO[bytes]], None]) -> None:
-        engine_program.run("docker", "load", "--quiet", feed=write, where="docker load")
-        if self.digest(temporary) not in _digests(index):
+        engine_program.run_program("docker", "load", "--quiet", feed=write, where="docker load")
+        if self.find_digest(temporary) not in _known_digests(index):
             raise UserError(
                 "docker holds another image than was given to it",
                 "docker load",
@@ -197,7 +205,7 @@ class Docker:
             if len(index.images) == 1
             else []
         )
-        container = engine_program.run(
+        container = engine_program.run_program(
             "docker",
             "create",
             "--pull",
@@ -208,12 +216,12 @@ class Docker:
             "true",
             where="docker create",
         ).stdout.strip()
-        engine_program.run("docker", "rm", "--", container, check=False)
+        engine_program.run_program("docker", "rm", "--", container, check=False)
 
     def _images(self) -> list[str]:
         return sorted(
             set(
-                engine_program.run(
+                engine_program.run_program(
                     "docker", "image", "ls", "--quiet", "--no-trunc", check=False
                 ).stdout.split()
             )
@@ -226,7 +234,7 @@ class Docker:
         found: set[str] = set()
         for known in self._images():
             with contextlib.suppress(OSError, ValueError):
-                found |= set(json.loads(_stamp(cache, known).read_text(encoding="ascii")))
+                found |= set(json.loads(_stamp_path(cache, known).read_text(encoding="ascii")))
         return {each.digest for each in image.layers} & found
 
     def _chain(self, image: Image) -> set[str]:
@@ -236,7 +244,7 @@ class Docker:
         known = self._images()
         if not known:
             return set()
-        shown = engine_program.run(
+        shown = engine_program.run_program(
             "docker",
             "image",
             "inspect",
@@ -264,29 +272,29 @@ class Docker:
         return {each.digest for each in image.layers[:most]}
 
     def _containerd(self) -> bool:
-        done = engine_program.run(
+        done = engine_program.run_program(
             "docker", "info", "--format", "{{json .DriverStatus}}", where="docker info"
         )
         return "io.containerd.snapshotter" in done.stdout
 
-    def digest(self, tag: str) -> str:
-        done = engine_program.run(
+    def find_digest(self, tag: str) -> str:
+        done = engine_program.run_program(
             "docker", "image", "inspect", "--format", "{{.Id}}", "--", tag, check=False
         )
         return done.stdout.strip() if done.returncode == 0 else ""
 
     def run(
-        self, image: str, command_: Sequence[str], limits: Limits
+        self, image: str, command_: Sequence[str], limits: RunLimits
     ) -> subprocess.CompletedProcess[str]:
         gpus = ("--gpus", "all") if limits.gpus else ()
-        return engine_program.run(
+        return engine_program.run_program(
             "docker",
             "run",
             "--rm",
             "--pull",
             "never",
             *gpus,
-            *options(limits),
+            *format_limits(limits),
             "--",
             image,
             *command_,
@@ -295,7 +303,7 @@ class Docker:
         )
 
 
-def options(limits: Limits) -> list[str]:
+def format_limits(limits: RunLimits) -> list[str]:
     """Return the options of `docker run` and `podman run` for these limits."""
     argv = [] if limits.network else ["--network", "none"]
     if limits.user:
@@ -315,11 +323,11 @@ def options(limits: Limits) -> list[str]:
     return argv
 
 
-def _stamp(cache: Cache, digest: str) -> Path:
+def _stamp_path(cache: Cache, digest: str) -> Path:
     return cache.path("stamps", f"docker-{digest.removeprefix('sha256:')}.json")
 
 
-def _digests(index: Index) -> set[str]:
+def _known_digests(index: Index) -> set[str]:
     """Return what docker may call an image of ours: by its config in the classic store, by its
     manifest or index in containerd's.
     """
@@ -328,47 +336,52 @@ def _digests(index: Index) -> set[str]:
     )
 
 
-def _archive_plain(cache: Cache, image: Image, name: str, out: IO[bytes]) -> None:
+def _write_plain_archive(cache: Cache, image: Image, name: str, out: IO[bytes]) -> None:
     """Load the oldest form: uncompressed layers, for a docker that does not know the
     compression.
     """
     config = f"{image.config_digest[7:]}.json"
     named = [f"{each.diff_id[7:]}.tar" for each in image.layers]
-    sink = tar_file.Plain(out)
+    sink = tar_file.PlainSink(out)
     first = [
-        file(
+        make_file(
             "manifest.json",
             json.dumps([{"Config": config, "RepoTags": [name], "Layers": named}], sort_keys=True),
         ),
-        file(config, image.config),
+        make_file(config, image.config),
     ]
     for each in first:
-        sink.write(tar_file.header(each))
-        sink.write((each.data or b"") + bytes(-each.size % tar_file.BLOCK))
+        sink.write(tar_file.encode_header(each))
+        sink.write((each.data or b"") + bytes(-each.size % tar_file.BLOCK_SIZE))
     for path, each_layer in dict(zip(named, image.layers, strict=True)).items():
-        sink.write(tar_file.header(Entry(path, "file", 0o644, size=each_layer.unpacked)))
+        sink.write(tar_file.encode_header(Entry(path, "file", 0o644, size=each_layer.unpacked)))
         with (
-            open(layer.blob(cache, each_layer.digest), "rb") as packed,
-            blob_compression.reader(packed) as plain,
+            open(layer.blob_path(cache, each_layer.digest), "rb") as packed,
+            blob_compression.decompress_stream(packed) as plain,
         ):
             while data := plain.read(1 << 20):
                 sink.write(data)
-        sink.write(bytes(-each_layer.unpacked % tar_file.BLOCK))
-    sink.write(bytes(2 * tar_file.BLOCK))
+        sink.write(bytes(-each_layer.unpacked % tar_file.BLOCK_SIZE))
+    sink.write(bytes(2 * tar_file.BLOCK_SIZE))
 
 
-def _archive_all(cache: Cache, index: Index, name: str, out: IO[bytes]) -> None:
+def _write_full_archive(cache: Cache, index: Index, name: str, out: IO[bytes]) -> None:
     """Load an image of several architectures as a layout that names it, for containerd's store."""
     names = {
-        "io.containerd.image.name": layout.qualified(name),
+        "io.containerd.image.name": layout.qualify_name(name),
         "org.opencontainers.image.ref.name": name.rpartition(":")[2],
     }
     top = {
         "schemaVersion": 2,
         "mediaType": oci_documents.INDEX,
         "manifests": [
-            {**oci_documents.descriptor(oci_documents.INDEX, index.document), "annotations": names}
+            {
+                **oci_documents.make_descriptor(oci_documents.INDEX, index.document),
+                "annotations": names,
+            }
         ],
     }
-    parts = [each for each in layout.entries(cache, index, name) if each.path != "index.json"]
-    tar_file.write([file("index.json", oci_documents.canonical(top)), *parts], tar_file.Plain(out))
+    parts = [each for each in layout.list_entries(cache, index, name) if each.path != "index.json"]
+    tar_file.write_tar(
+        [make_file("index.json", oci_documents.encode_json(top)), *parts], tar_file.PlainSink(out)
+    )

@@ -10,7 +10,7 @@ from builder.core import log
 from builder.core.cache import remove_path, stage_key
 from builder.core.file_copies import copy_file
 from builder.images.engines import build_secrets, image_archive, layer_normalisation
-from builder.images.engines.engine import TEMPORARY, Step
+from builder.images.engines.container_engine import TEMPORARY_NAME, BuildStep
 from builder.images.oci import oci_documents
 from rosetta.core.errors import MISSING, UserError
 
@@ -19,26 +19,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.core.cache import Cache
-    from builder.images.engines.engine import Engine
-    from builder.images.engines.image_archive import Exported
+    from builder.images.engines.container_engine import Engine
+    from builder.images.engines.image_archive import ExportedImage
     from builder.images.oci.layer import Layer
 
-RECIPE = "Dockerfile.base"
+DOCKERFILE = "Dockerfile.base"
 
 
-def recipe(root: Path) -> str:
+def hash_recipe(root: Path) -> str:
     """Return what stands for the steps in a key: the sha256 of Dockerfile.base, of all that it
     runs, and of the rules for its result.
     """
-    digest = hashlib.sha256(f"{layer_normalisation.RULES}\n".encode())
-    for file in _files(root):
+    digest = hashlib.sha256(f"{layer_normalisation.RULES_VERSION}\n".encode())
+    for file in _list_recipe_files(root):
         data = file.read_bytes()
         digest.update(f"{file.relative_to(root)} {len(data)}\n".encode() + data)
     return digest.hexdigest()
 
 
-def _files(root: Path) -> list[Path]:
-    files = [root / RECIPE, *sorted(path for path in (root / "docker").iterdir() if path.is_file())]
+def _list_recipe_files(root: Path) -> list[Path]:
+    files = [
+        root / DOCKERFILE,
+        *sorted(path for path in (root / "docker").iterdir() if path.is_file()),
+    ]
     if missing := next((path for path in files if not path.is_file()), None):
         raise UserError("is missing", str(missing), "git checkout it", kind=MISSING)
     return files
@@ -52,7 +55,7 @@ def build_base(
     on: str | Sequence[Layer],
     architecture: str,
     debs: Path | None = None,
-) -> Iterator[Exported]:
+) -> Iterator[ExportedImage]:
     """Yield what `Dockerfile.base` (below `root`, our repository) makes of a base; read it while
     the context lasts.
 
@@ -61,7 +64,7 @@ def build_base(
     of the host's settings reaches the build, and the network is not used. Nothing stays in the
     engine.
     """
-    base, result = names(root, on, architecture, debs)
+    base, result = name_images(root, on, architecture, debs)
     name = result.rpartition("-")[2]
     with contextlib.ExitStack() as stack:
         stack.enter_context(cache.lock(f"engine-{name}"))
@@ -69,20 +72,24 @@ def build_base(
         stack.callback(remove_path, scratch)
         remove_path(scratch)
         scratch.mkdir()
-        context = _context(scratch / "context", root, debs)
-        given = stack.enter_context(build_secrets.files({} if debs else build_secrets.of_host()))
+        context = _copy_context(scratch / "context", root, debs)
+        given = stack.enter_context(
+            build_secrets.write_files({} if debs else build_secrets.collect_secrets())
+        )
         try:
             if isinstance(on, str):
                 engine.pull(on, architecture, base)
             else:
-                image = oci_documents.image(architecture, on, "1980-01-01T00:00:00Z", {}, {})
-                engine.load(cache, oci_documents.index([image], {}), base)
-            with log.stage(f"{RECIPE} for {architecture} ({engine.name})"):
-                engine.build(Step(context, base, architecture, result, given, network=debs is None))
+                image = oci_documents.make_image(architecture, on, "1980-01-01T00:00:00Z", {}, {})
+                engine.load(cache, oci_documents.make_index([image], {}), base)
+            with log.stage(f"{DOCKERFILE} for {architecture} ({engine.name})"):
+                engine.build(
+                    BuildStep(context, base, architecture, result, given, network=debs is None)
+                )
             engine.save(result, scratch / "built.tar")
         finally:
             engine.remove([result, base])
-        exported = image_archive.opened(scratch / "built.tar")
+        exported = image_archive.read_built_archive(scratch / "built.tar")
         if exported.config.get("architecture") != architecture:
             raise UserError(
                 f"the image is not there for {architecture}",
@@ -92,7 +99,7 @@ def build_base(
         yield exported
 
 
-def names(
+def name_images(
     root: Path, on: str | Sequence[Layer], architecture: str, debs: Path | None
 ) -> tuple[str, str]:
     """Return what the base and the result are called in the engine for a time: the same every time,
@@ -101,13 +108,13 @@ def names(
     base = on if isinstance(on, str) else [each.diff_id for each in on]
     key = stage_key(
         "step",
-        {"recipe": recipe(root), "on": base, "architecture": architecture, "debs": str(debs)},
+        {"recipe": hash_recipe(root), "on": base, "architecture": architecture, "debs": str(debs)},
     )[:16]
-    return f"{TEMPORARY}:base-{key}", f"{TEMPORARY}:built-{key}"
+    return f"{TEMPORARY_NAME}:base-{key}", f"{TEMPORARY_NAME}:built-{key}"
 
 
-def _context(folder: Path, root: Path, debs: Path | None) -> Path:
-    for file in _files(root):
+def _copy_context(folder: Path, root: Path, debs: Path | None) -> Path:
+    for file in _list_recipe_files(root):
         target = folder / file.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         copy_file(file, target)

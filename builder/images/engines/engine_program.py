@@ -108,7 +108,7 @@ _MEANINGS = (
         UNREACHABLE,
     ),
 )
-_NOISE = re.compile(
+_NOISE_LINE = re.compile(
     r"^(#\d+ "
     r"(CACHED|DONE|\.\.\.|\[|transferring|sha256|exporting)|-+$|\s*>|\s*$|"
     r"Dockerfile\.base:\d+$|\s+\d+ \||Storing signatures|Writing manifest|"
@@ -120,10 +120,10 @@ _WRAPPER = re.compile(
     r"successfully: |while running runtime: )"
 )
 _STATUS_ONLY = re.compile(r"exit (code|status):? \d+")
-_SHOWN = 5  # lines of an engine's message that an error shows
+_SHOWN_LINES = 5  # lines of an engine's message that an error shows
 
 
-def run(
+def run_program(
     *argv: str,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
@@ -147,7 +147,7 @@ def run(
             environment.pop("DOCKER_CONFIG", None)  # buildah and podman stop where it names no file
         try:
             process = subprocess.Popen(
-                [*_guard(argv[0], environment.get("PATH")), *argv],
+                [*_kill_with_parent(argv[0], environment.get("PATH")), *argv],
                 stdin=subprocess.PIPE if feed else subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -174,14 +174,14 @@ def run(
             process.kill()
             process.wait()
             raise
-        texts = ["", _text(err)] if into else [_text(out), _text(err)]
+        texts = ["", _read_text(err)] if into else [_read_text(out), _read_text(err)]
     done = subprocess.CompletedProcess(argv, process.returncode, *texts)
     if check and done.returncode:
-        raise failure(f"{done.stdout}\n{done.stderr}", where or " ".join(argv[:2]))
+        raise explain_failure(f"{done.stdout}\n{done.stderr}", where or " ".join(argv[:2]))
     return done
 
 
-def _guard(program: str, path: str | None) -> list[str]:
+def _kill_with_parent(program: str, path: str | None) -> list[str]:
     """Return what a program is started by, so that it ends when we are killed: it would go on, and
     give its image a name that the next run has removed.
     """
@@ -192,12 +192,12 @@ def _guard(program: str, path: str | None) -> list[str]:
     )
 
 
-def _text(file: IO[bytes]) -> str:
+def _read_text(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read().decode("utf-8", "replace")
 
 
-def failure(output: str, where: str) -> UserError:
+def explain_failure(output: str, where: str) -> UserError:
     """Return the error for what an engine printed before it failed."""
     serious = [
         line
@@ -213,11 +213,11 @@ def failure(output: str, where: str) -> UserError:
                 if "\n" not in found.group(0)
                 else ""
             )
-            return UserError(f"{what} ({_short(line)})", where, do, kind=kind)
-    lines = [line for line in output.splitlines() if not _NOISE.match(line)]
+            return UserError(f"{what} ({_shorten_line(line)})", where, do, kind=kind)
+    lines = [line for line in output.splitlines() if not _NOISE_LINE.match(line)]
     apt = [line for line in lines if re.match(r"(#\d+ [\d.]+ )?E: ", line)]
     if own:
-        shown = f"{own[-1]} ({_short(apt[0])})" if apt else own[-1]
+        shown = f"{own[-1]} ({_shorten_line(apt[0])})" if apt else own[-1]
         return UserError(
             escape(redact(shown)),
             where,
@@ -227,10 +227,10 @@ def failure(output: str, where: str) -> UserError:
             ),
             kind=FAILED,
         )
-    said = [_without_wrapper(_short(line)) for line in lines]
+    said = [_without_wrapper(_shorten_line(line)) for line in lines]
     reasons = [line for line in said if not _STATUS_ONLY.fullmatch(line)]
     return UserError(
-        join_lines((reasons or said)[-_SHOWN:]),
+        join_lines((reasons or said)[-_SHOWN_LINES:]),
         where,
         "mend what the engine's message names, then run again",
         kind=FAILED,
@@ -242,7 +242,7 @@ def _without_wrapper(line: str) -> str:
     return _WRAPPER.sub("", line)
 
 
-def _short(line: str) -> str:
+def _shorten_line(line: str) -> str:
     text = re.sub(
         r"^(#\d+ )?([\d.]+ )?((ERROR|Error|error|E):? )?", "", escape(redact(line).strip())
     )

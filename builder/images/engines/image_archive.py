@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-_STEP = "install-packages"  # in the history of the image: the one step that may change it
+_STEP_PROGRAM = "install-packages"  # in the history of the image: the one step that may change it
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedImage:
     """The config of an image and its layers, bottom up, each as a function that opens its tar
     (plain, gzip or zstd; close it).
 
@@ -29,7 +29,7 @@ class Exported:
     config: dict[str, Any]
     diff_ids: tuple[str, ...]
     layers: tuple[Callable[[], IO[bytes]], ...]
-    below: int = 0
+    base_count: int = 0
     archive: Path | None = None
     raw: bytes = b""  # the config as it is stored
 
@@ -39,39 +39,39 @@ class Exported:
         return tuple((self.config.get("config") or {}).get("Env") or ())
 
 
-def saved(file: Path) -> Exported:
+def read_archive(file: Path) -> ExportedImage:
     """Return the image in an archive, whatever made it. Raises UserError where it is damaged."""
     try:
         with tarfile.open(file, mode="r:") as archive:
-            of_config, layers = _parts(archive)
-            raw = _member(archive, of_config).read()
+            of_config, layers = _find_parts(archive)
+            raw = _open_member(archive, of_config).read()
             config = json.loads(raw)
             diff_ids = tuple(config["rootfs"]["diff_ids"])
             if len(diff_ids) != len(layers):
                 raise ValueError("its config and its manifest do not name the same layers")
-            return Exported(
-                config, diff_ids, tuple(_opener(file, name) for name in layers), 0, file, raw
+            return ExportedImage(
+                config, diff_ids, tuple(_make_opener(file, name) for name in layers), 0, file, raw
             )
     except (tarfile.TarError, EOFError, ValueError, LookupError, TypeError) as error:
-        raise _unreadable(error) from error
+        raise _unreadable_image(error) from error
 
 
-def opened(file: Path) -> Exported:
+def read_built_archive(file: Path) -> ExportedImage:
     """Return the image in an archive, which Dockerfile.base has made.
 
     Raises UserError where it is damaged.
     """
-    made = saved(file)
+    made = read_archive(file)
     try:
         last = made.config["history"][-1]
-        if _STEP not in last["created_by"]:
-            raise ValueError(f"{_STEP} is not the last of its steps")
-        return replace(made, below=len(made.diff_ids) - (0 if last.get("empty_layer") else 1))
+        if _STEP_PROGRAM not in last["created_by"]:
+            raise ValueError(f"{_STEP_PROGRAM} is not the last of its steps")
+        return replace(made, base_count=len(made.diff_ids) - (0 if last.get("empty_layer") else 1))
     except (ValueError, LookupError, TypeError) as error:
-        raise _unreadable(error) from error
+        raise _unreadable_image(error) from error
 
 
-def _unreadable(error: Exception) -> UserError:
+def _unreadable_image(error: Exception) -> UserError:
     return UserError(
         f"the engine gave back an image that cannot be read ({error})",
         "",
@@ -80,34 +80,34 @@ def _unreadable(error: Exception) -> UserError:
     )
 
 
-def _parts(archive: tarfile.TarFile) -> tuple[str, list[str]]:
+def _find_parts(archive: tarfile.TarFile) -> tuple[str, list[str]]:
     """Return the names of the config and of the layers in the archive."""
     if "manifest.json" in archive.getnames():
-        image = json.loads(_member(archive, "manifest.json").read())[0]
+        image = json.loads(_open_member(archive, "manifest.json").read())[0]
         return image["Config"], image["Layers"]
-    top = json.loads(_member(archive, "index.json").read())["manifests"][0]
-    manifest = json.loads(_member(archive, _blob(top)).read())
-    return _blob(manifest["config"]), [_blob(each) for each in manifest["layers"]]
+    top = json.loads(_open_member(archive, "index.json").read())["manifests"][0]
+    manifest = json.loads(_open_member(archive, _blob_name(top)).read())
+    return _blob_name(manifest["config"]), [_blob_name(each) for each in manifest["layers"]]
 
 
-def _blob(described: dict[str, Any]) -> str:
+def _blob_name(described: dict[str, Any]) -> str:
     return "blobs/" + str(described["digest"]).replace(":", "/")
 
 
-def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+def _open_member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
     found = archive.extractfile(name)
     if found is None:
         raise ValueError(f"{name} is no file")
     return found
 
 
-def _opener(file: Path, name: str) -> Callable[[], IO[bytes]]:
+def _make_opener(file: Path, name: str) -> Callable[[], IO[bytes]]:
     """Each call reads for itself: layers may be read at the same time, or twice."""
 
     def open_() -> IO[bytes]:
         archive = tarfile.open(file, mode="r:")  # noqa: SIM115 - closed with the content
         try:
-            content = _member(archive, name)
+            content = _open_member(archive, name)
         except BaseException:
             archive.close()
             raise

@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 FORMAT = 2  # counts up whenever the same input gives other bytes than before
-MEDIA_TYPE = {
+MEDIA_TYPES = {
     "gzip": "application/vnd.oci.image.layer.v1.tar+gzip",
     "zstd": "application/vnd.oci.image.layer.v1.tar+zstd",
 }
-_BLOCK = {"gzip": 1 << 20, "zstd": 2 << 20}  # part of the format
-_MOST = 16  # workers: bounds the memory to some 60 MB
+_BLOCK_SIZES = {"gzip": 1 << 20, "zstd": 2 << 20}  # part of the format
+_MAXIMUM_WORKERS = 16  # workers: bounds the memory to some 60 MB
 _local = threading.local()
 
 
 @dataclass(frozen=True)
-class Sums:
+class BlobSums:
     """Both sides of a blob: what went in and what came out.
 
     Digests as "sha256:<hex>", sizes in bytes.
@@ -52,14 +52,14 @@ class Sums:
 
 # Of libdeflate: a real image is within 5% of its wheels; with 1 it is not, and 6 takes a fifth
 # longer for another percent.
-_LEVEL = 4
+_GZIP_LEVEL = 4
 
 
-def _gzip(block: memoryview) -> bytes | bytearray:
-    return deflate.gzip_compress(block, _LEVEL)
+def _compress_gzip(block: memoryview) -> bytes | bytearray:
+    return deflate.gzip_compress(block, _GZIP_LEVEL)
 
 
-def _zstd(block: memoryview) -> bytes | bytearray:
+def _compress_zstd(block: memoryview) -> bytes | bytearray:
     own = getattr(_local, "zstd", None)
     if own is None:
         own = _local.zstd = zstandard.ZstdCompressor(level=1)
@@ -67,7 +67,7 @@ def _zstd(block: memoryview) -> bytes | bytearray:
     return packed
 
 
-_COMPRESS = {"gzip": _gzip, "zstd": _zstd}
+_COMPRESS_FUNCTIONS = {"gzip": _compress_gzip, "zstd": _compress_zstd}
 
 
 class Compressor:
@@ -77,10 +77,10 @@ class Compressor:
     """
 
     def __init__(self, out: IO[bytes], compression: str, workers: int = 0) -> None:
-        count = min(workers or len(os.sched_getaffinity(0)), _MOST)
+        count = min(workers or len(os.sched_getaffinity(0)), _MAXIMUM_WORKERS)
         self._out = out
-        self._compress = _COMPRESS[compression]
-        self._block = _BLOCK[compression]
+        self._compress = _COMPRESS_FUNCTIONS[compression]
+        self._block = _BLOCK_SIZES[compression]
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="compress")
         self._hasher = ThreadPoolExecutor(1, thread_name_prefix="hash")
         self._flight: deque[tuple[memoryview, int, Future[bytes | bytearray], Future[None]]] = (
@@ -159,13 +159,13 @@ class Compressor:
         self._size += len(packed)
         self._spare.append(view)
 
-    def finish(self) -> Sums:
+    def finish(self) -> BlobSums:
         """Write what is left; nothing may be written afterwards."""
         if self._at or not (self._flight or self._unpacked):
             self._submit()
         while self._flight:
             self._drain()
-        return Sums(
+        return BlobSums(
             f"sha256:{self._plain.hexdigest()}",
             self._unpacked,
             f"sha256:{self._packed.hexdigest()}",
@@ -174,7 +174,7 @@ class Compressor:
 
 
 @contextlib.contextmanager
-def reader(stream: IO[bytes]) -> Iterator[IO[bytes]]:
+def decompress_stream(stream: IO[bytes]) -> Iterator[IO[bytes]]:
     """Yield the plain bytes of a stream that is gzip, zstd or plain by its first bytes; the stream
     must have `peek` or be seekable.
 

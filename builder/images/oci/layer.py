@@ -34,26 +34,26 @@ class Layer:
     key: str  # stage_key of its inputs
 
 
-def blob(cache: Cache, digest: str) -> Path:
+def blob_path(cache: Cache, digest: str) -> Path:
     """Where a blob lies in the cache."""
     return cache.path("blobs") / "sha256" / digest.removeprefix("sha256:")
 
 
-def _record(cache: Cache, key: str, compression: str) -> Path:
+def _record_path(cache: Cache, key: str, compression: str) -> Path:
     return cache.path("layers", f"{key}.{compression}.json")
 
 
-def find(cache: Cache, key: str, name: str, compression: str) -> Layer | None:
+def find_layer(cache: Cache, key: str, name: str, compression: str) -> Layer | None:
     """Return the layer of this key if the cache has it whole, that is by the size and time of its
     blob; notes that it was used.
     """
-    record = _record(cache, key, compression)
+    record = _record_path(cache, key, compression)
     try:
         known = json.loads(record.read_text(encoding="ascii"))
         if known.pop("format") != blob_compression.FORMAT:
             return None
         layer = Layer(**known)
-        state = os.stat(blob(cache, layer.digest))
+        state = os.stat(blob_path(cache, layer.digest))
         if state.st_size != layer.size or state.st_mtime != EPOCH:
             return None
         os.utime(record)
@@ -62,7 +62,7 @@ def find(cache: Cache, key: str, name: str, compression: str) -> Layer | None:
     return replace(layer, name=name)
 
 
-def ordered(entries: Iterable[Entry]) -> list[Entry]:
+def sort_entries(entries: Iterable[Entry]) -> list[Entry]:
     """Sorted by path, with the folders above each that are not among them (0755).
 
     Raises UserError for a path twice, unless both are the same folder.
@@ -97,19 +97,23 @@ def ordered(entries: Iterable[Entry]) -> list[Entry]:
     return [found[path] for path in sorted(found)]
 
 
-def write(
+def write_layer(
     cache: Cache, key: str, name: str, compression: str, entries: Callable[[], Iterable[Entry]]
 ) -> Layer:
     """Return the layer of this key; made of `entries()` if the cache lacks it.
 
     Compression: "gzip" or "zstd".
     """
-    return _made(
-        cache, key, name, compression, lambda sink: tar_file.write(ordered(entries()), sink)
+    return _ensure_layer(
+        cache,
+        key,
+        name,
+        compression,
+        lambda sink: tar_file.write_tar(sort_entries(entries()), sink),
     )
 
 
-def from_tar(
+def rewrite_layer(
     cache: Cache,
     key: str,
     name: str,
@@ -128,27 +132,27 @@ def from_tar(
     def produce(sink: tar_file.Sink) -> None:
         with (
             stream() as packed,
-            blob_compression.reader(packed) as plain,
-            tar_file.spooled(
+            blob_compression.decompress_stream(packed) as plain,
+            tar_file.spool_tar(
                 plain, cache.path("blobs", f".tmp-{key}.{compression}.tar")
             ) as entries,
         ):
             changed = change(entries) if change else entries
-            tar_file.write(
+            tar_file.write_tar(
                 (kept for entry in changed if (kept := keep(entry) if keep else entry) is not None),
                 sink,
             )
 
-    return _made(cache, key, name, compression, produce)
+    return _ensure_layer(cache, key, name, compression, produce)
 
 
-def _made(
+def _ensure_layer(
     cache: Cache, key: str, name: str, compression: str, produce: Callable[[tar_file.Sink], None]
 ) -> Layer:
-    if known := find(cache, key, name, compression):
+    if known := find_layer(cache, key, name, compression):
         return known
     with cache.lock(f"layers-{key}-{compression}"):
-        if known := find(cache, key, name, compression):
+        if known := find_layer(cache, key, name, compression):
             return known
         temporary = cache.path("blobs", f".tmp-{key}.{compression}")
         try:
@@ -160,7 +164,7 @@ def _made(
                 sums = sink.finish()
             os.chmod(temporary, 0o444)
             os.utime(temporary, (EPOCH, EPOCH))  # whoever edits it changes that
-            final = blob(cache, sums.digest)
+            final = blob_path(cache, sums.digest)
             final.parent.mkdir(exist_ok=True)
             os.replace(temporary, final)  # its name is the hash of what was written
         except BaseException:
@@ -172,11 +176,11 @@ def _made(
             sums.digest,
             sums.size,
             sums.unpacked,
-            blob_compression.MEDIA_TYPE[compression],
+            blob_compression.MEDIA_TYPES[compression],
             key,
         )
         write_atomic(
-            _record(cache, key, compression),
+            _record_path(cache, key, compression),
             json.dumps({"format": blob_compression.FORMAT, **asdict(layer)}, sort_keys=True),
         )
         return layer

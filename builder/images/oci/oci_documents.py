@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 CONFIG = "application/vnd.oci.image.config.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
-_VARIANT = {"arm64": {"variant": "v8"}}
+_VARIANTS = {"arm64": {"variant": "v8"}}
 
 
-def sha256(data: bytes) -> str:
+def compute_digest(data: bytes) -> str:
     """Return the digest of `data` as OCI writes it."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def canonical(value: Mapping[str, Any]) -> bytes:
+def encode_json(value: Mapping[str, Any]) -> bytes:
     """JSON with sorted keys and no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def descriptor(media_type: str, data: bytes) -> dict[str, Any]:
+def make_descriptor(media_type: str, data: bytes) -> dict[str, Any]:
     """Return what another document says of `data`."""
-    return {"mediaType": media_type, "digest": sha256(data), "size": len(data)}
+    return {"mediaType": media_type, "digest": compute_digest(data), "size": len(data)}
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Image:
 
     @property
     def config_digest(self) -> str:
-        return sha256(self.config)
+        return compute_digest(self.config)
 
     @property
     def digest(self) -> str:
-        return sha256(self.manifest)
+        return compute_digest(self.manifest)
 
     @property
     def size(self) -> int:
@@ -67,15 +67,15 @@ class Index:
 
     @property
     def digest(self) -> str:
-        return sha256(self.document)
+        return compute_digest(self.document)
 
 
-def platform(architecture: str) -> dict[str, str]:
+def make_platform(architecture: str) -> dict[str, str]:
     """Return the OCI platform of an architecture."""
-    return {"architecture": architecture, "os": "linux", **_VARIANT.get(architecture, {})}
+    return {"architecture": architecture, "os": "linux", **_VARIANTS.get(architecture, {})}
 
 
-def config(
+def make_config(
     architecture: str, layers: Sequence[Layer], created: str, settings: Mapping[str, Any]
 ) -> bytes:
     """Return the config document.
@@ -83,9 +83,9 @@ def config(
     `created`: RFC 3339, UTC. `settings`: Env, Entrypoint, Cmd, WorkingDir, Labels, User, as the
     image specification has them.
     """
-    return canonical(
+    return encode_json(
         {
-            **platform(architecture),
+            **make_platform(architecture),
             "created": created,
             "config": {key: value for key, value in settings.items() if value},
             "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
@@ -96,23 +96,25 @@ def config(
     )
 
 
-def manifest(layers: Sequence[Layer], of_config: bytes, annotations: Mapping[str, str]) -> bytes:
+def make_manifest(
+    layers: Sequence[Layer], of_config: bytes, annotations: Mapping[str, str]
+) -> bytes:
     """Return the manifest of one platform."""
-    return canonical(
+    return encode_json(
         {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
-            "config": descriptor(CONFIG, of_config),
+            "config": make_descriptor(CONFIG, of_config),
             "layers": [
                 {"mediaType": layer.media_type, "digest": layer.digest, "size": layer.size}
                 for layer in layers
             ],
-            **_noted(annotations),
+            **_annotations_field(annotations),
         }
     )
 
 
-def image(
+def make_image(
     architecture: str,
     layers: Sequence[Layer],
     created: str,
@@ -120,24 +122,31 @@ def image(
     annotations: Mapping[str, str],
 ) -> Image:
     """One platform's image of these layers."""
-    of_config = config(architecture, layers, created, settings)
-    return Image(architecture, tuple(layers), of_config, manifest(layers, of_config, annotations))
+    of_config = make_config(architecture, layers, created, settings)
+    return Image(
+        architecture, tuple(layers), of_config, make_manifest(layers, of_config, annotations)
+    )
 
 
-def index(images: Sequence[Image], annotations: Mapping[str, str]) -> Index:
+def make_index(images: Sequence[Image], annotations: Mapping[str, str]) -> Index:
     """Return the document over all platforms, in the order of their names: also where there is only
     one.
     """
     ordered = sorted(images, key=lambda each: each.architecture)
     manifests = [
-        {**descriptor(MANIFEST, each.manifest), "platform": platform(each.architecture)}
+        {**make_descriptor(MANIFEST, each.manifest), "platform": make_platform(each.architecture)}
         for each in ordered
     ]
-    document = canonical(
-        {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests, **_noted(annotations)}
+    document = encode_json(
+        {
+            "schemaVersion": 2,
+            "mediaType": INDEX,
+            "manifests": manifests,
+            **_annotations_field(annotations),
+        }
     )
     return Index(tuple(ordered), document)
 
 
-def _noted(annotations: Mapping[str, str]) -> dict[str, Any]:
+def _annotations_field(annotations: Mapping[str, str]) -> dict[str, Any]:
     return {"annotations": dict(annotations)} if annotations else {}

@@ -11,7 +11,7 @@ from builder.core.secrets import redact
 from rosetta.core.errors import INVALID, UserError
 from rosetta.core.value_parsing import parse_list
 
-INSECURE = "ROSETTA_INSECURE_REGISTRIES"
+INSECURE_REGISTRIES = "ROSETTA_INSECURE_REGISTRIES"
 _FORM = "give HOST[:PORT]/NAME:TAG, the name in lower case"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]{{1,5}})?")
@@ -47,21 +47,21 @@ class Reference:
         return f"{self.host.lower()}/{self.name}"
 
     @property
-    def base(self) -> str:
+    def url(self) -> str:
         """The URL of the registry: https, but http on the loopback address and where
         ROSETTA_INSECURE_REGISTRIES lists the host.
         """
-        insecure = parse_list(INSECURE, os.environ.get(INSECURE, ""))
+        insecure = parse_list(INSECURE_REGISTRIES, os.environ.get(INSECURE_REGISTRIES, ""))
         host = f"registry-1.{self.host}" if self.host == "docker.io" else self.host
-        return f"{'http' if is_loopback(hostname(self.host)) or self.host in insecure else 'https'}://{host}"
+        return f"{'http' if is_loopback(strip_port(self.host)) or self.host in insecure else 'https'}://{host}"
 
     @property
-    def wanted(self) -> str:
+    def selector(self) -> str:
         """What of the repository is meant: the digest, which wins, or the tag."""
         return self.digest or self.tag
 
 
-def hostname(host: str) -> str:
+def strip_port(host: str) -> str:
     """Without the port, and an IPv6 address without its brackets."""
     return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
@@ -74,7 +74,7 @@ def is_loopback(name: str) -> bool:
         return name.lower() == "localhost"
 
 
-def parse(text: str) -> Reference:
+def parse_reference(text: str) -> Reference:
     """Read a reference.
 
     Raises UserError for what is none, and for one without a host: nothing is guessed about where

@@ -34,17 +34,17 @@ class Entry:
     sha256: str = ""  # of `source`, where it is known: compared while the file is read
 
 
-def file(path: str, data: bytes | str, mode: int = 0o644) -> Entry:
+def make_file(path: str, data: bytes | str, mode: int = 0o644) -> Entry:
     """Return a file whose content is at hand."""
     raw = data.encode() if isinstance(data, str) else data
     return Entry(path, "file", mode, data=raw, size=len(raw))
 
 
-def link(path: str, target: str) -> Entry:
+def make_link(path: str, target: str) -> Entry:
     """Return a symbolic link."""
     return Entry(path, "link", 0o777, target=target)
 
 
-def folder(path: str, mode: int = 0o755) -> Entry:
+def make_folder(path: str, mode: int = 0o755) -> Entry:
     """Return the entry of a folder."""
     return Entry(path, "dir", mode)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-BLOCK = 512
-_END = bytes(2 * BLOCK)
-_ZEROS = bytes(BLOCK)
-_TYPES = {
+BLOCK_SIZE = 512
+_END_OF_TAR = bytes(2 * BLOCK_SIZE)
+_PADDING = bytes(BLOCK_SIZE)
+_TYPE_FLAGS = {
     "file": b"0",
     "hard": b"1",
     "link": b"2",
@@ -32,12 +32,12 @@ _TYPES = {
     "dir": b"5",
     "fifo": b"6",
 }
-_KINDS = {flag: kind for kind, flag in _TYPES.items()} | {
+_KINDS_BY_FLAG = {flag: kind for kind, flag in _TYPE_FLAGS.items()} | {
     tarfile.AREGTYPE: "file",
     tarfile.CONTTYPE: "file",
     tarfile.GNUTYPE_SPARSE: "file",
 }
-_XATTR = "SCHILY.xattr."
+_XATTR_PREFIX = "SCHILY.xattr."
 _MTIME = b"%011o\0" % EPOCH
 _MAGIC = b"ustar\x0000" + bytes(64)  # and no names of user and group: the numbers count
 
@@ -51,7 +51,7 @@ class Sink(Protocol):
         """Take `size` bytes of an open file, or what is left of it; returns how many came."""
 
 
-class Plain:
+class PlainSink:
     """A sink that is a binary file or pipe."""
 
     def __init__(self, out: IO[bytes]) -> None:
@@ -66,11 +66,11 @@ class Plain:
         return size - left
 
 
-def _raw(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _record(key: str, value: bytes) -> bytes:
+def _encode_pax_record(key: str, value: bytes) -> bytes:
     """One pax record: its length in decimal, counting itself, then key=value and a line feed."""
     rest = b" " + key.encode() + b"=" + value + b"\n"
     length = len(rest) + 1
@@ -79,7 +79,7 @@ def _record(key: str, value: bytes) -> bytes:
     return text.encode() + rest
 
 
-def _split(name: bytes) -> tuple[bytes, bytes] | None:
+def _split_name(name: bytes) -> tuple[bytes, bytes] | None:
     """Return the name and prefix fields of ustar; None where they cannot hold it."""
     if len(name) <= 100:
         return name, b""
@@ -87,7 +87,7 @@ def _split(name: bytes) -> tuple[bytes, bytes] | None:
     return None if cut < 0 or cut > 155 or cut == len(name) - 1 else (name[cut + 1 :], name[:cut])
 
 
-def _fields(
+def _encode_ustar(
     name: bytes,
     prefix: bytes,
     mode: int,
@@ -117,32 +117,35 @@ def _fields(
     return b"%b%06o\0 %b" % (before, sum(before) + 256 + sum(after), after)
 
 
-def header(entry: Entry) -> bytes:
+def encode_header(entry: Entry) -> bytes:
     """Return the 512 bytes before an entry's content, behind a pax header where they cannot say
     all.
     """
     size = entry.size if entry.kind == "file" else 0
-    name, target = _raw(entry.path + "/" if entry.kind == "dir" else entry.path), _raw(entry.target)
-    pax = [_record(_XATTR + key, value) for key, value in sorted(entry.xattrs)]
-    place = _split(name) if name.isascii() else None
+    name, target = (
+        _encode_text(entry.path + "/" if entry.kind == "dir" else entry.path),
+        _encode_text(entry.target),
+    )
+    pax = [_encode_pax_record(_XATTR_PREFIX + key, value) for key, value in sorted(entry.xattrs)]
+    place = _split_name(name) if name.isascii() else None
     if place is None:
-        pax.append(_record("path", name))
+        pax.append(_encode_pax_record("path", name))
         place = name[:100], b""
     if len(target) > 100 or not target.isascii():
-        pax.append(_record("linkpath", target))
+        pax.append(_encode_pax_record("linkpath", target))
         target = target[:100]
     if size >= 8**11:
-        pax.append(_record("size", str(size).encode()))
+        pax.append(_encode_pax_record("size", str(size).encode()))
     for key, number in (("uid", entry.uid), ("gid", entry.gid)):
         if number >= 8**7:
-            pax.append(_record(key, str(number).encode()))
-    fields = _fields(
+            pax.append(_encode_pax_record(key, str(number).encode()))
+    fields = _encode_ustar(
         *place,
         entry.mode & 0o7777,
         entry.uid if entry.uid < 8**7 else 0,
         entry.gid if entry.gid < 8**7 else 0,
         size if size < 8**11 else 0,
-        _TYPES[entry.kind],
+        _TYPE_FLAGS[entry.kind],
         target,
         entry.device,
     )
@@ -150,14 +153,14 @@ def header(entry: Entry) -> bytes:
         return fields
     body = b"".join(sorted(pax))
     return (
-        _fields(b"././@PaxHeader", b"", 0o644, 0, 0, len(body), b"x", b"", (0, 0))
+        _encode_ustar(b"././@PaxHeader", b"", 0o644, 0, 0, len(body), b"x", b"", (0, 0))
         + body
-        + bytes(-len(body) % BLOCK)
+        + bytes(-len(body) % BLOCK_SIZE)
         + fields
     )
 
 
-def _content(entry: Entry, sink: Sink) -> None:
+def _write_content(entry: Entry, sink: Sink) -> None:
     try:
         descriptor = os.open(entry.source, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
@@ -171,7 +174,7 @@ def _content(entry: Entry, sink: Sink) -> None:
         if entry.offset:
             os.lseek(descriptor, entry.offset, os.SEEK_SET)
         came = (
-            _checked_copy(entry, descriptor, sink)
+            _copy_verified(entry, descriptor, sink)
             if entry.sha256
             else sink.copy(descriptor, entry.size)
         )
@@ -191,7 +194,7 @@ def _content(entry: Entry, sink: Sink) -> None:
         os.close(descriptor)
 
 
-def _checked_copy(entry: Entry, descriptor: int, sink: Sink) -> int:
+def _copy_verified(entry: Entry, descriptor: int, sink: Sink) -> int:
     """Write a file whose sha256 is known; returns how many bytes came.
 
     Raises UserError where it is another.
@@ -212,21 +215,21 @@ def _checked_copy(entry: Entry, descriptor: int, sink: Sink) -> int:
     return entry.size - left
 
 
-def write(entries: Iterable[Entry], sink: Sink) -> None:
+def write_tar(entries: Iterable[Entry], sink: Sink) -> None:
     """Write a whole tar of the entries, in their order."""
     for entry in entries:
-        sink.write(header(entry))
+        sink.write(encode_header(entry))
         if entry.kind == "file" and entry.size:
             if entry.data is None:
-                _content(entry, sink)
+                _write_content(entry, sink)
             else:
                 sink.write(entry.data)
-            if rest := -entry.size % BLOCK:
-                sink.write(_ZEROS[:rest])
-    sink.write(_END)
+            if rest := -entry.size % BLOCK_SIZE:
+                sink.write(_PADDING[:rest])
+    sink.write(_END_OF_TAR)
 
 
-def walk(folder: str | Path, prefix: str) -> Iterator[Entry]:
+def walk_folder(folder: str | Path, prefix: str) -> Iterator[Entry]:
     """Entries of what lies below `folder`, as it will lie below `prefix`: modes 0755 or 0644 by the
     owner's x, symbolic links kept.
 
@@ -241,7 +244,7 @@ def walk(folder: str | Path, prefix: str) -> Iterator[Entry]:
             yield Entry(path, "link", 0o777, target=os.readlink(item.path))
         elif item.is_dir():
             yield Entry(path, "dir", 0o755)
-            yield from walk(item.path, path)
+            yield from walk_folder(item.path, path)
         elif item.is_file():
             state = item.stat()
             yield Entry(
@@ -260,7 +263,7 @@ def walk(folder: str | Path, prefix: str) -> Iterator[Entry]:
             )
 
 
-class _Info(tarfile.TarInfo):
+class _StrictTarInfo(tarfile.TarInfo):
     """tarfile takes a broken or missing header for the end; here only a block of zeros is one."""
 
     # Not `frombuf`: since a security update (Debian's 3.11.2-6+deb12u9 has it) tarfile does not
@@ -272,10 +275,10 @@ class _Info(tarfile.TarInfo):
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # typeshed leaves it out
             raise
         except tarfile.HeaderError as error:
-            raise _unreadable(error) from error
+            raise _unreadable_tar(error) from error
 
 
-def _unreadable(error: Exception) -> UserError:
+def _unreadable_tar(error: Exception) -> UserError:
     return UserError(
         f"the tar cannot be read ({error})",
         "",
@@ -284,8 +287,8 @@ def _unreadable(error: Exception) -> UserError:
     )
 
 
-def _entry(member: tarfile.TarInfo) -> Entry:
-    kind = _KINDS.get(member.type)
+def _convert_member(member: tarfile.TarInfo) -> Entry:
+    kind = _KINDS_BY_FLAG.get(member.type)
     path, target = member.name.lstrip("/"), member.linkname
     while path.startswith("./"):
         path = path[2:].lstrip("/")
@@ -301,9 +304,9 @@ def _entry(member: tarfile.TarInfo) -> Entry:
             value=member.name,
         )
     xattrs = [
-        (key[len(_XATTR) :], _raw(value))
+        (key[len(_XATTR_PREFIX) :], _encode_text(value))
         for key, value in member.pax_headers.items()
-        if key.startswith(_XATTR)
+        if key.startswith(_XATTR_PREFIX)
     ]
     device = (member.devmajor, member.devminor) if kind in ("char", "block") else (0, 0)
     size = member.size if kind == "file" else 0
@@ -323,7 +326,7 @@ def _entry(member: tarfile.TarInfo) -> Entry:
     )
 
 
-def read(stream: IO[bytes]) -> Iterator[tuple[Entry, IO[bytes] | None]]:
+def read_tar(stream: IO[bytes]) -> Iterator[tuple[Entry, IO[bytes] | None]]:
     """Yield the entries of a plain tar, each file with an object to read it from before the next is
     asked for; whiteouts are files named `.wh.*`.
 
@@ -331,18 +334,22 @@ def read(stream: IO[bytes]) -> Iterator[tuple[Entry, IO[bytes] | None]]:
     """
     try:
         with tarfile.open(
-            fileobj=stream, mode="r|", tarinfo=_Info, encoding="utf-8", errors="surrogateescape"
+            fileobj=stream,
+            mode="r|",
+            tarinfo=_StrictTarInfo,
+            encoding="utf-8",
+            errors="surrogateescape",
         ) as archive:
             for member in archive:
-                entry = _entry(member)
+                entry = _convert_member(member)
                 if entry.path:
                     yield entry, archive.extractfile(member) if entry.kind == "file" else None
     except (tarfile.TarError, EOFError) as error:
-        raise _unreadable(error) from error
+        raise _unreadable_tar(error) from error
 
 
 @contextlib.contextmanager
-def spooled(stream: IO[bytes], temporary: Path) -> Iterator[list[Entry]]:
+def spool_tar(stream: IO[bytes], temporary: Path) -> Iterator[list[Entry]]:
     """Yield the entries of a plain tar that comes once, in any order, their contents in the file
     `temporary` while the context lasts.
 
@@ -358,12 +365,12 @@ def spooled(stream: IO[bytes], temporary: Path) -> Iterator[list[Entry]]:
                 with tarfile.open(
                     fileobj=spool,
                     mode="r:",
-                    tarinfo=_Info,
+                    tarinfo=_StrictTarInfo,
                     encoding="utf-8",
                     errors="surrogateescape",
                 ) as archive:
                     for member in archive:
-                        entry = _entry(member)
+                        entry = _convert_member(member)
                         if entry.kind == "file" and member.issparse():
                             content = archive.extractfile(member)
                             entry = replace(entry, data=content.read() if content else b"")
@@ -372,13 +379,13 @@ def spooled(stream: IO[bytes], temporary: Path) -> Iterator[list[Entry]]:
                         if entry.path:
                             found[entry.path] = entry
             except (tarfile.TarError, EOFError) as error:
-                raise _unreadable(error) from error
-        yield _settle(found)
+                raise _unreadable_tar(error) from error
+        yield _resolve_hard_links(found)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _settle(found: dict[str, Entry]) -> list[Entry]:
+def _resolve_hard_links(found: dict[str, Entry]) -> list[Entry]:
     """Sorted by path; each hard link after the file that it shares."""
     groups: dict[str, list[str]] = {}
     for path, entry in found.items():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from builder.images.oci.reference import Reference
 
-_HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HELPER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Credentials:
 
     user: str = field(default="", repr=False)
     password: str = field(default="", repr=False)
-    identity: str = field(default="", repr=False)
+    identity_token: str = field(default="", repr=False)
 
     @property
-    def basic(self) -> str:
+    def basic_header(self) -> str:
         """The Authorization header of these; empty without a user."""
         return (
             "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
@@ -43,10 +43,10 @@ class Credentials:
         )
 
 
-NOBODY = Credentials()
+ANONYMOUS = Credentials()
 
 
-def files() -> list[Path]:
+def list_files() -> list[Path]:
     """Where logins are kept, the first to be asked first."""
     home = Path(os.path.expanduser("~"))
     docker = Path(os.environ.get("DOCKER_CONFIG") or home / ".docker") / "config.json"
@@ -60,12 +60,12 @@ def files() -> list[Path]:
     ]
 
 
-def find(reference: Reference) -> Credentials:
+def find_credentials(reference: Reference) -> Credentials:
     """Return the credentials for a repository; NOBODY where none are kept.
 
     Raises UserError for a file or a helper that is broken.
     """
-    for file in files():
+    for file in list_files():
         try:
             raw = file.read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError):
@@ -82,12 +82,15 @@ def find(reference: Reference) -> Credentials:
             raise UserError(
                 "is not JSON", str(file), "mend it, or log in again", kind=INVALID
             ) from error
-        if isinstance(settings, dict) and (found := _of(settings, reference, file)) is not None:
+        if (
+            isinstance(settings, dict)
+            and (found := _read_settings(settings, reference, file)) is not None
+        ):
             return found
-    return NOBODY
+    return ANONYMOUS
 
 
-def _keys(reference: Reference) -> Iterator[str]:
+def _login_names(reference: Reference) -> Iterator[str]:
     """Yield the names under which a login may stand, the narrowest first."""
     parts = reference.name.split("/")
     for end in range(len(parts), 0, -1):
@@ -99,7 +102,7 @@ def _keys(reference: Reference) -> Iterator[str]:
     yield from hosts
 
 
-def _by_registry(value: Any) -> dict[str, list[tuple[str, Any]]]:
+def _group_by_registry(value: Any) -> dict[str, list[tuple[str, Any]]]:
     """Return the entries of an object, each with its key as it stands, by the registry that the key
     names.
 
@@ -114,27 +117,29 @@ def _by_registry(value: Any) -> dict[str, list[tuple[str, Any]]]:
     return entries
 
 
-def _of(settings: dict[str, Any], reference: Reference, file: Path) -> Credentials | None:
-    helpers, auths = (_by_registry(settings.get(name)) for name in ("credHelpers", "auths"))
-    names = list(_keys(reference))
+def _read_settings(
+    settings: dict[str, Any], reference: Reference, file: Path
+) -> Credentials | None:
+    helpers, auths = (_group_by_registry(settings.get(name)) for name in ("credHelpers", "auths"))
+    names = list(_login_names(reference))
     for key, helper in [entry for name in names for entry in helpers.get(name, [])]:
-        if (found := _ask(helper, key, file)) is not None:
+        if (found := _ask_helper(helper, key, file)) is not None:
             return found
     stored = [entry for name in names for entry in auths.get(name, [])]
     for _, known in stored:
-        if isinstance(known, dict) and (found := _stored(known, file)) is not None:
+        if isinstance(known, dict) and (found := _read_stored_login(known, file)) is not None:
             return found
     if store := settings.get("credsStore"):
         for key in dict.fromkeys([*(key for key, _ in stored), reference.host]):
-            if (found := _ask(store, key, file)) is not None:
+            if (found := _ask_helper(store, key, file)) is not None:
                 return found
     return None
 
 
-def _stored(known: dict[str, Any], file: Path) -> Credentials | None:
+def _read_stored_login(known: dict[str, Any], file: Path) -> Credentials | None:
     identity = known.get("identitytoken")
     if isinstance(identity, str) and identity:
-        return Credentials(identity=identity)
+        return Credentials(identity_token=identity)
     user, password = known.get("username"), known.get("password")
     if isinstance(known.get("auth"), str) and known["auth"]:
         try:
@@ -157,12 +162,12 @@ def _stored(known: dict[str, Any], file: Path) -> Credentials | None:
     )
 
 
-def _ask(helper: Any, key: str, file: Path) -> Credentials | None:
+def _ask_helper(helper: Any, key: str, file: Path) -> Credentials | None:
     """Return what a program of the user's keeps for `key`; None where it keeps nothing.
 
     Its output is never shown: it may hold what we keep secret.
     """
-    if not isinstance(helper, str) or not _HELPER.fullmatch(helper):
+    if not isinstance(helper, str) or not _HELPER_NAME.fullmatch(helper):
         raise UserError(
             "names no credential helper",
             str(file),
@@ -198,4 +203,4 @@ def _ask(helper: Any, key: str, file: Path) -> Credentials | None:
         ) from error
     if not secret:
         return None
-    return Credentials(identity=secret) if user == "<token>" else Credentials(user, secret)
+    return Credentials(identity_token=secret) if user == "<token>" else Credentials(user, secret)

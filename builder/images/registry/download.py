@@ -18,13 +18,13 @@ from rosetta.core.errors import INVALID, UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
-KINDS = (
+MANIFEST_TYPES = (
     oci_documents.INDEX,
     oci_documents.MANIFEST,
     "application/vnd.docker.distribution.manifest.list.v2+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
-INDEXES = (KINDS[0], KINDS[2])
+INDEX_TYPES = (MANIFEST_TYPES[0], MANIFEST_TYPES[2])
 
 
 @dataclass(frozen=True)
@@ -50,22 +50,22 @@ class Document:
         return value
 
 
-def document(connection: Connection, wanted: str) -> Document:
+def read_document(connection: Connection, wanted: str) -> Document:
     """Return the manifest or index of a tag or a digest in the repository."""
 
     def get() -> Document:
-        answer = connection.call(
+        answer = connection.request(
             "GET",
             connection.url(f"manifests/{wanted}"),
             (200,),
-            headers={"Accept": ", ".join(KINDS)},
+            headers={"Accept": ", ".join(MANIFEST_TYPES)},
             follow=True,
             stream=True,
         )
         kind = answer.headers.get("Content-Type", "").partition(";")[0].strip()
         said = answer.headers.get("Docker-Content-Digest", "")
-        data = connection.document(answer)
-        if kind not in KINDS:
+        data = connection.read_document(answer)
+        if kind not in MANIFEST_TYPES:
             what = (
                 "a web page (a login page or a proxy's answer?)"
                 if kind == "text/html"
@@ -78,26 +78,28 @@ def document(connection: Connection, wanted: str) -> Document:
                 kind=INVALID,
                 value=kind,
             )
-        expected = wanted if ":" in wanted else said or oci_documents.sha256(data)
-        if oci_documents.sha256(data) != expected:
+        expected = wanted if ":" in wanted else said or oci_documents.compute_digest(data)
+        if oci_documents.compute_digest(data) != expected:
             raise MismatchError(f"a document came that is not {redact(expected)[:19]}…")
         return Document(kind, expected, data)
 
     what = f"document {wanted[7:19]}…" if ":" in wanted else f"the tag {wanted}"
-    found: Document = connection.again(f"reading {what}", get)
+    found: Document = connection.retry(f"reading {what}", get)
     return found
 
 
 def fetch_blob(name: str, digest: str, size: int, target: Path) -> None:
     """Bring a blob of HOST/NAME to the file `target`, whole or not at all."""
     with (
-        Connection(reference.parse(name), "pull") as connection,
+        Connection(reference.parse_reference(name), "pull") as connection,
         Meter(f"pull of {digest[7:19]}…", size) as meter,
     ):
-        blob(connection, digest, size, target, meter)
+        download_blob(connection, digest, size, target, meter)
 
 
-def blob(connection: Connection, digest: str, size: int, target: Path, meter: Meter) -> None:
+def download_blob(
+    connection: Connection, digest: str, size: int, target: Path, meter: Meter
+) -> None:
     """Download over a connection that stands."""
 
     def get(new: Path) -> None:
@@ -105,7 +107,7 @@ def blob(connection: Connection, digest: str, size: int, target: Path, meter: Me
         headers = {"Accept-Encoding": "identity"}
         try:
             with (
-                connection.call(
+                connection.request(
                     "GET",
                     connection.url(f"blobs/{digest}"),
                     (200,),
@@ -115,7 +117,7 @@ def blob(connection: Connection, digest: str, size: int, target: Path, meter: Me
                 ) as answer,
                 open(new, "wb") as out,
             ):
-                for piece in connection.pieces(answer, size):
+                for piece in connection.read_pieces(answer, size):
                     out.write(piece)
                     sha.update(piece)
                     came += len(piece)
@@ -129,35 +131,38 @@ def blob(connection: Connection, digest: str, size: int, target: Path, meter: Me
             raise
 
     with replace_file(target, None) as new:
-        connection.again(f"reading blob {digest[7:19]}…", lambda: get(new))
+        connection.retry(f"reading blob {digest[7:19]}…", lambda: get(new))
 
 
-def pull(name: str, folder: Path, *, layers: bool) -> Document:
+def pull_image(name: str, folder: Path, *, layers: bool) -> Document:
     """Write HOST/NAME:TAG, or what a digest names, as an OCI image layout into `folder`, which must
     be new; without its `layers` where they are not asked for.
 
-    `layout.read(folder, blobs=layers)` reads it. Returns what the name stands for.
+    `layout.read_layout(folder, blobs=layers)` reads it. Returns what the name stands for.
     """
-    wanted = _parsed(name)
+    wanted = _parse_selected(name)
     place = folder / "blobs/sha256"
     place.mkdir(parents=True)
     with Connection(wanted, "pull") as connection:
-        first = document(connection, wanted.wanted)
+        first = read_document(connection, wanted.selector)
         manifests = [first]
-        if first.media_type in INDEXES:
+        if first.media_type in INDEX_TYPES:
             manifests = [
-                document(connection, str(each.get("digest")))
-                for each in _list(first.json(), "manifests")
+                read_document(connection, str(each.get("digest")))
+                for each in _require_list(first.json(), "manifests")
                 if (each.get("platform") or {}).get("os") != "unknown"
             ]
         blobs: dict[str, int] = {}
         for each in manifests:
             content = each.json()
-            for described in [content.get("config"), *(_list(content, "layers") if layers else [])]:
-                blobs |= _described(described)
+            for described in [
+                content.get("config"),
+                *(_require_list(content, "layers") if layers else []),
+            ]:
+                blobs |= _parse_descriptor(described)
         with Meter(f"pull of {wanted}", sum(blobs.values())) as meter:
             for digest, size in blobs.items():
-                blob(connection, digest, size, place / digest[7:], meter)
+                download_blob(connection, digest, size, place / digest[7:], meter)
     for each in {first.digest: first, **{each.digest: each for each in manifests}}.values():
         (place / each.digest[7:]).write_bytes(each.data)
     top = {
@@ -168,29 +173,29 @@ def pull(name: str, folder: Path, *, layers: bool) -> Document:
         ],
     }
     top["manifests"][0]["annotations"] = {"org.opencontainers.image.ref.name": str(wanted)}  # type: ignore[index]
-    (folder / "index.json").write_bytes(oci_documents.canonical(top))
-    (folder / "oci-layout").write_bytes(oci_documents.canonical({"imageLayoutVersion": "1.0.0"}))
+    (folder / "index.json").write_bytes(oci_documents.encode_json(top))
+    (folder / "oci-layout").write_bytes(oci_documents.encode_json({"imageLayoutVersion": "1.0.0"}))
     log.info(f"{wanted} is {first.digest}")
     return first
 
 
-def _parsed(name: str) -> reference.Reference:
-    wanted = reference.parse(name)
-    if not wanted.wanted:
+def _parse_selected(name: str) -> reference.Reference:
+    wanted = reference.parse_reference(name)
+    if not wanted.selector:
         raise UserError(
             "needs a tag or a digest", str(wanted), "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST"
         )
     return wanted
 
 
-def _list(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
+def _require_list(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
     value = document.get(key)
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise UserError(f"a document of the registry has no list of {key}", "", "check the name")
     return value
 
 
-def _described(value: Any) -> dict[str, int]:
+def _parse_descriptor(value: Any) -> dict[str, int]:
     digest, size = (
         (value.get("digest"), value.get("size")) if isinstance(value, dict) else (None, None)
     )

@@ -24,7 +24,7 @@ import requests.utils
 import urllib3.exceptions
 
 from builder.core.secrets import redact, remember_login
-from builder.images.oci.reference import hostname, is_loopback
+from builder.images.oci.reference import is_loopback, strip_port
 from builder.images.registry import credentials, trusted_cas
 from rosetta.core.errors import DENIED, FAILED, INVALID, UNREACHABLE, UserError
 
@@ -59,7 +59,7 @@ _LIMIT = (
 )  # bytes of a document; what the distribution specification says a registry must take
 
 
-class Transient(Exception):  # noqa: N818 - it is what the name says
+class TransientError(Exception):
     """Something that may go better another time, after `pause` seconds if the registry said so."""
 
     def __init__(self, what: str, pause: float | None = None) -> None:
@@ -67,7 +67,7 @@ class Transient(Exception):  # noqa: N818 - it is what the name says
         self.pause = pause
 
 
-class MismatchError(Transient):
+class MismatchError(TransientError):
     """What came is not what its digest says."""
 
 
@@ -87,7 +87,7 @@ class Connection:
 
     def __init__(self, reference: Reference, actions: str, mount_from: str = "") -> None:
         self.reference = reference
-        self.base = reference.base
+        self.base = reference.url
         self._sends = "push" in actions
         self._scopes = [
             f"repository:{reference.name}:{actions}",
@@ -109,7 +109,7 @@ class Connection:
         self._scratch = tempfile.TemporaryDirectory(prefix="rosetta-ca-")
         self._bundles: dict[str, str | bool] = {}
         self._is_settled = not is_loopback(
-            hostname(reference.host)
+            strip_port(reference.host)
         )  # whether http or https is spoken is known
         self._authorization = ""
         self._credentials: credentials.Credentials | None = None
@@ -125,13 +125,13 @@ class Connection:
         """Return the address of something in the repository."""
         return f"{self.base}/v2/{self.reference.name}/{path}"
 
-    def absolute(self, location: str, beside: str) -> str:
+    def resolve_location(self, location: str, beside: str) -> str:
         """Return the address that an answer from `beside` names.
 
         Raises UserError where it would leave https.
         """
         found = urllib.parse.urljoin(beside, location)
-        if _origin(found)[0] == "http" and self.base.startswith("https:"):
+        if _split_origin(found)[0] == "http" and self.base.startswith("https:"):
             if urllib.parse.urlsplit(found).hostname != urllib.parse.urlsplit(self.base).hostname:
                 raise UserError(
                     "the registry sends us to an address without https",
@@ -140,7 +140,7 @@ class Connection:
                     kind=DENIED,
                 )
             found = "https" + found[4:]  # a proxy in front of it took the TLS off
-        if _origin(found)[0] not in ("http", "https"):
+        if _split_origin(found)[0] not in ("http", "https"):
             raise UserError(
                 "the registry sends us to an address that is none",
                 str(self.reference),
@@ -149,7 +149,7 @@ class Connection:
             )
         return found
 
-    def call(
+    def request(
         self,
         method: str,
         url: str,
@@ -173,7 +173,7 @@ class Connection:
                 return answer
             if method == "HEAD" and answer.status_code in _NO_HEAD:
                 answer.close()
-                return self.call("GET", url, good, headers=headers, follow=follow, stream=True)
+                return self.request("GET", url, good, headers=headers, follow=follow, stream=True)
             with answer:
                 if answer.status_code != 401 or attempt:
                     raise self._problem(answer, method)
@@ -193,13 +193,13 @@ class Connection:
     ) -> requests.Response:
         for _ in range(6):
             own = {"User-Agent": "rosetta-builder", **(headers or {})}
-            if authorization and _origin(url) == _origin(self.base):
+            if authorization and _split_origin(url) == _split_origin(self.base):
                 own["Authorization"] = authorization
             answer = self._send(method, url, body, own, stream=stream)
             if not follow or answer.status_code not in _MOVED:
                 return answer
             answer.close()
-            url = self.absolute(answer.headers.get("Location", ""), url)
+            url = self.resolve_location(answer.headers.get("Location", ""), url)
         raise UserError(
             "the registry sends us round in circles",
             str(self.reference),
@@ -235,26 +235,26 @@ class Connection:
                 verify=bundle,
             )
         except requests.exceptions.SSLError as error:
-            if _caused_by(error, ssl.SSLCertVerificationError):
+            if _is_caused_by(error, ssl.SSLCertVerificationError):
                 raise UserError(
                     f"the certificate of {name} is not trusted here",
                     str(self.reference),
                     "name the CA's file in SSL_CERT_FILE, or put it into docker's certs.d",
                     kind=DENIED,
                 ) from error
-            raise Transient("the TLS connection broke") from error
+            raise TransientError("the TLS connection broke") from error
         except requests.exceptions.InvalidURL as error:
             raise UserError(
                 f"{name!r} is no host", str(self.reference), "check the name"
             ) from error
         except requests.exceptions.ProxyError as error:
-            raise Transient("the proxy cannot be reached") from error
+            raise TransientError("the proxy cannot be reached") from error
         except requests.exceptions.ConnectTimeout as error:
-            raise Transient(f"{name} does not answer") from error
+            raise TransientError(f"{name} does not answer") from error
         except (requests.exceptions.RequestException, OSError) as error:
             if isinstance(error, OSError) and error.filename:
                 raise  # a file of ours, not the network
-            raise Transient(_reason(error, name)) from error
+            raise TransientError(_describe_failure(error, name)) from error
 
     def _settle(self, url: str) -> str:
         """Return an address of a registry on this machine with the scheme that it speaks: TLS where
@@ -263,12 +263,12 @@ class Connection:
         with self._facts_lock:
             if not self._is_settled:
                 self._is_settled = True
-                if self.base.startswith("http:") and _speaks_tls(*_origin(self.base)[1:]):
+                if self.base.startswith("http:") and _speaks_tls(*_split_origin(self.base)[1:]):
                     self.base = "https" + self.base.removeprefix("http")
         if (
             self.base.startswith("https:")
-            and is_loopback(_origin(url)[1])
-            and _origin(url)[1:] == _origin(self.base)[1:]
+            and is_loopback(_split_origin(url)[1])
+            and _split_origin(url)[1:] == _split_origin(self.base)[1:]
         ):
             return "https" + url.partition(":")[1] + url.partition(":")[2]
         return url
@@ -282,19 +282,19 @@ class Connection:
                 files = trusted_cas.find_files(host)
                 place = Path(self._scratch.name) / f"{len(self._bundles)}.pem"
                 if len(files) > 1:
-                    place.write_bytes(trusted_cas.join(files))
+                    place.write_bytes(trusted_cas.join_certificates(files))
                 self._bundles[host] = str(place if len(files) > 1 else files[0]) if files else True
             return self._bundles[host]
 
     def _problem(self, answer: requests.Response, method: str) -> Exception:
         status = answer.status_code
-        what = f"the registry answered {status} to {method}{_said(answer)}"
+        what = f"the registry answered {status} to {method}{_quote_error(answer)}"
         if status in _AGAIN:
-            return Transient(what, _retry_after(answer.headers.get("Retry-After", "")))
+            return TransientError(what, _parse_retry_after(answer.headers.get("Retry-After", "")))
         if status in (401, 403):
             who = (
                 "the credentials kept for it"
-                if self._credentials not in (None, credentials.NOBODY)
+                if self._credentials not in (None, credentials.ANONYMOUS)
                 else "no credentials"
             )
             return UserError(
@@ -304,7 +304,7 @@ class Connection:
                 kind=DENIED,
                 value=status,
             )
-        if _is_page(answer):
+        if _is_web_page(answer):
             return UserError(
                 f"{what} with a web page (a login page or a proxy's?)",
                 str(self.reference),
@@ -320,7 +320,7 @@ class Connection:
             value=status,
         )
 
-    def again(self, what: str, action: Callable[[], Any]) -> Any:
+    def retry(self, what: str, action: Callable[[], Any]) -> Any:
         """Do `action` until it works, a few times at most.
 
         Raises UserError with the last reason where it does not.
@@ -328,7 +328,7 @@ class Connection:
         for attempt in range(1, TRIES + 1):
             try:
                 return action()
-            except Transient as problem:
+            except TransientError as problem:
                 pause = (
                     problem.pause
                     if problem.pause is not None
@@ -350,21 +350,23 @@ class Connection:
                         kind=UNREACHABLE,
                     ) from problem
                 self.wait(pause)
-                self.still()
+                self.raise_if_stopped()
         raise AssertionError
 
     def wait(self, seconds: float) -> None:
         """Wait before another try."""
         self._stopped.wait(seconds)
 
-    def still(self) -> None:
+    def raise_if_stopped(self) -> None:
         """Raise StoppedError where another thread has failed, so that this one does not go on for
         nothing.
         """
         if self._stopped.is_set():
             raise StoppedError
 
-    def each(self, action: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> list[Any]:
+    def map_threads(
+        self, action: Callable[..., Any], items: Iterable[tuple[Any, ...]]
+    ) -> list[Any]:
         """Return what `action` gives for the arguments in `items`, done by a few threads; the first
         failure ends them all.
         """
@@ -386,9 +388,9 @@ class Connection:
                 raise
             return [future.result() for future in futures]
 
-    def document(self, answer: requests.Response) -> bytes:
+    def read_document(self, answer: requests.Response) -> bytes:
         """Return the body of a streamed answer that is a document."""
-        data = b"".join(self.pieces(answer, _LIMIT))
+        data = b"".join(self.read_pieces(answer, _LIMIT))
         if len(data) > _LIMIT:
             raise UserError(
                 f"the registry sent a document of more than {_LIMIT >> 20} MiB",
@@ -397,7 +399,7 @@ class Connection:
             )
         return data
 
-    def pieces(self, answer: requests.Response, limit: int) -> Any:
+    def read_pieces(self, answer: requests.Response, limit: int) -> Any:
         """Yield the body of a streamed answer, piece by piece, up to the one that passes `limit`
         bytes.
         """
@@ -411,14 +413,14 @@ class Connection:
                         return
                     seconds = time.monotonic() - start
                     if seconds > _SLOW_AFTER and came < _LEAST_RATE * seconds:
-                        raise Transient(f"it sent only {came} bytes in {seconds:.0f} s")
+                        raise TransientError(f"it sent only {came} bytes in {seconds:.0f} s")
         except (urllib3.exceptions.HTTPError, OSError) as error:
             if isinstance(error, OSError) and error.filename:
                 raise  # a file of ours, not the network
-            raise Transient(f"the connection broke after {came} bytes") from error
+            raise TransientError(f"the connection broke after {came} bytes") from error
         length = answer.headers.get("Content-Length", "")
         if _is_number(length) and "Content-Encoding" not in answer.headers and came != int(length):
-            raise Transient(f"{came} of {length} bytes came")
+            raise TransientError(f"{came} of {length} bytes came")
 
     def _login(self, challenge: str, refused: str) -> str:
         """Return what to send as Authorization after a 401; another thread may have found it
@@ -428,23 +430,25 @@ class Connection:
             if self._authorization != refused:
                 return self._authorization
             if self._credentials is None:
-                self._credentials = credentials.find(self.reference)
+                self._credentials = credentials.find_credentials(self.reference)
                 remember_login(
-                    self._credentials.user, self._credentials.password, self._credentials.identity
+                    self._credentials.user,
+                    self._credentials.password,
+                    self._credentials.identity_token,
                 )
             kind, _, rest = challenge.partition(" ")
             if kind.lower() == "bearer":
                 self._authorization = self._token(dict(re.findall(r'([a-zA-Z_]+)="([^"]*)"', rest)))
             elif (
                 kind.lower() == "basic"
-                and self._credentials.basic
-                and refused != self._credentials.basic
+                and self._credentials.basic_header
+                and refused != self._credentials.basic_header
             ):
-                self._authorization = self._credentials.basic
+                self._authorization = self._credentials.basic_header
             else:
                 why = (
                     "does not take the credentials kept for it"
-                    if self._credentials.basic
+                    if self._credentials.basic_header
                     else "wants a login"
                 )
                 raise UserError(
@@ -455,10 +459,11 @@ class Connection:
             return self._authorization
 
     def _token(self, told: dict[str, str]) -> str:
-        realm, known = told.get("realm", ""), self._credentials or credentials.NOBODY
-        scheme, name = _origin(realm)[:2]
+        realm, known = told.get("realm", ""), self._credentials or credentials.ANONYMOUS
+        scheme, name = _split_origin(realm)[:2]
         if scheme != "https" and not (
-            scheme == "http" and (is_loopback(name) or _origin(realm)[:2] == _origin(self.base)[:2])
+            scheme == "http"
+            and (is_loopback(name) or _split_origin(realm)[:2] == _split_origin(self.base)[:2])
         ):
             raise UserError(
                 "the registry names an address without https for logins",
@@ -470,10 +475,10 @@ class Connection:
             ("service", told.get("service", "")),
             *(("scope", each) for each in self._scopes),
         ]
-        if known.identity:
+        if known.identity_token:
             form = {
                 "grant_type": "refresh_token",
-                "refresh_token": known.identity,
+                "refresh_token": known.identity_token,
                 "client_id": "rosetta-builder",
                 "service": told.get("service", ""),
                 "scope": " ".join(self._scopes),
@@ -489,12 +494,16 @@ class Connection:
         else:
             url = realm + ("&" if "?" in realm else "?") + urllib.parse.urlencode(asked)
             answer = self._send(
-                "GET", url, None, {"Authorization": known.basic} if known.basic else {}, stream=True
+                "GET",
+                url,
+                None,
+                {"Authorization": known.basic_header} if known.basic_header else {},
+                stream=True,
             )
         with answer:
             if answer.status_code != 200:
                 raise self._problem(answer, "a login")
-            raw = self.document(answer)
+            raw = self.read_document(answer)
         try:
             data = json.loads(raw)
             token = data.get("token") or data["access_token"]
@@ -513,7 +522,7 @@ class Connection:
         return f"Bearer {token}"
 
 
-def _origin(url: str) -> tuple[str, str, int]:
+def _split_origin(url: str) -> tuple[str, str, int]:
     try:
         parts = urllib.parse.urlsplit(url)
         return (
@@ -546,11 +555,11 @@ def _is_number(text: str) -> bool:
     return bool(re.fullmatch(r"[0-9]{1,18}", text))
 
 
-def _is_page(answer: requests.Response) -> bool:
+def _is_web_page(answer: requests.Response) -> bool:
     return answer.headers.get("Content-Type", "").partition(";")[0].strip() == "text/html"
 
 
-def _said(answer: requests.Response) -> str:
+def _quote_error(answer: requests.Response) -> str:
     """Return the registry's own words for an error, without secrets that it repeats, on one line
     and cut.
     """
@@ -562,7 +571,7 @@ def _said(answer: requests.Response) -> str:
     return f" ({re.sub(r'[^ -~]+', ' ', words)[:160]})" if words else ""
 
 
-def _retry_after(value: str) -> float | None:
+def _parse_retry_after(value: str) -> float | None:
     """Seconds to wait by a Retry-After header, in either of its forms; None where it says
     nothing.
     """
@@ -574,7 +583,7 @@ def _retry_after(value: str) -> float | None:
         return None
 
 
-def _caused_by(error: BaseException, kind: type[BaseException]) -> bool:
+def _is_caused_by(error: BaseException, kind: type[BaseException]) -> bool:
     seen: list[BaseException] = []
     waiting: list[Any] = [error]
     while waiting:
@@ -587,7 +596,7 @@ def _caused_by(error: BaseException, kind: type[BaseException]) -> bool:
     return False
 
 
-def _reason(error: Exception, name: str) -> str:
+def _describe_failure(error: Exception, name: str) -> str:
     """Without the address: its query may be a secret."""
     if isinstance(error, requests.exceptions.Timeout):
         return f"{name} stopped answering"
@@ -596,6 +605,6 @@ def _reason(error: Exception, name: str) -> str:
         (BrokenPipeError, "cut the connection"),
         (ConnectionResetError, "cut the connection"),
     ):
-        if _caused_by(error, kind):
+        if _is_caused_by(error, kind):
             return f"{name} {words}"
     return f"the connection to {name} failed"

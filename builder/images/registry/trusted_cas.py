@@ -56,7 +56,7 @@ def _list_certificates(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix != ".key")
 
 
-def join(files: list[Path]) -> bytes:
+def join_certificates(files: list[Path]) -> bytes:
     """Return the certificates of all files as one PEM text."""
     try:
         return b"\n".join(path.read_bytes() for path in files)

@@ -12,7 +12,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any, Self
 
 from builder.core import log
-from builder.images.registry.transport import Transient
+from builder.images.registry.transport import TransientError
 from rosetta.core.errors import DAMAGED, UserError
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 CHUNK = 32 << 20  # bytes of a piece, where a registry does not take a blob in one
 
 
-def has(connection: Connection, digest: str, size: int) -> bool:
+def has_blob(connection: Connection, digest: str, size: int) -> bool:
     """Return whether the repository holds this blob.
 
     Raises UserError where what it holds cannot be it.
     """
 
     def ask() -> bool:
-        with connection.call(
+        with connection.request(
             "HEAD",
             connection.url(f"blobs/{digest}"),
             (200, 404),
@@ -59,10 +59,10 @@ def has(connection: Connection, digest: str, size: int) -> bool:
                 )
             return True
 
-    return bool(connection.again(f"asking for blob {digest[7:19]}…", ask))
+    return bool(connection.retry(f"asking for blob {digest[7:19]}…", ask))
 
 
-class _Part:
+class _BodyPart:
     """A stretch of a file or of bytes, as the body of a request; tells the meter what was read of
     it.
     """
@@ -102,7 +102,7 @@ class Meter:
                 self._advance(steps)
 
 
-def send(
+def send_blob(
     connection: Connection,
     digest: str,
     size: int,
@@ -120,7 +120,7 @@ def send(
     def once() -> bool:
         nonlocal attempts, whole
         attempts += 1
-        if attempts > 1 and has(connection, digest, size):
+        if attempts > 1 and has_blob(connection, digest, size):
             return True  # it had arrived, and only the answer was lost
         start = connection.url("blobs/uploads/")
         asked = (
@@ -128,10 +128,10 @@ def send(
             if mount_from and attempts == 1
             else start
         )
-        with connection.call("POST", asked, (201, 202) if asked != start else (202,)) as answer:
+        with connection.request("POST", asked, (201, 202) if asked != start else (202,)) as answer:
             if answer.status_code == 201:
                 return False
-            place = connection.absolute(answer.headers.get("Location", ""), asked)
+            place = connection.resolve_location(answer.headers.get("Location", ""), asked)
             least = answer.headers.get("OCI-Chunk-Min-Length", "")
         # A registry, or the proxy before it, that does not take a large body says so with 413 or
         # just cuts the connection.
@@ -139,14 +139,14 @@ def send(
         sent = [0]
 
         def count(number: int) -> None:
-            connection.still()
+            connection.raise_if_stopped()
             sent[0] += number
             meter.add(number)
 
-        with _opened(source) as stream:
+        with _open_source(source) as stream:
             try:
                 if not whole:
-                    place = _pieces(
+                    place = _send_pieces(
                         connection,
                         place,
                         stream,
@@ -154,7 +154,7 @@ def send(
                         max(CHUNK, int(least) if re.fullmatch("[0-9]{1,12}", least) else 0),
                         count,
                     )
-                _finish(connection, place, digest, stream if whole else None, size, count)
+                _finish_upload(connection, place, digest, stream if whole else None, size, count)
             except BaseException:
                 meter.add(-sent[0])
                 raise
@@ -169,17 +169,17 @@ def send(
         except _TooLargeError as problem:
             if not whole or size <= CHUNK:
                 raise UserError(
-                    f"the registry does not take a body of {megabytes(min(size, CHUNK))}",
+                    f"the registry does not take a body of {format_size(min(size, CHUNK))}",
                     str(connection.reference),
                     "its administrator can mend that",
                 ) from problem
             whole = False
-            raise Transient("the registry does not take it in one body", 0) from problem
+            raise TransientError("the registry does not take it in one body", 0) from problem
         except _RefusedError as problem:
-            _whole(source, digest)
-            raise Transient(str(problem)) from problem
+            _verify_source(source, digest)
+            raise TransientError(str(problem)) from problem
 
-    return bool(connection.again(f"sending blob {digest[7:19]}…", checked))
+    return bool(connection.retry(f"sending blob {digest[7:19]}…", checked))
 
 
 class _TooLargeError(Exception):
@@ -190,7 +190,7 @@ class _RefusedError(Exception):
     """The registry says that what came is not the blob."""
 
 
-def _finish(
+def _finish_upload(
     connection: Connection,
     place: str,
     digest: str,
@@ -205,11 +205,11 @@ def _finish(
         + urllib.parse.urlencode({"digest": digest})
     )
     headers = {"Content-Type": "application/octet-stream"}
-    with connection.call(
+    with connection.request(
         "PUT",
         url,
         (201, 400, 404, 413, 416),
-        body=_body(stream, 0, size, count) if stream else None,
+        body=_count_body(stream, 0, size, count) if stream else None,
         headers=headers,
     ) as answer:
         if answer.status_code == 413:
@@ -223,7 +223,7 @@ def _finish(
             raise _RefusedError(f"the registry made {said[:19]}… of it")
 
 
-def _pieces(
+def _send_pieces(
     connection: Connection,
     place: str,
     stream: BinaryIO,
@@ -238,24 +238,24 @@ def _pieces(
             "Content-Type": "application/octet-stream",
             "Content-Range": f"{start}-{start + length - 1}",
         }
-        with connection.call(
+        with connection.request(
             "PATCH",
             place,
             (202, 404, 413, 416),
-            body=_body(stream, start, length, count),
+            body=_count_body(stream, start, length, count),
             headers=headers,
         ) as answer:
             if answer.status_code == 413:
                 raise _TooLargeError
             if answer.status_code != 202:
                 raise _RefusedError(f"the registry answered {answer.status_code} to a piece")
-            place = connection.absolute(answer.headers.get("Location", place), place)
+            place = connection.resolve_location(answer.headers.get("Location", place), place)
     return place
 
 
-def _body(
+def _count_body(
     stream: BinaryIO, start: int, length: int, count: Callable[[int], None]
-) -> Callable[[], _Part]:
+) -> Callable[[], _BodyPart]:
     counted = 0
 
     def tally(number: int) -> None:
@@ -263,21 +263,21 @@ def _body(
         counted += number
         count(number)
 
-    def body() -> _Part:
+    def body() -> _BodyPart:
         tally(-counted)  # sent again: nothing of it has arrived
         stream.seek(start)
-        return _Part(stream, length, tally)
+        return _BodyPart(stream, length, tally)
 
     return body
 
 
-def _opened(source: Path | bytes) -> io.BytesIO | io.BufferedReader:
+def _open_source(source: Path | bytes) -> io.BytesIO | io.BufferedReader:
     return io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb")
 
 
-def _whole(source: Path | bytes, digest: str) -> None:
+def _verify_source(source: Path | bytes, digest: str) -> None:
     """UserError if a blob of ours is not what its digest says."""
-    with _opened(source) as stream:
+    with _open_source(source) as stream:
         if hashlib.file_digest(stream, "sha256").hexdigest() != digest[7:]:
             raise UserError(
                 f"blob {digest[7:19]}… is damaged",
@@ -287,6 +287,6 @@ def _whole(source: Path | bytes, digest: str) -> None:
             )
 
 
-def megabytes(count: int) -> str:
+def format_size(count: int) -> str:
     """Return a number of bytes as text in MB or GB."""
     return f"{count / 1e9:,.1f} GB" if count >= 10**9 else f"{count / 1e6:,.1f} MB"

@@ -116,7 +116,10 @@ def list_nightlies_between(good: Endpoint, bad: Endpoint) -> list[Endpoint]:
     """
     if good.kind != "registry" or bad.kind != "registry":
         return []
-    good_image, bad_image = reference.parse(good.place), reference.parse(bad.place)
+    good_image, bad_image = (
+        reference.parse_reference(good.place),
+        reference.parse_reference(bad.place),
+    )
     dates = [tags.day(good_image.tag), tags.day(bad_image.tag)]
     is_same_repository = (good_image.host, good_image.name) == (bad_image.host, bad_image.name)
     if not all(dates) or good_image.digest or bad_image.digest or not is_same_repository:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from builder.core.command_context import Context
     from builder.core.manifest import Manifest
-    from builder.images.inspection import Found
+    from builder.images.inspection import InspectedImage
     from builder.images.oci.oci_documents import Image
 
     Files = Mapping[str, tuple[bytes, bool]]  # path -> (content, whether it is executable)
@@ -285,7 +285,9 @@ def _read_file(root: Path, path: str) -> tuple[bytes, bool]:
         ) from error
 
 
-def _read_from_layers(opened: Found, image: Image, paths: Collection[str], where: str) -> Files:
+def _read_from_layers(
+    opened: InspectedImage, image: Image, paths: Collection[str], where: str
+) -> Files:
     """Read files of an image, each from the highest layer that has it.
 
     Layers below the last one that is needed are not opened.
@@ -297,7 +299,7 @@ def _read_from_layers(opened: Found, image: Image, paths: Collection[str], where
             return files
         with (
             opened.open(image, image_layer) as packed,
-            blob_compression.reader(packed) as plain,
+            blob_compression.decompress_stream(packed) as plain,
             tarfile.open(fileobj=plain, mode="r|") as archive,
         ):
             for member in archive:
@@ -309,21 +311,21 @@ def _read_from_layers(opened: Found, image: Image, paths: Collection[str], where
 
 
 @contextlib.contextmanager
-def _open_image(kind: str, place: str, scratch: Path) -> Iterator[Found]:
+def _open_image(kind: str, place: str, scratch: Path) -> Iterator[InspectedImage]:
     """Yield an image. From a registry, only the layers that are read are downloaded."""
     if kind != "registry":
         name = place if kind == "image" else f"{kind}:{place}"
-        with inspection.find(name, "", scratch) as opened:
+        with inspection.open_image(name, "", scratch) as opened:
             yield opened
         return
     folder = scratch / "pulled"
-    download.pull(place, folder, layers=False)
-    contents = layout.read(folder, blobs=False)
+    download.pull_image(place, folder, layers=False)
+    contents = layout.read_layout(folder, blobs=False)
 
     def open_layer(_: Image, image_layer: layer.Layer) -> IO[bytes]:
-        blob = layout.blob(folder, image_layer)
+        blob = layout.blob_path(folder, image_layer)
         if not blob.is_file():
             download.fetch_blob(place, image_layer.digest, image_layer.size, blob)
         return open(blob, "rb")
 
-    yield inspection.Found(contents.index.images, contents.index.digest, open_layer)
+    yield inspection.InspectedImage(contents.index.images, contents.index.digest, open_layer)

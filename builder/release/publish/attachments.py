@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.images.oci import oci_documents
-from builder.images.registry import download, registry
-from builder.images.registry.upload import Meter, has, send
+from builder.images.registry import download, image_push
+from builder.images.registry.upload import Meter, has_blob, send_blob
 from builder.release.publish import registry_listing
 from builder.release.publish.signed_statements import ENVELOPE, SIMPLE, Item
 from rosetta.core.errors import CONFLICT, UserError
@@ -40,7 +40,7 @@ class Subject:
 
     @property
     def digest(self) -> str:
-        return oci_documents.sha256(self.data)
+        return oci_documents.compute_digest(self.data)
 
     @property
     def tag(self) -> str:
@@ -54,7 +54,7 @@ def items(connection: Connection, digest: str) -> list[Item]:
     found: list[dict[str, Any]] = []
     for each in _listed(connection, digest)[0]:
         if each.get("artifactType") in _SUFFIX:
-            manifest = download.document(connection, str(each.get("digest"))).json()
+            manifest = download.read_document(connection, str(each.get("digest"))).json()
             if (manifest.get("subject") or {}).get("digest") == digest:
                 # An earlier manifest of ours, which a registry that keeps the list goes on to name,
                 # holds the same ones.
@@ -90,10 +90,10 @@ def attach(connection: Connection, subject: Subject, added: Iterable[Item]) -> N
         kept = [
             each for each in listed if each.get("artifactType") not in kinds
         ]  # ours hold all that the earlier ones did
-        registry.tag(
+        image_push.move_tag(
             connection,
             subject.tag,
-            oci_documents.canonical(
+            oci_documents.encode_json(
                 {
                     "schemaVersion": 2,
                     "mediaType": oci_documents.INDEX,
@@ -118,18 +118,18 @@ def known(connection: Connection, name: str) -> download.Document | None:
     """Return the manifest or index of a tag or digest; None where there is none."""
 
     def ask() -> bool:
-        with connection.call(
+        with connection.request(
             "HEAD",
             connection.url(f"manifests/{name}"),
             (200, 404),
-            headers={"Accept": ", ".join(download.KINDS)},
+            headers={"Accept": ", ".join(download.MANIFEST_TYPES)},
             follow=True,
         ) as answer:
             return answer.status_code == 200
 
     return (
-        download.document(connection, name)
-        if connection.again(f"asking for {name[:26]}", ask)
+        download.read_document(connection, name)
+        if connection.retry(f"asking for {name[:26]}", ask)
         else None
     )
 
@@ -140,8 +140,8 @@ def small(connection: Connection, digest: str) -> bytes:
     """
 
     def get() -> bytes:
-        return connection.document(
-            connection.call(
+        return connection.read_document(
+            connection.request(
                 "GET",
                 connection.url(f"blobs/{digest}"),
                 (200,),
@@ -151,7 +151,7 @@ def small(connection: Connection, digest: str) -> bytes:
             )
         )
 
-    found: bytes = connection.again(f"reading blob {digest[7:19]}…", get)
+    found: bytes = connection.retry(f"reading blob {digest[7:19]}…", get)
     return found
 
 
@@ -180,23 +180,29 @@ def _manifest(
     layers += [
         each.descriptor for each in wanted if each.descriptor not in layers
     ]  # two keys' signatures of one payload are one blob
-    blobs = {oci_documents.sha256(each): each for each in (EMPTY, *(item.data for item in wanted))}
+    blobs = {
+        oci_documents.compute_digest(each): each
+        for each in (EMPTY, *(item.data for item in wanted))
+    }
     with Meter(f"attach to {subject.digest[7:19]}…", 0) as meter:
         for digest, data in blobs.items():
-            if not has(connection, digest, len(data)):
-                send(connection, digest, len(data), data, "", meter)
-    document = oci_documents.canonical(
+            if not has_blob(connection, digest, len(data)):
+                send_blob(connection, digest, len(data), data, "", meter)
+    document = oci_documents.encode_json(
         {
             "schemaVersion": 2,
             "mediaType": oci_documents.MANIFEST,
             "artifactType": artifact,
-            "config": oci_documents.descriptor(EMPTY_KIND, EMPTY),
+            "config": oci_documents.make_descriptor(EMPTY_KIND, EMPTY),
             "layers": layers,
-            "subject": oci_documents.descriptor(subject.media_type, subject.data),
+            "subject": oci_documents.make_descriptor(subject.media_type, subject.data),
         }
     )
-    registry.tag(connection, tag, document)  # which puts it under its digest too
-    return {**oci_documents.descriptor(oci_documents.MANIFEST, document), "artifactType": artifact}
+    image_push.move_tag(connection, tag, document)  # which puts it under its digest too
+    return {
+        **oci_documents.make_descriptor(oci_documents.MANIFEST, document),
+        "artifactType": artifact,
+    }
 
 
 def _item(connection: Connection, layer: dict[str, Any]) -> Item:

@@ -69,9 +69,9 @@ def made(context: Context, options: image_output.Options, names: Sequence[str]) 
             image_target.Output("registry", ""),
         )
         complete(loaded, asked.distribution, asked.accelerator, asked.architectures)
-        built = image_build.build(asked)
-        blob = functools.partial(layer.blob, context.cache)
-        shown = inspection.Found(
+        built = image_build.build_image(asked)
+        blob = functools.partial(layer.blob_path, context.cache)
+        shown = inspection.InspectedImage(
             built.index.images,
             built.index.digest,
             lambda _, one: open(blob(one.digest), "rb"),  # noqa: SIM115 - Found.open closes it
@@ -97,11 +97,11 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
     licences: dict[str, dict[str, str]] = {}
     documents = []
     for folder in folders:
-        read = layout.read(folder)
-        found = inspection.Found(
+        read = layout.read_layout(folder)
+        found = inspection.InspectedImage(
             read.index.images,
             read.index.digest,
-            lambda _, one, folder=folder: open(layout.blob(folder, one), "rb"),  # type: ignore[misc]  # noqa: SIM115 - Found.open closes it
+            lambda _, one, folder=folder: open(layout.blob_path(folder, one), "rb"),  # type: ignore[misc]  # noqa: SIM115 - Found.open closes it
         )
         for image in read.index.images:
             if image.architecture in images:
@@ -126,7 +126,7 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
                     value=replaced,
                 )
             licences[image.architecture] = read_licences(found, image)
-            places |= {each.digest: layout.blob(folder, each) for each in image.layers}
+            places |= {each.digest: layout.blob_path(folder, each) for each in image.layers}
         documents.append(read.index.document)
     try:
         first = _alike(records, str(folders[0]))
@@ -137,8 +137,8 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
             str(folders[0]),
             "it is no image that this builder made",
         ) from error
-    joined = oci_documents.index(
-        list(images.values()), image_settings.annotated(records[min(records)])
+    joined = oci_documents.make_index(
+        list(images.values()), image_settings.make_annotations(records[min(records)])
     )
     index = oci_documents.Index(joined.images, documents[0]) if len(folders) == 1 else joined
     return Release(
@@ -146,7 +146,7 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
     )
 
 
-def read_licences(found: inspection.Found, image: oci_documents.Image) -> dict[str, str]:
+def read_licences(found: inspection.InspectedImage, image: oci_documents.Image) -> dict[str, str]:
     """Return the licence that an image declares for each project, by its canonical name; nothing
     where it has no index of them.
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.images.oci import oci_documents
-from builder.images.registry import download, registry
+from builder.images.registry import download, image_push
 from builder.images.registry.transport import Connection
 from builder.release.publish import (
     attachments,
@@ -78,14 +78,14 @@ def publish(
     """Publish all of it, in the order in which nothing half can be seen; return what was done."""
     index = made.index
     previous = _refuse_mixed(connection, asked, made.title)
-    moved, _, total = registry.upload(connection, made.blob, index)
+    moved, _, total = image_push.upload_image(connection, made.blob, index)
     subjects = [
         *(attachments.Subject(oci_documents.MANIFEST, image.manifest) for image in index.images),
         attachments.Subject(oci_documents.INDEX, index.document),
     ]
     for subject in subjects:
         sign(connection, subject, described[subject.digest], signer)
-    read_back = download.document(connection, index.digest)
+    read_back = download.read_document(connection, index.digest)
     checked(connection, read_back, signer)
     if withdrawn:
         tags.withdraw(connection, asked.date, withdrawn)
@@ -198,7 +198,7 @@ def _refuse_mixed(connection: Connection, asked: Asked, title: str) -> dict[str,
 def restore(asked: Asked, signer: Private, *, tested: bool, dry_run: bool) -> dict[str, Any]:
     """Move tags to what was published before, if it is still whole."""
     with Connection(asked.repository, "pull" if dry_run else "pull,push") as connection:
-        index = download.document(connection, asked.digest)
+        index = download.read_document(connection, asked.digest)
         checked(connection, index, signer, tested=tested)
         there = {name: attachments.known(connection, name) for name in asked.tags}
         if not dry_run:

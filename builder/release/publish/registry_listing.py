@@ -27,7 +27,7 @@ def rows(
     for _ in range(_PAGES):
 
         def ask(address: str = address) -> tuple[bytes | None, str]:
-            answer = connection.call(
+            answer = connection.request(
                 "GET",
                 address,
                 (200, *absent),
@@ -40,11 +40,11 @@ def rows(
                 answer.close()
                 return None, ""
             link = re.match(r'\s*<([^>]+)>\s*;\s*rel="?next', answer.headers.get("Link", ""))
-            return connection.document(answer), connection.absolute(
+            return connection.read_document(answer), connection.resolve_location(
                 link[1], address
             ) if link else ""
 
-        raw, address = connection.again(f"reading its list of {key}", ask)
+        raw, address = connection.retry(f"reading its list of {key}", ask)
         if raw is None:
             return None
         found += read(connection, raw, key)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.core import log
-from builder.images.registry import download, registry
+from builder.images.registry import download, image_push
 from builder.release.publish import attachments, signed_statements, tags, verification
 from builder.release.publish.tags import Position
 from rosetta.core.errors import CONFLICT, FAILED, UserError
@@ -122,7 +122,7 @@ def find_newer(
     marks = sorted(
         (name for name in places if places[name] >= position), key=places.__getitem__, reverse=True
     )
-    problems = connection.each(check_mark, [(mark,) for mark in marks])
+    problems = connection.map_threads(check_mark, [(mark,) for mark in marks])
     return next(filter(None, problems), "")
 
 
@@ -134,7 +134,7 @@ def find_strays(connection: Connection, public: Public, repository: str = "") ->
     names = [name for name in tags.listed(connection) if tags.looks_like_position(name)]
     places = {name: tags.read_position(name) for name in names}
     late = [name for name, place in places.items() if place is None or place.date > today]
-    strays = connection.each(
+    strays = connection.map_threads(
         lambda name: places[name] is None or not _is_signed(connection, name, public, repository),
         [(name,) for name in late],
     )
@@ -217,7 +217,7 @@ def move_tags(
     ):
         position = _find_next_place(connection, signer.public, today)
         sign_release(connection, index, position, [position.tag, *names], signer)
-        registry.tag(connection, position.tag, index.data)
+        image_push.move_tag(connection, position.tag, index.data)
     else:
         sign_release(connection, index, position, names, signer)
     known = verification.attached(connection, index.digest, signer.public)
@@ -230,7 +230,7 @@ def move_tags(
                 kind=CONFLICT,
                 value=name,
             )
-    previous = {name: registry.tag(connection, name, index.data) for name in names}
+    previous = {name: image_push.move_tag(connection, name, index.data) for name in names}
     check_tags(connection, index, names, known, signer.public)
     return previous
 
@@ -246,7 +246,7 @@ def check_tags(
         UserError: one stands for another image, or is refused.
     """
     for name in names:
-        there = download.document(connection, name)
+        there = download.read_document(connection, name)
         problem = find_problem(connection, there.digest, name, known, public)
         if there.digest != index.digest:
             problem = f"it is {there.digest[:19]}… now: another publisher may be at work"
@@ -285,7 +285,7 @@ def _find_next_place(connection: Connection, public: Public, today: str) -> Posi
         for name, place in _list_places(connection).items()
         if place > first and has_come(place, today)
     }
-    signed = connection.each(
+    signed = connection.map_threads(
         lambda name: _is_signed(connection, name, public), [(name,) for name in later]
     )
     last = max(

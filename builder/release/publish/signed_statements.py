@@ -47,7 +47,7 @@ class Item:
     @property
     def descriptor(self) -> dict[str, Any]:
         return {
-            **oci_documents.descriptor(self.media_type, self.data),
+            **oci_documents.make_descriptor(self.media_type, self.data),
             "annotations": dict(self.annotations),
         }
 
@@ -68,7 +68,7 @@ def signature(key: Private, repository: str, digest: str) -> Item:
         "image": {"docker-manifest-digest": digest},
         "type": _TYPE,
     }
-    data = oci_documents.canonical({"critical": critical, "optional": None})
+    data = oci_documents.encode_json({"critical": critical, "optional": None})
     return Item(SIMPLE, data, {_SIGNATURE: base64.b64encode(key.sign(data)).decode()})
 
 
@@ -77,7 +77,7 @@ def attestation(
 ) -> Item:
     """Return a signed statement on an image. `kind` is the URI of the predicate's type."""
     subject = {"name": repository, "digest": {"sha256": digest.removeprefix("sha256:")}}
-    payload = oci_documents.canonical(
+    payload = oci_documents.encode_json(
         {"_type": STATEMENT, "subject": [subject], "predicateType": kind, "predicate": predicate}
     )
     signed = {"keyid": "", "sig": base64.b64encode(key.sign(_encoded(IN_TOTO, payload))).decode()}
@@ -87,7 +87,7 @@ def attestation(
         "signatures": [signed],
     }
     return Item(
-        ENVELOPE, oci_documents.canonical(envelope), {_SIGNATURE: "", "predicateType": kind}
+        ENVELOPE, oci_documents.encode_json(envelope), {_SIGNATURE: "", "predicateType": kind}
     )
 
 

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 
 from builder.core import log
 from builder.images.oci import oci_documents
-from builder.images.registry import registry
-from builder.images.registry.transport import Transient
-from builder.images.registry.upload import Meter, has, send
+from builder.images.registry import image_push
+from builder.images.registry.transport import TransientError
+from builder.images.registry.upload import Meter, has_blob, send_blob
 from builder.release.publish import registry_listing
 from builder.release.publish.attachments import EMPTY, EMPTY_KIND, known
 from rosetta.core.errors import CONFLICT, EXISTS, IN_USE, MISSING, UNREACHABLE, UserError
@@ -128,7 +128,7 @@ def own(
     Raises:
         TakenError: another digest owns the day; nothing is moved then.
     """
-    digest, name, claim = oci_documents.sha256(index), nightly(date), ""
+    digest, name, claim = oci_documents.compute_digest(index), nightly(date), ""
     if not _taken(connection, name, digest):
         claim = _claim(connection, date, digest)
         try:
@@ -138,7 +138,7 @@ def own(
             raise
     if prepare:
         prepare()
-    registry.tag(connection, name, index)
+    image_push.move_tag(connection, name, index)
     if claim:
         _remove_claim(connection, claim)
 
@@ -244,19 +244,19 @@ def _claim(connection: Connection, date: str, digest: str) -> str:
 def _put(connection: Connection, tag: str) -> None:
     """Put a tag of which only the name counts."""
     document = _claim_document(tag)
-    if not has(connection, oci_documents.sha256(EMPTY), len(EMPTY)):
+    if not has_blob(connection, oci_documents.compute_digest(EMPTY), len(EMPTY)):
         with Meter(tag, 0) as meter:
-            send(connection, oci_documents.sha256(EMPTY), len(EMPTY), EMPTY, "", meter)
-    registry.tag(connection, tag, document)
+            send_blob(connection, oci_documents.compute_digest(EMPTY), len(EMPTY), EMPTY, "", meter)
+    image_push.move_tag(connection, tag, document)
 
 
 def _claim_document(tag: str) -> bytes:
     """Return the document of a claim, which no other tag points to: it can be removed by its
     digest.
     """
-    empty = oci_documents.descriptor(EMPTY_KIND, EMPTY)
+    empty = oci_documents.make_descriptor(EMPTY_KIND, EMPTY)
     noted = {"io.rosetta.claim": tag}
-    return oci_documents.canonical(
+    return oci_documents.encode_json(
         {
             "schemaVersion": 2,
             "mediaType": oci_documents.MANIFEST,
@@ -270,10 +270,10 @@ def _claim_document(tag: str) -> bytes:
 
 def _remove_claim(connection: Connection, claim: str) -> None:
     """Remove a claim that has done its work; many registries refuse that, and then it stays."""
-    digest = oci_documents.sha256(_claim_document(claim))
+    digest = oci_documents.compute_digest(_claim_document(claim))
     with (
-        contextlib.suppress(UserError, Transient),
-        connection.call("DELETE", connection.url(f"manifests/{digest}"), range(200, 300)),
+        contextlib.suppress(UserError, TransientError),
+        connection.request("DELETE", connection.url(f"manifests/{digest}"), range(200, 300)),
     ):
         pass
 

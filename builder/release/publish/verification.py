@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from builder.images.oci import oci_documents
 from builder.images.registry import download
 from builder.images.registry.transport import MismatchError
-from builder.images.registry.upload import has
+from builder.images.registry.upload import has_blob
 from builder.release.publish import attachments, signed_statements
 from builder.release.publish.signed_statements import SIMPLE, UntrustedError
 from rosetta.core.errors import UserError
@@ -194,17 +194,17 @@ def _content(kind: str, known: Trusted, digest: str) -> str:
 
 def _image(connection: Connection, digest: str, platform: str, *, blobs: bool) -> str:
     """One platform: its manifest by its digest, its config, its layers."""
-    manifest = download.document(connection, digest).json()
+    manifest = download.read_document(connection, digest).json()
     config = manifest.get("config") or {}
     described = [config, *_list(manifest, "layers")]
     for each in described:
         name, size = str(each.get("digest")), each.get("size")
         if not isinstance(size, int) or not name.startswith("sha256:"):
             return "its manifest names something without sha256 and size"
-        if not has(connection, name, size):
+        if not has_blob(connection, name, size):
             return f"blob {name[7:19]}… is not there"
     whole = [each for each in described if blobs or each is config]
-    problems: list[str] = connection.each(
+    problems: list[str] = connection.map_threads(
         _blob, [(connection, str(each["digest"]), int(each["size"])) for each in whole]
     )
     if any(problems):
@@ -218,7 +218,7 @@ def _blob(connection: Connection, digest: str, size: int) -> str:
 
     def get() -> None:
         came, sha = 0, hashlib.sha256()
-        answer = connection.call(
+        answer = connection.request(
             "GET",
             connection.url(f"blobs/{digest}"),
             (200,),
@@ -226,14 +226,14 @@ def _blob(connection: Connection, digest: str, size: int) -> str:
             follow=True,
             stream=True,
         )
-        for piece in connection.pieces(answer, size):
+        for piece in connection.read_pieces(answer, size):
             came += len(piece)
             sha.update(piece)
         if came != size or f"sha256:{sha.hexdigest()}" != digest:
             raise MismatchError("it is not what its digest says")
 
     try:
-        connection.again(f"reading blob {digest[7:19]}…", get)
+        connection.retry(f"reading blob {digest[7:19]}…", get)
     except UserError as problem:
         return problem.what
     return ""

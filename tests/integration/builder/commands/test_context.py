@@ -70,7 +70,7 @@ def _context(chain: Chain, folder: Path) -> tuple[int, dict[str, Any], str]:
 def _tree(stream: Any, found: dict[str, tuple[Any, ...]]) -> None:
     """What a layer says of each path, but for times: an engine gives files its own."""
     with (
-        blob_compression.reader(stream) as plain,
+        blob_compression.decompress_stream(stream) as plain,
         tarfile.open(fileobj=plain, mode="r|") as archive,
     ):
         for member in archive:
@@ -88,12 +88,12 @@ def _tree(stream: Any, found: dict[str, tuple[Any, ...]]) -> None:
 
 
 def _of_image(folder: Path) -> tuple[Image, dict[str, tuple[Any, ...]]]:
-    read = layout.read(folder)
+    read = layout.read_layout(folder)
     (image,) = read.index.images
     found: dict[str, tuple[Any, ...]] = {}
     for one in image.layers:
         if one.name in LAYERS:
-            with open(layout.blob(folder, one), "rb") as stream:
+            with open(layout.blob_path(folder, one), "rb") as stream:
                 _tree(stream, found)
     return image, found
 
@@ -183,8 +183,8 @@ def test_the_recipe_sets_what_the_image_sets(name: str) -> None:
         )
     )
     record = {"distribution": name}
-    assert [f"{key}={value}" for key, value in env.items()] == image_settings.environment()
-    assert f"\nWORKDIR /{image_settings.work(record)}\n" in text
+    assert [f"{key}={value}" for key, value in env.items()] == image_settings.make_env()
+    assert f"\nWORKDIR /{image_settings.choose_work_folder(record)}\n" in text
     assert json.loads(
         next(line for line in text.splitlines() if line.startswith("ENTRYPOINT ")).partition(" ")[2]
     ) == [image_settings.ENTRYPOINT]
@@ -239,7 +239,7 @@ def test_an_engine_makes_the_same_content_of_the_recipe(chain: Chain, name: str)
         engine.save(tag, chain.folder / "made.tar")
         from builder.images.engines import image_archive
 
-        made = image_archive.saved(chain.folder / "made.tar")
+        made = image_archive.read_archive(chain.folder / "made.tar")
         found: dict[str, tuple[Any, ...]] = {}
         for open_ in made.layers[1:]:
             with open_() as stream:

@@ -70,15 +70,15 @@ def _altered(
     config: Callable[[dict[str, Any]], None] | None = None,
 ) -> str:
     """A copy of the image in which one layer's entries were changed."""
-    read, cache = layout.read(chain.folder / "image"), Cache(chain.folder / "altered-cache")
+    read, cache = layout.read_layout(chain.folder / "image"), Cache(chain.folder / "altered-cache")
     images = []
     for image in read.index.images:
         layers = []
         for one in image.layers:
-            blob = layout.blob(read.folder, one)
+            blob = layout.blob_path(read.folder, one)
             keep = alter if one.name == name else None
             layers.append(
-                layer.from_tar(
+                layer.rewrite_layer(
                     cache,
                     f"{one.diff_id}-{name}",
                     one.name,
@@ -91,7 +91,7 @@ def _altered(
         if config:
             config(document["config"])
         images.append(
-            oci_documents.image(
+            oci_documents.make_image(
                 image.architecture,
                 layers,
                 document["created"],
@@ -99,9 +99,9 @@ def _altered(
                 json.loads(image.manifest)["annotations"],
             )
         )
-    layout.write(
+    layout.write_layout(
         cache,
-        oci_documents.index(images, json.loads(read.index.document)["annotations"]),
+        oci_documents.make_index(images, json.loads(read.index.document)["annotations"]),
         chain.folder / "altered",
         name="altered",
     )
@@ -115,7 +115,7 @@ def test_the_same(chain: Chain) -> None:
     assert (
         document["result"]["digest"]
         == document["result"]["rebuilt"]
-        == layout.read(chain.folder / "image").index.digest
+        == layout.read_layout(chain.folder / "image").index.digest
     )
     assert [
         path.name for path in (chain.cache / "blobs").iterdir() if path.name.startswith(".tmp")
@@ -138,12 +138,12 @@ def test_it_does_not_take_the_layers_it_is_to_compare_with(chain: Chain) -> None
         if known["name"] == "python":
             wrong = next(
                 one
-                for each in layout.read(chain.folder / "altered").index.images
+                for each in layout.read_layout(chain.folder / "altered").index.images
                 for one in each.layers
                 if one.name == "python"
             )
             target = chain.cache / "blobs/sha256" / wrong.digest[7:]
-            target.write_bytes(layout.blob(chain.folder / "altered", wrong).read_bytes())
+            target.write_bytes(layout.blob_path(chain.folder / "altered", wrong).read_bytes())
             record.write_text(
                 json.dumps(
                     {**known, "digest": wrong.digest, "diff_id": wrong.diff_id, "size": wrong.size}

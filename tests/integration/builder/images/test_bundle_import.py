@@ -138,9 +138,9 @@ def test_a_tool_that_is_missing_is_named(site: Path, tmp_path: Path, missing: st
 
 def test_a_layout_of_all_and_of_one(site: Path, index: Index) -> None:
     assert run(site, "oci", "all").returncode == 0
-    assert layout.read(site / "all").index.document == index.document
+    assert layout.read_layout(site / "all").index.document == index.document
     assert run(site, "--arch", "arm64", "oci", "one").returncode == 0
-    one = layout.read(site / "one")
+    one = layout.read_layout(site / "one")
     assert [image.architecture for image in one.index.images] == ["arm64"]
     assert one.index.images[0].digest == index.images[1].digest
     before = files(site / "one")
@@ -174,7 +174,7 @@ def test_wrong_usage_is_status_2(site: Path, tmp_path: Path, arguments: tuple[st
 
 
 def test_an_architecture_that_is_not_there(cache: Cache, tmp_path: Path) -> None:
-    offline_bundle.write(cache, image_registry.image(cache), tmp_path / "bundle", name=NAME)
+    offline_bundle.write_bundle(cache, image_registry.image(cache), tmp_path / "bundle", name=NAME)
     done = run(tmp_path, "--arch", "arm64", "oci", "out")
     assert done.returncode == 1
     assert re.search(r"arm64.*amd64", done.stderr)
@@ -206,7 +206,7 @@ def test_an_import_killed_midway_is_finished_by_the_next(
     if how != signal.SIGKILL:
         assert listing(site) == ["bundle"]
     assert run(site, "oci", "out").returncode == 0
-    assert layout.read(site / "out").index.document == index.document
+    assert layout.read_layout(site / "out").index.document == index.document
     assert listing(site) == ["bundle", "out"]
 
 
@@ -225,7 +225,7 @@ def test_apptainer_is_given_a_layout_of_one_architecture(
         "image.sif",
         "oci:layout:image",
     ]
-    given = layout.read(tmp_path / "given")
+    given = layout.read_layout(tmp_path / "given")
     assert (given.name, given.index.images[0].digest) == ("image", index.images[0].digest)
     assert listing(site) == ["bundle", "my image.sif"]
 
@@ -327,8 +327,12 @@ def test_an_engine_completes_it_from_the_older_bundle(
 ) -> None:
     since, having = older(cache, tmp_path, "bundle")
     (tmp_path / "site").mkdir()
-    made = offline_bundle.write(
-        cache, index, tmp_path / "site/bundle", name=NAME, since=offline_bundle.known(str(since))
+    made = offline_bundle.write_bundle(
+        cache,
+        index,
+        tmp_path / "site/bundle",
+        name=NAME,
+        since=offline_bundle.read_known_layers(str(since)),
     )
     done = run(tmp_path / "site", "--arch", "amd64", engine)
     assert done.returncode == 1
@@ -353,8 +357,12 @@ def test_an_engine_completes_it_from_its_own(
     )
     assert done.returncode == 0, done.stderr
     (tmp_path / "site").mkdir()
-    offline_bundle.write(
-        cache, index, tmp_path / "site/bundle", name=NAME, since=offline_bundle.known(str(since))
+    offline_bundle.write_bundle(
+        cache,
+        index,
+        tmp_path / "site/bundle",
+        name=NAME,
+        since=offline_bundle.read_known_layers(str(since)),
     )
     done = run(tmp_path / "site", "--arch", "amd64", engine)
     assert done.returncode == 0, done.stderr

@@ -48,19 +48,19 @@ __all__ = ["index_", "site_"]  # fixtures
 def test_a_bundle_is_whole_and_the_same_everywhere(
     cache: Cache, index: Index, tmp_path: Path
 ) -> None:
-    made = offline_bundle.write(
+    made = offline_bundle.write_bundle(
         cache, index, tmp_path / "one", name=NAME, records={"amd64": {"line": "current"}}
     )
     old = os.umask(0o077)
     try:
-        offline_bundle.write(
+        offline_bundle.write_bundle(
             cache, index, tmp_path / "two", name=NAME, records={"amd64": {"line": "current"}}
         )
     finally:
         os.umask(old)
     assert files(tmp_path / "one") == files(tmp_path / "two")
-    assert layout.read(tmp_path / "one/image").index.digest == index.digest
-    assert layout.read(tmp_path / "one/image").name == NAME
+    assert layout.read_layout(tmp_path / "one/image").index.digest == index.digest
+    assert layout.read_layout(tmp_path / "one/image").name == NAME
     assert (
         subprocess.run(
             ["sha256sum", "--strict", "--quiet", "-c", "SHA256SUMS"],
@@ -89,7 +89,7 @@ def test_a_bundle_is_whole_and_the_same_everywhere(
 
 
 def test_the_readme_names_no_other_distribution(cache: Cache, tmp_path: Path) -> None:
-    offline_bundle.write(
+    offline_bundle.write_bundle(
         cache, image_registry.image(cache), tmp_path / "pax", name="me/pax-1.4:cpu"
     )
     text = (tmp_path / "pax/README.txt").read_text(encoding="utf-8")
@@ -104,42 +104,42 @@ def test_a_bundle_that_is_there_stays_and_a_lost_blob_comes_back(
     cache: Cache, index: Index, tmp_path: Path
 ) -> None:
     place = tmp_path / "one"
-    offline_bundle.write(cache, index, place, name=NAME)
+    offline_bundle.write_bundle(cache, index, place, name=NAME)
     before = place.stat().st_ino
-    offline_bundle.write(cache, index, place, name=NAME)
+    offline_bundle.write_bundle(cache, index, place, name=NAME)
     assert place.stat().st_ino == before
     biggest(place).unlink()
-    offline_bundle.write(cache, index, place, name=NAME)
-    assert layout.read(place / "image").index.digest == index.digest
+    offline_bundle.write_bundle(cache, index, place, name=NAME)
+    assert layout.read_layout(place / "image").index.digest == index.digest
 
 
 def test_a_bundle_replaces_a_bundle_and_nothing_else(
     cache: Cache, index: Index, tmp_path: Path
 ) -> None:
     place = tmp_path / "out"
-    offline_bundle.write(cache, image_registry.image(cache), place, name=NAME)
-    offline_bundle.write(cache, index, place, name=NAME)
+    offline_bundle.write_bundle(cache, image_registry.image(cache), place, name=NAME)
+    offline_bundle.write_bundle(cache, index, place, name=NAME)
     assert json.loads((place / "bundle.json").read_bytes())["index"] == index.digest
     (place / "notes").write_text("mine", encoding="ascii")
     with errors.refused(errors.EXISTS, where=place):
-        offline_bundle.write(cache, index, place, name=NAME)
+        offline_bundle.write_bundle(cache, index, place, name=NAME)
     assert (place / "notes").read_text(encoding="ascii") == "mine"
     (tmp_path / "file").write_text("mine", encoding="ascii")
     with errors.refused(errors.EXISTS, where=tmp_path / "file"):
-        offline_bundle.write(cache, index, tmp_path / "file", name=NAME)
+        offline_bundle.write_bundle(cache, index, tmp_path / "file", name=NAME)
 
 
 def test_a_damaged_blob_of_the_cache_ends_it_and_leaves_nothing(
     cache: Cache, index: Index, tmp_path: Path
 ) -> None:
-    damaged = layer.blob(cache, index.images[0].layers[1].digest)
+    damaged = layer.blob_path(cache, index.images[0].layers[1].digest)
     data = bytearray(damaged.read_bytes())
     data[5000] ^= 1
     damaged.chmod(0o644)
     damaged.write_bytes(data)
     (tmp_path / "out").mkdir()
     with errors.refused(errors.DAMAGED, where=damaged):
-        offline_bundle.write(cache, index, tmp_path / "out/b", name=NAME)
+        offline_bundle.write_bundle(cache, index, tmp_path / "out/b", name=NAME)
     assert listing(tmp_path / "out") == []
 
 
@@ -160,7 +160,7 @@ def rename(source, target):
         os.kill(os.getpid(), signal.SIGKILL)
     real(source, target)
 os.rename = rename
-offline_bundle.write(cache, index, place, name="kit/t5x:cuda13")
+offline_bundle.write_bundle(cache, index, place, name="kit/t5x:cuda13")
 """
 
 
@@ -172,7 +172,7 @@ def test_a_killed_write_is_finished_by_the_next(
 ) -> None:
     place = tmp_path / "out/b"
     place.parent.mkdir()
-    offline_bundle.write(cache, image_registry.image(cache), place, name=NAME)
+    offline_bundle.write_bundle(cache, image_registry.image(cache), place, name=NAME)
     before = files(place)
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, str(cache.root), str(place), str(last), str(tmp_path)],
@@ -180,7 +180,7 @@ def test_a_killed_write_is_finished_by_the_next(
     )
     assert done.returncode == -signal.SIGKILL
     assert not place.exists() or files(place) == before
-    offline_bundle.write(cache, index, place, name=NAME)
+    offline_bundle.write_bundle(cache, index, place, name=NAME)
     assert json.loads((place / "bundle.json").read_bytes())["index"] == index.digest
     assert [
         name for name in listing(place.parent) if "rosetta" in name and "lock" not in name
@@ -210,7 +210,7 @@ def test_a_full_disk_is_noticed_before(
 ) -> None:
     with small(tmp_path / "full", "400k") as full:
         with errors.refused(errors.TOO_BIG, names="MB"):
-            offline_bundle.write(cache, index, full / "b", name=NAME)
+            offline_bundle.write_bundle(cache, index, full / "b", name=NAME)
         assert [each for each in listing(full) if "lock" not in each] == []
         done = run(site, "oci", str(full / "layout"))
         assert (done.returncode, "MB are needed" in done.stderr) == (1, True)
@@ -240,8 +240,8 @@ def test_layers_that_the_site_has_stay_out_and_are_brought_back(
     since, having = older(cache, tmp_path, kind)
     site = tmp_path / "site"
     site.mkdir()
-    made = offline_bundle.write(
-        cache, index, site / "bundle", name=NAME, since=offline_bundle.known(str(since))
+    made = offline_bundle.write_bundle(
+        cache, index, site / "bundle", name=NAME, since=offline_bundle.read_known_layers(str(since))
     )
     assert sorted(each["name"] for each in made["left_out"]) == ["base", "python", "python"]
     assert made["written"] < sum(each["size"] for each in made["left_out"])
@@ -259,7 +259,7 @@ def test_layers_that_the_site_has_stay_out_and_are_brought_back(
 
     done = run(site, "--with", str(having), "oci", "out")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert layout.read(site / "out").index.document == index.document
+    assert layout.read_layout(site / "out").index.document == index.document
     assert listing(site) == ["bundle", "out"]
 
 
@@ -268,8 +268,12 @@ def test_what_the_site_has_is_checked_too(cache: Cache, index: Index, tmp_path: 
     copied = tmp_path / "copied"
     shutil.copytree(having, copied)
     (tmp_path / "site").mkdir()
-    made = offline_bundle.write(
-        cache, index, tmp_path / "site/bundle", name=NAME, since=offline_bundle.known(str(since))
+    made = offline_bundle.write_bundle(
+        cache,
+        index,
+        tmp_path / "site/bundle",
+        name=NAME,
+        since=offline_bundle.read_known_layers(str(since)),
     )
     blob = copied / "image/blobs/sha256" / made["left_out"][0]["digest"][7:]
     blob.chmod(0o644)
@@ -288,8 +292,12 @@ def test_nothing_in_common_is_said(
         json.dumps({"layers": [{"name": "base", "digest": f"sha256:{'0' * 64}"}]}), encoding="ascii"
     )
     assert (
-        offline_bundle.write(
-            cache, index, tmp_path / "out", name=NAME, since=offline_bundle.known(str(lock))
+        offline_bundle.write_bundle(
+            cache,
+            index,
+            tmp_path / "out",
+            name=NAME,
+            since=offline_bundle.read_known_layers(str(lock)),
         )["left_out"]
         == []
     )
@@ -313,12 +321,12 @@ def test_what_says_nothing_of_layers_is_refused(
     if text is not None:
         (tmp_path / "lock.json").write_text(text, encoding="ascii")
     with pytest.raises(UserError) as problem:
-        offline_bundle.write(
+        offline_bundle.write_bundle(
             cache,
             index,
             tmp_path / "out",
             name=NAME,
-            since=offline_bundle.known(str(tmp_path / "lock.json")),
+            since=offline_bundle.read_known_layers(str(tmp_path / "lock.json")),
         )
     assert problem.value.where == str(tmp_path / "lock.json")
     assert not (tmp_path / "out").exists()

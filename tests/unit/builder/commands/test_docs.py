@@ -64,7 +64,7 @@ def test_the_page_of_image_contents_has_all_distributions_and_libraries() -> Non
 
 def test_images_have_no_ports_volumes_or_user() -> None:
     """The page of image contents says so."""
-    settings = image_settings.settings(contents_page.example_record("t5x"))
+    settings = image_settings.make_settings(contents_page.example_record("t5x"))
     assert set(settings) == {"Env", "Entrypoint", "Cmd", "WorkingDir", "Labels"}
 
 

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from builder import cli
-from builder.images.engines import docker, engine_program
-from builder.images.engines import engine as engines
+from builder.images.engines import container_engine, docker, engine_program
 from builder.images.engines.buildah import Buildah
-from builder.images.engines.engine import Limits, Pulled
+from builder.images.engines.container_engine import PulledImage, RunLimits
 from tests.support import errors
 
 DIGEST = f"sha256:{'d' * 64}"
@@ -28,7 +27,7 @@ class Recorder:
     def __init__(self, platform: str = "cpu", *, ok: bool = True) -> None:
         self.pulled: list[tuple[str, str]] = []
         self.removed: list[str] = []
-        self.ran: list[tuple[str, list[str], Limits]] = []
+        self.ran: list[tuple[str, list[str], RunLimits]] = []
         run = {
             "devices": 1,
             "platform": platform,
@@ -43,10 +42,10 @@ class Recorder:
             "result": {"ok": ok, "problems": [], "runs": [run]},
         }
 
-    def pull(self, reference: str, architecture: str, tag: str) -> Pulled:
+    def pull(self, reference: str, architecture: str, tag: str) -> PulledImage:
         assert architecture in ("amd64", "arm64")
         self.pulled.append((reference, tag))
-        return Pulled(DIGEST)
+        return PulledImage(DIGEST)
 
     def remove(self, tags: Sequence[str]) -> None:
         self.removed += tags
@@ -55,7 +54,7 @@ class Recorder:
         return "" if tag == "none" else "sha256:1"
 
     def run(
-        self, image: str, command: Sequence[str], limits: Limits
+        self, image: str, command: Sequence[str], limits: RunLimits
     ) -> subprocess.CompletedProcess[str]:
         self.ran.append((image, list(command), limits))
         return subprocess.CompletedProcess([], 0, json.dumps(self.answer), "words\n")
@@ -64,7 +63,7 @@ class Recorder:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     found = Recorder()
-    monkeypatch.setattr(engines, "choose", lambda _: found)
+    monkeypatch.setattr(container_engine, "choose_engine", lambda _: found)
     return found
 
 
@@ -120,7 +119,7 @@ def test_a_red_suite_is_written_as_red(engine: Recorder, tmp_path: Path) -> None
 
 def test_on_a_gpu_it_trains_on_one_and_on_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Recorder("cuda")
-    monkeypatch.setattr(engines, "choose", lambda _: found)
+    monkeypatch.setattr(container_engine, "choose_engine", lambda _: found)
     assert _argv("image:x", "--gpu") == 0
     ((_, command, limits),) = found.ran
     assert command[-2:] == ["--devices", "1"]
@@ -155,9 +154,9 @@ def test_what_cannot_be_is_refused(engine: Recorder, argv: tuple[str, ...]) -> N
 
 def test_docker_is_given_the_gpus_and_buildah_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, ...]] = []
-    monkeypatch.setattr(engine_program, "run", lambda *argv, **_: seen.append(argv))
+    monkeypatch.setattr(engine_program, "run_program", lambda *argv, **_: seen.append(argv))
     for gpus in (True, False):
-        docker.Docker().run("x", ["true"], Limits(gpus=gpus))
+        docker.Docker().run("x", ["true"], RunLimits(gpus=gpus))
     assert ["--gpus" in argv for argv in seen] == [True, False]
     with errors.refused(errors.UNSUPPORTED, where="x", remedy="--engine docker"):
-        Buildah().run("x", ["true"], Limits(gpus=True))
+        Buildah().run("x", ["true"], RunLimits(gpus=True))

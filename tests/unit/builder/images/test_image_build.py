@@ -39,7 +39,7 @@ def chain(tmp_path: Path) -> Iterator[Chain]:
 
 
 def _read(chain: Chain, name: str = "image") -> Layout:
-    return layout.read(chain.folder / name)
+    return layout.read_layout(chain.folder / name)
 
 
 def _image(read: Layout, architecture: str = OWN) -> Image:
@@ -55,8 +55,8 @@ def _members(
         if layers and one.name not in layers:
             continue
         with (
-            open(layout.blob(read.folder, one), "rb") as packed,
-            blob_compression.reader(packed) as plain,
+            open(layout.blob_path(read.folder, one), "rb") as packed,
+            blob_compression.decompress_stream(packed) as plain,
             tarfile.open(fileobj=plain, mode="r|") as archive,
         ):
             for member in archive:
@@ -127,8 +127,8 @@ def test_the_environment_stands_where_the_image_has_it(chain: Chain) -> None:
     root = chain.folder / "root"
     for one in _image(read).layers:
         with (
-            open(layout.blob(read.folder, one), "rb") as packed,
-            blob_compression.reader(packed) as plain,
+            open(layout.blob_path(read.folder, one), "rb") as packed,
+            blob_compression.decompress_stream(packed) as plain,
             tarfile.open(fileobj=plain, mode="r|") as archive,
         ):
             archives.extract_verified(archive, root, keep_modes=True)
@@ -325,8 +325,8 @@ def test_options_of_images_do_not_go_with_an_environment(chain: Chain) -> None:
 def test_one_architecture_that_fails_leaves_nothing(chain: Chain) -> None:
     manifest = json.loads((chain.folder / "base-layout/index.json").read_text())
     assert manifest
-    read = layout.read(chain.folder / "base-layout")
-    blob = layout.blob(read.folder, _image(read, OTHER).layers[0])
+    read = layout.read_layout(chain.folder / "base-layout")
+    blob = layout.blob_path(read.folder, _image(read, OTHER).layers[0])
     whole = blob.read_bytes()
     blob.chmod(0o644)
     blob.write_bytes(whole[:-1] + b"x")
@@ -382,7 +382,7 @@ def test_a_full_disk_is_one_line_and_a_rerun_converges(chain: Chain) -> None:
         status, document, stderr = images(chain, output=f"oci:{small}/image")
         assert status == 0, stderr
         assert document["result"]["digest"] == wanted  # type: ignore[index]
-        layout.read(small / "image")
+        layout.read_layout(small / "image")
     finally:
         subprocess.run(["umount", str(small)], check=True)
 

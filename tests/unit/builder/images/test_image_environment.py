@@ -39,7 +39,7 @@ def test_a_script_that_two_packages_bring_is_recorded_alike_whatever_the_cache_i
         (site / "bin").mkdir()
         (site / SCRIPT).write_bytes(data)
         for info in infos:
-            image_site._settle(folder, site, info)
+            image_site._move_data_files(folder, site, info)
         script = (folder / SCRIPT).read_bytes()
         digest = base64.urlsafe_b64encode(hashlib.sha256(script).digest()).rstrip(b"=").decode()
         assert [rows(info)[0] for info in infos] == [
@@ -52,7 +52,7 @@ def test_a_script_that_two_packages_bring_is_recorded_alike_whatever_the_cache_i
 def test_what_is_recorded_and_not_there_stays_as_it_is(tmp_path: Path) -> None:
     site = tmp_path / "lib/python3.11/site-packages"
     info = wheel(site, "gone", [SCRIPT, "sha256=x", "1"])
-    image_site._settle(tmp_path, site, info)
+    image_site._move_data_files(tmp_path, site, info)
     assert rows(info)[0] == [SCRIPT, "sha256=x", "1"]
 
 
@@ -60,4 +60,4 @@ def test_a_package_that_would_write_elsewhere_is_refused(tmp_path: Path) -> None
     site = tmp_path / "lib/python3.11/site-packages"
     info = wheel(site, "bad", ["bin/../../x", "sha256=x", "1"])
     with errors.refused(errors.INVALID, where="RECORD", value="bin/../../x"):
-        image_site._settle(tmp_path, site, info)
+        image_site._move_data_files(tmp_path, site, info)

@@ -64,7 +64,7 @@ VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8"}
     ],
 )
 def test_the_environment_is_five_settings(base: list[str], path: str) -> None:
-    found = dict(line.split("=", 1) for line in image_settings.environment(base))
+    found = dict(line.split("=", 1) for line in image_settings.make_env(base))
     assert found == {
         "PATH": path,
         "NVIDIA_VISIBLE_DEVICES": "all",
@@ -75,7 +75,7 @@ def test_the_environment_is_five_settings(base: list[str], path: str) -> None:
 
 
 def test_labels() -> None:
-    found = image_settings.labels(RECORD)
+    found = image_settings.make_labels(RECORD)
     prefix = "org.opencontainers.image."
     names = (
         "title",
@@ -98,13 +98,14 @@ def test_labels() -> None:
     assert "NVIDIA" in found[prefix + "licenses"]
     assert found["io.rosetta.te.version"] == "none: no wheel of it for arm64"
     assert (
-        image_settings.labels(
+        image_settings.make_labels(
             {**RECORD, "transformer_engine": {"version": "2.20.2", "wheel_sha256": "f" * 64}}
         )["io.rosetta.te.version"]
         == "2.20.2"
     )
     assert (
-        image_settings.labels({**RECORD, "accelerator": "cpu"})[prefix + "licenses"] == "Apache-2.0"
+        image_settings.make_labels({**RECORD, "accelerator": "cpu"})[prefix + "licenses"]
+        == "Apache-2.0"
     )
 
 
@@ -112,8 +113,10 @@ def test_the_lock_of_the_label_is_the_one_inside() -> None:
     import hashlib
 
     inside = hashlib.sha256(environment_parts.lock_text(RECORD).encode()).hexdigest()
-    assert image_settings.labels(RECORD)["io.rosetta.lock.sha256"] == inside
-    assert image_settings.labels({**RECORD, "line": "other"})["io.rosetta.lock.sha256"] != inside
+    assert image_settings.make_labels(RECORD)["io.rosetta.lock.sha256"] == inside
+    assert (
+        image_settings.make_labels({**RECORD, "line": "other"})["io.rosetta.lock.sha256"] != inside
+    )
 
 
 def test_annotations_are_the_same_for_every_architecture() -> None:
@@ -122,10 +125,11 @@ def test_annotations_are_the_same_for_every_architecture() -> None:
         "architecture": "arm64",
         "base": {**RECORD["base"], "digest": "sha256:" + "2" * 64},
     }
-    assert image_settings.annotated(RECORD) == image_settings.annotated(other)
-    assert image_settings.annotated(PAX)["org.opencontainers.image.revision"] == "e" * 40
+    assert image_settings.make_annotations(RECORD) == image_settings.make_annotations(other)
+    assert image_settings.make_annotations(PAX)["org.opencontainers.image.revision"] == "e" * 40
     assert (
-        image_settings.annotated(PAX)["org.opencontainers.image.created"] == "2026-04-21T19:24:50Z"
+        image_settings.make_annotations(PAX)["org.opencontainers.image.created"]
+        == "2026-04-21T19:24:50Z"
     ), "the newest source's"
 
 
@@ -134,10 +138,10 @@ def test_annotations_are_the_same_for_every_architecture() -> None:
     [(RECORD, "t5x_home"), (PAX, "opt/paxml"), ({**PAX, "distribution": "pax-1.4"}, "opt/paxml")],
 )
 def test_settings_and_entries(record: dict[str, Any], place: str) -> None:
-    settings = image_settings.settings(record)
+    settings = image_settings.make_settings(record)
     assert settings["WorkingDir"] == f"/{place}"
     assert settings["Cmd"] == ["bash"]
-    found = {each.path: each for each in image_settings.entries(record, VERSIONS)}
+    found = {each.path: each for each in image_settings.list_entries(record, VERSIONS)}
     assert found[settings["Entrypoint"][0].removeprefix("/")].mode == 0o755
     assert found[f"{place}/datasets"].mode == 0o1777
     assert (found["t5x_home"].mode if place == "t5x_home" else 0o1777) == 0o1777
@@ -145,9 +149,9 @@ def test_settings_and_entries(record: dict[str, Any], place: str) -> None:
 
 
 def test_the_banner_says_what_is_in_it() -> None:
-    text = image_settings.banner(RECORD, VERSIONS)
+    text = image_settings.format_banner(RECORD, VERSIONS)
     assert "Train: rosetta run t5x-tiny " in text
-    assert "Train: rosetta pax train " in image_settings.banner(
+    assert "Train: rosetta pax train " in image_settings.format_banner(
         {**RECORD, "distribution": "pax-1.4"}, VERSIONS
     )
     for word in (
@@ -290,7 +294,7 @@ def test_a_login_shell_finds_our_python_too(path: str, after: str) -> None:
     )
     assert done.stdout == f"{after}\n"
     assert "etc/profile.d/rosetta.sh" in {
-        each.path for each in image_settings.entries(RECORD, VERSIONS)
+        each.path for each in image_settings.list_entries(RECORD, VERSIONS)
     }
 
 

@@ -37,7 +37,10 @@ def test_only_what_stays_here_may_take_current_debian_packages(
     context = Context(ROOT, ROOT / "manifest.yaml", cache)
     assert (
         image_output.make_request(
-            context, "t5x", image_options.read(arguments), image_target.parse(place, "t5x", "cpu")
+            context,
+            "t5x",
+            image_options.read(arguments),
+            image_target.parse_output(place, "t5x", "cpu"),
         ).local
         is local
     )

@@ -20,7 +20,7 @@ from builder.images.base import debian_bootstrap, requirements, root_file_system
 from builder.images.engines import dockerfile_step, layer_normalisation
 from builder.images.oci import layer
 from builder.images.oci.layer import Layer
-from builder.images.oci.tar_entry import Entry, file
+from builder.images.oci.tar_entry import Entry, make_file
 from builder.packages import debian_lock
 from builder.packages.debian_lock import BaseLock, Deb
 from rosetta.core.errors import UserError
@@ -123,7 +123,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     second = _finished(
         _start(lock, again.root, "077", TZ="Asia/Tokyo", LANG="tr_TR.UTF-8", LC_ALL="C")
     )
-    layers = debian_bootstrap.layers(cache, lock, debian_lock.ROOT, "gzip")
+    layers = debian_bootstrap.make_layers(cache, lock, debian_lock.ROOT, "gzip")
     assert [each.digest for each in layers] == first
     return Made(cache, lock, layers, second)
 
@@ -131,8 +131,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def _entries(made: Made, number: int, wanted: str = "") -> dict[str, Entry]:
     return {
         entry.path: entry
-        for entry in root_file_system.entries(
-            layer.blob(made.cache, made.layers[number].digest),
+        for entry in root_file_system.read_entries(
+            layer.blob_path(made.cache, made.layers[number].digest),
             lambda entry: bool(re.fullmatch(wanted, entry.path)),
         )
     }
@@ -181,8 +181,10 @@ def test_it_does_not_delete_through_a_mount(cache: Cache) -> None:
 
 
 def test_an_image_can_stand_on_it(made: Made) -> None:
-    facts = requirements.facts(
-        requirements.look([layer.blob(made.cache, each.digest) for each in made.layers]),
+    facts = requirements.find_facts(
+        requirements.scan_layers(
+            [layer.blob_path(made.cache, each.digest) for each in made.layers]
+        ),
         "x",
         made.lock.architecture,
         ["3.13"],
@@ -275,7 +277,7 @@ def test_an_engine_makes_the_same_layer(made: Made, name: str) -> None:
         debian_lock.fetch(made.cache, made.lock),
     ) as exported:
         assert (
-            layer_normalisation.os_layer(made.cache, f"of-{name}", "gzip", exported).digest
+            layer_normalisation.make_os_layer(made.cache, f"of-{name}", "gzip", exported).digest
             == above.digest
         )
 
@@ -314,7 +316,7 @@ def test_what_runs_another_architecture_is_missed_before_anything_is_fetched(
     with errors.refused(
         errors.UNSUPPORTED, value="amd64", names="arm64", remedy="--platform linux/arm64"
     ) as caught:
-        debian_bootstrap.layers(cache, lock, debian_lock.ROOT, "gzip")
+        debian_bootstrap.make_layers(cache, lock, debian_lock.ROOT, "gzip")
     assert caught.value.do.startswith(packages)
 
 
@@ -324,7 +326,7 @@ def test_a_list_that_lacks_a_package_fails_in_one_line(made: Made) -> None:
         packages=tuple(deb for deb in made.lock.packages if deb.name not in ("libc6", "libc-bin")),
     )
     with pytest.raises(UserError, match="mmdebstrap failed: ") as caught:
-        debian_bootstrap.layers(made.cache, broken, debian_lock.ROOT, "gzip")
+        debian_bootstrap.make_layers(made.cache, broken, debian_lock.ROOT, "gzip")
     report = Path(caught.value.do.removeprefix("see "))
     assert report.stat().st_size
     assert "no message" not in caught.value.what
@@ -339,9 +341,11 @@ def test_what_was_installed_is_compared_with_the_list() -> None:
         packages=(Deb("git", "1.0", "all", "pool/x/x.deb", "a" * 64, 1, "os"),),
     )
     status = "Package: git\nStatus: install ok installed\nVersion: {}\n\nPackage: gone\nStatus: deinstall ok config-files\nVersion: 1\n"
-    debian_bootstrap._as_locked(
-        [file("var/lib/dpkg/status", status.format("1.0"))], lock.packages, lock
+    debian_bootstrap._check_installed(
+        [make_file("var/lib/dpkg/status", status.format("1.0"))], lock.packages, lock
     )
     for text in (status.format("1.1"), ""):
         with errors.refused(errors.DIFFERS, names="git=1.0"):
-            debian_bootstrap._as_locked([file("var/lib/dpkg/status", text)], lock.packages, lock)
+            debian_bootstrap._check_installed(
+                [make_file("var/lib/dpkg/status", text)], lock.packages, lock
+            )

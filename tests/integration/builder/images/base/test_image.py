@@ -16,10 +16,10 @@ from builder.core.command_context import Context
 from builder.core.manifest import Manifest
 from builder.images.base import base_image
 from builder.images.engines import engine_program
-from builder.images.engines.engine import Engine
+from builder.images.engines.container_engine import Engine
 from builder.images.oci import layer, layout, oci_documents
 from builder.images.oci.layer import Layer
-from builder.images.oci.tar_entry import Entry, file, folder
+from builder.images.oci.tar_entry import Entry, make_file, make_folder
 from builder.packages import debian_lock
 from tests.support import container_engines, debian_packages, image_registry
 
@@ -36,10 +36,10 @@ def _system() -> list[Entry]:
         subprocess.run(["ldd", "/bin/sh"], capture_output=True, text=True, check=True).stdout,
     )
     real = [
-        file(name.lstrip("/"), Path(name).read_bytes(), 0o755)
+        make_file(name.lstrip("/"), Path(name).read_bytes(), 0o755)
         for name in ["/bin/sh", *sorted(set(needed))]
     ]
-    script = file(
+    script = make_file(
         "usr/bin/python3",
         "#!/bin/sh\ncase $0 in *ldconfig) echo libibverbs.so.1 librdmacm.so.1 libnuma.so.1;; esac\n",
         0o755,
@@ -52,7 +52,7 @@ def _system() -> list[Entry]:
             replace(script, path=f"usr/bin/{name}")
             for name in ("python3", "git", "numactl", "ps", "ldconfig")
         ),
-        *(folder(name) for name in ("dev", "etc", "proc", "root", "run", "sys", "tmp", "var")),
+        *(make_folder(name) for name in ("dev", "etc", "proc", "root", "run", "sys", "tmp", "var")),
     ]
 
 
@@ -67,7 +67,7 @@ def chosen(request: pytest.FixtureRequest) -> Engine:
 def _resolve(
     cache: Cache, loaded: Manifest, asked: str, name: str, *, offline: bool = False
 ) -> base_image.Base:
-    return base_image.resolve(
+    return base_image.resolve_bases(
         Context(loaded.root, loaded.root / "manifest.yaml", cache, offline),
         loaded,
         "current",
@@ -79,9 +79,9 @@ def _resolve(
 
 
 def _image(cache: Cache) -> tuple[Layer, oci_documents.Index]:
-    made = layer.write(cache, "system", "base", "gzip", _system)
-    return made, oci_documents.index(
-        [oci_documents.image("amd64", [made], "1980-01-01T00:00:00Z", {"Env": ENV}, {})], {}
+    made = layer.write_layer(cache, "system", "base", "gzip", _system)
+    return made, oci_documents.make_index(
+        [oci_documents.make_image("amd64", [made], "1980-01-01T00:00:00Z", {"Env": ENV}, {})], {}
     )
 
 
@@ -101,11 +101,11 @@ def test_an_image_of_the_engines_own(chosen: Engine, cache: Cache, tmp_path: Pat
 
 def test_a_layout_is_taken_as_it_is(cache: Cache, tmp_path: Path) -> None:
     loaded = debian_packages.loaded(tmp_path)
-    made = layer.write(cache, "system", "base", "gzip", debian_packages.system)
-    index = oci_documents.index(
-        [oci_documents.image("amd64", [made], "1980-01-01T00:00:00Z", {"Env": ENV}, {})], {}
+    made = layer.write_layer(cache, "system", "base", "gzip", debian_packages.system)
+    index = oci_documents.make_index(
+        [oci_documents.make_image("amd64", [made], "1980-01-01T00:00:00Z", {"Env": ENV}, {})], {}
     )
-    layout.write(cache, index, tmp_path / "layout", name="x:1")
+    layout.write_layout(cache, index, tmp_path / "layout", name="x:1")
     found = _resolve(cache, loaded, f"oci:{tmp_path / 'layout'}", "", offline=True)
     assert (found.name, found.digest, found.env, [each.diff_id for each in found.layers]) == (
         "x:1",
@@ -136,7 +136,7 @@ def test_the_digest_of_a_registrys_image_is_recorded_at_first_use(
     loaded = debian_packages.manifest_of(tmp_path)
     made, index = _image(cache)
     chosen.load(cache, index, reference)
-    engine_program.run("docker", "push", "--quiet", "--", reference)
+    engine_program.run_program("docker", "push", "--quiet", "--", reference)
     chosen.remove([reference])
     found = _resolve(cache, loaded, "", chosen.name)
     assert (found.name, [each.diff_id for each in found.layers]) == (reference, [made.diff_id])

@@ -48,7 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Cache, BaseLock, Lay
         debian_lock.fetch(cache, lock)
     except UserError as error:
         pytest.skip(f"NOT CHECKED: the locked packages cannot be had here ({error})")
-    return cache, lock, *debian_bootstrap.layers(cache, lock, ROOT, "gzip")
+    return cache, lock, *debian_bootstrap.make_layers(cache, lock, ROOT, "gzip")
 
 
 @pytest.mark.parametrize("name", ["docker", "buildah"])
@@ -60,7 +60,7 @@ def test_an_engine_makes_the_layer_that_mmdebstrap_makes(
     with dockerfile_step.build_base(
         used, cache, ROOT, [lower], container_engines.HERE, debian_lock.fetch(cache, lock)
     ) as exported:
-        ours = layer_normalisation.os_layer(cache, f"os-{name}", "gzip", exported)
+        ours = layer_normalisation.make_os_layer(cache, f"os-{name}", "gzip", exported)
     assert ours.digest == upper.digest
     assert "usr/bin/python3" in container_engines.content(cache, ours)
 
@@ -163,7 +163,7 @@ def test_an_archive_behind_a_proxy_with_a_password(
                 == []
             )
             found = container_engines.content(
-                cache, layer_normalisation.os_layer(cache, "proxied", "gzip", exported)
+                cache, layer_normalisation.make_os_layer(cache, "proxied", "gzip", exported)
             )
     assert "usr/bin/python3" in found
     assert any("InRelease" in url or ":443" in url for url in asked)

@@ -12,7 +12,7 @@ import pytest
 from builder.core.cache import Cache
 from builder.images.engines import dockerfile_step, layer_normalisation
 from builder.images.oci import layer, oci_documents
-from builder.images.oci.tar_entry import file
+from builder.images.oci.tar_entry import make_file
 from rosetta.core.errors import UserError
 from tests.support import container_engines, errors
 
@@ -63,16 +63,16 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Cache:
 
 def _small(cache: Cache) -> list[Layer]:
     programs = (
-        file("usr/bin/apt-get", APT, 0o755),
-        file("usr/bin/dpkg-query", "#!/bin/sh\nexit 1\n", 0o755),
+        make_file("usr/bin/apt-get", APT, 0o755),
+        make_file("usr/bin/dpkg-query", "#!/bin/sh\nexit 1\n", 0o755),
     )
     return [
         container_engines.base(
             cache,
             *programs,
-            file("etc/keep/same", "same\n"),
-            file("etc/keep/gone", "gone\n"),
-            file("etc/keep/other", "other\n"),
+            make_file("etc/keep/same", "same\n"),
+            make_file("etc/keep/gone", "gone\n"),
+            make_file("etc/keep/other", "other\n"),
         )
     ]
 
@@ -113,7 +113,7 @@ def test_the_host_is_seen_by_the_step_and_leaves_no_trace(
     ) as exported:
         assert container_engines.holds(exported, markers) == []
         made = container_engines.content(
-            shared, layer_normalisation.os_layer(shared, f"seen-{name}", "gzip", exported)
+            shared, layer_normalisation.make_os_layer(shared, f"seen-{name}", "gzip", exported)
         )
     seen = {
         path.removeprefix("usr/share/seen/") for path in made if path.startswith("usr/share/seen/")
@@ -163,19 +163,20 @@ def test_the_search_finds_a_recipe_that_leaks(
 def test_a_base_whose_layers_are_zstd(shared: Cache, name: str) -> None:
     engine = container_engines.needed(name, builds=True)
     plain = _small(shared)[0]
-    packed = layer.from_tar(
+    packed = layer.rewrite_layer(
         shared,
         f"zstd-{name}",
         "base",
         "zstd",
-        lambda: open(layer.blob(shared, plain.digest), "rb"),  # noqa: SIM115 - from_tar closes it
+        lambda: open(layer.blob_path(shared, plain.digest), "rb"),  # noqa: SIM115 - from_tar closes it
     )
     with dockerfile_step.build_base(
         engine, shared, ROOT, [packed], container_engines.HERE
     ) as exported:
-        assert exported.below == 1
+        assert exported.base_count == 1
         assert (
-            layer_normalisation.os_layer(shared, f"of-zstd-{name}", "zstd", exported).name == "os"
+            layer_normalisation.make_os_layer(shared, f"of-zstd-{name}", "zstd", exported).name
+            == "os"
         )
 
 
@@ -193,18 +194,18 @@ def test_a_base_with_a_user_or_a_shell_of_its_own(
 ) -> None:
     engine = container_engines.needed(name, builds=True)
     reference = "localhost/rosetta-test-user:1"
-    image = oci_documents.image(
+    image = oci_documents.make_image(
         container_engines.HERE, _small(shared), "1980-01-01T00:00:00Z", settings, {}
     )
-    engine.load(shared, oci_documents.index([image], {}), reference)
+    engine.load(shared, oci_documents.make_index([image], {}), reference)
     try:
         with dockerfile_step.build_base(
             engine, shared, ROOT, reference, container_engines.HERE
         ) as exported:
-            assert (exported.below, len(exported.layers)) == (1, 2)
+            assert (exported.base_count, len(exported.layers)) == (1, 2)
             made = container_engines.content(
                 shared,
-                layer_normalisation.os_layer(
+                layer_normalisation.make_os_layer(
                     shared, f"user-{name}-{settings['User']}", "gzip", exported
                 ),
             )
@@ -237,7 +238,7 @@ def test_both_engines_make_one_layer_twice(shared: Cache) -> None:
                 engine, shared, ROOT, _small(shared), container_engines.HERE
             ) as exported:
                 digests.add(
-                    layer_normalisation.os_layer(
+                    layer_normalisation.make_os_layer(
                         shared, f"same-{name}-{count}", "gzip", exported
                     ).digest
                 )
@@ -258,8 +259,8 @@ def test_a_base_that_lacks_much_is_told_all_of_it_and_nothing_stays(
         pass
     assert "--base" in caught.value.do
     assert [
-        engine.digest(each)
-        for each in dockerfile_step.names(ROOT, on, container_engines.HERE, None)
+        engine.find_digest(each)
+        for each in dockerfile_step.name_images(ROOT, on, container_engines.HERE, None)
     ] == [
         "",
         "",
@@ -278,8 +279,8 @@ def test_an_image_that_is_nowhere(shared: Cache, name: str) -> None:
         pass
     assert caught.value.kind in {errors.UNREACHABLE, errors.MISSING}
     assert [
-        engine.digest(each)
-        for each in dockerfile_step.names(ROOT, on, container_engines.HERE, None)
+        engine.find_digest(each)
+        for each in dockerfile_step.name_images(ROOT, on, container_engines.HERE, None)
     ] == [
         "",
         "",
@@ -289,13 +290,15 @@ def test_an_image_that_is_nowhere(shared: Cache, name: str) -> None:
 
 def test_the_recipe_counts_every_file_that_it_runs(tmp_path: Path) -> None:
     root = container_engines.repository(ROOT, tmp_path / "own")
-    before = dockerfile_step.recipe(root)
-    assert before == dockerfile_step.recipe(container_engines.repository(ROOT, tmp_path / "same"))
+    before = dockerfile_step.hash_recipe(root)
+    assert before == dockerfile_step.hash_recipe(
+        container_engines.repository(ROOT, tmp_path / "same")
+    )
     for path in ("Dockerfile.base", "docker/packages", "docker/install-packages"):
         text = (root / path).read_text()
         (root / path).write_text(text + "# more\n")
-        assert dockerfile_step.recipe(root) != before, path
+        assert dockerfile_step.hash_recipe(root) != before, path
         (root / path).write_text(text)
     os.remove(root / "Dockerfile.base")
     with errors.refused(errors.MISSING, where="Dockerfile.base"):
-        dockerfile_step.recipe(root)
+        dockerfile_step.hash_recipe(root)

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.core.cache import Cache
-from builder.images.engines import engine, engine_program, image_archive
+from builder.images.engines import container_engine, engine_program, image_archive
 from builder.images.engines.docker import Docker
 from builder.images.oci import layer, oci_documents
-from builder.images.oci.tar_entry import file
+from builder.images.oci.tar_entry import make_file
 from rosetta.core.errors import UserError
 from tests.support import container_engines, errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builder.images.engines.engine import Engine
+    from builder.images.engines.container_engine import Engine
     from builder.images.oci.oci_documents import Index
 
 pytestmark = pytest.mark.engine
@@ -47,24 +47,24 @@ def _index(
     top: str = "top",
     compression: str = "zstd",
 ) -> Index:
-    base = layer.from_tar(
+    base = layer.rewrite_layer(
         cache,
         f"base-{compression}",
         "base",
         compression,
-        lambda: open(layer.blob(cache, container_engines.base(cache).digest), "rb"),  # noqa: SIM115 - from_tar closes it
+        lambda: open(layer.blob_path(cache, container_engines.base(cache).digest), "rb"),  # noqa: SIM115 - from_tar closes it
     )
     images = []
     for architecture in architectures:
-        own = layer.write(
+        own = layer.write_layer(
             cache,
             f"{top}-{architecture}-{compression}",
             "rosetta",
             compression,
-            lambda architecture=architecture: [file("opt/top", f"{top} {architecture}\n")],  # type: ignore[misc]
+            lambda architecture=architecture: [make_file("opt/top", f"{top} {architecture}\n")],  # type: ignore[misc]
         )
         images.append(
-            oci_documents.image(
+            oci_documents.make_image(
                 architecture,
                 [base, own],
                 "2026-01-02T03:04:05Z",
@@ -72,7 +72,7 @@ def _index(
                 {},
             )
         )
-    return oci_documents.index(images, {})
+    return oci_documents.make_index(images, {})
 
 
 @contextlib.contextmanager
@@ -82,20 +82,20 @@ def _tag(used: Engine, text: str) -> Iterator[str]:
         yield tag
     finally:
         if used.name == "buildah":
-            engine_program.run("buildah", "manifest", "rm", tag, check=False)
+            engine_program.run_program("buildah", "manifest", "rm", tag, check=False)
         used.remove([tag, f"{tag}-amd64", f"{tag}-arm64"])
 
 
 def _names(index: Index) -> list[str]:
     """What a load of either engine calls things for a time."""
     return [
-        f"{engine.TEMPORARY}:{index.digest[7:23]}",
+        f"{container_engine.TEMPORARY_NAME}:{index.digest[7:23]}",
         *(f"localhost/rosetta-temporary-{image.digest[7:23]}:latest" for image in index.images),
     ]
 
 
 def _free_of(used: Engine, index: Index) -> bool:
-    return not any(used.digest(name) for name in _names(index))
+    return not any(used.find_digest(name) for name in _names(index))
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -105,23 +105,33 @@ def test_loaded_and_run(shared: Cache, name: str, compression: str) -> None:
     index = _index(shared, compression=compression)
     with _tag(used, f"run-{compression}") as tag:
         assert used.load(shared, index, tag) == tag
-        assert used.digest(tag) in {index.images[0].config_digest, index.images[0].digest}
+        assert used.find_digest(tag) in {index.images[0].config_digest, index.images[0].digest}
         done = used.run(
-            tag, [], engine.Limits(user="12345", read_only=True, memory_folders=("/tmp",))
+            tag,
+            [],
+            container_engine.RunLimits(user="12345", read_only=True, memory_folders=("/tmp",)),
         )
         assert (done.returncode, done.stdout) == (0, f"top {container_engines.HERE}\n"), done.stderr
-        assert used.run(tag, ["sh", "-c", "exit 7"], engine.Limits()).returncode == 7
+        assert used.run(tag, ["sh", "-c", "exit 7"], container_engine.RunLimits()).returncode == 7
         assert (
-            used.run(tag, ["sh", "-c", "echo x > /opt/x"], engine.Limits(read_only=True)).returncode
+            used.run(
+                tag, ["sh", "-c", "echo x > /opt/x"], container_engine.RunLimits(read_only=True)
+            ).returncode
             != 0
         )
-        assert used.run(tag, ["id", "-u"], engine.Limits(user="12345:0")).stdout == "12345\n"
+        assert (
+            used.run(tag, ["id", "-u"], container_engine.RunLimits(user="12345:0")).stdout
+            == "12345\n"
+        )
         # Again, and with another top: what is below is there already.
         assert used.load(shared, index, tag) == tag
-        before = used.digest(tag)
+        before = used.find_digest(tag)
         used.load(shared, _index(shared, top="other", compression=compression), tag)
         used.remove([before.removeprefix("sha256:")])
-        assert used.run(tag, [], engine.Limits()).stdout == f"other {container_engines.HERE}\n"
+        assert (
+            used.run(tag, [], container_engine.RunLimits()).stdout
+            == f"other {container_engines.HERE}\n"
+        )
     assert _free_of(used, index)
 
 
@@ -132,10 +142,13 @@ def test_the_same_image_in_the_other_compression(shared: Cache, tmp_path: Path, 
     with _tag(used, "first") as first, _tag(used, "second") as second:
         used.load(shared, _index(shared, top="both", compression="gzip"), first)
         used.load(shared, _index(shared, top="both", compression="zstd"), second)
-        assert used.run(second, [], engine.Limits()).stdout == f"both {container_engines.HERE}\n"
+        assert (
+            used.run(second, [], container_engine.RunLimits()).stdout
+            == f"both {container_engines.HERE}\n"
+        )
         # Docker's store has to have the blobs too, not only what they unpack to.
         used.save(second, tmp_path / "saved.tar")
-        assert image_archive.saved(tmp_path / "saved.tar").diff_ids == tuple(
+        assert image_archive.read_archive(tmp_path / "saved.tar").diff_ids == tuple(
             each.diff_id for each in _index(shared, top="both").images[0].layers
         )
 
@@ -150,11 +163,13 @@ def test_several_architectures_under_one_name(shared: Cache, name: str) -> None:
                 errors.UNSUPPORTED, names=("amd64", "arm64"), remedy=("--platform", "oci:")
             ):
                 used.load(shared, index, tag)
-            assert used.digest(tag) == ""
+            assert used.find_digest(tag) == ""
             return
         for _ in range(2):
             used.load(shared, index, tag)
-            done = used.run(tag, [], engine.Limits(architecture=container_engines.HERE))
+            done = used.run(
+                tag, [], container_engine.RunLimits(architecture=container_engines.HERE)
+            )
             assert done.stdout == f"several {container_engines.HERE}\n", done.stderr
     assert _free_of(used, index)
 
@@ -164,18 +179,18 @@ def test_a_blob_that_is_not_what_it_should_be_gives_no_name(tmp_path: Path, name
     used = container_engines.needed(name)
     cache = Cache(tmp_path / "cache")
     index = _index(cache, top="broken")
-    blob = layer.blob(cache, index.images[0].layers[1].digest)
+    blob = layer.blob_path(cache, index.images[0].layers[1].digest)
     data = blob.read_bytes()
     blob.chmod(0o644)
     blob.write_bytes(bytes(len(data)))
     with _tag(used, "broken") as tag:
         with pytest.raises(UserError):
             used.load(cache, index, tag)
-        assert used.digest(tag) == ""
+        assert used.find_digest(tag) == ""
         assert _free_of(used, index)
         blob.write_bytes(data)
         used.load(cache, index, tag)
-        assert used.run(tag, [], engine.Limits()).returncode == 0
+        assert used.run(tag, [], container_engine.RunLimits()).returncode == 0
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -183,12 +198,12 @@ def test_a_kill_leaves_no_name_and_a_rerun_ends_right(
     shared: Cache, tmp_path: Path, name: str
 ) -> None:
     used = container_engines.needed(name)
-    big = layer.write(
-        shared, "big", "big", "zstd", lambda: [file("opt/big", os.urandom(1 << 20) * 100)]
+    big = layer.write_layer(
+        shared, "big", "big", "zstd", lambda: [make_file("opt/big", os.urandom(1 << 20) * 100)]
     )
-    index = oci_documents.index(
+    index = oci_documents.make_index(
         [
-            oci_documents.image(
+            oci_documents.make_image(
                 container_engines.HERE,
                 [container_engines.base(shared), big],
                 "2026-01-02T03:04:05Z",
@@ -218,10 +233,10 @@ def test_a_kill_leaves_no_name_and_a_rerun_ends_right(
             process.send_signal(signal.SIGKILL)
             process.wait()
             process.stdout.close()
-            if used.digest(tag):  # it was faster than the signal: then it is whole
-                assert used.run(tag, [], engine.Limits(user="7")).stdout == "7\n"
+            if used.find_digest(tag):  # it was faster than the signal: then it is whole
+                assert used.run(tag, [], container_engine.RunLimits(user="7")).stdout == "7\n"
         used.load(shared, index, tag)
-        assert used.run(tag, [], engine.Limits(user="7")).stdout == "7\n"
+        assert used.run(tag, [], container_engine.RunLimits(user="7")).stdout == "7\n"
     assert _free_of(used, index)
 
 
@@ -233,10 +248,10 @@ def test_what_a_killed_run_left_goes_even_where_nothing_is_to_do(shared: Cache, 
     with _tag(used, "left") as tag:
         used.load(shared, index, tag)
         for each in _names(index):
-            engine_program.run(name, "tag", tag, each)
+            engine_program.run_program(name, "tag", tag, each)
         assert not _free_of(used, index)
         used.load(shared, index, tag)
-        assert not used.digest(_names(index)[name == "buildah"])
+        assert not used.find_digest(_names(index)[name == "buildah"])
         used.remove(_names(index))
 
 
@@ -244,7 +259,7 @@ def test_a_program_of_an_engine_ends_with_us(tmp_path: Path) -> None:
     """It would go on, and name an image after the next run was done."""
     held = tmp_path / "held"
     os.mkfifo(held)
-    script = "import sys; from builder.images.engines import engine_program; engine_program.run('sh', '-c', 'exec 3> \"$0\"; echo go >&3; sleep 20 3>&-; echo it went on >&3', sys.argv[1])"
+    script = "import sys; from builder.images.engines import engine_program; engine_program.run_program('sh', '-c', 'exec 3> \"$0\"; echo go >&3; sleep 20 3>&-; echo it went on >&3', sys.argv[1])"
     process = subprocess.Popen(
         [sys.executable, "-c", script, str(held)],
         cwd=ROOT,
@@ -259,17 +274,17 @@ def test_a_program_of_an_engine_ends_with_us(tmp_path: Path) -> None:
 
 def test_choice() -> None:
     with errors.refused(errors.UNKNOWN, where="--engine", value="lxc", remedy="docker"):
-        engine.choose("lxc")
+        container_engine.choose_engine("lxc")
 
 
 def test_none_at_all_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with errors.refused(errors.MISSING, where="--engine", remedy="oci:PATH"):
-        engine.choose()
-    assert engine.find() is None
+        container_engine.choose_engine()
+    assert container_engine.find_engine() is None
     for name in ENGINES:
         with errors.refused(errors.MISSING, value=name, remedy=f"install {name}"):
-            engine.find(name)
+            container_engine.find_engine(name)
 
 
 def test_a_daemon_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -277,4 +292,4 @@ def test_a_daemon_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         pytest.skip("NOT CHECKED: no docker program here")
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     with errors.refused(errors.UNREACHABLE, where="docker", remedy="DOCKER_HOST"):
-        engine.choose("docker")
+        container_engine.choose_engine("docker")

@@ -15,7 +15,7 @@ import pytest
 
 from builder.core import log, secrets
 from builder.images.oci import reference
-from builder.images.registry import credentials, download, registry, transport
+from builder.images.registry import credentials, download, image_push, transport
 from rosetta.core.errors import UserError
 from tests.support import errors, image_registry
 from tests.support.image_registry import Fault, Memory, Served
@@ -60,9 +60,9 @@ def test_a_login_is_used(
     kept, served = memory
     kept.bearer = f"http://{served.host}/token" if bearer else ""
     with pytest.raises(UserError, match=r"login|denied"):
-        registry.push(cache, image_registry.image(cache), f"{served.host}/team/t5x:latest")
+        image_push.push_image(cache, image_registry.image(cache), f"{served.host}/team/t5x:latest")
     _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
-    registry.push(cache, image_registry.image(cache), f"{served.host}/team/t5x:latest")
+    image_push.push_image(cache, image_registry.image(cache), f"{served.host}/team/t5x:latest")
     assert bearer == any(
         asked.get("scope") == ["repository:team/t5x:pull,push"] and asked.get("service") == ["kit"]
         for asked in kept.asked
@@ -76,7 +76,7 @@ def test_a_token_for_everyone_and_one_for_a_login_of_before(
     kept.bearer, kept.anonymous = f"http://{served.host}/token", True
     name = f"{served.host}/team/t5x:latest"
     index = image_registry.image(cache)
-    registry.push(cache, index, name)
+    image_push.push_image(cache, index, name)
     assert image_registry.pull_manifest(name).digest == index.digest
     assert [asked["scope"] for asked in kept.asked] == [
         ["repository:team/t5x:pull,push"],
@@ -103,7 +103,7 @@ def test_a_token_that_runs_out_is_asked_for_again(
     monkeypatch.setattr(transport, "THREADS", 1)
     served.faults.append(Fault("out", "PUT", "uploads", skip=1))
     index = image_registry.image(cache)
-    registry.push(cache, index, f"{served.host}/t5x:latest")
+    image_push.push_image(cache, index, f"{served.host}/t5x:latest")
     assert served.faults[0].times == 0
     assert len(kept.asked) == 2
     assert ("t5x", "latest") in kept.manifests
@@ -121,9 +121,9 @@ def test_wrong_credentials_are_said_so_and_not_shown(
     with errors.refused(
         errors.DENIED, value=401, names="credentials kept", remedy=f"docker login {served.host}"
     ) as problem:
-        registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
+        image_push.push_image(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
     assert "hunter2" not in str(problem.value) + repr(problem.value.__cause__) + repr(
-        credentials.find(reference.parse(f"{served.host}/t5x"))
+        credentials.find_credentials(reference.parse_reference(f"{served.host}/t5x"))
     )
 
 
@@ -193,9 +193,18 @@ def test_podmans_file_and_the_narrowest_key(
         json.dumps({"auths": {served.host: other, f"{served.host}/team": _AUTH}}), encoding="utf-8"
     )
     monkeypatch.setenv("REGISTRY_AUTH_FILE", str(file))
-    assert credentials.find(reference.parse(f"{served.host}/team/t5x")).user == "me"
-    assert credentials.find(reference.parse(f"{served.host}/another/t5x")).user == "other"
-    assert credentials.find(reference.parse("elsewhere.example/t5x")) == credentials.NOBODY
+    assert (
+        credentials.find_credentials(reference.parse_reference(f"{served.host}/team/t5x")).user
+        == "me"
+    )
+    assert (
+        credentials.find_credentials(reference.parse_reference(f"{served.host}/another/t5x")).user
+        == "other"
+    )
+    assert (
+        credentials.find_credentials(reference.parse_reference("elsewhere.example/t5x"))
+        == credentials.ANONYMOUS
+    )
 
 
 def test_a_credential_helper_is_asked(
@@ -218,15 +227,18 @@ def test_a_credential_helper_is_asked(
     ]
     for settings in both:
         _logged_in(tmp_path / "docker", monkeypatch, settings)
-        registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
-        assert credentials.find(reference.parse("elsewhere.example/t5x")) == credentials.NOBODY
+        image_push.push_image(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
+        assert (
+            credentials.find_credentials(reference.parse_reference("elsewhere.example/t5x"))
+            == credentials.ANONYMOUS
+        )
     program.write_text("#!/bin/sh\necho my-password; exit 3\n", encoding="ascii")
     with pytest.raises(UserError, match="status 3") as problem:
-        credentials.find(reference.parse(f"{served.host}/t5x"))
+        credentials.find_credentials(reference.parse_reference(f"{served.host}/t5x"))
     assert "my-password" not in str(problem.value)
     _logged_in(tmp_path / "docker", monkeypatch, {"credsStore": "../x"})
     with errors.refused(errors.INVALID, where="config.json", remedy="docker-credential-X"):
-        credentials.find(reference.parse(f"{served.host}/t5x"))
+        credentials.find_credentials(reference.parse_reference(f"{served.host}/t5x"))
 
 
 @pytest.mark.parametrize(
@@ -238,7 +250,7 @@ def test_a_broken_file_of_logins_is_one_line(
     (tmp_path / "config.json").write_text(text.replace("HOST", "example.org"), encoding="utf-8")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with errors.refused(errors.INVALID, where="config.json", remedy="log in"):
-        credentials.find(reference.parse("example.org/t5x"))
+        credentials.find_credentials(reference.parse_reference("example.org/t5x"))
 
 
 def test_no_other_host_hears_who_we_are(
@@ -251,7 +263,7 @@ def test_no_other_host_hears_who_we_are(
     )
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     index = image_registry.image(cache)
-    registry.push(cache, index, f"{served.host}/t5x:latest")
+    image_push.push_image(cache, index, f"{served.host}/t5x:latest")
 
     def elsewhere(
         _method: str, target: str, _headers: dict[str, str], _body: bytes
@@ -275,10 +287,10 @@ def test_the_loopback_address_goes_past_every_proxy(
     with image_registry.closed_port() as port:
         for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://user:secret@127.0.0.1:{port}")
-        registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
-        monkeypatch.setenv(reference.INSECURE, "registry.invalid")
+        image_push.push_image(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
+        monkeypatch.setenv(reference.INSECURE_REGISTRIES, "registry.invalid")
         with errors.refused(errors.UNREACHABLE, where="registry.invalid", names="proxy") as problem:
-            registry.push(cache, image_registry.image(cache), "registry.invalid/t5x:latest")
+            image_push.push_image(cache, image_registry.image(cache), "registry.invalid/t5x:latest")
     assert "secret" not in str(problem.value)
 
 
@@ -289,7 +301,7 @@ def test_a_login_is_not_told_to_another_host_without_https(
     _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
     kept.bearer = "http://elsewhere.invalid/token"
     with errors.refused(errors.DENIED, where=served.host, value=None):
-        registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
+        image_push.push_image(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
 
 
 @pytest.fixture
@@ -353,7 +365,7 @@ def test_a_registry_with_tls_on_this_machine(
     with image_registry.serving(kept.answer, kept.lose, context) as served:
         name = f"{served.host}/t5x:latest"
         with errors.refused(errors.DENIED, where=served.host, remedy="SSL_CERT_FILE"):
-            registry.push(cache, image_registry.image(cache), name)
+            image_push.push_image(cache, image_registry.image(cache), name)
         folder = tmp_path / "config/containers/certs.d" / served.host
         folder.mkdir(parents=True)
         if place == "certs.d":
@@ -368,7 +380,7 @@ def test_a_registry_with_tls_on_this_machine(
                 place.split(maxsplit=1)[0] if place != "two folders" else "SSL_CERT_DIR",
                 both if place == "two folders" else str(tmp_path / "certificates"),
             )
-        registry.push(cache, image_registry.image(cache), name)
+        image_push.push_image(cache, image_registry.image(cache), name)
         assert served.tag("t5x", "latest")
 
 
@@ -394,12 +406,12 @@ def test_keys_of_logins_may_have_a_scheme(
         monkeypatch,
         {"auths": {f"{host}/other": {}, written.format(host): _AUTH}},
     )
-    assert credentials.find(reference.parse(f"{host}/team/t5x")).user == "me"
+    assert credentials.find_credentials(reference.parse_reference(f"{host}/team/t5x")).user == "me"
 
 
 @pytest.mark.parametrize("value", ["²", "٣", "1e400", "-5", "", "Mon, 99 Foo", "9" * 40])
 def test_a_retry_after_that_is_not_a_number(value: str) -> None:
-    pause = transport._retry_after(value)
+    pause = transport._parse_retry_after(value)
     assert pause is None or pause >= 0
 
 
@@ -413,7 +425,9 @@ def test_a_registry_without_head(cache: Cache, status: int) -> None:
         return (status, {}, b"") if method == "HEAD" else kept.answer(method, target, headers, body)
 
     with image_registry.serving(answer, kept.lose) as served:
-        pushed = registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
+        pushed = image_push.push_image(
+            cache, image_registry.image(cache), f"{served.host}/t5x:latest"
+        )
         assert image_registry.pull_manifest(f"{served.host}/t5x:latest").digest == pushed.digest
 
 
@@ -423,7 +437,7 @@ def test_a_body_that_drips_is_given_up(
     """However slow each byte is, a read does not wait for a whole piece, and too few bytes a second end it."""
     kept, served = memory
     kept.user = ""
-    registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
+    image_push.push_image(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
     monkeypatch.setattr(transport, "_SLOW_AFTER", 0)
     monkeypatch.setattr(transport, "_LEAST_RATE", 1 << 60)
     monkeypatch.setattr(transport, "TRIES", 1)
@@ -442,9 +456,9 @@ def test_the_machines_ca_bundle_counts(
     with image_registry.serving(kept.answer, kept.lose, context) as served:
         name = f"{served.host}/t5x:latest"
         with errors.refused(errors.DENIED, where=served.host, remedy="SSL_CERT_FILE"):
-            registry.push(cache, image_registry.image(cache), name)
+            image_push.push_image(cache, image_registry.image(cache), name)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        registry.push(cache, image_registry.image(cache), name)
+        image_push.push_image(cache, image_registry.image(cache), name)
         assert served.tag("t5x", "latest")
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nothing.pem"))
         with errors.refused(errors.MISSING, where="nothing.pem", remedy="SSL_CERT_FILE"):
@@ -452,15 +466,15 @@ def test_the_machines_ca_bundle_counts(
 
 
 def test_https_is_left_for_nothing() -> None:
-    with transport.Connection(reference.parse("example.org/t5x:1"), "pull") as connection:
+    with transport.Connection(reference.parse_reference("example.org/t5x:1"), "pull") as connection:
         assert (
-            connection.absolute(
+            connection.resolve_location(
                 "/v2/t5x/blobs/uploads/1", "https://example.org/v2/t5x/blobs/uploads/"
             )
             == "https://example.org/v2/t5x/blobs/uploads/1"
         )
         assert (
-            connection.absolute("http://example.org/x", "https://example.org/v2/")
+            connection.resolve_location("http://example.org/x", "https://example.org/v2/")
             == "https://example.org/x"
         )  # behind a proxy that takes the TLS off
         for bad, kind in (
@@ -468,4 +482,4 @@ def test_https_is_left_for_nothing() -> None:
             ("file:///etc/passwd", errors.INVALID),
         ):
             with errors.refused(kind, where="example.org/t5x:1"):
-                connection.absolute(bad, "https://example.org/v2/")
+                connection.resolve_location(bad, "https://example.org/v2/")

@@ -14,8 +14,8 @@ import pytest
 from builder import __version__
 from builder.core.cache import Cache
 from builder.images.oci import layer, layout, oci_documents
-from builder.images.oci.tar_entry import file
-from builder.images.registry import registry
+from builder.images.oci.tar_entry import make_file
+from builder.images.registry import image_push
 from builder.packages import environment_parts
 from tests.support import errors, git_repository
 from tests.support.bisect_history import Story, culprit, lined
@@ -89,23 +89,29 @@ def _image(story: Story, end: Path) -> oci_documents.Index:
     """Two layers, as an image has: the lower one is never needed."""
     cache, files = Cache(story.folder / "blobs"), _files(end)
     key = hashlib.sha256(json.dumps(files).encode()).hexdigest()
-    low = layer.write(cache, "0" * 64, "base", "gzip", lambda: [file("base.txt", "base\n", 0o644)])
-    high = layer.write(
+    low = layer.write_layer(
+        cache, "0" * 64, "base", "gzip", lambda: [make_file("base.txt", "base\n", 0o644)]
+    )
+    high = layer.write_layer(
         cache,
         key,
         "rosetta",
         "gzip",
-        lambda: [file(path, text, mode) for path, (text, mode) in sorted(files.items())],
+        lambda: [make_file(path, text, mode) for path, (text, mode) in sorted(files.items())],
     )
-    return oci_documents.index(
-        [oci_documents.image("amd64", [low, high], "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, {})],
+    return oci_documents.make_index(
+        [
+            oci_documents.make_image(
+                "amd64", [low, high], "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, {}
+            )
+        ],
         {},
     )
 
 
 def _layout(story: Story, end: Path) -> str:
     into = story.folder / f"{end.name}.oci"
-    layout.write(Cache(story.folder / "blobs"), _image(story, end), into, name="thing:1")
+    layout.write_layout(Cache(story.folder / "blobs"), _image(story, end), into, name="thing:1")
     return f"oci:{into}"
 
 
@@ -182,7 +188,7 @@ def test_first_by_nightly_then_inside_the_night(
     commits: list[str] = []
     for number, day in enumerate(DAYS):
         commits += story.many(6, bad=3 if number == 8 else -1)
-        registry.push(
+        image_push.push_image(
             Cache(story.folder / "blobs"),
             _image(story, story.end(day)),
             f"{served.host}/team/thing:nightly-{day}",
@@ -206,7 +212,7 @@ def test_a_night_that_is_lost_is_passed_by(
     commits: list[str] = []
     for number, day in enumerate(DAYS[:5]):
         commits += story.many(2, bad=1 if number == 3 else -1)
-        registry.push(
+        image_push.push_image(
             Cache(story.folder / "blobs"),
             _image(story, story.end(day)),
             f"{served.host}/team/thing:nightly-{day}",

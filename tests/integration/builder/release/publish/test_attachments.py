@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.images.oci import layer, oci_documents, reference
-from builder.images.registry import download, registry
+from builder.images.registry import download, image_push
 from builder.images.registry.transport import Connection
 from builder.release.publish import attachments
 from builder.release.publish.signed_statements import ENVELOPE, SIMPLE, Item
@@ -34,8 +34,10 @@ SIGNED, SAID, MORE = (
 def there_(cache: Cache, served: Served) -> Iterator[tuple[Connection, attachments.Subject]]:
     """An image in a registry, without anything attached."""
     index = image_registry.image(cache, size=3200)
-    with Connection(reference.parse(f"{served.host}/team/thing"), "pull,push") as connection:
-        registry.upload(connection, functools.partial(layer.blob, cache), index)
+    with Connection(
+        reference.parse_reference(f"{served.host}/team/thing"), "pull,push"
+    ) as connection:
+        image_push.upload_image(connection, functools.partial(layer.blob_path, cache), index)
         yield connection, attachments.Subject(oci_documents.INDEX, index.document)
 
 
@@ -51,7 +53,9 @@ def test_found_again_and_added_to(there: tuple[Connection, attachments.Subject])
         b"said",
     ]
     for suffix, artifact in (("sig", attachments.SIGNATURES), ("att", attachments.ATTESTATIONS)):
-        manifest = download.document(connection, f"sha256-{subject.digest[7:]}.{suffix}").json()
+        manifest = download.read_document(
+            connection, f"sha256-{subject.digest[7:]}.{suffix}"
+        ).json()
         assert (manifest["subject"]["digest"], manifest["artifactType"]) == (
             subject.digest,
             artifact,
@@ -78,10 +82,10 @@ def test_what_others_attached_stays(there: tuple[Connection, attachments.Subject
     attachments.attach(connection, subject, [SIGNED])
     listed, by_registry = attachments._listed(connection, subject.digest)
     about, empty = (
-        oci_documents.descriptor(subject.media_type, subject.data),
-        oci_documents.descriptor(attachments.EMPTY_KIND, attachments.EMPTY),
+        oci_documents.make_descriptor(subject.media_type, subject.data),
+        oci_documents.make_descriptor(attachments.EMPTY_KIND, attachments.EMPTY),
     )
-    theirs = oci_documents.canonical(
+    theirs = oci_documents.encode_json(
         {
             "schemaVersion": 2,
             "mediaType": oci_documents.MANIFEST,
@@ -91,21 +95,21 @@ def test_what_others_attached_stays(there: tuple[Connection, attachments.Subject
             "subject": about,
         }
     )
-    registry.tag(connection, oci_documents.sha256(theirs), theirs)
+    image_push.move_tag(connection, oci_documents.compute_digest(theirs), theirs)
     if not by_registry:
         row = {
-            **oci_documents.descriptor(oci_documents.MANIFEST, theirs),
+            **oci_documents.make_descriptor(oci_documents.MANIFEST, theirs),
             "artifactType": "application/vnd.scan",
         }
-        registry.tag(
+        image_push.move_tag(
             connection,
             subject.tag,
-            oci_documents.canonical(
+            oci_documents.encode_json(
                 {"schemaVersion": 2, "mediaType": oci_documents.INDEX, "manifests": [*listed, row]}
             ),
         )
     attachments.attach(connection, subject, [SAID])
-    assert oci_documents.sha256(theirs) in [
+    assert oci_documents.compute_digest(theirs) in [
         row["digest"] for row in attachments._listed(connection, subject.digest)[0]
     ]
     assert attachments.items(connection, subject.digest) == [SIGNED, SAID]
@@ -118,7 +122,7 @@ def test_a_list_that_another_writes_over_is_noticed(
     if attachments._listed(connection, subject.digest)[1]:
         pytest.skip("a registry that keeps the list itself loses nothing of it")
     attachments.attach(connection, subject, [SIGNED])
-    before = download.document(connection, subject.tag).data
+    before = download.read_document(connection, subject.tag).data
     done: list[str] = []
 
     def lose(method: str, path: str) -> None:

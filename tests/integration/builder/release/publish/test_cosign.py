@@ -36,7 +36,7 @@ def test_cosign_verifies_index_and_platforms(project: Project, tmp_path: Path) -
     with published_project.registry("docker-registry", tmp_path) as served:
         place = project.layout()
         assert project.publish(served, place)[0] == 0
-        index = layout.read(project.folder / place.rpartition("/")[2]).index
+        index = layout.read_layout(project.folder / place.rpartition("/")[2]).index
         for digest in (index.digest, *(image.digest for image in index.images)):
             name = f"{served.host}/team/thing@{digest}"
             for more in (

@@ -54,7 +54,7 @@ def test_promoted(project: Project, served: Served) -> None:
     assert status == 0, document
     assert served.tag(NAME, tags.VERIFIED) == digest
     assert project.run("verify-published", f"{served.host}/{NAME}:{tags.VERIFIED}")[0] == 0
-    with Connection(reference.parse(f"{served.host}/{NAME}"), "pull") as connection:
+    with Connection(reference.parse_reference(f"{served.host}/{NAME}"), "pull") as connection:
         found = verification.attached(
             connection, digest, signing_key.public(f"{project.keys['ours']}.pub")
         )
@@ -74,7 +74,7 @@ def test_promoted(project: Project, served: Served) -> None:
     # Published and promoted again: nothing that is attached is lost, nothing is attached twice.
     assert project.publish(served, place)[0] == 0
     assert _promote(project, served, digest, result)[0] == 0
-    with Connection(reference.parse(f"{served.host}/{NAME}"), "pull") as connection:
+    with Connection(reference.parse_reference(f"{served.host}/{NAME}"), "pull") as connection:
         found = verification.attached(
             connection, digest, signing_key.public(f"{project.keys['ours']}.pub")
         )

@@ -167,7 +167,7 @@ def test_two_publishers_at_once(project: Project, served: Served) -> None:
     assert served.tag("team/thing", "latest") == project.digest(lost)
     layers = [
         found.digest
-        for image in layout.read(Path(lost.removeprefix("oci:"))).index.images
+        for image in layout.read_layout(Path(lost.removeprefix("oci:"))).index.images
         for found in image.layers
     ]
     assert [

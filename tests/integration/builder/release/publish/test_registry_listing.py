@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.images.oci import oci_documents, reference
-from builder.images.registry import registry
+from builder.images.registry import image_push
 from builder.images.registry.transport import Connection
 from builder.release.publish import registry_listing, tags
 from rosetta.core.errors import UserError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.registry
 
-EMPTY = oci_documents.canonical(
+EMPTY = oci_documents.encode_json(
     {"schemaVersion": 2, "mediaType": oci_documents.INDEX, "manifests": []}
 )
 
@@ -32,7 +32,9 @@ def local_() -> Iterator[tuple[Connection, Served]]:
     kept = Listing(page=3)
     with (
         image_registry.serving(kept.answer, kept.lose) as served,
-        Connection(reference.parse(f"{served.host}/team/thing"), "pull,push") as connection,
+        Connection(
+            reference.parse_reference(f"{served.host}/team/thing"), "pull,push"
+        ) as connection,
     ):
         yield connection, served
 
@@ -42,7 +44,7 @@ def test_all_pages_are_read(local: tuple[Connection, Served]) -> None:
     assert tags.listed(connection) == []
     names = [f"t{number}" for number in range(8)]
     for name in names:
-        registry.tag(connection, name, EMPTY)
+        image_push.move_tag(connection, name, EMPTY)
     served.log.clear()
     assert tags.listed(connection) == names
     assert len(served.sent("GET")) == 3

@@ -9,7 +9,7 @@ import pytest
 
 from builder import cli
 from builder.images.oci import layout, reference
-from builder.images.registry import download, registry
+from builder.images.registry import download, image_push
 from builder.images.registry.transport import Connection
 from builder.release.publish import attachments, signed_releases, signing_key, tags, verification
 from tests.support import errors, published_project
@@ -38,8 +38,10 @@ class Repository:
 
     def point(self, tag: str, digest: str) -> None:
         """Move a tag as anyone who may push can."""
-        with Connection(reference.parse(f"{self.served.host}/{NAME}"), "pull,push") as connection:
-            registry.tag(connection, tag, download.document(connection, digest).data)
+        with Connection(
+            reference.parse_reference(f"{self.served.host}/{NAME}"), "pull,push"
+        ) as connection:
+            image_push.move_tag(connection, tag, download.read_document(connection, digest).data)
 
     def verify(self, which: str, *more: str, name: str = NAME) -> tuple[int, dict[str, Any], str]:
         """Verify; the status, the document and the first problem."""
@@ -100,7 +102,9 @@ def test_going_back_is_signed(repository: Repository) -> None:
 
 
 def _all_tags(repository: Repository) -> list[str]:
-    with Connection(reference.parse(f"{repository.served.host}/{NAME}"), "pull") as connection:
+    with Connection(
+        reference.parse_reference(f"{repository.served.host}/{NAME}"), "pull"
+    ) as connection:
         return tags.listed(connection)
 
 
@@ -237,15 +241,15 @@ def test_a_mark_of_today_without_a_signature_is_not_counted_from(repository: Rep
 def test_a_tag_that_another_moves_meanwhile_is_not_called_published(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    move = registry.tag
+    move = image_push.move_tag
 
     def move_and_lose(connection: Connection, name: str, data: bytes) -> str:
         previous = move(connection, name, data)
         if name == "latest":
-            move(connection, name, download.document(connection, repository.new).data)
+            move(connection, name, download.read_document(connection, repository.new).data)
         return previous
 
-    monkeypatch.setattr(registry, "tag", move_and_lose)
+    monkeypatch.setattr(image_push, "move_tag", move_and_lose)
     status, document = repository.project.run(
         "publish",
         "--to",
@@ -327,8 +331,10 @@ def test_what_the_image_is(repository: Repository, capsys: pytest.CaptureFixture
 
 def test_releases_are_attached_to_the_index_only(repository: Repository) -> None:
     public = signing_key.public(f"{repository.project.keys['ours']}.pub")
-    index = layout.read(Path(repository.places[0].removeprefix("oci:"))).index
-    with Connection(reference.parse(f"{repository.served.host}/{NAME}"), "pull") as connection:
+    index = layout.read_layout(Path(repository.places[0].removeprefix("oci:"))).index
+    with Connection(
+        reference.parse_reference(f"{repository.served.host}/{NAME}"), "pull"
+    ) as connection:
         known = verification.attached(connection, index.digest, public)
         assert {
             tag for release in signed_releases.read_releases(known) for tag in release.tags

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.images.oci import layer, oci_documents, reference
-from builder.images.registry import registry
+from builder.images.registry import image_push
 from builder.images.registry.transport import Connection
 from builder.release.publish import tags
 from builder.release.publish.tags import TakenError
@@ -106,11 +106,11 @@ def test_only_what_this_key_signed_comes_back(project: Project, served: Served) 
 @pytest.fixture(name="registry_with_two")
 def registry_with_two_(cache: Cache, served: Served) -> Iterator[tuple[Connection, bytes, bytes]]:
     """Two indexes in one repository, the first with the smaller digest, and no tag on either."""
-    with Connection(reference.parse(f"{served.host}/{NAME}"), "pull,push") as connection:
+    with Connection(reference.parse_reference(f"{served.host}/{NAME}"), "pull,push") as connection:
         made = [image_registry.image(cache, top=top, size=3200) for top in ("one", "two")]
         for each in made:
-            registry.upload(connection, functools.partial(layer.blob, cache), each)
-        first, second = sorted((each.document for each in made), key=oci_documents.sha256)
+            image_push.upload_image(connection, functools.partial(layer.blob_path, cache), each)
+        first, second = sorted((each.document for each in made), key=oci_documents.compute_digest)
         yield connection, first, second
 
 
@@ -142,7 +142,7 @@ def test_two_at_once_and_only_one_wins(
             each.join()
         won = [index for index, what in outcome.items() if what == "won"]
         assert len(won) == 1, outcome
-        assert served.tag(NAME, tags.nightly(date)) == oci_documents.sha256(won[0])
+        assert served.tag(NAME, tags.nightly(date)) == oci_documents.compute_digest(won[0])
         (said,) = (what for what in outcome.values() if what != "won")
         assert f"nightly-{date}" in said
 
@@ -193,7 +193,7 @@ def _between(
     if not won:  # the other waited for us in vain, since we could not go on meanwhile: it stood back, and we for it
         tags.own(connection, date, mine)
         won = [mine]
-    assert served.tag(NAME, tags.nightly(date)) == oci_documents.sha256(won[0]), at
+    assert served.tag(NAME, tags.nightly(date)) == oci_documents.compute_digest(won[0]), at
     return within
 
 
@@ -203,7 +203,7 @@ def test_a_claim_that_a_dead_publisher_left_is_named_and_can_be_withdrawn(
     connection, first, second = registry_with_two
     for mine, theirs in ((first, second), (second, first)):
         date = "2025-12-01" if mine is first else "2025-12-02"
-        digest = oci_documents.sha256(theirs)
+        digest = oci_documents.compute_digest(theirs)
         tags._claim(connection, date, digest)
         with pytest.raises(TakenError) as problem:
             tags.own(connection, date, mine)
@@ -211,20 +211,22 @@ def test_a_claim_that_a_dead_publisher_left_is_named_and_can_be_withdrawn(
         assert served.tag(NAME, tags.nightly(date)) == ""
         tags.withdraw(connection, date, digest)
         tags.own(connection, date, mine)
-        assert served.tag(NAME, tags.nightly(date)) == oci_documents.sha256(mine)
+        assert served.tag(NAME, tags.nightly(date)) == oci_documents.compute_digest(mine)
         with errors.refused(errors.EXISTS, value=tags.nightly(date), error=TakenError):
             tags.own(connection, date, theirs)
-    with errors.refused(errors.MISSING, value=oci_documents.sha256(first), names="2025-12-03"):
-        tags.withdraw(connection, "2025-12-03", oci_documents.sha256(first))
+    with errors.refused(
+        errors.MISSING, value=oci_documents.compute_digest(first), names="2025-12-03"
+    ):
+        tags.withdraw(connection, "2025-12-03", oci_documents.compute_digest(first))
 
 
 def test_the_rerun_of_a_dead_publisher_goes_on(
     served: Served, registry_with_two: tuple[Connection, bytes, bytes]
 ) -> None:
     connection, first, _ = registry_with_two
-    tags._claim(connection, "2025-12-01", oci_documents.sha256(first))
+    tags._claim(connection, "2025-12-01", oci_documents.compute_digest(first))
     tags.own(connection, "2025-12-01", first)
-    assert served.tag(NAME, "nightly-2025-12-01") == oci_documents.sha256(first)
+    assert served.tag(NAME, "nightly-2025-12-01") == oci_documents.compute_digest(first)
 
 
 def test_a_claim_that_was_taken_back_is_given_up(
@@ -234,12 +236,12 @@ def test_a_claim_that_was_taken_back_is_given_up(
 ) -> None:
     connection, first, second = registry_with_two
     tags._claim(
-        connection, "2025-12-01", oci_documents.sha256(second)
+        connection, "2025-12-01", oci_documents.compute_digest(second)
     )  # first waits for it, and is withdrawn meanwhile
     monkeypatch.setattr(
         Connection,
         "wait",
-        lambda _, __: tags.withdraw(connection, "2025-12-01", oci_documents.sha256(first)),
+        lambda _, __: tags.withdraw(connection, "2025-12-01", oci_documents.compute_digest(first)),
     )
     with errors.refused(errors.CONFLICT, value="nightly-2025-12-01", error=TakenError):
         tags.own(connection, "2025-12-01", first)
@@ -252,9 +254,9 @@ def test_a_run_of_the_same_digest_does_not_take_anothers_claim_back(
     """It may have gone on already, and be about to put the tag."""
     connection, first, second = registry_with_two
     date = "2025-12-01"
-    going_on = tags._claim(connection, date, oci_documents.sha256(second))
-    tags._alone(connection, date, oci_documents.sha256(second), going_on)
-    tags._claim(connection, date, oci_documents.sha256(first))
+    going_on = tags._claim(connection, date, oci_documents.compute_digest(second))
+    tags._alone(connection, date, oci_documents.compute_digest(second), going_on)
+    tags._claim(connection, date, oci_documents.compute_digest(first))
     with errors.refused(errors.IN_USE, value="nightly-2025-12-01", error=TakenError):
         tags.own(connection, date, second)
     with errors.refused(errors.UNREACHABLE, value="nightly-2025-12-01", error=TakenError):
@@ -282,7 +284,9 @@ def test_a_claim_goes_where_the_registry_lets_it(
     with published_project.registry("memory", tmp_path) as served:
         served.answer.__self__.deletes = deletes  # type: ignore[attr-defined]
         other = f"claim-{NEXT}-{'f' * 64}-00000000"
-        with Connection(reference.parse(f"{served.host}/{NAME}"), "pull,push") as connection:
+        with Connection(
+            reference.parse_reference(f"{served.host}/{NAME}"), "pull,push"
+        ) as connection:
             tags._put(connection, other)
             assert project.publish(served, project.layout("one"))[0] == 0
             claims = {name for name in tags.listed(connection) if name.startswith("claim-")}

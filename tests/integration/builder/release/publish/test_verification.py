@@ -12,9 +12,9 @@ import pytest
 from builder import cli
 from builder.core.cache import Cache
 from builder.images.oci import layout, oci_documents, reference
-from builder.images.registry import registry
+from builder.images.registry import image_push
 from builder.images.registry.transport import Connection
-from builder.images.registry.upload import Meter, send
+from builder.images.registry.upload import Meter, send_blob
 from builder.release.publish import attachments, signed_statements, signing_key, tags
 from tests.support import image_registry, published_project
 from tests.support.published_project import DAY, Project
@@ -41,7 +41,7 @@ class Published:
         for date, place in zip(("2026-01-01", DAY), places, strict=True):
             assert project.publish(served, place, date=date)[0] == 0
         self.other, self.index = (
-            layout.read(Path(place.removeprefix("oci:"))).index for place in places
+            layout.read_layout(Path(place.removeprefix("oci:"))).index for place in places
         )
         self.key = signing_key.private(f"{project.keys['ours']}.pem")
 
@@ -71,9 +71,9 @@ class Published:
 
     def replace(self, subject: bytes, artifact: str, items: list[Item]) -> None:
         """Attach these in place of all of the kind, as our own manifest would be."""
-        empty = oci_documents.descriptor(attachments.EMPTY_KIND, attachments.EMPTY)
-        about = oci_documents.descriptor(json.loads(subject)["mediaType"], subject)
-        document = oci_documents.canonical(
+        empty = oci_documents.make_descriptor(attachments.EMPTY_KIND, attachments.EMPTY)
+        about = oci_documents.make_descriptor(json.loads(subject)["mediaType"], subject)
+        document = oci_documents.encode_json(
             {
                 "schemaVersion": 2,
                 "mediaType": oci_documents.MANIFEST,
@@ -85,26 +85,28 @@ class Published:
         )
         with Meter("", 0) as meter:
             for each in items:
-                send(
+                send_blob(
                     self.connection,
-                    oci_documents.sha256(each.data),
+                    oci_documents.compute_digest(each.data),
                     len(each.data),
                     each.data,
                     "",
                     meter,
                 )
-        registry.tag(
+        image_push.move_tag(
             self.connection,
-            f"sha256-{oci_documents.sha256(subject)[7:]}.{attachments._SUFFIX[artifact]}",
+            f"sha256-{oci_documents.compute_digest(subject)[7:]}.{attachments._SUFFIX[artifact]}",
             document,
         )
-        listed, by_registry = attachments._listed(self.connection, oci_documents.sha256(subject))
+        listed, by_registry = attachments._listed(
+            self.connection, oci_documents.compute_digest(subject)
+        )
         kept = [row for row in listed if row["artifactType"] != artifact]
         if by_registry:
             for row in listed:
-                if row["artifactType"] == artifact and row["digest"] != oci_documents.sha256(
-                    document
-                ):
+                if row["artifactType"] == artifact and row[
+                    "digest"
+                ] != oci_documents.compute_digest(document):
                     published_project.overwrite(
                         self.served, row["digest"], document
                     )  # a registry that lists by itself has to be told behind its back
@@ -112,14 +114,14 @@ class Published:
             rows = [
                 *kept,
                 {
-                    **oci_documents.descriptor(oci_documents.MANIFEST, document),
+                    **oci_documents.make_descriptor(oci_documents.MANIFEST, document),
                     "artifactType": artifact,
                 },
             ]
-            registry.tag(
+            image_push.move_tag(
                 self.connection,
-                f"sha256-{oci_documents.sha256(subject)[7:]}",
-                oci_documents.canonical(
+                f"sha256-{oci_documents.compute_digest(subject)[7:]}",
+                oci_documents.encode_json(
                     {"schemaVersion": 2, "mediaType": oci_documents.INDEX, "manifests": rows}
                 ),
             )
@@ -144,7 +146,9 @@ def publication(
 def published(publication: tuple[Published, Callable[[], None]]) -> Iterator[Published]:
     made, restore = publication
     restore()
-    with Connection(reference.parse(f"{made.served.host}/{NAME}"), "pull,push") as made.connection:
+    with Connection(
+        reference.parse_reference(f"{made.served.host}/{NAME}"), "pull,push"
+    ) as made.connection:
         yield made
 
 
@@ -157,7 +161,7 @@ def test_a_layer_that_was_changed(
     published: Published, served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wanted = published.index.images[1].layers[1]
-    blob = layout.blob(Path(published.project.layout("two").removeprefix("oci:")), wanted)
+    blob = layout.blob_path(Path(published.project.layout("two").removeprefix("oci:")), wanted)
     data = bytearray(blob.read_bytes())
     data[50] ^= 1
     published_project.overwrite(served, wanted.digest, bytes(data))
@@ -237,7 +241,7 @@ def test_another_index_under_the_tag(published: Published) -> None:
     """One platform was dropped: all that is left is whole and signed."""
     document = json.loads(published.index.document)
     document["manifests"] = document["manifests"][:1]
-    registry.tag(published.connection, "latest", oci_documents.canonical(document))
+    image_push.move_tag(published.connection, "latest", oci_documents.encode_json(document))
     published.refused("index: signature: there is none")
 
 
@@ -245,14 +249,14 @@ def test_an_index_signed_with_the_provenance_of_more_platforms(published: Publis
     """Even one that holds the key cannot forget a platform and keep the provenance."""
     document = json.loads(published.index.document)
     document["manifests"] = document["manifests"][:1]
-    small = oci_documents.canonical(document)
-    digest = oci_documents.sha256(small)
+    small = oci_documents.encode_json(document)
+    digest = oci_documents.compute_digest(small)
     _, said = signed_statements.opened(
         published.attached(published.index.digest, signed_statements.PROVENANCE),
         published.key.public,
         published.index.digest,
     )
-    registry.tag(published.connection, "latest", small)
+    image_push.move_tag(published.connection, "latest", small)
     name = published.connection.reference.repository
     items = [
         signed_statements.signature(published.key, name, digest),
@@ -269,9 +273,9 @@ def _payload(item: Item, change: Callable[[dict[str, Any]], None]) -> Item:
     envelope = json.loads(item.data)
     said = json.loads(base64.b64decode(envelope["payload"]))
     change(said)
-    envelope["payload"] = base64.b64encode(oci_documents.canonical(said)).decode()
+    envelope["payload"] = base64.b64encode(oci_documents.encode_json(said)).decode()
     return signed_statements.Item(
-        item.media_type, oci_documents.canonical(envelope), item.annotations
+        item.media_type, oci_documents.encode_json(envelope), item.annotations
     )
 
 
@@ -280,7 +284,7 @@ def _payload(item: Item, change: Callable[[dict[str, Any]], None]) -> Item:
 def test_an_attestation_that_was_changed(published: Published, kind: str, where: str) -> None:
     subject = published.index.document if where == "index" else published.index.images[1].manifest
     held = {
-        each: published.attached(oci_documents.sha256(subject), each)
+        each: published.attached(oci_documents.compute_digest(subject), each)
         for each in (signed_statements.SBOM, signed_statements.PROVENANCE)
     }
     held[kind] = _payload(held[kind], lambda said: said["predicate"].update(x="y"))
@@ -372,7 +376,7 @@ def test_countersigned_by_others_is_fine(published: Published) -> None:
 
 
 def test_latest_verified_needs_a_signed_test(published: Published) -> None:
-    registry.tag(published.connection, tags.VERIFIED, published.index.document)
+    image_push.move_tag(published.connection, tags.VERIFIED, published.index.document)
     published.refused("index: test result: there is none", tags.VERIFIED)
 
 

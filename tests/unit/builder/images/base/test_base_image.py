@@ -17,7 +17,7 @@ from builder.core.manifest import Manifest
 from builder.images.base import base_image, bytecode_stamps, debian_bootstrap
 from builder.images.engines import dockerfile_step
 from builder.images.oci import layer
-from builder.images.oci.tar_entry import Entry, file
+from builder.images.oci.tar_entry import Entry, make_file
 from builder.packages import debian_lock, debian_resolution
 from builder.packages.debian_lock import BaseLock, Deb
 from tests.support import debian_packages, errors
@@ -47,7 +47,7 @@ def _resolve(
     offline: bool = False,
 ) -> dict[str, base_image.Base]:
     context = Context(loaded.root, loaded.root / "manifest.yaml", cache, offline)
-    return base_image.resolve(context, loaded, line, asked, architectures, "", compression)
+    return base_image.resolve_bases(context, loaded, line, asked, architectures, "", compression)
 
 
 def _lock(loaded: Manifest, architecture: str = "amd64", **changes: Any) -> BaseLock:
@@ -78,27 +78,27 @@ def _system(architecture: str, **parts: Any) -> list[Entry]:
 
 def _bootstrapped(cache: Cache, lock: BaseLock, compression: str = "gzip", **parts: Any) -> None:
     """As if mmdebstrap had run for this lock."""
-    keys = debian_bootstrap.keys(lock, debian_lock.ROOT)
-    layer.write(
+    keys = debian_bootstrap.compute_layer_keys(lock, debian_lock.ROOT)
+    layer.write_layer(
         cache, keys["base"], "base", compression, lambda: _system(lock.architecture, **parts)
     )
-    layer.write(
-        cache, keys["os"], "os", compression, lambda: [file("usr/bin/git", lock.architecture)]
+    layer.write_layer(
+        cache, keys["os"], "os", compression, lambda: [make_file("usr/bin/git", lock.architecture)]
     )
 
 
 def _pulled(cache: Cache, digest: str = DIGEST, **parts: Any) -> None:
     """As if an engine had built Dockerfile.base on the image of this digest."""
-    layer.write(cache, "k1", "base", "gzip", lambda: debian_packages.system(**parts))
-    layer.write(cache, "k2", "os", "gzip", lambda: [file("usr/bin/git", "engine")])
+    layer.write_layer(cache, "k1", "base", "gzip", lambda: debian_packages.system(**parts))
+    layer.write_layer(cache, "k2", "os", "gzip", lambda: [make_file("usr/bin/git", "engine")])
     key = stage_key(
         "base",
         {
             "image": digest,
             "architecture": "amd64",
-            "recipe": dockerfile_step.recipe(debian_lock.ROOT),
+            "recipe": dockerfile_step.hash_recipe(debian_lock.ROOT),
             "version": 1,
-            "bytecode": bytecode_stamps.RULES,
+            "bytecode": bytecode_stamps.RULES_VERSION,
         },
     )
     env = [
@@ -194,9 +194,9 @@ def test_a_base_that_will_not_do_is_refused(cache: Cache, loaded: Manifest) -> N
 def test_a_lost_blob_is_not_taken_for_there(cache: Cache, loaded: Manifest) -> None:
     _pulled(cache)
     _resolve(cache, loaded, f"x@{DIGEST}")
-    made = layer.find(cache, "k2", "os", "gzip")
+    made = layer.find_layer(cache, "k2", "os", "gzip")
     assert made
-    layer.blob(cache, made.digest).unlink()
+    layer.blob_path(cache, made.digest).unlink()
     with errors.refused(errors.MISSING, where=f"x@{DIGEST}", remedy="--offline"):
         _resolve(cache, loaded, f"x@{DIGEST}", offline=True)
 
@@ -241,7 +241,7 @@ def _superseded(
 ) -> BaseLock:
     """Debian has superseded the locked package: its files are gone, and its suite has another version."""
     current = replace(locked, packages=(replace(DEB, version=version, sha256="c" * 64),))
-    taken = debian_bootstrap.layers
+    taken = debian_bootstrap.make_layers
 
     def layers(cache: Cache, lock: BaseLock, *arguments: Any, **options: Any) -> Any:
         if lock.digest == locked.digest:
@@ -250,7 +250,7 @@ def _superseded(
             )
         return taken(cache, lock, *arguments, **options)
 
-    monkeypatch.setattr(debian_bootstrap, "layers", layers)
+    monkeypatch.setattr(debian_bootstrap, "make_layers", layers)
     monkeypatch.setattr(debian_resolution, "lock", lambda *_: current)
     return current
 
@@ -268,7 +268,7 @@ def test_a_local_build_takes_current_packages_and_says_so(
         debian_resolution, "refuse_older", lambda *_: None
     )  # asks dpkg, which is not on this PATH
     context = Context(loaded.root, loaded.root / "manifest.yaml", cache)
-    found = base_image.resolve(
+    found = base_image.resolve_bases(
         context, loaded, "current", "", ["amd64"], "", "gzip", allow_current=True
     )["amd64"]
     assert found.digest == current.digest

@@ -38,7 +38,7 @@ def _through_a_layer(cache: Cache, folder: Path, out: Path) -> dict[str, bytes]:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         archive.add(folder, "lib")
-    made = layer.from_tar(
+    made = layer.rewrite_layer(
         cache,
         "k",
         "base",
@@ -46,7 +46,7 @@ def _through_a_layer(cache: Cache, folder: Path, out: Path) -> dict[str, bytes]:
         lambda: io.BytesIO(packed.getvalue()),
         change=bytecode_stamps.tie_to_hashes,
     )
-    with tarfile.open(layer.blob(cache, made.digest)) as archive:
+    with tarfile.open(layer.blob_path(cache, made.digest)) as archive:
         for member in archive:
             if member.isdir():
                 (out / member.name).mkdir(parents=True)

@@ -13,7 +13,7 @@ import pytest
 from builder.core import bytecode, machine_architecture
 from builder.core.cache import Cache
 from builder.images.base.base_image import Base
-from builder.images.base.interpreter import interpreter
+from builder.images.base.interpreter import ensure_interpreter
 from builder.images.oci import layer
 from builder.packages import python_interpreter
 from rosetta.core.errors import UserError
@@ -32,7 +32,7 @@ def base(cache: Cache) -> Base:
         or platform.machine() not in machine_architecture.ARCHITECTURES
     ):
         pytest.skip("NOT CHECKED: bases are of glibc, on x86_64 or aarch64")
-    made = layer.write(cache, "key", "base", "gzip", debian_packages.running)
+    made = layer.write_layer(cache, "key", "base", "gzip", debian_packages.running)
     return Base(
         machine_architecture.ARCHITECTURES[platform.machine()],
         "test",
@@ -46,7 +46,7 @@ def base(cache: Cache) -> Base:
 
 
 def test_it_compiles_as_the_python_itself_does(cache: Cache, base: Base, tmp_path: Path) -> None:
-    found = interpreter(cache, base)
+    found = ensure_interpreter(cache, base)
     assert (found.version, found.full, found.tag) == (
         HERE,
         platform.python_version(),
@@ -71,7 +71,7 @@ def test_it_compiles_as_the_python_itself_does(cache: Cache, base: Base, tmp_pat
 
 
 def test_it_has_its_own_library_and_loader(cache: Cache, base: Base) -> None:
-    found = interpreter(cache, {base.architecture: base})
+    found = ensure_interpreter(cache, {base.architecture: base})
     shown = subprocess.run(
         [
             found.path,
@@ -96,14 +96,14 @@ def test_it_has_its_own_library_and_loader(cache: Cache, base: Base) -> None:
 
 
 def test_it_is_made_once(cache: Cache, base: Base) -> None:
-    first = interpreter(cache, base).path.stat().st_ino
-    layer.blob(cache, base.layers[0].digest).unlink()
-    assert interpreter(cache, base).path.stat().st_ino == first
+    first = ensure_interpreter(cache, base).path.stat().st_ino
+    layer.blob_path(cache, base.layers[0].digest).unlink()
+    assert ensure_interpreter(cache, base).path.stat().st_ino == first
 
 
 def test_another_architecture_is_refused(cache: Cache, base: Base) -> None:
     with errors.refused(errors.UNSUPPORTED, names="riscv", remedy="--platform"):
-        interpreter(cache, {"riscv": base})
+        ensure_interpreter(cache, {"riscv": base})
 
 
 def test_a_base_that_says_another_version(cache: Cache, base: Base) -> None:
@@ -111,4 +111,4 @@ def test_a_base_that_says_another_version(cache: Cache, base: Base) -> None:
         base.architecture, "test", base.digest, base.layers, (), HERE, f"{HERE}.99", base.glibc
     )
     with pytest.raises(UserError, match=rf"not {HERE}\.99"):
-        interpreter(cache, other)
+        ensure_interpreter(cache, other)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from builder.images.base import requirements
-from builder.images.oci.tar_entry import Entry, file
+from builder.images.oci.tar_entry import Entry, make_file
 from rosetta.core.errors import UserError
 from tests.support import errors
 from tests.support.debian_packages import FACTS, system
@@ -18,7 +18,7 @@ def _shown(**parts: Any) -> dict[str, Entry]:
 
 
 def test_a_whole_system() -> None:
-    assert requirements.facts(_shown(), "x", "amd64", ["3.13"]) == requirements.Facts(
+    assert requirements.find_facts(_shown(), "x", "amd64", ["3.13"]) == requirements.BaseFacts(
         "2.41", "3.13", "3.13.5", "A test"
     )
 
@@ -27,17 +27,20 @@ def test_the_first_of_the_pythons_that_is_there() -> None:
     shown = _shown() | {
         entry.path: entry for entry in system(version="3.12", python=b"..\x003.12.3\x00..")
     }
-    assert requirements.facts(shown, "x", "amd64", ["3.12", "3.13"]).python_full == "3.12.3"
-    assert requirements.facts(shown, "x", "amd64", ["3.11", "3.13", "3.12"]).python_full == "3.13.5"
+    assert requirements.find_facts(shown, "x", "amd64", ["3.12", "3.13"]).python_full == "3.12.3"
+    assert (
+        requirements.find_facts(shown, "x", "amd64", ["3.11", "3.13", "3.12"]).python_full
+        == "3.13.5"
+    )
 
 
 def test_a_python_that_is_a_library() -> None:
     shown = _shown(python=b"only starts the library") | {
-        "usr/lib/x86_64-linux-gnu/libpython3.13.so.1.0": file(
+        "usr/lib/x86_64-linux-gnu/libpython3.13.so.1.0": make_file(
             "usr/lib/x86_64-linux-gnu/libpython3.13.so.1.0", FACTS["python"]
         )
     }
-    assert requirements.facts(shown, "x", "amd64", ["3.13"]).python_full == "3.13.5"
+    assert requirements.find_facts(shown, "x", "amd64", ["3.13"]).python_full == "3.13.5"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,7 @@ def test_a_python_that_is_a_library() -> None:
 )
 def test_all_that_is_missing_is_listed(parts: dict[str, Any], told: list[str]) -> None:
     with pytest.raises(UserError) as caught:
-        requirements.facts(_shown(**parts), "some/image:1", "amd64", ["3.13", "3.12"])
+        requirements.find_facts(_shown(**parts), "some/image:1", "amd64", ["3.13", "3.12"])
     assert caught.value.where == "some/image:1"
     assert "A test" in caught.value.what
     for each in told:
@@ -74,9 +77,9 @@ def test_all_that_is_missing_is_listed(parts: dict[str, Any], told: list[str]) -
 def test_programs_of_another_architecture(machine: int, architecture: str) -> None:
     libc = FACTS["libc"][:18] + machine.to_bytes(2, "little") + FACTS["libc"][20:]
     with errors.refused(errors.UNSUPPORTED, where="x", names=architecture):
-        requirements.facts(_shown(libc=libc), "x", architecture, ["3.13"])
+        requirements.find_facts(_shown(libc=libc), "x", architecture, ["3.13"])
 
 
 def test_the_right_architecture() -> None:
     libc = FACTS["libc"][:18] + (183).to_bytes(2, "little") + FACTS["libc"][20:]
-    assert requirements.facts(_shown(libc=libc), "x", "arm64", ["3.13"]).glibc == "2.41"
+    assert requirements.find_facts(_shown(libc=libc), "x", "arm64", ["3.13"]).glibc == "2.41"

@@ -42,7 +42,7 @@ def _apt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: str) -> Path
 
 
 def test_a_machine_without_settings_has_none() -> None:
-    assert build_secrets.of_host() == {}
+    assert build_secrets.collect_secrets() == {}
 
 
 def test_proxies_in_both_cases_and_index_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_proxies_in_both_cases_and_index_settings(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv(name, "x=y")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for a build")
     monkeypatch.setenv("FTP_PROXY", "two\nlines")
-    lines = build_secrets.of_host()["rosetta-environment"].decode().splitlines()
+    lines = build_secrets.collect_secrets()["rosetta-environment"].decode().splitlines()
     assert [line for line in lines if "proxy" in line.lower()] == [
         f"{name}=value of {name}"
         for name in ("HTTP_PROXY", "NO_PROXY", "all_proxy", "https_proxy", "no_proxy")
@@ -70,13 +70,13 @@ def test_the_bundle_of_certificates(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     bundle = tmp_path / "ca.pem"
     bundle.write_bytes(b"certificate\n")
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    assert build_secrets.of_host()["rosetta-ca"] == b"certificate\n"
+    assert build_secrets.collect_secrets()["rosetta-ca"] == b"certificate\n"
     bundle.write_bytes(bytes(600 * 1024))
     with errors.refused(errors.TOO_BIG, where="rosetta-ca", remedy="SSL_CERT_FILE"):
-        build_secrets.of_host()
+        build_secrets.collect_secrets()
     bundle.unlink()
     with errors.refused(errors.MISSING, where="ca.pem", remedy="SSL_CERT_FILE"):
-        build_secrets.of_host()
+        build_secrets.collect_secrets()
 
 
 @pytest.mark.skipif(not APT, reason="NOT CHECKED: this machine has no apt-config")
@@ -95,7 +95,7 @@ def test_apts_settings_are_taken_where_they_say_how_to_fetch(
     (folder / "auth.conf.d").mkdir()
     (folder / "auth.conf.d/x.conf").write_text("machine d login e password f\n")
     (folder / "auth.conf.d/x.conf.dpkg-old").write_text("machine old\n")
-    found = build_secrets.of_host()
+    found = build_secrets.collect_secrets()
     lines = set(found["rosetta-apt"].decode().splitlines())
     assert {
         'Acquire::http::Proxy "http://user:pw@proxy:1";',
@@ -128,7 +128,7 @@ def test_archives_of_both_forms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     (folder / "parts/off.sources").write_text(
         "Types: deb\nEnabled: no\nURIs: http://off/d\nSuites: s\nComponents: main\n"
     )
-    assert list(build_secrets._archives()) == [
+    assert list(build_secrets._read_archives()) == [
         ("http://u:p@one/d", "s-updates", "main contrib"),
         ("http://two/d", "s", "main"),
         ("http://two/d", "s-security", "main"),
@@ -138,11 +138,11 @@ def test_archives_of_both_forms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_files_are_private_and_gone_afterwards() -> None:
-    with build_secrets.files({"a": b"1", "b": b"2"}) as paths:
+    with build_secrets.write_files({"a": b"1", "b": b"2"}) as paths:
         kept = dict(paths)
         assert {name: path.read_bytes() for name, path in paths.items()} == {"a": b"1", "b": b"2"}
         assert {path.stat().st_mode & 0o777 for path in paths.values()} == {0o600}
         assert paths["a"].parent.stat().st_mode & 0o777 == 0o700
     assert not any(path.exists() or path.parent.exists() for path in kept.values())
-    with build_secrets.files({}) as none:
+    with build_secrets.write_files({}) as none:
         assert none == {}

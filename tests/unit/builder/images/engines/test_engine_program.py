@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def test_input_and_output(tmp_path: Path) -> None:
-    done = engine_program.run(
+    done = engine_program.run_program(
         "sh",
         "-c",
         "cat; echo err >&2",
@@ -25,7 +25,7 @@ def test_input_and_output(tmp_path: Path) -> None:
         into=tmp_path / "out",
     )
     assert (done.returncode, (tmp_path / "out").read_bytes(), done.stderr) == (0, b"in", "err\n")
-    assert engine_program.run("sh", "-c", "exit 3", check=False).returncode == 3
+    assert engine_program.run_program("sh", "-c", "exit 3", check=False).returncode == 3
 
 
 def test_a_program_that_is_missing() -> None:
@@ -35,7 +35,7 @@ def test_a_program_that_is_missing() -> None:
         value="no-such-engine",
         remedy="install no-such-engine",
     ):
-        engine_program.run("no-such-engine", "version", check=False)
+        engine_program.run_program("no-such-engine", "version", check=False)
 
 
 def test_one_that_stops_reading_is_judged_by_its_own_words() -> None:
@@ -44,7 +44,7 @@ def test_one_that_stops_reading_is_judged_by_its_own_words() -> None:
             out.write(bytes(1 << 16))  # type: ignore[attr-defined]
 
     with errors.refused(errors.TOO_BIG, where="sh -c", names="/x"):
-        engine_program.run(
+        engine_program.run_program(
             "sh", "-c", "echo 'write /x: no space left on device' >&2; exit 1", feed=feed
         )
 
@@ -54,7 +54,7 @@ def test_what_stops_the_feeding_stops_the_program() -> None:
         raise UserError("is gone", "blob", "run again", kind=errors.MISSING)
 
     with errors.refused(errors.MISSING, where="blob", remedy="run again"):
-        engine_program.run("sh", "-c", "cat > /dev/null", feed=feed)
+        engine_program.run_program("sh", "-c", "cat > /dev/null", feed=feed)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_stops_the_feeding_stops_the_program() -> None:
     ],
 )
 def test_meanings(printed: str, kind: str, remedy: str) -> None:
-    error = engine_program.failure(f"#1 DONE\n{printed}\n", "engine")
+    error = engine_program.explain_failure(f"#1 DONE\n{printed}\n", "engine")
     errors.check(error, kind, where="engine", remedy=remedy)
     assert "\n" not in str(error)
 
@@ -156,18 +156,18 @@ ERROR: failed to solve: process "/bin/sh -c sh install-packages" did not complet
     ],
 )
 def test_the_end_of_the_engines_message_is_shown(printed: str, shown: str) -> None:
-    error = engine_program.failure(printed, "engine")
+    error = engine_program.explain_failure(printed, "engine")
     errors.check(error, errors.FAILED, where="engine")
     assert error.what == shown
 
 
 def test_an_engine_that_prints_nothing() -> None:
-    error = engine_program.failure("", "engine")
+    error = engine_program.explain_failure("", "engine")
     errors.check(error, errors.FAILED, where="engine", names="no message")
 
 
 def test_our_own_words_come_first_and_with_apts() -> None:
-    error = engine_program.failure(
+    error = engine_program.explain_failure(
         "#5 1.2 E: Unable to locate: nope\n#5 1.2 rosetta: apt-get install failed\n#5 ERROR: process did not complete successfully: exit code: 1\n",
         "step",
     )
@@ -175,29 +175,29 @@ def test_our_own_words_come_first_and_with_apts() -> None:
 
 
 def test_an_archive_out_of_reach_is_no_registry() -> None:
-    error = engine_program.failure(
+    error = engine_program.explain_failure(
         "#5 1.2 E: Temporary failure resolving 'mirror'\n#5 1.2 rosetta: apt-get update failed: the package archive cannot be reached\n",
         "step",
     )
     assert error.what.startswith("apt-get update failed")
     assert "sources, proxies" in error.do
     full = f"E: write: {os.strerror(errno.ENOSPC)}\nrosetta: apt-get install failed\n"
-    errors.check(engine_program.failure(full, "step"), errors.TOO_BIG, where="step")
+    errors.check(engine_program.explain_failure(full, "step"), errors.TOO_BIG, where="step")
 
 
 def test_nothing_secret_is_shown() -> None:
-    error = engine_program.failure(
+    error = engine_program.explain_failure(
         "E: Failed to fetch http://user:hunter2@mirror/x MY_TOKEN=hunter2\nrosetta: apt-get update failed\n",
         "step",
     )
     assert "hunter2" not in str(error)
     assert "hunter2" not in str(
-        engine_program.failure("Error: cannot reach https://user:hunter2@host/v2/", "step")
+        engine_program.explain_failure("Error: cannot reach https://user:hunter2@host/v2/", "step")
     )
 
 
 def test_warnings_are_not_the_cause() -> None:
-    error = engine_program.failure(
+    error = engine_program.explain_failure(
         'time="x" level=warning msg="no space left on device, retrying"\nError: short-name "nope" did not resolve\n',
         "buildah",
     )

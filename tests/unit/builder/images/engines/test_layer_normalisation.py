@@ -47,8 +47,8 @@ def _tar(
     return out.getvalue()
 
 
-def _exported(*layers: bytes, below: int = 1) -> image_archive.Exported:
-    return image_archive.Exported(
+def _exported(*layers: bytes, below: int = 1) -> image_archive.ExportedImage:
+    return image_archive.ExportedImage(
         {},
         (),
         tuple((lambda data=data: io.BufferedReader(io.BytesIO(data))) for data in layers),  # type: ignore[misc]
@@ -57,7 +57,7 @@ def _exported(*layers: bytes, below: int = 1) -> image_archive.Exported:
 
 
 def _changes(tmp_path: Path, base: bytes, *above: bytes) -> dict[str, Entry]:
-    with layer_normalisation.changes(_exported(base, *above), tmp_path / "spool") as entries:
+    with layer_normalisation.find_changes(_exported(base, *above), tmp_path / "spool") as entries:
         assert [entry.path for entry in entries] == sorted(entry.path for entry in entries)
         return {entry.path: entry for entry in entries}
 
@@ -126,7 +126,7 @@ def test_two_ways_to_list_one_change_give_one_layer(cache: Cache) -> None:
     ]
     other = _tar([("etc/new", "m"), ("etc/link", "=> etc/new")])
     made = [
-        layer_normalisation.os_layer(
+        layer_normalisation.make_os_layer(
             cache, f"key{number}", "gzip", _exported(_tar(BASE), data)
         ).digest
         for number, data in enumerate((short, _tar(full, prefix="./"), other))
@@ -220,7 +220,7 @@ def test_several_steps_count_as_one(tmp_path: Path) -> None:
 
 
 def test_a_layer_that_exists_is_not_read_again(cache: Cache) -> None:
-    made = layer_normalisation.os_layer(
+    made = layer_normalisation.make_os_layer(
         cache, "key", "gzip", _exported(_tar(BASE), _tar([("etc/new", "n")]))
     )
 
@@ -228,11 +228,11 @@ def test_a_layer_that_exists_is_not_read_again(cache: Cache) -> None:
         raise AssertionError("was opened")
 
     assert (
-        layer_normalisation.os_layer(
+        layer_normalisation.make_os_layer(
             cache,
             "key",
             "gzip",
-            image_archive.Exported({}, (), (refuse, refuse), 1),  # type: ignore[arg-type]
+            image_archive.ExportedImage({}, (), (refuse, refuse), 1),  # type: ignore[arg-type]
         )
         == made
     )
@@ -258,8 +258,8 @@ def _archive(
 
 
 def test_an_archive_is_read(tmp_path: Path) -> None:
-    exported = image_archive.opened(_archive(tmp_path / "a.tar"))
-    assert (exported.below, exported.env, exported.diff_ids) == (
+    exported = image_archive.read_built_archive(_archive(tmp_path / "a.tar"))
+    assert (exported.base_count, exported.env, exported.diff_ids) == (
         1,
         ("A=b",),
         ("sha256:0", "sha256:1"),
@@ -281,7 +281,10 @@ def test_a_step_that_changed_nothing_has_no_layer(tmp_path: Path) -> None:
             {"created_by": "RUN install-packages", "empty_layer": True},
         ],
     }
-    assert image_archive.opened(_archive(tmp_path / "a.tar", config=config)).below == 2
+    assert (
+        image_archive.read_built_archive(_archive(tmp_path / "a.tar", config=config)).base_count
+        == 2
+    )
 
 
 @pytest.mark.parametrize("broken", ["cut", "layers", "step", "json"])
@@ -300,4 +303,4 @@ def test_an_archive_that_is_not_one_is_refused(tmp_path: Path, broken: str) -> N
         else None,
     )
     with errors.refused(errors.DAMAGED, remedy="storage"):
-        image_archive.opened(path)
+        image_archive.read_built_archive(path)

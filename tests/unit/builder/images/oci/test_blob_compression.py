@@ -30,7 +30,7 @@ def _data(size: int) -> bytes:
 
 def _pack(
     data: bytes, compression: str, workers: int = 0, piece: int = 0
-) -> tuple[bytes, blob_compression.Sums]:
+) -> tuple[bytes, blob_compression.BlobSums]:
     out = io.BytesIO()
     with blob_compression.Compressor(out, compression, workers) as sink:
         for start in range(0, len(data), piece or max(len(data), 1)):
@@ -54,7 +54,7 @@ def test_round_trip_and_sums(compression: str, size: int) -> None:
     data = _data(size)
     packed, sums = _pack(data, compression)
     assert _unpack(packed, compression) == data
-    assert sums == blob_compression.Sums(
+    assert sums == blob_compression.BlobSums(
         f"sha256:{hashlib.sha256(data).hexdigest()}",
         size,
         f"sha256:{hashlib.sha256(packed).hexdigest()}",
@@ -163,10 +163,13 @@ def test_a_full_disk_ends_it(compression: str) -> None:
 def test_reader_knows_each_by_its_first_bytes(compression: str, tmp_path: Path) -> None:
     data = _data(3 * MIB)
     (tmp_path / "blob").write_bytes(data if compression == "plain" else _pack(data, compression)[0])
-    with open(tmp_path / "blob", "rb") as stream, blob_compression.reader(stream) as plain:
+    with (
+        open(tmp_path / "blob", "rb") as stream,
+        blob_compression.decompress_stream(stream) as plain,
+    ):
         assert plain.read() == data
     with (
         io.BytesIO((tmp_path / "blob").read_bytes()) as memory,
-        blob_compression.reader(memory) as plain,
+        blob_compression.decompress_stream(memory) as plain,
     ):
         assert plain.read() == data

@@ -21,20 +21,24 @@ import pytest
 from builder.core import cache_inspection
 from builder.core.cache import Cache
 from builder.images.oci import blob_compression, layer, tar_file
-from builder.images.oci.tar_entry import Entry, file, link
+from builder.images.oci.tar_entry import Entry, make_file, make_link
 from tests.support import errors
 
 ROOT = Path(__file__).parents[5]
 
 
 def _entries() -> list[Entry]:
-    return [file("opt/b/z", b"z"), file("opt/a", b"a" * 5000, 0o755), link("opt/b/l", "z")]
+    return [
+        make_file("opt/b/z", b"z"),
+        make_file("opt/a", b"a" * 5000, 0o755),
+        make_link("opt/b/l", "z"),
+    ]
 
 
 def _members(cache: Cache, made: layer.Layer) -> list[tarfile.TarInfo]:
     with (
-        open(layer.blob(cache, made.digest), "rb") as stream,
-        blob_compression.reader(stream) as plain,
+        open(layer.blob_path(cache, made.digest), "rb") as stream,
+        blob_compression.decompress_stream(stream) as plain,
         tarfile.open(fileobj=io.BytesIO(plain.read())) as archive,
     ):
         return archive.getmembers()
@@ -42,7 +46,7 @@ def _members(cache: Cache, made: layer.Layer) -> list[tarfile.TarInfo]:
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
 def test_written_sorted_with_its_parents_and_only_once(cache: Cache, compression: str) -> None:
-    made = layer.write(cache, "k", "python", compression, _entries)
+    made = layer.write_layer(cache, "k", "python", compression, _entries)
     assert [(each.name, each.mode, each.uid, each.mtime) for each in _members(cache, made)] == [
         ("opt", 0o755, 0, 315532800),
         ("opt/a", 0o755, 0, 315532800),
@@ -51,23 +55,25 @@ def test_written_sorted_with_its_parents_and_only_once(cache: Cache, compression
         ("opt/b/z", 0o644, 0, 315532800),
     ]
     assert made.media_type == f"application/vnd.oci.image.layer.v1.tar+{compression}"
-    assert layer.blob(cache, made.digest).stat().st_size == made.size
+    assert layer.blob_path(cache, made.digest).stat().st_size == made.size
 
     def never() -> list[Entry]:
         raise AssertionError("it is in the cache")
 
-    assert layer.write(cache, "k", "python", compression, never) == made
-    assert layer.find(cache, "other", "python", compression) is None
-    assert layer.find(cache, "k", "python", "zstd" if compression == "gzip" else "gzip") is None
-    assert layer.find(cache, "k", "os", compression) == replace(made, name="os")
+    assert layer.write_layer(cache, "k", "python", compression, never) == made
+    assert layer.find_layer(cache, "other", "python", compression) is None
+    assert (
+        layer.find_layer(cache, "k", "python", "zstd" if compression == "gzip" else "gzip") is None
+    )
+    assert layer.find_layer(cache, "k", "os", compression) == replace(made, name="os")
 
 
 def test_both_compressions_hold_the_same_tar_and_order_does_not_count(
     cache: Cache, tmp_path: Path
 ) -> None:
-    one = layer.write(cache, "k", "x", "gzip", _entries)
-    two = layer.write(cache, "k", "x", "zstd", lambda: reversed(_entries()))
-    other = layer.write(
+    one = layer.write_layer(cache, "k", "x", "gzip", _entries)
+    two = layer.write_layer(cache, "k", "x", "zstd", lambda: reversed(_entries()))
+    other = layer.write_layer(
         Cache(tmp_path / "elsewhere"), "different key", "x", "gzip", lambda: _entries()[::-1]
     )
     assert one.diff_id == two.diff_id == other.diff_id
@@ -85,7 +91,7 @@ def test_umask_locale_time_zone_and_cores_do_not_enter(tmp_path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path; from builder.core.cache import Cache; from builder.images.oci import layer, tar_file; "
         "cores = os.sched_getaffinity(0); os.sched_setaffinity(0, {min(cores)} if sys.argv[4] == '1' else cores); "
-        "print(layer.write(Cache(Path(sys.argv[1])), 'k', 'x', sys.argv[3], lambda: tar_file.walk(sys.argv[2], 'opt')).digest)"
+        "print(layer.write_layer(Cache(Path(sys.argv[1])), 'k', 'x', sys.argv[3], lambda: tar_file.walk_folder(sys.argv[2], 'opt')).digest)"
     )
     found: dict[str, set[str]] = {"gzip": set(), "zstd": set()}
     for number, (umask, extra) in enumerate(
@@ -123,22 +129,24 @@ def test_umask_locale_time_zone_and_cores_do_not_enter(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["", "/a", "a/", "a//b", "../a", "a/../b", "a\0b"])
 def test_paths_that_are_none(cache: Cache, path: str) -> None:
     with errors.refused(errors.INVALID, value=path):
-        layer.write(cache, "k", "x", "gzip", lambda: [file(path, b"")])
+        layer.write_layer(cache, "k", "x", "gzip", lambda: [make_file(path, b"")])
     assert list(cache.path("blobs").iterdir()) == []
     assert list(cache.path("layers").iterdir()) == []
 
 
 def test_a_path_twice(cache: Cache) -> None:
     with errors.refused(errors.CONFLICT, value="a"):
-        layer.write(cache, "k", "x", "gzip", lambda: [file("a", b"1"), file("a", b"2")])
-    twice = [Entry("a", "dir", 0o755), Entry("a", "dir", 0o755), file("a/b", b"")]
-    assert len(_members(cache, layer.write(cache, "k", "x", "gzip", lambda: twice))) == 2
+        layer.write_layer(
+            cache, "k", "x", "gzip", lambda: [make_file("a", b"1"), make_file("a", b"2")]
+        )
+    twice = [Entry("a", "dir", 0o755), Entry("a", "dir", 0o755), make_file("a/b", b"")]
+    assert len(_members(cache, layer.write_layer(cache, "k", "x", "gzip", lambda: twice))) == 2
 
 
 @pytest.mark.parametrize("damage", ["gone", "short", "edited", "record", "format"])
 def test_what_is_damaged_is_made_again(cache: Cache, damage: str) -> None:
-    made = layer.write(cache, "k", "x", "gzip", _entries)
-    blob, record = layer.blob(cache, made.digest), cache.path("layers", "k.gzip.json")
+    made = layer.write_layer(cache, "k", "x", "gzip", _entries)
+    blob, record = layer.blob_path(cache, made.digest), cache.path("layers", "k.gzip.json")
     whole = blob.read_bytes()
     if damage == "gone":
         blob.unlink()
@@ -157,21 +165,21 @@ def test_what_is_damaged_is_made_again(cache: Cache, damage: str) -> None:
         calls.append(1)
         return _entries()
 
-    assert layer.write(cache, "k", "x", "gzip", again) == made
+    assert layer.write_layer(cache, "k", "x", "gzip", again) == made
     assert calls == [1]
     assert blob.read_bytes() == whole
 
 
 def test_two_keys_with_the_same_content_do_not_disturb_each_other(cache: Cache) -> None:
-    one = layer.write(cache, "one", "x", "gzip", _entries)
-    two = layer.write(cache, "two", "x", "gzip", _entries)
+    one = layer.write_layer(cache, "one", "x", "gzip", _entries)
+    two = layer.write_layer(cache, "two", "x", "gzip", _entries)
     assert one.digest == two.digest
-    assert layer.find(cache, "one", "x", "gzip") == one
-    assert layer.find(cache, "two", "x", "gzip") == two
+    assert layer.find_layer(cache, "one", "x", "gzip") == one
+    assert layer.find_layer(cache, "two", "x", "gzip") == two
 
 
 def test_a_full_disk_leaves_nothing(cache: Cache) -> None:
-    big = file("big", hashlib.shake_256(b"noise").digest(3 << 20))
+    big = make_file("big", hashlib.shake_256(b"noise").digest(3 << 20))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(
@@ -179,13 +187,13 @@ def test_a_full_disk_leaves_nothing(cache: Cache) -> None:
     )  # what a full disk looks like to a writer
     try:
         with pytest.raises(OSError, match="File too large"):
-            layer.write(cache, "k", "x", "zstd", lambda: [big])
+            layer.write_layer(cache, "k", "x", "zstd", lambda: [big])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     assert list(cache.path("blobs").iterdir()) == []
     assert list(cache.path("layers").iterdir()) == []
-    assert layer.write(cache, "k", "x", "zstd", lambda: [big]).unpacked == (3 << 20) + 1536
+    assert layer.write_layer(cache, "k", "x", "zstd", lambda: [big]).unpacked == (3 << 20) + 1536
 
 
 _SLOW = """
@@ -193,13 +201,13 @@ import sys, time
 from pathlib import Path
 from builder.core.cache import Cache
 from builder.images.oci import layer
-from builder.images.oci.tar_entry import file
+from builder.images.oci.tar_entry import make_file
 def entries():
-    yield file("a", b"1")
+    yield make_file("a", b"1")
     print("begun", flush=True)
     time.sleep(float(sys.argv[2]))
-    yield file("b", b"2")
-print(layer.write(Cache(Path(sys.argv[1])), "k", "x", "gzip", entries).digest, flush=True)
+    yield make_file("b", b"2")
+print(layer.write_layer(Cache(Path(sys.argv[1])), "k", "x", "gzip", entries).digest, flush=True)
 """
 
 
@@ -272,7 +280,7 @@ def test_from_tar_keeps_what_counts(cache: Cache, tmp_path: Path, packed: str) -
             sink.write(plain.read())
             sink.finish()
         source = tmp_path / "packed"
-    made = layer.from_tar(
+    made = layer.rewrite_layer(
         cache,
         "k",
         "os",
@@ -281,10 +289,10 @@ def test_from_tar_keeps_what_counts(cache: Cache, tmp_path: Path, packed: str) -
         lambda entry: None if entry.path.startswith("var/log") else entry,
     )
     with (
-        open(layer.blob(cache, made.digest), "rb") as stream,
-        blob_compression.reader(stream) as unpacked,
+        open(layer.blob_path(cache, made.digest), "rb") as stream,
+        blob_compression.decompress_stream(stream) as unpacked,
     ):
-        found = {entry.path: entry for entry, _ in tar_file.read(unpacked)}
+        found = {entry.path: entry for entry, _ in tar_file.read_tar(unpacked)}
     assert sorted(found) == ["dev/null", "tmp", "usr/.wh.gone", "usr/bin/hard", "usr/bin/new"]
     assert (
         found["usr/bin/hard"].kind,
@@ -303,24 +311,28 @@ def test_from_tar_keeps_what_counts(cache: Cache, tmp_path: Path, packed: str) -
     def never() -> io.BytesIO:
         raise AssertionError("it is in the cache")
 
-    assert layer.from_tar(cache, "k", "os", "zstd", never) == made
+    assert layer.rewrite_layer(cache, "k", "os", "zstd", never) == made
 
 
 def test_a_broken_tar_leaves_nothing(cache: Cache) -> None:
     with errors.refused(errors.DAMAGED, names="tar"):
-        layer.from_tar(cache, "k", "os", "zstd", lambda: io.BytesIO(b"no tar " * 500))
+        layer.rewrite_layer(cache, "k", "os", "zstd", lambda: io.BytesIO(b"no tar " * 500))
     assert list(cache.path("blobs").iterdir()) == []
 
 
 @pytest.mark.parametrize(("packed", "damage"), [("gzip", "cut"), ("gzip", "flip"), ("zstd", "cut")])
 def test_a_damaged_blob_leaves_nothing(cache: Cache, packed: str, damage: str) -> None:
-    made = layer.write(
-        cache, "k", "x", packed, lambda: [file("a", hashlib.shake_256(b"noise").digest(3 << 20))]
+    made = layer.write_layer(
+        cache,
+        "k",
+        "x",
+        packed,
+        lambda: [make_file("a", hashlib.shake_256(b"noise").digest(3 << 20))],
     )
-    data = layer.blob(cache, made.digest).read_bytes()
+    data = layer.blob_path(cache, made.digest).read_bytes()
     broken = data[: len(data) // 2] if damage == "cut" else data[:200] + bytes(200) + data[400:]
     with errors.refused(errors.DAMAGED, remedy="run again"):
-        layer.from_tar(cache, "other", "os", packed, lambda: io.BytesIO(broken))
+        layer.rewrite_layer(cache, "other", "os", packed, lambda: io.BytesIO(broken))
     assert [path.name for path in cache.path("blobs").iterdir()] == ["sha256"]
     assert [path.name for path in cache.path("layers").iterdir()] == [f"k.{packed}.json"]
 
@@ -330,20 +342,22 @@ def test_a_full_disk_is_not_taken_for_a_damaged_blob(tmp_path: Path) -> None:
     with (
         open(tmp_path / "blob", "rb") as stream,
         pytest.raises(OSError, match="No space left"),
-        blob_compression.reader(stream),
+        blob_compression.decompress_stream(stream),
     ):
         raise OSError(28, "No space left on device")
 
 
 def test_prune_takes_old_records_and_blobs_without_one(cache: Cache) -> None:
-    old = layer.write(cache, "old", "x", "gzip", lambda: [file("a", b"old")])
-    shared = layer.write(cache, "shared-old", "x", "gzip", _entries)
-    fresh = layer.write(cache, "fresh", "x", "gzip", _entries)
+    old = layer.write_layer(cache, "old", "x", "gzip", lambda: [make_file("a", b"old")])
+    shared = layer.write_layer(cache, "shared-old", "x", "gzip", _entries)
+    fresh = layer.write_layer(cache, "fresh", "x", "gzip", _entries)
     assert shared.digest == fresh.digest
     long_ago = time.time() - 40 * 86400
     for key in ("old", "shared-old"):
         os.utime(cache.path("layers", f"{key}.gzip.json"), (long_ago, long_ago))
-    shutil.copyfile(layer.blob(cache, fresh.digest), layer.blob(cache, "sha256:" + "0" * 64))
+    shutil.copyfile(
+        layer.blob_path(cache, fresh.digest), layer.blob_path(cache, "sha256:" + "0" * 64)
+    )
     cache.path("blobs", ".tmp-killed.gzip").write_text("half")
     wanted = {
         "layers/old.gzip.json",
@@ -355,20 +369,20 @@ def test_prune_takes_old_records_and_blobs_without_one(cache: Cache) -> None:
     assert (
         set(cache_inspection.prune_entries(cache, days=30, sources=False, dry_run=True)) == wanted
     )
-    assert layer.blob(cache, old.digest).exists()
+    assert layer.blob_path(cache, old.digest).exists()
     assert (
         set(cache_inspection.prune_entries(cache, days=30, sources=False, dry_run=False)) == wanted
     )
-    assert layer.find(cache, "old", "x", "gzip") is None
-    assert layer.find(cache, "fresh", "x", "gzip") == fresh
+    assert layer.find_layer(cache, "old", "x", "gzip") is None
+    assert layer.find_layer(cache, "fresh", "x", "gzip") == fresh
     assert [path.name for path in cache.path("blobs", "sha256").iterdir()] == [fresh.digest[7:]]
     assert cache_inspection.measure_usage(cache.root)["blobs"] > 0
     assert cache_inspection.prune_entries(cache, days=30, sources=False, dry_run=False) == {}
 
 
 def test_using_a_layer_keeps_it_from_being_pruned(cache: Cache) -> None:
-    made = layer.write(cache, "k", "x", "gzip", _entries)
+    made = layer.write_layer(cache, "k", "x", "gzip", _entries)
     long_ago = time.time() - 40 * 86400
     os.utime(cache.path("layers", "k.gzip.json"), (long_ago, long_ago))
-    assert layer.write(cache, "k", "x", "gzip", _entries) == made
+    assert layer.write_layer(cache, "k", "x", "gzip", _entries) == made
     assert cache_inspection.prune_entries(cache, days=30, sources=False, dry_run=False) == {}

@@ -36,7 +36,7 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 def test_written_and_read_back(cache: Cache, tmp_path: Path) -> None:
     index = small_image.index(cache)
-    layout.write(cache, index, tmp_path / "out", name="t5x:latest")
+    layout.write_layout(cache, index, tmp_path / "out", name="t5x:latest")
     assert json.loads((tmp_path / "out/oci-layout").read_bytes()) == {"imageLayoutVersion": "1.0.0"}
     top = json.loads((tmp_path / "out/index.json").read_bytes())
     assert top["manifests"] == [
@@ -53,7 +53,7 @@ def test_written_and_read_back(cache: Cache, tmp_path: Path) -> None:
         assert (
             hashlib.sha256((tmp_path / "out/blobs/sha256" / name).read_bytes()).hexdigest() == name
         )
-    back = layout.read(tmp_path / "out")
+    back = layout.read_layout(tmp_path / "out")
     assert back.name == "t5x:latest"
     assert back.index.document == index.document
     assert [(each.config, each.manifest) for each in back.index.images] == [
@@ -67,12 +67,12 @@ def test_written_and_read_back(cache: Cache, tmp_path: Path) -> None:
 
 def test_blobs_are_copies(cache: Cache, tmp_path: Path) -> None:
     index = small_image.index(cache)
-    layout.write(cache, index, tmp_path / "out", name="n")
+    layout.write_layout(cache, index, tmp_path / "out", name="n")
     digest = index.images[0].layers[0].digest
-    assert (tmp_path / "out/blobs/sha256" / digest[7:]).read_bytes() == layer.blob(
+    assert (tmp_path / "out/blobs/sha256" / digest[7:]).read_bytes() == layer.blob_path(
         cache, digest
     ).read_bytes()
-    assert not (tmp_path / "out/blobs/sha256" / digest[7:]).samefile(layer.blob(cache, digest))
+    assert not (tmp_path / "out/blobs/sha256" / digest[7:]).samefile(layer.blob_path(cache, digest))
 
 
 @pytest.mark.parametrize("name", ["out", "out.tar"])
@@ -80,30 +80,33 @@ def test_a_flipped_byte_in_the_caches_blob_is_not_written(
     cache: Cache, tmp_path: Path, name: str
 ) -> None:
     index = small_image.index(cache)
-    blob = layer.blob(cache, index.images[0].layers[0].digest)
+    blob = layer.blob_path(cache, index.images[0].layers[0].digest)
     state, data = blob.stat(), bytearray(blob.read_bytes())
     data[len(data) // 2] ^= 1
     blob.chmod(0o644)
     blob.write_bytes(data)
     os.utime(blob, ns=(state.st_atime_ns, state.st_mtime_ns))
     with errors.refused(errors.DAMAGED, where=blob, remedy="delete"):
-        layout.write(cache, index, tmp_path / name, name="n")
+        layout.write_layout(cache, index, tmp_path / name, name="n")
     assert not (tmp_path / name).exists()
     assert list(cache_inspection.check_entries(cache)[1]) == [f"blobs/{blob.name}"]
-    layout.write(cache, small_image.index(cache), tmp_path / name, name="n")  # it is made again
+    layout.write_layout(
+        cache, small_image.index(cache), tmp_path / name, name="n"
+    )  # it is made again
 
 
 def test_written_again_it_is_the_same_and_another_replaces_it(cache: Cache, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    layout.write(cache, small_image.index(cache), out, name="n")
+    layout.write_layout(cache, small_image.index(cache), out, name="n")
     first = _content(out)
-    layout.write(cache, small_image.index(cache), out, name="n")
+    layout.write_layout(cache, small_image.index(cache), out, name="n")
     assert _content(out) == first
-    layout.write(cache, small_image.index(cache, ("amd64",), top=b"other"), out, name="n")
+    layout.write_layout(cache, small_image.index(cache, ("amd64",), top=b"other"), out, name="n")
     assert len(_content(out)) == 2 + 3 + 3
     assert (
-        layout.read(out).index.digest == small_image.index(cache, ("amd64",), top=b"other").digest
+        layout.read_layout(out).index.digest
+        == small_image.index(cache, ("amd64",), top=b"other").digest
     )
 
 
@@ -117,7 +120,7 @@ def test_what_is_not_ours_is_refused_and_kept(cache: Cache, tmp_path: Path, ther
         (tmp_path / "real").mkdir()
         out.symlink_to("real")
     else:
-        layout.write(cache, index, out, name="n")
+        layout.write_layout(cache, index, out, name="n")
         if there == "more":
             (out / "thesis.tex").write_text("mine")
         elif there == "layout":
@@ -126,24 +129,24 @@ def test_what_is_not_ours_is_refused_and_kept(cache: Cache, tmp_path: Path, ther
             (out / "index.json").unlink()
     before = _content(out) if out.is_dir() else out.read_bytes()
     with errors.refused(errors.EXISTS, where=out):
-        layout.write(cache, index, out, name="n")
+        layout.write_layout(cache, index, out, name="n")
     assert (_content(out) if out.is_dir() else out.read_bytes()) == before
 
 
 def test_a_tar_holds_the_same(cache: Cache, tmp_path: Path) -> None:
     index = small_image.index(cache)
-    layout.write(cache, index, tmp_path / "out", name="n")
-    layout.write(cache, index, tmp_path / "out.tar", name="n")
+    layout.write_layout(cache, index, tmp_path / "out", name="n")
+    layout.write_layout(cache, index, tmp_path / "out.tar", name="n")
     first = (tmp_path / "out.tar").read_bytes()
     with tarfile.open(tmp_path / "out.tar") as archive:
         assert archive.getnames()[:2] == ["oci-layout", "index.json"]
         archives.extract_verified(archive, tmp_path / "unpacked")
     assert _content(tmp_path / "unpacked") == _content(tmp_path / "out")
-    layout.write(cache, index, tmp_path / "out.tar", name="n")
+    layout.write_layout(cache, index, tmp_path / "out.tar", name="n")
     assert (tmp_path / "out.tar").read_bytes() == first
     (tmp_path / "mine.tar").write_bytes(b"thesis" * 1000)
     with errors.refused(errors.EXISTS, where="mine.tar"):
-        layout.write(cache, index, tmp_path / "mine.tar", name="n")
+        layout.write_layout(cache, index, tmp_path / "mine.tar", name="n")
     assert (tmp_path / "mine.tar").read_bytes() == b"thesis" * 1000
 
 
@@ -152,27 +155,27 @@ def test_a_lost_blob_or_a_full_disk_leaves_what_was_there(
     cache: Cache, tmp_path: Path, name: str
 ) -> None:
     out = tmp_path / name
-    layout.write(cache, small_image.index(cache), out, name="n")
+    layout.write_layout(cache, small_image.index(cache), out, name="n")
     before = _content(out) if out.is_dir() else out.read_bytes()
     lost = small_image.index(cache, ("amd64",), top=b"lost")
-    layer.blob(cache, lost.images[0].layers[2].digest).unlink()
+    layer.blob_path(cache, lost.images[0].layers[2].digest).unlink()
     with errors.refused(
         errors.MISSING, where=lost.images[0].layers[2].digest[7:], remedy="run again"
     ):
-        layout.write(cache, lost, out, name="n")
+        layout.write_layout(cache, lost, out, name="n")
     full = small_image.index(cache, ("amd64",), top=b"full")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            layout.write(cache, full, out, name="n")
+            layout.write_layout(cache, full, out, name="n")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert (_content(out) if out.is_dir() else out.read_bytes()) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", name]
-    layout.write(cache, full, out, name="n")
+    layout.write_layout(cache, full, out, name="n")
     assert (_content(out) if out.is_dir() else out.read_bytes()) != before
 
 
@@ -193,7 +196,7 @@ for module, name in ((shutil, "copystat"), (os, "rename")):
             os.kill(os.getpid(), signal.SIGKILL)
         return real(*args, **more)
     setattr(module, name, step)
-layout.write(cache, index, Path(sys.argv[2]), name="n")
+layout.write_layout(cache, index, Path(sys.argv[2]), name="n")
 """
 
 
@@ -201,7 +204,7 @@ layout.write(cache, index, Path(sys.argv[2]), name="n")
 def test_kill_9_at_any_step(cache: Cache, tmp_path: Path, steps: int) -> None:
     """Four copies, then the old one is put aside and the new one takes its place."""
     out = tmp_path / "out"
-    layout.write(cache, small_image.index(cache), out, name="n")
+    layout.write_layout(cache, small_image.index(cache), out, name="n")
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, str(cache.root), str(out), str(steps)],
         cwd=ROOT,
@@ -210,11 +213,11 @@ def test_kill_9_at_any_step(cache: Cache, tmp_path: Path, steps: int) -> None:
     assert done.returncode == (0 if steps == 6 else -signal.SIGKILL)
     if out.exists():
         assert (
-            layout.read(out).index.digest
+            layout.read_layout(out).index.digest
             == small_image.index(cache, top=b"new" if steps == 6 else b"top").digest
         )
-    layout.write(cache, small_image.index(cache, top=b"new"), out, name="n")
-    assert layout.read(out).index.digest == small_image.index(cache, top=b"new").digest
+    layout.write_layout(cache, small_image.index(cache, top=b"new"), out, name="n")
+    assert layout.read_layout(out).index.digest == small_image.index(cache, top=b"new").digest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "out"]
 
 
@@ -222,7 +225,7 @@ def test_kill_9_at_any_step(cache: Cache, tmp_path: Path, steps: int) -> None:
 @pytest.mark.parametrize("which", ["index", "manifest", "config", "layer"])
 def test_damage_is_noticed(cache: Cache, tmp_path: Path, damage: str, which: str) -> None:
     index = small_image.index(cache)
-    layout.write(cache, index, tmp_path / "linked", name="n")
+    layout.write_layout(cache, index, tmp_path / "linked", name="n")
     out = tmp_path / "out"
     shutil.copytree(tmp_path / "linked", out)
     image = index.images[1]
@@ -248,14 +251,14 @@ def test_damage_is_noticed(cache: Cache, tmp_path: Path, damage: str, which: str
             "[" if damage == "json" else '{"manifests": [{"digest": "sha256:../../x", "size": 1}]}'
         )
     with pytest.raises(UserError):
-        layout.read(out)
+        layout.read_layout(out)
     if which == "layer" and damage in ("flip", "cut", "gone"):
-        assert layout.read(out, blobs=False).index.digest == index.digest
+        assert layout.read_layout(out, blobs=False).index.digest == index.digest
 
 
 def _archived(cache: Cache, name: str, leave_out: tuple[str, ...] = ()) -> bytes:
     out = io.BytesIO()
-    layout.archive(cache, small_image.image(cache), name, out, leave_out)
+    layout.write_archive(cache, small_image.image(cache), name, out, leave_out)
     return out.getvalue()
 
 
@@ -294,7 +297,7 @@ def test_an_archive_is_both_forms(cache: Cache) -> None:
     ],
 )
 def test_qualified(name: str, full: str) -> None:
-    assert layout.qualified(name) == full
+    assert layout.qualify_name(name) == full
 
 
 @pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive"])
@@ -306,7 +309,7 @@ def test_skopeo_reads_it(cache: Cache, tmp_path: Path, kind: str) -> None:
     if kind == "docker-archive":
         out.write_bytes(_archived(cache, "t5x:n"))
     else:
-        layout.write(cache, index, out, name="n")
+        layout.write_layout(cache, index, out, name="n")
     source = f"{kind}:{out}" if kind == "docker-archive" else f"{kind}:{out}:n"
     for image in index.images[: 1 if kind == "docker-archive" else 2]:
         machine = [
@@ -350,7 +353,7 @@ def test_docker_loads_it(cache: Cache, compression: str) -> None:
     image = small_image.image(cache, compression=compression)
     name = f"rosetta-test-layout:{compression}"
     out = io.BytesIO()
-    layout.archive(cache, image, name, out)
+    layout.write_archive(cache, image, name, out)
     try:
         subprocess.run(
             ["docker", "load"], input=out.getvalue(), check=True, capture_output=True, timeout=120
@@ -367,7 +370,7 @@ def test_docker_loads_it(cache: Cache, compression: str) -> None:
             image.digest,
         )  # the classic store's, containerd's
         other, more = small_image.image(cache, compression=compression, top=b"more"), io.BytesIO()
-        layout.archive(cache, other, name, more, [each.digest for each in image.layers[:2]])
+        layout.write_archive(cache, other, name, more, [each.digest for each in image.layers[:2]])
         subprocess.run(
             ["docker", "load"], input=more.getvalue(), check=True, capture_output=True, timeout=120
         )

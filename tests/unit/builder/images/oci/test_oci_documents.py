@@ -67,12 +67,12 @@ def test_config(cache: Cache) -> None:
 
 def test_json_is_canonical(cache: Cache) -> None:
     assert (
-        oci_documents.canonical({"b": 1, "a": {"z": "ü", "y": [1, 2]}})
+        oci_documents.encode_json({"b": 1, "a": {"z": "ü", "y": [1, 2]}})
         == '{"a":{"y":[1,2],"z":"ü"},"b":1}'.encode()
     )
     image = small_image.image(cache)
     for data in (image.config, image.manifest, small_image.index(cache).document):
-        assert data == oci_documents.canonical(json.loads(data))
+        assert data == oci_documents.encode_json(json.loads(data))
 
 
 def test_order_of_architectures_and_settings_does_not_count(cache: Cache) -> None:
@@ -81,7 +81,7 @@ def test_order_of_architectures_and_settings_does_not_count(cache: Cache) -> Non
         == small_image.index(cache, ("amd64", "arm64")).digest
     )
     image = small_image.image(cache)
-    turned = oci_documents.image(
+    turned = oci_documents.make_image(
         "amd64",
         image.layers,
         small_image.CREATED,
@@ -94,7 +94,7 @@ def test_order_of_architectures_and_settings_does_not_count(cache: Cache) -> Non
 def test_one_platform_is_an_index_too_and_empty_settings_are_left_out(cache: Cache) -> None:
     index = small_image.index(cache, ("amd64",))
     assert len(json.loads(index.document)["manifests"]) == 1
-    bare = oci_documents.image(
+    bare = oci_documents.make_image(
         "amd64", index.images[0].layers, small_image.CREATED, {"Env": [], "WorkingDir": ""}, {}
     )
     assert json.loads(bare.config)["config"] == {}

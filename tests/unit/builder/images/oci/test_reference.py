@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     ],
 )
 def test_names(text: str, expected: tuple[str, str, str, str]) -> None:
-    found = reference.parse(text)
-    assert (found.base, found.name, found.tag, found.digest) == expected
+    found = reference.parse_reference(text)
+    assert (found.url, found.name, found.tag, found.digest) == expected
     assert str(found) == text
 
 
@@ -58,14 +58,14 @@ def test_names(text: str, expected: tuple[str, str, str, str]) -> None:
 )
 def test_what_is_no_name(text: str) -> None:
     with pytest.raises(UserError) as problem:
-        reference.parse(text)
+        reference.parse_reference(text)
     assert "\n" not in str(problem.value)
     assert "pass@" not in str(problem.value)
 
 
 def test_http_elsewhere_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert reference.parse("lab:5000/t5x:1").base == "https://lab:5000"
-    monkeypatch.setenv(reference.INSECURE, "other:5000, lab:5000")
-    assert reference.parse("lab:5000/t5x:1").base == "http://lab:5000"
-    assert reference.parse("lab:5001/t5x:1").base == "https://lab:5001"
+    assert reference.parse_reference("lab:5000/t5x:1").url == "https://lab:5000"
+    monkeypatch.setenv(reference.INSECURE_REGISTRIES, "other:5000, lab:5000")
+    assert reference.parse_reference("lab:5000/t5x:1").url == "http://lab:5000"
+    assert reference.parse_reference("lab:5001/t5x:1").url == "https://lab:5001"
     assert not reference.is_loopback("127.0.0.1.example.org")

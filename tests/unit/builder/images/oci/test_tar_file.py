@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from builder.images.oci import tar_file
-from builder.images.oci.tar_entry import EPOCH, Entry, file, folder, link
+from builder.images.oci.tar_entry import EPOCH, Entry, make_file, make_folder, make_link
 from rosetta.core.errors import UserError
 from tests.support import errors
 
@@ -36,7 +36,7 @@ ODD = [
 
 def _bytes(*entries: Entry) -> bytes:
     out = io.BytesIO()
-    tar_file.write(entries, tar_file.Plain(out))
+    tar_file.write_tar(entries, tar_file.PlainSink(out))
     return out.getvalue()
 
 
@@ -56,9 +56,9 @@ def _need(*programs: str) -> None:
 @pytest.mark.parametrize("path", ODD)
 def test_names_survive(path: str) -> None:
     data = _bytes(
-        file(path, b"content"),
-        folder(path + ".d"),
-        link(path + ".l", path),
+        make_file(path, b"content"),
+        make_folder(path + ".d"),
+        make_link(path + ".l", path),
         Entry(path + ".h", "hard", 0o644, target=path),
     )
     found = _members(data)
@@ -77,7 +77,7 @@ def test_gnu_tar_unpacks_the_same(path: str, tmp_path: Path) -> None:
     _need("tar")
     if any(len(os.fsencode(part)) > 255 for part in path.split("/")):
         pytest.skip("no file system holds it")
-    data = _bytes(file(path, b"content", 0o755), link("zz-link", path))
+    data = _bytes(make_file(path, b"content", 0o755), make_link("zz-link", path))
     subprocess.run(
         ["tar", "-xpf", "-", "-C", str(tmp_path)], input=data, check=True, capture_output=True
     )
@@ -88,7 +88,7 @@ def test_gnu_tar_unpacks_the_same(path: str, tmp_path: Path) -> None:
 
 
 def test_a_plain_header_is_byte_for_byte_what_tarfile_writes() -> None:
-    ours = _bytes(file("opt/x/y.py", b"x" * 700, 0o755))
+    ours = _bytes(make_file("opt/x/y.py", b"x" * 700, 0o755))
     info = tarfile.TarInfo("opt/x/y.py")
     info.size, info.mode, info.mtime = 700, 0o755, EPOCH
     assert ours[:512] == info.tobuf(tarfile.USTAR_FORMAT)
@@ -112,7 +112,7 @@ def test_everything_an_engine_may_give() -> None:
         ),
         Entry("sticky", "dir", 0o1777, uid=12, gid=13),
     )
-    back = [entry for entry, _ in tar_file.read(io.BytesIO(_bytes(*odd)))]
+    back = [entry for entry, _ in tar_file.read_tar(io.BytesIO(_bytes(*odd)))]
     assert [
         (each.path, each.kind, each.mode, each.uid, each.gid, each.device, each.xattrs, each.size)
         for each in back
@@ -143,7 +143,7 @@ def test_a_file_of_more_than_8_gib_says_its_size(tmp_path: Path) -> None:
             return count
 
     sink = Counting()
-    tar_file.write([Entry("big", "file", 0o644, source=str(big), size=size)], sink)
+    tar_file.write_tar([Entry("big", "file", 0o644, source=str(big), size=size)], sink)
     assert sink.copied == size
     assert tarfile.TarInfo.frombuf(sink.kept[1024:1536], "utf-8", "strict").name == "big"
     assert b"19 size=8589934597\n" in sink.kept[512:1024]
@@ -160,7 +160,7 @@ def test_walk(tmp_path: Path) -> None:
     (tmp_path / "a/todir").symlink_to("b")
     found = {
         each.path: (each.kind, each.mode, each.target, each.size)
-        for each in tar_file.walk(tmp_path / "a", "opt/x")
+        for each in tar_file.walk_folder(tmp_path / "a", "opt/x")
     }
     assert found == {
         "opt/x/b": ("dir", 0o755, "", 0),
@@ -170,7 +170,7 @@ def test_walk(tmp_path: Path) -> None:
         "opt/x/dead": ("link", 0o777, "../nowhere", 0),
         "opt/x/todir": ("link", 0o777, "b", 0),
     }
-    assert {each.path for each in tar_file.walk(tmp_path, "")} >= {"a", "a/b", "a/b/run"}
+    assert {each.path for each in tar_file.walk_folder(tmp_path, "")} >= {"a", "a/b", "a/b/run"}
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket"])
@@ -184,13 +184,13 @@ def test_walk_refuses_what_no_layer_holds(
         with socket.socket(socket.AF_UNIX) as server:
             server.bind("it")
     with errors.refused(errors.INVALID, where="it", remedy="remove"):
-        list(tar_file.walk(tmp_path, ""))
+        list(tar_file.walk_folder(tmp_path, ""))
 
 
 @pytest.mark.parametrize("now", [b"", b"shorter", b"longer than it was before"])
 def test_a_file_that_changes_is_an_error(tmp_path: Path, now: bytes) -> None:
     (tmp_path / "f").write_bytes(b"as it was, once")
-    entries = list(tar_file.walk(tmp_path, ""))
+    entries = list(tar_file.walk_folder(tmp_path, ""))
     (tmp_path / "f").write_bytes(now)
     with errors.refused(errors.CONFLICT, where="f", names="changed"):
         _bytes(*entries)
@@ -201,15 +201,15 @@ def test_a_file_that_changes_is_an_error(tmp_path: Path, now: bytes) -> None:
 
 def test_read_gives_contents_in_order() -> None:
     data = _bytes(
-        file("a", b"1"),
-        folder("d"),
-        file("d/.wh.gone", b""),
-        file("d/.wh..wh..opq", b""),
-        link("l", "a"),
+        make_file("a", b"1"),
+        make_folder("d"),
+        make_file("d/.wh.gone", b""),
+        make_file("d/.wh..wh..opq", b""),
+        make_link("l", "a"),
     )
     found = [
         (entry.path, entry.kind, content.read() if content else None)
-        for entry, content in tar_file.read(io.BytesIO(data))
+        for entry, content in tar_file.read_tar(io.BytesIO(data))
     ]
     assert found == [
         ("a", "file", b"1"),
@@ -245,7 +245,7 @@ def test_spooled(tmp_path: Path, form: int) -> None:
         ("./l", tarfile.SYMTYPE, "./z"),
         form=form,
     )
-    with tar_file.spooled(io.BytesIO(data), tmp_path / "spool") as entries:
+    with tar_file.spool_tar(io.BytesIO(data), tmp_path / "spool") as entries:
         written = _bytes(*entries)
     assert os.listdir(tmp_path) == []
     found = _members(written)
@@ -274,7 +274,7 @@ def test_a_sparse_file_of_gnu_tar(tmp_path: Path) -> None:
     if len(packed) > 1 << 19:
         pytest.skip("NOT CHECKED: this file system keeps no holes")
     with (
-        tar_file.spooled(io.BytesIO(packed), tmp_path / "spool") as entries,
+        tar_file.spool_tar(io.BytesIO(packed), tmp_path / "spool") as entries,
         tarfile.open(fileobj=io.BytesIO(_bytes(*entries))) as archive,
     ):
         content = archive.extractfile("sparse")
@@ -286,10 +286,10 @@ def test_a_sparse_file_of_gnu_tar(tmp_path: Path) -> None:
 def test_a_tar_that_points_outside_is_refused(tmp_path: Path, name: str) -> None:
     data = _foreign((name, tarfile.REGTYPE, ""))
     with errors.refused(errors.INVALID, value=name):
-        list(tar_file.read(io.BytesIO(data)))
+        list(tar_file.read_tar(io.BytesIO(data)))
     with (
         errors.refused(errors.INVALID, value=name),
-        tar_file.spooled(io.BytesIO(data), tmp_path / "spool"),
+        tar_file.spool_tar(io.BytesIO(data), tmp_path / "spool"),
     ):
         pass
     assert os.listdir(tmp_path) == []
@@ -299,10 +299,10 @@ def test_a_tar_that_is_none_or_cut_off_is_refused(tmp_path: Path) -> None:
     whole = _foreign(("a", tarfile.REGTYPE, ""), ("b", tarfile.REGTYPE, ""))
     for broken in (b"not a tar at all" * 64, whole[:1030]):
         with errors.refused(errors.DAMAGED):
-            list(tar_file.read(io.BytesIO(broken)))
+            list(tar_file.read_tar(io.BytesIO(broken)))
         with (
             pytest.raises(UserError) as caught,
-            tar_file.spooled(io.BytesIO(broken), tmp_path / "spool") as entries,
+            tar_file.spool_tar(io.BytesIO(broken), tmp_path / "spool") as entries,
         ):
             _bytes(*entries)
         assert caught.value.kind in {errors.DAMAGED, errors.CONFLICT}
@@ -312,6 +312,6 @@ def test_a_hard_link_to_nothing_is_refused(tmp_path: Path) -> None:
     data = _foreign(("a", tarfile.LNKTYPE, "gone"))
     with (
         errors.refused(errors.INVALID, where="a", value="gone"),
-        tar_file.spooled(io.BytesIO(data), tmp_path / "spool"),
+        tar_file.spool_tar(io.BytesIO(data), tmp_path / "spool"),
     ):
         pass

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from builder.images.oci.oci_documents import Index
 
 # Images of ours that are gone when a step ends; a digest's digits follow as the tag.
-TEMPORARY = "localhost/rosetta-temporary"
+TEMPORARY_NAME = "localhost/rosetta-temporary"
 
 
 @dataclass(frozen=True)
-class Pulled:
+class PulledImage:
     """An image that an engine has fetched: the registry's digest, or the engine's own id where no
     registry has it (`local`).
     """
@@ -32,7 +32,7 @@ class Pulled:
 
 
 @dataclass(frozen=True)
-class Step:
+class BuildStep:
     """What to build: a folder with Dockerfile.base and what it needs, on an image of the engine,
     and how.
     """
@@ -46,7 +46,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Limits:
+class RunLimits:
     """How a command is run in an image: `user` as UID or UID:GID, folders in memory, mounts (host
     path, path inside, writable), more environment.
     """
@@ -70,19 +70,19 @@ class Engine(Protocol):
 
     name: str
 
-    def problem(self) -> UserError | None:
+    def find_problem(self) -> UserError | None:
         """Why it cannot be used here; None where it can."""
 
-    def pull(self, reference: str, architecture: str, tag: str) -> Pulled:
+    def pull(self, reference: str, architecture: str, tag: str) -> PulledImage:
         """Make an image of a registry, or of the engine's own storage where no registry has it,
         known as `tag`.
         """
 
-    def build(self, step: Step) -> None:
+    def build(self, step: BuildStep) -> None:
         """Build a context's Dockerfile.base into `step.tag`."""
 
     def save(self, tag: str, file: Path) -> None:
-        """Write an image as the archive that `export.opened` reads."""
+        """Write an image as the archive that `image_archive.read_built_archive` reads."""
 
     def remove(self, tags: Sequence[str]) -> None:
         """Drop names of images; what is not there is fine."""
@@ -92,20 +92,20 @@ class Engine(Protocol):
         name it has there.
         """
 
-    def digest(self, tag: str) -> str:
+    def find_digest(self, tag: str) -> str:
         """Return what the engine calls an image in its storage (the digest of its config, manifest
         or index); empty where there is none.
         """
 
     def run(
-        self, image: str, command: Sequence[str], limits: Limits
+        self, image: str, command: Sequence[str], limits: RunLimits
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in an image and remove the container; its exit status is for the caller to
         judge.
         """
 
 
-def choose(asked: str = "") -> Engine:
+def choose_engine(asked: str = "") -> Engine:
     """Return the engine asked for ("docker" or "buildah"), or the first of them that answers."""
     from builder.images.engines.buildah import Buildah
     from builder.images.engines.docker import Docker
@@ -120,12 +120,12 @@ def choose(asked: str = "") -> Engine:
                 kind=UNKNOWN,
                 value=asked,
             )
-        if problem := engines[asked].problem():
+        if problem := engines[asked].find_problem():
             raise problem
         return engines[asked]
     problems = []
     for engine in engines.values():
-        problem = engine.problem()
+        problem = engine.find_problem()
         if problem is None:
             return engine
         problems.append(problem)
@@ -143,10 +143,10 @@ def choose(asked: str = "") -> Engine:
     )
 
 
-def find(asked: str = "") -> Engine | None:
+def find_engine(asked: str = "") -> Engine | None:
     """As `choose`, but None where none was asked for and none is here."""
     try:
-        return choose(asked)
+        return choose_engine(asked)
     except UserError as error:
         if asked:
             raise
@@ -154,7 +154,7 @@ def find(asked: str = "") -> Engine | None:
         return None
 
 
-def several(engine: str, index: Index) -> UserError:
+def make_platforms_error(engine: str, index: Index) -> UserError:
     """Return the refusal of what a storage for one architecture cannot hold."""
     names = ", ".join(image.architecture for image in index.images)
     return UserError(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.images.oci import layer, layout, oci_documents
-from builder.images.registry import download, registry, upload
+from builder.images.registry import download, image_push, upload
 from rosetta.core.errors import UserError
 from tests.support import errors, image_registry
 from tests.support.image_registry import Fault, Served
@@ -29,7 +29,7 @@ __all__ = ["pauses_", "served_"]  # fixtures
 
 def test_an_image_goes_there_and_comes_back(cache: Cache, served: Served, tmp_path: Path) -> None:
     index = image_registry.image(cache, architectures=("amd64", "arm64"))
-    pushed = registry.push(cache, index, f"{served.host}/team/t5x:cuda13")
+    pushed = image_push.push_image(cache, index, f"{served.host}/team/t5x:cuda13")
     assert (pushed.digest, pushed.moved, pushed.previous) == (index.digest, pushed.total, "")
     assert served.tag("team/t5x", "cuda13") == index.digest
     assert served.sent("PUT")[-1] == "/v2/team/t5x/manifests/cuda13"
@@ -38,10 +38,10 @@ def test_an_image_goes_there_and_comes_back(cache: Cache, served: Served, tmp_pa
     )  # the base's layer is in both and goes once
 
     assert (
-        download.pull(f"{served.host}/team/t5x:cuda13", tmp_path / "back", layers=True).digest
+        download.pull_image(f"{served.host}/team/t5x:cuda13", tmp_path / "back", layers=True).digest
         == index.digest
     )
-    back = layout.read(tmp_path / "back")
+    back = layout.read_layout(tmp_path / "back")
     assert back.index.document == index.document
     assert [image.config for image in back.index.images] == [image.config for image in index.images]
     found = image_registry.pull_manifest(f"{served.host}/team/t5x@{index.digest}")
@@ -51,9 +51,9 @@ def test_an_image_goes_there_and_comes_back(cache: Cache, served: Served, tmp_pa
 def test_only_what_is_missing_moves(cache: Cache, served: Served) -> None:
     name = f"{served.host}/t5x:nightly"
     first = image_registry.image(cache, size=3_000_000)
-    registry.push(cache, first, name)
+    image_push.push_image(cache, first, name)
     second = image_registry.image(cache, size=3_000_000, top="two")
-    pushed = registry.push(cache, second, name)
+    pushed = image_push.push_image(cache, second, name)
     assert (served.tag("t5x", "nightly"), pushed.previous) == (second.digest, first.digest)
     assert pushed.moved == second.images[0].layers[-1].size + sum(
         map(len, (second.images[0].config, second.images[0].manifest, second.document))
@@ -61,16 +61,16 @@ def test_only_what_is_missing_moves(cache: Cache, served: Served) -> None:
     assert f"of {pushed.total / 1e6:.1f} MB" in str(pushed)
 
     served.log.clear()
-    registry.push(cache, second, name)
+    image_push.push_image(cache, second, name)
     assert not [path for path in served.sent("PUT") if "uploads" in path]
     assert served.sent("POST") == []
 
 
 def test_blobs_of_a_repository_beside_are_mounted(cache: Cache, served: Served) -> None:
     index = image_registry.image(cache)
-    registry.push(cache, index, f"{served.host}/base:1")
+    image_push.push_image(cache, index, f"{served.host}/base:1")
     served.log.clear()
-    pushed = registry.push(cache, index, f"{served.host}/other:1", "base")
+    pushed = image_push.push_image(cache, index, f"{served.host}/other:1", "base")
     assert pushed.mounted == sum(each.size for each in index.images[0].layers) + len(
         index.images[0].config
     )
@@ -105,18 +105,18 @@ def test_a_failed_push_moves_no_tag_and_the_next_one_moves_the_rest(
 ) -> None:
     name = f"{served.host}/team/t5x:latest"
     old = image_registry.image(cache, top="old")
-    registry.push(cache, old, name)
+    image_push.push_image(cache, old, name)
     new = image_registry.image(cache, top="new", size=200_000, architectures=("amd64", "arm64"))
     served.faults.append(Fault(**vars(fault)))
     with pytest.raises(UserError) as problem:
-        registry.push(cache, new, name)
+        image_push.push_image(cache, new, name)
     assert served.tag("team/t5x", "latest") == old.digest
     assert "\n" not in str(problem.value)
     assert served.host in str(problem.value)
     assert "secret-state" not in str(problem.value)
 
     served.faults.clear()
-    arrived = registry.push(cache, new, name)
+    arrived = image_push.push_image(cache, new, name)
     assert served.tag("team/t5x", "latest") == new.digest
     assert arrived.moved <= arrived.total
     if fault.method in ("GET", "PUT") and "manifests" in fault.path:
@@ -146,7 +146,7 @@ def test_what_passes_by_is_tried_again(
 ) -> None:
     served.faults.append(Fault(**vars(fault)))
     index = image_registry.image(cache)
-    registry.push(cache, index, f"{served.host}/t5x:latest")
+    image_push.push_image(cache, index, f"{served.host}/t5x:latest")
     assert served.tag("t5x", "latest") == index.digest
     assert served.faults[0].times == 0
     assert pauses
@@ -157,7 +157,7 @@ def test_a_blob_that_is_lost_after_all_was_accepted_is_noticed(
 ) -> None:
     name = f"{served.host}/t5x:latest"
     old, new = image_registry.image(cache, top="old"), image_registry.image(cache, top="new")
-    registry.push(cache, old, name)
+    image_push.push_image(cache, old, name)
     lost = new.images[0].layers[-1].digest
     served.before = lambda method, _path: (
         served.lose(lost[7:])
@@ -165,10 +165,12 @@ def test_a_blob_that_is_lost_after_all_was_accepted_is_noticed(
         else None
     )
     with errors.refused(errors.FAILED, value=lost):
-        registry.push(cache, new, name)
+        image_push.push_image(cache, new, name)
     assert served.tag("t5x", "latest") == old.digest
     served.before = lambda _method, _path: None
-    assert registry.push(cache, new, name).digest == served.tag("t5x", "latest") == new.digest
+    assert (
+        image_push.push_image(cache, new, name).digest == served.tag("t5x", "latest") == new.digest
+    )
     assert served.sent("PUT")[-1].endswith("/latest")
 
 
@@ -176,7 +178,7 @@ _PUSHER = """
 import sys
 from pathlib import Path
 from builder.core.cache import Cache
-from builder.images.registry import registry
+from builder.images.registry import image_push
 from tests.support import image_registry
 cache = Cache(Path(sys.argv[1]))
 registry.push(cache, image_registry.image(cache, top="new"), sys.argv[2])
@@ -190,7 +192,7 @@ registry.push(cache, image_registry.image(cache, top="new"), sys.argv[2])
 def test_a_killed_push_moves_no_tag(cache: Cache, served: Served, method: str, path: str) -> None:
     name = f"{served.host}/t5x:latest"
     old, new = image_registry.image(cache, top="old"), image_registry.image(cache, top="new")
-    registry.push(cache, old, name)
+    image_push.push_image(cache, old, name)
     with subprocess.Popen(
         [sys.executable, "-c", _PUSHER, str(cache.root), name], stderr=subprocess.DEVNULL
     ) as started:
@@ -205,13 +207,13 @@ def test_a_killed_push_moves_no_tag(cache: Cache, served: Served, method: str, p
     served.before = lambda _method, _path: None
     if path != "manifests/latest":  # the request that moves the tag was already under way
         assert served.tag("t5x", "latest") == old.digest
-    registry.push(cache, new, name)
+    image_push.push_image(cache, new, name)
     assert served.tag("t5x", "latest") == new.digest
 
 
 def test_retry_after_is_honoured(cache: Cache, served: Served, pauses: list[float]) -> None:
     served.faults.append(Fault("429", "PUT", "uploads", retry_after="17"))
-    registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
+    image_push.push_image(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
     assert pauses == [17.0]
 
 
@@ -221,7 +223,7 @@ def test_a_registry_that_does_not_take_large_bodies_gets_pieces(
     monkeypatch.setattr(upload, "CHUNK", 100_000)
     served.faults.append(Fault("413", "PUT", "uploads", larger=400_000, times=9))
     index = image_registry.image(cache, size=450_000)
-    pushed = registry.push(cache, index, f"{served.host}/t5x:latest")
+    pushed = image_push.push_image(cache, index, f"{served.host}/t5x:latest")
     assert pushed.moved == pushed.total
     assert served.tag("t5x", "latest") == index.digest
     assert [size for method, _, size, _ in served.log if method == "PATCH"][:4] == [100_000] * 4
@@ -229,24 +231,24 @@ def test_a_registry_that_does_not_take_large_bodies_gets_pieces(
 
 def test_a_damaged_blob_of_ours_is_named(cache: Cache, served: Served) -> None:
     index = image_registry.image(cache)
-    damaged = layer.blob(cache, index.images[0].layers[1].digest)
+    damaged = layer.blob_path(cache, index.images[0].layers[1].digest)
     data = bytearray(damaged.read_bytes())
     data[1000] ^= 1
     damaged.chmod(0o644)
     damaged.write_bytes(data)
     with errors.refused(errors.DAMAGED, where=damaged):
-        registry.push(cache, index, f"{served.host}/t5x:latest")
+        image_push.push_image(cache, index, f"{served.host}/t5x:latest")
     assert served.tag("t5x", "latest") == ""
 
 
 def test_a_blob_comes_whole_or_not_at_all(cache: Cache, served: Served, tmp_path: Path) -> None:
     index = image_registry.image(cache)
     name = f"{served.host}/t5x:latest"
-    registry.push(cache, index, name)
+    image_push.push_image(cache, index, name)
     wanted = index.images[0].layers[1]
     served.faults += [Fault("truncate", "GET", "blobs"), Fault("corrupt", "GET", "blobs")]
     download.fetch_blob(name, wanted.digest, wanted.size, tmp_path / "blob")
-    assert (tmp_path / "blob").read_bytes() == layer.blob(cache, wanted.digest).read_bytes()
+    assert (tmp_path / "blob").read_bytes() == layer.blob_path(cache, wanted.digest).read_bytes()
     served.faults += [Fault("corrupt", "GET", "blobs", times=99)]
     with pytest.raises(UserError):
         download.fetch_blob(name, wanted.digest, wanted.size, tmp_path / "bad")
@@ -259,7 +261,9 @@ def test_two_pushes_at_once_end_right(cache: Cache, served: Served) -> None:
 
     def one(index: oci_documents.Index) -> None:
         try:
-            registry.push(cache, index, f"{served.host}/t5x:{'a' if index is first else 'b'}")
+            image_push.push_image(
+                cache, index, f"{served.host}/t5x:{'a' if index is first else 'b'}"
+            )
         except BaseException as problem:  # noqa: BLE001 - it is looked at below
             problems.append(problem)
 
@@ -285,5 +289,5 @@ def test_nothing_listens(cache: Cache) -> None:
         image_registry.closed_port() as port,
         errors.refused(errors.UNREACHABLE, where=f"127.0.0.1:{port}") as problem,
     ):
-        registry.push(cache, image_registry.image(cache), f"127.0.0.1:{port}/t5x:latest")
+        image_push.push_image(cache, image_registry.image(cache), f"127.0.0.1:{port}/t5x:latest")
     assert "\n" not in str(problem.value)
