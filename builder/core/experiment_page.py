@@ -29,7 +29,7 @@ The names are those of upstream's file
 [`configs.py`](https://github.com/google/paxml/blob/b397693fb4dd7b49e90ae549105d024644a03665/paxml/contrib/gpu/scripts_gpu/configs.py).
 The module `rosetta.pax.configs` has them, and so has upstream's module
 `paxml.contrib.gpu.scripts_gpu.configs`. `CONFIG` takes the name alone, or `MODULE.CLASS` of [an
-experiment of your own](../pax.md).
+experiment of your own](../how-to/write-a-pax-experiment.md).
 """
 _DATA_ROWS = (
     (
@@ -114,7 +114,7 @@ _OTHER_DIFFERENCES = """Four more values behave differently:
 
 The `pax-1.4` line has Paxml and Praxis 1.4.0. It trains GPT, LLaMA, and GLaM with repeated layers.
 It refuses `EVAL_TASK`, GLaM with `USE_REPEATED_LAYER=False`, and all
-[switches](../pax-switches.md).
+[switches](pax-switches.md).
 """
 _HYPER_PARAMETERS = """
 A hyper-parameter is set by `fdl.NAME=VALUE` in `rosetta pax`, and by `--fdl.NAME=VALUE` in

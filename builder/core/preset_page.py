@@ -16,7 +16,7 @@ _HEAD = """# Presets
 from rosetta/presets by `python build.py docs`: edit there.*
 
 A preset is a named configuration of a run: model, batch, nodes, precision, flags of XLA, and
-variables of CUDA, NCCL and JAX. [Use and change presets](../presets.md) shows how to run
+variables of CUDA, NCCL and JAX. [Use and change presets](../how-to/use-presets.md) shows how to run
 and change one.
 
 ```text
@@ -26,7 +26,7 @@ rosetta explain t5x-large --accelerator h100      # every value, its origin and 
 
 Rates in sequences/s/GPU are those that NVIDIA published for its own code: [T5X][nvidia-t5x] and
 [Pax][nvidia-pax]. They were not measured with this code. Memory peaks are predictions of
-[`rosetta plan`](../plan.md).
+[`rosetta plan`](../how-to/plan-for-a-gpu.md).
 
 [nvidia-t5x]: https://github.com/NVIDIA/JAX-Toolbox/blob/12d19d5cbbe52ffcfe4c2f662c6c7899de425c37/rosetta/rosetta/projects/t5x/README.md
 [nvidia-pax]: https://github.com/NVIDIA/JAX-Toolbox/blob/12d19d5cbbe52ffcfe4c2f662c6c7899de425c37/rosetta/rosetta/projects/pax/README.md

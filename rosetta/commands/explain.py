@@ -21,7 +21,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "preset",
         nargs="?",
         metavar="PRESET|VARIABLE",
-        help="the name of a preset, a YAML file (docs/presets.md), or a variable such as PACK",
+        help=(
+            "the name of a preset, a YAML file (docs/how-to/use-presets.md), or a variable such as "
+            "PACK"
+        ),
     )
     entry.add_argument(
         "settings",

@@ -66,7 +66,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     pax = frameworks.add_parser("pax", help="plan a step of a Paxml experiment")
     pax.add_argument(
-        "config", metavar="CONFIG", help="an experiment (docs/pax.md), or MODULE.CLASS"
+        "config",
+        metavar="CONFIG",
+        help="an experiment (docs/reference/pax-experiments.md), or MODULE.CLASS",
     )
     pax.add_argument(
         "--gpus",
@@ -165,7 +167,7 @@ def hyper(words: list[str]) -> dict[str, object]:
             raise UserError(
                 f"{word!r} is no hyper-parameter",
                 "--with",
-                "write NAME=VALUE; see docs/pax.md for the names",
+                "write NAME=VALUE; see docs/reference/pax-experiments.md for the names",
                 kind=INVALID,
                 value=word,
             )

@@ -136,7 +136,7 @@ def _described(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs="*",
         metavar="PRESET [NAME=VALUE ...]",
-        help="a preset or its YAML file, and settings on top of it (docs/presets.md)",
+        help="a preset or its YAML file, and settings on top of it (docs/how-to/use-presets.md)",
     )
     parser.add_argument(
         "--description",

@@ -34,7 +34,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     entry = commands.add_parser("tune", parents=[common], options_anywhere=True)
     entry.add_argument(
-        "preset", metavar="PRESET", help="the name of a preset, or a YAML file (docs/presets.md)"
+        "preset",
+        metavar="PRESET",
+        help="the name of a preset, or a YAML file (docs/how-to/use-presets.md)",
     )
     entry.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="settings of every trial")
     entry.add_argument(

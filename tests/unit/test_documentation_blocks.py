@@ -28,12 +28,7 @@ ROOT = documentation_blocks.ROOT
 # Pages from before the comments, until they have one. Other pages replace them.
 EXEMPT = frozenset(
     (
-        "docs/convert.md",
         "docs/launch.md",
-        "docs/pax-scripts.md",
-        "docs/pax.md",
-        "docs/plan.md",
-        "docs/presets.md",
         "docs/t5x.md",
     )
 )

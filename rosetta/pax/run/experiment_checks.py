@@ -86,7 +86,9 @@ def _names(experiment: Any) -> None:
             raise UserError(
                 "there is no such hyper-parameter",
                 f"--fdl.{name}",
-                f"did you mean {near[0]}?" if near else "see docs/pax.md for their names",
+                f"did you mean {near[0]}?"
+                if near
+                else "see docs/reference/pax-experiments.md for their names",
                 kind=UNKNOWN,
                 value=name,
             )

@@ -91,7 +91,9 @@ def hyper(config: str, given: Iterable[str]) -> None:
             raise UserError(
                 "there is no such hyper-parameter",
                 f"--fdl.{name}",
-                f"did you mean {near[0]}?" if near else "see docs/pax.md for their names",
+                f"did you mean {near[0]}?"
+                if near
+                else "see docs/reference/pax-experiments.md for their names",
                 kind=UNKNOWN,
                 value=name,
             )
