@@ -1,5 +1,6 @@
-"""Make the status page and its badges of the reports of nights: static files, which any web server
-can hold.
+"""`build.py status`: make the status page and its badges from the reports of nightly runs.
+
+The page is static files, which any web server can serve.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from builder.core.command_context import Context, Result
 from builder.packages import environment_assembly
+from builder.release.counted_nouns import format_count
 from builder.release.status_page import page, reports
 from rosetta.core import option_types
 from rosetta.core.atomic_files import write_atomic
@@ -17,9 +19,8 @@ from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
-    from builder.release.status_page.page import View
+    from builder.release.status_page.page import PageContent
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,48 +57,46 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     if arguments.earlier and context.offline:
         raise UserError("cannot be read with --offline", "--earlier", "leave one of the two out")
-    folder = Path(arguments.output).absolute()
-    environment_assembly.refuse_unmarked(folder, reports.FILE)
-    earlier = reports.of_page(arguments.earlier) if arguments.earlier else []
-    here = [Path(each).absolute() for each in arguments.reports or ["build/nightly/reports"]]
-    documents = reports.newest([*earlier, *reports.of_folders(here)], arguments.keep)
+    output = Path(arguments.output).absolute()
+    environment_assembly.refuse_unmarked(output, reports.FILE)
+    earlier = reports.read_earlier_page(arguments.earlier) if arguments.earlier else []
+    folders = [Path(name).absolute() for name in arguments.reports or ["build/nightly/reports"]]
+    documents = reports.select_newest([*earlier, *reports.read_folders(folders)], arguments.keep)
     if not documents:
-        raise UserError("there is no report yet", str(here[0]), "make one: python build.py nightly")
-    shown = page.view([reports.of(each, each["date"]) for each in documents])
-    badges = page.badges(shown)
-    with (
-        environment_assembly.locked(folder) as place,
-        environment_assembly.exchanged(place) as fresh,
-    ):
-        fresh.mkdir()
-        for name, text in badges.items():
-            write_atomic(fresh / "badges" / name, text)
-        write_atomic(
-            fresh / reports.FILE, json.dumps({"schema": 1, "reports": documents}, indent=1) + "\n"
+        raise UserError(
+            "there is no report yet", str(folders[0]), "make one: python build.py nightly"
         )
-        write_atomic(fresh / "index.html", page.html(shown))
+    content = page.make_content(
+        [reports.parse_report(document, document["date"]) for document in documents]
+    )
+    badges = page.draw_badges(content)
+    with (
+        environment_assembly.locked(output) as place,
+        environment_assembly.exchanged(place) as folder,
+    ):
+        folder.mkdir()
+        for name, badge in badges.items():
+            write_atomic(folder / "badges" / name, badge)
+        data_file = json.dumps({"schema": 1, "reports": documents}, indent=1) + "\n"
+        write_atomic(folder / reports.FILE, data_file)
+        write_atomic(folder / "index.html", page.render_page(content))
     data = {
-        "page": str(folder / "index.html"),
+        "page": str(output / "index.html"),
         "badges": sorted(badges),
         "nights": len(documents),
-        "newest": shown.newest.date,
-        "verdicts": {each.title: each.verdict for each in shown.shown},
+        "newest": content.newest.date,
+        "verdicts": {status.title: status.verdict for status in content.titles},
     }
-    return Result(data, _text(shown, folder, documents))
+    return Result(data, _format_text(content, output, len(documents)))
 
 
-def _text(shown: View, folder: Path, documents: Sequence[object]) -> str:
-    lines = [
-        f"{each.title:<14}{each.verdict:<7}"
-        f"{'last green ' + each.last_green if each.last_green else 'never green'}"
-        for each in shown.shown
-    ]
-    return "\n".join(
-        [
-            *lines,
-            (
-                f"{folder / 'index.html'} shows {len(documents)} "
-                f"night{'s' * (len(documents) != 1)}, the newest of {shown.newest.date}"
-            ),
-        ]
+def _format_text(content: PageContent, output: Path, night_count: int) -> str:
+    lines = []
+    for status in content.titles:
+        last_green = f"last green {status.last_green}" if status.last_green else "never green"
+        lines.append(f"{status.title:<14}{status.verdict:<7}{last_green}")
+    lines.append(
+        f"{output / 'index.html'} shows {format_count(night_count, 'night')}, the newest of "
+        + content.newest.date
     )
+    return "\n".join(lines)

@@ -1,6 +1,4 @@
-"""What the page says, worked out of the reports: for each title the last green night and its
-history, for each source its patches.
-"""
+"""Make the status page from the reports of nightly runs."""
 
 from __future__ import annotations
 
@@ -18,17 +16,26 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from builder.release.status_page.reports import Image, Line, Published, Report, Source
+    from builder.release.status_page.reports import Image, Line, Publication, Report, Source
 
-_SHOWN = 30  # nights in a history
-_GOOD = ("ok", "left-out", "not-asked")
-_AT_EASE = ("at-tip", "moved", "release", "not-asked", "ok")
+_MAX_NIGHTS = 30  # in the history of a title
+_GOOD_STATES = ("ok", "left-out", "not-asked")
+_MOVED_STATES = ("at-tip", "moved", "release", "not-asked", "ok")  # of sources
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A distribution for an accelerator: `verdict` is green, red or quiet (not asked for in the
-    newest night).
+class TitleStatus:
+    """The status of a distribution for an accelerator.
+
+    Attributes:
+        title: The distribution and the accelerator.
+        distribution: The distribution.
+        accelerator: The accelerator.
+        verdict: "green", "red", or "quiet" if the newest run did not try it.
+        last_green: The day of the last green run, if there was one.
+        publication: What the newest run published.
+        images: The images of the newest run.
+        history: The day and the verdict of each run, oldest first.
     """
 
     title: str
@@ -36,108 +43,129 @@ class Shown:
     accelerator: str
     verdict: str
     last_green: str | None
-    published: Published
+    publication: Publication
     images: tuple[Image, ...]
     history: tuple[tuple[str, str], ...]
 
     @property
     def badge(self) -> tuple[str, str]:
-        """Its words and its colour."""
+        """The text and the colour of the badge."""
         if self.verdict == "green":
             return f"green {self.last_green}", "green"
+        colour = "red" if self.verdict == "red" else "grey"
         if self.last_green:
-            return f"last green {self.last_green}", "red" if self.verdict == "red" else "grey"
-        return ("red", "red") if self.verdict == "red" else ("no night yet", "grey")
+            return f"last green {self.last_green}", colour
+        return ("red" if self.verdict == "red" else "no night yet"), colour
 
 
 @dataclass(frozen=True)
-class View:
-    """All that the template prints."""
+class PageContent:
+    """Everything that the template prints.
+
+    Attributes:
+        newest: The newest report.
+        titles: The status of each distribution for each accelerator.
+        held_sources: The sources whose pins did not move to the tip, with their names.
+    """
 
     newest: Report
-    shown: tuple[Shown, ...]
-    held: tuple[tuple[str, Source], ...]
+    titles: tuple[TitleStatus, ...]
+    held_sources: tuple[tuple[str, Source], ...]
 
     @property
-    def unknown(self) -> list[str]:
-        """The titles of which no night at hand tells anything."""
+    def untried_titles(self) -> list[str]:
+        """The titles that no report says anything about."""
         return [
-            each.title for each in self.shown if each.verdict == "quiet" and not each.last_green
+            status.title
+            for status in self.titles
+            if status.verdict == "quiet" and not status.last_green
         ]
 
 
-def view(reports: Sequence[Report]) -> View:
-    """Return what the page shows of these reports, newest first; at least one is needed."""
+def make_content(reports: Sequence[Report]) -> PageContent:
+    """Return what the page shows.
+
+    Args:
+        reports: The reports, newest first. At least one is needed.
+    """
     newest = reports[0]
-    shown = []
-    for entry in newest.published:
-        images = tuple(image for image in newest.images if image.title == entry.title)
-        history = tuple((report.date, verdict(report, entry.title)) for report in reports[:_SHOWN])
-        green = next(
-            (report.date for report in reports if verdict(report, entry.title) == "green"), None
-        )
-        shown.append(
-            Shown(
-                entry.title,
-                images[0].distribution,
-                images[0].accelerator,
-                history[0][1],
-                green,
-                entry,
-                images,
-                history[::-1],
-            )
-        )
-    held = tuple(
-        (name, source) for name, source in newest.sources.items() if source.state not in _AT_EASE
+    held_sources = [
+        (name, source)
+        for name, source in newest.sources.items()
+        if source.state not in _MOVED_STATES
+    ]
+    titles = [_make_status(reports, publication) for publication in newest.published]
+    return PageContent(newest, tuple(titles), tuple(held_sources))
+
+
+def _make_status(reports: Sequence[Report], publication: Publication) -> TitleStatus:
+    title = publication.title
+    verdicts = [(report.date, judge_title(report, title)) for report in reports]
+    green_dates = [date for date, verdict in verdicts if verdict == "green"]
+    images = tuple(image for image in reports[0].images if image.title == title)
+    return TitleStatus(
+        title,
+        images[0].distribution,
+        images[0].accelerator,
+        verdicts[0][1],
+        green_dates[0] if green_dates else None,
+        publication,
+        images,
+        tuple(reversed(verdicts[:_MAX_NIGHTS])),
     )
-    return View(newest, tuple(shown), held)
 
 
-def verdict(report: Report, title: str) -> str:
-    """Green, red or quiet: what a night came to for one title."""
-    entry = next((each for each in report.published if each.title == title), None)
-    images = [image for image in report.images if image.title == title]
-    states = [state for image in images for state in (image.built.state, image.trained.state)]
-    if entry is None or (entry.state == "not-asked" and set(states) <= {"not-asked"}):
+def judge_title(report: Report, title: str) -> str:
+    """Return the verdict of a report about a distribution and accelerator.
+
+    Returns:
+        "green", "red", or "quiet" if the run did not try it.
+    """
+    publication = next((entry for entry in report.published if entry.title == title), None)
+    states = {
+        state.state
+        for image in report.images
+        if image.title == title
+        for state in (image.built, image.trained)
+    }
+    if publication is None:
         return "quiet"
-    if entry.green:
+    if publication.state == "not-asked" and states <= {"not-asked"}:
+        return "quiet"
+    if publication.green:
         return "green"
-    return (
-        "red"
-        if entry.state not in _GOOD or any(state not in _GOOD for state in states)
-        else "quiet"
-    )
+    is_good = all(state in _GOOD_STATES for state in (publication.state, *states))
+    return "quiet" if is_good else "red"
 
 
-def badges(shown: View) -> dict[str, str]:
-    """Return the badges by file name: one a title, and one for each of its architectures."""
-    found = {}
-    for each in shown.shown:
-        text, colour = each.badge
-        found[f"{each.title}.svg"] = drawing.badge(each.title, text, colour)
-        for image in each.images:
-            fine = image.built.state == image.trained.state == "ok"
-            left_out = image.built.state == "ok" and image.trained.state == "left-out"
-            said = (
-                ("built, trained", "green")
-                if fine
-                else ("built, not trained", "amber")
-                if left_out
-                else ("not asked for", "grey")
-                if image.built.state == "not-asked"
-                else ("red", "red")
+def draw_badges(content: PageContent) -> dict[str, str]:
+    """Return the badges by file name: one for each title, and one for each of its architectures."""
+    badges = {}
+    for status in content.titles:
+        badges[f"{status.title}.svg"] = drawing.draw_badge(status.title, *status.badge)
+        for image in status.images:
+            label = f"{status.title} {image.architecture}"
+            badges[f"{status.title}-{image.architecture}.svg"] = drawing.draw_badge(
+                label, *_describe_image(image)
             )
-            found[f"{each.title}-{image.architecture}.svg"] = drawing.badge(
-                f"{each.title} {image.architecture}", *said
-            )
-    return found
+    return badges
 
 
-def html(shown: View) -> str:
-    """Return the whole page."""
-    # What a template gets is data of ours, and is escaped all the same; a name that it lacks is an
-    # error.
+def _describe_image(image: Image) -> tuple[str, str]:
+    """Return the text and the colour of the badge of an image."""
+    if image.built.state == image.trained.state == "ok":
+        return "built, trained", "green"
+    if image.built.state == "ok" and image.trained.state == "left-out":
+        return "built, not trained", "amber"
+    if image.built.state == "not-asked":
+        return "not asked for", "grey"
+    return "red", "red"
+
+
+def render_page(content: PageContent) -> str:
+    """Return the page as HTML."""
+    # The reports are our own data, and are escaped all the same. A name that the template does not
+    # know is an error.
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -146,42 +174,42 @@ def html(shown: View) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "mb": _megabytes,
-        "curve": _curve,
-        "behind": drawing.behind,
-        "end_of": _end,
-        "commit_url": _commit_url,
-        "patches": _patches,
-        "sentence": _sentence,
+        "megabytes": _format_megabytes,
+        "loss_curves": _draw_loss_curves,
+        "distance": drawing.draw_distance,
+        "window": _format_window,
+        "commit_url": _find_commit_url,
+        "patch_count": _format_patch_count,
+        "sentence": _format_error,
     }
-    return environment.get_template("page.html.j2").render(view=shown, night=shown.newest)
+    template = environment.get_template("page.html.j2")
+    return template.render(content=content, night=content.newest)
 
 
-def _megabytes(size: int | None) -> str:
+def _format_megabytes(size: int | None) -> str:
     return "" if size is None else f"{size / 1e6:,.0f} MB"
 
 
-def _curve(image: Image) -> Markup:
-    return drawing.curve(
-        image.trained.runs, f"{image.distribution} on {image.accelerator}, {image.architecture}"
-    )
+def _draw_loss_curves(image: Image) -> Markup:
+    title = f"{image.distribution} on {image.accelerator}, {image.architecture}"
+    return drawing.draw_loss_curves(image.trained.runs, title)
 
 
-def _end(line: Line) -> str:
+def _format_window(line: Line) -> str:
     return f"until {line.until}" if line.until else "no end set"
 
 
-def _sentence(error: str) -> str:
-    """Return an error as the command line prints it."""
+def _format_error(error: str) -> str:
+    """Return an error as the command line prints it. Older reports have an arrow in it."""
     return error.replace(" -> ", "; ")
 
 
-def _patches(number: int) -> str:
+def _format_patch_count(number: int) -> str:
     return format_count(number, "patch", "patches")
 
 
-def _commit_url(source: Source, commit: str) -> str:
-    """Where a commit can be looked at; "" for what is no commit on GitHub."""
+def _find_commit_url(source: Source, commit: str) -> str:
+    """Return the address of a commit on GitHub, or "" if the source is not there."""
     if source.url is None or not source.url.startswith("https://github.com/"):
         return ""
     return f"{source.url.removesuffix('.git')}/commit/{commit}"

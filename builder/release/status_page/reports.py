@@ -1,6 +1,4 @@
-"""The reports of nights as the page needs them: read from folders and from the page of last night,
-newest first.
-"""
+"""Read the reports of nightly runs, from folders and from an earlier status page."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE = "reports.json"
-_LARGEST = 1 << 26
+_MAX_SIZE = 1 << 26  # bytes of the reports of an earlier page
 Day = Annotated[str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 
 
@@ -29,7 +27,7 @@ class _Model(BaseModel):
 
 
 class State(_Model):
-    """What became of a step; `why` where it is not ok."""
+    """The state of a step, and why it is not ok."""
 
     state: str
     seconds: float | None = None
@@ -44,7 +42,7 @@ class Training(State):
 
 
 class Run(_Model):
-    """A training; `losses` in nats per token, by step."""
+    """A training run. `losses` has the loss of each step, in nats per token."""
 
     devices: int
     mesh: str = ""
@@ -54,7 +52,7 @@ class Run(_Model):
 
 
 class Image(_Model):
-    """An image of one architecture; sizes in bytes."""
+    """An image of one architecture. Sizes are in bytes."""
 
     distribution: str
     accelerator: str
@@ -67,12 +65,15 @@ class Image(_Model):
 
     @property
     def title(self) -> str:
-        """The name of the distribution and its accelerator."""
+        """The distribution and the accelerator."""
         return f"{self.distribution}-{self.accelerator}"
 
 
-class Published(State):
-    """What went out of a distribution and accelerator; `green` where all before it was well too."""
+class Publication(State):
+    """What was published of a distribution and accelerator.
+
+    `green` tells whether its patches, builds and trainings succeeded as well.
+    """
 
     title: str
     green: bool
@@ -106,7 +107,7 @@ class Behind(_Model):
     days: int
 
 
-class Debt(_Model):
+class PatchDebt(_Model):
     """The size and age of a source's patch series."""
 
     count: int | None = None
@@ -116,8 +117,8 @@ class Debt(_Model):
     behind: Behind | None = None
 
 
-class Moment(_Model):
-    """The patch debt of a source on one day."""
+class PastState(_Model):
+    """The patches of a source on one day."""
 
     date: Day
     count: int
@@ -127,7 +128,7 @@ class Moment(_Model):
 
 
 class Source(_Model):
-    """A pin, where the bump left it, and the patches on it."""
+    """A source: its pin, what the bump did, and its patches."""
 
     url: str | None = None
     wheel: str | None = None
@@ -137,8 +138,8 @@ class Source(_Model):
     commits: int | None = None
     problem: str | None = None
     patches: list[Patch] = []
-    debt: Debt = Debt()
-    over_time: list[Moment] = []
+    debt: PatchDebt = PatchDebt()
+    over_time: list[PastState] = []
 
 
 class Line(_Model):
@@ -156,7 +157,7 @@ class Distribution(_Model):
 
 
 class Report(_Model):
-    """One night."""
+    """The report of one nightly run."""
 
     schema_: Literal[1]
     date: Day
@@ -168,102 +169,128 @@ class Report(_Model):
     lines: dict[str, Line]
     distributions: dict[str, Distribution]
     images: list[Image]
-    published: list[Published]
+    published: list[Publication]
 
 
-def of(data: Any, where: str) -> Report:
-    """Check a report that was read from `where`; raise UserError if it is not valid."""
+def parse_report(data: Any, where: str) -> Report:
+    """Return a report.
+
+    Args:
+        data: The report as JSON.
+        where: The file or the address of the report, for errors.
+
+    Raises:
+        UserError: it is not a valid report.
+    """
     try:
         return Report.model_validate({**data, "schema_": data["schema"]})
     except (ValidationError, TypeError, KeyError) as error:
-        first = (
-            error.errors(include_url=False)[0]
-            if isinstance(error, ValidationError)
-            else {"loc": ("schema",), "msg": "is missing"}
-        )
+        field, problem = "schema", "is missing"
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False)[0]
+            field, problem = ".".join(map(str, first["loc"])), first["msg"]
         raise UserError(
-            f"is no report of a night: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            f"not a valid report of a nightly run: {field}: {problem}",
             where,
             "give a folder that build.py nightly made",
             kind=INVALID,
         ) from error
 
 
-def of_folders(folders: Iterable[Path]) -> list[Any]:
-    """Return the documents of all reports in these folders."""
-    found = []
+def read_folders(folders: Iterable[Path]) -> list[Any]:
+    """Return all reports in some folders, as JSON.
+
+    Raises:
+        UserError: a folder does not exist, or a report is not valid.
+    """
+    documents = []
     for folder in folders:
         if not folder.is_dir():
             raise UserError(
-                "is no folder",
+                "is not a folder",
                 str(folder),
-                "give the folder `reports` of a night: build/nightly/reports",
+                "give the folder `reports` of a nightly run: build/nightly/reports",
                 kind=MISSING,
             )
-        for file in sorted(folder.glob("*.json")):
-            try:
-                found.append(json.loads(file.read_text(encoding="utf-8")))
-            except (OSError, ValueError, RecursionError) as error:
-                raise UserError(
-                    "cannot be read as JSON",
-                    str(file),
-                    "take it out of the folder, or make it again: build.py nightly --only report",
-                    kind=INVALID,
-                ) from error
-            of(found[-1], str(file))
-    return found
+        documents += [_read_file(file) for file in sorted(folder.glob("*.json"))]
+    return documents
 
 
-def of_page(address: str) -> list[Any]:
-    """Return the documents behind the page at `address`; none if there is no page yet (404)."""
-    parts = urlsplit(address)
-    if parts.scheme != "https" and not (
-        parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
-    ):
-        raise UserError(
-            "is no https:// address",
-            f"--earlier {redact(address)}",
-            "give the address of the page that was made last",
-            kind=INVALID,
-        )
-    url = f"{address.rstrip('/')}/{FILE}"
+def _read_file(file: Path) -> Any:
     try:
-        with requests.get(
-            url, timeout=60, stream=True, verify=package_index.find_ca_bundle() or True
-        ) as answer:
-            if answer.status_code == 404:
-                return []
-            answer.raise_for_status()
-            raw = b""
-            for piece in answer.iter_content(1 << 20):
-                raw += piece
-                if len(raw) > _LARGEST:
-                    break
-            data = json.loads(raw) if len(raw) <= _LARGEST else None
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(
+            "cannot be read as JSON",
+            str(file),
+            "move it out of the folder, or make it again: build.py nightly --only report",
+            kind=INVALID,
+        ) from error
+    parse_report(document, str(file))
+    return document
+
+
+def read_earlier_page(address: str) -> list[Any]:
+    """Return the reports of an earlier status page, as JSON.
+
+    The list is empty if there is no such page (status 404).
+
+    Raises:
+        UserError: the page cannot be read, or is not a status page.
+    """
+    url = f"{_check_address(address).rstrip('/')}/{FILE}"
+    try:
+        document = _download(url)
     except (requests.RequestException, ValueError, RecursionError) as error:
         raise UserError(
             f"cannot be read: {redact(str(error))[:300]}",
             redact(url),
-            "see whether the page is there; without --earlier the page begins anew",
+            "check that the page exists; without --earlier, the page starts without a history",
             kind=UNREACHABLE,
         ) from error
-    if (
-        not isinstance(data, dict)
-        or data.get("schema") != 1
-        or not isinstance(data.get("reports"), list)
-    ):
+    reports = document.get("reports") if isinstance(document, dict) else None
+    if not isinstance(reports, list) or document.get("schema") != 1:
         raise UserError(
             "is not what build.py status wrote",
             redact(url),
             "give the address of the page that was made last",
             kind=INVALID,
         )
-    for each in data["reports"]:
-        of(each, redact(url))
-    return list(data["reports"])
+    for report in reports:
+        parse_report(report, redact(url))
+    return reports
 
 
-def newest(documents: Iterable[Any], keep: int) -> list[Any]:
-    """At most `keep` of them, newest first; of two of one day the one that comes later stands."""
-    by_day = {each["date"]: each for each in documents}
-    return [by_day[day] for day in sorted(by_day, reverse=True)[:keep]]
+def _check_address(address: str) -> str:
+    """Return an address that may be read: by https, or on this machine."""
+    parts = urlsplit(address)
+    is_local = parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if parts.scheme != "https" and not is_local:
+        raise UserError(
+            "is not an https:// address",
+            f"--earlier {redact(address)}",
+            "give the address of the page that was made last",
+            kind=INVALID,
+        )
+    return address
+
+
+def _download(url: str) -> Any:
+    """Return a JSON document; one without reports if there is none, and None if it is too big."""
+    certificates = package_index.find_ca_bundle() or True
+    with requests.get(url, timeout=60, stream=True, verify=certificates) as response:
+        if response.status_code == 404:
+            return {"schema": 1, "reports": []}
+        response.raise_for_status()
+        content = b""
+        for piece in response.iter_content(1 << 20):
+            content += piece
+            if len(content) > _MAX_SIZE:
+                return None
+        return json.loads(content)
+
+
+def select_newest(documents: Iterable[Any], count: int) -> list[Any]:
+    """Return the newest reports, newest first. Of two reports of one day, the later one is used."""
+    by_date = {document["date"]: document for document in documents}
+    return [by_date[date] for date in sorted(by_date, reverse=True)[:count]]

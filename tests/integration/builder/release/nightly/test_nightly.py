@@ -93,7 +93,7 @@ def test_the_report_has_all_of_it_and_the_status_page_takes_it(place: Place, key
     assert found["lines"] == {
         "line": {"until": "2030-01-01", "support": "as long as the tests run"}
     }
-    assert reports.of(json.loads(json.dumps(found)), "here").published[0].green
+    assert reports.parse_report(json.loads(json.dumps(found)), "here").published[0].green
 
 
 def test_what_was_not_asked_for_is_told_apart_from_what_failed(place: Place) -> None:

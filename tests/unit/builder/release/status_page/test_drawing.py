@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from builder.release.status_page import drawing
-from builder.release.status_page.reports import Behind, Moment, Run
+from builder.release.status_page.reports import Behind, PastState, Run
 
 
 def _read(svg: str) -> ET.Element:
@@ -22,7 +22,7 @@ def _run(**losses: float | None) -> Run:
 
 
 def test_a_curve_falls_where_the_loss_falls_and_marks_the_restore() -> None:
-    svg = _read(drawing.curve([_run(s5=5.0, s20=3.0, s30=1.0)], "t5x & <more>"))
+    svg = _read(drawing.draw_loss_curves([_run(s5=5.0, s20=3.0, s30=1.0)], "t5x & <more>"))
     (line,) = [each for each in svg if each.tag == "polyline"]
     points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
     assert points == sorted(points)
@@ -44,26 +44,26 @@ def test_a_curve_falls_where_the_loss_falls_and_marks_the_restore() -> None:
 
 @pytest.mark.parametrize("runs", [[], [_run(s5=1.0)], [_run(s5=float("nan"), s10=None, s15=2.0)]])
 def test_no_curve_of_less_than_two_numbers(runs: list[Run]) -> None:
-    assert drawing.curve(runs, "x") == ""
+    assert drawing.draw_loss_curves(runs, "x") == ""
 
 
 def test_a_flat_loss_is_drawn_and_lines_differ_in_more_than_colour() -> None:
-    svg = _read(drawing.curve([_run(s5=2.0, s10=2.0), _run(s5=2.0, s10=2.0)], "x"))
+    svg = _read(drawing.draw_loss_curves([_run(s5=2.0, s10=2.0), _run(s5=2.0, s10=2.0)], "x"))
     lines = [each for each in svg if each.tag == "polyline"]
     assert len({each.attrib["stroke-dasharray"] for each in lines}) == 2
 
 
 def test_how_far_behind_over_time() -> None:
-    def moment(commits: int) -> Moment:
-        return Moment(date="2026-01-01", count=1, behind=Behind(commits=commits, days=1))
+    def past_state(commits: int) -> PastState:
+        return PastState(date="2026-01-01", count=1, behind=Behind(commits=commits, days=1))
 
-    assert "9, 0" in drawing.behind([moment(9), moment(0)], "up")
-    assert drawing.behind([moment(9), moment(9)], "up") == ""
-    assert drawing.behind([], "up") == ""
+    assert "9, 0" in drawing.draw_distance([past_state(9), past_state(0)], "up")
+    assert drawing.draw_distance([past_state(9), past_state(9)], "up") == ""
+    assert drawing.draw_distance([], "up") == ""
 
 
 def test_a_badge_says_what_it_shows_and_escapes_it() -> None:
-    text = drawing.badge('a "<b>', "green 2026-11-28", "green")
+    text = drawing.draw_badge('a "<b>', "green 2026-11-28", "green")
     svg = _read(text)
     assert svg.attrib["aria-label"] == 'a "<b>: green 2026-11-28'
     assert drawing.COLOURS["green"] in text

@@ -8,8 +8,8 @@ from builder.release.status_page import page, reports
 from tests.support import nightly_report
 
 
-def _view(*documents: dict[str, Any]) -> page.View:
-    return page.view([reports.of(each, "here") for each in documents])
+def _content(*documents: dict[str, Any]) -> page.PageContent:
+    return page.make_content([reports.parse_report(document, "here") for document in documents])
 
 
 class _Seen(HTMLParser):
@@ -35,12 +35,12 @@ class _Seen(HTMLParser):
 
 
 def test_the_last_green_night_is_found_and_the_history_runs_from_old_to_new() -> None:
-    found = _view(
+    found = _content(
         nightly_report.report("2026-11-28", green=False),
         nightly_report.report("2026-11-27"),
         nightly_report.report("2026-11-26", green=False),
     )
-    (one,) = found.shown
+    (one,) = found.titles
     assert (one.verdict, one.last_green) == ("red", "2026-11-27")
     assert one.history == (("2026-11-26", "red"), ("2026-11-27", "green"), ("2026-11-28", "red"))
     assert one.badge == ("last green 2026-11-27", "red")
@@ -51,31 +51,33 @@ def test_what_was_not_asked_for_is_neither_red_nor_green() -> None:
     quiet["published"][0].update(state="not-asked", green=False, digest=None)
     for image in quiet["images"]:
         image["built"]["state"] = image["trained"]["state"] = "not-asked"
-    assert _view(quiet).unknown == ["thing-cpu"]
-    (one,) = _view(quiet, nightly_report.report("2026-11-27")).shown
+    assert _content(quiet).untried_titles == ["thing-cpu"]
+    (one,) = _content(quiet, nightly_report.report("2026-11-27")).titles
     assert (one.verdict, one.badge) == ("quiet", ("last green 2026-11-27", "grey"))
 
 
 def test_built_but_not_published_tonight_is_not_green() -> None:
     only_built = nightly_report.report()
     only_built["published"][0].update(state="not-asked", green=False)
-    assert _view(only_built).shown[0].verdict == "quiet"
+    assert _content(only_built).titles[0].verdict == "quiet"
     only_built["images"][1]["trained"]["state"] = "failed"
-    assert _view(only_built).shown[0].verdict == "red"
+    assert _content(only_built).titles[0].verdict == "red"
 
 
 def test_each_badge_tells_of_its_own() -> None:
-    found = page.badges(_view(nightly_report.report(green=False)))
+    found = page.draw_badges(_content(nightly_report.report(green=False)))
     assert sorted(found) == ["thing-cpu-amd64.svg", "thing-cpu-arm64.svg", "thing-cpu.svg"]
     assert "thing-cpu amd64: red" in found["thing-cpu-amd64.svg"]
     assert "thing-cpu arm64: built, trained" in found["thing-cpu-arm64.svg"]
     left_out = nightly_report.report()
     left_out["images"][1]["trained"] = {"state": "left-out", "why": "this machine is amd64"}
-    assert "built, not trained" in page.badges(_view(left_out))["thing-cpu-arm64.svg"]
+    assert "built, not trained" in page.draw_badges(_content(left_out))["thing-cpu-arm64.svg"]
 
 
 def test_the_page_has_all_of_it_and_fetches_nothing() -> None:
-    text = page.html(_view(nightly_report.report(green=False), nightly_report.report("2026-11-27")))
+    text = page.render_page(
+        _content(nightly_report.report(green=False), nightly_report.report("2026-11-27"))
+    )
     seen = _Seen()
     seen.feed(text)
     assert seen.open == []
@@ -106,7 +108,7 @@ def test_a_pin_that_waits_stands_on_top_and_names_who_broke_it() -> None:
         state="part-way",
         patches=[{"name": "mine", "outcome": "conflict", "detail": "", "culprit": culprit}],
     )
-    text = page.html(_view(held))
+    text = page.render_page(_content(held))
     assert text.index("up part way") < text.index("Distributions")
     assert f"https://github.com/a/up/commit/{'b' * 40}" in text
     assert "T. Ester, 2026-11-20: rework" in text
@@ -125,6 +127,6 @@ def test_what_upstream_writes_is_text_and_an_address_elsewhere_is_no_link() -> N
         patches=[{"name": "mine", "outcome": "conflict", "detail": "", "culprit": culprit}],
     )
     seen = _Seen()
-    seen.feed(page.html(_view(hostile)))
+    seen.feed(page.render_page(_content(hostile)))
     assert "script" not in seen.tags
     assert set(seen.addresses) == {"reports.json"}

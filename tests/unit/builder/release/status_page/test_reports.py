@@ -12,7 +12,7 @@ from tests.support.web_server import serving
 
 
 def test_newest_first_one_a_day_and_no_more_than_asked() -> None:
-    found = reports.newest(
+    found = reports.select_newest(
         [
             nightly_report.report("2026-11-26"),
             nightly_report.report("2026-11-28", builder="old"),
@@ -41,23 +41,25 @@ def test_a_document_that_is_none_is_named(
 ) -> None:
     (tmp_path / "a.json").write_text(json.dumps({**nightly_report.report(), **change}))
     with errors.refused(errors.INVALID, where=tmp_path / "a.json", names=word):
-        reports.of_folders([tmp_path])
+        reports.read_folders([tmp_path])
 
 
 def test_a_file_that_cannot_be_read_and_a_folder_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
     with errors.refused(errors.INVALID, where="a.json", names="JSON"):
-        reports.of_folders([tmp_path])
+        reports.read_folders([tmp_path])
     with errors.refused(errors.MISSING, where="none", remedy="reports"):
-        reports.of_folders([tmp_path / "none"])
+        reports.read_folders([tmp_path / "none"])
 
 
 def test_the_page_of_last_night_is_read_and_none_is_no_error() -> None:
     with serving(
         {"/x/reports.json": (200, json.dumps({"schema": 1, "reports": [nightly_report.report()]}))}
     ) as address:
-        assert [each["date"] for each in reports.of_page(f"{address}/x/")] == ["2026-11-28"]
-        assert reports.of_page(f"{address}/none") == []
+        assert [each["date"] for each in reports.read_earlier_page(f"{address}/x/")] == [
+            "2026-11-28"
+        ]
+        assert reports.read_earlier_page(f"{address}/none") == []
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_a_page_that_answers_otherwise_is_an_error_and_not_a_fresh_start(
     answer: tuple[int, str],
 ) -> None:
     with serving({"/reports.json": answer}) as address, pytest.raises(UserError):
-        reports.of_page(address)
+        reports.read_earlier_page(address)
 
 
 def test_a_page_that_is_cut_off_is_an_error_of_one_line() -> None:
@@ -83,10 +85,10 @@ def test_a_page_that_is_cut_off_is_an_error_of_one_line() -> None:
         serving({"/reports.json": (200, whole)}, missing=5) as address,
         errors.refused(errors.UNREACHABLE, where="reports.json"),
     ):
-        reports.of_page(address)
+        reports.read_earlier_page(address)
 
 
 @pytest.mark.parametrize("address", ["http://example.com/", "file:///etc", "example.com"])
 def test_only_https_is_asked(address: str) -> None:
     with errors.refused(errors.INVALID, where="--earlier"):
-        reports.of_page(address)
+        reports.read_earlier_page(address)
