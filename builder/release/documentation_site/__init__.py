@@ -1,1 +1,1 @@
-"""The documentation site: static files of docs/, which any web server can hold."""
+"""The documentation site: static files of docs/, which any web server can serve."""

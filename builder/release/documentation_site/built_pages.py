@@ -1,8 +1,8 @@
-"""The pages in HTML: what the strict build does not check.
+"""Check the HTML pages of the site for what the strict build does not check.
 
 Every link must lead to a page, a file or a heading of the site. Nothing may be loaded from another
-host, so that the site also works without internet. No paragraph may hold the source of a list, a
-table or a block of code: GitHub renders those without a blank line before them, the site does not.
+host, so that the site also works without internet. No paragraph may contain the source of a list, a
+table or a block of code. GitHub renders these without a blank line before them, the site does not.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def find_problems(site: Path, pages: Mapping[str, str]) -> list[str]:
             problems.append(f"{source}: the site has no page of it")
     for name, source in pages.items():
         if page := parsed.get(_html_file(name)):
-            found = _problems_of_page(site, _html_file(name), page, parsed)
-            problems += [f"{source}: {problem}" for problem in found]
+            page_problems = _find_problems_of_page(site, _html_file(name), page, parsed)
+            problems += [f"{source}: {problem}" for problem in page_problems]
     return problems
 
 
@@ -88,9 +88,17 @@ def _html_file(page: str) -> str:
     return posixpath.join(folder, "index.html")
 
 
-def _problems_of_page(
+def _find_problems_of_page(
     site: Path, name: str, page: _Page, parsed: Mapping[str, _Page]
 ) -> Sequence[str]:
+    """Return what is wrong with a page.
+
+    Args:
+        site: The folder of the site.
+        name: The file of the page in the site.
+        page: The page.
+        parsed: All pages, by their files in the site.
+    """
     problems = []
     for address in dict.fromkeys((*page.links, *page.loads)):
         parts = urlsplit(address)
@@ -98,18 +106,24 @@ def _problems_of_page(
             if address in page.loads and parts.scheme != "data":
                 problems.append(f"loads {address} from another host")
             continue
-        place = posixpath.normpath(posixpath.join(posixpath.dirname(name), unquote(parts.path)))
-        if not parts.path:
-            place = name
-        elif (site / place).is_dir():
-            place = posixpath.normpath(posixpath.join(place, "index.html"))
-        target = parsed.get(place)
-        if place.startswith(("..", "/")) or not (site / place).is_file():
+        path = _resolve_path(site, name, unquote(parts.path))
+        target = parsed.get(path)
+        if path.startswith(("..", "/")) or not (site / path).is_file():
             problems.append(f"leads to {address}, which the site does not have")
         elif target and parts.fragment and unquote(parts.fragment) not in target.identifiers:
             problems.append(f"leads to {address}, a heading that does not exist")
     for paragraph in page.paragraphs:
-        if found := _SOURCE_OF_BLOCK.search(paragraph):
-            line = paragraph[found.start() :].strip().splitlines()[0]
+        if match := _SOURCE_OF_BLOCK.search(paragraph):
+            line = paragraph[match.start() :].strip().splitlines()[0]
             problems.append(f"{line[:40]!r} is not rendered: leave a blank line before it")
     return problems
+
+
+def _resolve_path(site: Path, name: str, path: str) -> str:
+    """Return the file in the site that a relative link of a page leads to."""
+    if not path:
+        return name
+    resolved = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
+    if (site / resolved).is_dir():
+        return posixpath.normpath(posixpath.join(resolved, "index.html"))
+    return resolved

@@ -1,4 +1,4 @@
-"""The settings of the site in zensical.toml: the navigation, and where the repository is."""
+"""Read the settings of the site in zensical.toml: its navigation and its repository."""
 
 from __future__ import annotations
 
@@ -31,19 +31,22 @@ class Configuration:
     repository: str
 
 
-def read(root: Path, repository: str = "") -> Configuration:
+def read_configuration(root: Path, repository: str = "") -> Configuration:
     """Read zensical.toml of a checkout.
 
     Args:
         root: The checkout.
-        repository: The address of the repository, in place of the file's own.
+        repository: The address of the repository, in place of the one in the file.
+
+    Raises:
+        UserError: the file is missing or not valid.
     """
     file = root / FILE
     try:
         text = file.read_text(encoding="utf-8")
         project = tomllib.loads(text)["project"]
-        navigation = tuple(_paths(project["nav"]))
-        own = str(project["extra"]["social"][0]["link"])
+        navigation = tuple(_list_paths(project["nav"]))
+        file_repository = str(project["extra"]["social"][0]["link"])
     except OSError as error:
         raise UserError(
             f"cannot be read ({error.strerror})",
@@ -58,8 +61,8 @@ def read(root: Path, repository: str = "") -> Configuration:
             "give it `nav`, and the address of the repository as the first of `extra.social`",
             kind=INVALID,
         ) from error
-    chosen = (repository or own).rstrip("/")
-    return Configuration(text.replace(own, chosen), navigation, chosen)
+    chosen = (repository or file_repository).rstrip("/")
+    return Configuration(text.replace(file_repository, chosen), navigation, chosen)
 
 
 def parse_repository(text: str) -> str:
@@ -87,10 +90,10 @@ def find_problems(navigation: Collection[str], pages: Collection[str]) -> list[s
     ]
 
 
-def _paths(entry: Any) -> Iterator[str]:
+def _list_paths(entry: Any) -> Iterator[str]:
     """Yield the paths of an entry: a path, a list of entries, or a table of titles to entries."""
     if isinstance(entry, str):
         yield entry
         return
     for part in entry.values() if isinstance(entry, dict) else entry:
-        yield from _paths(part)
+        yield from _list_paths(part)

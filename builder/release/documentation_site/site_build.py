@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from builder.core.command_context import Context
 
 LOCK = "locks/docs.txt"
-# A file of every site: a folder that holds it may be replaced by a newer site.
+# A file of every site. A folder with this file may be replaced by a newer site.
 MARK = ".rosetta-site"
-_SHOWN = 5  # problems that an error shows beside the first one
+_MAX_SHOWN = 5  # problems that an error shows beside the first one
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _WARNING = re.compile(
     r"^Warning: (?P<what>.+)\n.*\[ (?P<page>\S+?):(?P<line>\d+):\d+ \]", re.MULTILINE
@@ -34,7 +34,13 @@ _WARNING = re.compile(
 
 @dataclass(frozen=True)
 class Site:
-    """A site that was built: its folder, the number of its pages, the bytes of its files."""
+    """A site that was built.
+
+    Attributes:
+        folder: The folder of the site.
+        pages: The number of its pages.
+        size: The size of its files in bytes.
+    """
 
     folder: Path
     pages: int
@@ -50,29 +56,29 @@ def build(context: Context, folder: Path, repository: str) -> Site:
         repository: The address of the repository on the web; "" for that of zensical.toml.
 
     Raises:
-        UserError: a page, a link or the navigation is not valid, or the folder holds other files.
+        UserError: a page, a link or the navigation is not valid, or the folder has other files.
     """
     folder = folder.absolute()
     environment_assembly.refuse_unmarked(folder, MARK)
     if (context.root / source_pages.FOLDER) in (folder, *folder.parents):
         raise UserError(
-            "lies in the folder of the pages",
+            "is inside the folder of the pages",
             f"--site {folder}",
             "give another folder, such as build/site",
             kind=INVALID,
         )
-    settings = configuration.read(context.root, repository)
+    settings = configuration.read_configuration(context.root, repository)
     pages = source_pages.find_pages(context.root)
     with tempfile.TemporaryDirectory(prefix="rosetta-site-") as scratch:
         work = Path(scratch).resolve()
         staging = source_pages.Staging(context.root, settings.repository, pages)
         staging.write(work / source_pages.FOLDER)
         (work / configuration.FILE).write_text(settings.text, encoding="utf-8")
-        _refuse(configuration.find_problems(settings.navigation, pages) + staging.problems)
+        _raise_if_any(configuration.find_problems(settings.navigation, pages) + staging.problems)
         with log.stage(f"build the site of {len(pages)} pages"):
             _run_tool(context, work, pages)
         built = work / "site"
-        _refuse(built_pages.find_problems(built, pages))
+        _raise_if_any(built_pages.find_problems(built, pages))
         (built / MARK).touch()
         with (
             environment_assembly.locked(folder) as place,
@@ -105,33 +111,33 @@ def _run_tool(context: Context, work: Path, pages: dict[str, str]) -> None:
     )
     if not done.returncode:
         return
-    _refuse(
+    _raise_if_any(
         [
-            f"{pages.get(found['page'], found['page'])}:{found['line']}: {found['what']}"
-            for found in _WARNING.finditer(_COLOUR.sub("", done.stderr))
+            f"{pages.get(warning['page'], warning['page'])}:{warning['line']}: {warning['what']}"
+            for warning in _WARNING.finditer(_COLOUR.sub("", done.stderr))
         ]
     )
     last = (done.stderr.strip() or "it printed no message").splitlines()[-1]
     raise UserError(
         f"Zensical failed: {output_end(last)}",
         configuration.FILE,
-        "mend what the message names, then run again",
+        "correct what the message names, then run again",
         kind=FAILED,
     )
 
 
-def _refuse(problems: Sequence[str]) -> None:
-    """Raise UserError if there are problems."""
+def _raise_if_any(problems: Sequence[str]) -> None:
+    """Raise UserError with the first problems, if there are any. Each begins with its place."""
     if not problems:
         return
     first, *others = dict.fromkeys(problems)
     where, _, what = first.partition(": ")
-    more = len(others) - _SHOWN
-    shown = [what, *others[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+    more = len(others) - _MAX_SHOWN
+    shown = [what, *others[:_MAX_SHOWN], *([f"and {more} more"] if more > 0 else [])]
     raise UserError(
         "; ".join(shown),
         where,
-        "mend the pages, then run again: nothing was written",
+        "correct the pages, then run again: nothing was written",
         kind=INVALID,
         value=1 + len(others),
     )

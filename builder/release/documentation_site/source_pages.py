@@ -1,7 +1,7 @@
-"""The pages in Markdown: copied for the site, with links that lead to where things are there.
+"""Copy the Markdown pages for the site, and adapt their links.
 
-A page links as it does on GitHub: by relative paths. A link to another page stays. A link to any
-other file of the repository becomes an address of the repository on the web.
+In the repository, pages link by relative paths, as GitHub expects. In the site, a link to another
+page stays. A link to any other file becomes an address of the repository on the web.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FOLDER = "docs"
-# Pages that stand where GitHub looks for them, and their paths in the site.
+# The paths in the site of pages that are outside the folder, where GitHub looks for them.
 OUTSIDE = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 
 _FENCE = re.compile(r" *(`{3,}|~{3,})")
@@ -27,8 +27,7 @@ _LINK = re.compile(
     r"(?P<code>(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`))"
     r"|(?P<before>\]\(\s*<?|^ {0,3}\[[^\]^][^\]]*\]:\s+<?)(?P<target>[^\s<>()]+)"
 )
-# Markdown on GitHub nests what is indented by two or three spaces, and Markdown of the site does
-# not.
+# GitHub nests what is indented by two or three spaces in Markdown. The site does not.
 _SHALLOW = re.compile(r" {1,3}(?:[-*+] |\d+[.)] |```|~~~)")
 _SHALLOW_AFTER_BLANK = re.compile(r" {1,3}\S")
 
@@ -50,7 +49,7 @@ class Staging:
     problems: list[str] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
-        """Copy the pages and all that stands beside them into an empty folder."""
+        """Copy the pages, and all files beside them, to an empty folder."""
         shutil.copytree(
             self.root / FOLDER, folder, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True
         )
@@ -61,10 +60,10 @@ class Staging:
     def _convert(self, page: str, source: str, text: str) -> str:
         """Return the text of a page with the links of the site."""
 
-        def replace(found: re.Match[str]) -> str:
-            if found["code"]:
-                return found[0]
-            return found["before"] + self._target(page, source, number, found["target"])
+        def replace_link(match: re.Match[str]) -> str:
+            if match["code"]:
+                return match[0]
+            return match["before"] + self._convert_link(page, source, number, match["target"])
 
         lines: list[str] = []
         fence = previous = ""
@@ -75,7 +74,7 @@ class Staging:
                     not previous.strip() and _SHALLOW_AFTER_BLANK.match(line)
                 ):
                     self.problems.append(f"{source}:{number}: indented by less than four spaces")
-                lines.append(line if opening else _LINK.sub(replace, line))
+                lines.append(line if opening else _LINK.sub(replace_link, line))
                 fence = opening[1] if opening else ""
             else:
                 lines.append(line)
@@ -84,24 +83,31 @@ class Staging:
             previous = line
         return "\n".join(lines) + "\n"
 
-    def _target(self, page: str, source: str, number: int, target: str) -> str:
-        """Return where a link of a page leads in the site."""
+    def _convert_link(self, page: str, source: str, number: int, target: str) -> str:
+        """Return a link of a page as the site has it.
+
+        Args:
+            page: The path of the page in the site.
+            source: The file of the page in the checkout.
+            number: The number of the line, for problems.
+            target: What the link leads to in the checkout.
+        """
         path, mark, anchor = target.partition("#")
         if not path or re.match(r"[a-z][a-z0-9+.-]*:", target):
             return target
-        place = posixpath.normpath(posixpath.join(posixpath.dirname(source), unquote(path)))
-        file = self.root / place
-        if path.startswith("/") or place.startswith("..") or not file.exists():
+        name = posixpath.normpath(posixpath.join(posixpath.dirname(source), unquote(path)))
+        file = self.root / name
+        if path.startswith("/") or name.startswith("..") or not file.exists():
             self.problems.append(f"{source}:{number}: links to {target}, which does not exist")
             return target
-        of_page = {file: name for name, file in self.pages.items()}.get(place)
-        if of_page is None and place.startswith(f"{FOLDER}/") and file.is_file():
-            of_page = place.removeprefix(f"{FOLDER}/")
-        if of_page is not None:
-            relative = posixpath.relpath(of_page, posixpath.dirname(page) or ".")
+        path_in_site = {file: path for path, file in self.pages.items()}.get(name)
+        if path_in_site is None and name.startswith(f"{FOLDER}/") and file.is_file():
+            path_in_site = name.removeprefix(f"{FOLDER}/")
+        if path_in_site is not None:
+            relative = posixpath.relpath(path_in_site, posixpath.dirname(page) or ".")
             return f"{relative}{mark}{anchor}"
         kind = "tree" if file.is_dir() else "blob"
-        return f"{self.repository}/{kind}/main/{quote(place)}{mark}{anchor}"
+        return f"{self.repository}/{kind}/main/{quote(name)}{mark}{anchor}"
 
 
 def find_pages(root: Path) -> dict[str, str]:

@@ -16,22 +16,22 @@ link = "https://github.com/OWNER/rosetta"
 
 
 def test_the_navigation_names_every_page_once() -> None:
-    navigation = configuration.read(ROOT).navigation
+    navigation = configuration.read_configuration(ROOT).navigation
     assert navigation[0] == "index.md"
     assert sorted(navigation) == sorted(source_pages.find_pages(ROOT))
 
 
 def test_a_navigation_has_sections_in_sections(tmp_path: Path) -> None:
     (tmp_path / configuration.FILE).write_text(SETTINGS)
-    assert configuration.read(tmp_path).navigation == ("index.md", "a.md", "b/c.md")
+    assert configuration.read_configuration(tmp_path).navigation == ("index.md", "a.md", "b/c.md")
 
 
 def test_another_repository_takes_the_place_of_the_default(tmp_path: Path) -> None:
     (tmp_path / configuration.FILE).write_text(SETTINGS)
-    default = configuration.read(tmp_path)
+    default = configuration.read_configuration(tmp_path)
     assert default.repository == "https://github.com/OWNER/rosetta"
     assert default.text == SETTINGS
-    ours = configuration.read(tmp_path, "https://git.example/me/fork/")
+    ours = configuration.read_configuration(tmp_path, "https://git.example/me/fork/")
     assert ours.repository == "https://git.example/me/fork"
     assert 'link = "https://git.example/me/fork"' in ours.text
 
@@ -56,10 +56,10 @@ def test_a_navigation_with_a_gap_a_stranger_or_a_double(
 def test_settings_that_cannot_be_used(text: str, tmp_path: Path) -> None:
     file = tmp_path / configuration.FILE
     with errors.refused(errors.MISSING, where=file):
-        configuration.read(tmp_path)
+        configuration.read_configuration(tmp_path)
     file.write_text(text)
     with errors.refused(errors.INVALID, where=file):
-        configuration.read(tmp_path)
+        configuration.read_configuration(tmp_path)
 
 
 @pytest.mark.parametrize(
