@@ -147,7 +147,7 @@ def report_as_text(report: Mapping[str, Any]) -> str:
     """
     good, bad = report["between"]
     groups: Sequence[Sequence[Mapping[str, Any]]] = report["culprits"]
-    lines = [f"{_describe_count(len(groups))} (between {good} and {bad})"]
+    lines = [f"between {good} and {bad}, {_describe_count(len(groups))}"]
     for group in groups:
         lines += _group_lines(group)
     if not report["alone"]:
@@ -160,7 +160,7 @@ def report_as_text(report: Mapping[str, Any]) -> str:
 
 def _describe_count(group_count: int) -> str:
     if group_count == 1:
-        return "the change that makes the build bad:"
+        return "this change makes the build bad:"
     return f"{group_count} changes make the build bad only together:"
 
 
