@@ -493,7 +493,7 @@ def test_labels() -> None:
 
 def test_tags() -> None:
     """Tags of published images are those that the page lists."""
-    existing = {"latest", tags.VERIFIED, tags.nightly("YYYY-MM-DD")}
+    existing = {"latest", tags.VERIFIED, tags.nightly_tag("YYYY-MM-DD")}
     assert_same("Tags", names("Tags"), existing)
 
 

@@ -215,12 +215,12 @@ def _check_publishing_options(arguments: argparse.Namespace, images: Sequence[Im
         if reference.parse_reference(f"{to}/{image.title}").selector:
             raise UserError("names a tag or a digest", f"--to {to}", "give HOST/NAMESPACE")
     if arguments.builder_id:
-        provenance.builder_id(arguments.builder_id)
+        provenance.parse_builder_id(arguments.builder_id)
 
 
 def _write_public_key(request: NightlyRequest) -> None:
     """Write the public half of the key, with which the publication is verified."""
-    public = signing_key.private(request.key).public.key
+    public = signing_key.read_private_key(request.key).public.key
     pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     write_atomic(Path(request.public_key), pem)
 
@@ -234,7 +234,7 @@ def _report(context: Context, nightly_run: NightlyRun, records: Sequence[StepRec
     data = report.report_as_json(
         nightly_run,
         manifest.load(nightly_run.manifest_path),
-        provenance.of_checkout(context.root).get("commit"),
+        provenance.describe_checkout(context.root).get("commit"),
     )
     text = report.report_as_markdown(data)
     folder = nightly_run.folder

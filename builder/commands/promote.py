@@ -1,5 +1,6 @@
-"""Let latest-verified point to a digest that a suite has passed, with a signed statement of that
-attached to it.
+"""`build.py promote`: move latest-verified to an image that has passed a test suite.
+
+A signed statement of the result is attached to the image.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from rosetta.core.errors import DIFFERS, FAILED, INVALID, UserError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
+
+    from builder.images.registry.download import Document
 
 _SUITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/ -]{0,99}")
-_LARGEST = 1 << 24
+_MAX_RESULT_SIZE = 1 << 24  # bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,110 +64,126 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     if context.offline:
         raise UserError("a registry cannot be reached with --offline", "promote", "leave it out")
-    wanted, signer = (
-        reference.parse_reference(arguments.reference),
-        signing_key.private(arguments.key),
-    )
-    if not wanted.digest or wanted.tag:
+    image = reference.parse_reference(arguments.reference)
+    key = signing_key.read_private_key(arguments.key)
+    if not image.digest or image.tag:
         raise UserError(
-            "is not named by its digest",
-            str(wanted),
-            "give HOST/NAME@sha256:DIGEST, that which was tested",
+            "does not name the image by its digest alone",
+            str(image),
+            "give HOST/NAME@sha256:DIGEST of the image that was tested",
             kind=INVALID,
         )
-    with Connection(wanted, "pull,push") as connection:
-        index = download.read_document(connection, wanted.digest)
-        images = index.json().get("manifests")
-        platforms = (
-            [str(image.get("digest")) for image in images if isinstance(image, dict)]
-            if isinstance(images, list)
-            else []
+    with Connection(image, "pull,push") as connection:
+        index = download.read_document(connection, image.digest)
+        predicate = read_test_result(
+            arguments.suite, Path(arguments.result), image.digest, _list_platforms(index)
         )
-        said = passed(arguments.suite, Path(arguments.result), wanted.digest, platforms)
-        publication.checked(connection, index, signer)
-        publication.sign(
+        publication.check_publication(connection, index, key)
+        publication.sign_document(
             connection,
             attachments.Subject(index.media_type, index.data),
-            [(signed_statements.TEST, said)],
-            signer,
+            [(signed_statements.TEST, predicate)],
+            key,
         )
-        publication.checked(connection, index, signer, tested=True)
+        publication.check_publication(connection, index, key, require_test=True)
         previous = signed_releases.move_tags(
-            connection, index, [tags.VERIFIED], signer, tags.read_today()
+            connection, index, [tags.VERIFIED], key, tags.read_today()
         )[tags.VERIFIED]
-    name = f"{wanted.host}/{wanted.name}:{tags.VERIFIED}"
+    name = f"{image.host}/{image.name}:{tags.VERIFIED}"
     data = {
         "reference": name,
-        "digest": wanted.digest,
+        "digest": image.digest,
         "suite": arguments.suite,
         "previous": previous,
-        "statement": said,
+        "statement": predicate,
     }
-    return Result(
-        data,
-        (
-            f"{name} is {wanted.digest}, which passed {arguments.suite}; it was "
-            f"{previous or 'not there'}"
-        ),
+    text = (
+        f"{name} is {image.digest}, which passed {arguments.suite}; it was "
+        f"{previous or 'a new tag'}"
     )
+    return Result(data, text)
 
 
-def passed(suite: str, file: Path, digest: str, platforms: Collection[str] = ()) -> dict[str, Any]:
-    """Return the predicate, in-toto's test result v0.1: the suite, the sha256 of its document, and
-    that it passed.
+def _list_platforms(index: Document) -> list[str]:
+    """Return the digests of the images of an index."""
+    images = index.json().get("manifests")
+    if not isinstance(images, list):
+        return []
+    return [str(image.get("digest")) for image in images if isinstance(image, dict)]
+
+
+def read_test_result(
+    suite: str, file: Path, digest: str, platforms: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the statement that a suite has passed, as a predicate of in-toto's test result v0.1.
 
     Args:
-        suite: its name.
-        file: its document.
-        digest: of the index that is promoted.
-        platforms: the digests of the index's images, which a suite may have run in.
+        suite: The name of the suite.
+        file: The JSON document of the suite.
+        digest: The digest of the index that is promoted.
+        platforms: The digests of the index's images, in which the suite may have run.
 
     Raises:
-        UserError: the document does not say so, or names another digest.
+        UserError: the suite has not passed, or it tested another image.
     """
-    digests = {digest, *platforms}
     if not _SUITE.fullmatch(suite):
         raise UserError(
-            f"{suite[:60]!r} is no name of a suite",
+            f"{suite[:60]!r} is not a valid name of a suite",
             "--suite",
-            "letters, digits, and . _ / - or spaces between them",
+            "use letters, digits, and . _ / - or spaces between them",
         )
     try:
         with open(file, "rb") as stream:
-            raw = stream.read(_LARGEST)
-        document = json.loads(raw)
-        fine = document["ok"]
+            content = stream.read(_MAX_RESULT_SIZE)
+        document = json.loads(content)
+        has_passed = document["ok"] is True
     except OSError as error:
         raise UserError(
             f"cannot be read ({error.strerror})", str(file), "give the suite's JSON document"
         ) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
-            "is no result: JSON with a field `ok` is expected",
+            "is not a test result: JSON with a field `ok` is expected",
             str(file),
-            "give what a `build.py` verb wrote with --json",
+            "give what a `build.py` command wrote with --json",
             kind=INVALID,
         ) from error
-    if fine is not True:
+    if not has_passed:
         raise UserError(
             f"{suite} has not passed",
             str(file),
-            "latest-verified stays where it is",
+            "latest-verified was not moved",
             kind=FAILED,
             value=suite,
         )
+    _check_tested_digest(document, file, digest, {digest, *platforms})
+    sha256 = hashlib.sha256(content).hexdigest()
+    return {
+        "result": "PASSED",
+        "configuration": [{"name": suite, "digest": {"sha256": sha256}}],
+        "passedTests": [suite],
+    }
+
+
+def _check_tested_digest(
+    document: Mapping[str, Any], file: Path, digest: str, accepted: Collection[str]
+) -> None:
+    """Check that a result is not of another image, if it names the image at all.
+
+    Args:
+        document: The JSON document of the suite.
+        file: The file of the document, for errors.
+        digest: The digest of the index that is promoted.
+        accepted: The digests that the result may be of.
+    """
     result = document.get("result")
-    for place in (document, result if isinstance(result, dict) else {}):
-        if "digest" in place and str(place["digest"]) not in digests:
+    for part in (document, result if isinstance(result, dict) else {}):
+        if "digest" in part and str(part["digest"]) not in accepted:
+            other = str(part["digest"])[:80]
             raise UserError(
-                f"is the result of {str(place['digest'])[:80]!r}, not of {digest[:19]}…",
+                f"is the result of {other!r}, not of {digest[:19]}…",
                 str(file),
                 "promote the digest that was tested",
                 kind=DIFFERS,
-                value=str(place["digest"])[:80],
+                value=other,
             )
-    return {
-        "result": "PASSED",
-        "configuration": [{"name": suite, "digest": {"sha256": hashlib.sha256(raw).hexdigest()}}],
-        "passedTests": [suite],
-    }

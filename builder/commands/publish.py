@@ -1,6 +1,4 @@
-"""Publish an image: everything by digest first, with SBOM, provenance and signature, read back;
-only then do tags move.
-"""
+"""`build.py publish`: upload an image with its SBOM, provenance and signature, then move tags."""
 
 from __future__ import annotations
 
@@ -21,14 +19,19 @@ from builder.release.publish import (
     signing_key,
     tags,
 )
+from builder.release.publish.publication import PublicationRequest
 from rosetta.core.errors import CONFLICT, DENIED, INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
-    from builder.release.publish.platform_images import Release
+    from builder.images.oci.reference import Reference
+    from builder.release.publish.platform_images import PublishableIndex
+    from builder.release.publish.publication import Predicates
+    from builder.release.publish.signing_key import PrivateKey
 
-_RESERVED = re.compile(r"nightly-.*|moved-.*|claim-.*|sha256-.*")
+_RESERVED_TAG = re.compile(r"nightly-.*|moved-.*|claim-.*|sha256-.*")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
-    asked = _asked(arguments)
+    request = _read_request(arguments)
     if context.offline:
         raise UserError(
             "a registry cannot be reached with --offline", "publish", "leave it out", kind=CONFLICT
@@ -121,34 +124,30 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             "give --key FILE; docs/how-to/publish-images.md shows how to make one",
             kind=MISSING,
         )
-    signer = signing_key.private(arguments.key) if arguments.key else None
-    if asked.digest:
-        if signer is None:
-            raise UserError(
-                "goes with a key",
-                "--digest",
-                "give --key FILE, whose public half must verify the image",
-            )
-        data = publication.restore(
-            asked, signer, tested=arguments.tested, dry_run=arguments.dry_run
-        )
-        return Result(data, _describe_restored(data, dry_run=arguments.dry_run))
-    builder = provenance.builder_id(arguments.builder_id)
-    made = platform_images.made(context, image_options.read(arguments), arguments.what)
-    described = publication.describe(
-        made, asked.repository, provenance.of_checkout(context.root), builder
+    key = signing_key.read_private_key(arguments.key) if arguments.key else None
+    if request.digest:
+        return _move_tags_back(request, key, arguments)
+    builder = provenance.parse_builder_id(arguments.builder_id)
+    image = platform_images.collect_images(context, image_options.read(arguments), arguments.what)
+    predicates = publication.make_predicates(
+        image, request.repository, provenance.describe_checkout(context.root), builder
     )
-    if signer is None or arguments.dry_run:
-        return _dry_run(made, asked, described)
+    if key is None or arguments.dry_run:
+        return _describe_dry_run(image, request, predicates)
     with (
-        log.stage(f"publish {made.title} to {asked.repository}"),
-        Connection(asked.repository, "pull,push") as connection,
+        log.stage(f"publish {image.title} to {request.repository}"),
+        Connection(request.repository, "pull,push") as connection,
     ):
-        data = publication.publish(connection, made, asked, described, signer, arguments.withdraw)
-    return Result(data, _describe_published(data))
+        data = publication.publish_image(connection, image, request, predicates, key)
+    return Result(data, _describe_publication(data))
 
 
-def _asked(arguments: argparse.Namespace) -> publication.Asked:
+def _read_request(arguments: argparse.Namespace) -> PublicationRequest:
+    """Return what the options ask for.
+
+    Raises:
+        UserError: an option is not valid, or options contradict each other.
+    """
     repository = reference.parse_reference(arguments.to)
     if repository.selector:
         raise UserError(
@@ -157,7 +156,7 @@ def _asked(arguments: argparse.Namespace) -> publication.Asked:
             "give HOST/NAMESPACE/NAME; tags are given by --date and --tag",
             kind=INVALID,
         )
-    today = tags.read_today()  # names the tag; nothing of the image hangs on it
+    today = tags.read_today()  # only a tag depends on it, nothing in the image
     date = arguments.date or today
     if not tags.is_release_day(date) or date > today:
         raise UserError(
@@ -168,104 +167,128 @@ def _asked(arguments: argparse.Namespace) -> publication.Asked:
             value=date,
         )
     for name in arguments.tag:
-        reference.parse_reference(f"{repository}:{name}")
-        if name == tags.VERIFIED:
-            raise UserError(
-                "moves with a signed test result only",
-                f"--tag {name}",
-                (
-                    "python build.py promote HOST/NAME@sha256:... --suite NAME --result FILE "
-                    "--key FILE"
-                ),
-                kind=DENIED,
-                value=name,
-            )
-        if _RESERVED.fullmatch(name):
-            raise UserError(
-                "is kept for nightlies, marks, claims and attachments",
-                f"--tag {name}",
-                "give another name",
-                kind=DENIED,
-                value=name,
-            )
+        _check_tag(repository, name)
+    _check_image_options(arguments)
+    return PublicationRequest(
+        repository,
+        date,
+        tuple(dict.fromkeys(arguments.tag or ["latest"])),
+        arguments.digest,
+        arguments.withdraw,
+    )
+
+
+def _check_tag(repository: Reference, name: str) -> None:
+    """Refuse a tag that is not valid, or that this command must not move."""
+    reference.parse_reference(f"{repository}:{name}")
+    if name == tags.VERIFIED:
+        raise UserError(
+            "moves only with a signed test result",
+            f"--tag {name}",
+            "python build.py promote HOST/NAME@sha256:... --suite NAME --result FILE --key FILE",
+            kind=DENIED,
+            value=name,
+        )
+    if _RESERVED_TAG.fullmatch(name):
+        raise UserError(
+            "is reserved for nightly images, positions, claims and attachments",
+            f"--tag {name}",
+            "give another name",
+            kind=DENIED,
+            value=name,
+        )
+
+
+def _check_image_options(arguments: argparse.Namespace) -> None:
+    """Refuse options that do not name one image to publish."""
     if arguments.digest and (
         arguments.what or not arguments.tag or not reference.is_digest(arguments.digest)
     ):
         raise UserError(
-            "brings a published image back",
+            "moves tags to an image that is already published",
             "--digest",
             "give --digest sha256:HEX with --tag NAME, and neither a distribution nor a layout",
             kind=CONFLICT,
         )
     if not arguments.digest and not arguments.what:
         raise UserError(
-            "nothing to publish is named",
+            "no image to publish is named",
             "publish",
             "give a distribution, oci:DIR, or --digest with --tag",
             kind=MISSING,
         )
     if arguments.tested and not arguments.digest:
-        raise UserError(
-            "what is published now has not been tested yet", "--tested", "give it with --digest"
-        )
+        raise UserError("a new image has not been tested yet", "--tested", "give it with --digest")
     if arguments.withdraw and not reference.is_digest(arguments.withdraw):
         raise UserError(
-            f"{arguments.withdraw[:80]!r} is no digest",
+            f"{arguments.withdraw[:80]!r} is not a valid digest",
             "--withdraw",
-            "give sha256: and 64 hexadecimal digits, as the message that named it has them",
+            "give sha256: and 64 hexadecimal digits, as in the message that named it",
             kind=INVALID,
             value=arguments.withdraw[:80],
         )
-    return publication.Asked(
-        repository, date, tuple(dict.fromkeys(arguments.tag or ["latest"])), arguments.digest
-    )
 
 
-def _describe_published(data: dict[str, Any]) -> str:
-    repository = data["repository"]
-    return "\n".join(
-        [
-            (
-                f"{repository}@{data['digest']} is published: "
-                f"moved {format_size(data['moved'])} of {format_size(data['total'])}"
-            ),
-            *(f"  {repository}:{name}" for name in data["tags"]),
-        ]
-    )
-
-
-def _describe_restored(data: dict[str, Any], *, dry_run: bool) -> str:
-    will = "would become" if dry_run else "is"
-    return "\n".join(
-        (
-            f"{data['repository']}:{name} {will} {data['digest']}, it was "
-            f"{data['previous'].get(name, 'not there')}"
+def _move_tags_back(
+    request: PublicationRequest, key: PrivateKey | None, arguments: argparse.Namespace
+) -> Result:
+    if key is None:
+        raise UserError(
+            "needs a key", "--digest", "give --key FILE, whose public half must verify the image"
         )
-        for name in data["tags"]
+    data = publication.move_tags_back(
+        request, key, require_test=arguments.tested, dry_run=arguments.dry_run
     )
+    verb = "would become" if arguments.dry_run else "is"
+    lines = []
+    for name in data["tags"]:
+        previous = data["previous"].get(name, "a new tag")
+        lines.append(f"{data['repository']}:{name} {verb} {data['digest']}, it was {previous}")
+    return Result(data, "\n".join(lines))
 
 
-def _dry_run(made: Release, asked: publication.Asked, described: publication.Described) -> Result:
-    rows: list[dict[str, Any]] = [
-        {"platform": f"linux/{image.architecture}", "digest": image.digest, "size": image.size}
-        for image in made.index.images
+def _describe_publication(data: Mapping[str, Any]) -> str:
+    repository = data["repository"]
+    lines = [
+        f"{repository}@{data['digest']} is published: uploaded {format_size(data['moved'])} of "
+        + format_size(data["total"])
     ]
-    wanted = [tags.nightly(asked.date), *asked.tags]
-    parts = {
-        digest: {
-            signed_statements.NAMES[kind]: len(oci_documents.encode_json(said))
-            for kind, said in pairs
+    lines += [f"  {repository}:{name}" for name in data["tags"]]
+    return "\n".join(lines)
+
+
+def _describe_dry_run(
+    image: PublishableIndex, request: PublicationRequest, predicates: Mapping[str, Predicates]
+) -> Result:
+    images: list[dict[str, Any]] = [
+        {
+            "platform": f"linux/{platform.architecture}",
+            "digest": platform.digest,
+            "size": platform.size,
         }
-        for digest, pairs in described.items()
-    }
+        for platform in image.index.images
+    ]
+    names = [tags.nightly_tag(request.date), *request.tags]
     data = {
-        "repository": str(asked.repository),
-        "digest": made.index.digest,
-        "title": made.title,
-        "tags": wanted,
-        "images": rows,
-        "attached": parts,
+        "repository": str(request.repository),
+        "digest": image.index.digest,
+        "title": image.title,
+        "tags": names,
+        "images": images,
+        "attached": {digest: _measure_predicates(pairs) for digest, pairs in predicates.items()},
     }
-    lines = [f"would publish {made.title} as {asked.repository}@{made.index.digest}"]
-    lines += [f"  {row['platform']}  {format_size(row['size'])}  {row['digest']}" for row in rows]
-    return Result(data, "\n".join([*lines, *(f"  then the tag {name}" for name in wanted)]))
+    lines = [f"would publish {image.title} as {request.repository}@{image.index.digest}"]
+    lines += [
+        f"  {entry['platform']}  {format_size(entry['size'])}  {entry['digest']}"
+        for entry in images
+    ]
+    lines += [f"  then the tag {name}" for name in names]
+    return Result(data, "\n".join(lines))
+
+
+def _measure_predicates(predicates: Predicates) -> dict[str, int]:
+    """Return the size of each statement in bytes, by its name."""
+    return {
+        signed_statements.PREDICATE_NAMES[kind]: len(oci_documents.encode_json(predicate))
+        for kind, predicate in predicates
+    }

@@ -1,5 +1,6 @@
-"""Check a published image with nothing but the public key: every platform, every blob by its hash,
-what is attached, and who signed it.
+"""`build.py verify-published`: check a published image with nothing but the public key.
+
+Every platform, every blob and everything that is attached to the image is checked.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from builder.core.command_context import Context, Result
 from builder.images.oci import reference
 from builder.images.registry import download
 from builder.images.registry.transport import AlteredError, Connection
-from builder.release.publish import description, signed_releases, signing_key, tags, verification
+from builder.release.publish import description, signed_releases, signing_key, tags
+from builder.release.publish.signed_releases import ReleaseReader
+from builder.release.publish.verification import Check, VerificationOptions, verify_image
 from rosetta.core.errors import CONFLICT, MISSING, UserError
 
 if TYPE_CHECKING:
     import argparse
 
     from builder.images.oci.reference import Reference
+    from builder.release.publish.verification import TrustedStatements, Verification
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,113 +56,115 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             "leave it out",
             kind=CONFLICT,
         )
-    wanted, public = (
-        reference.parse_reference(arguments.reference),
-        signing_key.public(arguments.key),
-    )
-    if not wanted.selector:
+    image = reference.parse_reference(arguments.reference)
+    key = signing_key.read_public_key(arguments.key)
+    if not image.selector:
         raise UserError(
             "needs a tag or a digest",
-            str(wanted),
+            str(image),
             "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST",
             kind=MISSING,
         )
-    repository = _repository(arguments.signed_for)
+    repository = _read_repository(arguments.signed_for)
     if arguments.not_before and not tags.is_day(arguments.not_before):
         raise UserError(
             f"{arguments.not_before!r} is not a valid day", "--not-before", "give YYYY-MM-DD"
         )
+    options = VerificationOptions(
+        read_blobs=not arguments.quick,
+        require_test=image.tag == tags.VERIFIED,
+        repository=repository,
+    )
     strays: list[str] = []
-    with Connection(wanted, "pull") as connection:
+    with Connection(image, "pull") as connection:
         try:
-            index = download.read_document(connection, wanted.selector)
+            index = download.read_document(connection, image.selector)
         except AlteredError as altered:
-            return _refuse_altered(wanted, altered)
-        found = verification.verdict(
-            connection,
-            index,
-            public,
-            blobs=not arguments.quick,
-            tested=wanted.tag == tags.VERIFIED,
-            repository=repository,
-        )
-        known = found.trusted.get("index", verification.Trusted())
-        if wanted.tag:
-            try:
-                problem = signed_releases.find_problem(
-                    connection, index.digest, wanted.tag, known, public, repository
-                )
-            except AlteredError as altered:
-                problem = altered.what
-            found = found.with_row(verification.Row(f"index: tag {wanted.tag}", problem))
-            strays = signed_releases.find_strays(connection, public, repository)
+            return _refuse_altered(image, altered)
+        result = verify_image(connection, index, key, options)
+        if image.tag:
+            reader = ReleaseReader(connection, key, repository)
+            result = _check_tag(result, reader, image.tag)
+            strays = reader.find_strays()
     if arguments.not_before:
-        found = found.with_row(
-            verification.Row("index: age", _age_problem(known, arguments.not_before))
-        )
+        problem = _find_age_problem(result.index_statements, arguments.not_before)
+        result = result.with_check(Check("index: age", problem))
     signed_releases.warn_of_strays(strays)
-    image = description.describe_image(known)
-    rows = [
-        {"what": row.what, "ok": not row.problem, "problem": row.problem or None}
-        for row in found.rows
-    ]
-    outcome = "all of it is as it was signed"
-    if arguments.quick:
+    return _make_result(image, result, strays, quick=arguments.quick)
+
+
+def _check_tag(result: Verification, reader: ReleaseReader, tag: str) -> Verification:
+    """Add the check that a tag may point to the image."""
+    try:
+        problem = reader.find_problem(result.digest, tag, result.index_statements)
+    except AlteredError as altered:
+        problem = altered.what
+    return result.with_check(Check(f"index: tag {tag}", problem))
+
+
+def _make_result(
+    image: Reference, result: Verification, strays: list[str], *, quick: bool
+) -> Result:
+    described = description.describe_image(result.index_statements)
+    outcome = "everything is as it was signed"
+    if quick:
         outcome = "what was checked is as it was signed; layers were not read (--quick)"
-    if not found.ok:
-        outcome = f"refused, {found.first()}"
-    lines = [
-        *map(str, found.rows),
-        *description.format_image(image),
-        f"{wanted} is {found.digest}: {outcome}",
-    ]
+    if not result.ok:
+        outcome = f"refused, {result.describe_first_problem()}"
+    lines = [str(check) for check in result.checks]
+    lines += description.format_image(described)
+    lines.append(f"{image} is {result.digest}: {outcome}")
     data = {
-        "reference": str(wanted),
-        "digest": found.digest,
-        "checks": rows,
-        "image": image,
-        "layers_read": not arguments.quick,
+        "reference": str(image),
+        "digest": result.digest,
+        "checks": [check.as_json() for check in result.checks],
+        "image": described,
+        "layers_read": not quick,
         "disregarded_tags": strays,
     }
-    return Result(data, "\n".join(lines), ok=found.ok)
+    return Result(data, "\n".join(lines), ok=result.ok)
 
 
-def _refuse_altered(wanted: Reference, problem: AlteredError) -> Result:
-    """Return the result for an index that is not what its digest says: nothing else of it can be
-    checked.
+def _refuse_altered(image: Reference, problem: AlteredError) -> Result:
+    """Return the result for an index whose content does not match its digest.
+
+    Nothing else of the image can be checked then.
     """
-    row = verification.Row("index: document", problem.what)
-    checks = [{"what": row.what, "ok": False, "problem": row.problem}]
+    check = Check("index: document", problem.what)
     data = {
-        "reference": str(wanted),
-        "digest": wanted.digest or None,
-        "checks": checks,
+        "reference": str(image),
+        "digest": image.digest or None,
+        "checks": [check.as_json()],
         "image": None,
         "layers_read": False,
         "disregarded_tags": [],
     }
-    return Result(
-        data, f"{row}\n{wanted} is refused, {row.what}: {row.problem}; {problem.do}", ok=False
-    )
+    refusal = f"{image} is refused, {check.name}: {check.problem}; {problem.do}"
+    return Result(data, f"{check}\n{refusal}", ok=False)
 
 
-def _repository(text: str) -> str:
-    """Read --signed-for."""
+def _read_repository(text: str) -> str:
+    """Return the repository that `--signed-for` names, or ""."""
     if not text:
         return ""
-    parsed = reference.parse_reference(text)
-    if parsed.selector:
+    repository = reference.parse_reference(text)
+    if repository.selector:
         raise UserError("has a tag or a digest", "--signed-for", "give HOST/NAME")
-    return parsed.repository
+    return repository.repository
 
 
-def _age_problem(known: verification.Trusted, oldest: str) -> str:
-    """Say why an image is too old; empty where it is not."""
+def _find_age_problem(statements: TrustedStatements, oldest: str) -> str:
+    """Return why an image is too old, or "" if it is not.
+
+    Args:
+        statements: The trusted statements of the index.
+        oldest: The oldest day of release to accept.
+    """
     today = tags.read_today()
     releases = [
         release
-        for release in signed_releases.read_releases(known)
-        if signed_releases.has_come(release.position, today)
+        for release in signed_releases.read_releases(statements)
+        if signed_releases.is_past(release.position, today)
     ]
     if not releases:
         return "no signed release of it is of a day up to today"

@@ -120,14 +120,14 @@ def list_nightlies_between(good: Endpoint, bad: Endpoint) -> list[Endpoint]:
         reference.parse_reference(good.place),
         reference.parse_reference(bad.place),
     )
-    dates = [tags.day(good_image.tag), tags.day(bad_image.tag)]
+    dates = [tags.nightly_date(good_image.tag), tags.nightly_date(bad_image.tag)]
     is_same_repository = (good_image.host, good_image.name) == (bad_image.host, bad_image.name)
     if not all(dates) or good_image.digest or bad_image.digest or not is_same_repository:
         return []
     first, last = sorted(dates)
     with Connection(good_image, "pull") as connection:
-        published = [tags.day(tag) for tag in tags.listed(connection)]
+        published = [tags.nightly_date(tag) for tag in tags.list_tags(connection)]
     is_forwards = good_image.tag <= bad_image.tag
     between = sorted((date for date in published if first < date < last), reverse=not is_forwards)
-    images = [f"{good_image.host}/{good_image.name}:{tags.nightly(date)}" for date in between]
+    images = [f"{good_image.host}/{good_image.name}:{tags.nightly_tag(date)}" for date in between]
     return [Endpoint(f"registry:{image}", "registry", image) for image in images]

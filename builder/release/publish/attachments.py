@@ -1,9 +1,9 @@
-"""What is attached to an image in a registry: one manifest of signatures and one of attestations,
-found by OCI referrers and by cosign's tags.
+"""Attach signatures and signed statements to an image in a registry, and read them.
 
-Both carry the image as their `subject`. A registry that answers /v2/NAME/referrers/DIGEST lists
-them itself; elsewhere the index under the tag sha256-HEX does, as the OCI distribution
-specification has it. cosign looks for the tags sha256-HEX.sig and sha256-HEX.att.
+One manifest has the signatures, another one the statements. Both name the image as their
+`subject`, so that a registry with the referrers API (/v2/NAME/referrers/DIGEST) lists them. For
+other registries, the OCI distribution specification defines an index under the tag sha256-HEX.
+cosign looks for the tags sha256-HEX.sig and sha256-HEX.att.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from builder.images.oci import oci_documents
 from builder.images.registry import download, image_push
 from builder.images.registry.upload import Meter, has_blob, send_blob
 from builder.release.publish import registry_listing
-from builder.release.publish.signed_statements import ENVELOPE, SIMPLE, Item
+from builder.release.publish.signed_statements import ENVELOPE, SIMPLE, Attachment
 from rosetta.core.errors import CONFLICT, UserError
 
 if TYPE_CHECKING:
@@ -23,123 +23,187 @@ if TYPE_CHECKING:
 
     from builder.images.registry.transport import Connection
 
+    Descriptor = dict[str, Any]
+
 SIGNATURES = "application/vnd.dev.cosign.artifact.sig.v1+json"
 ATTESTATIONS = "application/vnd.dev.cosign.artifact.att.v1+json"
-_SUFFIX = {SIGNATURES: "sig", ATTESTATIONS: "att"}
-_NONE = (400, 404, 405, 501)  # what registries without the referrers API answer to it
+_TAG_SUFFIXES = {SIGNATURES: "sig", ATTESTATIONS: "att"}
+_NO_REFERRERS_API = (400, 404, 405, 501)  # the statuses of registries without it
 EMPTY = b"{}"
 EMPTY_KIND = "application/vnd.oci.empty.v1+json"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A document of an image that things are attached to."""
+    """A manifest or an index that something is attached to."""
 
     media_type: str
     data: bytes
 
     @property
     def digest(self) -> str:
+        """The digest of the document."""
         return oci_documents.compute_digest(self.data)
 
     @property
     def tag(self) -> str:
+        """The tag of the index of attachments, for registries without the referrers API."""
         return f"sha256-{self.digest[7:]}"
 
 
-def items(connection: Connection, digest: str) -> list[Item]:
-    """All signatures and attestations attached to an image, whoever made them; none where nothing
-    is attached.
+def read_attachments(connection: Connection, digest: str) -> list[Attachment]:
+    """Return all signatures and statements that anyone attached to an image."""
+    layers: list[Descriptor] = []
+    for referrer in _list_referrers(connection, digest)[0]:
+        if referrer.get("artifactType") not in _TAG_SUFFIXES:
+            continue
+        manifest = download.read_document(connection, str(referrer.get("digest"))).json()
+        if (manifest.get("subject") or {}).get("digest") != digest:
+            continue
+        # A registry with the referrers API also lists our earlier manifests, whose attachments
+        # the later ones have as well.
+        layers += [
+            layer
+            for layer in _list_layers(manifest)
+            if layer.get("mediaType") in (SIMPLE, ENVELOPE) and layer not in layers
+        ]
+    return [_read_attachment(connection, layer) for layer in layers]
+
+
+def attach(connection: Connection, subject: Subject, added: Iterable[Attachment]) -> None:
+    """Attach signatures and statements to an image, beside what is attached already.
+
+    Raises:
+        UserError: the attachments are not listed afterwards. Nothing is lost then.
     """
-    found: list[dict[str, Any]] = []
-    for each in _listed(connection, digest)[0]:
-        if each.get("artifactType") in _SUFFIX:
-            manifest = download.read_document(connection, str(each.get("digest"))).json()
-            if (manifest.get("subject") or {}).get("digest") == digest:
-                # An earlier manifest of ours, which a registry that keeps the list goes on to name,
-                # holds the same ones.
-                found += [
-                    layer
-                    for layer in _layers(manifest)
-                    if layer.get("mediaType") in (SIMPLE, ENVELOPE) and layer not in found
-                ]
-    return [_item(connection, layer) for layer in found]
-
-
-def attach(connection: Connection, subject: Subject, added: Iterable[Item]) -> None:
-    """Attach what is not attached yet, beside all that is, and read it back.
-
-    Raises UserError; nothing that was there is lost then.
-    """
-    new = list(added)
-    manifests = []
-    for artifact, suffix in _SUFFIX.items():
-        wanted = [each for each in new if (each.media_type == SIMPLE) is (artifact == SIGNATURES)]
-        if wanted:
-            manifests.append(
-                _manifest(connection, subject, artifact, f"{subject.tag}.{suffix}", wanted)
-            )
+    manifests = _put_manifests(connection, subject, list(added))
     if not manifests:
         return
-    listed, by_registry = _listed(connection, subject.digest)
-    if (
-        not {each["digest"] for each in manifests} <= {str(each.get("digest")) for each in listed}
-        and not by_registry
-    ):
-        kinds = {each["artifactType"] for each in manifests}
-        kept = [
-            each for each in listed if each.get("artifactType") not in kinds
-        ]  # ours hold all that the earlier ones did
-        image_push.move_tag(
-            connection,
-            subject.tag,
-            oci_documents.encode_json(
-                {
-                    "schemaVersion": 2,
-                    "mediaType": oci_documents.INDEX,
-                    "manifests": [*kept, *manifests],
-                }
-            ),
-        )
-        listed = _listed(connection, subject.digest)[0]
-    if missing := {each["digest"] for each in manifests} - {
-        str(each.get("digest")) for each in listed
-    }:
-        lost = ", ".join(f"{each[7:19]}…" for each in sorted(missing))
+    new_digests = {manifest["digest"] for manifest in manifests}
+    referrers, has_api = _list_referrers(connection, subject.digest)
+    if not new_digests <= _digests_of(referrers) and not has_api:
+        _put_referrers_index(connection, subject, referrers, manifests)
+        referrers, _ = _list_referrers(connection, subject.digest)
+    missing = new_digests - _digests_of(referrers)
+    if missing:
+        shown = ", ".join(f"{digest[7:19]}…" for digest in sorted(missing))
         raise UserError(
-            f"what was attached to {subject.digest[7:19]}… is not listed: {lost}",
+            f"what was attached to {subject.digest[7:19]}… is not listed: {shown}",
             str(connection.reference),
             "another publisher may be at work: run again",
             kind=CONFLICT,
         )
 
 
-def known(connection: Connection, name: str) -> download.Document | None:
-    """Return the manifest or index of a tag or digest; None where there is none."""
+def _digests_of(descriptors: Iterable[Descriptor]) -> set[str]:
+    return {str(descriptor.get("digest")) for descriptor in descriptors}
 
-    def ask() -> bool:
+
+def _put_manifests(
+    connection: Connection, subject: Subject, added: Sequence[Attachment]
+) -> list[Descriptor]:
+    """Put the manifest of signatures and that of statements, and return their descriptors."""
+    manifests = []
+    for artifact_type in _TAG_SUFFIXES:
+        attachments = [
+            attachment
+            for attachment in added
+            if (attachment.media_type == SIMPLE) is (artifact_type == SIGNATURES)
+        ]
+        if attachments:
+            manifests.append(_put_manifest(connection, subject, artifact_type, attachments))
+    return manifests
+
+
+def _put_manifest(
+    connection: Connection,
+    subject: Subject,
+    artifact_type: str,
+    attachments: Sequence[Attachment],
+) -> Descriptor:
+    """Put a manifest with attachments of one kind and those of the earlier manifest.
+
+    Returns:
+        The descriptor of the manifest.
+    """
+    tag = f"{subject.tag}.{_TAG_SUFFIXES[artifact_type]}"
+    earlier = find_document(connection, tag)
+    layers = _list_layers(earlier.json()) if earlier else []
+    layers += [
+        attachment.descriptor for attachment in attachments if attachment.descriptor not in layers
+    ]
+    # The signatures of one payload by two keys are one blob.
+    blobs = {
+        oci_documents.compute_digest(data): data
+        for data in (EMPTY, *(attachment.data for attachment in attachments))
+    }
+    with Meter(f"attach to {subject.digest[7:19]}…", 0) as meter:
+        for digest, data in blobs.items():
+            if not has_blob(connection, digest, len(data)):
+                send_blob(connection, digest, len(data), data, "", meter)
+    manifest = oci_documents.encode_json(
+        {
+            "schemaVersion": 2,
+            "mediaType": oci_documents.MANIFEST,
+            "artifactType": artifact_type,
+            "config": oci_documents.make_descriptor(EMPTY_KIND, EMPTY),
+            "layers": layers,
+            "subject": oci_documents.make_descriptor(subject.media_type, subject.data),
+        }
+    )
+    image_push.move_tag(connection, tag, manifest)  # this also puts the manifest under its digest
+    descriptor = oci_documents.make_descriptor(oci_documents.MANIFEST, manifest)
+    return {**descriptor, "artifactType": artifact_type}
+
+
+def _put_referrers_index(
+    connection: Connection,
+    subject: Subject,
+    referrers: Iterable[Descriptor],
+    manifests: Sequence[Descriptor],
+) -> None:
+    """Put the index of attachments, for a registry without the referrers API.
+
+    Args:
+        connection: The connection to the repository.
+        subject: The image.
+        referrers: What the index lists now.
+        manifests: The new manifests, which have everything that the earlier ones had.
+    """
+    replaced_types = {manifest["artifactType"] for manifest in manifests}
+    others = [
+        referrer for referrer in referrers if referrer.get("artifactType") not in replaced_types
+    ]
+    index = {
+        "schemaVersion": 2,
+        "mediaType": oci_documents.INDEX,
+        "manifests": [*others, *manifests],
+    }
+    image_push.move_tag(connection, subject.tag, oci_documents.encode_json(index))
+
+
+def find_document(connection: Connection, name: str) -> download.Document | None:
+    """Return the manifest or index with a tag or digest, or None if there is none."""
+
+    def exists() -> bool:
         with connection.request(
             "HEAD",
             connection.url(f"manifests/{name}"),
             (200, 404),
             headers={"Accept": ", ".join(download.MANIFEST_TYPES)},
             follow=True,
-        ) as answer:
-            return answer.status_code == 200
+        ) as response:
+            return response.status_code == 200
 
-    return (
-        download.read_document(connection, name)
-        if connection.retry(f"asking for {name[:26]}", ask)
-        else None
-    )
+    if not connection.retry(f"asking for {name[:26]}", exists):
+        return None
+    return download.read_document(connection, name)
 
 
-def small(connection: Connection, digest: str) -> bytes:
-    """Return a small blob as the registry gives it; whoever uses it checks it, by its hash or its
-    signature.
-    """
+def read_small_blob(connection: Connection, digest: str) -> bytes:
+    """Return a small blob. The caller must check its hash or its signature."""
 
-    def get() -> bytes:
+    def read_blob() -> bytes:
         return connection.read_document(
             connection.request(
                 "GET",
@@ -151,70 +215,45 @@ def small(connection: Connection, digest: str) -> bytes:
             )
         )
 
-    found: bytes = connection.retry(f"reading blob {digest[7:19]}…", get)
-    return found
+    blob: bytes = connection.retry(f"reading blob {digest[7:19]}…", read_blob)
+    return blob
 
 
-def _listed(connection: Connection, digest: str) -> tuple[list[dict[str, Any]], bool]:
-    """Return the descriptors of what refers to an image, and whether the registry keeps the list
-    itself.
+def _list_referrers(connection: Connection, digest: str) -> tuple[list[Descriptor], bool]:
+    """Return the descriptors of what refers to an image.
+
+    Returns:
+        The descriptors, and whether the registry has the referrers API.
     """
-    found = registry_listing.rows(
-        connection, f"referrers/{digest}", "manifests", absent=_NONE, kind=oci_documents.INDEX
+    referrers = registry_listing.read_list(
+        connection,
+        f"referrers/{digest}",
+        "manifests",
+        absent_statuses=_NO_REFERRERS_API,
+        media_type=oci_documents.INDEX,
     )
-    by_registry = found is not None
-    if found is None:
-        tagged = known(connection, f"sha256-{digest[7:]}")
-        found = registry_listing.read(connection, tagged.data, "manifests") if tagged else []
-    return [each for each in found if isinstance(each, dict)], by_registry
+    has_api = referrers is not None
+    if referrers is None:
+        index = find_document(connection, f"sha256-{digest[7:]}")
+        referrers = (
+            registry_listing.parse_list(connection, index.data, "manifests") if index else []
+        )
+    return [referrer for referrer in referrers if isinstance(referrer, dict)], has_api
 
 
-def _manifest(
-    connection: Connection, subject: Subject, artifact: str, tag: str, wanted: Sequence[Item]
-) -> dict[str, Any]:
-    """Put the manifest of one kind, with all that the earlier one had; returns what an index says
-    of it.
-    """
-    earlier = known(connection, tag)
-    layers = _layers(earlier.json()) if earlier else []
-    layers += [
-        each.descriptor for each in wanted if each.descriptor not in layers
-    ]  # two keys' signatures of one payload are one blob
-    blobs = {
-        oci_documents.compute_digest(each): each
-        for each in (EMPTY, *(item.data for item in wanted))
-    }
-    with Meter(f"attach to {subject.digest[7:19]}…", 0) as meter:
-        for digest, data in blobs.items():
-            if not has_blob(connection, digest, len(data)):
-                send_blob(connection, digest, len(data), data, "", meter)
-    document = oci_documents.encode_json(
-        {
-            "schemaVersion": 2,
-            "mediaType": oci_documents.MANIFEST,
-            "artifactType": artifact,
-            "config": oci_documents.make_descriptor(EMPTY_KIND, EMPTY),
-            "layers": layers,
-            "subject": oci_documents.make_descriptor(subject.media_type, subject.data),
-        }
-    )
-    image_push.move_tag(connection, tag, document)  # which puts it under its digest too
-    return {
-        **oci_documents.make_descriptor(oci_documents.MANIFEST, document),
-        "artifactType": artifact,
-    }
-
-
-def _item(connection: Connection, layer: dict[str, Any]) -> Item:
+def _read_attachment(connection: Connection, layer: Descriptor) -> Attachment:
     annotations = layer.get("annotations")
-    noted = (
-        {str(key): str(value) for key, value in annotations.items()}
-        if isinstance(annotations, dict)
-        else {}
+    if not isinstance(annotations, dict):
+        annotations = {}
+    return Attachment(
+        str(layer.get("mediaType")),
+        read_small_blob(connection, str(layer.get("digest"))),
+        {str(key): str(value) for key, value in annotations.items()},
     )
-    return Item(str(layer.get("mediaType")), small(connection, str(layer.get("digest"))), noted)
 
 
-def _layers(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    found = manifest.get("layers")
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+def _list_layers(manifest: dict[str, Any]) -> list[Descriptor]:
+    layers = manifest.get("layers")
+    if not isinstance(layers, list):
+        return []
+    return [layer for layer in layers if isinstance(layer, dict)]

@@ -1,12 +1,13 @@
-"""What is to be published: an image of every architecture that the manifest lists, all of one
-build, from layouts or made now.
+"""Collect the images to publish: one for each architecture that the manifest lists.
+
+The images are read from OCI layouts, or built now. All must be from the same build.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,205 +20,253 @@ from builder.pipeline import image_output
 from rosetta.core.errors import CONFLICT, DIFFERS, EXISTS, MISSING, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from builder.core.command_context import Context
     from builder.core.manifest import Manifest
+    from builder.images.oci.layer import Layer
     from builder.images.oci.oci_documents import Index
 
 # What the architectures of one index must have in common.
-_SAME = ("distribution", "accelerator", "line", "builder", "compression", "requirements")
+_COMMON_KEYS = ("distribution", "accelerator", "line", "builder", "compression", "requirements")
+_COMMON_SOURCE_KEYS = ("commit", "patched_commit", "exported_tree")
 _INCOMPLETE = (
     "a tag has all architectures of the manifest: leave --platform out, or build each with "
     "--output oci:DIR on a machine of its own and publish all oci:DIR at once,"
     " or list fewer architectures in the manifest"
 )
-_OF_SOURCE = ("commit", "patched_commit", "exported_tree")
 
 
 @dataclass(frozen=True)
-class Release:
-    """An index, for each architecture its lock.json and the licences of its projects, and where its
-    blobs lie on disk.
+class PublishableIndex:
+    """An index over the images of all architectures.
+
+    Attributes:
+        manifest: The manifest of the checkout.
+        index: The index.
+        records: The `lock.json` of each image, by its architecture.
+        blob_path: Returns the file of a blob by its digest.
+        licences: The licence of each project, by architecture and canonical name.
     """
 
     manifest: Manifest
     index: Index
     records: dict[str, dict[str, Any]]
-    blob: Callable[[str], Path]
+    blob_path: Callable[[str], Path]
     licences: dict[str, dict[str, str]]
 
     @property
     def title(self) -> str:
+        """The distribution and the accelerator."""
         record = next(iter(self.records.values()))
         return f"{record['distribution']}-{record['accelerator']}"
 
 
-def made(context: Context, options: image_output.Options, names: Sequence[str]) -> Release:
-    """Return the distribution or the oci:DIR that `names` are, checked.
+def collect_images(
+    context: Context, options: image_output.Options, names: Sequence[str]
+) -> PublishableIndex:
+    """Return the images to publish.
 
-    Raises UserError for what may not be published.
+    Args:
+        context: The context of the builder's command.
+        options: The options of a build.
+        names: One distribution, which is built, or any number of oci:DIR.
+
+    Raises:
+        UserError: the images must not be published.
     """
     loaded = manifest.load(context.manifest_path)
     if all(name.startswith("oci:") for name in names):
-        found = of_layouts(loaded, [Path(name.removeprefix("oci:")).absolute() for name in names])
-    elif len(names) == 1:
-        asked = image_output.make_request(
-            context,
-            names[0],
-            options,
-            image_target.Output("registry", ""),
-        )
-        complete(loaded, asked.distribution, asked.accelerator, asked.architectures)
-        built = image_build.build_image(asked)
-        blob = functools.partial(layer.blob_path, context.cache)
-        shown = inspection.InspectedImage(
-            built.index.images,
-            built.index.digest,
-            lambda _, one: open(blob(one.digest), "rb"),  # noqa: SIM115 - Found.open closes it
-        )
-        licences = {image.architecture: read_licences(shown, image) for image in built.index.images}
-        found = Release(loaded, built.index, built.records, blob, licences)
-    else:
-        raise UserError(
-            "only image layouts may be several",
-            " ".join(names),
-            "give one distribution, or oci:DIR for each architecture",
-        )
-    return found
+        folders = [Path(name.removeprefix("oci:")).absolute() for name in names]
+        return read_layouts(loaded, folders)
+    if len(names) == 1:
+        return _build_images(context, loaded, options, names[0])
+    raise UserError(
+        "only image layouts may be several",
+        " ".join(names),
+        "give one distribution, or oci:DIR for each architecture",
+    )
 
 
-def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
-    """Return the image of one or more layouts: as it is where one holds all of it, joined where
-    each holds some architectures.
-    """
-    images: dict[str, oci_documents.Image] = {}
-    records: dict[str, dict[str, Any]] = {}
-    places: dict[str, Path] = {}
-    licences: dict[str, dict[str, str]] = {}
-    documents = []
-    for folder in folders:
-        read = layout.read_layout(folder)
-        found = inspection.InspectedImage(
-            read.index.images,
-            read.index.digest,
-            lambda _, one, folder=folder: open(layout.blob_path(folder, one), "rb"),  # type: ignore[misc]  # noqa: SIM115 - Found.open closes it
-        )
-        for image in read.index.images:
-            if image.architecture in images:
+def _build_images(
+    context: Context, loaded: Manifest, options: image_output.Options, distribution: str
+) -> PublishableIndex:
+    target = image_target.Output("registry", "")
+    request = image_output.make_request(context, distribution, options, target)
+    check_architectures(loaded, request.distribution, request.accelerator, request.architectures)
+    built = image_build.build_image(request)
+    blob_path = functools.partial(layer.blob_path, context.cache)
+    opened = inspection.InspectedImage(
+        built.index.images,
+        built.index.digest,
+        lambda _, image_layer: open(blob_path(image_layer.digest), "rb"),  # noqa: SIM115 - InspectedImage.open closes it
+    )
+    licences = {image.architecture: read_licences(opened, image) for image in built.index.images}
+    return PublishableIndex(loaded, built.index, built.records, blob_path, licences)
+
+
+@dataclass
+class _LayoutContents:
+    """The images of one or more layouts, by architecture, and the files of their blobs."""
+
+    images: dict[str, oci_documents.Image] = field(default_factory=dict)
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    licences: dict[str, dict[str, str]] = field(default_factory=dict)
+    blobs: dict[str, Path] = field(default_factory=dict)
+
+    def add(self, folder: Path, index: Index) -> None:
+        """Add all images of a layout."""
+
+        def open_layer(_: oci_documents.Image, image_layer: Layer) -> Any:
+            return open(layout.blob_path(folder, image_layer), "rb")
+
+        opened = inspection.InspectedImage(index.images, index.digest, open_layer)
+        for image in index.images:
+            architecture = image.architecture
+            if architecture in self.images:
                 raise UserError(
-                    f"holds linux/{image.architecture}, as another of the layouts does",
+                    f"has linux/{architecture}, as another of the layouts does",
                     str(folder),
                     "give each architecture once",
                     kind=EXISTS,
-                    value=image.architecture,
+                    value=architecture,
                 )
-            images[image.architecture] = image
-            records[image.architecture] = found.lock(image)
-            if replaced := image_build.count_replaced(records[image.architecture]):
-                raise UserError(
-                    (
-                        f"was built with {replaced} Debian packages that are newer than the "
-                        "locked ones, and only what is locked is published"
-                    ),
-                    f"{folder} (linux/{image.architecture})",
-                    "python build.py lock --base, then build it again",
-                    kind=CONFLICT,
-                    value=replaced,
-                )
-            licences[image.architecture] = read_licences(found, image)
-            places |= {each.digest: layout.blob_path(folder, each) for each in image.layers}
-        documents.append(read.index.document)
+            record = opened.lock(image)
+            _check_locked(record, f"{folder} (linux/{architecture})")
+            self.images[architecture] = image
+            self.records[architecture] = record
+            self.licences[architecture] = read_licences(opened, image)
+            for image_layer in image.layers:
+                self.blobs[image_layer.digest] = layout.blob_path(folder, image_layer)
+
+
+def read_layouts(loaded: Manifest, folders: Sequence[Path]) -> PublishableIndex:
+    """Read the images of OCI layouts.
+
+    If there is only one layout, its index is published as it is. Otherwise each layout has some
+    architectures, and they get a new index.
+
+    Args:
+        loaded: The manifest.
+        folders: The layouts.
+
+    Raises:
+        UserError: the images must not be published.
+    """
+    contents = _LayoutContents()
+    documents = []
+    for folder in folders:
+        index = layout.read_layout(folder).index
+        contents.add(folder, index)
+        documents.append(index.document)
+    records = contents.records
     try:
-        first = _alike(records, str(folders[0]))
-        complete(loaded, first["distribution"], first["accelerator"], tuple(images))
+        _check_same_build(records, str(folders[0]))
+        first = next(iter(records.values()))
+        check_architectures(loaded, first["distribution"], first["accelerator"], contents.images)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"its lock.json has no {error}",
             str(folders[0]),
-            "it is no image that this builder made",
+            "give an image that this builder built",
         ) from error
-    joined = oci_documents.make_index(
-        list(images.values()), image_settings.make_annotations(records[min(records)])
-    )
-    index = oci_documents.Index(joined.images, documents[0]) if len(folders) == 1 else joined
-    return Release(
-        loaded, index, dict(sorted(records.items())), lambda digest: places[digest], licences
+    annotations = image_settings.make_annotations(records[min(records)])
+    joined = oci_documents.make_index(list(contents.images.values()), annotations)
+    if len(folders) == 1:
+        joined = oci_documents.Index(joined.images, documents[0])
+    return PublishableIndex(
+        loaded, joined, dict(sorted(records.items())), contents.blobs.__getitem__, contents.licences
     )
 
 
-def read_licences(found: inspection.InspectedImage, image: oci_documents.Image) -> dict[str, str]:
-    """Return the licence that an image declares for each project, by its canonical name; nothing
-    where it has no index of them.
+def _check_locked(record: dict[str, Any], where: str) -> None:
+    """Refuse an image with Debian packages that are not locked."""
+    replaced_count = image_build.count_replaced(record)
+    if replaced_count:
+        raise UserError(
+            f"was built with {replaced_count} Debian packages that are newer than the locked "
+            "ones, and only what is locked is published",
+            where,
+            "python build.py lock --base, then build it again",
+            kind=CONFLICT,
+            value=replaced_count,
+        )
+
+
+def read_licences(opened: inspection.InspectedImage, image: oci_documents.Image) -> dict[str, str]:
+    """Return the licence that an image declares for each project, by its canonical name.
+
+    The result is empty if the image has no index of licences.
     """
+    path = f"{image_settings.HOME}/LICENSES/index.json"
     try:
-        rows = json.loads(
-            found.read(image, f"{image_settings.HOME}/LICENSES/index.json") or b"{}"
-        ).get("licences", [])
-        return {canonicalize_name(row["name"]): str(row["licence"]) for row in rows}
+        entries = json.loads(opened.read(image, path) or b"{}").get("licences", [])
+        return {canonicalize_name(entry["name"]): str(entry["licence"]) for entry in entries}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        where = f"the image for linux/{image.architecture}"
         raise UserError(
             "its index of licences is not a valid one",
-            where,
-            "it is not an image that this builder made",
+            f"the image for linux/{image.architecture}",
+            "give an image that this builder built",
         ) from error
 
 
-def complete(
-    loaded: Manifest, distribution: str, accelerator: str, architectures: Sequence[str]
+def check_architectures(
+    loaded: Manifest, distribution: str, accelerator: str, architectures: Iterable[str]
 ) -> None:
-    """UserError unless these are the architectures that the manifest lists, no more and no
-    less.
+    """Check that these are exactly the architectures that the manifest lists.
+
+    Raises:
+        UserError: they are not, or the distribution is not built for the accelerator.
     """
-    entry = loaded.distribution(distribution)
+    entry, given = loaded.distribution(distribution), list(architectures)
     if accelerator not in entry.accelerators:
         raise UserError(
             f"{distribution} is not built for {accelerator}",
             "publish",
             f"one of: {', '.join(entry.accelerators)}",
         )
-    if missing := [each for each in entry.architectures if each not in architectures]:
+    missing = [name for name in entry.architectures if name not in given]
+    if missing:
+        platforms = " and ".join(f"linux/{name}" for name in missing)
         raise UserError(
-            (
-                f"{' and '.join(f'linux/{each}' for each in missing)} of "
-                f"{distribution}-{accelerator} is missing"
-            ),
+            f"{platforms} of {distribution}-{accelerator} is missing",
             "publish",
             _INCOMPLETE,
             kind=MISSING,
             value=missing[0],
         )
-    if more := [each for each in architectures if each not in entry.architectures]:
+    others = [name for name in given if name not in entry.architectures]
+    if others:
         raise UserError(
-            f"{distribution} is not listed for linux/{', linux/'.join(more)}",
+            f"{distribution} is not listed for linux/{', linux/'.join(others)}",
             "publish",
-            "list it in the manifest, or leave it out",
+            "list the architecture in the manifest, or leave it out",
         )
 
 
-def _alike(records: dict[str, dict[str, Any]], where: str) -> dict[str, Any]:
-    """Return the first lock.json; UserError where another architecture's is that of another
-    build.
+def _check_same_build(records: Mapping[str, Mapping[str, Any]], where: str) -> None:
+    """Check that the images of all architectures are from the same build.
+
+    Args:
+        records: The `lock.json` of each image, by its architecture.
+        where: The layout, for errors.
     """
-    architecture, first = next(iter(records.items()))
-    for name, record in records.items():
-        different = [key for key in _SAME if record[key] != first[key]]
-        different += [
-            f"sources.{source}.{key}"
-            for source, state in first["sources"].items()
-            for key in _OF_SOURCE
-            if record["sources"].get(source, {}).get(key) != state[key]
-        ]
+    first_architecture, first = next(iter(records.items()))
+    for architecture, record in records.items():
+        different = [key for key in _COMMON_KEYS if record[key] != first[key]]
+        for source, state in first["sources"].items():
+            other_state = record["sources"].get(source, {})
+            different += [
+                f"sources.{source}.{key}"
+                for key in _COMMON_SOURCE_KEYS
+                if other_state.get(key) != state[key]
+            ]
         if different:
             raise UserError(
-                (
-                    f"linux/{name} is of another build than linux/{architecture}: {different[0]} "
-                    "differs"
-                ),
+                f"linux/{architecture} is from another build than linux/{first_architecture}: "
+                f"{different[0]} differs",
                 where,
-                "build them of one commit of rosetta",
+                "build them from the same commit of rosetta",
                 kind=DIFFERS,
                 value=different[0],
             )
-    return first

@@ -1,8 +1,7 @@
-"""How an image was made, as SLSA provenance v1 (slsa.dev/spec/v1.0/provenance): what was asked for,
-and all it was made of, by digest.
+"""Describe how an image was built, as SLSA provenance v1 (slsa.dev/spec/v1.0/provenance).
 
-It holds no date and nothing of the machine, so the same image gives the same document; and no
-credentials: addresses go in bare.
+The provenance has no date, no credentials and nothing about the machine. So the same image always
+has the same provenance.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from builder.release.publish.public_urls import bare, remote
+from builder.release.publish.public_urls import clean_remote, clean_url
 from builder.upstream.git import Git
 from rosetta.core.errors import INVALID, UserError
 
@@ -20,51 +19,38 @@ if TYPE_CHECKING:
 
 BUILD_TYPE = "urn:rosetta:image:v1"
 BUILDER = "urn:rosetta:builder"
-_ID = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21-\x7e]{1,500}")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21-\x7e]{1,500}")
 
 
-def builder_id(text: str) -> str:
-    """Who built it, as a URI: --builder-id, such as the address of a CI workflow."""
-    if not _ID.fullmatch(text):
+def parse_builder_id(text: str) -> str:
+    """Return the value of `--builder-id`, a URI, without credentials.
+
+    Raises:
+        UserError: the value is not a URI.
+    """
+    if not _URI.fullmatch(text):
         raise UserError(
-            f"{text[:60]!r} is no URI",
+            f"{text[:60]!r} is not a valid URI",
             "--builder-id",
-            (
-                "give one, such as https://HOST/OWNER/REPOSITORY/.github/workflows/nightly.yml, "
-                f"or leave it out ({BUILDER})"
-            ),
+            "give one, such as https://HOST/OWNER/REPOSITORY/.github/workflows/nightly.yml, "
+            f"or leave the option out ({BUILDER})",
             kind=INVALID,
             value=text[:60],
         )
-    return bare(text) if "//" in text else text
+    return clean_url(text) if "//" in text else text
 
 
-def predicate(
+def make_predicate(
     records: Mapping[str, Mapping[str, Any]], checkout: Mapping[str, Any], builder: str
 ) -> dict[str, Any]:
-    """Return the predicate for the image whose lock.json are `records`, by architecture; one of
-    them for one platform's manifest.
+    """Return the predicate of the provenance of an image or of an index.
 
-    `checkout` is what `of_checkout` says. The architectures that the index must have are an
-    external parameter.
+    Args:
+        records: The `lock.json` of each image, by its architecture.
+        checkout: What `describe_checkout` returned.
+        builder: The URI of the builder.
     """
     first = next(iter(records.values()))
-    asked = {
-        "distribution": first["distribution"],
-        "accelerator": first["accelerator"],
-        "architectures": sorted(records),
-        "transformer_engine": bool(first.get("transformer_engine")),
-    }
-    used: dict[str, dict[str, Any]] = {}
-    for record in records.values():
-        for each in _dependencies(record):
-            used.setdefault(f"{each['name']} {each['digest']}", each)
-    if checkout:
-        used["checkout"] = {
-            "name": "rosetta",
-            **({"uri": f"git+{checkout['url']}"} if checkout["url"] else {}),
-            "digest": {"gitCommit": checkout["commit"]},
-        }
     internal = {
         "line": first["line"],
         "python": first["base"]["python"],
@@ -76,79 +62,89 @@ def predicate(
     return {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
-            "externalParameters": asked,
+            "externalParameters": {
+                "distribution": first["distribution"],
+                "accelerator": first["accelerator"],
+                "architectures": sorted(records),
+                "transformer_engine": bool(first.get("transformer_engine")),
+            },
             "internalParameters": internal,
-            "resolvedDependencies": [used[name] for name in sorted(used)],
+            "resolvedDependencies": _list_dependencies(records, checkout),
         },
         "runDetails": {"builder": {"id": builder, "version": {"rosetta": str(first["builder"])}}},
     }
 
 
-def _dependencies(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what one architecture was made of: pinned sources, patches, the lock of its packages,
-    its base, the Transformer Engine wheel.
-    """
-    found = []
+def _list_dependencies(
+    records: Mapping[str, Mapping[str, Any]], checkout: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return everything that the images were built from, each once."""
+    dependencies: dict[str, dict[str, Any]] = {}
+    for record in records.values():
+        for dependency in _dependencies_of_image(record):
+            dependencies.setdefault(f"{dependency['name']} {dependency['digest']}", dependency)
+    if checkout:
+        uri = {"uri": f"git+{checkout['url']}"} if checkout["url"] else {}
+        dependencies["checkout"] = {
+            "name": "rosetta",
+            **uri,
+            "digest": {"gitCommit": checkout["commit"]},
+        }
+    return [dependencies[key] for key in sorted(dependencies)]
+
+
+def _dependencies_of_image(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the sources, patches, lock, base and Transformer Engine wheel of one image."""
+    dependencies = []
     for name, state in record["sources"].items():
-        address = bare(str(state["url"]))
-        uri = (
-            f"git+{address}@{state['commit']}"
-            if "://" in address
-            else f"pkg:pypi/{address.replace('==', '@')}"
-        )
-        found.append(
-            {
-                "name": name,
-                "uri": uri,
-                "digest": {"gitCommit": state["commit"], "gitTree": state["tree"]},
-            }
-        )
-        found += [
-            {"name": f"{name}: {each['name']}.patch", "digest": {"sha256": each["sha256"]}}
-            for each in state["patches"]
+        digest = {"gitCommit": state["commit"], "gitTree": state["tree"]}
+        dependencies.append({"name": name, "uri": _source_uri(state), "digest": digest})
+        dependencies += [
+            _file_dependency(f"{name}: {patch['name']}.patch", patch["sha256"])
+            for patch in state["patches"]
         ]
-    found.append(
-        {
-            "name": f"locks/{record['requirements']['file']}",
-            "digest": {"sha256": record["requirements"]["sha256"]},
-        }
+    requirements, base = record["requirements"], record["base"]
+    architecture = record["architecture"]
+    dependencies.append(_file_dependency(f"locks/{requirements['file']}", requirements["sha256"]))
+    dependencies.append(
+        _file_dependency(f"base {base['name']} for {architecture}", str(base["digest"]))
     )
-    base = record["base"]
-    found.append(
-        {
-            "name": f"base {base['name']} for {record['architecture']}",
-            "digest": {"sha256": str(base["digest"]).removeprefix("sha256:")},
-        }
-    )
-    if te := record.get("transformer_engine"):
-        found.append(
-            {
-                "name": f"transformer-engine-jax {te['version']} for {record['architecture']}",
-                "digest": {"sha256": te["wheel_sha256"]},
-            }
-        )
-    return found
+    if wheel := record.get("transformer_engine"):
+        name = f"transformer-engine-jax {wheel['version']} for {architecture}"
+        dependencies.append(_file_dependency(name, wheel["wheel_sha256"]))
+    return dependencies
 
 
-def of_checkout(root: Path) -> dict[str, Any]:
-    """Return the commit of this checkout, where it came from (bare; not where that is a place on
-    this machine) and whether it is as committed; empty where it is no checkout.
+def _source_uri(state: Mapping[str, Any]) -> str:
+    address = clean_url(str(state["url"]))
+    if "://" in address:
+        return f"git+{address}@{state['commit']}"
+    return f"pkg:pypi/{address.replace('==', '@')}"
+
+
+def _file_dependency(name: str, sha256: str) -> dict[str, Any]:
+    return {"name": name, "digest": {"sha256": sha256.removeprefix("sha256:")}}
+
+
+def describe_checkout(root: Path) -> dict[str, Any]:
+    """Return the commit of a checkout, its public URL, and whether everything is committed.
+
+    Returns:
+        The keys `commit`, `url` and `clean`; nothing if the folder is not a git checkout.
     """
     if not (root / ".git").exists():
         return {}
     repository = Git(root / ".git", extra={"GIT_WORK_TREE": str(root)})
 
-    def ask(*arguments: str) -> str | None:
+    def ask_git(*arguments: str) -> str | None:
         done = repository.run(*arguments, check=False)
         return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else None
 
-    commit = ask("rev-parse", "--verify", "--quiet", "HEAD")
-    return (
-        {
-            "commit": commit,
-            "url": remote(ask("config", "--get", "remote.origin.url") or ""),
-            "clean": ask("status", "--porcelain") == "",
-        }
-        if commit
-        else {}
-    )
+    commit = ask_git("rev-parse", "--verify", "--quiet", "HEAD")
+    if not commit:
+        return {}
+    return {
+        "commit": commit,
+        "url": clean_remote(ask_git("config", "--get", "remote.origin.url") or ""),
+        "clean": ask_git("status", "--porcelain") == "",
+    }

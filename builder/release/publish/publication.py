@@ -1,4 +1,4 @@
-"""Publish an image: everything by digest first, signed and read back; only then do tags move."""
+"""Publish an image: upload, sign and read back everything by digest, then move tags."""
 
 from __future__ import annotations
 
@@ -24,189 +24,275 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from builder.images.oci.reference import Reference
-    from builder.release.publish.platform_images import Release
-    from builder.release.publish.signed_statements import Item
-    from builder.release.publish.signing_key import Private
+    from builder.release.publish.platform_images import PublishableIndex
+    from builder.release.publish.signed_statements import Attachment
+    from builder.release.publish.signing_key import PrivateKey
 
-Described = dict[str, "list[tuple[str, dict[str, Any]]]"]
+# The type and the content of each statement.
+Predicates = list[tuple[str, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Where to, which day, and which tags follow the nightly one."""
+class PublicationRequest:
+    """Where an image is published.
+
+    Attributes:
+        repository: The repository.
+        date: The day of the nightly tag.
+        tags: The tags that move after the nightly tag.
+        digest: The published image that the tags move to, or "" for a new image.
+        withdraw: The digest of a publisher that will not come back, whose claims on the day are
+            withdrawn; or "".
+    """
 
     repository: Reference
     date: str
     tags: tuple[str, ...]
     digest: str = ""
+    withdraw: str = ""
 
 
-def describe(
-    made: Release, repository: Reference, checkout: Mapping[str, Any], builder: str
-) -> Described:
-    """Return the predicates to attach, by the digest they are of: an SBOM and a provenance for each
-    platform's image and for the index.
+def make_predicates(
+    image: PublishableIndex, repository: Reference, checkout: Mapping[str, Any], builder: str
+) -> dict[str, Predicates]:
+    """Return the SBOM and the provenance of each platform's image and of the index.
+
+    Args:
+        image: The image to publish.
+        repository: The repository.
+        checkout: What `provenance.describe_checkout` returned.
+        builder: The URI of the builder.
+
+    Returns:
+        The statements, by the digest that they are about.
     """
-    parts = {
-        name: sbom.contents(made.manifest, record, checkout, made.licences[name])
-        for name, record in made.records.items()
+    contents = {
+        architecture: sbom.list_contents(
+            image.manifest, record, checkout, image.licences[architecture]
+        )
+        for architecture, record in image.records.items()
     }
-    version = str(next(iter(made.records.values()))["builder"])
+    version = str(next(iter(image.records.values()))["builder"])
 
-    def both(digest: str, records: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-        listed = sbom.document(str(repository), version, digest, [parts[each] for each in records])
+    def predicates_of(digest: str, architectures: Sequence[str]) -> Predicates:
+        records = {name: image.records[name] for name in architectures}
+        document = sbom.make_document(
+            str(repository), version, digest, [contents[name] for name in architectures]
+        )
         return [
-            (signed_statements.SBOM, listed),
-            (signed_statements.PROVENANCE, provenance.predicate(records, checkout, builder)),
+            (signed_statements.SBOM, document),
+            (signed_statements.PROVENANCE, provenance.make_predicate(records, checkout, builder)),
         ]
 
-    found = {
-        image.digest: both(image.digest, {image.architecture: made.records[image.architecture]})
-        for image in made.index.images
+    predicates = {
+        platform.digest: predicates_of(platform.digest, [platform.architecture])
+        for platform in image.index.images
     }
-    return found | {made.index.digest: both(made.index.digest, made.records)}
+    predicates[image.index.digest] = predicates_of(image.index.digest, list(image.records))
+    return predicates
 
 
-def publish(
+def publish_image(
     connection: Connection,
-    made: Release,
-    asked: Asked,
-    described: Described,
-    signer: Private,
-    withdrawn: str,
+    image: PublishableIndex,
+    request: PublicationRequest,
+    predicates: Mapping[str, Predicates],
+    key: PrivateKey,
 ) -> dict[str, Any]:
-    """Publish all of it, in the order in which nothing half can be seen; return what was done."""
-    index = made.index
-    previous = _refuse_mixed(connection, asked, made.title)
-    moved, _, total = image_push.upload_image(connection, made.blob, index)
-    subjects = [
-        *(attachments.Subject(oci_documents.MANIFEST, image.manifest) for image in index.images),
-        attachments.Subject(oci_documents.INDEX, index.document),
-    ]
-    for subject in subjects:
-        sign(connection, subject, described[subject.digest], signer)
-    read_back = download.read_document(connection, index.digest)
-    checked(connection, read_back, signer)
-    if withdrawn:
-        tags.withdraw(connection, asked.date, withdrawn)
-    position = tags.Position(asked.date)
-    tags.own(
-        connection,
-        asked.date,
-        index.document,
-        lambda: signed_releases.sign_release(
-            connection, read_back, position, [position.tag], signer
-        ),
-    )
-    done, held = [tags.nightly(asked.date)], []
+    """Upload an image, sign it, and move tags to it, in an order that never shows half of it.
+
+    Args:
+        connection: The connection to the repository.
+        image: The image.
+        request: The day and the tags.
+        predicates: What `make_predicates` returned.
+        key: The key to sign with.
+
+    Returns:
+        The result for `--json`.
+    """
+    index = image.index
+    previous = _read_previous_tags(connection, request, image.title)
+    moved, _, total = image_push.upload_image(connection, image.blob_path, index)
+    _sign_index(connection, image, predicates, key)
+    document = download.read_document(connection, index.digest)
+    check_publication(connection, document, key)
+    if request.withdraw:
+        tags.withdraw_claims(connection, request.date, request.withdraw)
+    _put_nightly_tag(connection, request.date, document, key)
     today = tags.read_today()
-    later = max(tags.newest(connection, today), asked.date)
-    for name in asked.tags:
-        if name == "latest" and later > asked.date:
-            held.append(name)
-            log.warn(
-                f"latest stays: {tags.nightly(later)} is newer than "
-                f"{tags.nightly(asked.date)} (to go back: --tag latest --digest "
-                f"{index.digest})"
-            )
-        else:
-            done.append(name)
-    signed_releases.move_tags(connection, read_back, done[1:], signer, today)
-    signed_releases.check_tags(
-        connection,
-        read_back,
-        done[:1],
-        verification.attached(connection, index.digest, signer.public),
-        signer.public,
-    )
+    to_move, held = _choose_tags(connection, request, index.digest, today)
+    signed_releases.move_tags(connection, document, to_move, key, today)
+    reader = signed_releases.ReleaseReader(connection, key.public)
+    nightly = tags.nightly_tag(request.date)
+    signed_releases.check_tags(reader, document, [nightly], reader.read_statements(index.digest))
     return {
-        "repository": str(asked.repository),
+        "repository": str(request.repository),
         "digest": index.digest,
-        "title": made.title,
-        "date": asked.date,
-        "tags": done,
+        "title": image.title,
+        "date": request.date,
+        "tags": [nightly, *to_move],
         "held": held,
         "previous": previous,
         "moved": moved,
         "total": total,
         "images": [
-            {"platform": f"linux/{image.architecture}", "digest": image.digest}
-            for image in index.images
+            {"platform": f"linux/{platform.architecture}", "digest": platform.digest}
+            for platform in index.images
         ],
     }
 
 
-def sign(
+def _sign_index(
+    connection: Connection,
+    image: PublishableIndex,
+    predicates: Mapping[str, Predicates],
+    key: PrivateKey,
+) -> None:
+    """Attach a signature and the statements to each platform's image and to the index."""
+    subjects = [
+        attachments.Subject(oci_documents.MANIFEST, platform.manifest)
+        for platform in image.index.images
+    ]
+    subjects.append(attachments.Subject(oci_documents.INDEX, image.index.document))
+    for subject in subjects:
+        sign_document(connection, subject, predicates[subject.digest], key)
+
+
+def _put_nightly_tag(
+    connection: Connection, date: str, index: download.Document, key: PrivateKey
+) -> None:
+    """Put the nightly tag, after a signed release at its position is attached."""
+    position = tags.Position(date)
+
+    def sign_release() -> None:
+        signed_releases.sign_release(connection, index, position, [position.tag], key)
+
+    tags.put_nightly_tag(connection, date, index.data, sign_release)
+
+
+def _choose_tags(
+    connection: Connection, request: PublicationRequest, digest: str, today: str
+) -> tuple[list[str], list[str]]:
+    """Return the tags to move, and those that stay. `latest` stays if a newer nightly exists."""
+    newest = max(tags.find_newest_nightly(connection, today), request.date)
+    to_move, held = [], []
+    for name in request.tags:
+        if name == "latest" and newest > request.date:
+            held.append(name)
+            log.warn(
+                f"latest stays: {tags.nightly_tag(newest)} is newer than "
+                f"{tags.nightly_tag(request.date)} (to go back: --tag latest --digest {digest})"
+            )
+        else:
+            to_move.append(name)
+    return to_move, held
+
+
+def sign_document(
     connection: Connection,
     subject: attachments.Subject,
-    predicates: Sequence[tuple[str, dict[str, Any]]],
-    signer: Private,
+    predicates: Predicates,
+    key: PrivateKey,
 ) -> None:
-    """Attach a signature and these statements, but for what this key has signed before."""
-    known = verification.attached(connection, subject.digest, signer.public).said
+    """Attach a signature and statements to an image, unless the key has signed them before.
+
+    A test result is always attached.
+    """
+    signed = verification.read_trusted_statements(connection, subject.digest, key.public).predicates
     repository = connection.reference.repository
-    added: list[Item] = (
-        []
-        if known.get("signature")
-        else [signed_statements.signature(signer, repository, subject.digest)]
-    )
+    added: list[Attachment] = []
+    if not signed.get("signature"):
+        added.append(signed_statements.make_signature(key, repository, subject.digest))
     added += [
-        signed_statements.attestation(signer, repository, subject.digest, kind, said)
-        for kind, said in predicates
-        if kind == signed_statements.TEST or not known.get(kind)
+        signed_statements.make_attestation(
+            key, repository, subject.digest, predicate_type, predicate
+        )
+        for predicate_type, predicate in predicates
+        if predicate_type == signed_statements.TEST or not signed.get(predicate_type)
     ]
     attachments.attach(connection, subject, added)
 
 
-def checked(
-    connection: Connection, index: download.Document, signer: Private, *, tested: bool = False
+def check_publication(
+    connection: Connection,
+    index: download.Document,
+    key: PrivateKey,
+    *,
+    require_test: bool = False,
 ) -> None:
-    """Read it all back, as anyone with the public key can; UserError before any tag is touched."""
-    found = verification.verdict(connection, index, signer.public, blobs=False, tested=tested)
-    if not found.ok:
+    """Verify a published image, as anyone with the public key can.
+
+    Args:
+        connection: The connection to the repository.
+        index: The index.
+        key: The key that must have signed everything.
+        require_test: Whether a signed test result that has passed is required.
+
+    Raises:
+        UserError: the image does not verify.
+    """
+    options = verification.VerificationOptions(read_blobs=False, require_test=require_test)
+    result = verification.verify_image(connection, index, key.public, options)
+    if not result.ok:
+        promote = ", and promote it" if require_test else ""
         raise UserError(
-            found.first(),
+            result.describe_first_problem(),
             f"{connection.reference.host}/{connection.reference.name}@{index.digest}",
-            "no tag was moved; publish it anew with this key"
-            + (", and promote it" if tested else ""),
+            f"no tag was moved; publish the image again with this key{promote}",
         )
 
 
-def _refuse_mixed(connection: Connection, asked: Asked, title: str) -> dict[str, str]:
-    """Return what the tags point to now.
+def _read_previous_tags(
+    connection: Connection, request: PublicationRequest, title: str
+) -> dict[str, str]:
+    """Return the digests that the tags point to now.
 
-    UserError where the repository holds another distribution or accelerator.
+    Raises:
+        UserError: the repository has images of another distribution or accelerator.
     """
     previous = {}
-    for name in asked.tags:
-        there = attachments.known(connection, name)
-        if there is None:
+    for name in request.tags:
+        document = attachments.find_document(connection, name)
+        if document is None:
             continue
-        previous[name] = there.digest
-        other = (there.json().get("annotations") or {}).get("org.opencontainers.image.title", title)
-        if other != title:
+        previous[name] = document.digest
+        annotations = document.json().get("annotations") or {}
+        other_title = annotations.get("org.opencontainers.image.title", title)
+        if other_title != title:
             raise UserError(
-                f"{name} is {other} there, and this is {title}",
-                str(asked.repository),
+                f"{name} is {other_title} there, and this is {title}",
+                str(request.repository),
                 "give each distribution and accelerator a repository of its own",
                 kind=CONFLICT,
-                value=other,
+                value=other_title,
             )
     return previous
 
 
-def restore(asked: Asked, signer: Private, *, tested: bool, dry_run: bool) -> dict[str, Any]:
-    """Move tags to what was published before, if it is still whole."""
-    with Connection(asked.repository, "pull" if dry_run else "pull,push") as connection:
-        index = download.read_document(connection, asked.digest)
-        checked(connection, index, signer, tested=tested)
-        there = {name: attachments.known(connection, name) for name in asked.tags}
+def move_tags_back(
+    request: PublicationRequest, key: PrivateKey, *, require_test: bool, dry_run: bool
+) -> dict[str, Any]:
+    """Move tags to an image that was published before, if it verifies.
+
+    Args:
+        request: The repository, the tags and the digest of the image.
+        key: The key that must have signed everything, and that signs the move.
+        require_test: Whether a signed test result that has passed is required.
+        dry_run: Whether no tag is moved.
+
+    Returns:
+        The result for `--json`.
+    """
+    with Connection(request.repository, "pull" if dry_run else "pull,push") as connection:
+        index = download.read_document(connection, request.digest)
+        check_publication(connection, index, key, require_test=require_test)
+        documents = {name: attachments.find_document(connection, name) for name in request.tags}
         if not dry_run:
-            signed_releases.move_tags(connection, index, asked.tags, signer, tags.read_today())
-    previous = {name: found.digest for name, found in there.items() if found}
+            signed_releases.move_tags(connection, index, request.tags, key, tags.read_today())
     return {
-        "repository": str(asked.repository),
-        "digest": asked.digest,
-        "tags": list(asked.tags),
-        "previous": previous,
+        "repository": str(request.repository),
+        "digest": request.digest,
+        "tags": list(request.tags),
+        "previous": {name: document.digest for name, document in documents.items() if document},
     }

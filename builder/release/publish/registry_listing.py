@@ -1,4 +1,4 @@
-"""Lists that a registry gives page by page."""
+"""Read lists that a registry returns in pages."""
 
 from __future__ import annotations
 
@@ -13,58 +13,80 @@ if TYPE_CHECKING:
 
     from builder.images.registry.transport import Connection
 
-_PAGES = 1000
+_MAX_PAGES = 1000
+_NEXT_PAGE = re.compile(r'\s*<([^>]+)>\s*;\s*rel="?next')  # in the header Link
 
 
-def rows(
-    connection: Connection, path: str, key: str, *, absent: Collection[int], kind: str = ""
+def read_list(
+    connection: Connection,
+    path: str,
+    key: str,
+    *,
+    absent_statuses: Collection[int],
+    media_type: str = "",
 ) -> list[Any] | None:
-    """Return what all pages of the list at `path` have under `key`; None where the registry answers
-    one of `absent`, or with `kind` with another media type.
-    """
-    found: list[Any] = []
-    address = connection.url(path)
-    for _ in range(_PAGES):
+    """Read all pages of a list.
 
-        def ask(address: str = address) -> tuple[bytes | None, str]:
-            answer = connection.request(
+    Args:
+        connection: The connection to a repository.
+        path: The path of the list in the registry's API, below the repository.
+        key: The key of the list in each page.
+        absent_statuses: The HTTP statuses which mean that there is no list.
+        media_type: The media type that the registry must return; "" accepts any.
+
+    Returns:
+        The entries of all pages, or None if there is no list of this media type.
+
+    Raises:
+        UserError: a page is not valid, or the list does not end.
+    """
+    entries: list[Any] = []
+    url = connection.url(path)
+    for _ in range(_MAX_PAGES):
+
+        def read_page(url: str = url) -> tuple[bytes | None, str]:
+            """Return the document of a page, and the URL of the next one."""
+            response = connection.request(
                 "GET",
-                address,
-                (200, *absent),
-                headers={"Accept": kind} if kind else None,
+                url,
+                (200, *absent_statuses),
+                headers={"Accept": media_type} if media_type else None,
                 follow=True,
                 stream=True,
             )
-            came = answer.headers.get("Content-Type", "").partition(";")[0].strip()
-            if answer.status_code != 200 or (kind and came != kind):
-                answer.close()
+            actual_type = response.headers.get("Content-Type", "").partition(";")[0].strip()
+            if response.status_code != 200 or (media_type and actual_type != media_type):
+                response.close()
                 return None, ""
-            link = re.match(r'\s*<([^>]+)>\s*;\s*rel="?next', answer.headers.get("Link", ""))
-            return connection.read_document(answer), connection.resolve_location(
-                link[1], address
-            ) if link else ""
+            link = _NEXT_PAGE.match(response.headers.get("Link", ""))
+            next_url = connection.resolve_location(link[1], url) if link else ""
+            return connection.read_document(response), next_url
 
-        raw, address = connection.retry(f"reading its list of {key}", ask)
-        if raw is None:
+        page, url = connection.retry(f"reading its list of {key}", read_page)
+        if page is None:
             return None
-        found += read(connection, raw, key)
-        if not address:
-            return found
+        entries += parse_list(connection, page, key)
+        if not url:
+            return entries
     raise UserError(
         f"its list of {key} does not end",
         str(connection.reference),
-        "its administrator can mend that",
+        "ask the administrator of the registry to correct that",
         kind=TOO_BIG,
     )
 
 
-def read(connection: Connection, raw: bytes, key: str) -> list[Any]:
-    """Return the list that a document has under `key`; UserError where it has none."""
+def parse_list(connection: Connection, document: bytes, key: str) -> list[Any]:
+    """Return the list that a JSON document has under a key.
+
+    Raises:
+        UserError: the document has no such list.
+    """
     try:
-        return list(json.loads(raw)[key] or [])
+        return list(json.loads(document)[key] or [])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
-            f"its list of {key} is none",
+            f"its list of {key} is not valid",
             str(connection.reference),
             "check the name and the proxy settings",
             kind=INVALID,

@@ -1,10 +1,10 @@
 """Signed releases: which tags an image was released as, and whether a newer image was.
 
-A registry lets everyone who may push move a tag to any image, also to an older one that is signed.
-So each release is a signed statement on the index: the repository, the tags, and a place in the
-order of releases (a date, and a number within it). A tag that never moves marks the place:
-nightly-DATE, or moved-DATE-NUMBER where tags moved apart from a nightly. Whoever checks a tag looks
-at the images of all later places for one that was released as the same tag.
+In a registry, everyone who may push can move a tag to any image, also to an older image that is
+signed. So each release is a signed statement about an index: the repository, the tags, and the
+position in the order of releases (a date, and a number within the date). A tag that never moves
+marks the position: nightly-DATE, or moved-DATE-NUMBER if tags moved apart from a nightly image. To
+verify a tag, the images at all later positions are searched for one that was released as that tag.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.images.registry import download, image_push
-from builder.release.publish import attachments, signed_statements, tags, verification
+from builder.release.publish import attachments, signed_statements, tags
 from builder.release.publish.tags import Position
+from builder.release.publish.verification import read_trusted_statements
 from rosetta.core.errors import CONFLICT, FAILED, UserError
 
 if TYPE_CHECKING:
@@ -24,155 +25,168 @@ if TYPE_CHECKING:
 
     from builder.images.registry.download import Document
     from builder.images.registry.transport import Connection
-    from builder.release.publish.signing_key import Private, Public
-    from builder.release.publish.verification import Trusted
+    from builder.release.publish.signing_key import PrivateKey, PublicKey
+    from builder.release.publish.verification import TrustedStatements
 
-_SHOWN = 5  # tags that are disregarded, of which each has a line
-_DELETE = "delete the tag that stands in the way if no publisher of yours put it, and run again"
+_MAX_SHOWN = 5  # tags that are disregarded, of which each has a line
+_DELETE = "if no publisher of yours put the tag that prevents this, delete it and run again"
 
 
 @dataclass(frozen=True)
 class Release:
-    """What one signed statement says of an image."""
+    """A signed release of an image."""
 
     position: Position
     tags: frozenset[str]
 
 
-def read_releases(known: Trusted) -> list[Release]:
-    """Return the releases among the signed statements on an index, the newest first."""
+def read_releases(statements: TrustedStatements) -> list[Release]:
+    """Return the releases among the trusted statements of an index, the newest first."""
     releases = []
-    for predicate in known.said.get(signed_statements.RELEASE, []):
-        position, names = tags.read_position(str(predicate.get("position"))), predicate.get("tags")
+    for predicate in statements.predicates.get(signed_statements.RELEASE, []):
+        position = tags.parse_position(str(predicate.get("position")))
+        names = predicate.get("tags")
         if position and isinstance(names, list):
             releases.append(Release(position, frozenset(map(str, names))))
     return sorted(releases, key=lambda release: release.position, reverse=True)
 
 
-def has_come(position: Position, today: str) -> bool:
-    """Say whether a place is not in the future. Clocks may differ by a day."""
+def is_past(position: Position, today: str) -> bool:
+    """Return whether a position is not in the future. Clocks may differ by a day."""
     tomorrow = dt.date.fromisoformat(today) + dt.timedelta(days=1)
     return position.date <= tomorrow.isoformat()
 
 
-def find_problem(
-    connection: Connection,
-    digest: str,
-    tag: str,
-    known: Trusted,
-    public: Public,
-    repository: str = "",
-) -> str:
-    """Say why an image must not be what a tag stands for; empty where it may.
+@dataclass(frozen=True)
+class ReleaseReader:
+    """Reads the releases of a repository that a key signed.
 
-    `known` are the signed statements on the index with this digest. `repository` is the HOST/NAME
-    that all must be signed for, where that is not the connection's own.
+    Attributes:
+        connection: The connection to the repository.
+        key: The key.
+        repository: The HOST/NAME that everything must be signed for. Default: the repository of
+            the connection.
     """
-    positions = [release.position for release in read_releases(known) if tag in release.tags]
-    if not positions:
-        return f"no signed release of it names the tag {tag!r}"
-    position = next((place for place in positions if has_come(place, tags.read_today())), None)
-    if position is None:
-        return f"its release as {tag!r} is dated {positions[-1].date}, which is after today"
-    if position.tag == tag:
-        return ""
-    return find_newer(connection, digest, tag, position, public, repository)
 
+    connection: Connection
+    key: PublicKey
+    repository: str = ""
 
-def find_newer(
-    connection: Connection,
-    digest: str,
-    tag: str,
-    position: Position,
-    public: Public,
-    repository: str = "",
-) -> str:
-    """Name a later image that was released as a tag; empty where there is none.
+    def read_statements(self, digest: str) -> TrustedStatements:
+        """Return what the key signed among the attachments of an index."""
+        return read_trusted_statements(self.connection, digest, self.key, self.repository)
 
-    A mark of a later place whose image is not signed as that is named too: it was moved, and what
-    it stood for can't be known. Such a mark of a day after today is passed over: no release can
-    have put it. A signed one counts on any day, so that a clock that is slow hides no release.
-    """
-    today = tags.read_today()
-    places = _list_places(connection)
+    def find_problem(self, digest: str, tag: str, statements: TrustedStatements) -> str:
+        """Return why a tag must not point to an image, or "" if it may.
 
-    def check_mark(mark: str) -> str:
-        later = attachments.known(connection, mark)
-        if later is None:
+        Args:
+            digest: The digest of the index.
+            tag: The tag.
+            statements: The trusted statements of the index.
+        """
+        positions = [
+            release.position for release in read_releases(statements) if tag in release.tags
+        ]
+        if not positions:
+            return f"no signed release of it names the tag {tag!r}"
+        today = tags.read_today()
+        past_positions = [position for position in positions if is_past(position, today)]
+        if not past_positions:
+            return f"its release as {tag!r} is dated {positions[-1].date}, which is after today"
+        if past_positions[0].tag == tag:
             return ""
-        if mark == position.tag:
-            return (
-                ""
-                if later.digest == digest
-                else f"{mark!r}, where it was released, is another image now"
+        return self.find_newer(digest, tag, past_positions[0])
+
+    def find_newer(self, digest: str, tag: str, position: Position) -> str:
+        """Return which later image was released as a tag, or "" if none was.
+
+        A tag that marks a later position is also reported if its image is not signed as that
+        position. Such a tag was moved, and its former image is unknown. If it is dated after today,
+        it is ignored: no release can have put it. A signed one counts on any day, so that a slow
+        clock does not hide a release.
+
+        Args:
+            digest: The digest of the index.
+            tag: The tag.
+            position: The position at which the index was released as the tag.
+        """
+        today = tags.read_today()
+        positions = _list_positions(self.connection)
+
+        def find_problem_of_mark(mark: str) -> str:
+            document = attachments.find_document(self.connection, mark)
+            if document is None:
+                return ""
+            if mark == position.tag:
+                is_moved = document.digest != digest
+                return f"{mark!r}, its own position, is another image now" if is_moved else ""
+            releases = self._read_releases_at(document.digest, mark)
+            if not releases:
+                if positions[mark].date > today:
+                    return ""
+                return f"{mark!r} is later than this image, and its image is not signed as that"
+            is_newer = any(
+                tag in release.tags and release.position > position for release in releases
             )
-        releases = _read_releases_at(connection, later.digest, mark, public, repository)
-        if not releases and places[mark].date > today:
+            if is_newer and document.digest != digest:
+                newer = f"{mark!r} ({document.digest[:19]}…)"
+                return f"an older image: {newer} was released as {tag!r} after it"
             return ""
-        if not releases:
-            return f"{mark!r} is later than this image, and what it points to is not signed as that"
-        if later.digest != digest and any(
-            tag in release.tags and release.position > position for release in releases
-        ):
-            return (
-                f"an older image: {mark!r} ({later.digest[:19]}…) was released as {tag!r} after it"
-            )
-        return ""
 
-    marks = sorted(
-        (name for name in places if places[name] >= position), key=places.__getitem__, reverse=True
-    )
-    problems = connection.map_threads(check_mark, [(mark,) for mark in marks])
-    return next(filter(None, problems), "")
+        later = [mark for mark, marked in positions.items() if marked >= position]
+        later.sort(key=positions.__getitem__, reverse=True)
+        problems = self.connection.map_threads(find_problem_of_mark, [(mark,) for mark in later])
+        return next(filter(None, problems), "")
 
+    def find_strays(self) -> list[str]:
+        """Return the tags that look like marks of positions and are not.
 
-def find_strays(connection: Connection, public: Public, repository: str = "") -> list[str]:
-    """Return the tags that look like marks of releases and mark none: not of a day up to today, and
-    not signed.
-    """
-    today = tags.read_today()
-    names = [name for name in tags.listed(connection) if tags.looks_like_position(name)]
-    places = {name: tags.read_position(name) for name in names}
-    late = [name for name, place in places.items() if place is None or place.date > today]
-    strays = connection.map_threads(
-        lambda name: places[name] is None or not _is_signed(connection, name, public, repository),
-        [(name,) for name in late],
-    )
-    return sorted(name for name, is_stray in zip(late, strays, strict=True) if is_stray)
+        A tag is a stray if it is not of a day up to today, and its image is not signed as that
+        position.
+        """
+        today = tags.read_today()
+        candidates = {
+            name: tags.parse_position(name)
+            for name in tags.list_tags(self.connection)
+            if tags.looks_like_position(name)
+        }
+        future = [
+            name
+            for name, position in candidates.items()
+            if position is None or position.date > today
+        ]
+        are_strays = self.connection.map_threads(
+            lambda name: candidates[name] is None or not self.is_signed(name),
+            [(name,) for name in future],
+        )
+        return sorted(name for name, is_stray in zip(future, are_strays, strict=True) if is_stray)
+
+    def is_signed(self, mark: str) -> bool:
+        """Return whether a tag points to an image that was released at the position it marks."""
+        document = attachments.find_document(self.connection, mark)
+        return document is not None and bool(self._read_releases_at(document.digest, mark))
+
+    def _read_releases_at(self, digest: str, mark: str) -> list[Release]:
+        """Return the signed releases of an image, if one of them is at the position of a tag."""
+        releases = read_releases(self.read_statements(digest))
+        return releases if any(mark == release.position.tag for release in releases) else []
 
 
 def warn_of_strays(strays: Sequence[str]) -> None:
-    """Print a line for each tag that is passed over, the first few of many."""
-    for name in strays[:_SHOWN]:
+    """Print a line for each tag that is disregarded, the first few of many."""
+    for name in strays[:_MAX_SHOWN]:
         log.warn(
             f"the tag {name!r} is not of a day up to today, and no release: it is "
             "disregarded; delete it"
         )
-    if len(strays) > _SHOWN:
-        log.warn(f"{len(strays) - _SHOWN} more such tags are disregarded")
+    if len(strays) > _MAX_SHOWN:
+        log.warn(f"{len(strays) - _MAX_SHOWN} more such tags are disregarded")
 
 
-def _list_places(connection: Connection) -> dict[str, Position]:
-    """Return the tags that mark a place, with it."""
-    return {name: place for name in tags.listed(connection) if (place := tags.read_position(name))}
-
-
-def _read_releases_at(
-    connection: Connection, digest: str, mark: str, public: Public, repository: str = ""
-) -> list[Release]:
-    """Return the signed releases of an image if one stands at the place of this mark; none
-    otherwise.
-    """
-    releases = read_releases(verification.attached(connection, digest, public, repository))
-    return releases if any(mark == release.position.tag for release in releases) else []
-
-
-def _is_signed(connection: Connection, mark: str, public: Public, repository: str = "") -> bool:
-    """Say whether a mark points to an image that was released at its place."""
-    marked = attachments.known(connection, mark)
-    return marked is not None and bool(
-        _read_releases_at(connection, marked.digest, mark, public, repository)
-    )
+def _list_positions(connection: Connection) -> dict[str, Position]:
+    """Return the tags that mark positions, with these positions."""
+    positions = {name: tags.parse_position(name) for name in tags.list_tags(connection)}
+    return {name: position for name, position in positions.items() if position}
 
 
 def sign_release(
@@ -180,123 +194,137 @@ def sign_release(
     index: Document,
     position: Position,
     names: Iterable[str],
-    signer: Private,
+    key: PrivateKey,
 ) -> None:
-    """Attach the signed statement that an index is released as these tags."""
+    """Attach a signed statement to an index: it is released at a position as some tags.
+
+    Args:
+        connection: The connection to the repository.
+        index: The index.
+        position: The position.
+        names: The tags.
+        key: The key to sign with.
+    """
     repository = connection.reference.repository
     predicate: dict[str, Any] = {
         "repository": repository,
         "position": position.tag,
         "tags": sorted(names),
     }
-    item = signed_statements.attestation(
-        signer, repository, index.digest, signed_statements.RELEASE, predicate
+    attestation = signed_statements.make_attestation(
+        key, repository, index.digest, signed_statements.RELEASE, predicate
     )
-    attachments.attach(connection, attachments.Subject(index.media_type, index.data), [item])
+    subject = attachments.Subject(index.media_type, index.data)
+    attachments.attach(connection, subject, [attestation])
 
 
 def move_tags(
-    connection: Connection, index: Document, names: Sequence[str], signer: Private, today: str
+    connection: Connection, index: Document, names: Sequence[str], key: PrivateKey, today: str
 ) -> dict[str, str]:
-    """Release a published index as these tags, and move them.
+    """Release a published index as some tags, and move the tags.
 
-    The release stands at the place of the image's own newest one. Where a later image has one of
-    the tags already, a new place is marked, so that going back is signed too. It is the next one
-    after all that this key has signed up to today: tags that others put have no part in it.
+    The release is at the position of the newest release of the index. If a later image was
+    released as one of the tags, the release gets a new position, so that going back is signed as
+    well. The new position follows all positions up to today that the key signed. So tags that
+    others put do not change it.
+
+    Args:
+        connection: The connection to the repository.
+        index: The index.
+        names: The tags.
+        key: The key to sign with.
+        today: The present day, YYYY-MM-DD in UTC.
 
     Returns:
-        the digest that each tag had before; empty where it is new.
+        The digest that each tag had before, or "" for a new tag.
 
     Raises:
-        UserError: whoever verifies a tag would refuse it.
+        UserError: a tag would not verify, or does not verify after it was moved.
     """
-    warn_of_strays(find_strays(connection, signer.public))
-    position = _find_own_place(connection, index, signer.public, today)
-    if position is None or any(
-        find_newer(connection, index.digest, name, position, signer.public) for name in names
-    ):
-        position = _find_next_place(connection, signer.public, today)
-        sign_release(connection, index, position, [position.tag, *names], signer)
+    reader = ReleaseReader(connection, key.public)
+    warn_of_strays(reader.find_strays())
+    position = _find_own_position(reader, index, today)
+    if position is None or any(reader.find_newer(index.digest, name, position) for name in names):
+        position = _find_next_position(reader, today)
+        sign_release(connection, index, position, [position.tag, *names], key)
         image_push.move_tag(connection, position.tag, index.data)
     else:
-        sign_release(connection, index, position, names, signer)
-    known = verification.attached(connection, index.digest, signer.public)
+        sign_release(connection, index, position, names, key)
+    statements = reader.read_statements(index.digest)
     for name in names:
-        if problem := find_problem(connection, index.digest, name, known, signer.public):
+        if problem := reader.find_problem(index.digest, name, statements):
             raise UserError(
-                f"{name} was not moved, since whoever verifies it would refuse it: {problem}",
+                f"{name} was not moved, because it would not verify: {problem}",
                 str(connection.reference),
                 _DELETE,
                 kind=CONFLICT,
                 value=name,
             )
     previous = {name: image_push.move_tag(connection, name, index.data) for name in names}
-    check_tags(connection, index, names, known, signer.public)
+    check_tags(reader, index, names, statements)
     return previous
 
 
 def check_tags(
-    connection: Connection, index: Document, names: Sequence[str], known: Trusted, public: Public
+    reader: ReleaseReader, index: Document, names: Sequence[str], statements: TrustedStatements
 ) -> None:
-    """Verify tags that were moved, as whoever has the public key does.
+    """Verify tags that were moved, as anyone with the public key can.
 
-    `known` are the signed statements on the index.
+    Args:
+        reader: Reads the releases of the repository.
+        index: The index that the tags must point to.
+        names: The tags.
+        statements: The trusted statements of the index.
 
     Raises:
-        UserError: one stands for another image, or is refused.
+        UserError: a tag points to another image, or does not verify.
     """
     for name in names:
-        there = download.read_document(connection, name)
-        problem = find_problem(connection, there.digest, name, known, public)
-        if there.digest != index.digest:
-            problem = f"it is {there.digest[:19]}… now: another publisher may be at work"
+        document = download.read_document(reader.connection, name)
+        if document.digest == index.digest:
+            problem = reader.find_problem(index.digest, name, statements)
+        else:
+            problem = f"it is {document.digest[:19]}… now: another publisher may be at work"
         if problem:
             raise UserError(
                 f"{name} was moved, and does not verify: {problem}",
-                str(connection.reference),
+                str(reader.connection.reference),
                 _DELETE,
                 kind=FAILED,
                 value=name,
             )
 
 
-def _find_own_place(
-    connection: Connection, index: Document, public: Public, today: str
-) -> Position | None:
-    """Return the newest place of an image's releases whose mark still points to it; None where
-    there is none.
-    """
-    for release in read_releases(verification.attached(connection, index.digest, public)):
-        mark = (
-            attachments.known(connection, release.position.tag)
-            if has_come(release.position, today)
-            else None
-        )
-        if mark and mark.digest == index.digest:
-            return release.position
+def _find_own_position(reader: ReleaseReader, index: Document, today: str) -> Position | None:
+    """Return the newest position of an index whose tag still points to the index."""
+    for release in read_releases(reader.read_statements(index.digest)):
+        if is_past(release.position, today):
+            mark = attachments.find_document(reader.connection, release.position.tag)
+            if mark and mark.digest == index.digest:
+                return release.position
     return None
 
 
-def _find_next_place(connection: Connection, public: Public, today: str) -> Position:
-    """Return the place after today's nightly and after all later ones that this key has signed."""
+def _find_next_position(reader: ReleaseReader, today: str) -> Position:
+    """Return the position after today's nightly image and all later positions the key signed."""
     first = Position(today)
     later = {
-        name: place
-        for name, place in _list_places(connection).items()
-        if place > first and has_come(place, today)
+        name: position
+        for name, position in _list_positions(reader.connection).items()
+        if position > first and is_past(position, today)
     }
-    signed = connection.map_threads(
-        lambda name: _is_signed(connection, name, public), [(name,) for name in later]
-    )
-    last = max(
-        [
-            first,
-            *(place for place, is_signed in zip(later.values(), signed, strict=True) if is_signed),
-        ]
-    )
+    are_signed = reader.connection.map_threads(reader.is_signed, [(name,) for name in later])
+    signed = [
+        position
+        for position, is_signed in zip(later.values(), are_signed, strict=True)
+        if is_signed
+    ]
+    last = max([first, *signed])
     position = Position(last.date, last.number + 1)
-    if tags.read_position(position.tag) is None:
+    if tags.parse_position(position.tag) is None:
         raise UserError(
-            f"no place is left on {last.date}", str(connection.reference), "move the tag tomorrow"
+            f"no position is left on {last.date}",
+            str(reader.connection.reference),
+            "move the tag tomorrow",
         )
     return position

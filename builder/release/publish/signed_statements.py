@@ -1,8 +1,8 @@
-"""What is signed, in cosign's forms: a payload that names an image, and in-toto statements on an
-image in DSSE envelopes.
+"""Make and check signatures and signed statements in the forms that cosign reads.
 
-The simple signing payload and the names of its media types are from cosign's SIGNATURE_SPEC.md, the
-envelope is DSSE 1.0 (secure-systems-lab/dsse), the statement in-toto's v1 (in-toto/attestation).
+A signature covers a payload that names an image. A statement about an image is in an envelope. The
+payload and its media types are described in cosign's SIGNATURE_SPEC.md, the envelope is DSSE 1.0
+(secure-systems-lab/dsse), and the statement is in-toto's v1 (in-toto/attestation).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from builder.images.oci import oci_documents
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from builder.release.publish.signing_key import Private, Public
+    from builder.release.publish.signing_key import PrivateKey, PublicKey
 
 SIMPLE = "application/vnd.dev.cosign.simplesigning.v1+json"
 ENVELOPE = "application/vnd.dsse.envelope.v1+json"
@@ -27,18 +27,18 @@ SBOM = "https://cyclonedx.org/bom"
 PROVENANCE = "https://slsa.dev/provenance/v1"
 TEST = "https://in-toto.io/attestation/test-result/v0.1"
 RELEASE = "urn:rosetta:release:v1"
-NAMES = {SBOM: "SBOM", PROVENANCE: "provenance", TEST: "test result", RELEASE: "release"}
+PREDICATE_NAMES = {SBOM: "SBOM", PROVENANCE: "provenance", TEST: "test result", RELEASE: "release"}
 _SIGNATURE = "dev.cosignproject.cosign/signature"
 _TYPE = "cosign container image signature"
 
 
 class UntrustedError(Exception):
-    """Something that claims to be signed and is not, or speaks of another image."""
+    """What claims to be signed is not signed by the key, or is about another image."""
 
 
 @dataclass(frozen=True)
-class Item:
-    """A blob of an attached manifest, with what its descriptor says of it."""
+class Attachment:
+    """A signature or a signed statement: a blob and its annotations."""
 
     media_type: str
     data: bytes
@@ -46,120 +46,167 @@ class Item:
 
     @property
     def descriptor(self) -> dict[str, Any]:
+        """The OCI descriptor of the blob, with the annotations."""
         return {
             **oci_documents.make_descriptor(self.media_type, self.data),
             "annotations": dict(self.annotations),
         }
 
     @property
-    def what(self) -> str:
-        """What it says it is, for people."""
-        return (
-            "signature"
-            if self.media_type == SIMPLE
-            else NAMES.get(self.annotations.get("predicateType", ""), "attestation")
-        )
+    def claimed_kind(self) -> str:
+        """What the attachment claims to be, in words."""
+        if self.media_type == SIMPLE:
+            return "signature"
+        return PREDICATE_NAMES.get(self.annotations.get("predicateType", ""), "attestation")
 
 
-def signature(key: Private, repository: str, digest: str) -> Item:
-    """Return the signature of an image. `repository`: HOST/NAME."""
+def make_signature(key: PrivateKey, repository: str, digest: str) -> Attachment:
+    """Return the signature of an image.
+
+    Args:
+        key: The key to sign with.
+        repository: The repository of the image, HOST/NAME.
+        digest: The digest of the image.
+    """
     critical = {
         "identity": {"docker-reference": repository},
         "image": {"docker-manifest-digest": digest},
         "type": _TYPE,
     }
-    data = oci_documents.encode_json({"critical": critical, "optional": None})
-    return Item(SIMPLE, data, {_SIGNATURE: base64.b64encode(key.sign(data)).decode()})
+    payload = oci_documents.encode_json({"critical": critical, "optional": None})
+    signature = base64.b64encode(key.sign(payload)).decode()
+    return Attachment(SIMPLE, payload, {_SIGNATURE: signature})
 
 
-def attestation(
-    key: Private, repository: str, digest: str, kind: str, predicate: Mapping[str, Any]
-) -> Item:
-    """Return a signed statement on an image. `kind` is the URI of the predicate's type."""
+def make_attestation(
+    key: PrivateKey,
+    repository: str,
+    digest: str,
+    predicate_type: str,
+    predicate: Mapping[str, Any],
+) -> Attachment:
+    """Return a signed statement about an image.
+
+    Args:
+        key: The key to sign with.
+        repository: The repository of the image, HOST/NAME.
+        digest: The digest of the image.
+        predicate_type: The URI of the kind of statement.
+        predicate: The statement.
+    """
     subject = {"name": repository, "digest": {"sha256": digest.removeprefix("sha256:")}}
     payload = oci_documents.encode_json(
-        {"_type": STATEMENT, "subject": [subject], "predicateType": kind, "predicate": predicate}
+        {
+            "_type": STATEMENT,
+            "subject": [subject],
+            "predicateType": predicate_type,
+            "predicate": predicate,
+        }
     )
-    signed = {"keyid": "", "sig": base64.b64encode(key.sign(_encoded(IN_TOTO, payload))).decode()}
+    signature = base64.b64encode(key.sign(_encode_payload(IN_TOTO, payload))).decode()
     envelope = {
         "payloadType": IN_TOTO,
         "payload": base64.b64encode(payload).decode(),
-        "signatures": [signed],
+        "signatures": [{"keyid": "", "sig": signature}],
     }
-    return Item(
-        ENVELOPE, oci_documents.encode_json(envelope), {_SIGNATURE: "", "predicateType": kind}
-    )
+    annotations = {_SIGNATURE: "", "predicateType": predicate_type}
+    return Attachment(ENVELOPE, oci_documents.encode_json(envelope), annotations)
 
 
-def _encoded(kind: str, payload: bytes) -> bytes:
-    """DSSE's pre-authentication encoding."""
-    return b"DSSEv1 %d %b %d %b" % (len(kind), kind.encode(), len(payload), payload)
+def _encode_payload(payload_type: str, payload: bytes) -> bytes:
+    """Return the bytes that a DSSE signature covers: the pre-authentication encoding."""
+    type_ = payload_type.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(payload_type), type_, len(payload), payload)
 
 
-def _check_repository(named: str, repository: str) -> None:
-    """Raise UntrustedError where something was signed for another repository than HOST/NAME."""
-    host, slash, name = named.partition("/")
-    if repository and f"{host.lower()}{slash}{name}" != repository:
-        raise UntrustedError(f"was signed for another repository, {named[:200]!r}")
+def check_signature(
+    attachment: Attachment, key: PublicKey, digest: str, repository: str = ""
+) -> None:
+    """Check that an attachment is a key's signature of an image.
 
-
-def signs(item: Item, public: Public, digest: str, repository: str = "") -> None:
-    """Check that `item` is this key's signature of this image in this repository.
-
-    It must name `repository`, HOST/NAME; an empty one accepts any.
+    Args:
+        attachment: The attachment.
+        key: The key.
+        digest: The digest of the image.
+        repository: The repository that the signature must name, HOST/NAME; "" accepts any.
 
     Raises:
         UntrustedError: it is not.
     """
     try:
-        given = base64.b64decode(item.annotations.get(_SIGNATURE, ""), validate=True)
-        critical = json.loads(item.data)["critical"]
-        named = critical["image"]["docker-manifest-digest"] if critical["type"] == _TYPE else ""
-        signed_for = str(critical["identity"]["docker-reference"])
+        signature = base64.b64decode(attachment.annotations.get(_SIGNATURE, ""), validate=True)
+        critical = json.loads(attachment.data)["critical"]
+        is_image = critical["type"] == _TYPE
+        signed_digest = critical["image"]["docker-manifest-digest"] if is_image else ""
+        signed_repository = str(critical["identity"]["docker-reference"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UntrustedError("is not in cosign's form") from error
-    if not public.signed(item.data, given):
+    if not key.verifies(attachment.data, signature):
         raise UntrustedError("was not made by this key, or was changed since")
-    if named != digest:
-        raise UntrustedError(f"is that of another image, {str(named)[:19]}…")
-    _check_repository(signed_for, repository)
+    if signed_digest != digest:
+        raise UntrustedError(f"is that of another image, {str(signed_digest)[:19]}…")
+    _check_repository(signed_repository, repository)
 
 
-def opened(
-    item: Item, public: Public | None, digest: str, repository: str = ""
+def open_attestation(
+    attachment: Attachment, key: PublicKey | None, digest: str, repository: str = ""
 ) -> tuple[str, dict[str, Any]]:
-    """Return the predicate's type and the predicate of a signed statement on this image.
+    """Return the kind and the content of a signed statement about an image.
 
-    The key `public` must have signed it; None accepts any. It must name `repository`, HOST/NAME; an
-    empty one accepts any.
+    Args:
+        attachment: The attachment.
+        key: The key that must have signed the statement; None accepts any.
+        digest: The digest of the image.
+        repository: The repository that the statement must name, HOST/NAME; "" accepts any.
+
+    Returns:
+        The predicate's type and the predicate.
 
     Raises:
-        UntrustedError: it is not such a statement.
+        UntrustedError: the attachment is not such a statement.
+    """
+    payload = _open_envelope(attachment, key)
+    try:
+        statement = json.loads(payload)
+        repositories = {
+            str(subject["digest"]["sha256"]): str(subject["name"])
+            for subject in statement["subject"]
+        }
+        predicate_type, predicate = str(statement["predicateType"]), dict(statement["predicate"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UntrustedError("does not contain an in-toto statement") from error
+    sha256 = digest.removeprefix("sha256:")
+    if sha256 not in repositories:
+        other_images = ", ".join(other[:12] for other in repositories)
+        raise UntrustedError(f"is about another image, {other_images}…")
+    _check_repository(repositories[sha256], repository)
+    return predicate_type, predicate
+
+
+def _open_envelope(attachment: Attachment, key: PublicKey | None) -> bytes:
+    """Return the payload of a DSSE envelope.
+
+    Raises:
+        UntrustedError: it is not a DSSE envelope, or the key did not sign it.
     """
     try:
-        envelope = json.loads(item.data)
-        kind, payload = (
-            str(envelope["payloadType"]),
-            base64.b64decode(envelope["payload"], validate=True),
-        )
-        given = [base64.b64decode(each["sig"], validate=True) for each in envelope["signatures"]]
+        envelope = json.loads(attachment.data)
+        payload_type = str(envelope["payloadType"])
+        payload = base64.b64decode(envelope["payload"], validate=True)
+        signatures = [
+            base64.b64decode(entry["sig"], validate=True) for entry in envelope["signatures"]
+        ]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UntrustedError("is no DSSE envelope") from error
-    if kind != IN_TOTO or (
-        public and not any(public.signed(_encoded(kind, payload), each) for each in given)
-    ):
+        raise UntrustedError("is not a valid DSSE envelope") from error
+    encoded = _encode_payload(payload_type, payload)
+    is_signed = key is None or any(key.verifies(encoded, signature) for signature in signatures)
+    if payload_type != IN_TOTO or not is_signed:
         raise UntrustedError("was not signed by this key, or was changed since")
-    try:
-        said = json.loads(payload)
-        subjects = {
-            str(subject["digest"]["sha256"]): str(subject["name"]) for subject in said["subject"]
-        }
-        found = str(said["predicateType"]), dict(said["predicate"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UntrustedError("holds no in-toto statement") from error
-    if digest.removeprefix("sha256:") not in subjects:
-        raise UntrustedError(
-            f"speaks of another image, {', '.join(each[:12] for each in subjects)}…"
-        )
-    _check_repository(subjects[digest.removeprefix("sha256:")], repository)
-    return found
+    return payload
+
+
+def _check_repository(signed_repository: str, repository: str) -> None:
+    """Raise UntrustedError if something was signed for another repository than HOST/NAME."""
+    host, slash, name = signed_repository.partition("/")
+    if repository and f"{host.lower()}{slash}{name}" != repository:
+        raise UntrustedError(f"was signed for another repository, {signed_repository[:200]!r}")

@@ -1,5 +1,6 @@
-"""The key that signs what is published: ECDSA over P-256 with SHA-256, the kind that cosign
-verifies with nothing but the public half.
+"""The key that signs what is published: ECDSA over P-256 with SHA-256.
+
+cosign verifies such signatures with the public half of the key alone.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from rosetta.core.errors import DENIED, INVALID, MISSING, UNSUPPORTED, UserError
 
 PASSWORD = "ROSETTA_KEY_PASSWORD"  # noqa: S105 - the name of the variable
-_LONGEST_PLACE = 160  # characters; a private key on P-256 has more in PEM and in base64
+_MAX_PLACE_LENGTH = 160  # characters; a private key on P-256 has more in PEM and in base64
+_MAX_KEY_SIZE = 1 << 16  # bytes
 _MAKE = "make one: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out KEY.pem"
 _PUBLIC = "give its public half: openssl pkey -in KEY.pem -pubout -out KEY.pub"
 
 
 @dataclass(frozen=True)
-class Public:
-    """The half that anyone may have."""
+class PublicKey:
+    """The half of a key that verifies signatures."""
 
     key: ec.EllipticCurvePublicKey
 
-    def signed(self, data: bytes, signature: bytes) -> bool:
-        """Did the other half make this signature (ASN.1 DER) over `data`?"""
+    def verifies(self, data: bytes, signature: bytes) -> bool:
+        """Return whether the private half made this signature (ASN.1 DER) over `data`."""
         try:
             self.key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
         except InvalidSignature:
@@ -35,90 +37,123 @@ class Public:
 
 
 @dataclass(frozen=True)
-class Private:
-    """The half that signs."""
+class PrivateKey:
+    """The half of a key that signs."""
 
     key: ec.EllipticCurvePrivateKey
 
     @property
-    def public(self) -> Public:
-        return Public(self.key.public_key())
+    def public(self) -> PublicKey:
+        """The public half."""
+        return PublicKey(self.key.public_key())
 
     def sign(self, data: bytes) -> bytes:
-        """Return a signature in ASN.1 DER; the same for the same data, by RFC 6979, so that a rerun
-        sends nothing twice.
+        """Return a signature in ASN.1 DER.
+
+        By RFC 6979, the same data always gives the same signature. So nothing is uploaded again
+        when a publication is repeated.
         """
         return self.key.sign(data, ec.ECDSA(hashes.SHA256(), deterministic_signing=True))
 
 
-def private(text: str) -> Private:
-    """Return the private key in a PEM file, or with env:NAME in an environment variable;
-    $ROSETTA_KEY_PASSWORD opens one that is encrypted.
+def read_private_key(place: str) -> PrivateKey:
+    """Read a private key. $ROSETTA_KEY_PASSWORD decrypts an encrypted one.
+
+    Args:
+        place: A PEM file, or env:NAME for an environment variable.
+
+    Raises:
+        UserError: there is no such key, or it is of another kind.
     """
-    data = _read(text, _MAKE)
-    if b"SIGSTORE PRIVATE KEY" in data or b"COSIGN PRIVATE KEY" in data:
+    pem = _read_pem(place, _MAKE)
+    if b"SIGSTORE PRIVATE KEY" in pem or b"COSIGN PRIVATE KEY" in pem:
         raise UserError(
             "is in cosign's own encrypted form, which only cosign reads",
-            _shown(text),
+            _name_option(place),
             _MAKE,
             kind=UNSUPPORTED,
         )
     password = os.environ.get(PASSWORD, "").encode() or None
     try:
-        found = serialization.load_pem_private_key(data, password)
+        key = serialization.load_pem_private_key(pem, password)
     except TypeError as error:
         if password is None:
-            raise UserError("is encrypted", _shown(text), f"set {PASSWORD}", kind=DENIED) from error
-        found = serialization.load_pem_private_key(data, None)  # it needs none
+            raise UserError(
+                "is encrypted", _name_option(place), f"set {PASSWORD}", kind=DENIED
+            ) from error
+        key = serialization.load_pem_private_key(pem, None)  # the key is not encrypted
     except (ValueError, UnsupportedAlgorithm) as error:
-        why = f"or {PASSWORD} is not its password; " if password else ""
+        other_reason = f"or {PASSWORD} is not its password; " if password else ""
         raise UserError(
-            "is no private key in PEM", _shown(text), why + _MAKE, kind=INVALID
+            "is not a valid private key in PEM",
+            _name_option(place),
+            other_reason + _MAKE,
+            kind=INVALID,
         ) from error
-    if not isinstance(found, ec.EllipticCurvePrivateKey) or not isinstance(
-        found.curve, ec.SECP256R1
-    ):
-        raise UserError("is no key on the curve P-256", _shown(text), _MAKE, kind=UNSUPPORTED)
-    return Private(found)
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not _is_on_p256(key.curve):
+        raise _other_curve(place, _MAKE)
+    return PrivateKey(key)
 
 
-def public(text: str) -> Public:
-    """Return the public key in a PEM file, or with env:NAME in an environment variable."""
-    data = _read(text, _PUBLIC)
+def read_public_key(place: str) -> PublicKey:
+    """Read a public key.
+
+    Args:
+        place: A PEM file, or env:NAME for an environment variable.
+
+    Raises:
+        UserError: there is no such key, or it is of another kind.
+    """
+    pem = _read_pem(place, _PUBLIC)
     try:
-        found = serialization.load_pem_public_key(data)
+        key = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise UserError("is no public key in PEM", _shown(text), _PUBLIC, kind=INVALID) from error
-    if not isinstance(found, ec.EllipticCurvePublicKey) or not isinstance(
-        found.curve, ec.SECP256R1
-    ):
-        raise UserError("is no key on the curve P-256", _shown(text), _PUBLIC, kind=UNSUPPORTED)
-    return Public(found)
+        raise UserError(
+            "is not a valid public key in PEM", _name_option(place), _PUBLIC, kind=INVALID
+        ) from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not _is_on_p256(key.curve):
+        raise _other_curve(place, _PUBLIC)
+    return PublicKey(key)
 
 
-def _read(text: str, do: str) -> bytes:
-    kind, colon, name = text.partition(":")
+def _is_on_p256(curve: ec.EllipticCurve) -> bool:
+    return isinstance(curve, ec.SECP256R1)
+
+
+def _other_curve(place: str, do: str) -> UserError:
+    return UserError("is not a key on the curve P-256", _name_option(place), do, kind=UNSUPPORTED)
+
+
+def _read_pem(place: str, do: str) -> bytes:
+    """Read a file or an environment variable.
+
+    Args:
+        place: The value of `--key`.
+        do: What an error tells the user to do.
+    """
+    kind, colon, name = place.partition(":")
     if kind == "env" and colon:
-        if not (value := os.environ.get(name, "")):
-            raise UserError("is not set", _shown(text), do, kind=MISSING)
+        value = os.environ.get(name, "")
+        if not value:
+            raise UserError("is not set", _name_option(place), do, kind=MISSING)
         return value.encode()
-    if "-----BEGIN" in text:
+    if "-----BEGIN" in place:
         raise UserError(
             "is the text of a key, which others can read in the list of processes",
             "--key",
-            "give the name of a file, or env:NAME of a variable that holds it",
+            "give the name of a file, or env:NAME of an environment variable",
             kind=DENIED,
         )
     try:
-        with open(text, "rb") as file:
-            return file.read(1 << 16)
+        with open(place, "rb") as file:
+            return file.read(_MAX_KEY_SIZE)
     except OSError as error:
         raise UserError(
-            f"cannot be read ({error.strerror})", _shown(text), do, kind=MISSING
+            f"cannot be read ({error.strerror})", _name_option(place), do, kind=MISSING
         ) from error
 
 
-def _shown(text: str) -> str:
-    """Return how a message names --key. What may be the key itself is never shown."""
-    is_place = text.isprintable() and len(text) <= _LONGEST_PLACE and "-----" not in text
-    return f"--key {text}" if is_place else "--key"
+def _name_option(place: str) -> str:
+    """Return how an error names `--key`. A value that may be the key itself is never shown."""
+    is_place = place.isprintable() and len(place) <= _MAX_PLACE_LENGTH and "-----" not in place
+    return f"--key {place}" if is_place else "--key"

@@ -1,17 +1,17 @@
-"""Tags: which there are, and how the first build of a day comes to own its nightly tag although the
-protocol of registries has no compare-and-swap.
+"""The tags of a repository, and how one build of a day gets the nightly tag of that day.
 
-Before the tag nightly-DATE is put, a publisher puts a claim, a tag with date and digest in its
-name, and then lists all tags. It goes on only if no other digest has a standing claim on that date.
-Of two that do so at once, whoever claims second sees the first one's claim; if both see each other,
-the one with the larger digest withdraws its claim, and the other waits for that. So two digests
-never both go on.
+Registries have no compare-and-swap. So a publisher first puts a claim, which is a tag with the
+date and its digest in its name, and then lists all tags. It continues only if no other digest has
+a valid claim on the date. If two publishers claim a date at the same time, the second one sees the
+claim of the first. If both see each other's claim, the one with the larger digest withdraws its
+claim, and the other one waits for that. So two digests never both continue.
 
-Only names count, and no claim is ever moved: claim-DATE-HEX-RUN stands until
-claim-DATE-HEX-RUN-withdrawn is there, and each run has its own. A run whose tag is there removes
-its own claim, where the registry can do that: from then on the tag itself tells others that the day
-is taken. It takes a registry whose list of tags shows a tag as soon as it was put; one whose list
-lags is noticed by our own claim.
+Only the names of claims count, and a claim never moves. The claim claim-DATE-HEX-RUN is valid until
+there is a tag claim-DATE-HEX-RUN-withdrawn. Each run has a claim of its own. After the nightly tag
+is there, the run deletes its claim if the registry allows that: the nightly tag itself now shows
+that the day is taken.
+
+The registry must list a tag as soon as it was put. A publisher whose own claim is not listed stops.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from builder.images.registry import image_push
 from builder.images.registry.transport import TransientError
 from builder.images.registry.upload import Meter, has_blob, send_blob
 from builder.release.publish import registry_listing
-from builder.release.publish.attachments import EMPTY, EMPTY_KIND, known
+from builder.release.publish.attachments import EMPTY, EMPTY_KIND, find_document
 from rosetta.core.errors import CONFLICT, EXISTS, IN_USE, MISSING, UNREACHABLE, UserError
 
 if TYPE_CHECKING:
@@ -40,38 +40,43 @@ if TYPE_CHECKING:
 VERIFIED = "latest-verified"
 _NIGHTLY = re.compile(r"nightly-([0-9]{4}-[0-9]{2}-[0-9]{2})")
 _MOVED = re.compile(r"moved-([0-9]{4}-[0-9]{2}-[0-9]{2})-([1-9][0-9]{0,5})")
-_PLACE = re.compile(r"(?:nightly|moved)-[0-9].*")  # what looks like the tag of a place
-_FIRST_DAY = "2020-01-01"  # nothing was released before
-_CLAIM = "application/vnd.rosetta.claim.v1+json"
-_NAME = re.compile(r"claim-([0-9]{4}-[0-9]{2}-[0-9]{2})-([0-9a-f]{64})-([0-9a-f]{8})")
+_LIKE_POSITION = re.compile(r"(?:nightly|moved)-[0-9].*")
+_FIRST_DAY = "2020-01-01"  # no image was released before
+_CLAIM_TYPE = "application/vnd.rosetta.claim.v1+json"
+_CLAIM = re.compile(r"claim-([0-9]{4}-[0-9]{2}-[0-9]{2})-([0-9a-f]{64})-([0-9a-f]{8})")
 _WITHDRAWN = "-withdrawn"
-_PATIENCE = 30  # times to ask, a second apart, whether another publisher has finished
+_MAX_WAITS = 30  # how many seconds to wait for another publisher
 
 
 @dataclass(frozen=True, order=True)
 class Position:
-    """The place of a release among those of its repository: a nightly is the first of its day."""
+    """The position of a release in its repository.
+
+    Attributes:
+        date: The day, as YYYY-MM-DD in UTC.
+        number: The number within the day. The nightly image is number 0.
+    """
 
     date: str
     number: int = 0
 
     @property
     def tag(self) -> str:
-        """The tag that marks this place; it never moves."""
-        return f"moved-{self.date}-{self.number}" if self.number else nightly(self.date)
+        """The tag that marks this position and never moves."""
+        return f"moved-{self.date}-{self.number}" if self.number else nightly_tag(self.date)
 
 
-def read_position(tag: str) -> Position | None:
-    """Return the place that a tag marks; None for a tag that marks none."""
-    if date := day(tag):
+def parse_position(tag: str) -> Position | None:
+    """Return the position that a tag marks, or None if it marks none."""
+    if date := nightly_date(tag):
         return Position(date)
     match = _MOVED.fullmatch(tag)
     return Position(match[1], int(match[2])) if match and is_release_day(match[1]) else None
 
 
 def looks_like_position(tag: str) -> bool:
-    """Say whether a tag is spelt like one that marks a place, also where it marks none."""
-    return bool(_PLACE.fullmatch(tag))
+    """Return whether a tag looks like one that marks a position, even if it marks none."""
+    return bool(_LIKE_POSITION.fullmatch(tag))
 
 
 def read_today() -> str:
@@ -80,7 +85,7 @@ def read_today() -> str:
 
 
 def is_day(text: str) -> bool:
-    """Say whether a text is a day of the calendar, YYYY-MM-DD."""
+    """Return whether a text is a day of the calendar, YYYY-MM-DD."""
     try:
         return dt.date.fromisoformat(text).isoformat() == text
     except ValueError:
@@ -88,188 +93,209 @@ def is_day(text: str) -> bool:
 
 
 def is_release_day(text: str) -> bool:
-    """Say whether a text is a day on which an image can have been released, today or later
-    included.
-    """
+    """Return whether an image can be released on a day, which may be in the future."""
     return is_day(text) and text >= _FIRST_DAY
 
 
-class TakenError(UserError):
-    """Another build owns the tag."""
+class TagTakenError(UserError):
+    """Another build has the nightly tag, or is about to get it."""
 
 
-def nightly(date: str) -> str:
-    """Return the tag of a day, YYYY-MM-DD in UTC."""
+def nightly_tag(date: str) -> str:
+    """Return the nightly tag of a day, YYYY-MM-DD in UTC."""
     return f"nightly-{date}"
 
 
-def day(tag: str) -> str:
-    """Return the day of a nightly's tag; empty for any other tag."""
-    found = _NIGHTLY.fullmatch(tag)
-    return found[1] if found and is_release_day(found[1]) else ""
+def nightly_date(tag: str) -> str:
+    """Return the day of a nightly tag, or "" for any other tag."""
+    match = _NIGHTLY.fullmatch(tag)
+    return match[1] if match and is_release_day(match[1]) else ""
 
 
-def listed(connection: Connection) -> list[str]:
-    """All tags of the repository; none where it is not there yet."""
-    return [
-        str(each)
-        for each in registry_listing.rows(connection, "tags/list?n=1000", "tags", absent=(404,))
-        or []
-    ]
+def list_tags(connection: Connection) -> list[str]:
+    """Return all tags of the repository; none if the repository does not exist."""
+    tags = registry_listing.read_list(
+        connection, "tags/list?n=1000", "tags", absent_statuses=(404,)
+    )
+    return [str(tag) for tag in tags or []]
 
 
-def own(
+def put_nightly_tag(
     connection: Connection, date: str, index: bytes, prepare: Callable[[], None] | None = None
 ) -> None:
-    """Let nightly-DATE point to this index.
+    """Put the nightly tag of a day, if no other build has it.
 
-    `prepare` is called when the day is ours, before its tag is there.
+    Args:
+        connection: The connection to the repository.
+        date: The day.
+        index: The index to tag.
+        prepare: Is called when the day is ours, before the tag is put.
 
     Raises:
-        TakenError: another digest owns the day; nothing is moved then.
+        TagTakenError: another digest has the day. No tag was moved then.
     """
-    digest, name, claim = oci_documents.compute_digest(index), nightly(date), ""
-    if not _taken(connection, name, digest):
-        claim = _claim(connection, date, digest)
+    digest, name, claim = oci_documents.compute_digest(index), nightly_tag(date), ""
+    if not _is_ours(connection, name, digest):
+        claim = _put_claim(connection, date, digest)
         try:
-            _alone(connection, date, digest, claim)
-        except TakenError:
-            _put(connection, claim + _WITHDRAWN)
+            _wait_for_day(connection, date, digest, claim)
+        except TagTakenError:
+            _put_empty_tag(connection, claim + _WITHDRAWN)
             raise
     if prepare:
         prepare()
     image_push.move_tag(connection, name, index)
     if claim:
-        _remove_claim(connection, claim)
+        _delete_claim(connection, claim)
 
 
-def _alone(connection: Connection, date: str, digest: str, claim: str) -> None:
-    """Wait until no other digest has a standing claim on the date; TakenError where ours has to
-    stand back.
+def _wait_for_day(connection: Connection, date: str, digest: str, claim: str) -> None:
+    """Wait until no other digest has a valid claim on a day.
+
+    Raises:
+        TagTakenError: our claim must be withdrawn.
     """
-    name = nightly(date)
-    for attempt in range(_PATIENCE):
-        tags = listed(connection)
-        if claim not in tags:
-            raise UserError(
-                "its list of tags lacks one that was just put",
-                str(connection.reference),
-                "two publishers cannot be kept apart there: use a registry whose list is current",
-                kind=MISSING,
-                value=claim,
-            )
-        if claim + _WITHDRAWN in tags:
-            raise TakenError(
-                f"our claim on {name} was taken back by another",
-                str(connection.reference),
-                "run again if nobody else publishes",
-                kind=CONFLICT,
-                value=name,
-            )
-        others = sorted(_standing(tags, date).keys() - {digest})
-        if (
-            _taken(connection, name, digest) or not others
-        ):  # asked after the list: the tag of one that went on is there before its claim could go
+    name = nightly_tag(date)
+    for attempt in range(_MAX_WAITS):
+        other = _find_rival(connection, date, digest, claim)
+        if not other:
             return
-        if others[0] < digest:
-            raise TakenError(
-                f"{name} is being published as {others[0][:19]}… by another",
+        if other < digest:
+            raise TagTakenError(
+                f"{name} is being published as {other[:19]}… by another publisher",
                 str(connection.reference),
-                _instead(others[0]),
+                _wait_or_withdraw(other),
                 kind=IN_USE,
                 value=name,
             )
         if attempt == 0:
-            log.info(f"waiting for another publisher of {name}, {others[0][:19]}…")
+            log.info(f"waiting for another publisher of {name}, {other[:19]}…")
         connection.wait(1.0)
-    raise TakenError(
-        f"{name} is claimed for {others[0][:19]}… and does not come",
+    raise TagTakenError(
+        f"{name} is claimed for {other[:19]}…, which has not been published",
         str(connection.reference),
-        _instead(others[0]),
+        _wait_or_withdraw(other),
         kind=UNREACHABLE,
         value=name,
     )
 
 
-def withdraw(connection: Connection, date: str, digest: str) -> None:
-    """Take back the claims of a publisher that is gone for good. A tag that it put stays."""
-    claims = _standing(listed(connection), date).get(digest, [])
+def _find_rival(connection: Connection, date: str, digest: str, claim: str) -> str:
+    """Return the smallest other digest with a valid claim on a day, or "" if the day is ours.
+
+    Raises:
+        UserError: the registry does not list our claim, or someone has withdrawn it.
+        TagTakenError: another digest has the nightly tag.
+    """
+    name = nightly_tag(date)
+    tags = list_tags(connection)
+    if claim not in tags:
+        raise UserError(
+            "its list of tags does not have one that was just put",
+            str(connection.reference),
+            "this registry cannot keep two publishers apart: use one whose list is current",
+            kind=MISSING,
+            value=claim,
+        )
+    if claim + _WITHDRAWN in tags:
+        raise TagTakenError(
+            f"our claim on {name} was withdrawn by another publisher",
+            str(connection.reference),
+            "run again if nobody else publishes",
+            kind=CONFLICT,
+            value=name,
+        )
+    others = sorted(_valid_claims(tags, date).keys() - {digest})
+    # The tag is looked for after the list was read: a publisher puts it before its claim goes.
+    if _is_ours(connection, name, digest) or not others:
+        return ""
+    return others[0]
+
+
+def withdraw_claims(connection: Connection, date: str, digest: str) -> None:
+    """Withdraw the claims of a publisher that will not come back. Its other tags stay.
+
+    Raises:
+        UserError: there is no such claim.
+    """
+    claims = _valid_claims(list_tags(connection), date).get(digest, [])
     if not claims:
         raise UserError(
-            f"has no claim of {digest[:19]}… on {nightly(date)}",
+            f"has no claim of {digest[:19]}… on {nightly_tag(date)}",
             str(connection.reference),
             "check the digest and the date",
             kind=MISSING,
             value=digest,
         )
     for claim in claims:
-        _put(connection, claim + _WITHDRAWN)
+        _put_empty_tag(connection, claim + _WITHDRAWN)
 
 
-def newest(connection: Connection, today: str) -> str:
-    """Return the date of the newest nightly up to today; empty where there is none."""
-    dates = [day(tag) for tag in listed(connection)]
+def find_newest_nightly(connection: Connection, today: str) -> str:
+    """Return the day of the newest nightly image up to today, or "" if there is none."""
+    dates = [nightly_date(tag) for tag in list_tags(connection)]
     return max((date for date in dates if date <= today), default="")
 
 
-def _taken(connection: Connection, name: str, digest: str) -> bool:
-    """Is the tag there and ours? TakenError where it is another's."""
-    there = known(connection, name)
-    if there and there.digest != digest:
-        raise TakenError(
-            f"{name} is {there.digest[:19]}… already, and never moves",
+def _is_ours(connection: Connection, name: str, digest: str) -> bool:
+    """Return whether a nightly tag is there.
+
+    Raises:
+        TagTakenError: the tag is there for another digest.
+    """
+    document = find_document(connection, name)
+    if document and document.digest != digest:
+        raise TagTakenError(
+            f"{name} is already {document.digest[:19]}…, and never moves",
             str(connection.reference),
-            (
-                "publish tomorrow, or move other tags to this image now, as it is there and "
-                f"signed: python build.py publish --to {connection.reference.repository} --digest "
-                f"{digest} --tag latest --key FILE"
-            ),
+            "publish tomorrow, or move other tags to this image now, which is uploaded and "
+            f"signed: python build.py publish --to {connection.reference.repository} --digest "
+            f"{digest} --tag latest --key FILE",
             kind=EXISTS,
             value=name,
         )
-    return there is not None
+    return document is not None
 
 
-def _instead(digest: str) -> str:
-    return f"let that publisher finish; if it is gone for good, run again with --withdraw {digest}"
+def _wait_or_withdraw(digest: str) -> str:
+    return (
+        f"let that publisher finish; if it will not come back, run again with --withdraw {digest}"
+    )
 
 
-def _claim(connection: Connection, date: str, digest: str) -> str:
-    """Put a claim of this run."""
+def _put_claim(connection: Connection, date: str, digest: str) -> str:
+    """Put a claim of this run, and return its tag."""
     claim = f"claim-{date}-{digest[7:]}-{secrets.token_hex(4)}"
-    _put(connection, claim)
+    _put_empty_tag(connection, claim)
     return claim
 
 
-def _put(connection: Connection, tag: str) -> None:
-    """Put a tag of which only the name counts."""
-    document = _claim_document(tag)
-    if not has_blob(connection, oci_documents.compute_digest(EMPTY), len(EMPTY)):
+def _put_empty_tag(connection: Connection, tag: str) -> None:
+    """Put a tag of which only the name matters."""
+    digest = oci_documents.compute_digest(EMPTY)
+    if not has_blob(connection, digest, len(EMPTY)):
         with Meter(tag, 0) as meter:
-            send_blob(connection, oci_documents.compute_digest(EMPTY), len(EMPTY), EMPTY, "", meter)
-    image_push.move_tag(connection, tag, document)
+            send_blob(connection, digest, len(EMPTY), EMPTY, "", meter)
+    image_push.move_tag(connection, tag, _claim_document(tag))
 
 
 def _claim_document(tag: str) -> bytes:
-    """Return the document of a claim, which no other tag points to: it can be removed by its
-    digest.
-    """
+    """Return the document of a claim. No other tag has it, so it can be deleted by its digest."""
     empty = oci_documents.make_descriptor(EMPTY_KIND, EMPTY)
-    noted = {"io.rosetta.claim": tag}
     return oci_documents.encode_json(
         {
             "schemaVersion": 2,
             "mediaType": oci_documents.MANIFEST,
-            "artifactType": _CLAIM,
+            "artifactType": _CLAIM_TYPE,
             "config": empty,
             "layers": [empty],
-            "annotations": noted,
+            "annotations": {"io.rosetta.claim": tag},
         }
     )
 
 
-def _remove_claim(connection: Connection, claim: str) -> None:
-    """Remove a claim that has done its work; many registries refuse that, and then it stays."""
+def _delete_claim(connection: Connection, claim: str) -> None:
+    """Delete a claim. Many registries do not allow that, and then the claim stays."""
     digest = oci_documents.compute_digest(_claim_document(claim))
     with (
         contextlib.suppress(UserError, TransientError),
@@ -278,10 +304,11 @@ def _remove_claim(connection: Connection, claim: str) -> None:
         pass
 
 
-def _standing(tags: Collection[str], date: str) -> dict[str, list[str]]:
-    """Return the digests that have a standing claim on a date, with its tags."""
-    found: dict[str, list[str]] = {}
-    for each in tags:
-        if (claim := _NAME.fullmatch(each)) and claim[1] == date and each + _WITHDRAWN not in tags:
-            found.setdefault(f"sha256:{claim[2]}", []).append(each)
-    return found
+def _valid_claims(tags: Collection[str], date: str) -> dict[str, list[str]]:
+    """Return the valid claims on a day, by the digest that they claim the day for."""
+    claims: dict[str, list[str]] = {}
+    for tag in tags:
+        match = _CLAIM.fullmatch(tag)
+        if match and match[1] == date and tag + _WITHDRAWN not in tags:
+            claims.setdefault(f"sha256:{match[2]}", []).append(tag)
+    return claims

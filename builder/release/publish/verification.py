@@ -1,7 +1,4 @@
-"""Is a published image whole, and is all that is said of it signed by this key?
-
-One row a thing looked at, each fine or with what is wrong.
-"""
+"""Verify a published image: whether it is complete, and whether a key signed it."""
 
 from __future__ import annotations
 
@@ -18,234 +15,320 @@ from builder.release.publish.signed_statements import SIMPLE, UntrustedError
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from builder.images.registry.download import Document
     from builder.images.registry.transport import Connection
-    from builder.release.publish.signing_key import Public
+    from builder.release.publish.signing_key import PublicKey
 
-REQUIRED = ("signature", signed_statements.SBOM, signed_statements.PROVENANCE)
+_SIGNATURE = "signature"
+REQUIRED = (_SIGNATURE, signed_statements.SBOM, signed_statements.PROVENANCE)
 
 
 @dataclass
-class Trusted:
-    """What of one document's attachments this key signed: predicates by type, "signature" with an
-    empty one; and why others do not count, by what they are.
+class TrustedStatements:
+    """What a key signed among the attachments of an image or of an index.
+
+    Attributes:
+        predicates: The signed predicates by their type. A signature has the type "signature" and
+            an empty predicate.
+        rejections: Why other attachments do not count, by what they claim to be.
     """
 
-    said: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    passed_over: dict[str, list[str]] = field(default_factory=dict)
+    predicates: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    rejections: dict[str, list[str]] = field(default_factory=dict)
 
-    def wrong(self, kind: str) -> str:
-        """Why nothing of this kind counts; empty where something does."""
-        if self.said.get(kind):
+    def find_problem(self, predicate_type: str) -> str:
+        """Return why there is no statement of a type, or "" if there is one."""
+        if self.predicates.get(predicate_type):
             return ""
-        why = self.passed_over.get(signed_statements.NAMES.get(kind, kind), [])
-        return f"it {why[0]}" if why else "there is none"
+        name = signed_statements.PREDICATE_NAMES.get(predicate_type, predicate_type)
+        rejections = self.rejections.get(name, [])
+        return f"it {rejections[0]}" if rejections else "there is none"
 
 
 @dataclass(frozen=True)
-class Row:
-    """One thing that was looked at. `problem` is empty where it is fine."""
+class Check:
+    """One check. `problem` is "" if it passed."""
 
-    what: str
+    name: str
     problem: str = ""
 
     def __str__(self) -> str:
-        return f"{'FAILED' if self.problem else 'ok':<8}{self.what}" + (
-            f": {self.problem}" if self.problem else ""
-        )
+        line = f"{'FAILED' if self.problem else 'ok':<8}{self.name}"
+        return f"{line}: {self.problem}" if self.problem else line
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the check for `--json`."""
+        return {"what": self.name, "ok": not self.problem, "problem": self.problem or None}
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """All rows, and for each platform ("" for the index) what is attached to it and signed."""
+class Verification:
+    """The result of a verification.
+
+    Attributes:
+        digest: The digest of the index.
+        checks: All checks.
+        statements: The trusted statements of the index ("index") and of each platform's image.
+    """
 
     digest: str
-    rows: tuple[Row, ...]
-    trusted: dict[str, Trusted]
+    checks: tuple[Check, ...]
+    statements: dict[str, TrustedStatements]
 
     @property
     def ok(self) -> bool:
-        return not any(row.problem for row in self.rows)
+        """Whether all checks passed."""
+        return not any(check.problem for check in self.checks)
 
-    def with_row(self, row: Row) -> Verdict:
-        """Return this verdict with one more row."""
-        return Verdict(self.digest, (*self.rows, row), self.trusted)
+    @property
+    def index_statements(self) -> TrustedStatements:
+        """The trusted statements of the index."""
+        return self.statements.get("index", TrustedStatements())
 
-    def first(self) -> str:
-        """Return the first thing that is wrong."""
-        return next((f"{row.what}: {row.problem}" for row in self.rows if row.problem), "")
+    def with_check(self, check: Check) -> Verification:
+        """Return this verification with one more check."""
+        return Verification(self.digest, (*self.checks, check), self.statements)
+
+    def describe_first_problem(self) -> str:
+        """Return the first check that failed with its problem, or "" if all passed."""
+        for check in self.checks:
+            if check.problem:
+                return f"{check.name}: {check.problem}"
+        return ""
 
 
-def attached(connection: Connection, digest: str, public: Public, repository: str = "") -> Trusted:
-    """Sort what is attached to a document by whether this key signed it for a repository.
+@dataclass(frozen=True)
+class VerificationOptions:
+    """How to verify an image.
 
-    `repository` is HOST/NAME, where that is not the connection's own.
+    Attributes:
+        read_blobs: Whether to read and hash all blobs, rather than compare their sizes.
+        require_test: Whether a signed test result that has passed is required.
+        repository: The HOST/NAME that everything must be signed for. Default: the repository of
+            the connection.
+    """
+
+    read_blobs: bool
+    require_test: bool = False
+    repository: str = ""
+
+
+def read_trusted_statements(
+    connection: Connection, digest: str, key: PublicKey, repository: str = ""
+) -> TrustedStatements:
+    """Read the attachments of an image, and tell those that a key signed from the others.
+
+    Args:
+        connection: The connection to the repository.
+        digest: The digest of the image or of the index.
+        key: The key.
+        repository: The HOST/NAME that they must be signed for. Default: the repository of the
+            connection.
     """
     repository = repository or connection.reference.repository
-    found = Trusted()
-    for item in attachments.items(connection, digest):
+    statements = TrustedStatements()
+    for attachment in attachments.read_attachments(connection, digest):
         try:
-            if item.media_type == SIMPLE:
-                signed_statements.signs(item, public, digest, repository)
-                kind, predicate = "signature", dict[str, Any]()
+            if attachment.media_type == SIMPLE:
+                signed_statements.check_signature(attachment, key, digest, repository)
+                predicate_type, predicate = _SIGNATURE, dict[str, Any]()
             else:
-                kind, predicate = signed_statements.opened(item, public, digest, repository)
+                predicate_type, predicate = signed_statements.open_attestation(
+                    attachment, key, digest, repository
+                )
         except UntrustedError as problem:
-            found.passed_over.setdefault(item.what, []).append(str(problem))
+            statements.rejections.setdefault(attachment.claimed_kind, []).append(str(problem))
         else:
-            found.said.setdefault(kind, []).append(predicate)
-    return found
+            statements.predicates.setdefault(predicate_type, []).append(predicate)
+    return statements
 
 
-def verdict(
-    connection: Connection,
-    index: Document,
-    public: Public,
-    *,
-    blobs: bool,
-    tested: bool = False,
-    repository: str = "",
-) -> Verdict:
-    """Look at an index, every platform's image and all that is attached to them.
+def verify_image(
+    connection: Connection, index: Document, key: PublicKey, options: VerificationOptions
+) -> Verification:
+    """Verify an index, the image of every platform, and what is attached to them.
 
-    With `blobs` each blob is read and hashed, else asked for by its size. With `tested` a signed,
-    passed test is asked for too. `repository` is the HOST/NAME that all must be signed for, where
-    that is not the connection's own.
+    Args:
+        connection: The connection to the repository.
+        index: The index.
+        key: The key that must have signed everything.
+        options: How to verify.
     """
-    rows: list[Row] = []
-    trusted: dict[str, Trusted] = {}
+    return _Verifier(connection, key, options).verify(index)
 
-    def look(what: str, action: Callable[[], str]) -> None:
+
+class _Verifier:
+    """Collects the checks of one index."""
+
+    def __init__(
+        self, connection: Connection, key: PublicKey, options: VerificationOptions
+    ) -> None:
+        self.connection = connection
+        self.key = key
+        self.options = options
+        self.checks: list[Check] = []
+        self.statements: dict[str, TrustedStatements] = {}
+
+    def verify(self, index: Document) -> Verification:
+        """Run all checks."""
+        if index.media_type != oci_documents.INDEX:
+            self._add("index", "it is the image of one platform, not an index over all")
+        else:
+            self._check_statements("index", index.digest)
+            images = self._list_images(index)
+            self._run("index: platforms", lambda: self._find_wrong_platforms(set(images)))
+            for platform, digest in sorted(images.items()):
+                self._check_image(platform, digest)
+                self._check_statements(platform, digest)
+        return Verification(index.digest, tuple(self.checks), self.statements)
+
+    def _add(self, name: str, problem: str) -> None:
+        self.checks.append(Check(name, problem))
+
+    def _run(self, name: str, find_problem: Callable[[], str]) -> None:
+        """Add a check. An error of the registry is a problem as well."""
         try:
-            rows.append(Row(what, action()))
-        except UserError as problem:
-            rows.append(Row(what, problem.what))
+            problem = find_problem()
+        except UserError as error:
+            problem = error.what
+        self._add(name, problem)
 
-    def signed(where: str, digest: str) -> None:
-        def ask() -> str:
-            trusted[where] = attached(connection, digest, public, repository)
-            return ""
+    def _check_statements(self, subject: str, digest: str) -> None:
+        """Check what is attached to the index or to the image of a platform."""
+        statements = TrustedStatements()
 
-        look(f"{where}: attachments", ask)
-        known = trusted.get(where, Trusted())
-        for kind in (*REQUIRED, *([signed_statements.TEST] if tested and where == "index" else [])):
-            look(
-                f"{where}: {signed_statements.NAMES.get(kind, kind)}",
-                lambda kind=kind: known.wrong(kind) or _content(kind, known, digest),  # type: ignore[misc]
+        def read_statements() -> str:
+            nonlocal statements
+            statements = read_trusted_statements(
+                self.connection, digest, self.key, self.options.repository
             )
+            self.statements[subject] = statements
+            return ""
 
-    if index.media_type != oci_documents.INDEX:
-        return Verdict(
-            index.digest,
-            (Row("index", "it is the image of one platform, not an index over all"),),
-            trusted,
+        self._run(f"{subject}: attachments", read_statements)
+        required = list(REQUIRED)
+        if self.options.require_test and subject == "index":
+            required.append(signed_statements.TEST)
+        for predicate_type in required:
+            name = signed_statements.PREDICATE_NAMES.get(predicate_type, predicate_type)
+            problem = statements.find_problem(predicate_type) or _find_problem_in_predicates(
+                predicate_type, statements.predicates[predicate_type], digest
+            )
+            self._add(f"{subject}: {name}", problem)
+
+    def _list_images(self, index: Document) -> dict[str, str]:
+        """Return the digest of the image of each platform."""
+        images: dict[str, str] = {}
+        for descriptor in _read_descriptors(index.json(), "manifests"):
+            platform = descriptor.get("platform") or {}
+            name = f"{platform.get('os')}/{platform.get('architecture')}"
+            if name in images:
+                self._add(f"index: {name}", "it is there twice")
+            images[name] = str(descriptor.get("digest"))
+        return images
+
+    def _find_wrong_platforms(self, platforms: set[str]) -> str:
+        """Return which platforms differ from those of the signed provenance, or ""."""
+        statements = self.statements.get("index", TrustedStatements())
+        for provenance in statements.predicates.get(signed_statements.PROVENANCE, []):
+            try:
+                parameters = provenance["buildDefinition"]["externalParameters"]
+                built = {f"linux/{architecture}" for architecture in parameters["architectures"]}
+            except (KeyError, TypeError):
+                continue
+            if missing := built - platforms:
+                return f"{', '.join(sorted(missing))} is missing"
+            if others := platforms - built:
+                return f"{', '.join(sorted(others))} was not built with the others"
+            return ""
+        return "no signed provenance lists the platforms"
+
+    def _check_image(self, platform: str, digest: str) -> None:
+        self._run(f"{platform}: image", lambda: self._find_problem_of_image(platform, digest))
+
+    def _find_problem_of_image(self, platform: str, digest: str) -> str:
+        """Return what is wrong with the manifest, the config or the layers of an image, or ""."""
+        manifest = download.read_document(self.connection, digest).json()
+        config = manifest.get("config") or {}
+        descriptors = [config, *_read_descriptors(manifest, "layers")]
+        for descriptor in descriptors:
+            blob, size = str(descriptor.get("digest")), descriptor.get("size")
+            if not isinstance(size, int) or not blob.startswith("sha256:"):
+                return "its manifest has an entry without sha256 and size"
+            if not has_blob(self.connection, blob, size):
+                return f"blob {blob[7:19]}… is missing"
+        to_read = descriptors if self.options.read_blobs else [config]
+        problem = self._find_problem_of_blobs(to_read)
+        if problem:
+            return problem
+        config_platform = self._read_platform(str(config["digest"]))
+        return "" if config_platform == platform else f"its config is for {config_platform}"
+
+    def _find_problem_of_blobs(self, descriptors: Sequence[dict[str, Any]]) -> str:
+        """Read blobs, and return the first problem, or ""."""
+        problems: list[str] = self.connection.map_threads(
+            self._find_problem_of_blob,
+            [(str(descriptor["digest"]), int(descriptor["size"])) for descriptor in descriptors],
         )
-    signed("index", index.digest)
-    platforms: dict[str, dict[str, Any]] = {}
-    for described in _list(index.json(), "manifests"):
-        platform = described.get("platform") or {}
-        name = f"{platform.get('os')}/{platform.get('architecture')}"
-        if name in platforms:
-            rows.append(Row(f"index: {name}", "it is there twice"))
-        platforms[name] = described
-    look("index: platforms", lambda: _platforms(set(platforms), trusted.get("index", Trusted())))
-    for name, described in sorted(platforms.items()):
-        digest = str(described.get("digest"))
-        look(
-            f"{name}: image",
-            lambda digest=digest, name=name: _image(connection, digest, name, blobs=blobs),  # type: ignore[misc]
-        )
-        signed(name, digest)
-    return Verdict(index.digest, tuple(rows), trusted)
+        return next(filter(None, problems), "")
 
+    def _find_problem_of_blob(self, digest: str, size: int) -> str:
+        """Read a blob without storing it, and return what is wrong with it, or ""."""
 
-def _platforms(found: set[str], known: Trusted) -> str:
-    """Are they those that the signed provenance says were built?"""
-    for said in known.said.get(signed_statements.PROVENANCE, []):
+        def read_blob() -> None:
+            byte_count, sha256 = 0, hashlib.sha256()
+            response = self.connection.request(
+                "GET",
+                self.connection.url(f"blobs/{digest}"),
+                (200,),
+                headers={"Accept-Encoding": "identity"},
+                follow=True,
+                stream=True,
+            )
+            for piece in self.connection.read_pieces(response, size):
+                byte_count += len(piece)
+                sha256.update(piece)
+            if byte_count != size or f"sha256:{sha256.hexdigest()}" != digest:
+                raise MismatchError("its content does not match its digest")
+
         try:
-            wanted = {
-                f"linux/{each}"
-                for each in said["buildDefinition"]["externalParameters"]["architectures"]
-            }
-        except (KeyError, TypeError):
-            continue
-        if wanted == found:
-            return ""
-        missing, more = ", ".join(sorted(wanted - found)), ", ".join(sorted(found - wanted))
-        return f"{missing} is missing" if missing else f"{more} was not built with the others"
-    return "no signed provenance says which there must be"
+            self.connection.retry(f"reading blob {digest[7:19]}…", read_blob)
+        except UserError as error:
+            return error.what
+        return ""
+
+    def _read_platform(self, config: str) -> str:
+        """Return the platform that the config of an image names."""
+        blob = attachments.read_small_blob(self.connection, config)
+        document = download.Document("", config, blob).json()
+        return f"{document.get('os')}/{document.get('architecture')}"
 
 
-def _content(kind: str, known: Trusted, digest: str) -> str:
-    """Return what is wrong with what is signed: another image inside, or a failed test."""
-    for said in known.said[kind]:
-        if kind == signed_statements.SBOM:
-            component = (said.get("metadata") or {}).get("component") or {}
-            if {"alg": "SHA-256", "content": digest.removeprefix("sha256:")} not in (
-                component.get("hashes") or []
-            ):
+def _find_problem_in_predicates(
+    predicate_type: str, predicates: Sequence[dict[str, Any]], digest: str
+) -> str:
+    """Return what is wrong with signed statements of one type, or "".
+
+    An SBOM must describe this image, and one test must have passed.
+    """
+    if predicate_type == signed_statements.SBOM:
+        image_hash = {"alg": "SHA-256", "content": digest.removeprefix("sha256:")}
+        for sbom in predicates:
+            component = (sbom.get("metadata") or {}).get("component") or {}
+            if image_hash not in (component.get("hashes") or []):
                 return "its metadata describes another image"
-        if kind == signed_statements.TEST and said.get("result") == "PASSED":
-            return ""
-    return "no test in it has passed" if kind == signed_statements.TEST else ""
-
-
-def _image(connection: Connection, digest: str, platform: str, *, blobs: bool) -> str:
-    """One platform: its manifest by its digest, its config, its layers."""
-    manifest = download.read_document(connection, digest).json()
-    config = manifest.get("config") or {}
-    described = [config, *_list(manifest, "layers")]
-    for each in described:
-        name, size = str(each.get("digest")), each.get("size")
-        if not isinstance(size, int) or not name.startswith("sha256:"):
-            return "its manifest names something without sha256 and size"
-        if not has_blob(connection, name, size):
-            return f"blob {name[7:19]}… is not there"
-    whole = [each for each in described if blobs or each is config]
-    problems: list[str] = connection.map_threads(
-        _blob, [(connection, str(each["digest"]), int(each["size"])) for each in whole]
-    )
-    if any(problems):
-        return next(each for each in problems if each)
-    said = _config(connection, str(config["digest"]))
-    return "" if said == platform else f"its config is for {said}"
-
-
-def _blob(connection: Connection, digest: str, size: int) -> str:
-    """Return what is wrong with a blob, read whole and kept nowhere."""
-
-    def get() -> None:
-        came, sha = 0, hashlib.sha256()
-        answer = connection.request(
-            "GET",
-            connection.url(f"blobs/{digest}"),
-            (200,),
-            headers={"Accept-Encoding": "identity"},
-            follow=True,
-            stream=True,
-        )
-        for piece in connection.read_pieces(answer, size):
-            came += len(piece)
-            sha.update(piece)
-        if came != size or f"sha256:{sha.hexdigest()}" != digest:
-            raise MismatchError("it is not what its digest says")
-
-    try:
-        connection.retry(f"reading blob {digest[7:19]}…", get)
-    except UserError as problem:
-        return problem.what
+    has_passed = any(test.get("result") == "PASSED" for test in predicates)
+    if predicate_type == signed_statements.TEST and not has_passed:
+        return "no test in it has passed"
     return ""
 
 
-def _config(connection: Connection, digest: str) -> str:
-    found = download.Document("", digest, attachments.small(connection, digest)).json()
-    return f"{found.get('os')}/{found.get('architecture')}"
-
-
-def _list(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    value = document.get(key)
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+def _read_descriptors(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    descriptors = document.get(key)
+    if not isinstance(descriptors, list) or not all(
+        isinstance(descriptor, dict) for descriptor in descriptors
+    ):
         raise UserError(f"it has no list of {key}")
-    return value
+    return descriptors

@@ -11,7 +11,7 @@ from builder.images.oci import layer, oci_documents, reference
 from builder.images.registry import download, image_push
 from builder.images.registry.transport import Connection
 from builder.release.publish import attachments
-from builder.release.publish.signed_statements import ENVELOPE, SIMPLE, Item
+from builder.release.publish.signed_statements import ENVELOPE, SIMPLE, Attachment
 from tests.support import errors, image_registry
 from tests.support.image_registry import Fault
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.registry
 
 SIGNED, SAID, MORE = (
-    Item(SIMPLE, b"payload", {"a": "1"}),
-    Item(ENVELOPE, b"said", {"predicateType": "x"}),
-    Item(ENVELOPE, b"more", {"predicateType": "y"}),
+    Attachment(SIMPLE, b"payload", {"a": "1"}),
+    Attachment(ENVELOPE, b"said", {"predicateType": "x"}),
+    Attachment(ENVELOPE, b"more", {"predicateType": "y"}),
 )
 
 
@@ -43,11 +43,13 @@ def there_(cache: Cache, served: Served) -> Iterator[tuple[Connection, attachmen
 
 def test_found_again_and_added_to(there: tuple[Connection, attachments.Subject]) -> None:
     connection, subject = there
-    assert attachments.items(connection, subject.digest) == []
+    assert attachments.read_attachments(connection, subject.digest) == []
     attachments.attach(connection, subject, [SIGNED, SAID])
-    assert attachments.items(connection, subject.digest) == [SIGNED, SAID]
+    assert attachments.read_attachments(connection, subject.digest) == [SIGNED, SAID]
     attachments.attach(connection, subject, [SAID, MORE])
-    assert sorted(each.data for each in attachments.items(connection, subject.digest)) == [
+    assert sorted(
+        each.data for each in attachments.read_attachments(connection, subject.digest)
+    ) == [
         b"more",
         b"payload",
         b"said",
@@ -68,7 +70,7 @@ def test_the_list_is_kept_where_the_specification_says(
     connection, subject = there
     attachments.attach(connection, subject, [SIGNED, SAID])
     status, _, _ = served.answer("GET", f"/v2/team/thing/referrers/{subject.digest}", {}, b"")
-    tagged = attachments.known(connection, f"sha256-{subject.digest[7:]}")
+    tagged = attachments.find_document(connection, f"sha256-{subject.digest[7:]}")
     assert (status == 200) is (tagged is None)
     if tagged:
         assert {row["artifactType"] for row in tagged.json()["manifests"]} == {
@@ -80,7 +82,7 @@ def test_the_list_is_kept_where_the_specification_says(
 def test_what_others_attached_stays(there: tuple[Connection, attachments.Subject]) -> None:
     connection, subject = there
     attachments.attach(connection, subject, [SIGNED])
-    listed, by_registry = attachments._listed(connection, subject.digest)
+    listed, by_registry = attachments._list_referrers(connection, subject.digest)
     about, empty = (
         oci_documents.make_descriptor(subject.media_type, subject.data),
         oci_documents.make_descriptor(attachments.EMPTY_KIND, attachments.EMPTY),
@@ -110,16 +112,16 @@ def test_what_others_attached_stays(there: tuple[Connection, attachments.Subject
         )
     attachments.attach(connection, subject, [SAID])
     assert oci_documents.compute_digest(theirs) in [
-        row["digest"] for row in attachments._listed(connection, subject.digest)[0]
+        row["digest"] for row in attachments._list_referrers(connection, subject.digest)[0]
     ]
-    assert attachments.items(connection, subject.digest) == [SIGNED, SAID]
+    assert attachments.read_attachments(connection, subject.digest) == [SIGNED, SAID]
 
 
 def test_a_list_that_another_writes_over_is_noticed(
     there: tuple[Connection, attachments.Subject], served: Served
 ) -> None:
     connection, subject = there
-    if attachments._listed(connection, subject.digest)[1]:
+    if attachments._list_referrers(connection, subject.digest)[1]:
         pytest.skip("a registry that keeps the list itself loses nothing of it")
     attachments.attach(connection, subject, [SIGNED])
     before = download.read_document(connection, subject.tag).data
@@ -149,7 +151,7 @@ def test_a_list_that_another_writes_over_is_noticed(
     assert done
     served.before = lambda _method, _path: None
     attachments.attach(connection, subject, [SAID])
-    assert attachments.items(connection, subject.digest) == [SIGNED, SAID]
+    assert attachments.read_attachments(connection, subject.digest) == [SIGNED, SAID]
 
 
 def test_a_web_page_in_place_of_the_list_is_no_list(
@@ -158,6 +160,8 @@ def test_a_web_page_in_place_of_the_list_is_no_list(
     """A proxy's page for an unknown address: what the tag lists counts, if there is one."""
     connection, subject = there
     attachments.attach(connection, subject, [SIGNED])
-    by_registry = attachments._listed(connection, subject.digest)[1]
+    by_registry = attachments._list_referrers(connection, subject.digest)[1]
     served.faults.append(Fault("html", "GET", "referrers", times=9))
-    assert attachments.items(connection, subject.digest) == ([] if by_registry else [SIGNED])
+    assert attachments.read_attachments(connection, subject.digest) == (
+        [] if by_registry else [SIGNED]
+    )

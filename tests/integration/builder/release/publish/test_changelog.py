@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.commands import changelog
-from builder.release.publish import provenance
+from builder.release.publish import image_comparison, provenance
 from tests.support import errors, git_repository, published_project
 from tests.support.published_project import Project
 
@@ -73,7 +72,7 @@ def test_between_two_nightlies(project: Project, local: Served, tmp_path: Path) 
         {"name": "other", "from": ["2.0"], "to": []},
     ]
     assert [each["name"] for each in found["system"]] == ["libc6"]
-    shown = changelog.text(found)
+    shown = image_comparison.comparison_as_markdown(found)
     assert f"* `{first[:12]}` -> `{third[:12]}`" in shown
     assert r"third: \*not\* \[markup\](x)" in shown
     assert "* helper: 1.0 -> 1.1" in shown
@@ -81,9 +80,9 @@ def test_between_two_nightlies(project: Project, local: Served, tmp_path: Path) 
 
     found = project.run("changelog", *names)[1]["result"]
     assert found["sources"]["thing"]["log"] is None
-    assert "--mirror DIR" in changelog.text(found)
+    assert "--mirror DIR" in image_comparison.comparison_as_markdown(found)
     found = project.run("changelog", names[1], names[1])[1]["result"]
-    assert "Nothing of it changed." in changelog.text(found)
+    assert "Nothing changed." in image_comparison.comparison_as_markdown(found)
     status, document = project.run("changelog", *names, key="theirs")
     assert status == 2
     error = errors.from_document(document)
@@ -100,7 +99,7 @@ def test_a_change_of_rosetta_alone(
         {"commit": "b" * 40, "url": "", "clean": False},
     ]
     for number, state in enumerate([*states, states[-1]]):
-        monkeypatch.setattr(provenance, "of_checkout", lambda _, state=state: state)
+        monkeypatch.setattr(provenance, "describe_checkout", lambda _, state=state: state)
         assert (
             project.publish(
                 local, project.layout(f"build {number}"), date=f"2026-01-0{number + 1}"
@@ -109,7 +108,8 @@ def test_a_change_of_rosetta_alone(
         )
     names = [f"{local.host}/team/thing:nightly-2026-01-0{number + 1}" for number in range(4)]
     shown = [
-        changelog.text(project.run("changelog", *pair)[1]["result"]) for pair in pairwise(names)
+        image_comparison.comparison_as_markdown(project.run("changelog", *pair)[1]["result"])
+        for pair in pairwise(names)
     ]
     assert f"## rosetta\n\n* `{'a' * 40}` -> `{'b' * 40}`" in shown[0]
     assert f"-> `{'b' * 40} with changes that are not committed`" in shown[1]
@@ -134,4 +134,4 @@ def test_a_commit_that_is_none(commit: str) -> None:
         "components": [{"bom-ref": "source:a", "name": "a", "pedigree": {"ancestors": [ancestor]}}]
     }
     with errors.refused(errors.INVALID, where="name", remedy="build.py publish"):
-        changelog.taken_apart("name", "sha256:0", said)
+        image_comparison.parse_sbom("name", "sha256:0", said)

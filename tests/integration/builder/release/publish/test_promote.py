@@ -55,10 +55,10 @@ def test_promoted(project: Project, served: Served) -> None:
     assert served.tag(NAME, tags.VERIFIED) == digest
     assert project.run("verify-published", f"{served.host}/{NAME}:{tags.VERIFIED}")[0] == 0
     with Connection(reference.parse_reference(f"{served.host}/{NAME}"), "pull") as connection:
-        found = verification.attached(
-            connection, digest, signing_key.public(f"{project.keys['ours']}.pub")
+        found = verification.read_trusted_statements(
+            connection, digest, signing_key.read_public_key(f"{project.keys['ours']}.pub")
         )
-    assert found.said[signed_statements.TEST] == [
+    assert found.predicates[signed_statements.TEST] == [
         {
             "result": "PASSED",
             "configuration": [
@@ -75,10 +75,10 @@ def test_promoted(project: Project, served: Served) -> None:
     assert project.publish(served, place)[0] == 0
     assert _promote(project, served, digest, result)[0] == 0
     with Connection(reference.parse_reference(f"{served.host}/{NAME}"), "pull") as connection:
-        found = verification.attached(
-            connection, digest, signing_key.public(f"{project.keys['ours']}.pub")
+        found = verification.read_trusted_statements(
+            connection, digest, signing_key.read_public_key(f"{project.keys['ours']}.pub")
         )
-    assert {kind: len(said) for kind, said in found.said.items()} == {
+    assert {kind: len(said) for kind, said in found.predicates.items()} == {
         "signature": 1,
         signed_statements.SBOM: 1,
         signed_statements.PROVENANCE: 1,

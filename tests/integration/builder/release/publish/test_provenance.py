@@ -31,7 +31,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 def test_what_it_was_made_of(project: Project) -> None:
     records = {each: project.record(each) for each in BOTH}
-    said = provenance.predicate(records, {}, provenance.BUILDER)
+    said = provenance.make_predicate(records, {}, provenance.BUILDER)
     assert said["buildDefinition"]["externalParameters"] == {
         "distribution": "thing",
         "accelerator": "cpu",
@@ -56,12 +56,14 @@ def test_what_it_was_made_of(project: Project) -> None:
         == project.bases["arm64"].digest[7:]
     )
     assert SECRET not in str(said)
-    assert said == provenance.predicate(dict(reversed(records.items())), {}, provenance.BUILDER)
+    assert said == provenance.make_predicate(
+        dict(reversed(records.items())), {}, provenance.BUILDER
+    )
 
 
 def test_a_checkout(project: Project) -> None:
     folder = project.folder
-    assert provenance.of_checkout(folder) == {}
+    assert provenance.describe_checkout(folder) == {}
     _git(folder, "init", "-q", "-b", "main")
     _git(
         folder,
@@ -72,7 +74,7 @@ def test_a_checkout(project: Project) -> None:
     )
     _git(folder, "add", "manifest.yaml")
     _git(folder, "commit", "-q", "-m", "first")
-    checkout = provenance.of_checkout(folder)
+    checkout = provenance.describe_checkout(folder)
     assert checkout == {
         "commit": _git(folder, "rev-parse", "HEAD"),
         "url": "https://example.invalid/rosetta.git",
@@ -80,8 +82,10 @@ def test_a_checkout(project: Project) -> None:
     }
     _git(folder, "add", ".")
     _git(folder, "commit", "-q", "-m", "second")
-    assert provenance.of_checkout(folder)["clean"] is True
-    said = provenance.predicate({"amd64": project.record("amd64")}, checkout, provenance.BUILDER)
+    assert provenance.describe_checkout(folder)["clean"] is True
+    said = provenance.make_predicate(
+        {"amd64": project.record("amd64")}, checkout, provenance.BUILDER
+    )
     assert {
         "name": "rosetta",
         "uri": "git+https://example.invalid/rosetta.git",
@@ -101,14 +105,14 @@ def test_a_checkout(project: Project) -> None:
     ],
 )
 def test_a_place_on_this_machine_is_not_published(address: str, said: str) -> None:
-    assert public_urls.remote(address) == said
+    assert public_urls.clean_remote(address) == said
 
 
 def test_who_built_it() -> None:
     assert (
-        provenance.builder_id("https://me:secret@host/o/r/.github/workflows/n.yml")
+        provenance.parse_builder_id("https://me:secret@host/o/r/.github/workflows/n.yml")
         == "https://host/o/r/.github/workflows/n.yml"
     )
-    assert provenance.builder_id(provenance.BUILDER) == provenance.BUILDER
+    assert provenance.parse_builder_id(provenance.BUILDER) == provenance.BUILDER
     with errors.refused(errors.INVALID, where="--builder-id", value="my laptop"):
-        provenance.builder_id("my laptop")
+        provenance.parse_builder_id("my laptop")

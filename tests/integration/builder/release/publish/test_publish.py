@@ -11,7 +11,7 @@ import pytest
 from builder.core.command_context import Result
 from builder.images.oci import layout
 from builder.images.registry import transport
-from builder.release.publish.tags import TakenError
+from builder.release.publish.tags import TagTakenError
 from rosetta.core.errors import UserError
 from tests.support import published_project
 from tests.support.image_registry import Fault
@@ -155,7 +155,7 @@ def test_two_publishers_at_once(project: Project, served: Served) -> None:
     (won,) = [place for place, each in outcome.items() if isinstance(each, Result)]
     (lost,) = [place for place in places if place != won]
     said = outcome[lost]
-    assert isinstance(said, TakenError)
+    assert isinstance(said, TagTakenError)
     assert f"nightly-{DAY}" in said.what
     assert {served.tag("team/thing", tag) for tag in (f"nightly-{DAY}", "latest")} == {
         project.digest(won)

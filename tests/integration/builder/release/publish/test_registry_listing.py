@@ -41,12 +41,12 @@ def local_() -> Iterator[tuple[Connection, Served]]:
 
 def test_all_pages_are_read(local: tuple[Connection, Served]) -> None:
     connection, served = local
-    assert tags.listed(connection) == []
+    assert tags.list_tags(connection) == []
     names = [f"t{number}" for number in range(8)]
     for name in names:
         image_push.move_tag(connection, name, EMPTY)
     served.log.clear()
-    assert tags.listed(connection) == names
+    assert tags.list_tags(connection) == names
     assert len(served.sent("GET")) == 3
 
 
@@ -54,7 +54,7 @@ def test_a_list_without_an_end(
     local: tuple[Connection, Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection, served = local
-    monkeypatch.setattr(registry_listing, "_PAGES", 5)
+    monkeypatch.setattr(registry_listing, "_MAX_PAGES", 5)
     monkeypatch.setattr(
         served,
         "answer",
@@ -65,7 +65,7 @@ def test_a_list_without_an_end(
         ),
     )
     with errors.refused(errors.TOO_BIG, where="team/thing", names="tags"):
-        tags.listed(connection)
+        tags.list_tags(connection)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"<html>", b'{"tags": 3}'])
@@ -75,11 +75,11 @@ def test_what_is_no_list(
     connection, served = local
     monkeypatch.setattr(served, "answer", lambda *_: (200, {}, body))
     with errors.refused(errors.INVALID, where="team/thing", value="tags"):
-        tags.listed(connection)
+        tags.list_tags(connection)
 
 
 def test_a_registry_in_trouble_is_not_one_without_tags(local: tuple[Connection, Served]) -> None:
     connection, served = local
     served.faults.append(Fault("503", "GET", "tags", times=9))
     with pytest.raises(UserError, match="503"):
-        tags.listed(connection)
+        tags.list_tags(connection)

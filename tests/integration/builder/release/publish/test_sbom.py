@@ -19,9 +19,9 @@ pytestmark = pytest.mark.registry
 DIGEST = "sha256:" + "d" * 64
 
 
-def _parts(project: Project) -> list[sbom.Contents]:
+def _parts(project: Project) -> list[sbom.ImageContents]:
     loaded = manifest.load(project.manifest)
-    return [sbom.contents(loaded, project.record(each)) for each in BOTH]
+    return [sbom.list_contents(loaded, project.record(each)) for each in BOTH]
 
 
 def _by_name(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -29,7 +29,7 @@ def _by_name(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def test_packages_by_the_locks(project: Project) -> None:
-    amd64, arm64 = (sbom.document("r", "1", DIGEST, [part]) for part in _parts(project))
+    amd64, arm64 = (sbom.make_document("r", "1", DIGEST, [part]) for part in _parts(project))
     (helper,) = _by_name(amd64, "helper")
     assert (helper["purl"], len(helper["hashes"][0]["content"])) == ("pkg:pypi/helper@1.0", 64)
     assert (_by_name(amd64, "only-arm"), len(_by_name(arm64, "only-arm"))) == ([], 1)
@@ -46,8 +46,10 @@ def test_components_carry_their_licences(project: Project) -> None:
         "rosetta": "Apache-2.0",
         "libc6": "MIT",
     }
-    part = sbom.contents(manifest.load(project.manifest), project.record("arm64"), None, licences)
-    document = sbom.document("r", "1", DIGEST, [part])
+    part = sbom.list_contents(
+        manifest.load(project.manifest), project.record("arm64"), None, licences
+    )
+    document = sbom.make_document("r", "1", DIGEST, [part])
     found = {name: _by_name(document, name)[0].get("licenses") for name in (*licences, "only-arm")}
     expected = {name: [{"expression": "Apache-2.0"}] for name in ("thing", "rosetta")}
     named = {
@@ -63,12 +65,12 @@ def test_the_licences_come_from_the_image(project: Project) -> None:
     rows = [{"name": "Helper", "version": "1.0", "licence": "BSD-3-Clause", "files": []}]
     project.licences = {"schema": 1, "licences": rows}
     loaded = manifest.load(project.manifest)
-    made = platform_images.of_layouts(loaded, [Path(project.layout().removeprefix("oci:"))])
+    made = platform_images.read_layouts(loaded, [Path(project.layout().removeprefix("oci:"))])
     assert made.licences == {name: {"helper": "BSD-3-Clause"} for name in BOTH}
 
 
 def test_a_source_with_its_commit_and_patches(project: Project) -> None:
-    (source,) = _by_name(sbom.document("r", "1", DIGEST, _parts(project)), "thing")
+    (source,) = _by_name(sbom.make_document("r", "1", DIGEST, _parts(project)), "thing")
     (ancestor,) = source["pedigree"]["ancestors"]
     assert (ancestor["version"], ancestor["externalReferences"][0]["url"]) == (
         COMMIT,
@@ -82,7 +84,7 @@ def test_a_source_with_its_commit_and_patches(project: Project) -> None:
 
 
 def test_an_index_has_the_components_of_all_platforms(project: Project) -> None:
-    document = sbom.document("r", "1", DIGEST, _parts(project))
+    document = sbom.make_document("r", "1", DIGEST, _parts(project))
     assert [row["value"] for row in _by_name(document, "helper")[0]["properties"]] == [
         "linux/amd64",
         "linux/arm64",
@@ -91,7 +93,7 @@ def test_an_index_has_the_components_of_all_platforms(project: Project) -> None:
         "linux/amd64",
         "linux/arm64",
     ]
-    assert document == sbom.document("r", "1", DIGEST, _parts(project)[::-1])  # the same again
+    assert document == sbom.make_document("r", "1", DIGEST, _parts(project)[::-1])  # the same again
     assert SECRET not in str(document)
     references = [each["bom-ref"] for each in document["components"]]
     assert len(set(references)) == len(references)
@@ -101,8 +103,8 @@ def test_an_index_has_the_components_of_all_platforms(project: Project) -> None:
 def test_a_base_that_is_an_image_is_one_component(project: Project) -> None:
     record = project.record("amd64")
     record["base"] |= {"name": "debian:trixie-slim", "digest": "sha256:" + "b" * 64}
-    document = sbom.document(
-        "r", "1", DIGEST, [sbom.contents(manifest.load(project.manifest), record)]
+    document = sbom.make_document(
+        "r", "1", DIGEST, [sbom.list_contents(manifest.load(project.manifest), record)]
     )
     (base,) = [each for each in document["components"] if each["type"] == "operating-system"]
     assert (base["name"], base["hashes"][0]["content"]) == ("debian:trixie-slim", "b" * 64)
@@ -119,7 +121,7 @@ def test_a_checkout_with_other_inputs_is_refused(project: Project, what: str) ->
         patch = project.folder / "patches/thing/greet.patch"
         patch.write_text(patch.read_text().replace("good day", "good bye"))
     with errors.refused(errors.DIFFERS, remedy="commit"):
-        sbom.contents(manifest.load(project.manifest), record)
+        sbom.list_contents(manifest.load(project.manifest), record)
 
 
 def test_what_is_attached_has_no_credentials(project: Project, tmp_path: Path) -> None:

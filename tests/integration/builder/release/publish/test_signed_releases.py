@@ -105,7 +105,7 @@ def _all_tags(repository: Repository) -> list[str]:
     with Connection(
         reference.parse_reference(f"{repository.served.host}/{NAME}"), "pull"
     ) as connection:
-        return tags.listed(connection)
+        return tags.list_tags(connection)
 
 
 def test_tags_that_a_publish_or_promote_moves_are_signed(repository: Repository) -> None:
@@ -291,7 +291,7 @@ def test_what_was_published_before_releases_were_signed(
     """By its digest it is fine; a tag needs a release, which `publish --digest` signs."""
     project, served = repository.project, repository.served
     monkeypatch.setattr(signed_releases, "sign_release", lambda *_: None)
-    monkeypatch.setattr(signed_releases, "find_problem", lambda *_: "")
+    monkeypatch.setattr(signed_releases.ReleaseReader, "find_problem", lambda *_: "")
     place = project.layout("old way")
     assert project.publish(served, place, date="2026-01-04")[0] == 0
     monkeypatch.undo()
@@ -330,16 +330,16 @@ def test_what_the_image_is(repository: Repository, capsys: pytest.CaptureFixture
 
 
 def test_releases_are_attached_to_the_index_only(repository: Repository) -> None:
-    public = signing_key.public(f"{repository.project.keys['ours']}.pub")
+    public = signing_key.read_public_key(f"{repository.project.keys['ours']}.pub")
     index = layout.read_layout(Path(repository.places[0].removeprefix("oci:"))).index
     with Connection(
         reference.parse_reference(f"{repository.served.host}/{NAME}"), "pull"
     ) as connection:
-        known = verification.attached(connection, index.digest, public)
+        known = verification.read_trusted_statements(connection, index.digest, public)
         assert {
             tag for release in signed_releases.read_releases(known) for tag in release.tags
         } == {
             "latest",
             f"nightly-{DAYS[0]}",
         }
-        assert attachments.known(connection, "nightly-2020-01-01") is None
+        assert attachments.find_document(connection, "nightly-2020-01-01") is None

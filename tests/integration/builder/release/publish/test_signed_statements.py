@@ -9,29 +9,29 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from builder.release.publish import signed_statements
-from builder.release.publish.signed_statements import Item, UntrustedError
-from builder.release.publish.signing_key import Private
+from builder.release.publish.signed_statements import Attachment, UntrustedError
+from builder.release.publish.signing_key import PrivateKey
 
-KEY = Private(ec.generate_private_key(ec.SECP256R1()))
+KEY = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
 DIGEST = "sha256:" + "a" * 64
 
 
 def test_the_encoding_that_dsse_signs() -> None:
     """The example of DSSE's protocol.md."""
     assert (
-        signed_statements._encoded("http://example.com/HelloWorld", b"hello world")
+        signed_statements._encode_payload("http://example.com/HelloWorld", b"hello world")
         == b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
     )
 
 
 def test_a_signature_and_a_statement_are_read_back() -> None:
-    signed_statements.signs(
-        signed_statements.signature(KEY, "host/name", DIGEST), KEY.public, DIGEST
+    signed_statements.check_signature(
+        signed_statements.make_signature(KEY, "host/name", DIGEST), KEY.public, DIGEST
     )
-    made = signed_statements.attestation(
+    made = signed_statements.make_attestation(
         KEY, "host/name", DIGEST, signed_statements.TEST, {"result": "PASSED"}
     )
-    assert signed_statements.opened(made, KEY.public, DIGEST) == (
+    assert signed_statements.open_attestation(made, KEY.public, DIGEST) == (
         signed_statements.TEST,
         {"result": "PASSED"},
     )
@@ -47,19 +47,23 @@ def test_a_signature_and_a_statement_are_read_back() -> None:
 )
 def test_what_is_no_signature_or_statement(data: bytes) -> None:
     with pytest.raises(UntrustedError):
-        signed_statements.signs(Item(signed_statements.SIMPLE, data, {}), KEY.public, DIGEST)
+        signed_statements.check_signature(
+            Attachment(signed_statements.SIMPLE, data, {}), KEY.public, DIGEST
+        )
     with pytest.raises(UntrustedError):
-        signed_statements.opened(Item(signed_statements.ENVELOPE, data, {}), KEY.public, DIGEST)
+        signed_statements.open_attestation(
+            Attachment(signed_statements.ENVELOPE, data, {}), KEY.public, DIGEST
+        )
 
 
 def test_a_statement_whose_type_was_taken_for_another() -> None:
     """The type is signed with the payload."""
     made = json.loads(
-        signed_statements.attestation(KEY, "r", DIGEST, signed_statements.TEST, {}).data
+        signed_statements.make_attestation(KEY, "r", DIGEST, signed_statements.TEST, {}).data
     )
     with pytest.raises(UntrustedError, match="this key"):
-        signed_statements.opened(
-            Item(
+        signed_statements.open_attestation(
+            Attachment(
                 signed_statements.ENVELOPE,
                 json.dumps({**made, "payloadType": "text/plain"}).encode(),
             ),

@@ -53,14 +53,14 @@ def folder(tmp_path: Path) -> Path:
 
 def test_sign_and_verify(folder: Path) -> None:
     private, public = (
-        signing_key.private(f"{folder}/key.pem"),
-        signing_key.public(f"{folder}/key.pub"),
+        signing_key.read_private_key(f"{folder}/key.pem"),
+        signing_key.read_public_key(f"{folder}/key.pub"),
     )
     signature = private.sign(b"data")
     assert signature == private.sign(b"data")  # the same again, so that a rerun sends nothing twice
-    assert public.signed(b"data", signature)
-    assert not public.signed(b"date", signature)
-    assert not public.signed(b"data", b"no signature")
+    assert public.verifies(b"data", signature)
+    assert not public.verifies(b"date", signature)
+    assert not public.verifies(b"data", b"no signature")
     (folder / "data").write_bytes(b"data")
     (folder / "sig").write_bytes(signature)
     _openssl(folder, "dgst", "-sha256", "-verify", "key.pub", "-signature", "sig", "data")
@@ -71,17 +71,17 @@ def test_from_the_environment_and_with_a_password(
 ) -> None:
     monkeypatch.setenv("MY_KEY", (folder / "locked.pem").read_text())
     with errors.refused(errors.DENIED, where="--key", remedy=signing_key.PASSWORD):
-        signing_key.private("env:MY_KEY")
+        signing_key.read_private_key("env:MY_KEY")
     monkeypatch.setenv(signing_key.PASSWORD, "open")
-    assert signing_key.public(f"{folder}/key.pub").signed(
-        b"x", signing_key.private("env:MY_KEY").sign(b"x")
+    assert signing_key.read_public_key(f"{folder}/key.pub").verifies(
+        b"x", signing_key.read_private_key("env:MY_KEY").sign(b"x")
     )
-    assert signing_key.private(f"{folder}/key.pem").public.signed(
-        b"x", signing_key.private("env:MY_KEY").sign(b"x")
+    assert signing_key.read_private_key(f"{folder}/key.pem").public.verifies(
+        b"x", signing_key.read_private_key("env:MY_KEY").sign(b"x")
     )
     monkeypatch.setenv(signing_key.PASSWORD, "wrong")
     with pytest.raises(UserError) as problem:
-        signing_key.private("env:MY_KEY")
+        signing_key.read_private_key("env:MY_KEY")
     assert "wrong" not in str(problem.value)
     assert signing_key.PASSWORD in problem.value.do
 
@@ -99,7 +99,7 @@ def test_from_the_environment_and_with_a_password(
 )
 def test_what_is_no_private_key(folder: Path, name: str, kind: str, fact: str) -> None:
     with errors.refused(kind, where=name, names=fact, remedy="openssl genpkey"):
-        signing_key.private(name if ":" in name else f"{folder}/{name}")
+        signing_key.read_private_key(name if ":" in name else f"{folder}/{name}")
 
 
 @pytest.mark.parametrize(
@@ -113,4 +113,4 @@ def test_what_is_no_private_key(folder: Path, name: str, kind: str, fact: str) -
 )
 def test_what_is_no_public_key(folder: Path, name: str, kind: str, fact: str) -> None:
     with errors.refused(kind, where=name, names=fact, remedy="openssl pkey"):
-        signing_key.public(f"{folder}/{name}")
+        signing_key.read_public_key(f"{folder}/{name}")

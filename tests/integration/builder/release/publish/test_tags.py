@@ -12,7 +12,7 @@ from builder.images.oci import layer, oci_documents, reference
 from builder.images.registry import image_push
 from builder.images.registry.transport import Connection
 from builder.release.publish import tags
-from builder.release.publish.tags import TakenError
+from builder.release.publish.tags import TagTakenError
 from tests.support import errors, image_registry, published_project
 from tests.support.published_project import DAY, Project
 
@@ -35,7 +35,7 @@ def test_the_first_build_of_a_day_owns_its_tag(project: Project, served: Served)
         assert project.publish(served, one)[0] == 0
     status, document = project.publish(served, two)
     assert status == 2
-    assert f"nightly-{DAY} is {project.digest(one)[:19]}… already" in document["error"]["what"]
+    assert f"nightly-{DAY} is already {project.digest(one)[:19]}…" in document["error"]["what"]
     assert {served.tag(NAME, tag) for tag in (f"nightly-{DAY}", "latest")} == {project.digest(one)}
     words = (
         document["error"]["do"]
@@ -130,9 +130,9 @@ def test_two_at_once_and_only_one_wins(
         ) -> None:
             start.wait()
             try:
-                tags.own(connection, date, index)
+                tags.put_nightly_tag(connection, date, index)
                 outcome[index] = "won"
-            except TakenError as problem:
+            except TagTakenError as problem:
                 outcome[index] = problem.what
 
         threads = [threading.Thread(target=one, args=(each,)) for each in (first, second)]
@@ -142,7 +142,7 @@ def test_two_at_once_and_only_one_wins(
             each.join()
         won = [index for index, what in outcome.items() if what == "won"]
         assert len(won) == 1, outcome
-        assert served.tag(NAME, tags.nightly(date)) == oci_documents.compute_digest(won[0])
+        assert served.tag(NAME, tags.nightly_tag(date)) == oci_documents.compute_digest(won[0])
         (said,) = (what for what in outcome.values() if what != "won")
         assert f"nightly-{date}" in said
 
@@ -170,9 +170,9 @@ def _between(
 
     def own(index: bytes) -> None:
         try:
-            tags.own(connection, date, index)
+            tags.put_nightly_tag(connection, date, index)
             outcome[index] = "won"
-        except TakenError as problem:
+        except TagTakenError as problem:
             outcome[index] = problem.what
 
     def before(_method: str, _path: str) -> None:
@@ -191,9 +191,9 @@ def _between(
     won = [index for index, what in outcome.items() if what == "won"]
     assert len(won) <= 1, (at, outcome)
     if not won:  # the other waited for us in vain, since we could not go on meanwhile: it stood back, and we for it
-        tags.own(connection, date, mine)
+        tags.put_nightly_tag(connection, date, mine)
         won = [mine]
-    assert served.tag(NAME, tags.nightly(date)) == oci_documents.compute_digest(won[0]), at
+    assert served.tag(NAME, tags.nightly_tag(date)) == oci_documents.compute_digest(won[0]), at
     return within
 
 
@@ -204,28 +204,28 @@ def test_a_claim_that_a_dead_publisher_left_is_named_and_can_be_withdrawn(
     for mine, theirs in ((first, second), (second, first)):
         date = "2025-12-01" if mine is first else "2025-12-02"
         digest = oci_documents.compute_digest(theirs)
-        tags._claim(connection, date, digest)
-        with pytest.raises(TakenError) as problem:
-            tags.own(connection, date, mine)
+        tags._put_claim(connection, date, digest)
+        with pytest.raises(TagTakenError) as problem:
+            tags.put_nightly_tag(connection, date, mine)
         assert digest in problem.value.do
-        assert served.tag(NAME, tags.nightly(date)) == ""
-        tags.withdraw(connection, date, digest)
-        tags.own(connection, date, mine)
-        assert served.tag(NAME, tags.nightly(date)) == oci_documents.compute_digest(mine)
-        with errors.refused(errors.EXISTS, value=tags.nightly(date), error=TakenError):
-            tags.own(connection, date, theirs)
+        assert served.tag(NAME, tags.nightly_tag(date)) == ""
+        tags.withdraw_claims(connection, date, digest)
+        tags.put_nightly_tag(connection, date, mine)
+        assert served.tag(NAME, tags.nightly_tag(date)) == oci_documents.compute_digest(mine)
+        with errors.refused(errors.EXISTS, value=tags.nightly_tag(date), error=TagTakenError):
+            tags.put_nightly_tag(connection, date, theirs)
     with errors.refused(
         errors.MISSING, value=oci_documents.compute_digest(first), names="2025-12-03"
     ):
-        tags.withdraw(connection, "2025-12-03", oci_documents.compute_digest(first))
+        tags.withdraw_claims(connection, "2025-12-03", oci_documents.compute_digest(first))
 
 
 def test_the_rerun_of_a_dead_publisher_goes_on(
     served: Served, registry_with_two: tuple[Connection, bytes, bytes]
 ) -> None:
     connection, first, _ = registry_with_two
-    tags._claim(connection, "2025-12-01", oci_documents.compute_digest(first))
-    tags.own(connection, "2025-12-01", first)
+    tags._put_claim(connection, "2025-12-01", oci_documents.compute_digest(first))
+    tags.put_nightly_tag(connection, "2025-12-01", first)
     assert served.tag(NAME, "nightly-2025-12-01") == oci_documents.compute_digest(first)
 
 
@@ -235,16 +235,18 @@ def test_a_claim_that_was_taken_back_is_given_up(
     registry_with_two: tuple[Connection, bytes, bytes],
 ) -> None:
     connection, first, second = registry_with_two
-    tags._claim(
+    tags._put_claim(
         connection, "2025-12-01", oci_documents.compute_digest(second)
     )  # first waits for it, and is withdrawn meanwhile
     monkeypatch.setattr(
         Connection,
         "wait",
-        lambda _, __: tags.withdraw(connection, "2025-12-01", oci_documents.compute_digest(first)),
+        lambda _, __: tags.withdraw_claims(
+            connection, "2025-12-01", oci_documents.compute_digest(first)
+        ),
     )
-    with errors.refused(errors.CONFLICT, value="nightly-2025-12-01", error=TakenError):
-        tags.own(connection, "2025-12-01", first)
+    with errors.refused(errors.CONFLICT, value="nightly-2025-12-01", error=TagTakenError):
+        tags.put_nightly_tag(connection, "2025-12-01", first)
     assert served.tag(NAME, "nightly-2025-12-01") == ""
 
 
@@ -254,14 +256,14 @@ def test_a_run_of_the_same_digest_does_not_take_anothers_claim_back(
     """It may have gone on already, and be about to put the tag."""
     connection, first, second = registry_with_two
     date = "2025-12-01"
-    going_on = tags._claim(connection, date, oci_documents.compute_digest(second))
-    tags._alone(connection, date, oci_documents.compute_digest(second), going_on)
-    tags._claim(connection, date, oci_documents.compute_digest(first))
-    with errors.refused(errors.IN_USE, value="nightly-2025-12-01", error=TakenError):
-        tags.own(connection, date, second)
-    with errors.refused(errors.UNREACHABLE, value="nightly-2025-12-01", error=TakenError):
-        tags.own(connection, date, first)
-    assert served.tag(NAME, tags.nightly(date)) == ""
+    going_on = tags._put_claim(connection, date, oci_documents.compute_digest(second))
+    tags._wait_for_day(connection, date, oci_documents.compute_digest(second), going_on)
+    tags._put_claim(connection, date, oci_documents.compute_digest(first))
+    with errors.refused(errors.IN_USE, value="nightly-2025-12-01", error=TagTakenError):
+        tags.put_nightly_tag(connection, date, second)
+    with errors.refused(errors.UNREACHABLE, value="nightly-2025-12-01", error=TagTakenError):
+        tags.put_nightly_tag(connection, date, first)
+    assert served.tag(NAME, tags.nightly_tag(date)) == ""
 
 
 def test_a_list_of_tags_that_lags_is_noticed(
@@ -270,9 +272,9 @@ def test_a_list_of_tags_that_lags_is_noticed(
     registry_with_two: tuple[Connection, bytes, bytes],
 ) -> None:
     connection, first, _ = registry_with_two
-    monkeypatch.setattr(tags, "listed", lambda _: ["latest"])
+    monkeypatch.setattr(tags, "list_tags", lambda _: ["latest"])
     with errors.refused(errors.MISSING, where=NAME, remedy="registry"):
-        tags.own(connection, "2025-12-01", first)
+        tags.put_nightly_tag(connection, "2025-12-01", first)
     assert served.tag(NAME, "nightly-2025-12-01") == ""
 
 
@@ -287,8 +289,8 @@ def test_a_claim_goes_where_the_registry_lets_it(
         with Connection(
             reference.parse_reference(f"{served.host}/{NAME}"), "pull,push"
         ) as connection:
-            tags._put(connection, other)
+            tags._put_empty_tag(connection, other)
             assert project.publish(served, project.layout("one"))[0] == 0
-            claims = {name for name in tags.listed(connection) if name.startswith("claim-")}
+            claims = {name for name in tags.list_tags(connection) if name.startswith("claim-")}
         assert other in claims
         assert len(claims) == (1 if deletes else 2)

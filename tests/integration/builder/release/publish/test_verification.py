@@ -22,7 +22,7 @@ from tests.support.published_project import DAY, Project
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from builder.release.publish.signed_statements import Item
+    from builder.release.publish.signed_statements import Attachment
     from tests.support.image_registry import Served
 
 pytestmark = pytest.mark.registry
@@ -43,7 +43,7 @@ class Published:
         self.other, self.index = (
             layout.read_layout(Path(place.removeprefix("oci:"))).index for place in places
         )
-        self.key = signing_key.private(f"{project.keys['ours']}.pem")
+        self.key = signing_key.read_private_key(f"{project.keys['ours']}.pem")
 
     def verify(self, tag: str = "latest", *more: str) -> tuple[int, list[str]]:
         """Status, and what failed."""
@@ -61,15 +61,15 @@ class Published:
         assert status == 1
         assert any(each.startswith(what) for each in failed), failed
 
-    def attached(self, digest: str, kind: str) -> Item:
+    def attached(self, digest: str, kind: str) -> Attachment:
         """What is attached under this predicate's type, or with "" the signature."""
         return next(
             each
-            for each in attachments.items(self.connection, digest)
+            for each in attachments.read_attachments(self.connection, digest)
             if each.annotations.get("predicateType", "") == kind
         )
 
-    def replace(self, subject: bytes, artifact: str, items: list[Item]) -> None:
+    def replace(self, subject: bytes, artifact: str, items: list[Attachment]) -> None:
         """Attach these in place of all of the kind, as our own manifest would be."""
         empty = oci_documents.make_descriptor(attachments.EMPTY_KIND, attachments.EMPTY)
         about = oci_documents.make_descriptor(json.loads(subject)["mediaType"], subject)
@@ -95,10 +95,10 @@ class Published:
                 )
         image_push.move_tag(
             self.connection,
-            f"sha256-{oci_documents.compute_digest(subject)[7:]}.{attachments._SUFFIX[artifact]}",
+            f"sha256-{oci_documents.compute_digest(subject)[7:]}.{attachments._TAG_SUFFIXES[artifact]}",
             document,
         )
-        listed, by_registry = attachments._listed(
+        listed, by_registry = attachments._list_referrers(
             self.connection, oci_documents.compute_digest(subject)
         )
         kept = [row for row in listed if row["artifactType"] != artifact]
@@ -251,7 +251,7 @@ def test_an_index_signed_with_the_provenance_of_more_platforms(published: Publis
     document["manifests"] = document["manifests"][:1]
     small = oci_documents.encode_json(document)
     digest = oci_documents.compute_digest(small)
-    _, said = signed_statements.opened(
+    _, said = signed_statements.open_attestation(
         published.attached(published.index.digest, signed_statements.PROVENANCE),
         published.key.public,
         published.index.digest,
@@ -259,8 +259,8 @@ def test_an_index_signed_with_the_provenance_of_more_platforms(published: Publis
     image_push.move_tag(published.connection, "latest", small)
     name = published.connection.reference.repository
     items = [
-        signed_statements.signature(published.key, name, digest),
-        signed_statements.attestation(
+        signed_statements.make_signature(published.key, name, digest),
+        signed_statements.make_attestation(
             published.key, name, digest, signed_statements.PROVENANCE, said
         ),
     ]
@@ -268,13 +268,13 @@ def test_an_index_signed_with_the_provenance_of_more_platforms(published: Publis
     published.refused("index: platforms: linux/arm64 is missing")
 
 
-def _payload(item: Item, change: Callable[[dict[str, Any]], None]) -> Item:
+def _payload(item: Attachment, change: Callable[[dict[str, Any]], None]) -> Attachment:
     """The envelope with another payload under the old signature."""
     envelope = json.loads(item.data)
     said = json.loads(base64.b64decode(envelope["payload"]))
     change(said)
     envelope["payload"] = base64.b64encode(oci_documents.encode_json(said)).decode()
-    return signed_statements.Item(
+    return signed_statements.Attachment(
         item.media_type, oci_documents.encode_json(envelope), item.annotations
     )
 
@@ -290,7 +290,7 @@ def test_an_attestation_that_was_changed(published: Published, kind: str, where:
     held[kind] = _payload(held[kind], lambda said: said["predicate"].update(x="y"))
     published.replace(subject, attachments.ATTESTATIONS, list(held.values()))
     published.refused(
-        f"{where}: {signed_statements.NAMES[kind]}: it was not signed by this key, or was changed since"
+        f"{where}: {signed_statements.PREDICATE_NAMES[kind]}: it was not signed by this key, or was changed since"
     )
     status, failed = published.verify()
     others = ("index: platforms", "index: tag")  # what these two say is signed in the same manifest
@@ -303,8 +303,8 @@ def test_the_attestations_of_another_image(published: Published) -> None:
         for each in (signed_statements.SBOM, signed_statements.PROVENANCE)
     ]
     published.replace(published.index.document, attachments.ATTESTATIONS, held)
-    published.refused("index: SBOM: it speaks of another image")
-    published.refused("index: provenance: it speaks of another image")
+    published.refused("index: SBOM: it is about another image")
+    published.refused("index: provenance: it is about another image")
 
 
 def test_the_signature_of_another_image(published: Published) -> None:
@@ -317,23 +317,23 @@ def test_the_signature_of_another_image(published: Published) -> None:
 
 
 def test_a_signature_by_another_key(published: Published) -> None:
-    theirs = signing_key.private(f"{published.project.keys['theirs']}.pem")
+    theirs = signing_key.read_private_key(f"{published.project.keys['theirs']}.pem")
     published.replace(
         published.index.document,
         attachments.SIGNATURES,
-        [signed_statements.signature(theirs, NAME, published.index.digest)],
+        [signed_statements.make_signature(theirs, NAME, published.index.digest)],
     )
     published.refused("index: signature: it was not made by this key, or was changed since")
 
 
 def test_an_sbom_that_describes_another_image_inside(published: Published) -> None:
     digest = published.index.digest
-    _, said = signed_statements.opened(
+    _, said = signed_statements.open_attestation(
         published.attached(published.other.digest, signed_statements.SBOM),
         published.key.public,
         published.other.digest,
     )
-    wrong = signed_statements.attestation(
+    wrong = signed_statements.make_attestation(
         published.key,
         published.connection.reference.repository,
         digest,
@@ -349,15 +349,15 @@ def test_an_sbom_that_describes_another_image_inside(published: Published) -> No
 
 
 def test_countersigned_by_others_is_fine(published: Published) -> None:
-    theirs = signing_key.private(f"{published.project.keys['theirs']}.pem")
+    theirs = signing_key.read_private_key(f"{published.project.keys['theirs']}.pem")
     subject = attachments.Subject(oci_documents.INDEX, published.index.document)
     repository = f"{published.served.host}/{NAME}"  # as ours has it: the same payload, so one blob with two signatures
     attachments.attach(
         published.connection,
         subject,
         [
-            signed_statements.signature(theirs, repository, subject.digest),
-            signed_statements.attestation(
+            signed_statements.make_signature(theirs, repository, subject.digest),
+            signed_statements.make_attestation(
                 theirs, NAME, subject.digest, signed_statements.SBOM, {"of": "theirs"}
             ),
         ],
@@ -367,7 +367,7 @@ def test_countersigned_by_others_is_fine(published: Published) -> None:
         len(
             [
                 each
-                for each in attachments.items(published.connection, subject.digest)
+                for each in attachments.read_attachments(published.connection, subject.digest)
                 if each.media_type == signed_statements.SIMPLE
             ]
         )
