@@ -47,9 +47,9 @@ A run takes its values from layers. A later layer wins over an earlier one:
 7. words `NAME=VALUE` of the command line
 
 Switches add up over the layers. If `BASE_XLA_FLAGS` is set, it replaces all flags of the presets;
-`XLA_FLAGS` adds to them. The rules for variables that are not in [the table of
-variables](variables.md): names that begin with `NCCL_`, `JAX_`, `XLA_`, `NVTE_`, `CUDA_`, `CUDNN_`,
-`CUBLAS_`, `UCX_`, `FI_`, `OMP_`, `WANDB_`, `HF_`, `ROSETTA_` or `TENSORSTORE_` are passed on.
+`XLA_FLAGS` adds to them. A variable that is not in [the table of variables](variables.md) reaches
+the run if its name begins with `NCCL_`, `JAX_`, `XLA_`, `NVTE_`, `CUDA_`, `CUDNN_`, `CUBLAS_`,
+`UCX_`, `FI_`, `OMP_`, `WANDB_`, `HF_`, `ROSETTA_` or `TENSORSTORE_`.
 """
 _PRECISIONS = """
 | precision | activations | products with weights |
