@@ -116,7 +116,10 @@ def add_settings(parser: argparse.ArgumentParser, help_text: str, *, traced: boo
         parser.add_argument(
             "--profile",
             metavar="A:B",
-            help="trace the steps from A to B - 1, as PROFILE_STEPS=A:B does (docs/health.md)",
+            help=(
+                "trace the steps from A to B - 1, as PROFILE_STEPS=A:B does "
+                "(docs/how-to/profile-a-run.md)"
+            ),
         )
     parser.add_argument(
         "--dry-run",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run is kept well, see docs/health.md.
+    """How a run is supervised, see docs/explanation/supervision.md.
 
     Attributes:
       on_bad_loss: what a bad loss does, a value of ON_BAD_LOSS.

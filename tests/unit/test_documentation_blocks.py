@@ -25,20 +25,7 @@ from tests.support.documentation_blocks import (
 )
 
 ROOT = documentation_blocks.ROOT
-# Pages from before the comments, until they have one. Other pages replace them.
-EXEMPT = frozenset(
-    (
-        "docs/launch.md",
-        "docs/t5x.md",
-    )
-)
-
-
-def is_exempt(page: str) -> bool:
-    return page in EXEMPT and not any(block.comment for block in read_page(page))
-
-
-PAGES = [page for page in page_paths() if not is_exempt(page)]
+PAGES = page_paths()
 BLOCKS = [block for page in PAGES for block in read_page(page)]
 # Where messages, help texts and comments name pages.
 NAMING = (

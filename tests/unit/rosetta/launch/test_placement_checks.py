@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,8 @@ import pytest
 from rosetta.core.run_description import Run
 from rosetta.launch import placement_checks
 from rosetta.presets import preset_files, schema
-from tests.support import errors, fake_launchers
+from tests.support import documentation_commands, errors, fake_launchers
+from tests.support.documentation_blocks import DRY_RUN, ROOT, read_page
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,10 @@ T5X = Run(
 )
 PAX = replace(T5X, framework="pax", entry=("rosetta", "pax", "train"))
 ALL = ("docker", "pyxis", "apptainer", "jobset")
-PAGE = (fake_launchers.ROOT / "docs/launch.md").read_text(encoding="utf-8")
+PAGES = [
+    "docs/reference/launch.md",
+    *(f"docs/how-to/{path.name}" for path in (ROOT / "docs/how-to").glob("run-*.md")),
+]
 ON = {
     "docker": ("run", "--on=docker", "--image=i"),
     "slurm": ("submit", "--on=slurm"),
@@ -204,23 +207,27 @@ def test_docker_is_not_started_with_what_would_be_lost(place: fake_launchers.Pla
     assert not (place.folder / "bin" / "docker.argv").exists()
 
 
-def test_the_examples_of_the_page_lack_nothing(place: fake_launchers.Place) -> None:
-    lines = [
-        line.partition("|")[0].partition("  #")[0]
-        for block in PAGE.split("```bash\n")[1:]
-        for line in block.partition("```")[0].splitlines()
-        if line.startswith("rosetta ")
+def test_the_examples_of_the_pages_lack_nothing(place: fake_launchers.Place) -> None:
+    commands = [
+        command
+        for page in PAGES
+        for block in read_page(page)
+        if block.language == "bash" and block.check.how == DRY_RUN
+        for command in documentation_commands.split_commands(block.text)
+        if command.words[:2] in (["rosetta", "run"], ["rosetta", "submit"])
     ]
-    assert len(lines) == 5
-    for line in lines:
-        done = place.rosetta(
-            *shlex.split(line)[1:], *([] if "--dry-run" in line else ["--dry-run"])
-        )
+    assert len(commands) > 10
+    for command in commands:
+        on_cpu = "JAX_PLATFORMS" in command.variables
+        variables = {} if on_cpu else command.variables
+        words = [*command.words[1:], *(["--accelerator=h100"] if on_cpu else []), "--dry-run"]
+        done = place.rosetta(*words, **variables)
+        line = " ".join(command.words)
         assert (done.returncode, done.stderr) == (0, ""), line
         assert "synthetic" in line or ("DATA=" in line and "VOCAB" in line), line
 
 
-def test_the_page_says_which_presets_bring_nodes() -> None:
+def test_a_page_says_which_presets_bring_nodes() -> None:
     one = {
         name
         for name in preset_files.presets()
@@ -232,4 +239,5 @@ def test_the_page_says_which_presets_bring_nodes() -> None:
         )
     }
     assert one == {"t5x-tiny", "t5x-small"}
-    assert "All but `t5x-tiny` and `t5x-small` bring the nodes" in PAGE
+    page = (ROOT / "docs/how-to/run-on-one-machine.md").read_text(encoding="utf-8")
+    assert "All presets but `t5x-tiny` and `t5x-small` bring the nodes" in page
