@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from builder.core import markdown_table, reference_data
@@ -185,7 +186,8 @@ def _preset_section(preset: Mapping[str, Any]) -> str:
     if preset["experiments"]:
         named = ", ".join(f"`{name}`" for name in preset["experiments"])
         lines.append(f"Experiments: {named}.")
-    text = f"{lines[0]}\n{' '.join(lines[1:])}\n"
+    sentences = textwrap.fill(" ".join(lines[1:]), 100, break_long_words=False)
+    text = f"{lines[0]}\n{sentences}\n"
     rows = list(_value_rows(preset["values"]))
     for gpu, values in preset["by_gpu"].items():
         rows += [[f"{cells[0]} on `{gpu}`", *cells[1:]] for cells in _value_rows(values)]
