@@ -37,6 +37,7 @@ HEALTH_SETTINGS = (
         (*TRAINING, TRAINER),
         default="stop",
         example="skip",
+        page="how-to/watch-a-long-run.md#if-the-loss-is-not-a-number",
     ),
     Variable(
         "LOSS_SPIKE",
@@ -46,6 +47,7 @@ HEALTH_SETTINGS = (
         (*TRAINING, TRAINER),
         default="0",
         example="3",
+        page="how-to/watch-a-long-run.md#if-the-loss-is-not-a-number",
     ),
     Variable(
         "WATCHDOG_STEPS",
@@ -56,6 +58,7 @@ HEALTH_SETTINGS = (
         (*TRAINING, TRAINER),
         default="20",
         unit="steps",
+        page="how-to/watch-a-long-run.md#if-the-run-hangs",
     ),
     Variable(
         "WATCHDOG_SECONDS",
@@ -66,6 +69,7 @@ HEALTH_SETTINGS = (
         (*TRAINING, TRAINER),
         default="300",
         unit="seconds",
+        page="how-to/watch-a-long-run.md#if-the-run-hangs",
     ),
     Variable(
         "CHECKPOINT_MINUTES",
@@ -76,6 +80,7 @@ HEALTH_SETTINGS = (
         default="0",
         unit="minutes",
         example="30",
+        page="how-to/resume-a-run.md#after-kill--9-a-crash-or-a-power-cut",
     ),
     Variable(
         "ON_FULL_DISK",
@@ -86,6 +91,7 @@ HEALTH_SETTINGS = (
         (*TRAINING, TRAINER),
         default="once",
         example="stop",
+        page="how-to/watch-a-long-run.md#if-the-disk-is-full",
     ),
     Variable(
         "PROFILE_STEPS",
@@ -96,6 +102,7 @@ HEALTH_SETTINGS = (
         default=Note("none"),
         unit="steps",
         example="20:25",
+        page="how-to/profile-a-run.md",
     ),
     Variable(
         "BAD_RECORDS",
@@ -149,6 +156,7 @@ SHARED_SETTINGS = (
         Group.PROFILING,
         TRAINING,
         default="0",
+        page="how-to/profile-a-run.md#with-nsight-systems",
     ),
     Variable(
         "NSYS",
@@ -158,6 +166,7 @@ SHARED_SETTINGS = (
         (*TRAINING, PROFILE),
         default=Note("the one on PATH, or in /opt/nvidia or /usr/local/cuda"),
         example="/usr/local/cuda/bin/nsys",
+        page="how-to/profile-a-run.md#with-nsight-systems",
     ),
     Variable(
         "PYTHON",
@@ -177,6 +186,7 @@ SHARED_SETTINGS = (
         default=Note("the preset of the size or of the experiment"),
         example="t5x-small",
         passed_to_run=False,
+        page="how-to/use-presets.md",
     ),
     Variable(
         "ROSETTA_WITH",
@@ -187,6 +197,7 @@ SHARED_SETTINGS = (
         default=Note("none"),
         example="no-nvls",
         preset_field="switches",
+        page="how-to/use-presets.md#change-a-value-for-one-run",
     ),
     Variable(
         "ROSETTA_SITE",
@@ -197,6 +208,7 @@ SHARED_SETTINGS = (
         default=Note("~/.config/rosetta/site.yaml"),
         example="/etc/rosetta/site.yaml",
         passed_to_run=False,
+        page="how-to/use-presets.md#set-values-for-a-whole-site",
     ),
     Variable(
         "ROSETTA_DOCTOR",
@@ -206,6 +218,7 @@ SHARED_SETTINGS = (
         RUNS,
         default="1",
         example="0",
+        page="how-to/check-a-machine.md#what-each-run-checks-by-itself",
     ),
     Variable(
         "BASE_XLA_FLAGS",
@@ -216,6 +229,7 @@ SHARED_SETTINGS = (
         default=Note("the preset's flags"),
         example="--xla_gpu_enable_latency_hiding_scheduler=true",
         details="Flags of older scripts become today's flags, and a line says so.",
+        page="how-to/use-presets.md#if-a-flag-of-xla-is-refused",
     ),
     Variable(
         "XLA_FLAGS",
@@ -227,6 +241,7 @@ SHARED_SETTINGS = (
         example="--xla_gpu_autotune_level=0",
         owner="XLA",
         details="Flags of older scripts become today's flags, and a line says so.",
+        page="how-to/use-presets.md#if-a-flag-of-xla-is-refused",
     ),
     Variable(
         "XLA_PYTHON_CLIENT_MEM_FRACTION",

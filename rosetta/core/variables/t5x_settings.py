@@ -238,6 +238,7 @@ T5X_SETTINGS = (
             "The parts are computed one after the other (gradient accumulation), so that "
             "activations need less memory. The batch and its loss stay the same."
         ),
+        page="reference/t5x-switches.md#num_microbatches",
     ),
     Variable(
         "TP_SIZE",
