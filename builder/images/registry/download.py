@@ -1,4 +1,4 @@
-"""What a registry holds of an image: documents and blobs, each checked against its digest."""
+"""Download images, documents and blobs from a registry, each checked against its digest."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ INDEX_TYPES = (MANIFEST_TYPES[0], MANIFEST_TYPES[2])
 
 @dataclass(frozen=True)
 class Document:
-    """A manifest or an index as its registry gives it."""
+    """A manifest or an index, as the registry sent it."""
 
     media_type: str
     digest: str
     data: bytes
 
     def json(self) -> dict[str, Any]:
-        """Its content. Raises UserError for what is no JSON object."""
+        """Return the content. Raises UserError if it is not a JSON object."""
         try:
             value = json.loads(self.data)
         except (ValueError, RecursionError):
@@ -50,46 +50,62 @@ class Document:
         return value
 
 
-def read_document(connection: Connection, wanted: str) -> Document:
-    """Return the manifest or index of a tag or a digest in the repository."""
+def read_document(connection: Connection, selector: str) -> Document:
+    """Return the manifest or index of a tag or a digest in the repository.
+
+    Raises:
+        UserError: The registry has no such document, or sends something else.
+    """
+    is_digest = ":" in selector
+    name = f"document {selector[7:19]}…" if is_digest else f"the tag {selector}"
 
     def get() -> Document:
         answer = connection.request(
             "GET",
-            connection.url(f"manifests/{wanted}"),
+            connection.url(f"manifests/{selector}"),
             (200,),
             headers={"Accept": ", ".join(MANIFEST_TYPES)},
             follow=True,
             stream=True,
         )
-        kind = answer.headers.get("Content-Type", "").partition(";")[0].strip()
-        said = answer.headers.get("Docker-Content-Digest", "")
+        media_type = answer.headers.get("Content-Type", "").partition(";")[0].strip()
+        answered_digest = answer.headers.get("Docker-Content-Digest", "")
         data = connection.read_document(answer)
-        if kind not in MANIFEST_TYPES:
-            what = (
-                "a web page (a login page or a proxy's answer?)"
-                if kind == "text/html"
-                else f"{kind or 'something without a type'}"
-            )
-            raise UserError(
-                f"gives {what}, not an image",
-                str(connection.reference),
-                "check the name and the proxy settings",
-                kind=INVALID,
-                value=kind,
-            )
-        expected = wanted if ":" in wanted else said or oci_documents.compute_digest(data)
-        if oci_documents.compute_digest(data) != expected:
+        if media_type not in MANIFEST_TYPES:
+            raise _wrong_type_error(connection, media_type)
+        digest = oci_documents.compute_digest(data)
+        expected = selector if is_digest else answered_digest or digest
+        if digest != expected:
             raise MismatchError(f"a document came that is not {redact(expected)[:19]}…")
-        return Document(kind, expected, data)
+        return Document(media_type, expected, data)
 
-    what = f"document {wanted[7:19]}…" if ":" in wanted else f"the tag {wanted}"
-    found: Document = connection.retry(f"reading {what}", get)
-    return found
+    document: Document = connection.retry(f"reading {name}", get)
+    return document
+
+
+def _wrong_type_error(connection: Connection, media_type: str) -> UserError:
+    if media_type == "text/html":
+        content = "a web page (a login page or a proxy's answer?)"
+    else:
+        content = media_type or "something without a type"
+    return UserError(
+        f"gives {content}, not an image",
+        str(connection.reference),
+        "check the name and the proxy settings",
+        kind=INVALID,
+        value=media_type,
+    )
 
 
 def fetch_blob(name: str, digest: str, size: int, target: Path) -> None:
-    """Bring a blob of HOST/NAME to the file `target`, whole or not at all."""
+    """Download a blob of a repository, over a connection of its own.
+
+    Args:
+        name: The repository, HOST/NAME.
+        digest: The blob's digest, "sha256:<hex>".
+        size: The blob's size in bytes.
+        target: The file to write; it appears when the blob is complete and verified.
+    """
     with (
         Connection(reference.parse_reference(name), "pull") as connection,
         Meter(f"pull of {digest[7:19]}…", size) as meter,
@@ -100,105 +116,130 @@ def fetch_blob(name: str, digest: str, size: int, target: Path) -> None:
 def download_blob(
     connection: Connection, digest: str, size: int, target: Path, meter: Meter
 ) -> None:
-    """Download over a connection that stands."""
+    """Download a blob over an open connection; the arguments are those of `fetch_blob`."""
+    with replace_file(target, None) as temporary:
+        connection.retry(
+            f"reading blob {digest[7:19]}…",
+            lambda: _download_once(connection, digest, size, temporary, meter),
+        )
 
-    def get(new: Path) -> None:
-        came, sha = 0, hashlib.sha256()
-        headers = {"Accept-Encoding": "identity"}
-        try:
-            with (
-                connection.request(
-                    "GET",
-                    connection.url(f"blobs/{digest}"),
-                    (200,),
-                    headers=headers,
-                    follow=True,
-                    stream=True,
-                ) as answer,
-                open(new, "wb") as out,
-            ):
-                for piece in connection.read_pieces(answer, size):
-                    out.write(piece)
-                    sha.update(piece)
-                    came += len(piece)
-                    meter.add(len(piece))
-            if came != size or f"sha256:{sha.hexdigest()}" != digest:
-                raise MismatchError(
-                    f"{came} bytes came that are not blob {digest[7:19]}… of {size}"
-                )
-        except BaseException:
-            meter.add(-came)
-            raise
 
-    with replace_file(target, None) as new:
-        connection.retry(f"reading blob {digest[7:19]}…", lambda: get(new))
+def _download_once(
+    connection: Connection, digest: str, size: int, file: Path, meter: Meter
+) -> None:
+    """Download a blob. Raises MismatchError if what came does not have its digest."""
+    received, checksum = 0, hashlib.sha256()
+    try:
+        with (
+            connection.request(
+                "GET",
+                connection.url(f"blobs/{digest}"),
+                (200,),
+                headers={"Accept-Encoding": "identity"},
+                follow=True,
+                stream=True,
+            ) as answer,
+            open(file, "wb") as out,
+        ):
+            for piece in connection.read_pieces(answer, size):
+                out.write(piece)
+                checksum.update(piece)
+                received += len(piece)
+                meter.add(len(piece))
+        if received != size or f"sha256:{checksum.hexdigest()}" != digest:
+            raise MismatchError(
+                f"{received} bytes came that are not blob {digest[7:19]}… of {size}"
+            )
+    except BaseException:
+        meter.add(-received)
+        raise
 
 
 def pull_image(name: str, folder: Path, *, layers: bool) -> Document:
-    """Write HOST/NAME:TAG, or what a digest names, as an OCI image layout into `folder`, which must
-    be new; without its `layers` where they are not asked for.
+    """Download an image as an OCI image layout.
 
-    `layout.read_layout(folder, blobs=layers)` reads it. Returns what the name stands for.
+    `layout.read_layout(folder, blobs=layers)` reads the result.
+
+    Args:
+        name: HOST/NAME:TAG or HOST/NAME@DIGEST.
+        folder: The folder to make.
+        layers: Whether to download the layers too; without them, only documents.
+
+    Returns:
+        The document that the tag or digest names.
     """
-    wanted = _parse_selected(name)
-    place = folder / "blobs/sha256"
-    place.mkdir(parents=True)
-    with Connection(wanted, "pull") as connection:
-        first = read_document(connection, wanted.selector)
-        manifests = [first]
-        if first.media_type in INDEX_TYPES:
-            manifests = [
-                read_document(connection, str(each.get("digest")))
-                for each in _require_list(first.json(), "manifests")
-                if (each.get("platform") or {}).get("os") != "unknown"
-            ]
+    source = _parse_selected(name)
+    blobs_folder = folder / "blobs/sha256"
+    blobs_folder.mkdir(parents=True)
+    with Connection(source, "pull") as connection:
+        top = read_document(connection, source.selector)
+        manifests = _read_manifests(connection, top)
         blobs: dict[str, int] = {}
-        for each in manifests:
-            content = each.json()
-            for described in [
-                content.get("config"),
-                *(_require_list(content, "layers") if layers else []),
-            ]:
-                blobs |= _parse_descriptor(described)
-        with Meter(f"pull of {wanted}", sum(blobs.values())) as meter:
+        for manifest in manifests:
+            blobs |= _list_blobs(manifest, layers=layers)
+        with Meter(f"pull of {source}", sum(blobs.values())) as meter:
             for digest, size in blobs.items():
-                download_blob(connection, digest, size, place / digest[7:], meter)
-    for each in {first.digest: first, **{each.digest: each for each in manifests}}.values():
-        (place / each.digest[7:]).write_bytes(each.data)
-    top = {
-        "schemaVersion": 2,
-        "mediaType": oci_documents.INDEX,
-        "manifests": [
-            {"mediaType": first.media_type, "digest": first.digest, "size": len(first.data)}
-        ],
+                download_blob(connection, digest, size, blobs_folder / digest[7:], meter)
+    for document in {document.digest: document for document in (top, *manifests)}.values():
+        (blobs_folder / document.digest[7:]).write_bytes(document.data)
+    _write_layout_files(folder, top, str(source))
+    log.info(f"{source} is {top.digest}")
+    return top
+
+
+def _read_manifests(connection: Connection, top: Document) -> list[Document]:
+    """Return the manifests of an image, without the attestations that engines add."""
+    if top.media_type not in INDEX_TYPES:
+        return [top]
+    return [
+        read_document(connection, str(described.get("digest")))
+        for described in _require_list(top.json(), "manifests")
+        if (described.get("platform") or {}).get("os") != "unknown"
+    ]
+
+
+def _list_blobs(manifest: Document, *, layers: bool) -> dict[str, int]:
+    """Return the sizes in bytes of a manifest's config and layers, by digest."""
+    content = manifest.json()
+    described = [content.get("config")]
+    if layers:
+        described += _require_list(content, "layers")
+    return dict(map(_parse_descriptor, described))
+
+
+def _write_layout_files(folder: Path, top: Document, name: str) -> None:
+    """Write index.json and oci-layout of an OCI image layout."""
+    described = {
+        "mediaType": top.media_type,
+        "digest": top.digest,
+        "size": len(top.data),
+        "annotations": {"org.opencontainers.image.ref.name": name},
     }
-    top["manifests"][0]["annotations"] = {"org.opencontainers.image.ref.name": str(wanted)}  # type: ignore[index]
-    (folder / "index.json").write_bytes(oci_documents.encode_json(top))
+    index = {"schemaVersion": 2, "mediaType": oci_documents.INDEX, "manifests": [described]}
+    (folder / "index.json").write_bytes(oci_documents.encode_json(index))
     (folder / "oci-layout").write_bytes(oci_documents.encode_json({"imageLayoutVersion": "1.0.0"}))
-    log.info(f"{wanted} is {first.digest}")
-    return first
 
 
 def _parse_selected(name: str) -> reference.Reference:
-    wanted = reference.parse_reference(name)
-    if not wanted.selector:
+    parsed = reference.parse_reference(name)
+    if not parsed.selector:
         raise UserError(
-            "needs a tag or a digest", str(wanted), "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST"
+            "needs a tag or a digest", str(parsed), "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST"
         )
-    return wanted
+    return parsed
 
 
 def _require_list(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
     value = document.get(key)
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise UserError(f"a document of the registry has no list of {key}", "", "check the name")
     return value
 
 
-def _parse_descriptor(value: Any) -> dict[str, int]:
-    digest, size = (
-        (value.get("digest"), value.get("size")) if isinstance(value, dict) else (None, None)
-    )
+def _parse_descriptor(value: Any) -> tuple[str, int]:
+    """Return the digest and the size in bytes that a descriptor names."""
+    fields = value if isinstance(value, dict) else {}
+    digest, size = fields.get("digest"), fields.get("size")
     if (
         not isinstance(digest, str)
         or not reference.is_digest(digest)
@@ -210,4 +251,4 @@ def _parse_descriptor(value: Any) -> dict[str, int]:
             "",
             "check the name",
         )
-    return {digest: size}
+    return digest, size

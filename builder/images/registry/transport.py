@@ -1,5 +1,6 @@
-"""Requests to a registry: authenticated, repeated while it makes sense, and never telling another
-host who we are.
+"""HTTP requests to a registry: authenticated and retried.
+
+Credentials are sent to the registry and to its token service, and to no other host.
 """
 
 from __future__ import annotations
@@ -35,44 +36,47 @@ if TYPE_CHECKING:
 
 TRIES = 5
 THREADS = 4
-_CONNECT, _READ, _COMMIT = (
-    20,
-    60,
-    600,
-)  # seconds; a registry may take minutes over the end of a large upload
-_SLOW_AFTER, _LEAST_RATE = (
-    60,
-    1024,
-)  # seconds, and bytes a second: whoever sends less after them has stalled
-_NO_HEAD = (405, 501)  # what a registry answers that does not know HEAD
-_PATIENCE = 120  # seconds that a registry may ask us to wait
-_AGAIN = (408, 429, 500, 502, 503, 504)
-_MOVED = (301, 302, 303, 307, 308)
+# Timeouts in seconds. A registry may take minutes to end a large upload.
+_CONNECT_TIMEOUT = 20
+_READ_TIMEOUT = 60
+_PUT_TIMEOUT = 600
+# A download is stalled if it is slower than this rate (bytes a second) after so many seconds.
+_MINIMUM_RATE = 1024
+_MINIMUM_RATE_AFTER = 60
+_NO_HEAD = (405, 501)  # answers of a registry that does not support HEAD
+_MAXIMUM_PAUSE = 120  # seconds that a registry may ask us to wait
+_MAXIMUM_REDIRECTS = 5
+_TRANSIENT_STATUSES = (408, 429, 500, 502, 503, 504)
+_REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 _SEND_AGAIN = "run again: what has arrived is not sent twice"
 _READ_AGAIN = "check the network and run again"
 _ALTERED = (
     "do not use it: it was changed in the registry, or by a proxy on the way; have it published "
     "anew"
 )
-_LIMIT = (
-    4 << 20
-)  # bytes of a document; what the distribution specification says a registry must take
+_ASK_ADMINISTRATOR = "its administrator can mend that"
+# The largest document in bytes. The distribution specification asks registries to take as much.
+_DOCUMENT_LIMIT = 4 << 20
 
 
 class TransientError(Exception):
-    """Something that may go better another time, after `pause` seconds if the registry said so."""
+    """A failure that another attempt may repair.
 
-    def __init__(self, what: str, pause: float | None = None) -> None:
-        super().__init__(what)
+    Attributes:
+        pause: Seconds to wait before the next attempt, if the registry asked for a pause.
+    """
+
+    def __init__(self, message: str, pause: float | None = None) -> None:
+        super().__init__(message)
         self.pause = pause
 
 
 class MismatchError(TransientError):
-    """What came is not what its digest says."""
+    """The content that came does not have its digest."""
 
 
 class AlteredError(UserError):
-    """The registry gives another content under a digest, however often it is asked."""
+    """The registry gives another content under a digest, at every attempt."""
 
 
 class StoppedError(Exception):
@@ -80,37 +84,40 @@ class StoppedError(Exception):
 
 
 class Connection:
-    """A registry, for one repository and what is to be done with it ("pull" or "pull,push").
+    """A connection to one repository of a registry. Several threads may use it.
 
-    May be used by several threads.
+    Use it as a context.
     """
 
     def __init__(self, reference: Reference, actions: str, mount_from: str = "") -> None:
+        """Prepare a connection; nothing is sent yet.
+
+        Args:
+            reference: The repository, or an image in it.
+            actions: What is to be done: "pull" or "pull,push".
+            mount_from: Another repository of the registry that blobs are mounted from.
+        """
         self.reference = reference
         self.base = reference.url
         self._sends = "push" in actions
-        self._scopes = [
-            f"repository:{reference.name}:{actions}",
-            *([f"repository:{mount_from}:pull"] if mount_from else []),
-        ]
+        self._scopes = [f"repository:{reference.name}:{actions}"]
+        if mount_from:
+            self._scopes.append(f"repository:{mount_from}:pull")
         self._session = requests.Session()
-        self._session.trust_env = (
-            False  # no .netrc; proxies and CA bundle are looked up below, for each address
-        )
+        # No .netrc. Proxies and CA certificates are looked up for each address.
+        self._session.trust_env = False
         for scheme in ("http://", "https://"):
             self._session.mount(
                 scheme, requests.adapters.HTTPAdapter(pool_connections=8, pool_maxsize=16)
             )
-        self._lock = threading.Lock()  # of who we are
-        self._facts_lock = (
-            threading.Lock()
-        )  # of what is known of hosts; taken while the other one is held
+        self._login_lock = threading.Lock()
+        # Guards what is known of hosts. A thread may take it while it has the login lock.
+        self._hosts_lock = threading.Lock()
         self._stopped = threading.Event()
         self._scratch = tempfile.TemporaryDirectory(prefix="rosetta-ca-")
-        self._bundles: dict[str, str | bool] = {}
-        self._is_settled = not is_loopback(
-            strip_port(reference.host)
-        )  # whether http or https is spoken is known
+        self._ca_bundles: dict[str, str | bool] = {}
+        # Whether the scheme, http or https, is known. A registry on this machine may speak either.
+        self._is_scheme_known = not is_loopback(strip_port(reference.host))
         self._authorization = ""
         self._credentials: credentials.Credentials | None = None
 
@@ -122,32 +129,37 @@ class Connection:
         self._scratch.cleanup()
 
     def url(self, path: str) -> str:
-        """Return the address of something in the repository."""
+        """Return the address of a path in the repository."""
         return f"{self.base}/v2/{self.reference.name}/{path}"
 
-    def resolve_location(self, location: str, beside: str) -> str:
-        """Return the address that an answer from `beside` names.
+    def resolve_location(self, location: str, request_url: str) -> str:
+        """Return the address that the Location header of an answer names.
 
-        Raises UserError where it would leave https.
+        Args:
+            location: The header; it may be relative.
+            request_url: The address that sent the answer.
+
+        Raises:
+            UserError: The address is not valid, or would leave https.
         """
-        found = urllib.parse.urljoin(beside, location)
-        if _split_origin(found)[0] == "http" and self.base.startswith("https:"):
-            if urllib.parse.urlsplit(found).hostname != urllib.parse.urlsplit(self.base).hostname:
+        address = urllib.parse.urljoin(request_url, location)
+        if _split_origin(address)[0] == "http" and self.base.startswith("https:"):
+            if urllib.parse.urlsplit(address).hostname != urllib.parse.urlsplit(self.base).hostname:
                 raise UserError(
                     "the registry sends us to an address without https",
                     str(self.reference),
-                    "its administrator can mend that",
+                    _ASK_ADMINISTRATOR,
                     kind=DENIED,
                 )
-            found = "https" + found[4:]  # a proxy in front of it took the TLS off
-        if _split_origin(found)[0] not in ("http", "https"):
+            address = "https" + address[4:]  # a proxy in front of the registry took the TLS off
+        if _split_origin(address)[0] not in ("http", "https"):
             raise UserError(
-                "the registry sends us to an address that is none",
+                "the registry sends us to an address that is not valid",
                 str(self.reference),
-                "its administrator can mend that",
+                _ASK_ADMINISTRATOR,
                 kind=INVALID,
             )
-        return found
+        return address
 
     def request(
         self,
@@ -160,15 +172,27 @@ class Connection:
         follow: bool = False,
         stream: bool = False,
     ) -> requests.Response:
-        """One request. Returns an answer whose status is among `good`; raises Transient or
-        UserError for any other.
+        """Send one request, log in if the registry asks for it, and return the answer.
 
-        `body` gives what to send, and is called again where it has to be sent again.
+        Args:
+            method: The HTTP method. GET replaces HEAD if the registry does not support HEAD.
+            url: The address.
+            good: The statuses that are returned.
+            body: Makes the body; called again if the request has to be sent again.
+            headers: Further headers.
+            follow: Whether to follow redirects.
+            stream: Whether the caller reads the body of the answer in pieces.
+
+        Raises:
+            TransientError: Another attempt may work.
+            UserError: The answer has another status.
         """
-        url = self._settle(url)
-        known = self._authorization
+        url = self._settle_scheme(url)
+        authorization = self._authorization
         for attempt in range(2):
-            answer = self._follow(method, url, body, headers, known, follow=follow, stream=stream)
+            answer = self._follow_redirects(
+                method, url, body, headers, authorization, follow=follow, stream=stream
+            )
             if answer.status_code in good:
                 return answer
             if method == "HEAD" and answer.status_code in _NO_HEAD:
@@ -176,11 +200,12 @@ class Connection:
                 return self.request("GET", url, good, headers=headers, follow=follow, stream=True)
             with answer:
                 if answer.status_code != 401 or attempt:
-                    raise self._problem(answer, method)
-                known = self._login(answer.headers.get("WWW-Authenticate", ""), known)
+                    raise self._make_error(answer, method)
+                challenge = answer.headers.get("WWW-Authenticate", "")
+                authorization = self._log_in(challenge, authorization)
         raise AssertionError
 
-    def _follow(
+    def _follow_redirects(
         self,
         method: str,
         url: str,
@@ -191,19 +216,18 @@ class Connection:
         follow: bool,
         stream: bool,
     ) -> requests.Response:
-        for _ in range(6):
-            own = {"User-Agent": "rosetta-builder", **(headers or {})}
+        """Send a request; the authorization goes to the registry only, not to other hosts."""
+        for _ in range(_MAXIMUM_REDIRECTS + 1):
+            sent_headers = {"User-Agent": "rosetta-builder", **(headers or {})}
             if authorization and _split_origin(url) == _split_origin(self.base):
-                own["Authorization"] = authorization
-            answer = self._send(method, url, body, own, stream=stream)
-            if not follow or answer.status_code not in _MOVED:
+                sent_headers["Authorization"] = authorization
+            answer = self._send(method, url, body, sent_headers, stream=stream)
+            if not follow or answer.status_code not in _REDIRECT_STATUSES:
                 return answer
             answer.close()
             url = self.resolve_location(answer.headers.get("Location", ""), url)
         raise UserError(
-            "the registry sends us round in circles",
-            str(self.reference),
-            "its administrator can mend that",
+            "the registry sends us round in circles", str(self.reference), _ASK_ADMINISTRATOR
         )
 
     def _send(
@@ -215,13 +239,15 @@ class Connection:
         *,
         stream: bool,
     ) -> requests.Response:
-        name = urllib.parse.urlsplit(url).hostname or ""
-        proxies = (
-            {} if is_loopback(name) else requests.utils.get_environ_proxies(url, no_proxy=None)
-        )
-        bundle = (
-            self._bundle(urllib.parse.urlsplit(url).netloc) if url.startswith("https:") else True
-        )
+        """Send one request. Raises TransientError or UserError if no answer comes."""
+        host = urllib.parse.urlsplit(url).hostname or ""
+        if is_loopback(host):
+            proxies = {}
+        else:
+            proxies = dict(requests.utils.get_environ_proxies(url, no_proxy=None))
+        verify: str | bool = True
+        if url.startswith("https:"):
+            verify = self._find_ca_bundle(urllib.parse.urlsplit(url).netloc)
         try:
             return self._session.request(
                 method,
@@ -230,14 +256,14 @@ class Connection:
                 headers=headers,
                 allow_redirects=False,
                 stream=stream,
-                proxies=dict(proxies),
-                timeout=(_CONNECT, _COMMIT if method == "PUT" else _READ),
-                verify=bundle,
+                proxies=proxies,
+                timeout=(_CONNECT_TIMEOUT, _PUT_TIMEOUT if method == "PUT" else _READ_TIMEOUT),
+                verify=verify,
             )
         except requests.exceptions.SSLError as error:
             if _is_caused_by(error, ssl.SSLCertVerificationError):
                 raise UserError(
-                    f"the certificate of {name} is not trusted here",
+                    f"the certificate of {host} is not trusted here",
                     str(self.reference),
                     "name the CA's file in SSL_CERT_FILE, or put it into docker's certs.d",
                     kind=DENIED,
@@ -245,60 +271,63 @@ class Connection:
             raise TransientError("the TLS connection broke") from error
         except requests.exceptions.InvalidURL as error:
             raise UserError(
-                f"{name!r} is no host", str(self.reference), "check the name"
+                f"{host!r} is not a valid host", str(self.reference), "check the name"
             ) from error
         except requests.exceptions.ProxyError as error:
             raise TransientError("the proxy cannot be reached") from error
         except requests.exceptions.ConnectTimeout as error:
-            raise TransientError(f"{name} does not answer") from error
+            raise TransientError(f"{host} does not answer") from error
         except (requests.exceptions.RequestException, OSError) as error:
             if isinstance(error, OSError) and error.filename:
-                raise  # a file of ours, not the network
-            raise TransientError(_describe_failure(error, name)) from error
+                raise  # a local file, not the network
+            raise TransientError(_describe_failure(error, host)) from error
 
-    def _settle(self, url: str) -> str:
-        """Return an address of a registry on this machine with the scheme that it speaks: TLS where
-        it greets by that, else http.
+    def _settle_scheme(self, url: str) -> str:
+        """Return an address of a registry on this machine with the scheme that it speaks.
+
+        The scheme is https if the registry answers a TLS greeting, else http.
         """
-        with self._facts_lock:
-            if not self._is_settled:
-                self._is_settled = True
+        with self._hosts_lock:
+            if not self._is_scheme_known:
+                self._is_scheme_known = True
                 if self.base.startswith("http:") and _speaks_tls(*_split_origin(self.base)[1:]):
                     self.base = "https" + self.base.removeprefix("http")
+        _, host, port = _split_origin(url)
         if (
             self.base.startswith("https:")
-            and is_loopback(_split_origin(url)[1])
-            and _split_origin(url)[1:] == _split_origin(self.base)[1:]
+            and is_loopback(host)
+            and (host, port) == _split_origin(self.base)[1:]
         ):
-            return "https" + url.partition(":")[1] + url.partition(":")[2]
+            return "https:" + url.partition(":")[2]
         return url
 
-    def _bundle(self, host: str) -> str | bool:
-        """Return what a host's certificate is checked against: a file, or True for Python's own
-        list.
-        """
-        with self._facts_lock:
-            if host not in self._bundles:
+    def _find_ca_bundle(self, host: str) -> str | bool:
+        """Return the file that verifies a host's certificate; True for Python's own list."""
+        with self._hosts_lock:
+            if host not in self._ca_bundles:
                 files = trusted_cas.find_files(host)
-                place = Path(self._scratch.name) / f"{len(self._bundles)}.pem"
                 if len(files) > 1:
-                    place.write_bytes(trusted_cas.join_certificates(files))
-                self._bundles[host] = str(place if len(files) > 1 else files[0]) if files else True
-            return self._bundles[host]
+                    joined = Path(self._scratch.name) / f"{len(self._ca_bundles)}.pem"
+                    joined.write_bytes(trusted_cas.join_certificates(files))
+                    files = [joined]
+                self._ca_bundles[host] = str(files[0]) if files else True
+            return self._ca_bundles[host]
 
-    def _problem(self, answer: requests.Response, method: str) -> Exception:
+    def _make_error(self, answer: requests.Response, method: str) -> Exception:
+        """Return the exception for an answer with a bad status."""
         status = answer.status_code
-        what = f"the registry answered {status} to {method}{_quote_error(answer)}"
-        if status in _AGAIN:
-            return TransientError(what, _parse_retry_after(answer.headers.get("Retry-After", "")))
-        if status in (401, 403):
-            who = (
-                "the credentials kept for it"
-                if self._credentials not in (None, credentials.ANONYMOUS)
-                else "no credentials"
+        message = f"the registry answered {status} to {method}{_quote_error(answer)}"
+        if status in _TRANSIENT_STATUSES:
+            return TransientError(
+                message, _parse_retry_after(answer.headers.get("Retry-After", ""))
             )
+        if status in (401, 403):
+            if self._credentials in (None, credentials.ANONYMOUS):
+                used = "no credentials"
+            else:
+                used = "the credentials kept for it"
             return UserError(
-                f"{what}: access denied with {who}",
+                f"{message}: access denied with {used}",
                 str(self.reference),
                 f"docker login {self.reference.host}, with an account that may do this",
                 kind=DENIED,
@@ -306,82 +335,85 @@ class Connection:
             )
         if _is_web_page(answer):
             return UserError(
-                f"{what} with a web page (a login page or a proxy's?)",
+                f"{message} with a web page (a login page or a proxy's?)",
                 str(self.reference),
                 "check the name, the network and the proxy settings",
                 kind=INVALID,
                 value=status,
             )
         return UserError(
-            what,
+            message,
             str(self.reference),
             "check the name, and that the registry takes OCI images",
             kind=FAILED,
             value=status,
         )
 
-    def retry(self, what: str, action: Callable[[], Any]) -> Any:
-        """Do `action` until it works, a few times at most.
+    def retry(self, name: str, action: Callable[[], Any]) -> Any:
+        """Call a function until it raises no TransientError, at most `TRIES` times.
 
-        Raises UserError with the last reason where it does not.
+        Args:
+            name: What the function does, for errors, such as "reading the tag latest".
+            action: The function.
+
+        Returns:
+            What the function returns.
+
+        Raises:
+            UserError: The last attempt failed, too, or the registry asks for a long pause.
         """
         for attempt in range(1, TRIES + 1):
             try:
                 return action()
-            except TransientError as problem:
-                pause = (
-                    problem.pause
-                    if problem.pause is not None
-                    else min(30.0, 2.0 ** (attempt - 1)) * random.uniform(0.75, 1.25)  # noqa: S311
-                )
-                if attempt == TRIES or pause > _PATIENCE:
-                    tries = (
-                        f"it asks us to wait {pause:.0f} s"
-                        if pause > _PATIENCE
-                        else f"tried {attempt} times"
-                    )
-                    message = f"{what} failed: {problem} ({tries})"
-                    if isinstance(problem, MismatchError):
-                        raise AlteredError(message, str(self.reference), _ALTERED) from problem
-                    raise UserError(
-                        message,
-                        str(self.reference),
-                        _SEND_AGAIN if self._sends else _READ_AGAIN,
-                        kind=UNREACHABLE,
-                    ) from problem
+            except TransientError as error:
+                pause = error.pause
+                if pause is None:
+                    pause = min(30.0, 2.0 ** (attempt - 1)) * random.uniform(0.75, 1.25)  # noqa: S311
+                if pause > _MAXIMUM_PAUSE:
+                    reason = f"{error} (it asks us to wait {pause:.0f} s)"
+                    raise self._give_up(f"{name} failed: {reason}", error) from error
+                if attempt == TRIES:
+                    reason = f"{error} (tried {attempt} times)"
+                    raise self._give_up(f"{name} failed: {reason}", error) from error
                 self.wait(pause)
                 self.raise_if_stopped()
         raise AssertionError
 
+    def _give_up(self, message: str, error: TransientError) -> UserError:
+        if isinstance(error, MismatchError):
+            return AlteredError(message, str(self.reference), _ALTERED)
+        return UserError(
+            message,
+            str(self.reference),
+            _SEND_AGAIN if self._sends else _READ_AGAIN,
+            kind=UNREACHABLE,
+        )
+
     def wait(self, seconds: float) -> None:
-        """Wait before another try."""
+        """Wait before the next attempt; another thread's failure ends the wait."""
         self._stopped.wait(seconds)
 
     def raise_if_stopped(self) -> None:
-        """Raise StoppedError where another thread has failed, so that this one does not go on for
-        nothing.
-        """
+        """Raise StoppedError if another thread has failed, so that this one ends early."""
         if self._stopped.is_set():
             raise StoppedError
 
     def map_threads(
-        self, action: Callable[..., Any], items: Iterable[tuple[Any, ...]]
+        self, action: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]
     ) -> list[Any]:
-        """Return what `action` gives for the arguments in `items`, done by a few threads; the first
-        failure ends them all.
+        """Call a function with each tuple of arguments, in a few threads.
+
+        Returns:
+            The results, in the order of `arguments`. The first failure ends all threads and is
+            raised.
         """
         with concurrent.futures.ThreadPoolExecutor(THREADS, "registry") as pool:
-            futures = [pool.submit(action, *item) for item in items]
+            futures = [pool.submit(action, *values) for values in arguments]
             try:
                 done, _ = concurrent.futures.wait(
                     futures, return_when=concurrent.futures.FIRST_EXCEPTION
                 )
-                problems = [problem for future in done if (problem := future.exception())]
-                if problems:
-                    raise next(
-                        (each for each in problems if not isinstance(each, StoppedError)),
-                        problems[0],
-                    )
+                _raise_failure(done)
             except BaseException:
                 self._stopped.set()
                 pool.shutdown(cancel_futures=True)
@@ -390,43 +422,54 @@ class Connection:
 
     def read_document(self, answer: requests.Response) -> bytes:
         """Return the body of a streamed answer that is a document."""
-        data = b"".join(self.read_pieces(answer, _LIMIT))
-        if len(data) > _LIMIT:
+        data = b"".join(self.read_pieces(answer, _DOCUMENT_LIMIT))
+        if len(data) > _DOCUMENT_LIMIT:
             raise UserError(
-                f"the registry sent a document of more than {_LIMIT >> 20} MiB",
+                f"the registry sent a document of more than {_DOCUMENT_LIMIT >> 20} MiB",
                 str(self.reference),
                 "check the name",
             )
         return data
 
     def read_pieces(self, answer: requests.Response, limit: int) -> Any:
-        """Yield the body of a streamed answer, piece by piece, up to the one that passes `limit`
-        bytes.
+        """Yield the body of a streamed answer piece by piece.
+
+        Args:
+            answer: The answer; it is closed at the end.
+            limit: Bytes after which the body ends; the piece that passes the limit comes whole.
+
+        Raises:
+            TransientError: The connection broke or stalled.
         """
-        came, start = 0, time.monotonic()
+        received, start = 0, time.monotonic()
         try:
             with answer:
                 while piece := answer.raw.read1(1 << 20, decode_content=True):
-                    came += len(piece)
+                    received += len(piece)
                     yield piece
-                    if came > limit:
+                    if received > limit:
                         return
                     seconds = time.monotonic() - start
-                    if seconds > _SLOW_AFTER and came < _LEAST_RATE * seconds:
-                        raise TransientError(f"it sent only {came} bytes in {seconds:.0f} s")
+                    if seconds > _MINIMUM_RATE_AFTER and received < _MINIMUM_RATE * seconds:
+                        raise TransientError(f"it sent only {received} bytes in {seconds:.0f} s")
         except (urllib3.exceptions.HTTPError, OSError) as error:
             if isinstance(error, OSError) and error.filename:
-                raise  # a file of ours, not the network
-            raise TransientError(f"the connection broke after {came} bytes") from error
+                raise  # a local file, not the network
+            raise TransientError(f"the connection broke after {received} bytes") from error
         length = answer.headers.get("Content-Length", "")
-        if _is_number(length) and "Content-Encoding" not in answer.headers and came != int(length):
-            raise TransientError(f"{came} of {length} bytes came")
+        is_encoded = "Content-Encoding" in answer.headers
+        if _is_number(length) and not is_encoded and received != int(length):
+            raise TransientError(f"{received} of {length} bytes came")
 
-    def _login(self, challenge: str, refused: str) -> str:
-        """Return what to send as Authorization after a 401; another thread may have found it
-        meanwhile.
+    def _log_in(self, challenge: str, refused: str) -> str:
+        """Return the Authorization header to send after a 401.
+
+        Args:
+            challenge: The WWW-Authenticate header of the answer.
+            refused: The Authorization header that was refused. Another thread may have logged in
+                since then.
         """
-        with self._lock:
+        with self._login_lock:
             if self._authorization != refused:
                 return self._authorization
             if self._credentials is None:
@@ -436,76 +479,39 @@ class Connection:
                     self._credentials.password,
                     self._credentials.identity_token,
                 )
-            kind, _, rest = challenge.partition(" ")
-            if kind.lower() == "bearer":
-                self._authorization = self._token(dict(re.findall(r'([a-zA-Z_]+)="([^"]*)"', rest)))
-            elif (
-                kind.lower() == "basic"
-                and self._credentials.basic_header
-                and refused != self._credentials.basic_header
-            ):
-                self._authorization = self._credentials.basic_header
+            scheme, _, parameters = challenge.partition(" ")
+            basic_header = self._credentials.basic_header
+            if scheme.lower() == "bearer":
+                fields = dict(re.findall(r'([a-zA-Z_]+)="([^"]*)"', parameters))
+                self._authorization = self._request_token(fields)
+            elif scheme.lower() == "basic" and basic_header and refused != basic_header:
+                self._authorization = basic_header
             else:
-                why = (
-                    "does not take the credentials kept for it"
-                    if self._credentials.basic_header
-                    else "wants a login"
-                )
+                if basic_header:
+                    problem = "does not take the credentials kept for it"
+                else:
+                    problem = "wants a login"
                 raise UserError(
-                    f"the registry {why}",
+                    f"the registry {problem}",
                     str(self.reference),
                     f"docker login {self.reference.host}",
                 )
             return self._authorization
 
-    def _token(self, told: dict[str, str]) -> str:
-        realm, known = told.get("realm", ""), self._credentials or credentials.ANONYMOUS
-        scheme, name = _split_origin(realm)[:2]
-        if scheme != "https" and not (
-            scheme == "http"
-            and (is_loopback(name) or _split_origin(realm)[:2] == _split_origin(self.base)[:2])
-        ):
-            raise UserError(
-                "the registry names an address without https for logins",
-                str(self.reference),
-                "its administrator can mend that",
-                kind=DENIED,
-            )
-        asked: list[tuple[str, str]] = [
-            ("service", told.get("service", "")),
-            *(("scope", each) for each in self._scopes),
-        ]
-        if known.identity_token:
-            form = {
-                "grant_type": "refresh_token",
-                "refresh_token": known.identity_token,
-                "client_id": "rosetta-builder",
-                "service": told.get("service", ""),
-                "scope": " ".join(self._scopes),
-            }
-            body = urllib.parse.urlencode(form).encode()
-            answer = self._send(
-                "POST",
-                realm,
-                lambda: body,
-                {"Content-Type": "application/x-www-form-urlencoded"},
-                stream=True,
-            )
-        else:
-            url = realm + ("&" if "?" in realm else "?") + urllib.parse.urlencode(asked)
-            answer = self._send(
-                "GET",
-                url,
-                None,
-                {"Authorization": known.basic_header} if known.basic_header else {},
-                stream=True,
-            )
-        with answer:
+    def _request_token(self, challenge: dict[str, str]) -> str:
+        """Return an Authorization header with a token of the registry's token service.
+
+        Args:
+            challenge: The fields of the registry's challenge: `realm`, `service`.
+        """
+        realm = challenge.get("realm", "")
+        self._require_safe_realm(realm)
+        with self._ask_token_service(realm, challenge.get("service", "")) as answer:
             if answer.status_code != 200:
-                raise self._problem(answer, "a login")
-            raw = self.read_document(answer)
+                raise self._make_error(answer, "a login")
+            text = self.read_document(answer)
         try:
-            data = json.loads(raw)
+            data = json.loads(text)
             token = data.get("token") or data["access_token"]
         except (ValueError, KeyError, AttributeError):
             token = None
@@ -521,8 +527,50 @@ class Connection:
         remember_login("", "", token)
         return f"Bearer {token}"
 
+    def _require_safe_realm(self, realm: str) -> None:
+        """Raise UserError if a login would be sent to another machine without https."""
+        scheme, host, _ = _split_origin(realm)
+        if scheme == "https":
+            return
+        is_registry = (scheme, host) == _split_origin(self.base)[:2]
+        if scheme != "http" or not (is_loopback(host) or is_registry):
+            raise UserError(
+                "the registry names an address without https for logins",
+                str(self.reference),
+                _ASK_ADMINISTRATOR,
+                kind=DENIED,
+            )
+
+    def _ask_token_service(self, realm: str, service: str) -> requests.Response:
+        """Ask for a token: by POST with an identity token, else by GET with user and password."""
+        login = self._credentials or credentials.ANONYMOUS
+        if login.identity_token:
+            form = {
+                "grant_type": "refresh_token",
+                "refresh_token": login.identity_token,
+                "client_id": "rosetta-builder",
+                "service": service,
+                "scope": " ".join(self._scopes),
+            }
+            body = urllib.parse.urlencode(form).encode()
+            headers = {"Content-Type": "application/x-www-form-urlencoded"}
+            return self._send("POST", realm, lambda: body, headers, stream=True)
+        query = [("service", service), *(("scope", scope) for scope in self._scopes)]
+        url = realm + ("&" if "?" in realm else "?") + urllib.parse.urlencode(query)
+        headers = {"Authorization": login.basic_header} if login.basic_header else {}
+        return self._send("GET", url, None, headers, stream=True)
+
+
+def _raise_failure(futures: Iterable[concurrent.futures.Future[Any]]) -> None:
+    """Raise the exception of a future that failed, if possible not a StoppedError."""
+    errors = [error for future in futures if (error := future.exception())]
+    causes = [error for error in errors if not isinstance(error, StoppedError)]
+    if errors:
+        raise (causes or errors)[0]
+
 
 def _split_origin(url: str) -> tuple[str, str, int]:
+    """Return the scheme, host and port of an address; empty ones if it is not valid."""
     try:
         parts = urllib.parse.urlsplit(url)
         return (
@@ -535,15 +583,12 @@ def _split_origin(url: str) -> tuple[str, str, int]:
 
 
 def _speaks_tls(name: str, port: int) -> bool:
-    """Say whether what listens on this machine answers a TLS greeting.
-
-    Its certificate is checked later.
-    """
+    """Return whether a port answers a TLS greeting. Its certificate is checked later."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
         with (
-            socket.create_connection((name, port), timeout=_CONNECT) as plain,
+            socket.create_connection((name, port), timeout=_CONNECT_TIMEOUT) as plain,
             context.wrap_socket(plain, server_hostname=name),
         ):
             return True
@@ -560,21 +605,17 @@ def _is_web_page(answer: requests.Response) -> bool:
 
 
 def _quote_error(answer: requests.Response) -> str:
-    """Return the registry's own words for an error, without secrets that it repeats, on one line
-    and cut.
-    """
+    """Return the registry's own error in parentheses: on one line, cut, and without secrets."""
     try:
         first = json.loads(next(answer.iter_content(1 << 16), b""))["errors"][0]
-        words = redact(f"{first.get('code', '')} {first.get('message', '')}".strip())
-    except Exception:  # noqa: BLE001 - whatever it said, it was not that
+        text = redact(f"{first.get('code', '')} {first.get('message', '')}".strip())
+    except Exception:  # noqa: BLE001 - the answer does not have the form of an error
         return ""
-    return f" ({re.sub(r'[^ -~]+', ' ', words)[:160]})" if words else ""
+    return f" ({re.sub(r'[^ -~]+', ' ', text)[:160]})" if text else ""
 
 
 def _parse_retry_after(value: str) -> float | None:
-    """Seconds to wait by a Retry-After header, in either of its forms; None where it says
-    nothing.
-    """
+    """Return the seconds to wait by a Retry-After header: a number or a date; None if neither."""
     if _is_number(value.strip()):
         return float(value)
     try:
@@ -584,27 +625,28 @@ def _parse_retry_after(value: str) -> float | None:
 
 
 def _is_caused_by(error: BaseException, kind: type[BaseException]) -> bool:
-    seen: list[BaseException] = []
-    waiting: list[Any] = [error]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, kind):
+    """Return whether an exception of this kind is the error, or among its causes or arguments."""
+    visited: list[BaseException] = []
+    queue: list[Any] = [error]
+    while queue:
+        item = queue.pop()
+        if isinstance(item, kind):
             return True
-        if isinstance(each, BaseException) and each not in seen:
-            seen.append(each)
-            waiting += [*each.args, each.__cause__, each.__context__, getattr(each, "reason", None)]
+        if isinstance(item, BaseException) and item not in visited:
+            visited.append(item)
+            queue += [*item.args, item.__cause__, item.__context__, getattr(item, "reason", None)]
     return False
 
 
-def _describe_failure(error: Exception, name: str) -> str:
-    """Without the address: its query may be a secret."""
+def _describe_failure(error: Exception, host: str) -> str:
+    """Describe a failed request without its address: the query may be a secret."""
     if isinstance(error, requests.exceptions.Timeout):
-        return f"{name} stopped answering"
-    for kind, words in (
+        return f"{host} stopped answering"
+    for kind, text in (
         (ConnectionRefusedError, "refuses the connection"),
         (BrokenPipeError, "cut the connection"),
         (ConnectionResetError, "cut the connection"),
     ):
         if _is_caused_by(error, kind):
-            return f"{name} {words}"
-    return f"the connection to {name} failed"
+            return f"{host} {text}"
+    return f"the connection to {host} failed"

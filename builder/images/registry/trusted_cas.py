@@ -1,4 +1,4 @@
-"""The CA certificates that a registry's certificate is checked against."""
+"""The CA certificates that verify the certificate of a registry."""
 
 from __future__ import annotations
 
@@ -12,19 +12,24 @@ from rosetta.core.errors import MISSING, UserError
 
 
 def find_files(host: str) -> list[Path]:
-    """Return the files of CA certificates that the machine names for a registry; none where
-    Python's own list counts.
+    """Return the files of CA certificates that this machine sets for a registry.
 
-    SSL_CERT_FILE (or its like) and SSL_CERT_DIR replace Python's own list. What docker's and
-    podman's certs.d/HOST:PORT hold is added to it.
+    SSL_CERT_FILE (or its like) and SSL_CERT_DIR replace Python's own list. The certificates in
+    certs.d/HOST:PORT of docker and podman are added to the list.
+
+    Args:
+        host: The registry, HOST or HOST:PORT.
+
+    Returns:
+        The files; none if Python's own list is used.
     """
     files = []
     if bundle := package_index.find_ca_bundle():
         if not os.path.exists(bundle):
             raise UserError(
-                "the file of CA certificates that the environment names is not there",
+                "the file of CA certificates that the environment names does not exist",
                 bundle,
-                "mend SSL_CERT_FILE or its like",
+                "correct SSL_CERT_FILE, or the other variable that names it",
                 kind=MISSING,
             )
         files += _list_certificates(Path(bundle)) if os.path.isdir(bundle) else [Path(bundle)]
@@ -64,5 +69,5 @@ def join_certificates(files: list[Path]) -> bytes:
         raise UserError(
             f"a file of CA certificates cannot be read ({error.strerror})",
             str(error.filename),
-            "mend that file or the variable that names it",
+            "correct that file, or the variable that names it",
         ) from error
