@@ -1,6 +1,4 @@
-"""A layer of an image: written once into the cache as a blob, found there by the key of its inputs
-afterwards.
-"""
+"""Layers of images: written once into the cache as blobs, and found by the key of their inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer. Digests are "sha256:<hex>", sizes in bytes."""
+    """One layer. Digests are "sha256:<hex>", sizes are in bytes."""
 
     name: str  # "base", "os", "cuda", "jax", "tensorflow", "python", "own", "sources", "rosetta"
     diff_id: str  # of the uncompressed tar
@@ -35,7 +33,7 @@ class Layer:
 
 
 def blob_path(cache: Cache, digest: str) -> Path:
-    """Where a blob lies in the cache."""
+    """Return the path of a blob in the cache."""
     return cache.path("blobs") / "sha256" / digest.removeprefix("sha256:")
 
 
@@ -44,15 +42,25 @@ def _record_path(cache: Cache, key: str, compression: str) -> Path:
 
 
 def find_layer(cache: Cache, key: str, name: str, compression: str) -> Layer | None:
-    """Return the layer of this key if the cache has it whole, that is by the size and time of its
-    blob; notes that it was used.
+    """Return a layer that the cache has, and note that it was used.
+
+    The blob is whole if its size and its time are those that the builder gave it.
+
+    Args:
+        cache: The cache.
+        key: The stage key of the layer's inputs.
+        name: The name that the returned layer has.
+        compression: "gzip" or "zstd".
+
+    Returns:
+        The layer, or None if the cache lacks it or its blob is not whole.
     """
     record = _record_path(cache, key, compression)
     try:
-        known = json.loads(record.read_text(encoding="ascii"))
-        if known.pop("format") != blob_compression.FORMAT:
+        values = json.loads(record.read_text(encoding="ascii"))
+        if values.pop("format") != blob_compression.FORMAT:
             return None
-        layer = Layer(**known)
+        layer = Layer(**values)
         state = os.stat(blob_path(cache, layer.digest))
         if state.st_size != layer.size or state.st_mtime != EPOCH:
             return None
@@ -63,46 +71,56 @@ def find_layer(cache: Cache, key: str, name: str, compression: str) -> Layer | N
 
 
 def sort_entries(entries: Iterable[Entry]) -> list[Entry]:
-    """Sorted by path, with the folders above each that are not among them (0755).
+    """Return entries sorted by path, with the folders above them (mode 0755) where they lack.
 
-    Raises UserError for a path twice, unless both are the same folder.
+    Raises:
+        UserError: A path is not valid, or is there twice and is not the same folder both times.
     """
-    found: dict[str, Entry] = {}
+    by_path: dict[str, Entry] = {}
     for entry in entries:
         path = entry.path
-        if (
-            not path
-            or path[0] == "/"
-            or path[-1] == "/"
-            or "//" in path
-            or "\0" in path
-            or ".." in path.split("/")
-        ):
+        if not _is_layer_path(path):
             raise UserError(
-                f"{path!r} is no path of a layer", entry.source, kind=INVALID, value=path
+                f"{path!r} is not a valid path in a layer", entry.source, kind=INVALID, value=path
             )
-        if path in found and not (entry.kind == "dir" and found[path] == entry):
+        if path in by_path and not (entry.kind == "dir" and by_path[path] == entry):
             raise UserError(
                 f"two entries of a layer have the path {path!r}",
                 entry.source,
                 kind=CONFLICT,
                 value=path,
             )
-        found[path] = entry
-    for path in list(found):
-        above = path.rpartition("/")[0]
-        while above and above not in found:
-            found[above] = Entry(above, "dir", 0o755)
-            above = above.rpartition("/")[0]
-    return [found[path] for path in sorted(found)]
+        by_path[path] = entry
+    for path in list(by_path):
+        parent = path.rpartition("/")[0]
+        while parent and parent not in by_path:
+            by_path[parent] = Entry(parent, "dir", 0o755)
+            parent = parent.rpartition("/")[0]
+    return [by_path[path] for path in sorted(by_path)]
+
+
+def _is_layer_path(path: str) -> bool:
+    return bool(
+        path
+        and path[0] != "/"
+        and path[-1] != "/"
+        and "//" not in path
+        and "\0" not in path
+        and ".." not in path.split("/")
+    )
 
 
 def write_layer(
     cache: Cache, key: str, name: str, compression: str, entries: Callable[[], Iterable[Entry]]
 ) -> Layer:
-    """Return the layer of this key; made of `entries()` if the cache lacks it.
+    """Return the layer of a key; write it if the cache lacks it.
 
-    Compression: "gzip" or "zstd".
+    Args:
+        cache: The cache.
+        key: The stage key of the layer's inputs.
+        name: The name that the returned layer has.
+        compression: "gzip" or "zstd".
+        entries: Makes the content; called only if the cache lacks the layer.
     """
     return _ensure_layer(
         cache,
@@ -118,58 +136,45 @@ def rewrite_layer(
     key: str,
     name: str,
     compression: str,
-    stream: Callable[[], IO[bytes]],
-    keep: Callable[[Entry], Entry | None] | None = None,
+    open_tar: Callable[[], IO[bytes]],
     change: Callable[[list[Entry]], Iterable[Entry]] | None = None,
 ) -> Layer:
-    """Return a layer of another's tar (plain, gzip or zstd), written again our way: owners, modes,
-    links, devices, attributes and whiteouts kept, times EPOCH.
+    """Return a layer with the content of a tar that another program wrote.
 
-    `stream` is called, and its result closed, only if the cache lacks the layer. `keep` may change
-    or drop (None) entries one by one, `change` all of them.
+    Owners, modes, links, devices, attributes and whiteouts stay; every time becomes EPOCH.
+
+    Args:
+        cache: The cache.
+        key: The stage key of the layer's inputs.
+        name: The name that the returned layer has.
+        compression: "gzip" or "zstd".
+        open_tar: Opens the tar: uncompressed, gzip or zstd. It is called, and its result closed,
+            only if the cache lacks the layer.
+        change: Changes the list of entries, if given.
     """
 
-    def produce(sink: tar_file.Sink) -> None:
+    def write(sink: tar_file.Sink) -> None:
+        spool = cache.path("blobs", f".tmp-{key}.{compression}.tar")
         with (
-            stream() as packed,
+            open_tar() as packed,
             blob_compression.decompress_stream(packed) as plain,
-            tar_file.spool_tar(
-                plain, cache.path("blobs", f".tmp-{key}.{compression}.tar")
-            ) as entries,
+            tar_file.spool_tar(plain, spool) as entries,
         ):
-            changed = change(entries) if change else entries
-            tar_file.write_tar(
-                (kept for entry in changed if (kept := keep(entry) if keep else entry) is not None),
-                sink,
-            )
+            tar_file.write_tar(change(entries) if change else entries, sink)
 
-    return _ensure_layer(cache, key, name, compression, produce)
+    return _ensure_layer(cache, key, name, compression, write)
 
 
 def _ensure_layer(
-    cache: Cache, key: str, name: str, compression: str, produce: Callable[[tar_file.Sink], None]
+    cache: Cache, key: str, name: str, compression: str, write: Callable[[tar_file.Sink], None]
 ) -> Layer:
-    if known := find_layer(cache, key, name, compression):
-        return known
+    """Return the layer of a key; call `write` for its tar if the cache lacks it."""
+    if layer := find_layer(cache, key, name, compression):
+        return layer
     with cache.lock(f"layers-{key}-{compression}"):
-        if known := find_layer(cache, key, name, compression):
-            return known
-        temporary = cache.path("blobs", f".tmp-{key}.{compression}")
-        try:
-            with (
-                open(temporary, "wb") as out,
-                blob_compression.Compressor(out, compression) as sink,
-            ):
-                produce(sink)
-                sums = sink.finish()
-            os.chmod(temporary, 0o444)
-            os.utime(temporary, (EPOCH, EPOCH))  # whoever edits it changes that
-            final = blob_path(cache, sums.digest)
-            final.parent.mkdir(exist_ok=True)
-            os.replace(temporary, final)  # its name is the hash of what was written
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        if layer := find_layer(cache, key, name, compression):
+            return layer
+        sums = _write_blob(cache, f".tmp-{key}.{compression}", compression, write)
         layer = Layer(
             name,
             sums.diff_id,
@@ -184,3 +189,26 @@ def _ensure_layer(
             json.dumps({"format": blob_compression.FORMAT, **asdict(layer)}, sort_keys=True),
         )
         return layer
+
+
+def _write_blob(
+    cache: Cache, temporary_name: str, compression: str, write: Callable[[tar_file.Sink], None]
+) -> blob_compression.BlobSums:
+    """Write a tar as a blob of the cache, under the name of its digest."""
+    temporary = cache.path("blobs", temporary_name)
+    try:
+        with (
+            open(temporary, "wb") as out,
+            blob_compression.Compressor(out, compression) as sink,
+        ):
+            write(sink)
+            sums = sink.finish()
+        os.chmod(temporary, 0o444)
+        os.utime(temporary, (EPOCH, EPOCH))  # whoever edits the blob changes its time
+        final = blob_path(cache, sums.digest)
+        final.parent.mkdir(exist_ok=True)
+        os.replace(temporary, final)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return sums

@@ -1,6 +1,4 @@
-"""The documents of an OCI image, as canonical JSON: the same values give the same bytes, and so the
-same digests, everywhere.
-"""
+"""The documents of an OCI image, as canonical JSON: equal values give equal bytes and digests."""
 
 from __future__ import annotations
 
@@ -21,23 +19,23 @@ _VARIANTS = {"arm64": {"variant": "v8"}}
 
 
 def compute_digest(data: bytes) -> str:
-    """Return the digest of `data` as OCI writes it."""
+    """Return the digest of a document or blob, as OCI writes it: "sha256:<hex>"."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def encode_json(value: Mapping[str, Any]) -> bytes:
-    """JSON with sorted keys and no spaces."""
+    """Return canonical JSON: sorted keys and no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def make_descriptor(media_type: str, data: bytes) -> dict[str, Any]:
-    """Return what another document says of `data`."""
+    """Return the descriptor by which another document refers to `data`."""
     return {"mediaType": media_type, "digest": compute_digest(data), "size": len(data)}
 
 
 @dataclass(frozen=True)
 class Image:
-    """One platform's image: its layers from the bottom up, its config and its manifest."""
+    """The image of one platform: its layers from the bottom up, its config and its manifest."""
 
     architecture: str  # "amd64" | "arm64"
     layers: tuple[Layer, ...]
@@ -46,15 +44,17 @@ class Image:
 
     @property
     def config_digest(self) -> str:
+        """The digest of the config, by which some engines name the image."""
         return compute_digest(self.config)
 
     @property
     def digest(self) -> str:
+        """The digest of the manifest."""
         return compute_digest(self.manifest)
 
     @property
     def size(self) -> int:
-        """Bytes that a registry holds of it."""
+        """Bytes that the image takes in a registry."""
         return sum(layer.size for layer in self.layers) + len(self.config) + len(self.manifest)
 
 
@@ -67,6 +67,7 @@ class Index:
 
     @property
     def digest(self) -> str:
+        """The digest of the index document."""
         return compute_digest(self.document)
 
 
@@ -80,8 +81,11 @@ def make_config(
 ) -> bytes:
     """Return the config document.
 
-    `created`: RFC 3339, UTC. `settings`: Env, Entrypoint, Cmd, WorkingDir, Labels, User, as the
-    image specification has them.
+    Args:
+        architecture: "amd64" or "arm64".
+        layers: The layers, from the bottom up.
+        created: The time of creation, RFC 3339 in UTC.
+        settings: Env, Entrypoint, Cmd, WorkingDir, Labels and User, as in the image specification.
     """
     return encode_json(
         {
@@ -96,15 +100,13 @@ def make_config(
     )
 
 
-def make_manifest(
-    layers: Sequence[Layer], of_config: bytes, annotations: Mapping[str, str]
-) -> bytes:
+def make_manifest(layers: Sequence[Layer], config: bytes, annotations: Mapping[str, str]) -> bytes:
     """Return the manifest of one platform."""
     return encode_json(
         {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
-            "config": make_descriptor(CONFIG, of_config),
+            "config": make_descriptor(CONFIG, config),
             "layers": [
                 {"mediaType": layer.media_type, "digest": layer.digest, "size": layer.size}
                 for layer in layers
@@ -121,21 +123,20 @@ def make_image(
     settings: Mapping[str, Any],
     annotations: Mapping[str, str],
 ) -> Image:
-    """One platform's image of these layers."""
-    of_config = make_config(architecture, layers, created, settings)
-    return Image(
-        architecture, tuple(layers), of_config, make_manifest(layers, of_config, annotations)
-    )
+    """Return the image of one platform; the arguments are those of `make_config`."""
+    config = make_config(architecture, layers, created, settings)
+    return Image(architecture, tuple(layers), config, make_manifest(layers, config, annotations))
 
 
 def make_index(images: Sequence[Image], annotations: Mapping[str, str]) -> Index:
-    """Return the document over all platforms, in the order of their names: also where there is only
-    one.
-    """
-    ordered = sorted(images, key=lambda each: each.architecture)
+    """Return the index of all platforms, sorted by architecture. One platform has an index, too."""
+    ordered = sorted(images, key=lambda image: image.architecture)
     manifests = [
-        {**make_descriptor(MANIFEST, each.manifest), "platform": make_platform(each.architecture)}
-        for each in ordered
+        {
+            **make_descriptor(MANIFEST, image.manifest),
+            "platform": make_platform(image.architecture),
+        }
+        for image in ordered
     ]
     document = encode_json(
         {

@@ -24,9 +24,9 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Reference:
-    """An image, or with neither tag nor digest a repository.
+    """An image in a registry; without tag and digest, a repository.
 
-    `host` has its port, if one was given.
+    `host` includes the port, if one is given.
     """
 
     host: str
@@ -43,31 +43,35 @@ class Reference:
 
     @property
     def repository(self) -> str:
-        """HOST/NAME, as signed statements name it."""
+        """HOST/NAME, as signed statements name the repository."""
         return f"{self.host.lower()}/{self.name}"
 
     @property
     def url(self) -> str:
-        """The URL of the registry: https, but http on the loopback address and where
-        ROSETTA_INSECURE_REGISTRIES lists the host.
+        """The URL of the registry.
+
+        It is https, but http on the loopback address and for hosts that
+        ROSETTA_INSECURE_REGISTRIES lists.
         """
         insecure = parse_list(INSECURE_REGISTRIES, os.environ.get(INSECURE_REGISTRIES, ""))
         host = f"registry-1.{self.host}" if self.host == "docker.io" else self.host
-        return f"{'http' if is_loopback(strip_port(self.host)) or self.host in insecure else 'https'}://{host}"
+        if is_loopback(strip_port(self.host)) or self.host in insecure:
+            return f"http://{host}"
+        return f"https://{host}"
 
     @property
     def selector(self) -> str:
-        """What of the repository is meant: the digest, which wins, or the tag."""
+        """The part that selects an image in the repository: the digest, or else the tag."""
         return self.digest or self.tag
 
 
 def strip_port(host: str) -> str:
-    """Without the port, and an IPv6 address without its brackets."""
+    """Return a host without its port, and an IPv6 address without its brackets."""
     return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
 def is_loopback(name: str) -> bool:
-    """Is it this machine, whichever network it hangs on?"""
+    """Return whether a host is this machine by its loopback address or the name localhost."""
     try:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
@@ -75,40 +79,28 @@ def is_loopback(name: str) -> bool:
 
 
 def parse_reference(text: str) -> Reference:
-    """Read a reference.
+    """Parse the name of an image.
 
-    Raises UserError for what is none, and for one without a host: nothing is guessed about where
-    an image goes.
+    Raises:
+        UserError: The name is not valid, or lacks the host. No registry is assumed for an image.
     """
-    host, slash, rest = text.partition("/")
     shown = redact(text if "://" in text else f"://{text}").removeprefix("://")
     shown = shown if shown.isprintable() else repr(shown)
-    if "://" in text or not slash or not ("." in host or ":" in host or host == "localhost"):
-        raise UserError(
-            "names no registry" if "://" not in text else "is a URL, not the name of an image",
-            shown,
-            _FORM,
-            kind=INVALID,
-        )
-    if not _HOST.fullmatch(host):
-        raise UserError(
-            f"{host!r} is no host" if "@" not in host else "credentials do not belong into a name",
-            shown,
-            _FORM,
-            kind=INVALID,
-        )
-    port = host.rpartition(":")[2] if re.search(r":[0-9]+$", host) else ""
-    if port and not 0 < int(port) < 65536:
-        raise UserError(f"{port} is no port", shown, _FORM, kind=INVALID, value=port)
-    name, at, digest = rest.partition("@")
+    host, slash, path = text.partition("/")
+    if "://" in text:
+        raise UserError("is a URL, not the name of an image", shown, _FORM, kind=INVALID)
+    if not slash or not ("." in host or ":" in host or host == "localhost"):
+        raise UserError("names no registry", shown, _FORM, kind=INVALID)
+    _check_host(host, shown)
+    name, at, digest = path.partition("@")
     name, colon, tag = name.partition(":")
     if not _NAME.fullmatch(name) or len(name) > 255:
         raise UserError(
-            f"{name!r} is no name of a repository", shown, _FORM, kind=INVALID, value=name
+            f"{name!r} is not a valid name of a repository", shown, _FORM, kind=INVALID, value=name
         )
     if colon and not _TAG.fullmatch(tag):
         raise UserError(
-            f"{tag!r} is no tag",
+            f"{tag!r} is not a valid tag",
             shown,
             "a tag is letters, digits, . _ -, at most 128 of them",
             kind=INVALID,
@@ -116,7 +108,7 @@ def parse_reference(text: str) -> Reference:
         )
     if at and not _DIGEST.fullmatch(digest):
         raise UserError(
-            f"{digest!r} is no digest",
+            f"{digest!r} is not a valid digest",
             shown,
             "a digest is sha256: and 64 hexadecimal digits in lower case",
             kind=INVALID,
@@ -125,6 +117,19 @@ def parse_reference(text: str) -> Reference:
     return Reference(host, name, tag, digest)
 
 
+def _check_host(host: str, shown: str) -> None:
+    """Raise UserError if a host or its port is not valid; `shown` is the reference for errors."""
+    if not _HOST.fullmatch(host):
+        if "@" in host:
+            problem = "credentials do not belong into a name"
+        else:
+            problem = f"{host!r} is not a valid host"
+        raise UserError(problem, shown, _FORM, kind=INVALID)
+    port = host.rpartition(":")[2] if re.search(r":[0-9]+$", host) else ""
+    if port and not 0 < int(port) < 65536:
+        raise UserError(f"{port} is not a valid port", shown, _FORM, kind=INVALID, value=port)
+
+
 def is_digest(text: str) -> bool:
-    """Is it sha256:<hex>?"""
+    """Return whether a text has the form sha256:<hex>."""
     return bool(_DIGEST.fullmatch(text))

@@ -76,7 +76,11 @@ def _altered(
         layers = []
         for one in image.layers:
             blob = layout.blob_path(read.folder, one)
-            keep = alter if one.name == name else None
+
+            def change(entries: list[Entry], altered: bool = one.name == name) -> list[Entry]:
+                kept = map(alter, entries) if altered else entries
+                return [entry for entry in kept if entry is not None]
+
             layers.append(
                 layer.rewrite_layer(
                     cache,
@@ -84,7 +88,7 @@ def _altered(
                     one.name,
                     "gzip",
                     lambda blob=blob: open(blob, "rb"),  # type: ignore[misc]  # noqa: SIM115
-                    keep,
+                    change,
                 )
             )
         document = json.loads(image.config)

@@ -438,8 +438,8 @@ def test_a_body_that_drips_is_given_up(
     kept, served = memory
     kept.user = ""
     image_push.push_image(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
-    monkeypatch.setattr(transport, "_SLOW_AFTER", 0)
-    monkeypatch.setattr(transport, "_LEAST_RATE", 1 << 60)
+    monkeypatch.setattr(transport, "_MINIMUM_RATE_AFTER", 0)
+    monkeypatch.setattr(transport, "_MINIMUM_RATE", 1 << 60)
     monkeypatch.setattr(transport, "TRIES", 1)
     with errors.refused(errors.UNREACHABLE, names=(" bytes in 0 s", "1 times")):
         image_registry.pull_manifest(f"{served.host}/t5x:latest")

@@ -181,7 +181,7 @@ from builder.core.cache import Cache
 from builder.images.registry import image_push
 from tests.support import image_registry
 cache = Cache(Path(sys.argv[1]))
-registry.push(cache, image_registry.image(cache, top="new"), sys.argv[2])
+image_push.push_image(cache, image_registry.image(cache, top="new"), sys.argv[2])
 """
 
 
