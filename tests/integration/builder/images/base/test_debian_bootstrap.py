@@ -38,7 +38,7 @@ from builder.packages import debian_lock
 from builder.core.cache import Cache
 os.umask(int(sys.argv[4], 8))
 lock = debian_lock.load(manifest.load(Path(sys.argv[1])), sys.argv[2], sys.argv[3])
-print(*(each.digest for each in debian_bootstrap.layers(Cache(Path(sys.argv[5])), lock, debian_lock.ROOT, "gzip")))
+print(*(each.digest for each in debian_bootstrap.make_layers(Cache(Path(sys.argv[5])), lock, debian_lock.ROOT, "gzip")))
 """
 
 

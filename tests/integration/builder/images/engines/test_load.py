@@ -215,8 +215,8 @@ def test_a_kill_leaves_no_name_and_a_rerun_ends_right(
     )
     script = tmp_path / "load.py"
     script.write_text(
-        "import sys, pickle, pathlib\nfrom builder.core.cache import Cache\nfrom builder.images.engines import engine\n"
-        "index = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\nprint('go', flush=True)\nengine.choose(sys.argv[2]).load(Cache(pathlib.Path(sys.argv[3])), index, sys.argv[4])\n"
+        "import sys, pickle, pathlib\nfrom builder.core.cache import Cache\nfrom builder.images.engines import container_engine\n"
+        "index = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\nprint('go', flush=True)\ncontainer_engine.choose_engine(sys.argv[2]).load(Cache(pathlib.Path(sys.argv[3])), index, sys.argv[4])\n"
     )
     (tmp_path / "index").write_bytes(pickle.dumps(index))
     with _tag(used, "killed") as tag:
