@@ -1,4 +1,4 @@
-"""What an engine can do for us, whichever it is, and which one is taken."""
+"""The interface of container engines, and the choice of one."""
 
 from __future__ import annotations
 
@@ -17,123 +17,134 @@ if TYPE_CHECKING:
     from builder.core.cache import Cache
     from builder.images.oci.oci_documents import Index
 
-# Images of ours that are gone when a step ends; a digest's digits follow as the tag.
+# The name of images that are removed when a step ends; digits of a digest follow as the tag.
 TEMPORARY_NAME = "localhost/rosetta-temporary"
 
 
 @dataclass(frozen=True)
 class PulledImage:
-    """An image that an engine has fetched: the registry's digest, or the engine's own id where no
-    registry has it (`local`).
-    """
+    """An image that an engine has fetched, or had already."""
 
-    digest: str
-    local: bool = False
+    digest: str  # of the registry; if `local`, the engine's own id
+    local: bool = False  # whether no registry has the image
 
 
 @dataclass(frozen=True)
 class BuildStep:
-    """What to build: a folder with Dockerfile.base and what it needs, on an image of the engine,
-    and how.
-    """
+    """A build of Dockerfile.base."""
 
-    context: Path
-    base: str
+    context: Path  # the folder with Dockerfile.base and the files that it needs
+    base: str  # the name of an image of the engine
     architecture: str
     tag: str  # of the result
-    secrets: Mapping[str, Path] = field(default_factory=dict)
+    secrets: Mapping[str, Path] = field(default_factory=dict)  # files by the names of secrets
     network: bool = False
 
 
 @dataclass(frozen=True)
 class RunLimits:
-    """How a command is run in an image: `user` as UID or UID:GID, folders in memory, mounts (host
-    path, path inside, writable), more environment.
-    """
+    """How a command runs in an image."""
 
-    user: str = ""
+    user: str = ""  # UID or UID:GID
     read_only: bool = False
     network: bool = False
     memory_folders: tuple[str, ...] = ()
-    mounts: tuple[tuple[str, str, bool], ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    entrypoint: str | None = None  # in the image's stead; "" for none
+    mounts: tuple[tuple[str, str, bool], ...] = ()  # path on the host, path inside, writable
+    env: Mapping[str, str] = field(default_factory=dict)  # added to that of the image
+    entrypoint: str | None = None  # replaces that of the image; "" for none
     architecture: str = ""
-    gpus: bool = False  # all of the machine's
+    gpus: bool = False  # all GPUs of the machine
 
 
 class Engine(Protocol):
-    """One of docker and buildah.
+    """A container engine: docker or buildah.
 
-    Every method raises UserError with what to do where the engine refuses.
+    Every method raises UserError, with what to do, if the engine refuses.
     """
 
     name: str
 
     def find_problem(self) -> UserError | None:
-        """Why it cannot be used here; None where it can."""
+        """Return why the engine cannot be used on this machine; None if it can."""
 
     def pull(self, reference: str, architecture: str, tag: str) -> PulledImage:
-        """Make an image of a registry, or of the engine's own storage where no registry has it,
-        known as `tag`.
+        """Fetch an image from a registry, and give it a name in the engine.
+
+        Args:
+            reference: The image. If no registry has it, the engine's own storage may.
+            architecture: "amd64" or "arm64".
+            tag: The name that the image gets in the engine.
         """
 
     def build(self, step: BuildStep) -> None:
-        """Build a context's Dockerfile.base into `step.tag`."""
+        """Build Dockerfile.base into the image `step.tag`."""
 
     def save(self, tag: str, file: Path) -> None:
-        """Write an image as the archive that `image_archive.read_built_archive` reads."""
+        """Write an image as an archive that `image_archive.read_archive` reads."""
 
     def remove(self, tags: Sequence[str]) -> None:
-        """Drop names of images; what is not there is fine."""
+        """Remove names of images; names that do not exist are ignored."""
 
     def load(self, cache: Cache, index: Index, tag: str) -> str:
-        """Take an image into the engine's storage under `tag`, whole or not at all; returns the
-        name it has there.
+        """Bring an image into the engine's storage, completely or not at all.
+
+        Args:
+            cache: The cache that has the image's layers.
+            index: The image.
+            tag: The name that the image gets.
+
+        Returns:
+            The name that the engine shows.
         """
 
     def find_digest(self, tag: str) -> str:
-        """Return what the engine calls an image in its storage (the digest of its config, manifest
-        or index); empty where there is none.
+        """Return the id of an image in the engine's storage; empty if there is no such image.
+
+        The id is the digest of the image's config, manifest or index, by the kind of storage.
         """
 
     def run(
         self, image: str, command: Sequence[str], limits: RunLimits
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in an image and remove the container; its exit status is for the caller to
-        judge.
-        """
+        """Run a command in an image and remove the container; a bad exit status raises nothing."""
 
 
-def choose_engine(asked: str = "") -> Engine:
-    """Return the engine asked for ("docker" or "buildah"), or the first of them that answers."""
+def choose_engine(name: str = "") -> Engine:
+    """Return an engine that answers.
+
+    Args:
+        name: "docker", "buildah", or "" for the first of them that answers.
+
+    Raises:
+        UserError: There is no such engine, or it does not answer.
+    """
     from builder.images.engines.buildah import Buildah
     from builder.images.engines.docker import Docker
 
     engines: dict[str, Engine] = {"docker": Docker(), "buildah": Buildah()}
-    if asked:
-        if asked not in engines:
+    if name:
+        if name not in engines:
             raise UserError(
-                f"{asked!r} is no engine",
+                f"{name!r} is not a known engine",
                 "--engine",
                 f"one of: {', '.join(engines)}",
                 kind=UNKNOWN,
-                value=asked,
+                value=name,
             )
-        if problem := engines[asked].find_problem():
+        if problem := engines[name].find_problem():
             raise problem
-        return engines[asked]
+        return engines[name]
     problems = []
     for engine in engines.values():
         problem = engine.find_problem()
         if problem is None:
             return engine
         problems.append(problem)
-    told = [each for each in problems if shutil.which(each.where)] or problems[:1]
-    if shutil.which(told[0].where):
-        raise told[0]
+    for problem in problems:
+        if shutil.which(problem.where):  # the engine is installed: the problem can be repaired
+            raise problem
     raise UserError(
-        "no engine is here",
+        "no container engine is installed",
         "--engine",
         (
             "install one (apt-get install buildah, or docker.io and docker-buildx), or give "
@@ -143,19 +154,19 @@ def choose_engine(asked: str = "") -> Engine:
     )
 
 
-def find_engine(asked: str = "") -> Engine | None:
-    """As `choose`, but None where none was asked for and none is here."""
+def find_engine(name: str = "") -> Engine | None:
+    """Return an engine as `choose_engine` does, but None if `name` is "" and none answers."""
     try:
-        return choose_engine(asked)
+        return choose_engine(name)
     except UserError as error:
-        if asked:
+        if name:
             raise
-        log.info(f"no engine of containers can be used: {error.what}")
+        log.info(f"no container engine can be used: {error.what}")
         return None
 
 
 def make_platforms_error(engine: str, index: Index) -> UserError:
-    """Return the refusal of what a storage for one architecture cannot hold."""
+    """Return the error for a storage that takes only one architecture."""
     names = ", ".join(image.architecture for image in index.images)
     return UserError(
         f"this {engine} holds an image of one architecture under a tag, not {names}",

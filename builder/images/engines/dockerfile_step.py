@@ -1,4 +1,4 @@
-"""Build Dockerfile.base on a base by an engine, and give back what came of it."""
+"""Build Dockerfile.base on a base image with an engine, and read the result."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ DOCKERFILE = "Dockerfile.base"
 
 
 def hash_recipe(root: Path) -> str:
-    """Return what stands for the steps in a key: the sha256 of Dockerfile.base, of all that it
-    runs, and of the rules for its result.
+    """Return the sha256 of Dockerfile.base, of all that it runs, and of the normalisation rules.
+
+    It is the part of a stage key that stands for the build.
     """
     digest = hashlib.sha256(f"{layer_normalisation.RULES_VERSION}\n".encode())
     for file in _list_recipe_files(root):
@@ -42,8 +43,9 @@ def _list_recipe_files(root: Path) -> list[Path]:
         root / DOCKERFILE,
         *sorted(path for path in (root / "docker").iterdir() if path.is_file()),
     ]
-    if missing := next((path for path in files if not path.is_file()), None):
-        raise UserError("is missing", str(missing), "git checkout it", kind=MISSING)
+    for file in files:
+        if not file.is_file():
+            raise UserError("is missing", str(file), "git checkout it", kind=MISSING)
     return files
 
 
@@ -52,68 +54,88 @@ def build_base(
     engine: Engine,
     cache: Cache,
     root: Path,
-    on: str | Sequence[Layer],
+    base: str | Sequence[Layer],
     architecture: str,
     debs: Path | None = None,
 ) -> Iterator[ExportedImage]:
-    """Yield what `Dockerfile.base` (below `root`, our repository) makes of a base; read it while
-    the context lasts.
+    """Yield the image that Dockerfile.base makes of a base; it can be read inside the context.
 
-    `on` is the name of an image (of a registry, best with its digest, or of the engine) or the
-    layers of a base of ours. `debs` is a folder with .deb files and their Packages: with it nothing
-    of the host's settings reaches the build, and the network is not used. Nothing stays in the
-    engine.
+    Nothing stays in the engine.
+
+    Args:
+        engine: The engine.
+        cache: The cache; layers of the base are there.
+        root: The repository, which has Dockerfile.base.
+        base: The name of an image (of a registry, best with its digest, or of the engine), or the
+            layers of a base that the builder made.
+        architecture: "amd64" or "arm64".
+        debs: A folder with .deb files and their Packages. If given, no setting of this machine
+            reaches the build, and the build uses no network.
     """
-    base, result = name_images(root, on, architecture, debs)
-    name = result.rpartition("-")[2]
+    base_name, result_name = name_images(root, base, architecture, debs)
+    key = result_name.rpartition("-")[2]
     with contextlib.ExitStack() as stack:
-        stack.enter_context(cache.lock(f"engine-{name}"))
-        scratch = cache.path("blobs", f".tmp-engine-{name}")
+        stack.enter_context(cache.lock(f"engine-{key}"))
+        scratch = cache.path("blobs", f".tmp-engine-{key}")
         stack.callback(remove_path, scratch)
         remove_path(scratch)
         scratch.mkdir()
         context = _copy_context(scratch / "context", root, debs)
-        given = stack.enter_context(
-            build_secrets.write_files({} if debs else build_secrets.collect_secrets())
+        secrets = {} if debs else build_secrets.collect_secrets()
+        secret_files = stack.enter_context(build_secrets.write_files(secrets))
+        step = BuildStep(
+            context, base_name, architecture, result_name, secret_files, network=debs is None
         )
         try:
-            if isinstance(on, str):
-                engine.pull(on, architecture, base)
-            else:
-                image = oci_documents.make_image(architecture, on, "1980-01-01T00:00:00Z", {}, {})
-                engine.load(cache, oci_documents.make_index([image], {}), base)
+            _provide_base(engine, cache, base, architecture, base_name)
             with log.stage(f"{DOCKERFILE} for {architecture} ({engine.name})"):
-                engine.build(
-                    BuildStep(context, base, architecture, result, given, network=debs is None)
-                )
-            engine.save(result, scratch / "built.tar")
+                engine.build(step)
+            engine.save(result_name, scratch / "built.tar")
         finally:
-            engine.remove([result, base])
+            engine.remove([result_name, base_name])
         exported = image_archive.read_built_archive(scratch / "built.tar")
         if exported.config.get("architecture") != architecture:
             raise UserError(
                 f"the image is not there for {architecture}",
-                on if isinstance(on, str) else engine.name,
+                base if isinstance(base, str) else engine.name,
                 "give another --base or --platform",
             )
         yield exported
 
 
+def _provide_base(
+    engine: Engine, cache: Cache, base: str | Sequence[Layer], architecture: str, name: str
+) -> None:
+    """Bring a base into the engine under a name: pull an image, or load layers."""
+    if isinstance(base, str):
+        engine.pull(base, architecture, name)
+        return
+    image = oci_documents.make_image(architecture, base, "1980-01-01T00:00:00Z", {}, {})
+    engine.load(cache, oci_documents.make_index([image], {}), name)
+
+
 def name_images(
-    root: Path, on: str | Sequence[Layer], architecture: str, debs: Path | None
+    root: Path, base: str | Sequence[Layer], architecture: str, debs: Path | None
 ) -> tuple[str, str]:
-    """Return what the base and the result are called in the engine for a time: the same every time,
-    so that a run after a kill takes them over.
+    """Return the temporary names of the base and of the result in the engine.
+
+    Equal builds have equal names, so that a run replaces what a killed run has left.
     """
-    base = on if isinstance(on, str) else [each.diff_id for each in on]
+    identity = base if isinstance(base, str) else [layer.diff_id for layer in base]
     key = stage_key(
         "step",
-        {"recipe": hash_recipe(root), "on": base, "architecture": architecture, "debs": str(debs)},
+        {
+            "recipe": hash_recipe(root),
+            "on": identity,
+            "architecture": architecture,
+            "debs": str(debs),
+        },
     )[:16]
     return f"{TEMPORARY_NAME}:base-{key}", f"{TEMPORARY_NAME}:built-{key}"
 
 
 def _copy_context(folder: Path, root: Path, debs: Path | None) -> Path:
+    """Copy what the build may read into a folder, and return the folder."""
     for file in _list_recipe_files(root):
         target = folder / file.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)

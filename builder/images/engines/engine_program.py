@@ -1,4 +1,4 @@
-"""Run an engine's program: argv lists only, and one line for what went wrong."""
+"""Run the programs of container engines, and explain their failures in one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-# What engines say, what that means and what to do; the first that fits counts.
+# Patterns of engines' messages: what they mean, what to do, and the kind of the error. The first
+# pattern that matches counts.
 _MEANINGS = (
     (
         r"no space left on device|disk quota exceeded",
@@ -114,7 +115,7 @@ _NOISE_LINE = re.compile(
     r"Dockerfile\.base:\d+$|\s+\d+ \||Storing signatures|Writing manifest|"
     r"Copying (blob|config)|time=)"
 )
-# What engines put around the reason of a failed step, and what is left where they give no reason.
+# What engines put before the reason of a failed step. _STATUS_ONLY is a message without a reason.
 _WRAPPER = re.compile(
     r'(failed to (build|solve): |building at STEP ".*?": |process ".*" did not complete '
     r"successfully: |while running runtime: )"
@@ -132,19 +133,24 @@ def run_program(
     where: str = "",
     check: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program; `feed` writes its standard input, `into` takes its standard output.
+    """Run a program of an engine.
 
-    With `check` a failure is a UserError that says what it means; where the program is missing,
-    always.
+    Args:
+        *argv: The program and its arguments.
+        env: Added to the environment.
+        cwd: The folder to run in.
+        feed: Writes the standard input, if given.
+        into: A file for the standard output, if given.
+        where: What the error names as its place.
+        check: Whether a bad exit status is an error.
+
+    Raises:
+        UserError: The program is missing, or failed and `check` is set.
     """
     with contextlib.ExitStack() as stack:
         out: IO[bytes] = stack.enter_context(open(into, "wb") if into else tempfile.TemporaryFile())  # noqa: SIM115 - closed by the stack
         err: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
-        environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
-        if argv[0] != "docker" and not os.path.exists(
-            os.path.join(environment.get("DOCKER_CONFIG", ""), "config.json")
-        ):
-            environment.pop("DOCKER_CONFIG", None)  # buildah and podman stop where it names no file
+        environment = _make_environment(argv[0], env)
         try:
             process = subprocess.Popen(
                 [*_kill_with_parent(argv[0], environment.get("PATH")), *argv],
@@ -164,32 +170,38 @@ def run_program(
             ) from error
         try:
             if feed and process.stdin:
-                with (
-                    contextlib.suppress(BrokenPipeError),
-                    process.stdin as stream,
-                ):  # it gave up: its own words say why
+                # If the program gave up reading, its own message says why.
+                with contextlib.suppress(BrokenPipeError), process.stdin as stream:
                     feed(stream)
             process.wait()
         except BaseException:
             process.kill()
             process.wait()
             raise
-        texts = ["", _read_text(err)] if into else [_read_text(out), _read_text(err)]
-    done = subprocess.CompletedProcess(argv, process.returncode, *texts)
+        stdout, stderr = "" if into else _read_text(out), _read_text(err)
+    done = subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
     if check and done.returncode:
         raise explain_failure(f"{done.stdout}\n{done.stderr}", where or " ".join(argv[:2]))
     return done
 
 
+def _make_environment(program: str, env: Mapping[str, str] | None) -> dict[str, str]:
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
+    settings = os.path.join(environment.get("DOCKER_CONFIG", ""), "config.json")
+    if program != "docker" and not os.path.exists(settings):
+        # buildah and podman stop if the variable names a folder without that file.
+        environment.pop("DOCKER_CONFIG", None)
+    return environment
+
+
 def _kill_with_parent(program: str, path: str | None) -> list[str]:
-    """Return what a program is started by, so that it ends when we are killed: it would go on, and
-    give its image a name that the next run has removed.
+    """Return the words before a program that make the kernel kill it when the builder dies.
+
+    Otherwise the program would go on, and give its image a name that the next run has removed.
     """
-    return (
-        ["setpriv", "--pdeathsig", "KILL", "--"]
-        if shutil.which("setpriv", path=path) and shutil.which(program, path=path)
-        else []
-    )
+    if shutil.which("setpriv", path=path) and shutil.which(program, path=path):
+        return ["setpriv", "--pdeathsig", "KILL", "--"]
+    return []
 
 
 def _read_text(file: IO[bytes]) -> str:
@@ -198,28 +210,27 @@ def _read_text(file: IO[bytes]) -> str:
 
 
 def explain_failure(output: str, where: str) -> UserError:
-    """Return the error for what an engine printed before it failed."""
-    serious = [
-        line
-        for line in output.splitlines()
-        if not re.match(r'time="[^"]*" level=(warning|info|debug)', line)
-    ]
-    output = "\n".join(serious) if any(line.strip() for line in serious) else output
-    own = re.findall(r"(?m)^(?:#\d+ [\d.]+ )?rosetta: (.+)$", output)
-    for pattern, what, do, kind in _MEANINGS[:2] if own else _MEANINGS:
-        if found := re.search(pattern, output, re.IGNORECASE):
-            line = (
-                next(line for line in output.splitlines() if found.group(0) in line)
-                if "\n" not in found.group(0)
-                else ""
-            )
+    """Return the error for a failed program.
+
+    Args:
+        output: What the program printed.
+        where: What the error names as its place.
+    """
+    output = _drop_warnings(output)
+    # docker/install-packages marks its own errors with "rosetta: ".
+    own_errors = re.findall(r"(?m)^(?:#\d+ [\d.]+ )?rosetta: (.+)$", output)
+    for pattern, what, do, kind in _MEANINGS[:2] if own_errors else _MEANINGS:
+        if match := re.search(pattern, output, re.IGNORECASE):
+            line = _find_line(output, match.group(0))
             return UserError(f"{what} ({_shorten_line(line)})", where, do, kind=kind)
     lines = [line for line in output.splitlines() if not _NOISE_LINE.match(line)]
-    apt = [line for line in lines if re.match(r"(#\d+ [\d.]+ )?E: ", line)]
-    if own:
-        shown = f"{own[-1]} ({_shorten_line(apt[0])})" if apt else own[-1]
+    if own_errors:
+        message = own_errors[-1]
+        apt_errors = [line for line in lines if re.match(r"(#\d+ [\d.]+ )?E: ", line)]
+        if apt_errors:
+            message += f" ({_shorten_line(apt_errors[0])})"
         return UserError(
-            escape(redact(shown)),
+            escape(redact(message)),
             where,
             (
                 "check the package archive's settings (sources, proxies, certificates), or give "
@@ -227,22 +238,40 @@ def explain_failure(output: str, where: str) -> UserError:
             ),
             kind=FAILED,
         )
-    said = [_without_wrapper(_shorten_line(line)) for line in lines]
-    reasons = [line for line in said if not _STATUS_ONLY.fullmatch(line)]
+    messages = [_drop_wrapper(_shorten_line(line)) for line in lines]
+    reasons = [line for line in messages if not _STATUS_ONLY.fullmatch(line)]
     return UserError(
-        join_lines((reasons or said)[-_SHOWN_LINES:]),
+        join_lines((reasons or messages)[-_SHOWN_LINES:]),
         where,
-        "mend what the engine's message names, then run again",
+        "correct what the engine's message names, then run again",
         kind=FAILED,
     )
 
 
-def _without_wrapper(line: str) -> str:
+def _drop_warnings(output: str) -> str:
+    """Return the output without warnings and notes of the engine, if anything else is left."""
+    serious = [
+        line
+        for line in output.splitlines()
+        if not re.match(r'time="[^"]*" level=(warning|info|debug)', line)
+    ]
+    return "\n".join(serious) if any(line.strip() for line in serious) else output
+
+
+def _find_line(output: str, text: str) -> str:
+    """Return the line of the output that has a text; empty if the text has several lines."""
+    if "\n" in text:
+        return ""
+    return next(line for line in output.splitlines() if text in line)
+
+
+def _drop_wrapper(line: str) -> str:
     """Return a line without the words that an engine puts before the reason."""
     return _WRAPPER.sub("", line)
 
 
 def _shorten_line(line: str) -> str:
+    """Return a line without secrets, prefixes and what is longer than 300 characters."""
     text = re.sub(
         r"^(#\d+ )?([\d.]+ )?((ERROR|Error|error|E):? )?", "", escape(redact(line).strip())
     )

@@ -1,6 +1,4 @@
-"""An image as an engine gives it back: the archive of `docker save`, which every engine and every
-store can write.
-"""
+"""Images as engines save them: the archive of `docker save`, which every engine can write."""
 
 from __future__ import annotations
 
@@ -15,21 +13,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-_STEP_PROGRAM = "install-packages"  # in the history of the image: the one step that may change it
+_STEP_PROGRAM = "install-packages"  # in the image's history: the one step that may change it
 
 
 @dataclass(frozen=True)
 class ExportedImage:
-    """The config of an image and its layers, bottom up, each as a function that opens its tar
-    (plain, gzip or zstd; close it).
-
-    The first `below` of them are those of the base that it was built on.
-    """
+    """The config and the layers of an image in an archive."""
 
     config: dict[str, Any]
     diff_ids: tuple[str, ...]
+    # From the bottom up: functions that open the tar, which is uncompressed, gzip or zstd.
     layers: tuple[Callable[[], IO[bytes]], ...]
-    base_count: int = 0
+    base_count: int = 0  # layers, from the bottom, of the base that the image was built on
     archive: Path | None = None
     raw: bytes = b""  # the config as it is stored
 
@@ -40,33 +35,38 @@ class ExportedImage:
 
 
 def read_archive(file: Path) -> ExportedImage:
-    """Return the image in an archive, whatever made it. Raises UserError where it is damaged."""
+    """Return the image in an archive, whichever program wrote it.
+
+    Raises:
+        UserError: The archive is damaged.
+    """
     try:
         with tarfile.open(file, mode="r:") as archive:
-            of_config, layers = _find_parts(archive)
-            raw = _open_member(archive, of_config).read()
+            config_name, layer_names = _find_parts(archive)
+            raw = _open_member(archive, config_name).read()
             config = json.loads(raw)
             diff_ids = tuple(config["rootfs"]["diff_ids"])
-            if len(diff_ids) != len(layers):
+            if len(diff_ids) != len(layer_names):
                 raise ValueError("its config and its manifest do not name the same layers")
-            return ExportedImage(
-                config, diff_ids, tuple(_make_opener(file, name) for name in layers), 0, file, raw
-            )
+            layers = tuple(_make_opener(file, name) for name in layer_names)
+            return ExportedImage(config, diff_ids, layers, 0, file, raw)
     except (tarfile.TarError, EOFError, ValueError, LookupError, TypeError) as error:
         raise _unreadable_image(error) from error
 
 
 def read_built_archive(file: Path) -> ExportedImage:
-    """Return the image in an archive, which Dockerfile.base has made.
+    """Return the image in an archive, with the number of layers of its base.
 
-    Raises UserError where it is damaged.
+    Raises:
+        UserError: The archive is damaged, or Dockerfile.base did not make the image.
     """
-    made = read_archive(file)
+    image = read_archive(file)
     try:
-        last = made.config["history"][-1]
-        if _STEP_PROGRAM not in last["created_by"]:
+        last_step = image.config["history"][-1]
+        if _STEP_PROGRAM not in last_step["created_by"]:
             raise ValueError(f"{_STEP_PROGRAM} is not the last of its steps")
-        return replace(made, base_count=len(made.diff_ids) - (0 if last.get("empty_layer") else 1))
+        added = 0 if last_step.get("empty_layer") else 1
+        return replace(image, base_count=len(image.diff_ids) - added)
     except (ValueError, LookupError, TypeError) as error:
         raise _unreadable_image(error) from error
 
@@ -85,9 +85,10 @@ def _find_parts(archive: tarfile.TarFile) -> tuple[str, list[str]]:
     if "manifest.json" in archive.getnames():
         image = json.loads(_open_member(archive, "manifest.json").read())[0]
         return image["Config"], image["Layers"]
-    top = json.loads(_open_member(archive, "index.json").read())["manifests"][0]
-    manifest = json.loads(_open_member(archive, _blob_name(top)).read())
-    return _blob_name(manifest["config"]), [_blob_name(each) for each in manifest["layers"]]
+    described = json.loads(_open_member(archive, "index.json").read())["manifests"][0]
+    manifest = json.loads(_open_member(archive, _blob_name(described)).read())
+    layer_names = [_blob_name(described_layer) for described_layer in manifest["layers"]]
+    return _blob_name(manifest["config"]), layer_names
 
 
 def _blob_name(described: dict[str, Any]) -> str:
@@ -95,29 +96,32 @@ def _blob_name(described: dict[str, Any]) -> str:
 
 
 def _open_member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
-    found = archive.extractfile(name)
-    if found is None:
-        raise ValueError(f"{name} is no file")
-    return found
+    member = archive.extractfile(name)
+    if member is None:
+        raise ValueError(f"{name} is not a file")
+    return member
 
 
 def _make_opener(file: Path, name: str) -> Callable[[], IO[bytes]]:
-    """Each call reads for itself: layers may be read at the same time, or twice."""
+    """Return a function that opens a layer.
 
-    def open_() -> IO[bytes]:
+    Each call opens the archive again, so layers can be read twice, or at the same time.
+    """
+
+    def open_layer() -> IO[bytes]:
         archive = tarfile.open(file, mode="r:")  # noqa: SIM115 - closed with the content
         try:
             content = _open_member(archive, name)
         except BaseException:
             archive.close()
             raise
-        close = content.close
+        close_content = content.close
 
-        def closed() -> None:
-            close()
+        def close_both() -> None:
+            close_content()
             archive.close()
 
-        content.close = closed  # type: ignore[method-assign]
+        content.close = close_both  # type: ignore[method-assign]
         return content
 
-    return open_
+    return open_layer
