@@ -1,4 +1,4 @@
-"""buildah, and podman where it is beside it: both use one storage, without a daemon."""
+"""buildah, and podman if it is installed: both use one storage, without a daemon."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from builder.images.oci.oci_documents import Image, Index
 
 _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])[:/]")
-# Works for root, for users, and inside of containers; it has the host's network or none to switch
-# off.
+# This isolation works for root, for users, and inside of containers. It has the network of the
+# host, and no way to switch the network off.
 _ISOLATION = ("--isolation", "chroot")
 
 
@@ -39,60 +39,63 @@ class Buildah:
     name = "buildah"
 
     def find_problem(self) -> UserError | None:
+        """Return why buildah cannot be used on this machine; None if it can."""
         try:
-            done = engine_program.run_program(
-                "buildah", "info", check=False
-            )  # it opens the storage, and does not stumble over what others remove meanwhile
+            # `info` opens the storage, and ignores images that others remove meanwhile.
+            done = engine_program.run_program("buildah", "info", check=False)
         except UserError as error:
             return UserError(
                 "buildah is not installed", "buildah", error.do, kind=MISSING, value="buildah"
             )
-        return (
-            engine_program.explain_failure(f"{done.stdout}\n{done.stderr}", "buildah")
-            if done.returncode
-            else None
-        )
+        if done.returncode:
+            return engine_program.explain_failure(f"{done.stdout}\n{done.stderr}", "buildah")
+        return None
 
     def pull(self, reference: str, architecture: str, tag: str) -> PulledImage:
-        full = layout.qualify_name(reference)
-        problem, digest = None, reference.partition("@")[2]
-        if full.startswith("localhost/"):  # buildah's own name for what comes from no registry
+        """Fetch an image, or use buildah's own if no registry has it; give it the name `tag`."""
+        full_name = layout.qualify_name(reference)
+        if full_name.startswith("localhost/"):  # buildah's name for images of no registry
             problem = UserError(
                 "there is no such image", reference, "check its name and tag (buildah images)"
             )
-        else:
-            # As docker does, take a registry on this machine without TLS.
-            insecure = ["--tls-verify=false"] if _LOOPBACK.match(full) else []
-            if not digest and (digest := _find_published_digest(full, insecure)):
-                full = re.sub(r":[\w.-]+$", "", full) + "@" + digest
-            done = engine_program.run_program(
-                "buildah",
-                "pull",
-                "--quiet",
-                *insecure,
-                "--arch",
-                architecture,
-                "--",
-                f"docker://{full}",
-                check=False,
-            )
-            if done.returncode:
-                problem = engine_program.explain_failure(f"{done.stdout}\n{done.stderr}", reference)
-        if problem:
-            facts = self._facts(reference)
-            if facts.get("OCIv1", {}).get("architecture") != architecture:
-                raise problem
-            log.info(f"{reference} is taken from buildah's own storage: {problem.what}")
-            image = str(facts["FromImageID"])
-        else:
-            image = done.stdout.split()[-1]
-        engine_program.run_program("buildah", "tag", image, tag, where=reference)
-        if problem:
-            return PulledImage(f"sha256:{image}", local=True)
-        return PulledImage(digest or str(self._facts(image)["FromImageDigest"]))
+            return self._take_local(reference, architecture, tag, problem)
+        # Like docker, take a registry on this machine without TLS.
+        insecure = ["--tls-verify=false"] if _LOOPBACK.match(full_name) else []
+        digest = reference.partition("@")[2]
+        if not digest and (digest := _find_published_digest(full_name, insecure)):
+            full_name = re.sub(r":[\w.-]+$", "", full_name) + "@" + digest
+        done = engine_program.run_program(
+            "buildah",
+            "pull",
+            "--quiet",
+            *insecure,
+            "--arch",
+            architecture,
+            "--",
+            f"docker://{full_name}",
+            check=False,
+        )
+        if done.returncode:
+            problem = engine_program.explain_failure(f"{done.stdout}\n{done.stderr}", reference)
+            return self._take_local(reference, architecture, tag, problem)
+        image_id = done.stdout.split()[-1]
+        engine_program.run_program("buildah", "tag", image_id, tag, where=reference)
+        return PulledImage(digest or str(self._inspect(image_id)["FromImageDigest"]))
 
-    def _facts(self, image: str) -> dict[str, Any]:
-        """Return what buildah knows of an image it has; empty where it has none."""
+    def _take_local(
+        self, reference: str, architecture: str, tag: str, problem: UserError
+    ) -> PulledImage:
+        """Name an image of buildah's storage; raise `problem` if it has none."""
+        facts = self._inspect(reference)
+        if facts.get("OCIv1", {}).get("architecture") != architecture:
+            raise problem
+        log.info(f"{reference} is taken from buildah's own storage: {problem.what}")
+        image_id = str(facts["FromImageID"])
+        engine_program.run_program("buildah", "tag", image_id, tag, where=reference)
+        return PulledImage(f"sha256:{image_id}", local=True)
+
+    def _inspect(self, image: str) -> dict[str, Any]:
+        """Return what buildah knows of an image; empty if it has no such image."""
         done = engine_program.run_program(
             "buildah", "inspect", "--type", "image", "--", image, check=False
         )
@@ -100,6 +103,7 @@ class Buildah:
         return facts
 
     def build(self, step: BuildStep) -> None:
+        """Build Dockerfile.base into the image `step.tag`."""
         argv = [
             "buildah",
             "bud",
@@ -127,9 +131,12 @@ class Buildah:
         )
 
     def save(self, tag: str, file: Path) -> None:
-        file.unlink(missing_ok=True)  # into one that is there it would not write
-        # By a relative name: buildah takes everything after the first colon for one. As a layout:
-        # its other form knows no zstd.
+        """Write an image as an archive.
+
+        The archive is an OCI layout, because docker's form has no zstd. Its name is relative,
+        because buildah splits the argument at colons.
+        """
+        file.unlink(missing_ok=True)  # buildah does not overwrite a file
         engine_program.run_program(
             "buildah",
             "push",
@@ -145,33 +152,41 @@ class Buildah:
         )
 
     def remove(self, tags: Sequence[str]) -> None:
+        """Remove names of images; names that do not exist are ignored."""
         for tag in tags:
             engine_program.run_program("buildah", "rmi", "--", tag, check=False)
 
     def load(self, cache: Cache, index: Index, tag: str) -> str:
+        """Bring an image into buildah's storage, completely or not at all; return its name."""
         name = _stored_name(tag)
-        if len(index.images) == 1:
-            if self.find_digest(name) == index.images[0].config_digest:
-                self.remove(
-                    [_temporary_name(index.images[0])]
-                )  # of a run that was killed before it did
-                return name
-            with self._taken(cache, index.images[0], index) as temporary:
-                engine_program.run_program("buildah", "tag", temporary, name, where=tag)
+        if len(index.images) > 1:
+            self._load_list(cache, index, name, tag)
             return name
-        images = [f"{name}-{image.architecture}" for image in index.images]
-        for image, named in zip(index.images, images, strict=True):
-            # A list only refers to images: each keeps a name of its own, or it would go with its
-            # temporary one.
-            with self._taken(cache, image, index) as temporary:
-                engine_program.run_program("buildah", "tag", temporary, named, where=tag)
+        image = index.images[0]
+        if self.find_digest(name) == image.config_digest:
+            self.remove([_temporary_name(image)])  # a run that was killed may have left it
+            return name
+        with self._load_temporarily(cache, image, index) as temporary:
+            engine_program.run_program("buildah", "tag", temporary, name, where=tag)
+        return name
+
+    def _load_list(self, cache: Cache, index: Index, name: str, tag: str) -> None:
+        """Load an image of several architectures as a list of images.
+
+        A list only refers to images, so each image keeps a name of its own. Without that name, the
+        image would be removed with its temporary name.
+        """
+        image_names = [f"{name}-{image.architecture}" for image in index.images]
+        for image, image_name in zip(index.images, image_names, strict=True):
+            with self._load_temporarily(cache, image, index) as temporary:
+                engine_program.run_program("buildah", "tag", temporary, image_name, where=tag)
         if engine_program.run_program(
             "buildah", "manifest", "rm", "--", name, check=False
         ).returncode:
             self.remove([name])
         try:
             engine_program.run_program("buildah", "manifest", "create", "--", name, where=tag)
-            for image, named in zip(index.images, images, strict=True):
+            for image, image_name in zip(index.images, image_names, strict=True):
                 engine_program.run_program(
                     "buildah",
                     "manifest",
@@ -182,19 +197,16 @@ class Buildah:
                     "linux",
                     "--",
                     name,
-                    f"containers-storage:{named}",
+                    f"containers-storage:{image_name}",
                     where=tag,
                 )
         except BaseException:
             engine_program.run_program("buildah", "manifest", "rm", "--", name, check=False)
             raise
-        return name
 
     @contextlib.contextmanager
-    def _taken(self, cache: Cache, image: Image, index: Index) -> Iterator[str]:
-        """One architecture's image in the storage, under a name that it has for as long as the
-        context lasts.
-        """
+    def _load_temporarily(self, cache: Cache, image: Image, index: Index) -> Iterator[str]:
+        """Load the image of one architecture; yield its name, which is removed with the context."""
         temporary = _temporary_name(image)
         folder = temporary.partition("/")[2].partition(":")[0]  # buildah makes the name of it
         scratch = cache.path("blobs", f".tmp-engine-{image.digest[7:23]}")
@@ -231,12 +243,18 @@ class Buildah:
                 self.remove([temporary])
 
     def find_digest(self, tag: str) -> str:
-        image = self._facts(tag).get("FromImageID", "")
-        return f"sha256:{image}" if image else ""
+        """Return the digest of an image's config; empty if there is no such image."""
+        image_id = self._inspect(tag).get("FromImageID", "")
+        return f"sha256:{image_id}" if image_id else ""
 
     def run(
-        self, image: str, command_: Sequence[str], limits: RunLimits
+        self, image: str, command: Sequence[str], limits: RunLimits
     ) -> subprocess.CompletedProcess[str]:
+        """Run a command in an image and remove the container; a bad exit status raises nothing.
+
+        Raises:
+            UserError: The limits need GPUs, or need podman, which is not installed.
+        """
         if limits.gpus:
             raise UserError(
                 "buildah and podman are not given GPUs here",
@@ -244,88 +262,100 @@ class Buildah:
                 "give --engine docker, with NVIDIA's runtime",
                 kind=UNSUPPORTED,
             )
-        if limits.architecture and self.find_digest(own := f"{image}-{limits.architecture}"):
-            # Of a list podman 4.3 takes the machine's own architecture, whatever it was asked for.
-            image = own
+        if limits.architecture:
+            # Of a list, podman 4.3 takes the image of the machine, whatever it is asked for.
+            image_name = f"{image}-{limits.architecture}"
+            image = image_name if self.find_digest(image_name) else image
         if shutil.which("podman"):
-            return self._podman(image, command_, limits)
+            return _run_podman(image, command, limits)
         if limits.read_only or limits.memory_folders or limits.entrypoint is not None:
             raise UserError(
                 "buildah alone cannot run it so (read-only, in memory, another entrypoint)",
                 image,
                 "apt-get install podman",
             )
+        return self._run_buildah(image, command, limits)
+
+    def _run_buildah(
+        self, image: str, command: Sequence[str], limits: RunLimits
+    ) -> subprocess.CompletedProcess[str]:
         container = engine_program.run_program(
             "buildah", "from", "--pull-never", "--", image, where=image
         ).stdout.strip()
         try:
-            argv = [
-                "buildah",
-                "run",
-                *_ISOLATION,
-                *(["--user", limits.user] if limits.user else []),
-            ]
+            argv = ["buildah", "run", *_ISOLATION]
+            if limits.user:
+                argv += ["--user", limits.user]
             for host, inside, writable in limits.mounts:
                 argv += ["--volume", f"{host}:{inside}:{'rw' if writable else 'ro'}"]
             for name, value in limits.env.items():
                 argv += ["--env", f"{name}={value}"]
-            settings = self._facts(image).get("OCIv1", {}).get("config", {})
+            settings = self._inspect(image).get("OCIv1", {}).get("config", {})
             return engine_program.run_program(
                 *argv,
                 "--",
                 container,
                 *(settings.get("Entrypoint") or []),
-                *(command_ or settings.get("Cmd") or []),
+                *(command or settings.get("Cmd") or []),
                 check=False,
                 where=image,
             )
         finally:
             engine_program.run_program("buildah", "rm", "--", container, check=False)
 
-    def _podman(
-        self, image: str, command_: Sequence[str], limits: RunLimits
-    ) -> subprocess.CompletedProcess[str]:
-        runtime: list[str] = []
-        argv = ["--rm", "--pull", "never", *format_limits(limits)]
 
-        def start() -> subprocess.CompletedProcess[str]:
-            words = ("podman", *runtime, "run", *argv, "--", image, *command_)
-            return engine_program.run_program(*words, check=False, where=image)
+def _run_podman(
+    image: str, command: Sequence[str], limits: RunLimits
+) -> subprocess.CompletedProcess[str]:
+    """Run a command with podman, again with other options if the machine refuses the first ones."""
+    runtime: list[str] = []
+    argv = ["--rm", "--pull", "never", *format_limits(limits)]
 
+    def start() -> subprocess.CompletedProcess[str]:
+        words = ("podman", *runtime, "run", *argv, "--", image, *command)
+        return engine_program.run_program(*words, check=False, where=image)
+
+    done = start()
+    # Podman asks for more than an unprivileged machine may have; runc and crun word the refusal
+    # differently.
+    if done.returncode and "rlimit" in done.stderr.lower():
+        for name, kind in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
+            limit = _find_resource_limit(kind)
+            argv += ["--ulimit", f"{name}={limit}:{limit}"]
         done = start()
-        # Podman asks for more than an unprivileged machine may have; runc and crun word the refusal
-        # differently.
-        if done.returncode and "rlimit" in done.stderr.lower():
-            for name, kind in (
-                ("nofile", resource.RLIMIT_NOFILE),
-                ("nproc", resource.RLIMIT_NPROC),
-            ):
-                most = min(
-                    limit
-                    for limit in (*resource.getrlimit(kind), 4096)
-                    if limit != resource.RLIM_INFINITY
-                )
-                argv += ["--ulimit", f"{name}={most}:{most}"]
-            done = start()
-        # crun does not run beside both versions of cgroups, and runc does.
-        if done.returncode and "cgroups in hybrid mode" in done.stderr and shutil.which("runc"):
-            runtime = ["--runtime", "runc"]
-            done = start()
-        return done
+    # crun does not run beside both versions of cgroups, and runc does.
+    if done.returncode and "cgroups in hybrid mode" in done.stderr and shutil.which("runc"):
+        runtime = ["--runtime", "runc"]
+        done = start()
+    return done
 
 
-def _find_published_digest(full: str, options_: Sequence[str]) -> str:
-    """Return the digest of what a registry has under a tag, all architectures together: as docker
-    says it, while buildah names one architecture's.
+def _find_resource_limit(kind: int) -> int:
+    """Return the limit of this process for a resource, at most 4096."""
+    limits = [limit for limit in resource.getrlimit(kind) if limit != resource.RLIM_INFINITY]
+    return min([*limits, 4096])
+
+
+def _find_published_digest(name: str, skopeo_options: Sequence[str]) -> str:
+    """Return the digest of what a registry has under a tag; empty if skopeo cannot tell.
+
+    It is the digest over all architectures, as docker reports it. buildah reports that of one.
     """
     if not shutil.which("skopeo"):
         return ""
     with tempfile.TemporaryDirectory() as scratch:
-        raw = Path(scratch) / "manifest"
+        manifest = Path(scratch) / "manifest"
         done = engine_program.run_program(
-            "skopeo", "inspect", "--raw", *options_, "--", f"docker://{full}", into=raw, check=False
+            "skopeo",
+            "inspect",
+            "--raw",
+            *skopeo_options,
+            "--",
+            f"docker://{name}",
+            into=manifest,
+            check=False,
         )
-        return "" if done.returncode else oci_documents.compute_digest(raw.read_bytes())
+        return "" if done.returncode else oci_documents.compute_digest(manifest.read_bytes())
 
 
 def _temporary_name(image: Image) -> str:
@@ -333,9 +363,8 @@ def _temporary_name(image: Image) -> str:
 
 
 def _stored_name(tag: str) -> str:
-    """Return the full name that this storage gives an image of ours."""
+    """Return the full name that buildah's storage gives an image of the builder."""
     host, slash, _ = tag.partition("/")
-    full = (
-        tag if slash and ("." in host or ":" in host or host == "localhost") else f"localhost/{tag}"
-    )
-    return full if ":" in full.rpartition("/")[2] else f"{full}:latest"
+    if not slash or not ("." in host or ":" in host or host == "localhost"):
+        tag = f"localhost/{tag}"
+    return tag if ":" in tag.rpartition("/")[2] else f"{tag}:latest"

@@ -1,4 +1,8 @@
-"""Docker, whichever store it has: the classic one of layers, or containerd's of blobs."""
+"""Docker, with either of its stores.
+
+The classic store has unpacked layers and names images by their configs. The store of containerd
+has blobs and names images by their manifests or indexes.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +39,7 @@ class Docker:
     name = "docker"
 
     def find_problem(self) -> UserError | None:
+        """Return why docker cannot be used on this machine; None if it can."""
         try:
             done = engine_program.run_program(
                 "docker", "version", "--format", "{{.Server.APIVersion}}", check=False
@@ -43,31 +48,25 @@ class Docker:
             return UserError(
                 "docker is not installed", "docker", error.do, kind=MISSING, value="docker"
             )
-        return (
-            engine_program.explain_failure(f"{done.stdout}\n{done.stderr}", "docker")
-            if done.returncode
-            else None
-        )
+        if done.returncode:
+            return engine_program.explain_failure(f"{done.stdout}\n{done.stderr}", "docker")
+        return None
 
     def pull(self, reference: str, architecture: str, tag: str) -> PulledImage:
-        local, digest = False, reference.partition("@")[2]
-        if not (digest and self._facts(reference, architecture)):
-            argv = ("docker", "pull", "--platform", f"linux/{architecture}", "--", reference)
-            done = engine_program.run_program(*argv, check=False)
-            if (
-                "cannot overwrite digest" in done.stderr
-            ):  # the classic store keeps one architecture under a digest
-                self.remove([reference])
-                done = engine_program.run_program(*argv, check=False)
-            if found := re.search(r"(?m)^Digest: (sha256:[0-9a-f]{64})$", done.stdout):
-                digest = found[1]
+        """Fetch an image, or use docker's own if no registry has it; give it the name `tag`."""
+        digest = reference.partition("@")[2]
+        is_local = False
+        if not digest or not self._inspect(reference, architecture):
+            done = self._pull(reference, architecture)
+            if match := re.search(r"(?m)^Digest: (sha256:[0-9a-f]{64})$", done.stdout):
+                digest = match[1]
             if done.returncode:
                 problem = engine_program.explain_failure(f"{done.stdout}\n{done.stderr}", reference)
-                if not self._facts(reference, architecture):
+                if not self._inspect(reference, architecture):
                     raise problem
-                local = True
+                is_local = True
                 log.info(f"{reference} is taken from docker's own storage: {problem.what}")
-        facts = self._facts(reference, architecture)
+        facts = self._inspect(reference, architecture)
         if not facts:
             raise UserError(
                 f"the image is not there for {architecture}",
@@ -75,28 +74,38 @@ class Docker:
                 "give another --base or --platform",
             )
         engine_program.run_program("docker", "tag", "--", reference, tag)
-        return PulledImage(str(facts["Id"]) if local else digest, local)
+        return PulledImage(str(facts["Id"]) if is_local else digest, is_local)
 
-    def _facts(self, reference: str, architecture: str) -> dict[str, Any]:
-        """Return what docker knows of an image it has; empty where it has none for that
-        architecture.
-        """
+    def _pull(self, reference: str, architecture: str) -> subprocess.CompletedProcess[str]:
+        argv = ("docker", "pull", "--platform", f"linux/{architecture}", "--", reference)
+        done = engine_program.run_program(*argv, check=False)
+        if "cannot overwrite digest" in done.stderr:
+            # The classic store has one architecture under a digest.
+            self.remove([reference])
+            done = engine_program.run_program(*argv, check=False)
+        return done
+
+    def _inspect(self, reference: str, architecture: str) -> dict[str, Any]:
+        """Return what docker knows of an image; empty if it has none for the architecture."""
         done = engine_program.run_program(
             "docker", "image", "inspect", "--", reference, check=False
         )
-        found = json.loads(done.stdout or "[]") if done.returncode == 0 else []
-        facts: dict[str, Any] = found[0] if found else {}
-        # A store that holds several platforms under one name describes the daemon's own.
-        return (
-            facts
-            if facts.get("Architecture") == architecture or (facts and self._containerd())
-            else {}
-        )
+        described = json.loads(done.stdout or "[]") if done.returncode == 0 else []
+        if not described:
+            return {}
+        facts: dict[str, Any] = described[0]
+        # A store that has several platforms under one name describes that of the daemon.
+        if facts.get("Architecture") == architecture or (facts and self._has_containerd_store()):
+            return facts
+        return {}
 
     def build(self, step: BuildStep) -> None:
-        # --no-cache: what a step found in an archive last week is no answer for today, and secrets
-        # are not in the key of that cache. The builder of the daemon in use, whatever else buildx
-        # is set to: only that one sees its images.
+        """Build Dockerfile.base into the image `step.tag`.
+
+        The build uses no cache: a cached step has the packages of an earlier day, and its key does
+        not count secrets. It uses the builder of the daemon, whatever buildx is set to, because
+        only that builder sees the daemon's images.
+        """
         context = (
             engine_program.run_program(
                 "docker", "context", "inspect", "--format", "{{.Name}}", check=False
@@ -134,63 +143,84 @@ class Docker:
         )
 
     def save(self, tag: str, file: Path) -> None:
+        """Write an image as an archive."""
         engine_program.run_program("docker", "save", "--", tag, into=file, where="docker save")
 
     def remove(self, tags: Sequence[str]) -> None:
+        """Remove names of images; names that do not exist are ignored."""
         for tag in tags:
             engine_program.run_program("docker", "image", "rm", "--force", "--", tag, check=False)
 
     def load(self, cache: Cache, index: Index, tag: str) -> str:
+        """Bring an image into docker's storage, completely or not at all; return its name."""
         temporary = f"{TEMPORARY_NAME}:{index.digest[7:23]}"
         if self.find_digest(tag) in _known_digests(index):
-            self.remove([temporary])  # of a run that was killed before it did
+            self.remove([temporary])  # a run that was killed may have left it
             return tag
-        containerd = self._containerd()
-        if len(index.images) > 1 and not containerd:
+        has_containerd_store = self._has_containerd_store()
+        if len(index.images) > 1 and not has_containerd_store:
             raise make_platforms_error("docker daemon", index)
         with cache.lock(f"engine-{index.digest[7:23]}"):
             try:
                 if len(index.images) > 1:
-                    self._feed(
+                    self._load_archive(
                         temporary,
                         index,
                         lambda out: _write_full_archive(cache, index, temporary, out),
                     )
+                elif has_containerd_store:
+                    self._load_into_containerd(cache, index, temporary)
                 else:
-                    self._load_one(cache, index, temporary, containerd=containerd)
+                    self._load_into_classic_store(cache, index, temporary)
                 engine_program.run_program("docker", "tag", temporary, tag, where=tag)
             finally:
                 self.remove([temporary])
         return tag
 
-    def _load_one(self, cache: Cache, index: Index, temporary: str, *, containerd: bool) -> None:
-        """First without the layers that are there already, then whole, then in the form that every
-        docker reads.
-        """
+    def _load_into_containerd(self, cache: Cache, index: Index, temporary: str) -> None:
+        """Load an image of one architecture, and note its layers for later loads."""
         image = index.images[0]
-        present = self._blobs(cache, image) if containerd else self._chain(image)
-        ways = [lambda out: layout.write_archive(cache, image, temporary, out)]
-        if present:
-            ways.insert(0, lambda out: layout.write_archive(cache, image, temporary, out, present))
-        if not containerd:
-            ways.append(lambda out: _write_plain_archive(cache, image, temporary, out))
-        for number, way in enumerate(ways, 1):
+        archives = [lambda out: layout.write_archive(cache, image, temporary, out)]
+        if present := self._find_noted_layers(cache, image):
+            archives.insert(
+                0, lambda out: layout.write_archive(cache, image, temporary, out, present)
+            )
+        self._load_first(temporary, index, archives)
+        digests = [image_layer.digest for image_layer in image.layers]
+        write_atomic(_stamp_path(cache, image.digest), json.dumps(digests))
+
+    def _load_into_classic_store(self, cache: Cache, index: Index, temporary: str) -> None:
+        """Load an image of one architecture, if need be in the form that every docker reads."""
+        image = index.images[0]
+        archives = [
+            lambda out: layout.write_archive(cache, image, temporary, out),
+            lambda out: _write_plain_archive(cache, image, temporary, out),
+        ]
+        if present := self._find_shared_layers(image):
+            archives.insert(
+                0, lambda out: layout.write_archive(cache, image, temporary, out, present)
+            )
+        self._load_first(temporary, index, archives)
+
+    def _load_first(
+        self, temporary: str, index: Index, archives: Sequence[Callable[[IO[bytes]], None]]
+    ) -> None:
+        """Load the first archive that docker takes; raise the error of the last one."""
+        for number, write in enumerate(archives, 1):
             try:
-                self._feed(temporary, index, way)
+                self._load_archive(temporary, index, write)
             except UserError as error:
-                if number == len(ways) or "disk is full" in error.what:
+                if number == len(archives) or "disk is full" in error.what:
                     raise
                 log.info(f"docker did not take the image ({error.what}): once more, another way")
                 self.remove([temporary])
             else:
-                if containerd:
-                    write_atomic(
-                        _stamp_path(cache, image.digest),
-                        json.dumps([each.digest for each in image.layers]),
-                    )
                 return
 
-    def _feed(self, temporary: str, index: Index, write: Callable[[IO[bytes]], None]) -> None:
+    def _load_archive(
+        self, temporary: str, index: Index, write: Callable[[IO[bytes]], None]
+    ) -> None:
+        """Load an archive that `write` writes, and check that the image is there and complete."""
         engine_program.run_program("docker", "load", "--quiet", feed=write, where="docker load")
         if self.find_digest(temporary) not in _known_digests(index):
             raise UserError(
@@ -198,13 +228,11 @@ class Docker:
                 "docker load",
                 "run again; if it happens again, check docker's storage",
             )
-        # Only a container shows that all layers are there. Of several architectures docker unpacks
-        # its own.
-        platform = (
-            ["--platform", f"linux/{index.images[0].architecture}"]
-            if len(index.images) == 1
-            else []
-        )
+        # Only a container shows that all layers are there. Of several architectures, docker unpacks
+        # that of the machine.
+        platform = []
+        if len(index.images) == 1:
+            platform = ["--platform", f"linux/{index.images[0].architecture}"]
         container = engine_program.run_program(
             "docker",
             "create",
@@ -218,74 +246,67 @@ class Docker:
         ).stdout.strip()
         engine_program.run_program("docker", "rm", "--", container, check=False)
 
-    def _images(self) -> list[str]:
-        return sorted(
-            set(
-                engine_program.run_program(
-                    "docker", "image", "ls", "--quiet", "--no-trunc", check=False
-                ).stdout.split()
-            )
+    def _list_images(self) -> list[str]:
+        """Return the ids of all images."""
+        done = engine_program.run_program(
+            "docker", "image", "ls", "--quiet", "--no-trunc", check=False
         )
+        return sorted(set(done.stdout.split()))
 
-    def _blobs(self, cache: Cache, image: Image) -> set[str]:
-        """Digests of those layers that containerd's store holds for an image that was loaded
-        before: it says nothing of blobs, so what was loaded is noted.
+    def _find_noted_layers(self, cache: Cache, image: Image) -> set[str]:
+        """Return the digests of layers that containerd's store has from earlier loads.
+
+        Docker does not tell which blobs the store has, so each load is noted in the cache.
         """
-        found: set[str] = set()
-        for known in self._images():
+        noted: set[str] = set()
+        for image_id in self._list_images():
             with contextlib.suppress(OSError, ValueError):
-                found |= set(json.loads(_stamp_path(cache, known).read_text(encoding="ascii")))
-        return {each.digest for each in image.layers} & found
+                stamp = _stamp_path(cache, image_id)
+                noted |= set(json.loads(stamp.read_text(encoding="ascii")))
+        return {image_layer.digest for image_layer in image.layers} & noted
 
-    def _chain(self, image: Image) -> set[str]:
-        """Digests of those layers, from the bottom up, that some image in the classic store stands
-        on too: it goes by what is unpacked.
+    def _find_shared_layers(self, image: Image) -> set[str]:
+        """Return the digests of the lowest layers that an image in the classic store has, too.
+
+        The store names layers by their uncompressed content.
         """
-        known = self._images()
-        if not known:
+        image_ids = self._list_images()
+        if not image_ids:
             return set()
-        shown = engine_program.run_program(
+        done = engine_program.run_program(
             "docker",
             "image",
             "inspect",
             "--format",
             "{{json .RootFS.Layers}}",
             "--",
-            *known,
+            *image_ids,
             check=False,
-        ).stdout
-        wanted = [each.diff_id for each in image.layers]
-        most = 0
-        for line in shown.splitlines():
-            have = json.loads(line or "null") or []
-            most = max(
-                most,
-                next(
-                    (
-                        number
-                        for number, pair in enumerate(zip(have, wanted, strict=False))
-                        if pair[0] != pair[1]
-                    ),
-                    min(len(have), len(wanted)),
-                ),
-            )
-        return {each.digest for each in image.layers[:most]}
+        )
+        diff_ids = [image_layer.diff_id for image_layer in image.layers]
+        shared_count = 0
+        for line in done.stdout.splitlines():
+            other_diff_ids = json.loads(line or "null") or []
+            shared_count = max(shared_count, _count_common_prefix(other_diff_ids, diff_ids))
+        return {image_layer.digest for image_layer in image.layers[:shared_count]}
 
-    def _containerd(self) -> bool:
+    def _has_containerd_store(self) -> bool:
         done = engine_program.run_program(
             "docker", "info", "--format", "{{json .DriverStatus}}", where="docker info"
         )
         return "io.containerd.snapshotter" in done.stdout
 
     def find_digest(self, tag: str) -> str:
+        """Return the id of an image; empty if there is no such image."""
         done = engine_program.run_program(
             "docker", "image", "inspect", "--format", "{{.Id}}", "--", tag, check=False
         )
         return done.stdout.strip() if done.returncode == 0 else ""
 
     def run(
-        self, image: str, command_: Sequence[str], limits: RunLimits
+        self, image: str, command: Sequence[str], limits: RunLimits
     ) -> subprocess.CompletedProcess[str]:
+        """Run a command in an image and remove the container; a bad exit status raises nothing."""
         gpus = ("--gpus", "all") if limits.gpus else ()
         return engine_program.run_program(
             "docker",
@@ -297,10 +318,20 @@ class Docker:
             *format_limits(limits),
             "--",
             image,
-            *command_,
+            *command,
             check=False,
             where=image,
         )
+
+
+def _count_common_prefix(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return how many items two sequences have in common, from the beginning."""
+    count = 0
+    for left, right in zip(first, second, strict=False):
+        if left != right:
+            break
+        count += 1
+    return count
 
 
 def format_limits(limits: RunLimits) -> list[str]:
@@ -324,64 +355,62 @@ def format_limits(limits: RunLimits) -> list[str]:
 
 
 def _stamp_path(cache: Cache, digest: str) -> Path:
+    """Return the file that notes which layers containerd's store has for an image."""
     return cache.path("stamps", f"docker-{digest.removeprefix('sha256:')}.json")
 
 
 def _known_digests(index: Index) -> set[str]:
-    """Return what docker may call an image of ours: by its config in the classic store, by its
-    manifest or index in containerd's.
+    """Return the ids that docker may give an image.
+
+    The classic store uses the config, the store of containerd the manifest or the index.
     """
-    return {index.digest} | (
-        {index.images[0].config_digest, index.images[0].digest} if len(index.images) == 1 else set()
-    )
+    digests = {index.digest}
+    if len(index.images) == 1:
+        digests |= {index.images[0].config_digest, index.images[0].digest}
+    return digests
 
 
 def _write_plain_archive(cache: Cache, image: Image, name: str, out: IO[bytes]) -> None:
-    """Load the oldest form: uncompressed layers, for a docker that does not know the
-    compression.
+    """Write docker's oldest form of an image, with uncompressed layers.
+
+    Every docker reads this form, also one that does not know the compression of the layers.
     """
-    config = f"{image.config_digest[7:]}.json"
-    named = [f"{each.diff_id[7:]}.tar" for each in image.layers]
+    config_name = f"{image.config_digest[7:]}.json"
+    layer_names = [f"{image_layer.diff_id[7:]}.tar" for image_layer in image.layers]
+    manifest = [{"Config": config_name, "RepoTags": [name], "Layers": layer_names}]
     sink = tar_file.PlainSink(out)
-    first = [
-        make_file(
-            "manifest.json",
-            json.dumps([{"Config": config, "RepoTags": [name], "Layers": named}], sort_keys=True),
-        ),
-        make_file(config, image.config),
-    ]
-    for each in first:
-        sink.write(tar_file.encode_header(each))
-        sink.write((each.data or b"") + bytes(-each.size % tar_file.BLOCK_SIZE))
-    for path, each_layer in dict(zip(named, image.layers, strict=True)).items():
-        sink.write(tar_file.encode_header(Entry(path, "file", 0o644, size=each_layer.unpacked)))
+    for document in (
+        make_file("manifest.json", json.dumps(manifest, sort_keys=True)),
+        make_file(config_name, image.config),
+    ):
+        sink.write(tar_file.encode_header(document))
+        sink.write((document.data or b"") + bytes(-document.size % tar_file.BLOCK_SIZE))
+    for path, image_layer in dict(zip(layer_names, image.layers, strict=True)).items():
+        sink.write(tar_file.encode_header(Entry(path, "file", 0o644, size=image_layer.unpacked)))
         with (
-            open(layer.blob_path(cache, each_layer.digest), "rb") as packed,
+            open(layer.blob_path(cache, image_layer.digest), "rb") as packed,
             blob_compression.decompress_stream(packed) as plain,
         ):
             while data := plain.read(1 << 20):
                 sink.write(data)
-        sink.write(bytes(-each_layer.unpacked % tar_file.BLOCK_SIZE))
+        sink.write(bytes(-image_layer.unpacked % tar_file.BLOCK_SIZE))
     sink.write(bytes(2 * tar_file.BLOCK_SIZE))
 
 
 def _write_full_archive(cache: Cache, index: Index, name: str, out: IO[bytes]) -> None:
-    """Load an image of several architectures as a layout that names it, for containerd's store."""
-    names = {
+    """Write an image of several architectures as a layout, for the store of containerd."""
+    annotations = {
         "io.containerd.image.name": layout.qualify_name(name),
         "org.opencontainers.image.ref.name": name.rpartition(":")[2],
     }
-    top = {
+    described = oci_documents.make_descriptor(oci_documents.INDEX, index.document)
+    top_index = {
         "schemaVersion": 2,
         "mediaType": oci_documents.INDEX,
-        "manifests": [
-            {
-                **oci_documents.make_descriptor(oci_documents.INDEX, index.document),
-                "annotations": names,
-            }
-        ],
+        "manifests": [{**described, "annotations": annotations}],
     }
-    parts = [each for each in layout.list_entries(cache, index, name) if each.path != "index.json"]
-    tar_file.write_tar(
-        [make_file("index.json", oci_documents.encode_json(top)), *parts], tar_file.PlainSink(out)
-    )
+    others = [
+        entry for entry in layout.list_entries(cache, index, name) if entry.path != "index.json"
+    ]
+    entries = [make_file("index.json", oci_documents.encode_json(top_index)), *others]
+    tar_file.write_tar(entries, tar_file.PlainSink(out))

@@ -158,7 +158,7 @@ def test_several_architectures_under_one_name(shared: Cache, name: str) -> None:
     used = container_engines.needed(name)
     index = _index(shared, ("amd64", "arm64"), top="several")
     with _tag(used, "several") as tag:
-        if isinstance(used, Docker) and not used._containerd():
+        if isinstance(used, Docker) and not used._has_containerd_store():
             with errors.refused(
                 errors.UNSUPPORTED, names=("amd64", "arm64"), remedy=("--platform", "oci:")
             ):
