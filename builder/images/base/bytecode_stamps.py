@@ -1,5 +1,7 @@
-"""The bytecode that a base brings along: tied to the hash of its source instead of its time, for
-every time in a layer is another than it was.
+"""Tie the bytecode of a base to the hash of its source instead of the time.
+
+Every file in a layer gets another time than it had, so bytecode that is valid by time would be
+ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
     from builder.images.oci.tar_entry import Entry
 
-# Counts up whenever the same layer would come out as another: part of the keys of such layers.
+# Counts up whenever the same layer would come out differently. It is part of the keys of such
+# layers.
 RULES_VERSION = 1
 
 _BYTECODE_PATH = re.compile(
@@ -25,7 +28,7 @@ _BYTECODE_PATH = re.compile(
 )
 _HEAD = struct.Struct("<4sIII")  # magic number, 0 for "by time", the source's time and size
 _BY_HASH = struct.Struct("<4sIQ")  # magic number, flags, the source's hash
-_CHECKED = 0b11  # by hash, and the hash is compared on import: an edit of the source counts
+_CHECKED = 0b11  # valid by hash, and Python compares the hash on import, so an edit counts
 
 
 def tie_to_hashes(entries: Sequence[Entry]) -> Iterator[Entry]:
@@ -38,10 +41,10 @@ def tie_to_hashes(entries: Sequence[Entry]) -> Iterator[Entry]:
         entries: Sorted by path, as `tar_file.spool_tar` yields them.
     """
     by_path = {entry.path: entry for entry in entries}
-    gone: set[str] = set()
+    left_out: set[str] = set()
     for entry in entries:
         match = _BYTECODE_PATH.fullmatch(entry.path)
-        if entry.kind == "hard" and entry.target in gone:
+        if entry.kind == "hard" and entry.target in left_out:
             continue
         if match is None or entry.kind != "file" or not _is_by_time(entry):
             yield entry
@@ -52,7 +55,7 @@ def tie_to_hashes(entries: Sequence[Entry]) -> Iterator[Entry]:
         if source is not None and source.kind == "file" and _matches_source(entry, source):
             yield _tie_to_hash(entry, source)
         else:
-            gone.add(entry.path)
+            left_out.add(entry.path)
 
 
 def _read_head(entry: Entry) -> bytes:
@@ -60,22 +63,21 @@ def _read_head(entry: Entry) -> bytes:
 
 
 def _is_by_time(entry: Entry) -> bool:
+    """Return whether a file is bytecode that is valid by the time of its source."""
     head = _read_head(entry)
     return len(head) == _HEAD.size and head[2:4] == b"\r\n" and head[4:8] == bytes(4)
 
 
 def _matches_source(entry: Entry, source: Entry) -> bool:
-    """Would Python take this bytecode for this source?
-
-    By the rule of importlib: the same time and size.
-    """
+    """Return whether Python would use this bytecode for a source: equal time and size."""
     _, _, time, size = _HEAD.unpack(_read_head(entry))
     return (time, size) == (source.mtime & 0xFFFFFFFF, source.size & 0xFFFFFFFF)
 
 
 def _tie_to_hash(entry: Entry, source: Entry) -> Entry:
+    """Return bytecode that is valid by the hash of its source."""
     data = read_content(entry)
     magic = data[:4]
-    digest = _imp.source_hash(int.from_bytes(magic, "little"), read_content(source))
-    head = _BY_HASH.pack(magic, _CHECKED, int.from_bytes(digest, "little"))
+    source_hash = _imp.source_hash(int.from_bytes(magic, "little"), read_content(source))
+    head = _BY_HASH.pack(magic, _CHECKED, int.from_bytes(source_hash, "little"))
     return replace(entry, source="", offset=0, data=head + data[_HEAD.size :])

@@ -1,6 +1,4 @@
-"""File systems as layers have them: what one adds to another, what no layer should hold, and a view
-over a stack of them.
-"""
+"""The file systems of layers: differences, leftovers, and what a stack of layers shows."""
 
 from __future__ import annotations
 
@@ -17,23 +15,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-# What mmdebstrap leaves of its own, and folders whose owner goes by who ran it: apt makes them
+# Files that mmdebstrap leaves, and folders whose owner depends on who ran it. apt makes the folders
 # again.
 _BOOTSTRAP_LEFTOVER = re.compile(
     r"etc/(apt/apt\.conf\.d|dpkg/dpkg\.cfg\.d)/\d\dmmdebstrap|etc/apt/sources\.list(\.d/.*mmdebstrap.*)?|usr/bin/qemu-\w+-static|var/(cache/apt/archives|lib/apt/lists)/partial"
 )
-_KEPT_FOLDERS = ("run/lock", "var/log/apt")  # of Debian's packages, in places that are emptied
+# Folders of Debian's packages, below folders whose content is dropped.
+_KEPT_FOLDERS = ("run/lock", "var/log/apt")
+_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+_MAXIMUM_LINKS = 40  # symbolic links that a path may follow
 
 
 def is_dropped(entry: Entry) -> bool:
-    """Has it no place in a minimal system that is to be the same for every machine?"""
+    """Return whether a minimal system leaves an entry out, to be the same on every machine."""
     if entry.kind == "dir" and entry.path in _KEPT_FOLDERS:
         return False
     return bool(_BOOTSTRAP_LEFTOVER.fullmatch(entry.path)) or layer_normalisation.is_dropped(entry)
 
 
 def read_content(entry: Entry) -> bytes:
-    """Return the bytes of a file."""
+    """Return the content of a file."""
     if entry.data is not None:
         return entry.data
     with open(entry.source, "rb") as file:
@@ -42,110 +43,129 @@ def read_content(entry: Entry) -> bytes:
 
 
 def find_removed(lower: Iterable[Entry], upper: Iterable[Entry]) -> list[Entry]:
-    """Whiteouts for what `lower` has and `upper` has no more; one for a whole folder."""
-    above = {entry.path for entry in upper}
-    return [
-        make_whiteout(entry.path)
-        for entry in lower
-        if entry.path not in above
-        and (not (folder := entry.path.rpartition("/")[0]) or folder in above)
-    ]
+    """Return whiteouts for the paths of `lower` that `upper` lacks; one for a whole folder."""
+    upper_paths = {entry.path for entry in upper}
+    whiteouts = []
+    for entry in lower:
+        folder = entry.path.rpartition("/")[0]
+        if entry.path not in upper_paths and (not folder or folder in upper_paths):
+            whiteouts.append(make_whiteout(entry.path))
+    return whiteouts
 
 
 def make_whiteout(path: str) -> Entry:
-    """Return the entry that hides `path` of the layers below."""
+    """Return the entry that hides a path of the layers below."""
     folder, _, name = path.rpartition("/")
-    return Entry(f"{folder}/.wh.{name}" if folder else f".wh.{name}", "file", 0o644, data=b"")
+    whiteout = f"{folder}/{_WHITEOUT}{name}" if folder else _WHITEOUT + name
+    return Entry(whiteout, "file", 0o644, data=b"")
 
 
-def apply_layer(below: dict[str, Entry], entries: Iterable[Entry]) -> None:
-    """Lay a layer over what is there: whiteouts hide, opaque folders hide what lay in them, a file
-    in place of a folder hides it.
+def apply_layer(view: dict[str, Entry], entries: Iterable[Entry]) -> None:
+    """Apply a layer to a view of the layers below it.
+
+    Whiteouts hide paths, opaque folders hide what was in them, and a file in place of a folder
+    hides the folder.
+
+    Args:
+        view: The entries by path; updated.
+        entries: The entries of the layer.
     """
     layer = list(entries)
     for entry in layer:
         folder, _, name = entry.path.rpartition("/")
-        if name == ".wh..wh..opq":
-            _hide_path(below, folder, itself=False)
-        elif name.startswith(".wh."):
-            _hide_path(below, f"{folder}/{name[4:]}" if folder else name[4:])
+        if name == _OPAQUE:
+            _hide_content(view, folder)
+        elif name.startswith(_WHITEOUT):
+            hidden_name = name.removeprefix(_WHITEOUT)
+            _hide_path(view, f"{folder}/{hidden_name}" if folder else hidden_name)
     for entry in layer:
-        if not entry.path.rpartition("/")[2].startswith(".wh."):
-            if entry.kind != "dir" and entry.path in below and below[entry.path].kind == "dir":
-                _hide_path(below, entry.path)
-            below[entry.path] = entry
+        if not entry.path.rpartition("/")[2].startswith(_WHITEOUT):
+            if entry.kind != "dir" and entry.path in view and view[entry.path].kind == "dir":
+                _hide_path(view, entry.path)
+            view[entry.path] = entry
 
 
-def _hide_path(below: dict[str, Entry], path: str, *, itself: bool = True) -> None:
-    start = path + "/" if path else ""
-    for name in [each for each in below if each.startswith(start)]:
-        del below[name]
-    if itself:
-        below.pop(path, None)
+def _hide_path(view: dict[str, Entry], path: str) -> None:
+    _hide_content(view, path)
+    view.pop(path, None)
+
+
+def _hide_content(view: dict[str, Entry], folder: str) -> None:
+    inside = f"{folder}/" if folder else ""
+    for path in [path for path in view if path.startswith(inside)]:
+        del view[path]
 
 
 def read_entries(blob: Path, wanted: Callable[[Entry], bool]) -> Iterator[Entry]:
-    """Yield the entries of a layer's blob, whatever its compression; the files that are `wanted`
-    with their content.
+    """Yield the entries of a layer.
+
+    Args:
+        blob: The layer's blob; it may be compressed.
+        wanted: Tells for which files the entries have their content in `data`.
     """
     with open(blob, "rb") as packed, blob_compression.decompress_stream(packed) as plain:
-        for entry, file in tar_file.read_tar(plain):
-            yield replace(entry, data=file.read()) if file is not None and wanted(entry) else entry
+        for entry, content in tar_file.read_tar(plain):
+            if content is not None and wanted(entry):
+                yield replace(entry, data=content.read())
+            else:
+                yield entry
 
 
 def merge_layers(blobs: Iterable[Path], wanted: Callable[[Entry], bool]) -> dict[str, Entry]:
-    """Return what a stack of layers shows, by path; the files that are `wanted` with their content,
-    the others without.
+    """Return the entries that a stack of layers shows, by path.
+
+    Args:
+        blobs: The blobs of the layers, from the bottom up.
+        wanted: Tells for which files the entries have their content in `data`.
     """
-    shown: dict[str, Entry] = {}
+    view: dict[str, Entry] = {}
     for blob in blobs:
-        apply_layer(shown, read_entries(blob, wanted))
-    return shown
+        apply_layer(view, read_entries(blob, wanted))
+    return view
 
 
-def resolve_path(shown: Mapping[str, Entry], path: str) -> str:
-    """Return the path that `path` leads to, its symbolic links followed inside the file system;
-    empty where it leads nowhere.
+def resolve_path(view: Mapping[str, Entry], path: str) -> str:
+    """Return the path that a path leads to, when symbolic links are followed inside the view.
+
+    The result is "" if the path leads nowhere, or follows too many links.
     """
-    left, here, steps = [part for part in path.split("/") if part], "", 0
-    while left:
-        part = left.pop(0)
-        if part in (".", ".."):
-            here = here.rpartition("/")[0] if part == ".." else here
+    parts = [part for part in path.split("/") if part]
+    folder, followed = "", 0
+    while parts:
+        part = parts.pop(0)
+        if part == ".":
             continue
-        below = f"{here}/{part}" if here else part
-        entry = shown.get(below)
+        if part == "..":
+            folder = folder.rpartition("/")[0]
+            continue
+        below = f"{folder}/{part}" if folder else part
+        entry = view.get(below)
         if entry is not None and entry.kind == "link":
-            steps += 1
-            if steps > 40:
+            followed += 1
+            if followed > _MAXIMUM_LINKS:
                 return ""
-            left[:0] = [each for each in entry.target.split("/") if each]
-            here = "" if entry.target.startswith("/") else here
-        elif entry is None and not (left or any(name.startswith(below + "/") for name in shown)):
+            parts[:0] = [target_part for target_part in entry.target.split("/") if target_part]
+            folder = "" if entry.target.startswith("/") else folder
+        elif entry is None and not (parts or any(name.startswith(below + "/") for name in view)):
             return ""
         else:
-            here = below
-    return here if not here or here in shown else ""
+            folder = below
+    return folder if not folder or folder in view else ""
 
 
-def unpack_files(shown: Mapping[str, Entry], folder: Path) -> None:
-    """Write what is shown, where files have content, links lead and folders are: for reading, so
-    without owners.
-    """
-    for path, entry in sorted(shown.items()):
+def unpack_files(view: Mapping[str, Entry], folder: Path) -> None:
+    """Write a view into a folder, without owners: folders, links, and files that have content."""
+    for path, entry in sorted(view.items()):
         target = os.path.join(folder, path)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         if entry.kind == "dir":
             os.makedirs(target, exist_ok=True)
         elif entry.kind == "link":
-            os.symlink(
-                os.path.relpath(
-                    os.path.join(folder, entry.target.lstrip("/")), os.path.dirname(target)
-                )
-                if entry.target.startswith("/")
-                else entry.target,
-                target,
-            )
+            link_target = entry.target
+            if link_target.startswith("/"):
+                inside = os.path.join(folder, link_target.lstrip("/"))
+                link_target = os.path.relpath(inside, os.path.dirname(target))
+            os.symlink(link_target, target)
         elif entry.kind == "hard":
             os.link(os.path.join(folder, entry.target), target)
         elif entry.kind == "file" and entry.data is not None:
