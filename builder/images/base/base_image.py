@@ -1,16 +1,18 @@
-"""What an image stands on, as layers of ours with known facts: a registry's image or the engine's
-own, or Debian from its packages.
+"""The base of an image, as layers of the cache with known facts.
+
+A base is an image of a registry or of the engine, an OCI layout, or Debian from its packages.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 import re
 import secrets
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from builder.core import log, machine_architecture
 from builder.core.cache import Cache, stage_key
@@ -23,7 +25,7 @@ from builder.packages import debian_lock, debian_resolution
 from rosetta.core.errors import DIFFERS, INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from builder.core.command_context import Context
     from builder.core.manifest import Manifest
@@ -32,23 +34,19 @@ if TYPE_CHECKING:
     from builder.packages.debian_lock import BaseLock
     from builder.packages.debian_resolution import Replacement
 
-_EMPTY_TAR_SIZE = 1024  # bytes of a tar that holds nothing
-_KEPT_ENV = re.compile(
-    r"(?!PATH=|NVIDIA_|PYTHON|PIP_|XLA_|JAX_|TF_|NCCL_)\w+=.*"
-)  # ENV of a base that may stay: what is ours to set, or the launcher's, may not
+_EMPTY_TAR_SIZE = 1024  # bytes of a tar without entries
+# ENV of a base that may stay. It leaves out what the image or the launcher sets.
+_KEPT_ENV = re.compile(r"(?!PATH=|NVIDIA_|PYTHON|PIP_|XLA_|JAX_|TF_|NCCL_)\w+=.*")
 
 
 @dataclass(frozen=True)
 class Base:
-    """A base of one architecture.
-
-    `digest` is that of the image, or what stands for it: the sha256 of its package list.
-    """
+    """A base of one architecture."""
 
     architecture: str
     name: str  # "debian:trixie-slim", what --base gave, or "bootstrap:trixie"
-    digest: str
-    layers: tuple[Layer, ...]  # bottom up: "base" (one or more), then "os"
+    digest: str  # of the image, or the sha256 of the list of Debian packages
+    layers: tuple[Layer, ...]  # from the bottom up: "base" (one or more), then "os"
     env: tuple[str, ...]
     python: str
     python_full: str
@@ -57,22 +55,22 @@ class Base:
 
 
 class NotMadeError(UserError):
-    """A base that the cache does not have, where nothing was to be made."""
+    """The cache does not have a base, and the caller allows none to be made."""
 
 
 @dataclass(frozen=True)
 class _BaseRequest:
-    """One base to be had, for one architecture."""
+    """A base of one architecture to resolve; the fields are arguments of `resolve_bases`."""
 
     context: Context
     manifest: Manifest
-    name: str
+    name: str  # of the base in the manifest
     architecture: str
     engine: str
     compression: str
-    pythons: tuple[str, ...]
+    pythons: tuple[str, ...]  # accepted versions, the preferred one first
     make: bool = True
-    current: bool = False  # today's packages in place of the locked ones
+    use_current: bool = False  # today's packages in place of the locked ones
 
     @property
     def cache(self) -> Cache:
@@ -87,7 +85,7 @@ def resolve_bases(
     context: Context,
     manifest: Manifest,
     line: str,
-    asked: str,
+    choice: str,
     architectures: Sequence[str],
     engine: str,
     compression: str,
@@ -95,13 +93,27 @@ def resolve_bases(
     make: bool = True,
     allow_current: bool = False,
 ) -> dict[str, Base]:
-    """Return the base of a line's images, per architecture, made or fetched where the cache lacks
-    it; and that of this machine, whose Python compiles for all.
+    """Return the bases of a line's images by architecture; make or fetch what the cache lacks.
 
-    Without `make` it is NotMadeError where one would have to be made. `asked`: "" for what
-    locks/base-*.json says, "bootstrap" for Debian's packages, else an image. `engine`: "docker",
-    "buildah", or "" for the first that answers. With `allow_current`, today's packages are taken
-    where Debian has superseded a locked one, for all architectures alike.
+    The result also has the base of this machine's architecture, because its Python compiles for
+    all architectures.
+
+    Args:
+        context: The cache, and whether the network may be used.
+        manifest: The manifest.
+        line: The line.
+        choice: "" for what locks/base-*.json says, "bootstrap" for Debian's packages, "oci:DIR",
+            or the name of an image.
+        architectures: The architectures of the image.
+        engine: "docker", "buildah", or "" for the first that answers.
+        compression: "gzip" or "zstd".
+        make: Whether a base may be made.
+        allow_current: Whether today's packages may replace locked ones that Debian has superseded;
+            they then do for all architectures.
+
+    Raises:
+        NotMadeError: `make` is not set, and a base would have to be made.
+        UserError: A base cannot be had, or the bases have different Pythons.
     """
     entry = manifest.lines[line]
     if entry.base is None:
@@ -111,48 +123,52 @@ def resolve_bases(
             f"name one in the manifest: {', '.join(manifest.bases)}",
             kind=MISSING,
         )
-    here = machine_architecture.ARCHITECTURES.get(platform.machine(), "")
-    wanted = [*architectures] if here in architectures or not here else [*architectures, here]
-    others = sorted(entry.pythons, key=lambda each: int(each[2:]), reverse=True)
-    pythons = tuple(dict.fromkeys([entry.python, *others]))
+    other_pythons = sorted(entry.pythons, key=lambda version: int(version[2:]), reverse=True)
+    pythons = tuple(dict.fromkeys([entry.python, *other_pythons]))
     requests = [
-        _BaseRequest(context, manifest, entry.base, each, engine, compression, pythons, make)
-        for each in wanted
+        _BaseRequest(
+            context, manifest, entry.base, architecture, engine, compression, pythons, make
+        )
+        for architecture in _add_own_architecture(architectures)
     ]
     try:
-        found = {each.architecture: _resolve_base(each, asked) for each in requests}
+        bases = {request.architecture: _resolve_base(request, choice) for request in requests}
     except debian_lock.SupersededError as error:
         if not allow_current:
             raise
         log.info(f"{error.where}: {error.what}")
-        found = {
-            each.architecture: _resolve_base(replace(each, current=True), asked)
-            for each in requests
-        }
-    if unlike := {base.python_full for base in found.values()} - {
-        found[architectures[0]].python_full
-    }:
+        requests = [replace(request, use_current=True) for request in requests]
+        bases = {request.architecture: _resolve_base(request, choice) for request in requests}
+    python = bases[architectures[0]].python_full
+    other_versions = {base.python_full for base in bases.values()} - {python}
+    if other_versions:
         raise UserError(
-            (
-                f"the base has Python {found[architectures[0]].python_full} and "
-                f"{', '.join(unlike)} on different architectures"
-            ),
-            asked or entry.base,
+            f"the base has Python {python} and {', '.join(other_versions)} on different "
+            "architectures",
+            choice or entry.base,
             "give a --base that has the same everywhere",
             kind=DIFFERS,
         )
-    return found
+    return bases
 
 
-def _resolve_base(request: _BaseRequest, asked: str) -> Base:
+def _add_own_architecture(architectures: Sequence[str]) -> list[str]:
+    """Return architectures, and that of this machine at the end if they lack it."""
+    own = machine_architecture.ARCHITECTURES.get(platform.machine(), "")
+    if not own or own in architectures:
+        return [*architectures]
+    return [*architectures, own]
+
+
+def _resolve_base(request: _BaseRequest, choice: str) -> Base:
     image, lock = request.manifest.bases[request.name].image, request.lock
-    recorded = dict(lock.images)
-    if asked.startswith("oci:"):
-        return _resolve_layout(request, Path(asked.removeprefix("oci:")).absolute())
-    if asked == "bootstrap" or (not asked and (lock.packages or image not in recorded)):
+    locked_digests = dict(lock.images)
+    if choice.startswith("oci:"):
+        return _resolve_layout(request, Path(choice.removeprefix("oci:")).absolute())
+    if choice == "bootstrap" or (not choice and (lock.packages or image not in locked_digests)):
         if not lock.packages:
-            if not asked and (found := _resolve_unlocked(request, image)):
-                return found
+            if not choice and (base := _resolve_unlocked(request, image)):
+                return base
             if not request.make:
                 raise NotMadeError("no packages are locked for the base yet", request.name)
             lock = debian_resolution.record(
@@ -162,21 +178,23 @@ def _resolve_base(request: _BaseRequest, asked: str) -> Base:
                 offline=request.context.offline,
             )
         return _resolve_bootstrap(request, lock)
-    return _resolve_image(request, asked or image, recorded.get(asked or image, ""))
+    reference = choice or image
+    return _resolve_image(request, reference, locked_digests.get(reference, ""))
 
 
 def _resolve_bootstrap(request: _BaseRequest, lock: BaseLock) -> Base:
+    """Return the base that mmdebstrap makes of Debian's packages."""
     name = f"bootstrap:{lock.suite}"
     replaced: tuple[Replacement, ...] = ()
-    if request.current:
+    if request.use_current:
         lock, replaced = debian_resolution.resolve_current(request.manifest, lock)
         _report_replaced(lock, replaced)
     if not request.make and not debian_bootstrap.has_layers(request.cache, lock, debian_lock.ROOT):
         raise NotMadeError("the base is not made yet", name)
-    made = debian_bootstrap.make_layers(
+    layers = debian_bootstrap.make_layers(
         request.cache, lock, debian_lock.ROOT, request.compression, offline=request.context.offline
     )
-    return replace(_describe_base(request, name, lock.digest, made, ()), replaced=replaced)
+    return replace(_describe_base(request, name, lock.digest, layers, ()), replaced=replaced)
 
 
 def _report_replaced(lock: BaseLock, replaced: Sequence[Replacement]) -> None:
@@ -191,50 +209,59 @@ def _report_replaced(lock: BaseLock, replaced: Sequence[Replacement]) -> None:
     )
 
 
-def _resolve_layout(request: _BaseRequest, place: Path) -> Base:
-    """Return an OCI layout as it is: no engine adds anything to it."""
-    read = layout.read_layout(place, blobs=False)
-    found = next(
+def _resolve_layout(request: _BaseRequest, folder: Path) -> Base:
+    """Return the image in an OCI layout as it is: no engine adds anything to it."""
+    read = layout.read_layout(folder, blobs=False)
+    image = next(
         (image for image in read.index.images if image.architecture == request.architecture), None
     )
-    if found is None:
+    if image is None:
         raise UserError(
             f"holds no image for {request.architecture}",
-            str(place),
+            str(folder),
             "give another --base or --platform",
         )
-
-    def taken(each: Layer) -> Layer:
-        return layer.rewrite_layer(
-            request.cache,
-            _compute_layer_key(each.diff_id),
-            "base",
-            request.compression,
-            lambda: open(layout.blob_path(place, each), "rb"),
-            change=bytecode_stamps.tie_to_hashes,
-        )
-
     if not request.make and not all(
-        debian_bootstrap.has_layer(request.cache, _compute_layer_key(each.diff_id))
-        for each in found.layers
+        debian_bootstrap.has_layer(request.cache, _compute_layer_key(image_layer.diff_id))
+        for image_layer in image.layers
     ):
-        raise NotMadeError("the base is not taken in yet", str(place))
-    made = [taken(each) for each in found.layers]
-    settings = json.loads(found.config).get("config") or {}
-    return _describe_base(
-        request, read.name or "an OCI layout", found.digest, made, settings.get("Env") or ()
+        raise NotMadeError("the base is not taken in yet", str(folder))
+    layers = [
+        _rewrite_base_layer(
+            request,
+            _compute_layer_key(image_layer.diff_id),
+            functools.partial(_open_blob, layout.blob_path(folder, image_layer)),
+        )
+        for image_layer in image.layers
+    ]
+    settings = json.loads(image.config).get("config") or {}
+    name = read.name or "an OCI layout"
+    return _describe_base(request, name, image.digest, layers, settings.get("Env") or ())
+
+
+def _open_blob(blob: Path) -> IO[bytes]:
+    return open(blob, "rb")
+
+
+def _rewrite_base_layer(
+    request: _BaseRequest, key: str, open_tar: Callable[[], IO[bytes]]
+) -> Layer:
+    """Return a layer of another program's image, with its bytecode tied to hashes."""
+    return layer.rewrite_layer(
+        request.cache,
+        key,
+        "base",
+        request.compression,
+        open_tar,
+        change=bytecode_stamps.tie_to_hashes,
     )
 
 
 def _resolve_unlocked(request: _BaseRequest, image: str) -> Base | None:
-    """Where nothing is locked yet: the manifest's image, if an engine is here and has it or can
-    fetch it.
-    """
-    engine = (
-        None
-        if request.context.offline or not request.make
-        else container_engine.find_engine(request.engine)
-    )
+    """Return the manifest's image where nothing is locked yet; None if no engine can get it."""
+    engine = None
+    if request.make and not request.context.offline:
+        engine = container_engine.find_engine(request.engine)
     if engine is None:
         log.info(
             f"{image} cannot be had without an engine: the base is made from Debian's packages"
@@ -251,21 +278,28 @@ def _resolve_unlocked(request: _BaseRequest, image: str) -> Base | None:
 def _resolve_image(request: _BaseRequest, reference: str, digest: str) -> Base:
     """Return an image of a registry or of the engine, with what Dockerfile.base adds.
 
-    A known digest needs no engine where the cache has the result.
+    No engine is needed if the digest is known and the cache has the result.
+
+    Args:
+        request: The request.
+        reference: The name of the image; it may include a digest.
+        digest: The locked digest, or "".
     """
-    pinned = re.fullmatch(r"(.+?)(?::[\w.-]+)?@(sha256:[0-9a-f]{64})", reference)
     if reference.startswith("-") or not re.fullmatch(r"[\w.][\w./:@-]*", reference):
         raise UserError(
-            f"{reference[:80]!r} is no name of an image",
+            f"{reference[:80]!r} is not a valid name of an image",
             "--base",
             "give bootstrap, NAME:TAG, NAME@sha256:DIGEST or oci:DIR",
             kind=INVALID,
             value=reference[:80],
         )
-    digest = pinned[2] if pinned else digest
-    repository = pinned[1] if pinned else re.sub(r":[\w.-]+$", "", reference)
-    if digest and (known := _find_built(request, digest)):
-        return _describe_base(request, reference, digest, *known)
+    pinned = re.fullmatch(r"(.+?)(?::[\w.-]+)?@(sha256:[0-9a-f]{64})", reference)
+    if pinned:
+        repository, digest = pinned[1], pinned[2]
+    else:
+        repository = re.sub(r":[\w.-]+$", "", reference)
+    if digest and (built := _find_built(request, digest)):
+        return _describe_base(request, reference, digest, *built)
     if not request.make:
         raise NotMadeError("the base is not made yet", reference)
     if request.context.offline:
@@ -273,35 +307,42 @@ def _resolve_image(request: _BaseRequest, reference: str, digest: str) -> Base:
             "the base is not in the cache", reference, "run once without --offline", kind=MISSING
         )
     engine = container_engine.choose_engine(request.engine)
-    on = f"{repository}@{digest}" if digest else reference
-    if not digest:
-        digest, local = _ask_digest(engine, reference, request.architecture)
-        on = reference if local else f"{repository}@{digest}"
-        if known := _find_built(request, digest):
-            return _describe_base(request, reference, digest, *known)
-        if local:
-            log.info(
-                f"{reference} is an image of {engine.name}'s own: no other machine can make "
-                "the same"
-            )
-        elif reference == request.manifest.bases[request.name].image:
-            debian_resolution.write(
-                request.manifest,
-                replace(
-                    request.lock,
-                    images=(
-                        (reference, digest),
-                        *(pair for pair in request.lock.images if pair[0] != reference),
-                    ),
-                ),
-            )
-        else:
-            log.info(f"{reference} is {digest} today: give --base {on} to have the same again")
-    return _describe_base(request, reference, digest, *_build_base(request, engine, on, digest))
+    if digest:
+        image = f"{repository}@{digest}"
+    else:
+        digest, is_local = _ask_digest(engine, reference, request.architecture)
+        image = reference if is_local else f"{repository}@{digest}"
+        if built := _find_built(request, digest):
+            return _describe_base(request, reference, digest, *built)
+        _record_digest(request, engine, reference, image, digest, is_local=is_local)
+    return _describe_base(request, reference, digest, *_build_base(request, engine, image, digest))
+
+
+def _record_digest(
+    request: _BaseRequest,
+    engine: Engine,
+    reference: str,
+    pinned: str,
+    digest: str,
+    *,
+    is_local: bool,
+) -> None:
+    """Lock the digest of the manifest's image; of another image, tell how to get it again."""
+    if is_local:
+        log.info(
+            f"{reference} is an image of {engine.name}'s own: no other machine can make the same"
+        )
+    elif reference == request.manifest.bases[request.name].image:
+        lock = request.lock
+        other_images = (pair for pair in lock.images if pair[0] != reference)
+        images = ((reference, digest), *other_images)
+        debian_resolution.write(request.manifest, replace(lock, images=images))
+    else:
+        log.info(f"{reference} is {digest} today: give --base {pinned} to have the same again")
 
 
 def _ask_digest(engine: Engine, reference: str, architecture: str) -> tuple[str, bool]:
-    """Return the digest of an image, and whether no registry knows it."""
+    """Return the digest of an image, and whether only the engine has it, and no registry."""
     tag = f"{container_engine.TEMPORARY_NAME}:ask-{secrets.token_hex(8)}"
     try:
         pulled = engine.pull(reference, architecture, tag)
@@ -311,11 +352,12 @@ def _ask_digest(engine: Engine, reference: str, architecture: str) -> tuple[str,
 
 
 def _compute_layer_key(diff_id: str) -> str:
-    """Return the key of another's layer, written again our way."""
+    """Return the key of a layer that is rewritten from another program's image."""
     return stage_key("image-layer", {"diff_id": diff_id, "bytecode": bytecode_stamps.RULES_VERSION})
 
 
 def _compute_base_key(request: _BaseRequest, digest: str) -> str:
+    """Return the key of what Dockerfile.base makes of an image."""
     return stage_key(
         "base",
         {
@@ -329,54 +371,53 @@ def _compute_base_key(request: _BaseRequest, digest: str) -> str:
 
 
 def _build_base(
-    request: _BaseRequest, engine: Engine, on: str, digest: str
+    request: _BaseRequest, engine: Engine, image: str, digest: str
 ) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
-    """Return the layers of the image, written again our way, and that of Dockerfile.base; and the
-    image's ENV.
+    """Build Dockerfile.base on an image, and record the result.
+
+    Returns:
+        The rewritten layers of the image with that of Dockerfile.base, and the ENV of the image.
     """
     cache, key = request.cache, _compute_base_key(request, digest)
     with dockerfile_step.build_base(
-        engine, cache, debian_lock.ROOT, on, request.architecture
+        engine, cache, debian_lock.ROOT, image, request.architecture
     ) as exported:
-        keys = [_compute_layer_key(diff_id) for diff_id in exported.diff_ids[: exported.base_count]]
-        below = [
-            layer.rewrite_layer(
-                cache,
-                each,
-                "base",
-                request.compression,
-                opened,
-                change=bytecode_stamps.tie_to_hashes,
+        layers = [
+            _rewrite_base_layer(request, _compute_layer_key(diff_id), open_layer)
+            for diff_id, open_layer in zip(
+                exported.diff_ids[: exported.base_count], exported.layers, strict=False
             )
-            for each, opened in zip(keys, exported.layers, strict=False)
         ]
-        above = layer_normalisation.make_os_layer(
+        os_layer = layer_normalisation.make_os_layer(
             cache, stage_key("os", {"base": key}), request.compression, exported
         )
         env = exported.env
-    layers = (*below, *([above] if above.unpacked > _EMPTY_TAR_SIZE else []))
-    record = {"layers": [[each.name, each.key] for each in layers], "env": env}
+    if os_layer.unpacked > _EMPTY_TAR_SIZE:
+        layers.append(os_layer)
+    record = {"layers": [[base_layer.name, base_layer.key] for base_layer in layers], "env": env}
     write_stamp(cache.path("stamps", f"base-{key}.json"), record)
-    return layers, env
+    return tuple(layers), env
 
 
 def _find_built(
     request: _BaseRequest, digest: str
 ) -> tuple[tuple[Layer, ...], tuple[str, ...]] | None:
-    """Return what `_built` gave before, if the cache still has all of it, be it in the other
-    compression.
+    """Return what `_build_base` returned before; None if the cache lacks any of it.
+
+    Layers that the cache has in the other compression only are compressed again.
     """
     cache = request.cache
     record = read_stamp(cache.path("stamps", f"base-{_compute_base_key(request, digest)}.json"))
     if record is None:
         return None
     try:
-        found = [
-            debian_bootstrap.find_or_recompress(cache, key, name, request.compression)
-            for name, key in record["layers"]
-        ]
-        layers = tuple(each for each in found if each is not None)
-        return (layers, tuple(record["env"])) if len(layers) == len(found) else None
+        layers = []
+        for name, key in record["layers"]:
+            base_layer = debian_bootstrap.find_or_recompress(cache, key, name, request.compression)
+            if base_layer is None:
+                return None
+            layers.append(base_layer)
+        return tuple(layers), tuple(record["env"])
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -384,34 +425,31 @@ def _find_built(
 def _describe_base(
     request: _BaseRequest, name: str, digest: str, layers: Sequence[Layer], env: Sequence[str]
 ) -> Base:
-    """With its facts: from the cache, else from a look into the layers."""
+    """Return a base with its facts, which are read from the layers once."""
     cache = request.cache
-    file = cache.path(
-        "stamps",
-        "facts-"
-        + stage_key(
-            "facts",
-            {
-                "layers": [each.diff_id for each in layers],
-                "pythons": request.pythons,
-                "glibc": requirements.MINIMUM_GLIBC,
-            },
-        )
-        + ".json",
+    key = stage_key(
+        "facts",
+        {
+            "layers": [base_layer.diff_id for base_layer in layers],
+            "pythons": request.pythons,
+            "glibc": requirements.MINIMUM_GLIBC,
+        },
     )
+    stamp = cache.path("stamps", f"facts-{key}.json")
     try:
-        facts = BaseFacts(**(read_stamp(file) or {}))
+        facts = BaseFacts(**(read_stamp(stamp) or {}))
     except TypeError:
-        shown = requirements.scan_layers([layer.blob_path(cache, each.digest) for each in layers])
-        facts = requirements.find_facts(shown, name, request.architecture, request.pythons)
-        write_stamp(file, asdict(facts))
-    kept: Any = tuple(line for line in env if _KEPT_ENV.fullmatch(line))
+        view = requirements.scan_layers(
+            layer.blob_path(cache, base_layer.digest) for base_layer in layers
+        )
+        facts = requirements.find_facts(view, name, request.architecture, request.pythons)
+        write_stamp(stamp, asdict(facts))
     return Base(
         request.architecture,
         name,
         digest,
         tuple(layers),
-        kept,
+        tuple(line for line in env if _KEPT_ENV.fullmatch(line)),
         facts.python,
         facts.python_full,
         facts.glibc,
