@@ -1,5 +1,6 @@
-"""Bring a finished image to where --output says: what the place cannot take is refused before
-anything is made.
+"""Deliver a finished image to the place that --output names.
+
+A place that cannot take the image is refused before anything is built.
 """
 
 from __future__ import annotations
@@ -19,113 +20,114 @@ if TYPE_CHECKING:
     from builder.images.image_build import BuiltImage, ImageRequest
     from builder.images.image_target import Output
 
-
-def prepare_delivery(
-    wanted: Output, request: ImageRequest, since: str
-) -> Callable[[BuiltImage], dict[str, Any]]:
-    """Return a function that takes the image there and says what it did."""
-    kinds: dict[str, Callable[[], Callable[[BuiltImage], dict[str, Any]]]] = {
-        "image": lambda: _prepare_engine(wanted, request),
-        "oci": lambda: _prepare_layout(wanted, request),
-        "bundle": lambda: _prepare_bundle(wanted, request, since),
-        "registry": lambda: _prepare_registry(wanted, request),
-    }
-    return kinds[wanted.kind]()
+    Deliver = Callable[[BuiltImage], dict[str, Any]]
 
 
-def _require_path(wanted: Output, request: ImageRequest) -> Path:
-    if wanted.path is None:
-        raise UserError("needs a path", "--output", f"give {wanted.kind}:PATH")
-    if wanted.path.resolve().is_relative_to(request.cache.root.resolve()):
+def prepare_delivery(output: Output, request: ImageRequest, since: str) -> Deliver:
+    """Check the place that --output names, and return the function that delivers an image there.
+
+    Args:
+        output: The place.
+        request: What is to be built.
+        since: What a site has already, for a bundle; "" for nothing.
+
+    Returns:
+        A function that delivers a built image, and returns what --json reports of it.
+
+    Raises:
+        UserError: The place cannot take the image.
+    """
+    if output.kind == "image":
+        return _prepare_engine(output, request)
+    if output.kind == "oci":
+        return _prepare_layout(output, request)
+    if output.kind == "bundle":
+        return _prepare_bundle(output, request, since)
+    return _prepare_registry(output, request)
+
+
+def _require_path(output: Output, request: ImageRequest) -> Path:
+    """Return the path of a place. Raises UserError if it has none, or is in the cache."""
+    if output.path is None:
+        raise UserError("needs a path", "--output", f"give {output.kind}:PATH")
+    if output.path.resolve().is_relative_to(request.cache.root.resolve()):
         raise UserError(
             "lies inside the builder's cache, where it would be pruned",
-            str(wanted.path),
-            f"give another --output {wanted.kind}:PATH",
+            str(output.path),
+            f"give another --output {output.kind}:PATH",
         )
-    return wanted.path
+    return output.path
 
 
-def _prepare_engine(
-    wanted: Output, request: ImageRequest
-) -> Callable[[BuiltImage], dict[str, Any]]:
+def _prepare_engine(output: Output, request: ImageRequest) -> Deliver:
     engine = container_engine.choose_engine(request.engine)
 
     def load(built: BuiltImage) -> dict[str, Any]:
-        with log.stage(f"load {wanted.name} into {engine.name}"):
-            name = engine.load(request.cache, built.index, wanted.name)
+        with log.stage(f"load {output.name} into {engine.name}"):
+            name = engine.load(request.cache, built.index, output.name)
+        program = f"{python_interpreter.command()} {request.context.root / 'build.py'}"
         return {
             "engine": engine.name,
             "name": name,
-            "next": [
-                (
-                    f"next: {python_interpreter.command()} {request.context.root / 'build.py'} "
-                    f"verify image:{name} --engine {engine.name}"
-                )
-            ],
+            "next": [f"next: {program} verify image:{name} --engine {engine.name}"],
         }
 
     return load
 
 
-def _prepare_layout(
-    wanted: Output, request: ImageRequest
-) -> Callable[[BuiltImage], dict[str, Any]]:
-    place = _require_path(wanted, request)
-    layout.require_replaceable(place)
+def _prepare_layout(output: Output, request: ImageRequest) -> Deliver:
+    path = _require_path(output, request)
+    layout.require_replaceable(path)
 
     def write(built: BuiltImage) -> dict[str, Any]:
-        if not layout.is_current(request.cache, built.index, place, wanted.name):
-            with log.stage(f"write {place}"):
-                layout.write_layout(request.cache, built.index, place, name=wanted.name)
-        return {"path": str(place)}
+        if not layout.is_current(request.cache, built.index, path, output.name):
+            with log.stage(f"write {path}"):
+                layout.write_layout(request.cache, built.index, path, name=output.name)
+        return {"path": str(path)}
 
     return write
 
 
-def _prepare_bundle(
-    wanted: Output, request: ImageRequest, since: str
-) -> Callable[[BuiltImage], dict[str, Any]]:
+def _prepare_bundle(output: Output, request: ImageRequest, since: str) -> Deliver:
     from builder.images import offline_bundle
 
-    place = _require_path(wanted, request)
-    known = offline_bundle.read_known_layers(since) if since else None
-    offline_bundle.require_replaceable(place)
+    path = _require_path(output, request)
+    known_layers = offline_bundle.read_known_layers(since) if since else None
+    offline_bundle.require_replaceable(path)
 
     def write(built: BuiltImage) -> dict[str, Any]:
-        with log.stage(f"write {place}"):
+        with log.stage(f"write {path}"):
             return offline_bundle.write_bundle(
                 request.cache,
                 built.index,
-                place,
-                name=wanted.name,
+                path,
+                name=output.name,
                 records=built.records,
-                since=known,
+                since=known_layers,
             )
 
     return write
 
 
-def _prepare_registry(
-    wanted: Output, request: ImageRequest
-) -> Callable[[BuiltImage], dict[str, Any]]:
+def _prepare_registry(output: Output, request: ImageRequest) -> Deliver:
     from builder.images.registry import image_push
 
     if request.context.offline:
         raise UserError(
             "a registry cannot be reached with --offline", "--output", "leave one of the two out"
         )
-    reference.parse_reference(wanted.name)
+    reference.parse_reference(output.name)
 
     def push(built: BuiltImage) -> dict[str, Any]:
-        with log.stage(f"push {wanted.name}"):
-            done = image_push.push_image(request.cache, built.index, wanted.name)
+        with log.stage(f"push {output.name}"):
+            result = image_push.push_image(request.cache, built.index, output.name)
         return {
-            "name": done.reference,
-            "total": done.total,
-            "moved": done.moved,
-            "mounted": done.mounted,
-            "previous": done.previous,
-            "next": [str(done)],
+            "name": result.reference,
+            "total": result.total,
+            "moved": result.moved,
+            "mounted": result.mounted,
+            "previous": result.previous,
+            "next": [str(result)],
         }
 
     return push

@@ -54,6 +54,7 @@ class ImageRequest:
 
     @property
     def cache(self) -> Cache:
+        """The cache of the context."""
         return self.context.cache
 
 

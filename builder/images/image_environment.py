@@ -1,8 +1,7 @@
-"""The environment of an image: the locked packages for its architecture and Python, laid out as
-they will stand below PREFIX.
+"""The environment of an image: the locked packages, arranged as they will be below PREFIX.
 
-Nothing of it is run here: uv unpacks the wheels of the other platform, and bytecode is the same on
-every architecture.
+No program of the environment runs on this machine: uv unpacks wheels of another platform, too, and
+bytecode is the same on every architecture.
 """
 
 from __future__ import annotations
@@ -25,127 +24,148 @@ if TYPE_CHECKING:
 
 PREFIX = "opt/rosetta/env"
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-_DATA_FOLDERS = (
-    "bin",
-    "share",
-    "etc",
-)  # of a wheel's data: belongs beside lib/, and uv's --target puts it into site-packages
+# Folders of a wheel's data. They belong beside lib/, and uv's --target puts them into
+# site-packages.
+_DATA_FOLDERS = ("bin", "share", "etc")
 
 
-def compute_key(wanted: Packages) -> str:
+def compute_key(packages: Packages) -> str:
     """Return the cache key of the environment of these packages."""
-    return stage_key("site", {**wanted.inputs(), "layout": 2})
+    return stage_key("site", {**packages.inputs(), "layout": 2})
 
 
-def ensure_environment(cache: Cache, wanted: Packages, *, offline: bool) -> Path:
-    """Return the folder of the finished environment; made if the cache lacks it.
+def ensure_environment(cache: Cache, packages: Packages, *, offline: bool) -> Path:
+    """Return the folder of the finished environment; make it if the cache lacks it.
 
-    `wanted.python` is the base's own Python, run on this machine.
+    Args:
+        cache: The cache.
+        packages: The packages; their Python is that of the base, which runs on this machine.
+        offline: Whether packages may come from the cache only.
     """
-
-    def make(folder: Path) -> None:
-        site = folder / "lib" / f"python{wanted.python.version}" / "site-packages"
-        site.mkdir(parents=True)
-        target = (
-            "--target",
-            str(site),
-            "--python-version",
-            wanted.python.version,
-            "--python-platform",
-            f"{_MACHINES[wanted.architecture]}-manylinux_2_28",
-        )
-        package_installation.install(
-            cache, wanted, site, *target, builder=python_interpreter.own(), offline=offline
-        )
-        (site / ".lock").unlink(missing_ok=True)  # uv's
-        (folder / "bin").mkdir()
-        for info in sorted(site.glob("*.dist-info")):
-            _move_data_files(folder, site, info)
-        for name in _DATA_FOLDERS:
-            if (site / name).is_dir() and not any((site / name).iterdir()):
-                (site / name).rmdir()
-        _write_venv_files(folder, wanted)
-        bytecode.install_bytecode(cache, wanted.python, site)
-        here = lock_file.environment_of(
-            wanted.python.version, wanted.python.full, wanted.architecture
-        )
-        dependency_check.require(
-            dependency_check.findings(site, here), wanted.manifest, wanted.line
-        )
-
-    return cache.ensure_folder("env", compute_key(wanted), make)
+    return cache.ensure_folder(
+        "env",
+        compute_key(packages),
+        lambda folder: _make_environment(cache, packages, folder, offline=offline),
+    )
 
 
-def _write_venv_files(folder: Path, wanted: Packages) -> None:
-    """Write what makes it a virtual environment of the base's Python; no path of this machine."""
-    for name in ("python", "python3", f"python{wanted.python.version}"):
-        (folder / "bin" / name).symlink_to(
-            f"/usr/bin/python{wanted.python.version}" if name == "python" else "python"
-        )
+def _make_environment(cache: Cache, packages: Packages, folder: Path, *, offline: bool) -> None:
+    python = packages.python
+    site_packages = folder / "lib" / f"python{python.version}" / "site-packages"
+    site_packages.mkdir(parents=True)
+    package_installation.install(
+        cache,
+        packages,
+        site_packages,
+        *("--target", str(site_packages)),
+        *("--python-version", python.version),
+        *("--python-platform", f"{_MACHINES[packages.architecture]}-manylinux_2_28"),
+        builder=python_interpreter.own(),
+        offline=offline,
+    )
+    (site_packages / ".lock").unlink(missing_ok=True)  # uv's
+    (folder / "bin").mkdir()
+    for info in sorted(site_packages.glob("*.dist-info")):
+        _move_data_files(folder, site_packages, info)
+    for name in _DATA_FOLDERS:
+        data_folder = site_packages / name
+        if data_folder.is_dir() and not any(data_folder.iterdir()):
+            data_folder.rmdir()
+    _write_venv_files(folder, packages)
+    bytecode.install_bytecode(cache, python, site_packages)
+    environment = lock_file.environment_of(python.version, python.full, packages.architecture)
+    dependency_check.require(
+        dependency_check.findings(site_packages, environment), packages.manifest, packages.line
+    )
+
+
+def _write_venv_files(folder: Path, packages: Packages) -> None:
+    """Write what makes a folder a virtual environment of the base's Python.
+
+    No file names a path of this machine.
+    """
+    version = packages.python.version
+    (folder / "bin/python").symlink_to(f"/usr/bin/python{version}")
+    for name in ("python3", f"python{version}"):
+        (folder / "bin" / name).symlink_to("python")
     (folder / "lib64").symlink_to("lib")
     settings = (
         "home = /usr/bin\nimplementation = CPython\nversion_info = "
-        f"{wanted.python.full}\ninclude-system-site-packages = false\n"
+        f"{packages.python.full}\ninclude-system-site-packages = false\n"
     )
     (folder / "pyvenv.cfg").write_text(settings, encoding="ascii")
 
 
-def _move_data_files(folder: Path, site: Path, info: Path) -> None:
-    """Move what a wheel has beside its modules to where a virtual environment has it, point its
-    programs at that Python, and say so in RECORD.
+def _move_data_files(folder: Path, site_packages: Path, info: Path) -> None:
+    """Move the files that a wheel has beside its modules to where a virtual environment has them.
+
+    Programs get the image's Python in their first line. RECORD names the new paths.
+
+    Args:
+        folder: The environment.
+        site_packages: Its site-packages.
+        info: The .dist-info folder of the package.
     """
     record = info / "RECORD"
     with open(record, encoding="utf-8", newline="") as file:
         rows = [row for row in csv.reader(file) if row]
-    moved = False
+    is_changed = False
     for row in rows:
-        first, _, rest = row[0].partition("/")
-        if first not in _DATA_FOLDERS or not rest or (site / first / "__init__.py").exists():
+        name = row[0]
+        first_folder, _, rest = name.partition("/")
+        is_module = (site_packages / first_folder / "__init__.py").exists()
+        if first_folder not in _DATA_FOLDERS or not rest or is_module:
             continue
-        if ".." in Path(row[0]).parts:
+        if ".." in Path(name).parts:
             raise UserError(
-                f"{info.name} would write to {row[0]!r}",
+                f"{info.name} would write to {name!r}",
                 str(record),
                 "drop that package by an override",
                 kind=INVALID,
-                value=row[0],
+                value=name,
             )
-        source, target = site / row[0], folder / row[0]
-        if source.is_file():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if first == "bin":
-                data = _point_at_image_python(source.read_bytes())
-                source.unlink()  # it may be a link into uv's cache: never written in place
-                target.write_bytes(data)
-                target.chmod(0o755)
-            else:
-                os.rename(source, target)  # within a folder that is still being made
+        target = folder / name
+        if (site_packages / name).is_file():
+            _move_file(site_packages / name, target, is_program=first_folder == "bin")
         elif not target.is_file():
             continue
-        # Also where two packages bring it and the other one was first: uv's hash is that of a
-        # program with a path of this machine.
-        if first == "bin":
-            data = target.read_bytes()
-            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-            row[1:3] = [f"sha256={digest}", str(len(data))]
-        row[0] = f"../../../{row[0]}"
-        moved = True
-    if moved:
+        if first_folder == "bin":
+            # uv's hash is that of a program with a path of this machine. The hash is also wrong if
+            # another package with the same program was first.
+            row[1:3] = _describe_content(target.read_bytes())
+        row[0] = f"../../../{name}"
+        is_changed = True
+    if is_changed:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(rows)
         record.unlink()
         record.write_text(text.getvalue(), encoding="utf-8")
 
 
+def _move_file(source: Path, target: Path, *, is_program: bool) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not is_program:
+        os.rename(source, target)  # within a folder that is still being made
+        return
+    data = _point_at_image_python(source.read_bytes())
+    source.unlink()  # it may be a link into uv's cache: never written in place
+    target.write_bytes(data)
+    target.chmod(0o755)
+
+
+def _describe_content(data: bytes) -> list[str]:
+    """Return the hash and the size of a file as RECORD has them."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    return [f"sha256={digest}", str(len(data))]
+
+
 def _point_at_image_python(data: bytes) -> bytes:
-    """Return a console script with the image's Python in its first line; other programs stay as
-    they are.
-    """
-    line, newline, rest = data.partition(b"\n")
-    if line.startswith(b"#!") and b"python" in line:
-        return b"#!/" + PREFIX.encode() + b"/bin/python" + newline + rest
-    if line == b"#!/bin/sh" and rest.startswith(
-        b"'''exec'"
-    ):  # uv's form for a long path: three lines that both shells and Python read
-        return b"#!/" + PREFIX.encode() + b"/bin/python\n" + rest.split(b"\n", 2)[2]
+    """Return a Python script with the image's Python in its first line; other programs as is."""
+    first_line, newline, rest = data.partition(b"\n")
+    image_python = b"#!/" + PREFIX.encode() + b"/bin/python"
+    if first_line.startswith(b"#!") and b"python" in first_line:
+        return image_python + newline + rest
+    # uv's form for a long path: three lines that both shells and Python read.
+    if first_line == b"#!/bin/sh" and rest.startswith(b"'''exec'"):
+        return image_python + b"\n" + rest.split(b"\n", 2)[2]
     return data

@@ -1,4 +1,4 @@
-"""Look at a finished image wherever it is: in an OCI layout, a registry or an engine."""
+"""Read a finished image from an OCI layout, a registry or an engine."""
 
 from __future__ import annotations
 
@@ -26,44 +26,39 @@ _LOCK = f"{image_settings.HOME}/lock.json"
 
 @dataclass(frozen=True)
 class InspectedImage:
-    """An image: its platforms and how to read a layer.
+    """An image whose layers can be read."""
 
-    `digest` is that of its index; empty where an engine keeps none.
-    """
-
-    images: tuple[Image, ...]
-    digest: str
+    images: tuple[Image, ...]  # one of each architecture
+    digest: str  # of the index; empty if an engine keeps none
     opener: Callable[[Image, Layer], IO[bytes]]
 
     @contextlib.contextmanager
-    def open(self, image: Image, one: Layer) -> Iterator[IO[bytes]]:
-        """Open the blob of a layer, packed as it is stored."""
-        stream = self.opener(image, one)
+    def open(self, image: Image, image_layer: Layer) -> Iterator[IO[bytes]]:
+        """Open the blob of a layer, compressed as it is stored."""
+        stream = self.opener(image, image_layer)
         try:
             yield stream
         finally:
             stream.close()
 
     def lock(self, image: Image) -> dict[str, Any]:
-        """Its lock.json, from the highest layer that has one."""
-        for one in reversed(image.layers):
-            if data := self._read_layer(image, one, _LOCK):
+        """Return the image's lock.json, from the highest layer that has one."""
+        for image_layer in reversed(image.layers):
+            if data := self._read_layer(image, image_layer, _LOCK):
                 return dict(json.loads(data))
         raise UserError(
             "has no lock.json",
             f"the image for linux/{image.architecture}",
-            "it is no image that this builder made",
+            "give an image that this builder made",
         )
 
     def read(self, image: Image, path: str) -> bytes:
-        """Return a file of the highest layer, which holds what describes the image; nothing where
-        that lacks it.
-        """
+        """Return a file of the highest layer, which describes the image; empty if it has none."""
         return self._read_layer(image, image.layers[-1], path)
 
-    def _read_layer(self, image: Image, one: Layer, path: str) -> bytes:
+    def _read_layer(self, image: Image, image_layer: Layer, path: str) -> bytes:
         with (
-            self.open(image, one) as packed,
+            self.open(image, image_layer) as packed,
             blob_compression.decompress_stream(packed) as plain,
             tarfile.open(fileobj=plain, mode="r|") as archive,
         ):
@@ -76,39 +71,48 @@ class InspectedImage:
 
 @contextlib.contextmanager
 def open_image(text: str, engine: str, scratch: Path) -> Iterator[InspectedImage]:
-    """Yield the image that `text` names: oci:PATH, registry:HOST/NAME:TAG, or a name in the engine.
+    """Yield the image that a text names.
 
-    What has to be copied goes into `scratch`.
+    Args:
+        text: oci:PATH, registry:HOST/NAME:TAG, or a name in the engine.
+        engine: "docker", "buildah", or "" for the first that answers.
+        scratch: A folder for what has to be copied.
     """
-    kind, _, rest = text.partition(":")
-    if kind in ("oci", "registry") and rest:
-        folder = Path(rest).absolute()
-        if kind == "registry":
-            folder = scratch / "pulled"
-            download.pull_image(rest, folder, layers=True)
-        read = layout.read_layout(folder)
-        yield InspectedImage(
-            read.index.images,
-            read.index.digest,
-            lambda _, one: open(layout.blob_path(folder, one), "rb"),  # noqa: SIM115 - Found.open closes it
-        )
-        return
-    taken = container_engine.choose_engine(engine)
-    if not taken.find_digest(text):
+    kind, _, place = text.partition(":")
+    if kind == "oci" and place:
+        yield _open_layout(Path(place).absolute())
+    elif kind == "registry" and place:
+        folder = scratch / "pulled"
+        download.pull_image(place, folder, layers=True)
+        yield _open_layout(folder)
+    else:
+        yield _open_engine_image(text, engine, scratch / "saved.tar")
+
+
+def _open_layout(folder: Path) -> InspectedImage:
+    read = layout.read_layout(folder)
+    return InspectedImage(
+        read.index.images,
+        read.index.digest,
+        lambda _, image_layer: open(layout.blob_path(folder, image_layer), "rb"),
+    )
+
+
+def _open_engine_image(name: str, engine_name: str, file: Path) -> InspectedImage:
+    """Save an image of an engine into a file, and return it."""
+    engine = container_engine.choose_engine(engine_name)
+    if not engine.find_digest(name):
         raise UserError(
             "is no image of the engine's",
-            text,
-            f"give a name that {taken.name} has, oci:PATH or registry:HOST/NAME:TAG",
+            name,
+            f"give a name that {engine.name} has, oci:PATH or registry:HOST/NAME:TAG",
         )
-    file = scratch / "saved.tar"
-    taken.save(text, file)
+    engine.save(name, file)
     saved = image_archive.read_archive(file)
+    # The key of a layer is its number in the archive.
     layers = tuple(
         layer.Layer("", diff_id, "", 0, 0, "", str(number))
         for number, diff_id in enumerate(saved.diff_ids)
     )
-    yield InspectedImage(
-        (oci_documents.Image(str(saved.config["architecture"]), layers, saved.raw, b""),),
-        "",
-        lambda _, one: saved.layers[int(one.key)](),
-    )
+    image = oci_documents.Image(str(saved.config["architecture"]), layers, saved.raw, b"")
+    return InspectedImage((image,), "", lambda _, image_layer: saved.layers[int(image_layer.key)]())

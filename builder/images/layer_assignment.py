@@ -1,5 +1,7 @@
-"""Which file of an environment lies in which layer: what changes seldom lies low, and distributions
-share what their locks have in common.
+"""Assign the files of an environment to layers.
+
+What changes seldom is in a low layer, and the distributions of a line share the layers of what
+their locks have in common.
 """
 
 from __future__ import annotations
@@ -33,92 +35,109 @@ _GROUPS = (
 _PYC = re.compile(r"(.*/)?__pycache__/([^/]+)\.cpython-\d+\.pyc")
 
 
-def assign_projects(wanted: Packages) -> dict[str, str]:
-    """Project -> the layer it lies in. `own` holds what another distribution of the line does not
-    have, or has otherwise.
+def assign_projects(packages: Packages) -> dict[str, str]:
+    """Return the layer of each project.
 
-    What Transformer Engine brings lies with it, so that all other layers are the same with it and
-    without.
+    The layer "own" has what another distribution of the line lacks, or has in another version.
+    What Transformer Engine needs is in the layer of Transformer Engine, so that all other layers
+    are the same with it and without it.
     """
-    shared, extra = _find_shared_pins(wanted), set(wanted.extra) - set(lock_file.read(wanted.lock))
-    found = {}
-    for pin in wanted.pins():
-        named = next((layer for layer, pattern in _GROUPS if pattern.fullmatch(pin.name)), "python")
-        found[pin.name] = (
-            "jax" if pin in extra or named == "jax" else named if pin in shared else "own"
-        )
-    for path, _ in wanted.wheels:
-        found[path.name.split("-")[0].lower().replace("_", "-")] = "jax"
-    return found
+    shared = _find_shared_pins(packages)
+    added = set(packages.extra) - set(lock_file.read(packages.lock))
+    layers = {}
+    for pin in packages.pins():
+        group = _find_group(pin.name)
+        if pin in added or group == "jax":
+            layers[pin.name] = "jax"
+        elif pin in shared:
+            layers[pin.name] = group
+        else:
+            layers[pin.name] = "own"
+    for wheel, _ in packages.wheels:
+        layers[wheel.name.split("-")[0].lower().replace("_", "-")] = "jax"
+    return layers
 
 
-def _find_shared_pins(wanted: Packages) -> set[lock_file.Pin]:
+def _find_group(project: str) -> str:
+    for layer, pattern in _GROUPS:
+        if pattern.fullmatch(project):
+            return layer
+    return "python"
+
+
+def _find_shared_pins(packages: Packages) -> set[lock_file.Pin]:
     """Return the pins that every distribution of the line has for this accelerator."""
-    here = lock_file.environment_of(wanted.python.version, wanted.python.full, wanted.architecture)
-    pins = set(wanted.pins())
-    for name, other in wanted.manifest.distributions.items():
+    python = packages.python
+    environment = lock_file.environment_of(python.version, python.full, packages.architecture)
+    pins = set(packages.pins())
+    for name, other in packages.manifest.distributions.items():
         if (
-            name != wanted.distribution
-            and other.line == wanted.line
-            and wanted.accelerator in other.accelerators
-            and wanted.architecture in other.architectures
+            name != packages.distribution
+            and other.line == packages.line
+            and packages.accelerator in other.accelerators
+            and packages.architecture in other.architectures
         ):
-            lock = wanted.lock.with_name(f"{name}-{wanted.accelerator}.txt")
-            pins &= {pin for pin in lock_file.read(lock) if pin.holds(here)}
+            lock = packages.lock.with_name(f"{name}-{packages.accelerator}.txt")
+            pins &= {pin for pin in lock_file.read(lock) if pin.holds(environment)}
     return pins
 
 
-def compute_layer_keys(wanted: Packages) -> dict[str, str]:
-    """Layer -> the key of its content, for the layers that are not empty: nothing that another
-    layer or distribution has enters it.
+def compute_layer_keys(packages: Packages) -> dict[str, str]:
+    """Return the key of each layer that is not empty.
+
+    A key does not depend on what other layers or distributions have.
     """
-    where, inputs = assign_projects(wanted), wanted.inputs()
-    general = {
+    assigned, inputs = assign_projects(packages), packages.inputs()
+    common_inputs = {
         name: inputs[name] for name in ("python", "architecture", "sdists", "strip", "build")
     } | {"builder": __version__, "prefix": PREFIX, "layout": 3}
-    result = {}
+    keys = {}
     for layer in ORDER:
-        pins = sorted([pin.text, *pin.hashes] for pin in wanted.pins() if where[pin.name] == layer)
-        wheels = [digest for _, digest in wanted.wheels] if layer == "jax" else []
-        if pins or wheels or layer == "python":  # python also has the virtual environment itself
-            result[layer] = stage_key(
-                "layer", {**general, "name": layer, "pins": pins, "wheels": wheels}
-            )
-    return result
+        pins = sorted(
+            [pin.text, *pin.hashes] for pin in packages.pins() if assigned[pin.name] == layer
+        )
+        wheels = [digest for _, digest in packages.wheels] if layer == "jax" else []
+        # The layer "python" also has the files of the virtual environment itself.
+        if pins or wheels or layer == "python":
+            layer_inputs = {"name": layer, "pins": pins, "wheels": wheels}
+            keys[layer] = stage_key("layer", {**common_inputs, **layer_inputs})
+    return keys
 
 
-def split_environment(environment: Path, wanted: Packages) -> dict[str, list[Entry]]:
-    """Return the files of a finished environment by layer, with their places in the image."""
-    where = assign_projects(wanted)
-    owners = _find_owners(package_installation.site_packages(environment), where)
-    result: dict[str, list[Entry]] = {layer: [] for layer in ORDER}
+def split_environment(environment: Path, packages: Packages) -> dict[str, list[Entry]]:
+    """Return the files of a finished environment by layer, with paths below the environment."""
+    owners = _find_owners(
+        package_installation.site_packages(environment), assign_projects(packages)
+    )
+    entries: dict[str, list[Entry]] = {layer: [] for layer in ORDER}
     for entry in walk_folder(environment, ""):
         if entry.kind == "dir":
-            continue  # folders come of themselves
+            continue  # a layer adds the folders of its files
         path = entry.path
-        if match := _PYC.fullmatch(path):
+        if match := _PYC.fullmatch(path):  # bytecode is in the layer of its source
             path = f"{match[1] or ''}{match[2]}.py"
-        layer = owners.get(path, "python")
-        result[layer].append(entry)
-    return result
+        entries[owners.get(path, "python")].append(entry)
+    return entries
 
 
-def _find_owners(site: Path, where: Mapping[str, str]) -> dict[str, str]:
-    """Path below the environment -> layer. A file that two wheels bring lies in the lower one's."""
-    inside = f"lib/{site.parent.name}/site-packages"
-    found: dict[str, str] = {}
-    for info in sorted(site.glob("*.dist-info")):
+def _find_owners(site_packages: Path, assigned: Mapping[str, str]) -> dict[str, str]:
+    """Return the layer of each path below the environment, by the RECORD of each package.
+
+    A file that two packages bring is in the lower layer.
+    """
+    inside = f"lib/{site_packages.parent.name}/site-packages"
+    owners: dict[str, str] = {}
+    for info in sorted(site_packages.glob("*.dist-info")):
         project = info.name.removesuffix(".dist-info").rpartition("-")[0]
-        layer = where[re.sub(r"[-_.]+", "-", project).lower()]
+        layer = assigned[re.sub(r"[-_.]+", "-", project).lower()]
         with open(info / "RECORD", encoding="utf-8", newline="") as record:
             for row in csv.reader(record):
                 if row:
                     path = posixpath.normpath(f"{inside}/{row[0]}")
-                    known = found.get(path)
-                    found[path] = layer if known is None else min(known, layer, key=ORDER.index)
-    return found
+                    owners[path] = min(owners.get(path, layer), layer, key=ORDER.index)
+    return owners
 
 
 def add_prefix(entries: list[Entry], prefix: str = PREFIX) -> Iterator[Entry]:
-    """Return the same entries below `prefix`."""
-    return (replace(each, path=f"{prefix}/{each.path}") for each in entries)
+    """Return entries with a folder before their paths."""
+    return (replace(entry, path=f"{prefix}/{entry.path}") for entry in entries)
