@@ -95,7 +95,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         return _show_progress(_load_existing_journal(file), show_all_trials=arguments.log)
     with context.cache.lock(f"bisect-{file.stem}"):
         if arguments.abort:
-            return _abort(_load_existing_journal(file))
+            return _abort_bisect(_load_existing_journal(file))
         journal = _choose_journal(file, arguments)
         data = run_bisect(context, journal)
     return Result(data, report_as_text(data), ok=data["certain"])
@@ -125,7 +125,7 @@ def _show_progress(journal: Journal, *, show_all_trials: bool) -> Result:
     return Result(journal.as_json(), "\n".join(lines))
 
 
-def _abort(journal: Journal) -> Result:
+def _abort_bisect(journal: Journal) -> Result:
     work = Path(journal.request.work)
     check_work_folder(work)
     remove_path(work)

@@ -89,17 +89,17 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     _check_options(arguments)
     if arguments.forecast:
-        return _forecast(context, arguments)
+        return _forecast_bump(context, arguments)
     lock = new_journal(context.cache, context.manifest_path).file.stem
     with context.cache.lock(f"bump-{lock}"):
         journal = load_journal(context.cache, context.manifest_path)
         if arguments.abort:
-            return _abort(manifest.load(context.manifest_path), journal, arguments.sources)
+            return _abort_bump(manifest.load(context.manifest_path), journal, arguments.sources)
         if arguments.proceed and not journal:
             raise _no_bump("bump --continue", "start one: build.py bump")
         if journal:
             journal.finish_writes(manifest.load(context.manifest_path).root)
-        return _bump(context, journal, arguments)
+        return _bump_sources(context, journal, arguments)
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
@@ -109,7 +109,9 @@ def _check_options(arguments: argparse.Namespace) -> None:
         raise UserError("needs --forecast --jax", "--python", "give all three")
 
 
-def _bump(context: Context, journal: Journal | None, arguments: argparse.Namespace) -> Result:
+def _bump_sources(
+    context: Context, journal: Journal | None, arguments: argparse.Namespace
+) -> Result:
     """Move pins, and report what became of each source."""
     targets = {}
     if journal and arguments.proceed:
@@ -128,7 +130,7 @@ def _bump(context: Context, journal: Journal | None, arguments: argparse.Namespa
     return _make_result(reports, changes, arguments)
 
 
-def _forecast(context: Context, arguments: argparse.Namespace) -> Result:
+def _forecast_bump(context: Context, arguments: argparse.Namespace) -> Result:
     """Report what a bump would do."""
     shipped = manifest.load(context.manifest_path)
     source_access = access(context, shipped)
@@ -185,7 +187,7 @@ def _choose_sources(shipped: Manifest, names: Sequence[str]) -> list[GitSource]:
     return sources
 
 
-def _abort(shipped: Manifest, journal: Journal | None, names: Sequence[str]) -> Result:
+def _abort_bump(shipped: Manifest, journal: Journal | None, names: Sequence[str]) -> Result:
     if names:
         raise UserError("restores all sources, not some", "bump --abort", "leave the names out")
     if journal is None:

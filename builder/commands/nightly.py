@@ -133,7 +133,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         records: list[StepRecord] = []
         for name in stage_names:
             records += stages.STAGES[name](context, nightly_run, shipped, request)
-        return _report(context, nightly_run, records)
+        return _write_report(context, nightly_run, records)
 
 
 def _choose_stages(arguments: argparse.Namespace) -> list[str]:
@@ -225,7 +225,9 @@ def _write_public_key(request: NightlyRequest) -> None:
     write_atomic(Path(request.public_key), pem)
 
 
-def _report(context: Context, nightly_run: NightlyRun, records: Sequence[StepRecord]) -> Result:
+def _write_report(
+    context: Context, nightly_run: NightlyRun, records: Sequence[StepRecord]
+) -> Result:
     """Write the report of the whole run.
 
     The result is ok if the steps of this command succeeded. Without such steps, it is ok if all

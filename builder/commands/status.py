@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from builder.core.command_context import Context, Result
 from builder.packages import environment_assembly
@@ -19,6 +19,7 @@ from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping, Sequence
 
     from builder.release.status_page.page import PageContent
 
@@ -70,16 +71,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         [reports.parse_report(document, document["date"]) for document in documents]
     )
     badges = page.draw_badges(content)
-    with (
-        environment_assembly.locked(output) as place,
-        environment_assembly.exchanged(place) as folder,
-    ):
-        folder.mkdir()
-        for name, badge in badges.items():
-            write_atomic(folder / "badges" / name, badge)
-        data_file = json.dumps({"schema": 1, "reports": documents}, indent=1) + "\n"
-        write_atomic(folder / reports.FILE, data_file)
-        write_atomic(folder / "index.html", page.render_page(content))
+    _write_page(output, documents, content, badges)
     data = {
         "page": str(output / "index.html"),
         "badges": sorted(badges),
@@ -88,6 +80,22 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         "verdicts": {status.title: status.verdict for status in content.titles},
     }
     return Result(data, _format_text(content, output, len(documents)))
+
+
+def _write_page(
+    output: Path, documents: Sequence[Any], content: PageContent, badges: Mapping[str, str]
+) -> None:
+    """Write the page, its badges and its data to a folder, which is replaced as a whole."""
+    with (
+        environment_assembly.locked(output) as place,
+        environment_assembly.exchanged(place) as folder,
+    ):
+        folder.mkdir()
+        for name, badge in badges.items():
+            write_atomic(folder / "badges" / name, badge)
+        data = json.dumps({"schema": 1, "reports": documents}, indent=1) + "\n"
+        write_atomic(folder / reports.FILE, data)
+        write_atomic(folder / "index.html", page.render_page(content))
 
 
 def _format_text(content: PageContent, output: Path, night_count: int) -> str:

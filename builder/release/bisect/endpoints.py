@@ -16,6 +16,7 @@ from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from builder.core.command_context import Context
+    from builder.images.oci.reference import Reference
     from builder.release.bisect.repository import Repository
 
 LOCK = "opt/rosetta/lock.json"
@@ -116,18 +117,21 @@ def list_nightlies_between(good: Endpoint, bad: Endpoint) -> list[Endpoint]:
     """
     if good.kind != "registry" or bad.kind != "registry":
         return []
-    good_image, bad_image = (
-        reference.parse_reference(good.place),
-        reference.parse_reference(bad.place),
-    )
-    dates = [tags.nightly_date(good_image.tag), tags.nightly_date(bad_image.tag)]
-    is_same_repository = (good_image.host, good_image.name) == (bad_image.host, bad_image.name)
-    if not all(dates) or good_image.digest or bad_image.digest or not is_same_repository:
+    good_image = reference.parse_reference(good.place)
+    bad_image = reference.parse_reference(bad.place)
+    if not _are_nightlies_of_one_repository(good_image, bad_image):
         return []
-    first, last = sorted(dates)
+    first, last = sorted(tags.nightly_date(image.tag) for image in (good_image, bad_image))
     with Connection(good_image, "pull") as connection:
         published = [tags.nightly_date(tag) for tag in tags.list_tags(connection)]
-    is_forwards = good_image.tag <= bad_image.tag
-    between = sorted((date for date in published if first < date < last), reverse=not is_forwards)
+    between = sorted(date for date in published if first < date < last)
+    if good_image.tag > bad_image.tag:
+        between.reverse()
     images = [f"{good_image.host}/{good_image.name}:{tags.nightly_tag(date)}" for date in between]
     return [Endpoint(f"registry:{image}", "registry", image) for image in images]
+
+
+def _are_nightlies_of_one_repository(good: Reference, bad: Reference) -> bool:
+    if (good.host, good.name) != (bad.host, bad.name):
+        return False
+    return all(tags.nightly_date(image.tag) and not image.digest for image in (good, bad))

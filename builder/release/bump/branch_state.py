@@ -98,7 +98,7 @@ def _locate_tip(source: GitSource, access: Access, target: str) -> _Tip | Branch
     own_clone = access.cache.path("git", f"{source.name}+history.git")
     if target:
         for root in (*access.mirrors, own_clone):
-            for clone in _clones(root, local_mirror.word_of(source.git)):
+            for clone in _list_clones(root, local_mirror.word_of(source.git)):
                 if tracked_branch.has(clone, target):
                     return _Tip(target, clone, is_tag=False)
     branch = source.track.removeprefix("refs/heads/")
@@ -128,7 +128,7 @@ def _locate_tip(source: GitSource, access: Access, target: str) -> _Tip | Branch
     return _Tip(tip, next(local_mirror.mirrors(own_clone, "")), is_tag)
 
 
-def _clones(root: Path, word: str) -> Iterator[Mirror]:
+def _list_clones(root: Path, word: str) -> Iterator[Mirror]:
     if root.is_dir():
         yield from local_mirror.mirrors(root, word)
 

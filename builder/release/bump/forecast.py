@@ -292,10 +292,10 @@ def _result_lines(name: str, result: dict[str, Any]) -> list[str]:
             lines.append(f"  Python {python} has JAX {jax}: try it with --python {python}")
     if result["lifted"]:
         lines.append(f"  exact versions that were lifted: {', '.join(result['lifted'])}")
-    lines += _shorten([f"  {change}" for change in result["changed"]], "packages")
+    lines += _shorten_list([f"  {change}" for change in result["changed"]], "packages")
     failed = result["imports"]["failed"] if result["imports"] else {}
     failures = [f"  fails: {module}: {reason}" for module, reason in failed.items()]
-    lines += _shorten(failures, "modules")
+    lines += _shorten_list(failures, "modules")
     return lines
 
 
@@ -306,7 +306,7 @@ def _summarize_result(result: dict[str, Any]) -> str:
     return f"{format_count(modules, 'module')}, {failed or 'none'} failed to be imported"
 
 
-def _shorten(lines: Sequence[str], noun: str) -> list[str]:
+def _shorten_list(lines: Sequence[str], noun: str) -> list[str]:
     """Return the first lines, and how many more there are."""
     shown = list(lines[:_MAX_SHOWN])
     if len(lines) > _MAX_SHOWN:

@@ -114,7 +114,7 @@ class Journal:
         changes = {
             str(path.relative_to(root)): [
                 _encode_file(path),
-                None if content is None else _encode(content),
+                None if content is None else _encode_bytes(content),
             ]
             for path, content in files.items()
         }
@@ -183,7 +183,7 @@ class Journal:
         """Restore the lock files, and yield the paths of those that changed."""
         for path, text in self.records.items():
             file = root / path
-            if _encode_file(file) == (None if text is None else _encode(text.encode())):
+            if _encode_file(file) == (None if text is None else _encode_bytes(text.encode())):
                 continue
             if text is None:
                 file.unlink()
@@ -279,8 +279,8 @@ def _remove_temporary_files(path: Path) -> None:
 
 def _encode_file(path: Path) -> str | None:
     """Return the content of a file as base64, or None if there is no such file."""
-    return _encode(path.read_bytes()) if path.is_file() else None
+    return _encode_bytes(path.read_bytes()) if path.is_file() else None
 
 
-def _encode(content: bytes) -> str:
+def _encode_bytes(content: bytes) -> str:
     return base64.b64encode(content).decode("ascii")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from builder.packages import declared_requirements, line_locks
 from builder.upstream import source_lock
@@ -45,11 +45,7 @@ def update_lock_records(manifest: Manifest, access: Access, names: Iterable[str]
         access: Where the sources can be fetched from.
         names: The sources that moved. Those that no distribution has are ignored.
     """
-    line_of_source = {
-        name: distribution.line
-        for distribution in manifest.distributions.values()
-        for name in distribution.sources
-    }
+    line_of_source = _map_sources_to_lines(manifest)
     moved = [name for name in names if name in line_of_source]
     if not moved:
         return LockChanges({})
@@ -71,13 +67,7 @@ def update_lock_records(manifest: Manifest, access: Access, names: Iterable[str]
         _compare_pins(state.name, records_before.get(state.name, {}), source_lock.entry(state))
         for state in sources.states
     ]
-    line_locks.write_changed(
-        manifest.root / declared_requirements.RECORD,
-        declared_requirements.dump(manifest, declared_before, sources.declared),
-    )
-    line_locks.write_changed(
-        manifest.root / source_lock.FILE, source_lock.render(manifest, sources.states)
-    )
+    _write_records(manifest, declared_before, sources)
     files = {
         declared_requirements.RECORD: list(chain.from_iterable(requirement_changes.values())),
         source_lock.FILE: list(chain.from_iterable(pin_changes)),
@@ -86,6 +76,28 @@ def update_lock_records(manifest: Manifest, access: Access, names: Iterable[str]
     return LockChanges(
         {path: changes for path, changes in files.items() if changes},
         tuple(dict.fromkeys(stale_lines)),
+    )
+
+
+def _map_sources_to_lines(manifest: Manifest) -> dict[str, str]:
+    """Return the line of each source that a distribution has."""
+    return {
+        name: distribution.line
+        for distribution in manifest.distributions.values()
+        for name in distribution.sources
+    }
+
+
+def _write_records(
+    manifest: Manifest, declared_before: Mapping[str, Any], sources: declared_requirements.Found
+) -> None:
+    """Write both files, if their text changes."""
+    line_locks.write_changed(
+        manifest.root / declared_requirements.RECORD,
+        declared_requirements.dump(manifest, declared_before, sources.declared),
+    )
+    line_locks.write_changed(
+        manifest.root / source_lock.FILE, source_lock.render(manifest, sources.states)
     )
 
 

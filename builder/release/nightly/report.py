@@ -240,7 +240,7 @@ def report_as_markdown(report: Mapping[str, Any]) -> str:
         _patch_lines(report),
         _image_table(report),
         _publication_table(report),
-        _table(
+        _format_table(
             ("stage", "seconds"),
             [(stage, f"{value:.1f}") for stage, value in report["seconds"].items()],
         ),
@@ -275,7 +275,7 @@ def _source_table(report: Mapping[str, Any]) -> list[str]:
         patch_count = source["debt"]["count"]
         patches = "" if patch_count is None else format_count(patch_count, "patch", "patches")
         rows.append((name, pin, source["state"], commits, patches))
-    return _table(("source", "pin", "state", "commits", "patches"), rows)
+    return _format_table(("source", "pin", "state", "commits", "patches"), rows)
 
 
 def _patch_lines(report: Mapping[str, Any]) -> list[str]:
@@ -307,7 +307,7 @@ def _image_table(report: Mapping[str, Any]) -> list[str]:
         for image in report["images"]
         if image["built"]["state"] != _NOT_ASKED
     ]
-    return _table(("image", "built", "size", "trained", "last loss"), rows)
+    return _format_table(("image", "built", "size", "trained", "last loss"), rows)
 
 
 def _format_last_losses(image: Mapping[str, Any]) -> str:
@@ -328,14 +328,14 @@ def _publication_table(report: Mapping[str, Any]) -> list[str]:
         for publication in report["published"]
         if publication["state"] != _NOT_ASKED
     ]
-    return _table(("published", "state", "digest", "tags"), rows)
+    return _format_table(("published", "state", "digest", "tags"), rows)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return a table in Markdown."""
-    return [_table_row(row) for row in (head, ["---"] * len(head), *rows)]
+    return [_format_row(row) for row in (head, ["---"] * len(head), *rows)]
 
 
-def _table_row(cells: Sequence[str]) -> str:
+def _format_row(cells: Sequence[str]) -> str:
     escaped = [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
     return f"| {' | '.join(escaped)} |"

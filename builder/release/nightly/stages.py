@@ -96,17 +96,17 @@ def list_images(
         architectures: The architectures to choose. Default: all.
     """
     images: list[ImageTarget] = []
-    for name in _choose(manifest.distributions, distributions):
+    for name in _choose_names(manifest.distributions, distributions):
         distribution = manifest.distributions[name]
         pairs = itertools.product(
-            _choose(distribution.accelerators, accelerators),
-            _choose(distribution.architectures, architectures),
+            _choose_names(distribution.accelerators, accelerators),
+            _choose_names(distribution.architectures, architectures),
         )
         images += [ImageTarget(name, *pair) for pair in pairs]
     return tuple(images)
 
 
-def _choose(names: Iterable[str], chosen: Sequence[str]) -> list[str]:
+def _choose_names(names: Iterable[str], chosen: Sequence[str]) -> list[str]:
     """Return the names that are chosen, or all of them if none is chosen."""
     return [name for name in names if not chosen or name in chosen]
 

@@ -254,10 +254,13 @@ def comparison_as_markdown(comparison: Mapping[str, Any]) -> str:
     old, new = comparison["from"], comparison["to"]
     summary = f"Since {old['reference']}: `{old['digest'][:19]}` became `{new['digest'][:19]}`."
     sections = [
-        _section("rosetta", _rosetta_lines(comparison["rosetta"])),
-        *(_section(name, _source_lines(change)) for name, change in comparison["sources"].items()),
-        _section("Python packages", _package_lines(comparison["python"])),
-        _section("Operating system", _package_lines(comparison["system"])),
+        _format_section("rosetta", _rosetta_lines(comparison["rosetta"])),
+        *(
+            _format_section(name, _source_lines(change))
+            for name, change in comparison["sources"].items()
+        ),
+        _format_section("Python packages", _package_lines(comparison["python"])),
+        _format_section("Operating system", _package_lines(comparison["system"])),
     ]
     lines = [f"# {new['reference']}", "", summary]
     for section in sections:
@@ -272,7 +275,7 @@ def comparison_as_markdown(comparison: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _section(title: str, lines: list[str]) -> list[str]:
+def _format_section(title: str, lines: list[str]) -> list[str]:
     return ["", f"## {title}", "", *lines] if lines else []
 
 

@@ -91,7 +91,7 @@ def make_document(
         "bom-ref": digest,
         "name": name,
         "version": version,
-        "hashes": [_hash(digest)],
+        "hashes": [_hash_entry(digest)],
     }
     return {
         "bomFormat": "CycloneDX",
@@ -254,7 +254,7 @@ def _system_components(manifest: Manifest, record: Mapping[str, Any]) -> list[Co
             "bom-ref": f"base:{base['digest']}",
             "name": str(base["name"]),
             "version": str(base["digest"]),
-            "hashes": [_hash(str(base["digest"]))],
+            "hashes": [_hash_entry(str(base["digest"]))],
         }
     ]
 
@@ -266,9 +266,9 @@ def _package_component(name: str, version: str, purl: str, hashes: Iterable[str]
         "name": name,
         "version": version,
         "purl": purl,
-        "hashes": [_hash(sha256) for sha256 in hashes],
+        "hashes": [_hash_entry(sha256) for sha256 in hashes],
     }
 
 
-def _hash(sha256: str) -> dict[str, str]:
+def _hash_entry(sha256: str) -> dict[str, str]:
     return {"alg": "SHA-256", "content": sha256.removeprefix("sha256:")}

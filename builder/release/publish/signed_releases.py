@@ -111,32 +111,44 @@ class ReleaseReader:
             position: The position at which the index was released as the tag.
         """
         today = tags.read_today()
-        positions = _list_positions(self.connection)
-
-        def find_problem_of_mark(mark: str) -> str:
-            document = attachments.find_document(self.connection, mark)
-            if document is None:
-                return ""
-            if mark == position.tag:
-                is_moved = document.digest != digest
-                return f"{mark!r}, its own position, is another image now" if is_moved else ""
-            releases = self._read_releases_at(document.digest, mark)
-            if not releases:
-                if positions[mark].date > today:
-                    return ""
-                return f"{mark!r} is later than this image, and its image is not signed as that"
-            is_newer = any(
-                tag in release.tags and release.position > position for release in releases
-            )
-            if is_newer and document.digest != digest:
-                newer = f"{mark!r} ({document.digest[:19]}…)"
-                return f"an older image: {newer} was released as {tag!r} after it"
-            return ""
-
-        later = [mark for mark, marked in positions.items() if marked >= position]
-        later.sort(key=positions.__getitem__, reverse=True)
-        problems = self.connection.map_threads(find_problem_of_mark, [(mark,) for mark in later])
+        marks = _list_positions(self.connection)
+        later = [mark for mark, marked in marks.items() if marked >= position]
+        later.sort(key=marks.__getitem__, reverse=True)
+        problems = self.connection.map_threads(
+            lambda mark: self._find_problem_of_mark(digest, tag, position, mark, today),
+            [(mark,) for mark in later],
+        )
         return next(filter(None, problems), "")
+
+    def _find_problem_of_mark(
+        self, digest: str, tag: str, position: Position, mark: str, today: str
+    ) -> str:
+        """Return why the tag of a later position forbids a release, or "" if it does not.
+
+        Args:
+            digest: The digest of the index.
+            tag: The tag that the index was released as.
+            position: The position at which the index was released as the tag.
+            mark: The tag of the later position, or of the same one.
+            today: The present day, YYYY-MM-DD in UTC.
+        """
+        document = attachments.find_document(self.connection, mark)
+        if document is None:
+            return ""
+        if mark == position.tag:
+            is_moved = document.digest != digest
+            return f"{mark!r}, its own position, is another image now" if is_moved else ""
+        releases = self._read_releases_at(document.digest, mark)
+        if not releases:
+            marked = tags.parse_position(mark)
+            if marked and marked.date > today:
+                return ""
+            return f"{mark!r} is later than this image, and its image is not signed as that"
+        is_newer = any(tag in release.tags and release.position > position for release in releases)
+        if is_newer and document.digest != digest:
+            newer = f"{mark!r} ({document.digest[:19]}…)"
+            return f"an older image: {newer} was released as {tag!r} after it"
+        return ""
 
     def find_strays(self) -> list[str]:
         """Return the tags that look like marks of positions and are not.

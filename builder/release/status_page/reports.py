@@ -240,7 +240,7 @@ def read_earlier_page(address: str) -> list[Any]:
     """
     url = f"{_check_address(address).rstrip('/')}/{FILE}"
     try:
-        document = _download(url)
+        document = _download_json(url)
     except (requests.RequestException, ValueError, RecursionError) as error:
         raise UserError(
             f"cannot be read: {redact(str(error))[:300]}",
@@ -275,7 +275,7 @@ def _check_address(address: str) -> str:
     return address
 
 
-def _download(url: str) -> Any:
+def _download_json(url: str) -> Any:
     """Return a JSON document; one without reports if there is none, and None if it is too big."""
     certificates = package_index.find_ca_bundle() or True
     with requests.get(url, timeout=60, stream=True, verify=certificates) as response:
