@@ -80,7 +80,7 @@ HEALTH_SETTINGS = (
         default="0",
         unit="minutes",
         example="30",
-        page="how-to/resume-a-run.md#after-kill--9-a-crash-or-a-power-cut",
+        page="how-to/resume-a-run.md#resume-after-kill--9-a-crash-or-a-power-cut",
     ),
     Variable(
         "ON_FULL_DISK",
