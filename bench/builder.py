@@ -136,11 +136,11 @@ def main() -> None:
                 cache, venv = Path(scratch) / "cache", Path(scratch) / "venv"
                 cold = timed(build, env={"ROSETTA_CACHE": str(cache)}, cwd=folder)
                 shutil.rmtree(cache)
-                environment = uv.environment()
+                environment = uv.make_environment()
                 start = time.monotonic()
                 timed(
                     [
-                        uv.program(),
+                        uv.find_program(),
                         "venv",
                         "-q",
                         str(venv),
@@ -151,7 +151,7 @@ def main() -> None:
                 )
                 timed(
                     [
-                        uv.program(),
+                        uv.find_program(),
                         "pip",
                         "sync",
                         "-q",

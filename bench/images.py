@@ -58,8 +58,8 @@ def wheels(arguments: argparse.Namespace, folder: Path, python: Any) -> None:
     ]
     unbuilt = {entry.name for entry in loaded.sdists}
     timed(
-        [uv.program(), "pip", "install", "-q", "--target", str(folder / "pip"), "pip"],
-        env=uv.environment(),
+        [uv.find_program(), "pip", "install", "-q", "--target", str(folder / "pip"), "pip"],
+        env=uv.make_environment(),
     )
     (folder / "pip/hashed.txt").write_text(
         "".join(pin.lines() for pin in pins if pin.name not in unbuilt)

@@ -97,8 +97,9 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         data,
         (
             f"{arguments.distribution} ({arguments.accelerator}, Python {data['python']}) is in "
-            f"{data['output']}\n{sources}\n  made: {shown}\nnext: {python_interpreter.command()} "
-            f"{context.root / 'build.py'} verify env:{data['output']}"
+            f"{data['output']}\n{sources}\n  made: {shown}\n"
+            f"next: {python_interpreter.find_command()} {context.root / 'build.py'} "
+            f"verify env:{data['output']}"
         ),
     )
 

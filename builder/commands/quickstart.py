@@ -93,7 +93,7 @@ def choose(context: Context, asked_python: str = "") -> tuple[str, str]:
         entry = loaded.distribution(name)
         line = loaded.lines[entry.line]
         try:
-            python_interpreter.find(line.pythons, line.python, asked_python)
+            python_interpreter.find_interpreter(line.pythons, line.python, asked_python)
             for source_name in entry.sources:
                 source_tree.patched(loaded.source(source_name), access)
         except UserError as error:

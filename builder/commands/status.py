@@ -87,8 +87,8 @@ def _write_page(
 ) -> None:
     """Write the page, its badges and its data to a folder, which is replaced as a whole."""
     with (
-        environment_assembly.locked(output) as place,
-        environment_assembly.exchanged(place) as folder,
+        environment_assembly.lock_output(output) as place,
+        environment_assembly.replace_path(place) as folder,
     ):
         folder.mkdir()
         for name, badge in badges.items():

@@ -154,7 +154,7 @@ def _python(context: Context, inside: str) -> list[str]:
             context, name, "cpu", context.root / "build"
         ).packages
         program = (
-            package_installation.environment(context.cache, wanted, offline=context.offline)
+            package_installation.ensure_environment(context.cache, wanted, offline=context.offline)
             / "bin/python"
         )
     else:

@@ -116,7 +116,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             value=line,
         )
     architecture = arguments.architecture or machine_architecture.detect_architecture()
-    wanted = wheel_build.plan(
+    wanted = wheel_build.make_plan(
         loaded,
         line,
         arguments.accelerator,
@@ -124,17 +124,17 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         arguments.python or (loaded.lines[line].python if line else ""),
     )
     if arguments.drop_import:
-        gone = addition.drop(context.cache, wanted)
+        gone = addition.forget_imported_wheel(context.cache, wanted)
         return Result({"dropped": gone}, "forgotten" if gone else "there was no imported wheel")
     brought = (
-        addition.take(context.cache, wanted, Path(arguments.file), arguments.sha256)
+        addition.import_wheel(context.cache, wanted, Path(arguments.file), arguments.sha256)
         if arguments.file
-        else addition.imported(context.cache, wanted)
+        else addition.find_imported_wheel(context.cache, wanted)
     )
-    made = brought or wheel_build.wheel(
+    made = brought or wheel_build.ensure_wheel(
         context.cache, wanted, offline=context.offline, at_once=arguments.jobs
     )
-    data = addition.described(wanted, made, brought=brought is not None)
+    data = addition.describe_wheel(wanted, made, brought=brought is not None)
     text = [
         (
             f"{made.path.name}: {data['bytes'] / 1e6:.1f} MB, sha256 {made.sha256}, needs glibc "
@@ -153,7 +153,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 
 
 def _launcher(root: Path, folder: Path) -> Result:
-    data, target = login_node_wheel.written(root), folder.absolute() / login_node_wheel.NAME
+    data, target = login_node_wheel.build_wheel(root), folder.absolute() / login_node_wheel.NAME
     write_atomic(target, data)
     digest = hashlib.sha256(data).hexdigest()
     return Result(

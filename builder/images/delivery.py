@@ -65,7 +65,7 @@ def _prepare_engine(output: Output, request: ImageRequest) -> Deliver:
     def load(built: BuiltImage) -> dict[str, Any]:
         with log.stage(f"load {output.name} into {engine.name}"):
             name = engine.load(request.cache, built.index, output.name)
-        program = f"{python_interpreter.command()} {request.context.root / 'build.py'}"
+        program = f"{python_interpreter.find_command()} {request.context.root / 'build.py'}"
         return {
             "engine": engine.name,
             "name": name,

@@ -106,7 +106,7 @@ class ResolvedImage:
         if te and wanted.replaced:
             te["replaced"] = [asdict(package) for package in wanted.replaced]
         known: dict[str, Any] = {
-            **environment_parts.record(wanted, self.sources),
+            **environment_parts.make_record(wanted, self.sources),
             "transformer_engine": te,
         }
         if te is None:
@@ -164,7 +164,7 @@ def list_steps(request: ImageRequest) -> list[dict[str, Any]]:
         if request.transformer_engine and architecture in made:
             from builder.packages.transformer_engine import addition
 
-            ready = addition.built(
+            ready = addition.is_built(
                 request.context,
                 request.manifest,
                 entry.line,
@@ -264,7 +264,7 @@ def _select_packages(request: ImageRequest, base: Base, python: Any, architectur
         return wanted
     from builder.packages.transformer_engine import addition
 
-    added = addition.addition(
+    added = addition.prepare_addition(
         request.context,
         request.manifest,
         line,
@@ -302,7 +302,7 @@ def _build_architecture(
     )
     cache = request.layers or request.cache
     below = [*base.layers]
-    trees = environment_parts.trees(
+    trees = environment_parts.list_trees(
         request.manifest, resolved.sources, resolved.access, wanted.python
     )
 
@@ -311,8 +311,8 @@ def _build_architecture(
         made = image_environment.ensure_environment(
             request.cache, wanted, offline=resolved.access.offline
         )
-        environment_parts.refuse_hidden(
-            package_installation.site_packages(made), trees, wanted.lock.name
+        environment_parts.refuse_shadowed_modules(
+            package_installation.find_site_packages(made), trees, wanted.lock.name
         )
         return made
 
@@ -354,7 +354,7 @@ def _build_architecture(
 
 def _add_sources_layer(wanted: Packages, trees: Sequence[Tree], add: Callable[..., Layer]) -> Layer:
     """Yield the patched trees, and what puts them on sys.path."""
-    paths = environment_parts.pth([each.folder for each in trees])
+    paths = environment_parts.path_file_text([each.folder for each in trees])
     inputs = {
         "trees": {each.folder: each.key for each in trees},
         "python": wanted.python.full,
@@ -383,16 +383,16 @@ def _add_rosetta_layer(
 ) -> Layer:
     """Yield the package rosetta, its programs, and what describes the image."""
     pins = wanted.pins()
-    about = environment_parts.of_record(
+    about = environment_parts.record_parts(
         record,
         request.manifest,
         pins,
-        lambda _: package_installation.site_packages(environment()),
+        lambda _: package_installation.find_site_packages(environment()),
         trees,
     )
     ours = [
         part
-        for part in [*environment_parts.of_rosetta(wanted.python, trees), *about]
+        for part in [*environment_parts.rosetta_parts(wanted.python, trees), *about]
         if part.path != "bin"
     ]  # that one is a bare environment's own
     fixed = list(image_settings.list_entries(record, {pin.name: pin.version for pin in pins}))

@@ -53,14 +53,14 @@ def _make_environment(cache: Cache, packages: Packages, folder: Path, *, offline
     python = packages.python
     site_packages = folder / "lib" / f"python{python.version}" / "site-packages"
     site_packages.mkdir(parents=True)
-    package_installation.install(
+    package_installation.install_packages(
         cache,
         packages,
         site_packages,
         *("--target", str(site_packages)),
         *("--python-version", python.version),
         *("--python-platform", f"{_MACHINES[packages.architecture]}-manylinux_2_28"),
-        builder=python_interpreter.own(),
+        builder=python_interpreter.builder_interpreter(),
         offline=offline,
     )
     (site_packages / ".lock").unlink(missing_ok=True)  # uv's
@@ -74,8 +74,10 @@ def _make_environment(cache: Cache, packages: Packages, folder: Path, *, offline
     _write_venv_files(folder, packages)
     bytecode.install_bytecode(cache, python, site_packages)
     environment = lock_file.environment_of(python.version, python.full, packages.architecture)
-    dependency_check.require(
-        dependency_check.findings(site_packages, environment), packages.manifest, packages.line
+    dependency_check.require_reasons(
+        dependency_check.find_unmet_requirements(site_packages, environment),
+        packages.manifest,
+        packages.line,
     )
 
 

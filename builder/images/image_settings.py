@@ -107,7 +107,7 @@ def format_banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str
         sources,
         f"Transformer Engine: {describe_transformer_engine(record)}",
     ]
-    issues = known_issues.applying(known_issues.load(), record, versions)
+    issues = known_issues.select_issues(known_issues.load_issues(), record, versions)
     if issues:
         rows.append("Known issues:")
         rows += [

@@ -107,7 +107,7 @@ def compute_layer_keys(packages: Packages) -> dict[str, str]:
 def split_environment(environment: Path, packages: Packages) -> dict[str, list[Entry]]:
     """Return the files of a finished environment by layer, with paths below the environment."""
     owners = _find_owners(
-        package_installation.site_packages(environment), assign_projects(packages)
+        package_installation.find_site_packages(environment), assign_projects(packages)
     )
     entries: dict[str, list[Entry]] = {layer: [] for layer in ORDER}
     for entry in walk_folder(environment, ""):

@@ -72,7 +72,7 @@ def write_bundle(
             "give lower-case letters, digits, and . _ - / : between them",
         )
     has = since or KnownLayers(frozenset(), {})
-    with environment_assembly.locked(folder) as place:
+    with environment_assembly.lock_output(folder) as place:
         require_replaceable(place)
         out = {
             each.digest: each
@@ -109,7 +109,7 @@ def write_bundle(
 
 
 def _write_files(place: Path, blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> None:
-    with environment_assembly.exchanged(place) as new:
+    with environment_assembly.replace_path(place) as new:
         (new / "image/blobs/sha256").mkdir(parents=True)
         _write_layout_files(blobs, new / "image")
         for file, text in texts.items():

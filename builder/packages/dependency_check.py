@@ -35,6 +35,7 @@ class Finding:
 
     @property
     def project(self) -> str:
+        """The normalised name of the required project."""
         return str(canonicalize_name(Requirement(self.requirement).name))
 
     def __str__(self) -> str:
@@ -42,7 +43,7 @@ class Finding:
         return f"{self.package} requires {self.requirement}, but {there}"
 
 
-def findings(site_packages: Path, environment: Mapping[str, str]) -> list[Finding]:
+def find_unmet_requirements(site_packages: Path, environment: Mapping[str, str]) -> list[Finding]:
     """Every requirement of an installed package that does not hold.
 
     Args:
@@ -62,12 +63,12 @@ def findings(site_packages: Path, environment: Mapping[str, str]) -> list[Findin
         finding
         for name, theirs in needs.items()
         for text in theirs
-        if (finding := _judge(name, text, versions, environment))
+        if (finding := _check_requirement(name, text, versions, environment))
     ]
     return sorted(set(found))
 
 
-def _judge(
+def _check_requirement(
     name: str, text: str, versions: Mapping[str, str], environment: Mapping[str, str]
 ) -> Finding | None:
     try:
@@ -87,7 +88,7 @@ def _judge(
     return None if holds else Finding(name, str(requirement), installed)
 
 
-def explain(
+def match_overrides(
     found: Sequence[Finding], manifest: Manifest, line: str
 ) -> tuple[dict[Finding, str], list[Finding]]:
     """Return the reason that an override of `line` gives for each finding, and the findings that
@@ -99,12 +100,12 @@ def explain(
     reasons: dict[Finding, str] = {}
     for finding in found:
         override = overrides.get(finding.project)
-        if override and _explains(override, finding):
+        if override and _explains_finding(override, finding):
             reasons[finding] = override.why
     return reasons, [finding for finding in found if finding not in reasons]
 
 
-def _explains(override: Override, finding: Finding) -> bool:
+def _explains_finding(override: Override, finding: Finding) -> bool:
     if override.pin:
         return bool(finding.installed) and Requirement(override.pin).specifier.contains(
             finding.installed, prereleases=True
@@ -131,8 +132,8 @@ def require_explained(python: Path, manifest: Manifest, line: str) -> dict[Findi
     settings = (folder / "pyvenv.cfg").read_text(encoding="utf-8")
     full = re.search(r"(?m)^version(?:_info)? *= *(3\.\d+\.\d+)", settings)
     architecture = machine_architecture.ARCHITECTURES.get(platform.machine(), "amd64")
-    return require(
-        findings(
+    return require_reasons(
+        find_unmet_requirements(
             sites[0], environment_of(version, full[1] if full else f"{version}.0", architecture)
         ),
         manifest,
@@ -140,9 +141,9 @@ def require_explained(python: Path, manifest: Manifest, line: str) -> dict[Findi
     )
 
 
-def require(found: Sequence[Finding], manifest: Manifest, line: str) -> dict[Finding, str]:
+def require_reasons(found: Sequence[Finding], manifest: Manifest, line: str) -> dict[Finding, str]:
     """Return these findings with their reasons; UserError if there is one without."""
-    reasons, unexplained = explain(found, manifest, line)
+    reasons, unexplained = match_overrides(found, manifest, line)
     if unexplained:
         more = f" (and {len(unexplained) - 1} more)" if len(unexplained) > 1 else ""
         do = (

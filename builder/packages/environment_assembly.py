@@ -41,15 +41,15 @@ class Part:
 
 def is_current(output: Path, parts: list[Part]) -> bool:
     """Return whether `output` holds exactly these parts."""
-    keys = _keys(output)
+    keys = _read_keys(output)
     return keys == {part.path: part.key for part in parts} and all(
         (output / part.path).exists() for part in parts
     )
 
 
-def holds(output: Path, part: Part) -> bool:
+def has_part(output: Path, part: Part) -> bool:
     """Return whether `output` holds this part, as far as its state file says."""
-    return _keys(output).get(part.path) == part.key and (output / part.path).exists()
+    return _read_keys(output).get(part.path) == part.key and (output / part.path).exists()
 
 
 def output_of(new: Path) -> Path:
@@ -57,13 +57,13 @@ def output_of(new: Path) -> Path:
     return new.parents[1]
 
 
-def refuse(output: Path, distribution: str) -> None:
+def refuse_foreign_output(output: Path, distribution: str) -> None:
     """UserError, before anything is made, where `output` is not ours to write: another's files, or
     another distribution's environment.
     """
     if output.is_symlink() or (output.exists() and not output.is_dir()):
         raise UserError("is not a folder", str(output), "give another --output env:DIR")
-    _refuse_foreign(output)
+    _refuse_foreign_files(output)
     try:
         known = json.loads((output / "opt/rosetta/lock.json").read_text(encoding="utf-8"))[
             "distribution"
@@ -95,17 +95,17 @@ def refuse_unmarked(folder: Path, mark: str) -> None:
         )
 
 
-def assemble(output: Path, parts: list[Part]) -> list[str]:
+def assemble_parts(output: Path, parts: list[Part]) -> list[str]:
     """Bring `output` to hold exactly these parts; returns the paths of those that changed."""
     if output.is_symlink() or (output.exists() and not output.is_dir()):
         raise UserError(
             "is not a folder", str(output), "give another --output env:DIR", kind=EXISTS
         )
-    _refuse_foreign(output)
+    _refuse_foreign_files(output)
     fresh = not (output / STATE).is_file() and not os.path.ismount(output)
     where = output.with_name(f".{output.name}.rosetta-new") if fresh else output
     if fresh:
-        _refuse_foreign(where)
+        _refuse_foreign_files(where)
         try:
             where.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -116,14 +116,14 @@ def assemble(output: Path, parts: list[Part]) -> list[str]:
                 kind=DENIED,
             ) from error
     if not (where / STATE).is_file():
-        _save(where, {})
-    changed = _bring(where, parts)
+        _write_keys(where, {})
+    changed = _update_parts(where, parts)
     if fresh:
         os.rename(where, output)  # onto nothing, or onto an empty folder
     return changed
 
 
-def _refuse_foreign(folder: Path) -> None:
+def _refuse_foreign_files(folder: Path) -> None:
     if (
         folder.exists()
         and not (folder / STATE).is_file()
@@ -138,7 +138,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(output: Path) -> Iterator[Path]:
+def lock_output(output: Path) -> Iterator[Path]:
     """One build at a time below the folder that holds `output`, whichever name and cache each uses;
     yields the output's own name.
     """
@@ -162,7 +162,7 @@ def locked(output: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def exchanged(place: Path) -> Iterator[Path]:
+def replace_path(place: Path) -> Iterator[Path]:
     """Yield a free path beside `place`; what is made there, a file or a folder, takes the place of
     what is at `place` if all went well.
     """
@@ -180,12 +180,12 @@ def exchanged(place: Path) -> Iterator[Path]:
     remove_path(old)
 
 
-def _bring(where: Path, parts: list[Part]) -> list[str]:
-    keys = _keys(where)
+def _update_parts(where: Path, parts: list[Part]) -> list[str]:
+    keys = _read_keys(where)
     wanted = {part.path: part for part in parts}
     for path in set(keys) - set(wanted):
         del keys[path]
-        _save(where, keys)
+        _write_keys(where, keys)
         remove_path(where / path)
     changed = []
     for part in parts:
@@ -202,19 +202,19 @@ def _bring(where: Path, parts: list[Part]) -> list[str]:
             # knows of.
             ""
         )
-        _save(where, keys)
+        _write_keys(where, keys)
         final.parent.mkdir(parents=True, exist_ok=True)
         if final.exists() or final.is_symlink():
             os.rename(final, old)
         os.rename(new, final)
         keys[part.path] = part.key
-        _save(where, keys)
+        _write_keys(where, keys)
         remove_path(old)
         changed.append(part.path)
     return changed
 
 
-def _keys(output: Path) -> dict[str, str]:
+def _read_keys(output: Path) -> dict[str, str]:
     try:
         keys: dict[Any, Any] = dict(
             json.loads((output / STATE).read_text(encoding="utf-8"))["parts"]
@@ -230,7 +230,7 @@ def _keys(output: Path) -> dict[str, str]:
     }
 
 
-def _save(output: Path, keys: dict[str, str]) -> None:
+def _write_keys(output: Path, keys: dict[str, str]) -> None:
     state = output / STATE
     text = json.dumps({"schema": 1, "parts": keys}, indent=1)
     # One name, since the output is locked: a kill leaves no litter.

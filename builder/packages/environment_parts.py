@@ -46,7 +46,7 @@ class Tree:
     path: Callable[[], Path]
 
 
-def trees(
+def list_trees(
     manifest: Manifest, sources: Mapping[str, PatchedSource], access: Access, python: Interpreter
 ) -> list[Tree]:
     """Return the patched sources of a distribution, in their order, each exported when its path is
@@ -64,7 +64,7 @@ def trees(
     return [one(name, state) for name, state in sources.items()]
 
 
-def refuse_hidden(site: Path, trees: Sequence[Tree], lock: str) -> None:
+def refuse_shadowed_modules(site: Path, trees: Sequence[Tree], lock: str) -> None:
     """UserError where a locked package ships a module that would be imported instead of a patched
     source or of rosetta.
     """
@@ -82,7 +82,7 @@ def refuse_hidden(site: Path, trees: Sequence[Tree], lock: str) -> None:
             )
 
 
-def pth(folders: list[str]) -> str:
+def path_file_text(folders: list[str]) -> str:
     """Return the .pth that puts the patched trees and rosetta on sys.path, relative to
     site-packages, and gives users without a name one.
     """
@@ -93,38 +93,38 @@ def pth(folders: list[str]) -> str:
     )
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     return sorted(
         path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     )
 
 
-def _digest(folder: Path) -> str:
+def _hash_files(folder: Path) -> str:
     names = {
         str(path.relative_to(folder)): [
             hashlib.sha256(path.read_bytes()).hexdigest(),
             path.stat().st_mode & 0o100,
         ]
-        for path in _files(folder)
+        for path in _list_files(folder)
     }
     return stage_key("files", names)
 
 
-def _copy(folder: Path, into: Path) -> None:
-    for path in _files(folder):
+def _copy_files(folder: Path, into: Path) -> None:
+    for path in _list_files(folder):
         target = into / path.relative_to(folder)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
         target.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
 
 
-def of_rosetta(python: Interpreter, trees: Sequence[Tree]) -> list[Part]:
+def rosetta_parts(python: Interpreter, trees: Sequence[Tree]) -> list[Part]:
     """Return the package, its programs, doors to the scripts of the patched trees, and what shells
     complete after `rosetta`.
     """
 
     def package(into: Path) -> None:
-        _copy(find_baked_package(), into)
+        _copy_files(find_baked_package(), into)
         bytecode.compile_tree(python, into)
 
     def programs(into: Path) -> None:
@@ -132,7 +132,9 @@ def of_rosetta(python: Interpreter, trees: Sequence[Tree]) -> list[Part]:
         found = {
             name: text
             for tree in trees
-            for name, text in program_wrappers.of_tree(tree.path(), tree.folder).items()
+            for name, text in program_wrappers.wrappers_for_scripts(
+                tree.path(), tree.folder
+            ).items()
         }
         for name, text in sorted({**found, **program_wrappers.PROGRAMS}.items()):
             (into / name).write_text(text, encoding="ascii")
@@ -142,7 +144,7 @@ def of_rosetta(python: Interpreter, trees: Sequence[Tree]) -> list[Part]:
         into.symlink_to("opt/rosetta/bin")
 
     rosetta = find_baked_package()
-    digest = _digest(rosetta)
+    digest = _hash_files(rosetta)
     share = Part(
         "opt/rosetta/share",
         stage_key("completion", {"files": digest, "shtab": completion.VERSION}),
@@ -170,7 +172,7 @@ def of_rosetta(python: Interpreter, trees: Sequence[Tree]) -> list[Part]:
     ]
 
 
-def record(wanted: Packages, sources: Mapping[str, PatchedSource]) -> dict[str, Any]:
+def make_record(wanted: Packages, sources: Mapping[str, PatchedSource]) -> dict[str, Any]:
     """lock.json: what an environment is made of."""
     return {
         "schema": 1,
@@ -203,7 +205,7 @@ def constraints_text(
     return f"# packages {hashlib.sha256(body.encode()).hexdigest()[:16]}\n{body}"
 
 
-def of_record(
+def record_parts(
     record: dict[str, Any],
     manifest: Manifest,
     pins: list[Pin],
@@ -219,13 +221,13 @@ def of_record(
     lock, constraints, issues = (
         lock_text(record),
         constraints_text(pins, record.get("transformer_engine")),
-        known_issues.render(record, {pin.name: pin.version for pin in pins}),
+        known_issues.render_issues(record, {pin.name: pin.version for pin in pins}),
     )
     folders = {name: manifest.source(name).patches for name in record["sources"]}
 
     def sources(into: Path) -> None:
         for name, folder in folders.items():
-            _copy(folder, into / name)
+            _copy_files(folder, into / name)
             (into / name).mkdir(parents=True, exist_ok=True)
             (into / name / "PATCHES.json").write_text(
                 json.dumps(record["sources"][name], indent=1) + "\n", encoding="utf-8"
@@ -241,7 +243,7 @@ def of_record(
     }
 
     def texts(into: Path) -> None:
-        licences.write(into, site(into), {tree.name: tree.path() for tree in trees})
+        licences.write_licences(into, site(into), {tree.name: tree.path() for tree in trees})
 
     def text(content: str) -> Any:
         return lambda into: into.write_text(content, encoding="utf-8")
@@ -253,7 +255,7 @@ def of_record(
                 "sources",
                 {
                     "lock": lock,
-                    "patches": {name: _digest(folder) for name, folder in folders.items()},
+                    "patches": {name: _hash_files(folder) for name, folder in folders.items()},
                 },
             ),
             sources,

@@ -28,7 +28,7 @@ _AT_RUN_TIME = (
 _KEYS = {*_TEXTS, "when", *_LISTS, "transformer_engine", *_AT_RUN_TIME}
 
 
-def load(path: Path | None = None) -> list[dict[str, Any]]:
+def load_issues(path: Path | None = None) -> list[dict[str, Any]]:
     """All known issues; UserError where one is not of the shape that the file's head describes."""
     path = path or find_baked_package() / "known_issues.yaml"
     document = strict_yaml.load(path.read_text(encoding="utf-8"), str(path)).data
@@ -38,14 +38,14 @@ def load(path: Path | None = None) -> list[dict[str, Any]]:
     seen: set[str] = set()
     for issue in issues:
         name = str(issue.get("id", "?")) if isinstance(issue, dict) else "?"
-        problem = _problem(issue, seen)
+        problem = _find_problem(issue, seen)
         if problem:
             raise UserError(problem, f"{path}: {name}", "see the head of the file")
         seen.add(name)
     return issues
 
 
-def _problem(issue: Any, seen: set[str]) -> str:
+def _find_problem(issue: Any, seen: set[str]) -> str:
     if not isinstance(issue, dict) or not set(issue) <= _KEYS:
         return f"has other keys than {', '.join(sorted(_KEYS))}"
     if not all(
@@ -78,7 +78,7 @@ def _problem(issue: Any, seen: set[str]) -> str:
     return ""
 
 
-def applying(
+def select_issues(
     issues: list[dict[str, Any]], record: Mapping[str, Any], versions: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """Those that hold for the build that `record` (lock.json) describes, with `versions` of its
@@ -108,6 +108,11 @@ def applying(
     return found
 
 
-def render(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
+def render_issues(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
     """Return the text of opt/rosetta/known_issues.json."""
-    return json.dumps({"schema": 1, "issues": applying(load(), record, versions)}, indent=1) + "\n"
+    return (
+        json.dumps(
+            {"schema": 1, "issues": select_issues(load_issues(), record, versions)}, indent=1
+        )
+        + "\n"
+    )

@@ -26,7 +26,7 @@ _CLASSIFIER = "License :: "
 _LONG = 120  # a License field beyond that is a text, not a name
 
 
-def write(into: Path, site: Path, trees: Mapping[str, Path]) -> None:
+def write_licences(into: Path, site: Path, trees: Mapping[str, Path]) -> None:
     """Fill `into` with rosetta's licence, a folder per source and per package, index.json and
     index.txt.
 
@@ -41,29 +41,34 @@ def write(into: Path, site: Path, trees: Mapping[str, Path]) -> None:
             {
                 "name": name,
                 "version": "",
-                "licence": _of_tree(tree),
-                "files": _copied(into, f"sources/{name}", _in_tree(tree)),
+                "licence": _find_tree_licence(tree),
+                "files": _copy_texts(into, f"sources/{name}", _list_tree_texts(tree)),
             }
         )
     for info in sorted(site.glob("*.dist-info")):
-        head = metadata(info)
+        head = read_metadata(info)
         project, version = str(head["Name"]), str(head["Version"])
-        files = _copied(
+        files = _copy_texts(
             into,
             f"packages/{re.sub(r'[-_.]+', '-', project).lower()}",
-            _of_package(info.parent, info),
+            _list_package_texts(info.parent, info),
         )
         rows.append(
-            {"name": project, "version": version, "licence": declared(head), "files": files}
+            {
+                "name": project,
+                "version": version,
+                "licence": find_declared_licence(head),
+                "files": files,
+            }
         )
     (into / "index.json").write_text(
         json.dumps({"schema": 1, "licences": rows}, indent=1, ensure_ascii=True) + "\n",
         encoding="ascii",
     )
-    (into / "index.txt").write_text("".join(_line(row) for row in rows), encoding="utf-8")
+    (into / "index.txt").write_text("".join(_format_line(row) for row in rows), encoding="utf-8")
 
 
-def metadata(info: Path) -> Any:
+def read_metadata(info: Path) -> Any:
     """Return the head of a package's METADATA."""
     try:
         text = (info / "METADATA").read_text(encoding="utf-8", errors="replace")
@@ -77,7 +82,7 @@ def metadata(info: Path) -> Any:
     return email.parser.Parser(policy=email.policy.compat32).parsestr(text, headersonly=True)
 
 
-def declared(head: Any) -> str:
+def find_declared_licence(head: Any) -> str:
     """Return the licence that a package declares: its expression, its License field, or its
     classifiers; "" where it declares none.
     """
@@ -99,21 +104,21 @@ def declared(head: Any) -> str:
     )
 
 
-def _of_tree(tree: Path) -> str:
+def _find_tree_licence(tree: Path) -> str:
     infos = sorted(tree.glob("*.dist-info"))  # of a source that was released as a wheel
     if infos:
-        return declared(metadata(infos[0]))
+        return find_declared_licence(read_metadata(infos[0]))
     return (
         "Apache-2.0"
         if any(
             "Apache License" in path.read_text(encoding="utf-8", errors="replace")[:2000]
-            for path, _ in _in_tree(tree)
+            for path, _ in _list_tree_texts(tree)
         )
         else ""
     )
 
 
-def _in_tree(tree: Path) -> Iterator[tuple[Path, str]]:
+def _list_tree_texts(tree: Path) -> Iterator[tuple[Path, str]]:
     for path in sorted(
         (*tree.iterdir(), *tree.glob("*.dist-info/*"), *tree.glob("*.dist-info/licenses/**/*"))
     ):
@@ -121,7 +126,7 @@ def _in_tree(tree: Path) -> Iterator[tuple[Path, str]]:
             yield path, path.relative_to(tree).as_posix()
 
 
-def _of_package(site: Path, info: Path) -> Iterator[tuple[Path, str]]:
+def _list_package_texts(site: Path, info: Path) -> Iterator[tuple[Path, str]]:
     """Yield the texts that RECORD lists, with the name each gets: those of the project itself, and
     those of what it has taken in.
     """
@@ -139,7 +144,7 @@ def _of_package(site: Path, info: Path) -> Iterator[tuple[Path, str]]:
             yield path, inside.removeprefix(licences).removeprefix(f"{info.name}/")
 
 
-def _copied(into: Path, folder: str, found: Iterator[tuple[Path, str]]) -> list[str]:
+def _copy_texts(into: Path, folder: str, found: Iterator[tuple[Path, str]]) -> list[str]:
     names: list[str] = []
     for path, inside in found:
         name = f"{folder}/{inside}"
@@ -153,7 +158,7 @@ def _copied(into: Path, folder: str, found: Iterator[tuple[Path, str]]) -> list[
     return names
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def _format_line(row: Mapping[str, Any]) -> str:
     head = " ".join(part for part in (row["name"], row["version"]) if part)
     where = ", ".join(row["files"]) or "no text is shipped with it"
     return f"{head}: {row['licence'] or 'not declared'}: {where}\n"

@@ -114,7 +114,7 @@ def plan(loaded: Manifest, line: str, found: Mapping[str, Declared]) -> Plan:
             )
         )
     beside = []
-    for path, needs in version_pins.requests(loaded, line, read_in).items():
+    for path, needs in version_pins.list_requirements(loaded, line, read_in).items():
         request = Request(needs, rules, everywhere, path)
         beside.append(
             Wanted(

@@ -141,7 +141,7 @@ def _of_nothing(loaded: Manifest) -> list[str]:
     }
     known |= {entry.common.removesuffix(".in") + ".txt" for entry in loaded.lines.values()}
     known |= {f"locks/{name}.txt" for name in ("build", "builder", "docs")}
-    known |= set(version_pins.paths(loaded))
+    known |= set(version_pins.list_lock_paths(loaded))
     there = sorted(
         file.relative_to(loaded.root).as_posix()
         for file in (loaded.root / "locks").rglob("[!.]*.txt")

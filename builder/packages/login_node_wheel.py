@@ -33,7 +33,7 @@ Requires-Dist: PyYAML
 _DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip can have: the same files make the same wheel
 
 
-def written(root: Path) -> bytes:
+def build_wheel(root: Path) -> bytes:
     """Return the wheel of a checkout, the same bytes for the same files."""
     package = root / "rosetta"
     files = {

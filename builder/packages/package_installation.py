@@ -83,19 +83,19 @@ class Packages:
         return stage_key("packages", {**self.inputs(), "path": str(self.python.path)})
 
 
-def environment(cache: Cache, packages: Packages, *, offline: bool) -> Path:
+def ensure_environment(cache: Cache, packages: Packages, *, offline: bool) -> Path:
     """Return an environment in the cache, for programs of the builder; made if the cache lacks
     it.
     """
     return cache.ensure_folder(
         "env",
         packages.key,
-        lambda folder: make(cache, packages, folder, offline=offline),
+        lambda folder: make_environment(cache, packages, folder, offline=offline),
         contents=False,
     )
 
 
-def make(cache: Cache, packages: Packages, folder: Path, *, offline: bool) -> None:
+def make_environment(cache: Cache, packages: Packages, folder: Path, *, offline: bool) -> None:
     """Make the environment (a relocatable venv) in `folder`, which is empty or not there."""
     uv.run(
         "venv",
@@ -109,7 +109,7 @@ def make(cache: Cache, packages: Packages, folder: Path, *, offline: bool) -> No
         offline=True,
         where="venv",
     )
-    install(
+    install_packages(
         cache,
         packages,
         folder,
@@ -118,7 +118,7 @@ def make(cache: Cache, packages: Packages, folder: Path, *, offline: bool) -> No
         builder=packages.python,
         offline=offline,
     )
-    bytecode.install_bytecode(cache, packages.python, site_packages(folder))
+    bytecode.install_bytecode(cache, packages.python, find_site_packages(folder))
     for name in (
         ".gitignore",
         ".lock",
@@ -128,7 +128,7 @@ def make(cache: Cache, packages: Packages, folder: Path, *, offline: bool) -> No
     dependency_check.require_explained(folder / "bin" / "python", packages.manifest, packages.line)
 
 
-def site_packages(environment_: Path) -> Path:
+def find_site_packages(environment_: Path) -> Path:
     """Return the site-packages folder of a venv."""
     found = sorted(environment_.glob("lib/python3.*/site-packages"))
     if len(found) != 1:
@@ -136,7 +136,7 @@ def site_packages(environment_: Path) -> Path:
     return found[0]
 
 
-def install(
+def install_packages(
     cache: Cache,
     packages: Packages,
     folder: Path,
@@ -183,12 +183,12 @@ def install(
         )
         requirements.unlink()
         built = [
-            sdist_building.wheel(cache, pin, builder, packages.build_lock, offline=offline)
+            sdist_building.ensure_wheel(cache, pin, builder, packages.build_lock, offline=offline)
             for pin in pins
             if pin.name in unbuilt
         ]
         built += [
-            pure_python_wheels.wheel(cache, pin, packages.python, offline=offline)
+            pure_python_wheels.ensure_wheel(cache, pin, packages.python, offline=offline)
             for pin in pins
             if pin.name in stripped
         ]
@@ -210,7 +210,7 @@ def install(
                 *names,
                 where=where,
             )
-        site = folder if target[0] == "--target" else site_packages(folder)
+        site = folder if target[0] == "--target" else find_site_packages(folder)
         fetched = [pin for pin in pins if pin.name not in unbuilt | stripped]
         _replace_edited(site, fetched, requirements, target, offline=offline, where=where)
 
@@ -230,15 +230,15 @@ def _replace_edited(
     Other environments may be hard links into uv's cache, so that a file edited in one of them is
     edited there.
     """
-    edited = wheel_record.edited(site)
+    edited = wheel_record.find_edited_files(site)
     if not edited:
         return
     lines = [pin.lines() for pin in pins if pin.name in edited]
     if offline or len(lines) < len(edited):
-        wheel_record.require(site, where)
+        wheel_record.require_unedited(site, where)
     log.warn(
-        f"uv's cache holds files that were edited: {wheel_record.describe(edited)}; fetched "
-        f"again past that cache, to mend it: {wheel_record.remedy(edited)}"
+        f"uv's cache holds files that were edited: {wheel_record.describe_edits(edited)}; fetched "
+        f"again past that cache, to mend it: {wheel_record.clean_command(edited)}"
     )
     requirements.write_text("".join(lines), encoding="utf-8")
     options = (
@@ -251,4 +251,4 @@ def _replace_edited(
     )
     uv.run("pip", "install", "--quiet", *target, *options, "-r", str(requirements), where=where)
     requirements.unlink()
-    wheel_record.require(site, where)
+    wheel_record.require_unedited(site, where)

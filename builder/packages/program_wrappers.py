@@ -124,7 +124,7 @@ TEXTS = {
 }  # all that decides a door, but for its tree
 
 
-def of_tree(tree: Path, folder: str) -> dict[str, str]:
+def wrappers_for_scripts(tree: Path, folder: str) -> dict[str, str]:
     """Name -> text of a door for every script that the patched tree has for people; `folder` is the
     tree's place below opt/.
     """

@@ -26,7 +26,7 @@ _COMPILED = re.compile(r"\.so(\.[0-9.]+)?$|\.(pyd|dll|dylib|a|o)$")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date a zip can hold
 
 
-def wheel(cache: Cache, pin: Pin, python: Interpreter, *, offline: bool) -> Path:
+def ensure_wheel(cache: Cache, pin: Pin, python: Interpreter, *, offline: bool) -> Path:
     """Return the pure wheel made of `pin`'s locked amd64 wheel for this Python."""
     abi = "cp" + python.version.replace(".", "")
     key = stage_key(
@@ -42,13 +42,13 @@ def wheel(cache: Cache, pin: Pin, python: Interpreter, *, offline: bool) -> Path
             part=f"-{abi}-",
             offline=offline,
         )
-        strip(source, folder / f"{pin.name.replace('-', '_')}-{pin.version}-py3-none-any.whl")
+        strip_wheel(source, folder / f"{pin.name.replace('-', '_')}-{pin.version}-py3-none-any.whl")
 
     folder = cache.ensure_folder("wheels", f"stripped-{key}", make)
     return next(folder.glob("*.whl"))
 
 
-def strip(source: Path, target: Path) -> None:
+def strip_wheel(source: Path, target: Path) -> None:
     """Write `target`, a py3-none-any wheel of `source` without compiled files; the same bytes for
     the same source.
     """

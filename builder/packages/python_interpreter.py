@@ -33,7 +33,7 @@ class Interpreter:
     tag: str
 
 
-def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter:
+def find_interpreter(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter:
     """Return the Python `asked` for, else the line's own, else the line's newest that is installed.
 
     `asked` is a version or a path.
@@ -44,7 +44,7 @@ def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter
         reverse=True,
     )
     if asked and os.sep in asked:
-        found = _ask(Path(asked))
+        found = _inspect_program(Path(asked))
         if found.version not in pythons:
             raise UserError(
                 f"is Python {found.version}, for which there are no locks",
@@ -65,11 +65,11 @@ def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter
             )
         wanted = [asked]
     for version in wanted:
-        for path in _candidates(version):
+        for path in _list_candidates(version):
             with contextlib.suppress(
                 UserError
             ):  # a shim of a version manager that has no such Python
-                if (found := _ask(path)).version == version:
+                if (found := _inspect_program(path)).version == version:
                     return found
     need = " or ".join(sorted(wanted))
     raise UserError(
@@ -84,17 +84,17 @@ def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter
     )
 
 
-def command() -> str:
+def find_command() -> str:
     """Return the name by which a shell here finds a Python: `python`, or `python3` as on Debian."""
     return "python" if shutil.which("python") else "python3"
 
 
-def own() -> Interpreter:
+def builder_interpreter() -> Interpreter:
     """Return the Python that the builder itself runs on, without our environment around it."""
-    return _ask(Path(sys._base_executable))  # type: ignore[attr-defined]  # noqa: SLF001 - what made our .venv
+    return _inspect_program(Path(sys._base_executable))  # type: ignore[attr-defined]  # noqa: SLF001 - what made our .venv
 
 
-def _candidates(version: str) -> Iterator[Path]:
+def _list_candidates(version: str) -> Iterator[Path]:
     base = Path(sys._base_executable)  # type: ignore[attr-defined]  # noqa: SLF001 - what made our .venv
     if f"{sys.version_info.major}.{sys.version_info.minor}" == version and os.path.isfile(base):
         yield base
@@ -105,7 +105,7 @@ def _candidates(version: str) -> Iterator[Path]:
             yield program
 
 
-def _ask(path: Path) -> Interpreter:
+def _inspect_program(path: Path) -> Interpreter:
     if path == Path(sys._base_executable) and os.path.isfile(path):  # type: ignore[attr-defined]  # noqa: SLF001
         version = sys.version_info
         return Interpreter(

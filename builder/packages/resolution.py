@@ -202,7 +202,7 @@ def _compile(
     )
     if done.returncode:
         unsolved = None if offline else resolution_failure.explain_no_solution(done.stderr)
-        what, do, kind = unsolved or uv.explain(done.stderr, offline=offline)
+        what, do, kind = unsolved or uv.explain_failure(done.stderr, offline=offline)
         raise UserError(what, request.where, do, kind=kind)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from builder.packages.python_interpreter import Interpreter
 
 
-def wheel(
+def ensure_wheel(
     cache: Cache, pin: lock_file.Pin, python: Interpreter, build_lock: Path, *, offline: bool
 ) -> Path:
     """Return the wheel of `pin`, which the lock names by its sdist's hash; pure Python only."""
@@ -45,14 +45,14 @@ def wheel(
             cache.path("wheels", "sdist"),
             offline=offline,
         )
-        with_tools = tool_environment.install(
+        with_tools = tool_environment.ensure_environment(
             cache, python, build_lock, where="build tools", offline=offline
         )
         work = folder / "work"
         work.mkdir()
         argv = [
-            *cut_off(),
-            uv.program(),
+            *network_isolation_prefix(),
+            uv.find_program(),
             "build",
             "--wheel",
             "--offline",
@@ -79,7 +79,7 @@ def wheel(
         }
         done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=work)
         if done.returncode:
-            what, *_ = uv.explain(done.stderr, offline=True)
+            what, *_ = uv.explain_failure(done.stderr, offline=True)
             raise UserError(
                 f"its sdist does not build: {what}",
                 f"{pin.name}=={pin.version}",
@@ -100,7 +100,7 @@ def wheel(
 
 
 @functools.cache
-def cut_off() -> tuple[str, ...]:
+def network_isolation_prefix() -> tuple[str, ...]:
     """How to start a program without network here; nothing where the machine does not let us (uv is
     still told --offline).
     """

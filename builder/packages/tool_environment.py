@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from builder.packages.python_interpreter import Interpreter
 
 
-def install(cache: Cache, python: Interpreter, lock: Path, *, where: str, offline: bool) -> Path:
+def ensure_environment(
+    cache: Cache, python: Interpreter, lock: Path, *, where: str, offline: bool
+) -> Path:
     """Return an environment with the packages of a lock; make it if the cache lacks it.
 
     Args:
@@ -57,7 +59,7 @@ def install(cache: Cache, python: Interpreter, lock: Path, *, where: str, offlin
             where=where,
         )
         for site in folder.glob("lib/python3.*/site-packages"):
-            wheel_record.require(site, where)
+            wheel_record.require_unedited(site, where)
 
     inputs = {"lock": lock_file.digest(lock), "python": python.full, "path": str(python.path)}
     return cache.ensure_folder("env", stage_key("build-tools", inputs), make)

@@ -37,7 +37,7 @@ _TAKEN = re.compile(
 _LONGEST = 1000
 
 
-def program() -> str:
+def find_program() -> str:
     """Return the path of the uv that the builder's own lock pins."""
     path = Path(sys.executable).with_name("uv")
     if not path.is_file():
@@ -49,7 +49,9 @@ def program() -> str:
     return str(path)
 
 
-def environment(*, offline: bool = False, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def make_environment(
+    *, offline: bool = False, extra: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Return the caller's environment without what would change uv's result.
 
     Where uv's settings name no index, the environment names the one that pip would use.
@@ -94,20 +96,20 @@ def run(
     with the cause that uv names.
     """
     done = subprocess.run(
-        [binary or program(), *args],
+        [binary or find_program(), *args],
         capture_output=True,
         text=True,
         check=False,
         cwd=cwd,
-        env=environment(offline=offline, extra=env),
+        env=make_environment(offline=offline, extra=env),
     )
     if check and done.returncode:
-        what, do, kind = explain(done.stderr, offline=offline)
+        what, do, kind = explain_failure(done.stderr, offline=offline)
         raise UserError(what, where, do, kind=kind)
     return done
 
 
-def explain(stderr: str, *, offline: bool) -> tuple[str, str, str]:
+def explain_failure(stderr: str, *, offline: bool) -> tuple[str, str, str]:
     """Return one line for what uv printed, its hints included, what to do, and the kind."""
     lines = [re.sub(r"^[\s×╰├│─▶>-]+", "", line).strip() for line in stderr.splitlines()]  # noqa: RUF001 - what uv draws
     lines = [

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SHA256 = "sha256="
 
 
-def edited(site: Path) -> dict[str, str]:
+def find_edited_files(site: Path) -> dict[str, str]:
     """Return the projects below a site-packages folder that have a file which is not as RECORD
     lists it, each with such a file.
 
@@ -32,12 +32,12 @@ def edited(site: Path) -> dict[str, str]:
         project = re.sub(
             r"[-_.]+", "-", info.name.removesuffix(".dist-info").rpartition("-")[0]
         ).lower()
-        for path, digest in _rows(info / "RECORD"):
+        for path, digest in _read_rows(info / "RECORD"):
             digests.setdefault(path, set()).add(digest)
             projects.setdefault(path, project)
     paths = sorted(digests)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        found = pool.map(lambda path: _digest(f"{site}/{path}"), paths)
+        found = pool.map(lambda path: _hash_file(f"{site}/{path}"), paths)
     wrong: dict[str, str] = {}
     for path, digest in zip(paths, found, strict=True):
         if digest not in digests[path]:
@@ -45,28 +45,28 @@ def edited(site: Path) -> dict[str, str]:
     return wrong
 
 
-def require(site: Path, where: str) -> None:
+def require_unedited(site: Path, where: str) -> None:
     """Raise UserError where an installed file is not as its wheel says."""
-    if wrong := edited(site):
+    if wrong := find_edited_files(site):
         raise UserError(
-            f"uv's cache holds files that are not the locked wheels': {describe(wrong)}",
+            f"uv's cache holds files that are not the locked wheels': {describe_edits(wrong)}",
             where,
-            f"{remedy(wrong)}, and run again (without --offline)",
+            f"{clean_command(wrong)}, and run again (without --offline)",
         )
 
 
-def describe(wrong: dict[str, str]) -> str:
+def describe_edits(wrong: dict[str, str]) -> str:
     """Return the projects that `edited` gave, a few of them, each with its file."""
     named = [f"{path} of {project}" for project, path in sorted(wrong.items())]
     return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
 
 
-def remedy(wrong: dict[str, str]) -> str:
+def clean_command(wrong: dict[str, str]) -> str:
     """Return the command that takes these projects out of uv's cache."""
     return f"uv cache clean {' '.join(sorted(wrong))}"
 
 
-def _rows(record: Path) -> list[tuple[str, str]]:
+def _read_rows(record: Path) -> list[tuple[str, str]]:
     with open(record, encoding="utf-8", newline="") as file:
         return [
             (row[0], row[1].removeprefix(_SHA256))
@@ -75,7 +75,7 @@ def _rows(record: Path) -> list[tuple[str, str]]:
         ]
 
 
-def _digest(file: str) -> str:
+def _hash_file(file: str) -> str:
     """Return the sha256 of a file in RECORD's form; "" where it is not there."""
     try:
         with open(file, "rb") as content:

@@ -48,8 +48,8 @@ def write_context(request: ImageRequest, folder: Path) -> tuple[str, dict[str, s
     (image,) = image_build.build_image(request).index.images
     labels = json.loads(image.config)["config"]["Labels"]
     with (
-        environment_assembly.locked(folder) as locked_folder,
-        environment_assembly.exchanged(locked_folder) as new_folder,
+        environment_assembly.lock_output(folder) as locked_folder,
+        environment_assembly.replace_path(locked_folder) as new_folder,
         log.stage(f"unpack the layers into {folder}"),
     ):
         for name in LAYERS:

@@ -79,7 +79,7 @@ def plan_environment(
         entry.line,
         accelerator,
         architecture,
-        python_interpreter.find(line.pythons, line.python, asked_python),
+        python_interpreter.find_interpreter(line.pythons, line.python, asked_python),
         locks / f"{distribution}-{accelerator}.txt",
         locks / "build.txt",
         loaded,
@@ -125,32 +125,32 @@ def bake_environment(plan: Plan) -> dict[str, Any]:
 
 def _assemble_output(plan: Plan, sources: dict[str, PatchedSource], parts: list[Part]) -> list[str]:
     """Put the parts into the output folder; return the paths that changed."""
-    environment_assembly.refuse(plan.output, plan.distribution)
+    environment_assembly.refuse_foreign_output(plan.output, plan.distribution)
     trees = _export_trees(plan, sources)
-    with environment_assembly.locked(plan.output) as output:
+    with environment_assembly.lock_output(plan.output) as output:
         if environment_assembly.is_current(output, parts):  # another build was faster
             return []
         packages_part = parts[0]
-        if environment_assembly.holds(output, packages_part):
-            environment_parts.refuse_hidden(
-                package_installation.site_packages(output / packages_part.path),
+        if environment_assembly.has_part(output, packages_part):
+            environment_parts.refuse_shadowed_modules(
+                package_installation.find_site_packages(output / packages_part.path),
                 trees,
                 plan.packages.lock.name,
             )
         with log.stage(f"put together {plan.output}"):
-            return environment_assembly.assemble(output, parts)
+            return environment_assembly.assemble_parts(output, parts)
 
 
 def describe_steps(plan: Plan) -> list[dict[str, Any]]:
     """Return the stages of a build, and which of them are done, for a dry run."""
-    environment_assembly.refuse(plan.output, plan.distribution)
+    environment_assembly.refuse_foreign_output(plan.output, plan.distribution)
     steps: list[dict[str, Any]] = []
     for name in plan.manifest.distribution(plan.distribution).sources:
         stamp = source_tree.stamp(plan.manifest.source(name), plan.access)
         steps.append({"stage": f"patch {name}", "done": stamp.is_file()})
     are_sources_patched = all(step["done"] for step in steps)
     parts = _list_parts(plan, _patch_sources(plan)) if are_sources_patched else []
-    are_packages_installed = bool(parts) and environment_assembly.holds(plan.output, parts[0])
+    are_packages_installed = bool(parts) and environment_assembly.has_part(plan.output, parts[0])
     is_output_current = bool(parts) and environment_assembly.is_current(plan.output, parts)
     return [
         *steps,
@@ -168,7 +168,7 @@ def _patch_sources(plan: Plan) -> dict[str, PatchedSource]:
 
 def _export_trees(plan: Plan, sources: dict[str, PatchedSource]) -> list[Tree]:
     """Export the patched trees into the cache, before the lock of the output folder is taken."""
-    trees = environment_parts.trees(plan.manifest, sources, plan.access, plan.packages.python)
+    trees = environment_parts.list_trees(plan.manifest, sources, plan.access, plan.packages.python)
     for tree in trees:
         tree.path()
     return trees
@@ -177,30 +177,32 @@ def _export_trees(plan: Plan, sources: dict[str, PatchedSource]) -> list[Tree]:
 def _list_parts(plan: Plan, sources: dict[str, PatchedSource]) -> list[Part]:
     """Return the parts of an environment: packages, patched trees, rosetta, and descriptions."""
     packages = plan.packages
-    trees = environment_parts.trees(plan.manifest, sources, plan.access, packages.python)
-    path_file = environment_parts.pth([tree.folder for tree in trees])
+    trees = environment_parts.list_trees(plan.manifest, sources, plan.access, packages.python)
+    path_file = environment_parts.path_file_text([tree.folder for tree in trees])
 
     def install_packages(folder: Path) -> None:
-        package_installation.make(plan.access.cache, packages, folder, offline=plan.access.offline)
-        site_packages = package_installation.site_packages(folder)
-        environment_parts.refuse_hidden(site_packages, trees, packages.lock.name)
+        package_installation.make_environment(
+            plan.access.cache, packages, folder, offline=plan.access.offline
+        )
+        site_packages = package_installation.find_site_packages(folder)
+        environment_parts.refuse_shadowed_modules(site_packages, trees, packages.lock.name)
         write_atomic(site_packages / "rosetta-sources.pth", path_file)
 
     def find_site_packages(part_folder: Path) -> Path:
         output = environment_assembly.output_of(part_folder)
-        return package_installation.site_packages(output / "opt/rosetta/env")
+        return package_installation.find_site_packages(output / "opt/rosetta/env")
 
     packages_part = environment_assembly.Part(
         "opt/rosetta/env",
         stage_key("env", {"packages": packages.key, "paths": path_file}),
         install_packages,
     )
-    record = environment_parts.record(packages, sources)
+    record = environment_parts.make_record(packages, sources)
     return [
         packages_part,
         *(_make_tree_part(tree, packages.python.full) for tree in trees),
-        *environment_parts.of_rosetta(packages.python, trees),
-        *environment_parts.of_record(
+        *environment_parts.rosetta_parts(packages.python, trees),
+        *environment_parts.record_parts(
             record, plan.manifest, packages.pins(), find_site_packages, trees
         ),
     ]

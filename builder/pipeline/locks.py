@@ -120,7 +120,7 @@ def check_locks(inputs: Inputs) -> dict[str, Any]:
     problems = [
         *lock_check.files(loaded, plans, inputs.records),
         *debian_resolution.problems(loaded, [plan.line for plan in plans]),
-        *header_packages.problems(loaded),
+        *header_packages.find_problems(loaded),
         *branch_problems,
     ]
     notes = [
@@ -207,4 +207,4 @@ def write_base_locks(
 ) -> dict[str, list[str]]:
     """Lock today's Debian packages of the bases of these lines; return what changed in each."""
     changes = debian_resolution.relock(loaded, lines, offline=offline)
-    return changes | header_packages.relock(loaded, offline=offline)
+    return changes | header_packages.update_lock(loaded, offline=offline)

@@ -114,7 +114,7 @@ def make() -> Iterator[Place]:
     (scripts / "tasks.py").write_text("")
     for name, text in {
         **program_wrappers.PROGRAMS,
-        **program_wrappers.of_tree(root / "opt/thing", "thing"),
+        **program_wrappers.wrappers_for_scripts(root / "opt/thing", "thing"),
     }.items():
         (place.bin / name).write_text(text)
         (place.bin / name).chmod(0o755)

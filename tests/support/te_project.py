@@ -143,7 +143,9 @@ def make(
         (root / f"locks/{path}.txt").write_text("".join(pins[name].lines() for name in names))
     sdist = index.add("transformer-engine-jax", _sdist(made, sources))
     deb = _deb(root / "debs", made, architecture)
-    (root / header_packages.FILE).write_text(header_packages.render({("3.13", architecture): deb}))
+    (root / header_packages.FILE).write_text(
+        header_packages.render_lock({("3.13", architecture): deb})
+    )
     (root / "manifest.yaml").write_text(f"""version: 1
 sources:
   one: {{wheel: one==1.0, sha256: "{"0" * 64}", patches: patches}}

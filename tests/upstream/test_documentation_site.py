@@ -27,8 +27,8 @@ def checkout(tmp_path: Path) -> Context:
     cache = Cache(cache_folder.default_root())
     lock = ROOT / site_build.LOCK
     try:
-        tool_environment.install(
-            cache, python_interpreter.own(), lock, where="a test", offline=False
+        tool_environment.ensure_environment(
+            cache, python_interpreter.builder_interpreter(), lock, where="a test", offline=False
         )
     except UserError as error:
         if error.kind != errors.UNREACHABLE:

@@ -101,7 +101,9 @@ def _unpack_interpreter(cache: Cache, base: Base, folder: Path) -> None:
         _WRAPPER.format(loader=loader, libraries=libraries, program=program), encoding="ascii"
     )
     wrapper.chmod(0o755)
-    full_version = python_interpreter.find([base.python], base.python, str(wrapper)).full
+    full_version = python_interpreter.find_interpreter(
+        [base.python], base.python, str(wrapper)
+    ).full
     if full_version != base.python_full:
         raise UserError(
             f"its Python says it is {full_version}, not {base.python_full}",

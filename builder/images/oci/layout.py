@@ -146,9 +146,9 @@ def write_layout(cache: Cache, index: Index, place: Path, *, name: str) -> None:
     Raises:
         UserError: Something else is there. Nothing was touched.
     """
-    with environment_assembly.locked(place) as locked_place:
+    with environment_assembly.lock_output(place) as locked_place:
         require_replaceable(locked_place)
-        with environment_assembly.exchanged(locked_place) as new:
+        with environment_assembly.replace_path(locked_place) as new:
             if locked_place.suffix == ".tar":
                 with open(new, "wb") as out:
                     entries = list_entries(cache, index, name)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from builder.core.command_context import Context
     from builder.core.manifest import Manifest
     from builder.packages.lock_file import Pin
-    from builder.packages.transformer_engine.wheel_build import Made, Plan
+    from builder.packages.transformer_engine.wheel_build import BuiltWheel, Plan
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Addition:
     replaced: tuple[Replacement, ...] = ()  # locked headers of Python that Debian has superseded
 
 
-def addition(
+def prepare_addition(
     context: Context,
     manifest: Manifest,
     line: str,
@@ -67,10 +67,10 @@ def addition(
         UserError: not for this line, accelerator or Python; no compiler for the architecture (with
           what to install, or the command to run elsewhere).
     """
-    wanted = wheel_build.plan(manifest, line, accelerator, architecture, python_version)
+    wanted = wheel_build.make_plan(manifest, line, accelerator, architecture, python_version)
     replaced: tuple[Replacement, ...] = ()
     try:
-        made = imported(context.cache, wanted) or wheel_build.wheel(
+        made = find_imported_wheel(context.cache, wanted) or wheel_build.ensure_wheel(
             context.cache, wanted, offline=context.offline
         )
     except debian_lock.SupersededError:
@@ -83,16 +83,16 @@ def addition(
             f"compiles Transformer Engine with {current.version} "
             "and records it in lock.json"
         )
-        made = wheel_build.wheel(
+        made = wheel_build.ensure_wheel(
             context.cache,
             replace(wanted, headers=current, headers_date=""),
             offline=context.offline,
         )
-    pins = version_pins.installed(manifest, line, accelerator, python_version, architecture)
+    pins = version_pins.installed_pins(manifest, line, accelerator, python_version, architecture)
     return Addition(pins, made.path, made.sha256, wanted.target.version, made.glibc, replaced)
 
 
-def built(
+def is_built(
     context: Context,
     manifest: Manifest,
     line: str,
@@ -101,60 +101,65 @@ def built(
     python_version: str,
 ) -> bool:
     """Is the wheel at hand, so that `addition` compiles nothing?"""
-    wanted = wheel_build.plan(manifest, line, accelerator, architecture, python_version)
-    if imported(context.cache, wanted):
+    wanted = wheel_build.make_plan(manifest, line, accelerator, architecture, python_version)
+    if find_imported_wheel(context.cache, wanted):
         return True
     try:
-        by = compiler.find(architecture)
+        by = compiler.find_compiler(architecture)
     except UserError:
         return False
-    return wheel_build.have(context.cache, f"te-{wheel_build.key(wanted, by)}") is not None
+    return (
+        wheel_build.find_cached_wheel(context.cache, f"te-{wheel_build.wheel_key(wanted, by)}")
+        is not None
+    )
 
 
-def imported(cache: Cache, wanted: Plan) -> Made | None:
+def find_imported_wheel(cache: Cache, wanted: Plan) -> BuiltWheel | None:
     """Return the wheel that was brought here for this plan, if there is one: it comes before one
     compiled here.
     """
     try:
-        sha256 = json.loads(_note(cache, wanted).read_text(encoding="ascii"))["sha256"]
+        sha256 = json.loads(_import_record_path(cache, wanted).read_text(encoding="ascii"))[
+            "sha256"
+        ]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return wheel_build.have(cache, f"te-imported-{sha256}")
+    return wheel_build.find_cached_wheel(cache, f"te-imported-{sha256}")
 
 
-def take(cache: Cache, wanted: Plan, file: Path, sha256: str) -> Made:
+def import_wheel(cache: Cache, wanted: Plan, file: Path, sha256: str) -> BuiltWheel:
     """Bring a wheel made elsewhere into the cache, to be used for this plan from now on.
 
     UserError where it is not what it should be.
     """
-    name = wheel_file.check(file, sha256, wanted.target, wanted.inputs)
+    name = wheel_file.check_wheel(file, sha256, wanted.target, wanted.inputs)
     folder = f"te-imported-{sha256}"
 
     def make(into: Path) -> None:
         shutil.copyfile(file, into / name)
-        wheel_build.record(into, into / name, wanted.target, {})
+        wheel_build.write_record(into, into / name, wanted.target, {})
 
     cache.ensure_folder("wheels", folder, make)
-    made = wheel_build.have(cache, folder)
+    made = wheel_build.find_cached_wheel(cache, folder)
     if made is None or made.sha256 != sha256:
         raise UserError("changed while it was read", str(file), "run again")
-    write_atomic(_note(cache, wanted), json.dumps({"sha256": sha256, "file": name}))
+    write_atomic(_import_record_path(cache, wanted), json.dumps({"sha256": sha256, "file": name}))
     return made
 
 
-def drop(cache: Cache, wanted: Plan) -> bool:
+def forget_imported_wheel(cache: Cache, wanted: Plan) -> bool:
     """Forget an imported wheel: the next build compiles its own. False where there was none."""
-    note = _note(cache, wanted)
+    note = _import_record_path(cache, wanted)
     known = note.exists()
     note.unlink(missing_ok=True)
     return known
 
 
-def _note(cache: Cache, wanted: Plan) -> Path:
+def _import_record_path(cache: Cache, wanted: Plan) -> Path:
     return cache.path("wheels", f"te-import-{wanted.inputs}.json")
 
 
-def described(wanted: Plan, made: Made, *, brought: bool) -> dict[str, Any]:
+def describe_wheel(wanted: Plan, made: BuiltWheel, *, brought: bool) -> dict[str, Any]:
     """For --json."""
     target = wanted.target
     return {

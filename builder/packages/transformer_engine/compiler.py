@@ -35,7 +35,7 @@ class Compiler:
         return {key: value for key, value in asdict(self).items() if key != "program"}
 
 
-def find(architecture: str) -> Compiler:
+def find_compiler(architecture: str) -> Compiler:
     """Return the compiler for "amd64" or "arm64" that is on PATH.
 
     UserError with what to install where there is none.
@@ -45,7 +45,7 @@ def find(architecture: str) -> Compiler:
     for name in (f"{triplet}-g++", *(("g++",) if native else ())):
         if (
             (program := shutil.which(name))
-            and (found := _ask(program))
+            and (found := _inspect_program(program))
             and found.machine.partition("-")[0] == triplet.partition("-")[0]
         ):
             if int(found.version.partition(".")[0]) < OLDEST:
@@ -72,7 +72,7 @@ def find(architecture: str) -> Compiler:
     )
 
 
-def _ask(program: str) -> Compiler | None:
+def _inspect_program(program: str) -> Compiler | None:
     try:
         machine = subprocess.run(
             [program, "-dumpmachine"], capture_output=True, text=True, check=True, timeout=60

@@ -36,7 +36,7 @@ class HeaderLock:
     date: str
 
 
-def load(manifest: Manifest) -> dict[tuple[str, str], Deb]:
+def load_packages(manifest: Manifest) -> dict[tuple[str, str], Deb]:
     """Return the locked packages by Python ("3.13") and architecture; none where there is no file
     yet.
     """
@@ -72,7 +72,7 @@ def read_lock(manifest: Manifest) -> HeaderLock:
         ) from error
 
 
-def render(locked: dict[tuple[str, str], Deb], date: str = "") -> str:
+def render_lock(locked: dict[tuple[str, str], Deb], date: str = "") -> str:
     """Return the file's text: nothing of the machine that made it."""
     pythons = sorted({python for python, _ in locked})
     rows = {
@@ -85,7 +85,7 @@ def render(locked: dict[tuple[str, str], Deb], date: str = "") -> str:
     )
 
 
-def relock(manifest: Manifest, *, offline: bool) -> dict[str, list[str]]:
+def update_lock(manifest: Manifest, *, offline: bool) -> dict[str, list[str]]:
     """Lock today's packages anew; what changed, a line a package, by file.
 
     Nothing where the manifest has no Transformer Engine.
@@ -102,7 +102,7 @@ def relock(manifest: Manifest, *, offline: bool) -> dict[str, list[str]]:
         )
     known, after = read_lock(manifest), {}
     before = known.packages
-    for python, base, architecture in _places(manifest):
+    for python, base, architecture in _list_targets(manifest):
         with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
             found = debian_resolution.newest(
                 manifest.bases[base].bootstrap,
@@ -113,7 +113,7 @@ def relock(manifest: Manifest, *, offline: bool) -> dict[str, list[str]]:
         if found:
             after[python, architecture] = found
     date = known.date if after == before and known.date else debian_resolution.today()
-    write_atomic(manifest.folder(FILE), render(after, date))
+    write_atomic(manifest.folder(FILE), render_lock(after, date))
     old, new = (
         {f"{deb.name} {deb.version} {deb.architecture}" for deb in each.values()}
         for each in (before, after)
@@ -126,7 +126,7 @@ def relock(manifest: Manifest, *, offline: bool) -> dict[str, list[str]]:
     }
 
 
-def _places(manifest: Manifest) -> list[tuple[str, str, str]]:
+def _list_targets(manifest: Manifest) -> list[tuple[str, str, str]]:
     """Python, base and architecture of every image that may have it."""
     te = manifest.transformer_engine
     found = set()
@@ -142,23 +142,23 @@ def _places(manifest: Manifest) -> list[tuple[str, str, str]]:
     return sorted(found)
 
 
-def problems(manifest: Manifest) -> list[str]:
+def find_problems(manifest: Manifest) -> list[str]:
     """Return what the lock lacks, as far as it can be told without asking anyone."""
     try:
-        known = load(manifest)
+        known = load_packages(manifest)
     except UserError as error:
         return [str(error)]
     lacking = [
         f"Python {python} on {architecture}"
-        for python, _, architecture in _places(manifest)
+        for python, _, architecture in _list_targets(manifest)
         if (python, architecture) not in known
     ]
     return [f"{FILE}: lacks the headers of {', '.join(lacking)}; {_REMAKE}"] if lacking else []
 
 
-def of(manifest: Manifest, python: str, architecture: str) -> Deb:
+def require_package(manifest: Manifest, python: str, architecture: str) -> Deb:
     """Return the locked package; UserError where there is none for this Python."""
-    known = load(manifest)
+    known = load_packages(manifest)
     if (python, architecture) not in known:
         there = ", ".join(f"{each} on {other}" for each, other in sorted(known)) or "none"
         raise UserError(
@@ -187,7 +187,7 @@ def find_current(manifest: Manifest, line: str, locked: Deb) -> Deb:
     return current
 
 
-def folder(cache: Cache, deb: Deb, date: str = "", *, offline: bool) -> Path:
+def ensure_headers(cache: Cache, deb: Deb, date: str = "", *, offline: bool) -> Path:
     """Return the package, unpacked: `usr/include/python3.X` and `usr/include` are what a compiler
     needs.
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from builder.packages.transformer_engine.compiler import Compiler
 
-EACH = 3_000_000_000  # bytes of memory that one compiler may take: 2.8e9 were measured
+MEMORY_PER_COMPILER = (
+    3_000_000_000  # bytes of memory that one compiler may take: 2.8e9 were measured
+)
 _CLEAN = ("PATH",)  # of the caller's environment; no CPATH, no index, no token
 
 
@@ -35,13 +37,13 @@ class Effort:
     peak: int = 0
 
 
-def environment(scratch: Path) -> dict[str, str]:
+def compiler_environment(scratch: Path) -> dict[str, str]:
     """Return what a compiler gets to see."""
     passed = {name: os.environ[name] for name in _CLEAN if name in os.environ}
     return passed | {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "315532800", "TMPDIR": str(scratch)}
 
 
-def jobs() -> int:
+def default_job_count() -> int:
     """How many compilers this machine bears at once, by its cores and its free memory."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         rows = dict(
@@ -49,7 +51,7 @@ def jobs() -> int:
             for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         )
         free = int(rows["MemAvailable"].split()[0]) * 1024
-        return max(1, min(len(os.sched_getaffinity(0)), free // EACH))
+        return max(1, min(len(os.sched_getaffinity(0)), free // MEMORY_PER_COMPILER))
     return 1
 
 
@@ -90,7 +92,7 @@ def compile_all(
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
-                running.append(_start(compiler, waiting.pop(0), flags, kept, scratch))
+                running.append(_start_compiler(compiler, waiting.pop(0), flags, kept, scratch))
             time.sleep(0.05)
             for each in list(running):
                 pid, status, usage = os.wait4(each.process.pid, os.WNOHANG)
@@ -100,7 +102,7 @@ def compile_all(
                 each.process.returncode = os.waitstatus_to_exitcode(
                     status
                 )  # it is reaped: Popen must not wait for it again
-                _finish(each, kept, usage, effort)
+                _finish_compiler(each, kept, usage, effort)
                 done += 1
                 log.info(
                     f"  {done}/{total} {each.name}: {effort.seconds[each.name]:.0f} s, "
@@ -115,7 +117,7 @@ def compile_all(
     return [kept / f"{each.name}.o" for each in sources], effort
 
 
-def _start(
+def _start_compiler(
     compiler: Compiler, source: Path, flags: Sequence[str], kept: Path, scratch: Path
 ) -> _Running:
     # By our number: the compilers of a run that was killed may still be at work.
@@ -125,7 +127,7 @@ def _start(
     )
     # The seed stands for the random numbers that g++ puts into names that are not to be shared.
     argv = [
-        *sdist_building.cut_off(),
+        *sdist_building.network_isolation_prefix(),
         compiler.program,
         "-c",
         *flags,
@@ -140,14 +142,14 @@ def _start(
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            env=environment(scratch),
+            env=compiler_environment(scratch),
             cwd=scratch,
             start_new_session=True,
         )
     return _Running(source.name, process, time.monotonic(), part, messages)
 
 
-def _finish(each: _Running, kept: Path, usage: Any, effort: Effort) -> None:
+def _finish_compiler(each: _Running, kept: Path, usage: Any, effort: Effort) -> None:
     if each.process.returncode:
         text = each.messages.read_text(encoding="utf-8", errors="replace")
         if "Killed" in text or each.process.returncode < 0:

@@ -37,7 +37,9 @@ PLACES = {
 }
 
 
-def make(compiler: Compiler, accelerator: str, site: Path, scratch: Path) -> tuple[str, bytes]:
+def link_library(
+    compiler: Compiler, accelerator: str, site: Path, scratch: Path
+) -> tuple[str, bytes]:
     """Its place below site-packages and its content; `site` holds the libraries it is linked with,
     `scratch` is a folder to work in.
     """
@@ -55,7 +57,7 @@ def make(compiler: Compiler, accelerator: str, site: Path, scratch: Path) -> tup
     )
     out = scratch / "loader.so"
     argv = [
-        *sdist_building.cut_off(),
+        *sdist_building.network_isolation_prefix(),
         compiler.program,
         "-shared",
         "-s",
@@ -80,7 +82,7 @@ def make(compiler: Compiler, accelerator: str, site: Path, scratch: Path) -> tup
         where=place,
         what="does not link",
         do="check the compiler",
-        env=object_files.environment(scratch),
+        env=object_files.compiler_environment(scratch),
         cwd=scratch,
     )
     return place, out.read_bytes()

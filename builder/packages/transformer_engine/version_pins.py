@@ -22,7 +22,7 @@ _CUDA = {"cuda12": "cu12", "cuda13": "cu13"}
 _NOT_OF_CUDA = "nvidia-cudnn-frontend"  # headers that go with either
 
 
-def libraries(accelerator: str) -> str:
+def library_project(accelerator: str) -> str:
     """Return the project that has the compiled libraries."""
     return f"transformer-engine-{_CUDA[accelerator]}"
 
@@ -32,7 +32,7 @@ def lock_path(manifest: Manifest, line: str, accelerator: str) -> str:
     return f"{manifest.lines[line].common.rpartition('/')[0]}/te-{accelerator}.txt"
 
 
-def requests(
+def list_requirements(
     manifest: Manifest, line: str, read: Callable[[Path], Sequence[str]]
 ) -> dict[str, tuple[str, ...]]:
     """For each of its locks in `line`, by path, the requirements; `read` gives those of a *.in
@@ -44,12 +44,12 @@ def requests(
     found = {}
     for accelerator in te.accelerators:
         path = lock_path(manifest, line, accelerator)
-        own = (f"transformer-engine=={te.version}", f"{libraries(accelerator)}=={te.version}")
+        own = (f"transformer-engine=={te.version}", f"{library_project(accelerator)}=={te.version}")
         found[path] = (*own, *read(manifest.folder(path.removesuffix(".txt") + ".in")))
     return found
 
 
-def paths(manifest: Manifest) -> set[str]:
+def list_lock_paths(manifest: Manifest) -> set[str]:
     """All lock files it has."""
     te = manifest.transformer_engine
     return (
@@ -66,7 +66,7 @@ def paths(manifest: Manifest) -> set[str]:
     )
 
 
-def chosen(manifest: Manifest, line: str, accelerator: str) -> TransformerEngine:
+def require_entry(manifest: Manifest, line: str, accelerator: str) -> TransformerEngine:
     """Its entry in the manifest; UserError where it is not for this line and accelerator."""
     te = manifest.transformer_engine
     if te is None:
@@ -95,14 +95,16 @@ def chosen(manifest: Manifest, line: str, accelerator: str) -> TransformerEngine
     return te
 
 
-def installed(
+def installed_pins(
     manifest: Manifest, line: str, accelerator: str, python: str, architecture: str
 ) -> list[Pin]:
     """Return what it adds to a distribution from the package index, by hash."""
-    return _holding(manifest.folder(lock_path(manifest, line, accelerator)), python, architecture)
+    return _matching_pins(
+        manifest.folder(lock_path(manifest, line, accelerator)), python, architecture
+    )
 
 
-def compiled_against(
+def compile_time_pins(
     manifest: Manifest, line: str, accelerator: str, python: str, architecture: str
 ) -> list[Pin]:
     """Return the packages whose headers (and libnccl) the bindings are compiled against, sorted by
@@ -111,13 +113,13 @@ def compiled_against(
     common = manifest.folder(manifest.lines[line].common.removesuffix(".in") + ".txt")
     found = {
         pin.name: pin
-        for pin in _holding(common, python, architecture)
+        for pin in _matching_pins(common, python, architecture)
         if pin.name == "jaxlib" or pin.name.startswith("nvidia-")
     }
-    found |= {pin.name: pin for pin in _holding(manifest.folder(TOOLS), python, architecture)}
+    found |= {pin.name: pin for pin in _matching_pins(manifest.folder(TOOLS), python, architecture)}
     found |= {
         pin.name: pin
-        for pin in installed(manifest, line, accelerator, python, architecture)
+        for pin in installed_pins(manifest, line, accelerator, python, architecture)
         if pin.name == _NOT_OF_CUDA
     }
     chosen_ = [
@@ -142,6 +144,6 @@ def _is_for(name: str, accelerator: str) -> bool:
     return name.endswith("-cu12") == (accelerator == "cuda12")
 
 
-def _holding(lock: Path, python: str, architecture: str) -> list[Pin]:
+def _matching_pins(lock: Path, python: str, architecture: str) -> list[Pin]:
     here = lock_file.environment_of(python, f"{python}.0", architecture)
     return [pin for pin in lock_file.read(lock) if pin.holds(here)]

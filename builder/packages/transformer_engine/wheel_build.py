@@ -115,7 +115,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Made:
+class BuiltWheel:
     """A wheel in the cache.
 
     `glibc` is the oldest that can load it; `effort` what it took (empty for one made elsewhere).
@@ -127,13 +127,13 @@ class Made:
     effort: dict[str, Any]
 
 
-def plan(
+def make_plan(
     manifest: Manifest, line: str, accelerator: str, architecture: str, python_version: str
 ) -> Plan:
     """Read what the manifest and the locks say; UserError where it is not for this line,
     accelerator or Python.
     """
-    te = version_pins.chosen(manifest, line, accelerator)
+    te = version_pins.require_entry(manifest, line, accelerator)
     known = manifest.lines[line].pythons
     if python_version not in known:
         raise UserError(
@@ -144,65 +144,72 @@ def plan(
             value=python_version,
         )
     target = Target(te.version, accelerator, architecture, python_version)
-    pins = version_pins.compiled_against(manifest, line, accelerator, python_version, architecture)
+    pins = version_pins.compile_time_pins(manifest, line, accelerator, python_version, architecture)
     return Plan(
         target,
         te.sha256,
         tuple(pins),
-        header_packages.of(manifest, python_version, architecture),
+        header_packages.require_package(manifest, python_version, architecture),
         header_packages.read_lock(manifest).date,
     )
 
 
-def key(wanted: Plan, by: Compiler) -> str:
+def wheel_key(wanted: Plan, by: Compiler) -> str:
     """Return the cache key of the wheel that this compiler makes of this plan."""
     return stage_key("te-wheel", {"inputs": wanted.inputs, "compiler": by.identity, "layout": 1})
 
 
-def have(cache: Cache, folder: str) -> Made | None:
+def find_cached_wheel(cache: Cache, folder: str) -> BuiltWheel | None:
     """Return a wheel that the cache has under this name; None where it has none or a damaged
     one.
     """
     place = cache.path("wheels", folder)
     try:
         known = json.loads((place / RECORD).read_text(encoding="ascii"))
-        made = Made(place / known["file"], known["sha256"], known["glibc"], known["effort"])
+        made = BuiltWheel(place / known["file"], known["sha256"], known["glibc"], known["effort"])
         return made if hashlib.sha256(made.path.read_bytes()).hexdigest() == made.sha256 else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> Made:
+def ensure_wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> BuiltWheel:
     """Return the wheel of a plan: from the cache, or compiled now by the machine's compiler,
     `at_once` files at a time (0: what the machine bears).
     """
-    by = compiler.find(wanted.target.architecture)
-    name = f"te-{key(wanted, by)}"
+    by = compiler.find_compiler(wanted.target.architecture)
+    name = f"te-{wheel_key(wanted, by)}"
     inputs = {"compiled": wanted.compiled, "compiler": by.identity}
     halfway = f"te-objects-{stage_key('te-objects', inputs)}"
 
     def make(folder: Path) -> None:
         start = time.monotonic()
         with log.stage(f"fetch what {wanted.where} is compiled from and against"):
-            source = _source(cache, wanted, offline=offline)
-            against = _against(cache, wanted, offline=offline)
-            includes = _includes(
+            source = _ensure_source(cache, wanted, offline=offline)
+            against = _ensure_dependencies(cache, wanted, offline=offline)
+            includes = _include_flags(
                 source,
                 against,
-                header_packages.folder(cache, wanted.headers, wanted.headers_date, offline=offline),
+                header_packages.ensure_headers(
+                    cache, wanted.headers, wanted.headers_date, offline=offline
+                ),
                 wanted.target,
             )
         files = sorted((source / "csrc" / "extensions").glob("*.cpp"))
         kept = cache.ensure_folder("wheels", halfway, lambda _: None, grows=True)
         scratch = folder / "scratch"
         scratch.mkdir()
-        at_once_ = at_once or object_files.jobs()
+        at_once_ = at_once or object_files.default_job_count()
         with log.stage(f"compile {wanted.where}: {len(files)} files, {at_once_} at a time"):
             made, effort = object_files.compile_all(
-                by, files, [*FLAGS, *_unnamed(cache), *includes], kept, scratch, at_once=at_once_
+                by,
+                files,
+                [*FLAGS, *_path_map_flags(cache), *includes],
+                kept,
+                scratch,
+                at_once=at_once_,
             )
-        module = _linked(by, made, against, scratch)
-        meta = wheel_file.metadata(
+        module = _link_module(by, made, against, scratch)
+        meta = wheel_file.adapt_metadata(
             (source / "PKG-INFO").read_text(encoding="utf-8"), wanted.target.accelerator
         )
         note = {
@@ -211,10 +218,12 @@ def wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> Mad
             "sdist": wanted.sdist,
             "against": [pin.text.partition(" ;")[0] for pin in wanted.pins],
         }
-        place, library = preload_library.make(by, wanted.target.accelerator, against, scratch)
+        place, library = preload_library.link_library(
+            by, wanted.target.accelerator, against, scratch
+        )
         content = {wanted.target.module: module, place: library}
         _refuse_paths(content, cache, wanted.where)
-        path = wheel_file.write(
+        path = wheel_file.write_wheel(
             folder, wanted.target, content, meta, (source / "LICENSE").read_bytes(), note
         )
         spent = {
@@ -224,14 +233,14 @@ def wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> Mad
             "files": effort.seconds,
             "compiler": by.identity,
         }
-        record(folder, path, wanted.target, spent)
+        write_record(folder, path, wanted.target, spent)
         remove_path(scratch)
 
     with contextlib.suppress(OSError):
-        if made := have(cache, name):
+        if made := find_cached_wheel(cache, name):
             return made
     cache.ensure_folder("wheels", name, make)
-    if made := have(cache, name):
+    if made := find_cached_wheel(cache, name):
         remove_path(cache.path("wheels", halfway))
         return made
     raise UserError(
@@ -241,20 +250,20 @@ def wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> Mad
     )
 
 
-def record(folder: Path, path: Path, target: Target, effort: dict[str, Any]) -> None:
+def write_record(folder: Path, path: Path, target: Target, effort: dict[str, Any]) -> None:
     """Write down beside a wheel what is known of it, for `have`."""
     with zipfile.ZipFile(path) as archive:
         module = archive.read(target.module)
     known = {
         "file": path.name,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "glibc": wheel_file.glibc(module),
+        "glibc": wheel_file.find_required_glibc(module),
         "effort": effort,
     }
     (folder / RECORD).write_text(json.dumps(known, indent=1, sort_keys=True), encoding="ascii")
 
 
-def _source(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
+def _ensure_source(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
     """Return the sdist, unpacked."""
 
     def make(folder: Path) -> None:
@@ -290,7 +299,7 @@ def _source(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
     return found
 
 
-def _against(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
+def _ensure_dependencies(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
     """Return the locked packages it is compiled against, unpacked for the target as they would be
     installed.
     """
@@ -307,7 +316,7 @@ def _against(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
             "--target",
             str(folder / "site"),
             "--python",
-            str(python_interpreter.own().path),
+            str(python_interpreter.builder_interpreter().path),
             "--python-version",
             target.python,
             "--python-platform",
@@ -321,7 +330,7 @@ def _against(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
             offline=offline,
             where=wanted.where,
         )
-        wheel_record.require(folder / "site", wanted.where)
+        wheel_record.require_unedited(folder / "site", wanted.where)
 
     packages = [[pin.name, pin.version, *pin.hashes] for pin in wanted.pins]
     return (
@@ -341,7 +350,7 @@ def _against(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
     )
 
 
-def _includes(source: Path, site: Path, python_headers: Path, target: Target) -> list[str]:
+def _include_flags(source: Path, site: Path, python_headers: Path, target: Target) -> list[str]:
     """Return the include folders, in the order of the package's own build."""
     common = source / "common_headers"
     folders = [
@@ -370,12 +379,12 @@ def _includes(source: Path, site: Path, python_headers: Path, target: Target) ->
     ]
 
 
-def _unnamed(cache: Cache) -> list[str]:
+def _path_map_flags(cache: Cache) -> list[str]:
     """No path of this machine in what is compiled: messages of the code name its files."""
     return [f"-ffile-prefix-map={cache.root}=rosetta"]
 
 
-def _linked(by: Compiler, parts: list[Path], site: Path, scratch: Path) -> bytes:
+def _link_module(by: Compiler, parts: list[Path], site: Path, scratch: Path) -> bytes:
     out = scratch / "module.so"
     nccl = site / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     if not nccl.is_file():
@@ -386,7 +395,7 @@ def _linked(by: Compiler, parts: list[Path], site: Path, scratch: Path) -> bytes
             kind=MISSING,
         )
     argv = [
-        *sdist_building.cut_off(),
+        *sdist_building.network_isolation_prefix(),
         by.program,
         *LINK,
         *map(str, parts),
@@ -399,7 +408,7 @@ def _linked(by: Compiler, parts: list[Path], site: Path, scratch: Path) -> bytes
         where=version_pins.SOURCE,
         what="does not link",
         do="check the compiler's libraries",
-        env=object_files.environment(scratch),
+        env=object_files.compiler_environment(scratch),
         cwd=scratch,
     )
     return out.read_bytes()

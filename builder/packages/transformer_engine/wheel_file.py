@@ -62,11 +62,11 @@ class Target:
         return f"transformer_engine/wheel_lib/{PROJECT}.{abi}-{TRIPLETS[self.architecture]}.so"
 
 
-def metadata(text: str, accelerator: str) -> str:
+def adapt_metadata(text: str, accelerator: str) -> str:
     """Return the sdist's PKG-INFO, asking for the libraries of `accelerator` where it asks for
     those of the machine it was made on.
     """
-    wanted = version_pins.libraries(accelerator).replace("-", "_")
+    wanted = version_pins.library_project(accelerator).replace("-", "_")
     changed, count = re.subn(
         r"(?m)^(Requires-Dist: )transformer_engine_cu[0-9]+(==.*)$", rf"\g<1>{wanted}\g<2>", text
     )
@@ -84,7 +84,7 @@ def metadata(text: str, accelerator: str) -> str:
     return changed
 
 
-def write(
+def write_wheel(
     folder: Path,
     target: Target,
     content: Mapping[str, bytes],
@@ -128,7 +128,7 @@ def write(
     return path
 
 
-def glibc(module: bytes) -> str:
+def find_required_glibc(module: bytes) -> str:
     """Return the newest glibc whose symbols a compiled module wants, "2.34"; what is older cannot
     load it.
     """
@@ -139,7 +139,7 @@ def glibc(module: bytes) -> str:
     return ".".join(map(str, max(found, default=(2, 0))))
 
 
-def check(path: Path, sha256: str, target: Target, inputs: str) -> str:
+def check_wheel(path: Path, sha256: str, target: Target, inputs: str) -> str:
     """Return the name a wheel made elsewhere should have, once all that can be told of it is right.
 
     `inputs` is the key of what it must have been compiled against, held against the note in it.
@@ -238,7 +238,7 @@ def _check_requirements(text: str, target: Target, where: str, do: str) -> None:
             do,
             kind=DIFFERS,
         )
-    wanted = version_pins.libraries(target.accelerator)
+    wanted = version_pins.library_project(target.accelerator)
     try:
         asked = {
             canonicalize_name(Requirement(str(line)).name)

@@ -271,7 +271,7 @@ class _Bisection:
 
     def _is_for_this_machine(self, build: Build) -> Callable[[Pin], bool]:
         """Return a function that tells whether a locked package is installed on this machine."""
-        interpreter = python_interpreter.find(
+        interpreter = python_interpreter.find_interpreter(
             build.line["pythons"], build.line["python"], self.journal.request.python
         )
         architecture = machine_architecture.ARCHITECTURES.get(platform.machine(), "amd64")

@@ -98,7 +98,9 @@ def _choose_target(copy: Manifest, name: str, requested_python: str) -> _Target:
             "build it with the pins at the tips, and verify it on its accelerator",
         )
     line = copy.lines[distribution.line]
-    python = python_interpreter.find(line.pythons, line.python, requested_python).version
+    python = python_interpreter.find_interpreter(
+        line.pythons, line.python, requested_python
+    ).version
     architecture = machine_architecture.detect_architecture()
     return _Target(name, distribution.line, requested_python, python, architecture)
 

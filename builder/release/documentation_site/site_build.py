@@ -81,8 +81,8 @@ def build(context: Context, folder: Path, repository: str) -> Site:
         _raise_if_any(built_pages.find_problems(built, pages))
         (built / MARK).touch()
         with (
-            environment_assembly.locked(folder) as place,
-            environment_assembly.exchanged(place) as fresh,
+            environment_assembly.lock_output(folder) as place,
+            environment_assembly.replace_path(place) as fresh,
         ):
             shutil.copytree(built, fresh)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
@@ -91,9 +91,9 @@ def build(context: Context, folder: Path, repository: str) -> Site:
 
 def _run_tool(context: Context, work: Path, pages: dict[str, str]) -> None:
     """Run the strict build in the folder with the staged pages."""
-    environment = tool_environment.install(
+    environment = tool_environment.ensure_environment(
         context.cache,
-        python_interpreter.own(),
+        python_interpreter.builder_interpreter(),
         context.root / LOCK,
         where="the tool that builds the site",
         offline=context.offline,

@@ -209,7 +209,7 @@ def _python_components(manifest: Manifest, record: Mapping[str, Any]) -> list[Co
     pins = {pin.name: pin for pin in lock_file.read(lock) if pin.holds(environment)}
     components = []
     if wheel := record.get("transformer_engine"):
-        for pin in version_pins.installed(
+        for pin in version_pins.installed_pins(
             manifest, str(record["line"]), str(record["accelerator"]), python, architecture
         ):
             pins.setdefault(pin.name, pin)

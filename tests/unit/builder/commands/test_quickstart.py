@@ -54,7 +54,7 @@ def _context(cache: Cache) -> Context:
 @pytest.fixture
 def any_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every distribution has its Python here, whichever runs these tests."""
-    monkeypatch.setattr(python_interpreter, "find", lambda *_: None)
+    monkeypatch.setattr(python_interpreter, "find_interpreter", lambda *_: None)
 
 
 @pytest.mark.usefixtures("any_python")
@@ -84,12 +84,12 @@ def test_without_sources_and_the_wheels_python_both_ways_out_are_named(
     cache: Cache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As on Debian 13, which has Python 3.13 alone, behind a network without GitHub."""
-    find = python_interpreter.find
+    find = python_interpreter.find_interpreter
 
     def find_without_311(pythons: Sequence[str], *_: str) -> object:
         return None if "3.13" in pythons else find(["3.99"], "3.99")
 
-    monkeypatch.setattr(python_interpreter, "find", find_without_311)
+    monkeypatch.setattr(python_interpreter, "find_interpreter", find_without_311)
     with pytest.raises(UserError) as caught:
         quickstart.choose(_context(cache))
     assert "for t5x: --mirror DIR" in caught.value.do

@@ -40,7 +40,9 @@ def _site(folder: Path, name: str = "pkg") -> Path:
 
 
 def _interpreter() -> python_interpreter.Interpreter:
-    return python_interpreter.find([f"{sys.version_info.major}.{sys.version_info.minor}"], "")
+    return python_interpreter.find_interpreter(
+        [f"{sys.version_info.major}.{sys.version_info.minor}"], ""
+    )
 
 
 def _install(cache: Cache, site: Path) -> None:

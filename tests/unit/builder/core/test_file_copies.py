@@ -48,4 +48,4 @@ def test_a_tree_keeps_its_links_and_shares_no_file(tmp_path: Path) -> None:
 def test_uv_never_links(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     """Not even by "clone", which becomes a hard link on a file system without reflinks."""
     monkeypatch.setenv("UV_LINK_MODE", value)
-    assert uv.environment()["UV_LINK_MODE"] == "copy"
+    assert uv.make_environment()["UV_LINK_MODE"] == "copy"

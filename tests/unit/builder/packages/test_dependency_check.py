@@ -62,7 +62,7 @@ def test_findings(tmp_path: Path) -> None:
         ("c", "1.5", ()),
         ("d-d", "3rc1", ("c<2",)),
     )
-    assert dependency_check.findings(site, HERE) == [
+    assert dependency_check.find_unmet_requirements(site, HERE) == [
         Finding("a-b", "c>=2", "1.5"),
         Finding("a-b", "missing[x]>=1", ""),
     ]
@@ -72,10 +72,12 @@ def test_for_another_python_and_machine(tmp_path: Path) -> None:
     site = _site(
         tmp_path, ("a", "1", ("b ; python_version >= '3.13'", "c ; platform_machine == 'aarch64'"))
     )
-    assert dependency_check.findings(site, HERE) == []
+    assert dependency_check.find_unmet_requirements(site, HERE) == []
     assert [
         finding.project
-        for finding in dependency_check.findings(site, environment_of("3.13", "3.13.0", "arm64"))
+        for finding in dependency_check.find_unmet_requirements(
+            site, environment_of("3.13", "3.13.0", "arm64")
+        )
     ] == ["b", "c"]
 
 
@@ -107,7 +109,7 @@ def test_finds_what_uv_finds(tmp_path: Path) -> None:
         text=True,
         check=True,
     ).stdout.strip()
-    ours = dependency_check.findings(
+    ours = dependency_check.find_unmet_requirements(
         site, environment_of(version.rpartition(".")[0], version, "amd64")
     )
     assert sorted(re.findall(r"`([a-z]+)` requires `([^`]+)`", done.stderr)) == [
@@ -150,7 +152,7 @@ def test_finds_what_uv_finds(tmp_path: Path) -> None:
 def test_what_an_override_explains(
     tmp_path: Path, override: str, finding: Finding, explained: bool
 ) -> None:
-    reasons, rest = dependency_check.explain([finding], _manifest(tmp_path, override), "l")
+    reasons, rest = dependency_check.match_overrides([finding], _manifest(tmp_path, override), "l")
     assert (list(reasons), rest) == (([finding], []) if explained else ([], [finding]))
 
 

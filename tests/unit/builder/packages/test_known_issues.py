@@ -24,7 +24,9 @@ def ids(
 ) -> set[str]:
     return {
         issue["id"]
-        for issue in known_issues.applying(known_issues.load(), {**record, **changes}, versions)
+        for issue in known_issues.select_issues(
+            known_issues.load_issues(), {**record, **changes}, versions
+        )
     }
 
 
@@ -44,7 +46,7 @@ def test_ours_by_version_and_place() -> None:
 
 
 def test_rendered_as_json() -> None:
-    document = json.loads(known_issues.render(RECORD, VERSIONS))
+    document = json.loads(known_issues.render_issues(RECORD, VERSIONS))
     assert document["schema"] == 1
     assert all(
         {"id", "line", "see", "end"}
@@ -78,12 +80,12 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str, problem: str) -> Non
     file = tmp_path / "known_issues.yaml"
     file.write_text(text)
     with pytest.raises(UserError, match=problem):
-        known_issues.load(file)
+        known_issues.load_issues(file)
 
 
 def test_where_an_issue_is_told_can_be_reached_from_an_image() -> None:
     """No page of this repository's docs/: an image does not hold them."""
-    places = [issue["see"] for issue in known_issues.load()]
+    places = [issue["see"] for issue in known_issues.load_issues()]
     assert [
         place for place in places if not re.fullmatch(r"https://\S+|[\w.-]+/[\w.-]+#[0-9]+", place)
     ] == []

@@ -70,7 +70,7 @@ def made(tmp_path: Path) -> Path:
         "Name: thing\nLicense: Apache-2.0\n"
     )
     (tmp_path / "wheel" / "thing-1.dist-info" / "LICENSE").write_text("apache")
-    licences.write(tmp_path / "out", site, {"up": tree, "wheel": tmp_path / "wheel"})
+    licences.write_licences(tmp_path / "out", site, {"up": tree, "wheel": tmp_path / "wheel"})
     return tmp_path / "out"
 
 
@@ -114,7 +114,7 @@ def test_the_index_has_those_without_a_text_too(made: Path) -> None:
 
 
 def test_the_same_twice(made: Path, tmp_path: Path) -> None:
-    licences.write(
+    licences.write_licences(
         tmp_path / "again",
         tmp_path / "site",
         {"wheel": tmp_path / "wheel", "up": tmp_path / "tree"},
@@ -129,11 +129,11 @@ def test_a_record_cannot_reach_outside(tmp_path: Path) -> None:
     package(tmp_path / "site", "bad", "", {})
     with open(tmp_path / "site/bad-1.0.dist-info/RECORD", "a", encoding="utf-8") as record:
         record.write("../LICENSE,,\n")
-    licences.write(tmp_path / "out", tmp_path / "site", {})
+    licences.write_licences(tmp_path / "out", tmp_path / "site", {})
     assert not (tmp_path / "out/packages").exists()
 
 
 def test_a_package_without_metadata_is_a_broken_one(tmp_path: Path) -> None:
     (tmp_path / "site/x-1.dist-info").mkdir(parents=True)
     with errors.refused(errors.DAMAGED, where="x-1.dist-info", names="METADATA"):
-        licences.write(tmp_path / "out", tmp_path / "site", {})
+        licences.write_licences(tmp_path / "out", tmp_path / "site", {})

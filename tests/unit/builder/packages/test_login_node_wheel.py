@@ -30,8 +30,8 @@ def make(tmp_path: Path, *words: str) -> dict[str, object]:
 
 def test_the_same_files_make_the_same_wheel(tmp_path: Path) -> None:
     first = make(tmp_path, "launcher", "--output", str(tmp_path / "a"))
-    assert Path(str(first["output"])).read_bytes() == login_node_wheel.written(ROOT)
-    assert first["sha256"] == hashlib.sha256(login_node_wheel.written(ROOT)).hexdigest()
+    assert Path(str(first["output"])).read_bytes() == login_node_wheel.build_wheel(ROOT)
+    assert first["sha256"] == hashlib.sha256(login_node_wheel.build_wheel(ROOT)).hexdigest()
     assert [path.name for path in (tmp_path / "a").iterdir()] == [login_node_wheel.NAME]
     assert login_node_wheel.NAME.startswith("rosetta_launcher-")
 
@@ -46,7 +46,7 @@ def test_what_is_in_it(tmp_path: Path) -> None:
         "build.py",
     ):
         (tmp_path / name).write_text("text")
-    (tmp_path / "x.whl").write_bytes(login_node_wheel.written(tmp_path))
+    (tmp_path / "x.whl").write_bytes(login_node_wheel.build_wheel(tmp_path))
     with zipfile.ZipFile(tmp_path / "x.whl") as file:
         names = [name for name in file.namelist() if ".dist-info/" not in name]
     assert names == ["rosetta/__init__.py", "rosetta/launch/job.sh"]

@@ -25,7 +25,7 @@ def place() -> Iterator[Place]:
 
 
 def test_only_what_people_call_has_a_door(place: Place) -> None:
-    assert set(program_wrappers.of_tree(place.root / "opt/thing", "thing")) == {
+    assert set(program_wrappers.wrappers_for_scripts(place.root / "opt/thing", "thing")) == {
         "train.sh",
         "download_it.py",
     }

@@ -31,7 +31,7 @@ def _wheel(path: Path) -> Path:
 
 def test_installs_for_another_architecture(tmp_path: Path) -> None:
     made = tmp_path / "thing-1.0-py3-none-any.whl"
-    pure_python_wheels.strip(
+    pure_python_wheels.strip_wheel(
         _wheel(tmp_path / "thing-1.0-cp311-cp311-manylinux2014_x86_64.whl"), made
     )
     target = tmp_path / "site"
@@ -68,8 +68,8 @@ def test_installs_for_another_architecture(tmp_path: Path) -> None:
 
 def test_the_same_bytes_twice(tmp_path: Path) -> None:
     source = _wheel(tmp_path / "thing-1.0-cp311-cp311-manylinux2014_x86_64.whl")
-    pure_python_wheels.strip(source, tmp_path / "a.whl")
-    pure_python_wheels.strip(source, tmp_path / "b.whl")
+    pure_python_wheels.strip_wheel(source, tmp_path / "a.whl")
+    pure_python_wheels.strip_wheel(source, tmp_path / "b.whl")
     assert (tmp_path / "a.whl").read_bytes() == (tmp_path / "b.whl").read_bytes()
 
 
@@ -77,4 +77,4 @@ def test_what_is_no_wheel_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.whl", "w") as archive:
         archive.writestr("x.py", "")
     with errors.refused(errors.INVALID, where="x.whl", remedy="delete"):
-        pure_python_wheels.strip(tmp_path / "x.whl", tmp_path / "y.whl")
+        pure_python_wheels.strip_wheel(tmp_path / "x.whl", tmp_path / "y.whl")

@@ -16,9 +16,12 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def test_ours_is_found_and_known() -> None:
-    found = python_interpreter.find([HERE], HERE)
+    found = python_interpreter.find_interpreter([HERE], HERE)
     assert (found.version, found.tag) == (HERE, sys.implementation.cache_tag)
-    assert python_interpreter.find([HERE], HERE, str(Path(sys.executable))).full == found.full
+    assert (
+        python_interpreter.find_interpreter([HERE], HERE, str(Path(sys.executable))).full
+        == found.full
+    )
 
 
 def test_the_lines_own_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -29,9 +32,12 @@ def test_the_lines_own_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         )
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert python_interpreter.find(["3.97", "3.98"], "3.97").full == "3.97.9"
-    assert python_interpreter.find(["3.97", "3.98"], "3.98").full == "3.98.9"
-    assert python_interpreter.find(["3.96", "3.97", "3.98"], "3.98", "3.97").full == "3.97.9"
+    assert python_interpreter.find_interpreter(["3.97", "3.98"], "3.97").full == "3.97.9"
+    assert python_interpreter.find_interpreter(["3.97", "3.98"], "3.98").full == "3.98.9"
+    assert (
+        python_interpreter.find_interpreter(["3.96", "3.97", "3.98"], "3.98", "3.97").full
+        == "3.97.9"
+    )
 
 
 def test_none_at_hand_says_which_and_how(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -39,19 +45,19 @@ def test_none_at_hand_says_which_and_how(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with errors.refused(
         errors.MISSING, where="PATH", value="3.99", remedy="apt-get install python3"
     ) as caught:
-        python_interpreter.find(["3.99"], "3.99")
+        python_interpreter.find_interpreter(["3.99"], "3.99")
     assert "apt-get install python3" in caught.value.do
 
 
 @pytest.mark.parametrize("asked", ["3.9", "/bin/true", "/nowhere/python3"])
 def test_what_does_not_fit_is_refused(asked: str) -> None:
     with pytest.raises(UserError):
-        python_interpreter.find([HERE], HERE, asked)
+        python_interpreter.find_interpreter([HERE], HERE, asked)
 
 
 def test_a_path_of_another_version_is_refused() -> None:
     with errors.refused(errors.UNSUPPORTED, where=sys.executable, value=HERE, remedy="3.99"):
-        python_interpreter.find(["3.99"], "3.99", sys.executable)
+        python_interpreter.find_interpreter(["3.99"], "3.99", sys.executable)
 
 
 def test_a_shim_that_does_not_run_is_passed_over(
@@ -67,9 +73,11 @@ def test_a_shim_that_does_not_run_is_passed_over(
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/shims:{tmp_path}/real:/usr/bin:/bin")
-    assert python_interpreter.find(["3.98"], "3.98").path == tmp_path / "real/python3.98"
+    assert (
+        python_interpreter.find_interpreter(["3.98"], "3.98").path == tmp_path / "real/python3.98"
+    )
     with errors.refused(errors.MISSING, where="PATH", value="3.97"):
-        python_interpreter.find(["3.97"], "3.97")
+        python_interpreter.find_interpreter(["3.97"], "3.97")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
@@ -83,7 +91,7 @@ def test_a_folder_on_path_that_may_not_be_searched_is_passed_over(
     os.seteuid(65534)
     try:
         with errors.refused(errors.MISSING, where="PATH", value="3.98"):
-            python_interpreter.find(["3.98"], "3.98")
+            python_interpreter.find_interpreter(["3.98"], "3.98")
     finally:
         os.seteuid(0)
 
@@ -96,6 +104,6 @@ def test_a_python_in_a_folder_that_may_not_be_searched_is_refused(tmp_path: Path
     os.seteuid(65534)
     try:
         with errors.refused(errors.FAILED, where="python3.98"):
-            python_interpreter.find(["3.98"], "3.98", str(hidden / "python3.98"))
+            python_interpreter.find_interpreter(["3.98"], "3.98", str(hidden / "python3.98"))
     finally:
         os.seteuid(0)

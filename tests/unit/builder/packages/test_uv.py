@@ -26,7 +26,7 @@ def test_settings_that_would_change_the_result_are_shut_out(
     ):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("UV_HTTP_TIMEOUT", "7")
-    env = uv.environment()
+    env = uv.make_environment()
     assert not {
         "UV_OVERRIDE",
         "UV_EXCLUDE_NEWER",
@@ -40,16 +40,16 @@ def test_settings_that_would_change_the_result_are_shut_out(
     assert env["UV_HTTP_TIMEOUT"] == "7"
     assert env["UV_NO_CONFIG"] == "1"
     assert "UV_OFFLINE" not in env
-    assert uv.environment(offline=True)["UV_OFFLINE"] == "1"
+    assert uv.make_environment(offline=True)["UV_OFFLINE"] == "1"
 
 
 def test_the_index_that_pip_would_use(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_INDEX_URL", "https://index.example/simple")
-    assert uv.environment()["UV_DEFAULT_INDEX"] == "https://index.example/simple"
+    assert uv.make_environment()["UV_DEFAULT_INDEX"] == "https://index.example/simple"
     monkeypatch.setenv("UV_INDEX_URL", "https://uv.example/simple")
-    assert "UV_DEFAULT_INDEX" not in uv.environment()
+    assert "UV_DEFAULT_INDEX" not in uv.make_environment()
 
 
 def test_a_failure_is_one_line(tmp_path: Path) -> None:
@@ -125,6 +125,6 @@ def test_a_failure_is_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_explanations(stderr: str, offline: bool, kind: str, fact: str) -> None:
-    what, do, found = uv.explain(stderr, offline=offline)
+    what, do, found = uv.explain_failure(stderr, offline=offline)
     assert (found, bool(do)) == (kind, True)
     assert fact in what

@@ -29,7 +29,7 @@ WANTED = ("l", "cuda13", "amd64", "3.13")
 def wheel(te: Te, tmp_path: Path) -> Path:
     """One made elsewhere, at a place of the user's."""
     elsewhere = te.with_headers(Cache(tmp_path / "elsewhere"))
-    made = addition.addition(te.context(elsewhere), te.manifest(), *WANTED)
+    made = addition.prepare_addition(te.context(elsewhere), te.manifest(), *WANTED)
     return Path(shutil.copy(made.wheel, tmp_path / made.wheel.name))
 
 
@@ -38,8 +38,8 @@ def _digest(file: Path) -> str:
 
 
 def test_pins_and_wheel(te: Te, cache: Cache) -> None:
-    assert not addition.built(te.context(cache), te.manifest(), *WANTED)
-    added = addition.addition(te.context(cache), te.manifest(), *WANTED)
+    assert not addition.is_built(te.context(cache), te.manifest(), *WANTED)
+    added = addition.prepare_addition(te.context(cache), te.manifest(), *WANTED)
     assert [pin.text for pin in added.pins] == [
         "nvidia-cudnn-frontend==1",
         "transformer-engine-cu13==1",
@@ -47,26 +47,26 @@ def test_pins_and_wheel(te: Te, cache: Cache) -> None:
     assert (added.version, added.sha256) == (te_project.VERSION, _digest(added.wheel))
     assert added.wheel.is_relative_to(cache.root)
     assert added.glibc.startswith("2.")
-    assert addition.built(te.context(cache), te.manifest(), *WANTED)
+    assert addition.is_built(te.context(cache), te.manifest(), *WANTED)
 
 
 def test_an_imported_wheel_needs_no_compiler(
     te: Te, cache: Cache, wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = wheel_build.plan(te.manifest(), *WANTED)
-    assert addition.imported(cache, plan) is None
-    addition.take(cache, plan, wheel, _digest(wheel))
+    plan = wheel_build.make_plan(te.manifest(), *WANTED)
+    assert addition.find_imported_wheel(cache, plan) is None
+    addition.import_wheel(cache, plan, wheel, _digest(wheel))
     wheel.unlink()
     monkeypatch.setenv("PATH", "")
     te.index.requests.clear()
-    assert addition.built(te.context(cache), te.manifest(), *WANTED)
-    added = addition.addition(te.context(cache, offline=True), te.manifest(), *WANTED)
+    assert addition.is_built(te.context(cache), te.manifest(), *WANTED)
+    added = addition.prepare_addition(te.context(cache, offline=True), te.manifest(), *WANTED)
     assert added.wheel.name == wheel.name
     assert te.index.requests == []
-    assert addition.drop(cache, plan)
-    assert not addition.drop(cache, plan)
+    assert addition.forget_imported_wheel(cache, plan)
+    assert not addition.forget_imported_wheel(cache, plan)
     with errors.refused(errors.MISSING, value="amd64", remedy="apt-get install g++"):
-        addition.addition(te.context(cache), te.manifest(), *WANTED)
+        addition.prepare_addition(te.context(cache), te.manifest(), *WANTED)
 
 
 def test_no_cross_compiler(
@@ -78,18 +78,20 @@ def test_no_cross_compiler(
     with errors.refused(
         errors.MISSING, value="arm64", remedy=("apt-get install g++-aarch64-linux-gnu", "--import")
     ):
-        addition.addition(te.context(cache), te.manifest(), "l", "cuda13", "arm64", "3.13")
-    assert not addition.built(te.context(cache), te.manifest(), "l", "cuda13", "arm64", "3.13")
+        addition.prepare_addition(te.context(cache), te.manifest(), "l", "cuda13", "arm64", "3.13")
+    assert not addition.is_built(te.context(cache), te.manifest(), "l", "cuda13", "arm64", "3.13")
 
 
 def test_another_lock_does_not_take_the_imported_wheel(te: Te, cache: Cache, wheel: Path) -> None:
-    addition.take(cache, wheel_build.plan(te.manifest(), *WANTED), wheel, _digest(wheel))
+    addition.import_wheel(
+        cache, wheel_build.make_plan(te.manifest(), *WANTED), wheel, _digest(wheel)
+    )
     lock = te.root / "locks/l/common.txt"
     lock.write_text(lock.read_text().replace("jaxlib==1", "jaxlib==2"))
-    changed = wheel_build.plan(te.manifest(), *WANTED)
-    assert addition.imported(cache, changed) is None
+    changed = wheel_build.make_plan(te.manifest(), *WANTED)
+    assert addition.find_imported_wheel(cache, changed) is None
     with errors.refused(errors.DIFFERS, where=wheel.name):
-        addition.take(cache, changed, wheel, _digest(wheel))
+        addition.import_wheel(cache, changed, wheel, _digest(wheel))
 
 
 def _again(wheel: Path, change: Callable[[str, bytes], tuple[str, bytes] | None]) -> Path:
@@ -106,10 +108,12 @@ def _refused(
     te: Te, cache: Cache, wheel: Path, kind: str, value: str | None = None, sha256: str = ""
 ) -> None:
     with errors.refused(kind, where=wheel.name, value=value):
-        addition.take(
-            cache, wheel_build.plan(te.manifest(), *WANTED), wheel, sha256 or _digest(wheel)
+        addition.import_wheel(
+            cache, wheel_build.make_plan(te.manifest(), *WANTED), wheel, sha256 or _digest(wheel)
         )
-    assert addition.imported(cache, wheel_build.plan(te.manifest(), *WANTED)) is None
+    assert (
+        addition.find_imported_wheel(cache, wheel_build.make_plan(te.manifest(), *WANTED)) is None
+    )
     assert not list(cache.path("wheels").glob("te-import*"))
 
 
@@ -201,6 +205,10 @@ def test_a_wheel_of_another_builder_is_taken_with_a_warning(
     te: Te, cache: Cache, wheel: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _again(wheel, lambda name, data: None if name.endswith("rosetta-build.json") else (name, data))
-    addition.take(cache, wheel_build.plan(te.manifest(), *WANTED), wheel, _digest(wheel))
+    addition.import_wheel(
+        cache, wheel_build.make_plan(te.manifest(), *WANTED), wheel, _digest(wheel)
+    )
     assert "sha256" in capfd.readouterr().err
-    assert addition.addition(te.context(cache), te.manifest(), *WANTED).sha256 == _digest(wheel)
+    assert addition.prepare_addition(te.context(cache), te.manifest(), *WANTED).sha256 == _digest(
+        wheel
+    )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 )
 def test_the_machine_s_own(architecture: str, machine: str) -> None:
     te_project.need(architecture)
-    found = compiler.find(architecture)
+    found = compiler.find_compiler(architecture)
     assert found.machine == machine
     assert int(found.version.split(".")[0]) >= compiler.OLDEST
     assert found.identity == {
@@ -100,7 +100,7 @@ def test_what_is_no_compiler_for_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     with errors.refused(kind, value=value) as caught:
-        compiler.find("arm64")
+        compiler.find_compiler("arm64")
     assert fact in str(caught.value)
 
 
@@ -110,7 +110,7 @@ def test_one_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with errors.refused(errors.FAILED, where="g++", names="no cc1plus", remedy="install g++"):
-        compiler.find("arm64")
+        compiler.find_compiler("arm64")
 
 
 def test_two_builds_of_the_same_compiler_are_the_same(
@@ -121,6 +121,6 @@ def test_two_builds_of_the_same_compiler_are_the_same(
         (tmp_path / name).mkdir()
         _program(tmp_path / name, "aarch64-linux-gnu-g++", "aarch64-linux-gnu", GNU.format(12))
         monkeypatch.setenv("PATH", str(tmp_path / name))
-        found.append(compiler.find("arm64"))
+        found.append(compiler.find_compiler("arm64"))
     assert found[0].identity == found[1].identity
     assert found[0].program != found[1].program

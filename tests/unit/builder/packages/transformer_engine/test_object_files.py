@@ -30,7 +30,12 @@ def place(tmp_path: Path) -> Path:
 def _compile(place: Path, at_once: int = 2) -> object_files.Effort:
     sources = sorted((place / "src").glob("*.cpp"))
     made, effort = object_files.compile_all(
-        compiler.find("amd64"), sources, ["-O1"], place / "kept", place / "scratch", at_once=at_once
+        compiler.find_compiler("amd64"),
+        sources,
+        ["-O1"],
+        place / "kept",
+        place / "scratch",
+        at_once=at_once,
     )
     assert [path.name for path in made] == [f"{each.name}.o" for each in sources]
     assert all(path.read_bytes()[:4] == b"\x7fELF" for path in made)
@@ -79,7 +84,7 @@ def test_a_compiler_sees_nothing_of_the_caller(
     (place / "src/a.cpp").write_text("#include <found.h>\n")
     with errors.refused(errors.FAILED, names="found.h"):
         _compile(place)
-    assert object_files.environment(place).keys() == {
+    assert object_files.compiler_environment(place).keys() == {
         "PATH",
         "LC_ALL",
         "SOURCE_DATE_EPOCH",
@@ -100,7 +105,7 @@ def test_a_killed_run_goes_on(place: Path) -> None:
     (place / "src/slow.cpp").write_text(SLOW)
     code = (
         "import sys\nfrom pathlib import Path\nsys.path.insert(0, sys.argv[1])\nfrom builder.packages.transformer_engine import compiler, object_files\nplace = Path(sys.argv[2])\n"
-        "object_files.compile_all(compiler.find('amd64'), sorted((place / 'src').glob('*.cpp')), ['-O1'], place / 'kept', place / 'scratch', at_once=1)\n"
+        "object_files.compile_all(compiler.find_compiler('amd64'), sorted((place / 'src').glob('*.cpp')), ['-O1'], place / 'kept', place / 'scratch', at_once=1)\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(ROOT), str(place)], stderr=subprocess.DEVNULL
@@ -121,4 +126,4 @@ def test_a_killed_run_goes_on(place: Path) -> None:
 
 
 def test_as_many_as_cores_and_memory_bear() -> None:
-    assert 1 <= object_files.jobs() <= len(os.sched_getaffinity(0))
+    assert 1 <= object_files.default_job_count() <= len(os.sched_getaffinity(0))

@@ -31,7 +31,7 @@ def test_what_it_is_compiled_against(tmp_path: Path, index: Index) -> None:
     te = te_project.make(tmp_path / "repo", index)
     found = [
         pin.name
-        for pin in version_pins.compiled_against(te.manifest(), "l", "cuda13", "3.13", "amd64")
+        for pin in version_pins.compile_time_pins(te.manifest(), "l", "cuda13", "3.13", "amd64")
     ]
     assert found == [
         "jaxlib",
@@ -45,7 +45,7 @@ def test_what_it_is_compiled_against(tmp_path: Path, index: Index) -> None:
     with errors.refused(
         errors.MISSING, value="pybind11", names=("3.13", "amd64"), remedy="lock --tools"
     ):
-        version_pins.compiled_against(te.manifest(), "l", "cuda13", "3.13", "amd64")
+        version_pins.compile_time_pins(te.manifest(), "l", "cuda13", "3.13", "amd64")
 
 
 @pytest.mark.parametrize(("accelerator", "other"), [("cuda12", "cu13"), ("cuda13", "cu12")])
@@ -59,13 +59,13 @@ def test_our_own_locks_fit_the_distributions_and_mix_no_cuda(
     for line in te.lines:
         added = {
             pin.name: pin
-            for pin in version_pins.installed(
+            for pin in version_pins.installed_pins(
                 loaded, line, accelerator, loaded.lines[line].python, architecture
             )
         }
         assert (
             added["transformer-engine"].version
-            == added[version_pins.libraries(accelerator)].version
+            == added[version_pins.library_project(accelerator)].version
             == te.version
         )
         assert not [name for name in added if name.endswith(f"-{other}")]
@@ -86,12 +86,12 @@ def test_our_own_locks_fit_the_distributions_and_mix_no_cuda(
                 } == {}
         against = [
             pin.name
-            for pin in version_pins.compiled_against(
+            for pin in version_pins.compile_time_pins(
                 loaded, line, accelerator, loaded.lines[line].python, architecture
             )
         ]
         assert not [name for name in against if name.endswith(f"-{other}")]
-        assert header_packages.of(loaded, loaded.lines[line].python, architecture)
+        assert header_packages.require_package(loaded, loaded.lines[line].python, architecture)
 
 
 @pytest.fixture

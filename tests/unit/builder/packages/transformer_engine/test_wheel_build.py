@@ -32,8 +32,10 @@ LOADER = "nvidia/cu13/cudart/lib/libcudart_te.so.13"
 INFO = f"transformer_engine_jax-{te_project.VERSION}.dist-info"
 
 
-def _wheel(te: Te, cache: Cache, *, offline: bool = False) -> wheel_build.Made:
-    return wheel_build.wheel(cache, wheel_build.plan(te.manifest(), *WANTED), offline=offline)
+def _wheel(te: Te, cache: Cache, *, offline: bool = False) -> wheel_build.BuiltWheel:
+    return wheel_build.ensure_wheel(
+        cache, wheel_build.make_plan(te.manifest(), *WANTED), offline=offline
+    )
 
 
 def test_what_is_in_the_wheel(te: Te, cache: Cache) -> None:
@@ -97,7 +99,7 @@ def test_the_module_loads_and_names_no_folder_of_this_machine(
         ).stdout
     )
     note = te_project.note(made.path)
-    assert note["inputs"] == wheel_build.plan(te.manifest(), *WANTED).inputs
+    assert note["inputs"] == wheel_build.make_plan(te.manifest(), *WANTED).inputs
     assert note["against"] == [
         "jaxlib==1",
         "nvidia-cuda-runtime==1",
@@ -129,7 +131,7 @@ def test_what_it_brings_in_is_loaded_with_it(te: Te, cache: Cache, tmp_path: Pat
 def test_cudart_is_not_there(tmp_path: Path) -> None:
     te_project.need()
     with errors.refused(errors.MISSING, where="cuda_runtime/lib/libcudart.so.12"):
-        preload_library.make(compiler.find("amd64"), "cuda12", tmp_path, tmp_path)
+        preload_library.link_library(compiler.find_compiler("amd64"), "cuda12", tmp_path, tmp_path)
 
 
 def test_the_same_bytes_in_another_place(te: Te, cache: Cache, tmp_path: Path) -> None:
@@ -160,7 +162,7 @@ def test_a_damaged_wheel_is_made_again(te: Te, cache: Cache) -> None:
 def test_offline_without_the_sdist(te: Te, cache: Cache) -> None:
     with errors.refused(errors.MISSING, remedy="--offline"):
         _wheel(te, cache, offline=True)
-    assert not addition.built(te.context(cache), te.manifest(), *WANTED)
+    assert not addition.is_built(te.context(cache), te.manifest(), *WANTED)
 
 
 def test_a_source_that_does_not_compile_leaves_no_wheel(
@@ -184,8 +186,8 @@ def test_for_the_other_architecture_by_a_cross_compiler(
     te_project.need("arm64")
     te = te_project.make(tmp_path / "repo", index, "arm64")
     te.with_headers(cache)
-    made = wheel_build.wheel(
-        cache, wheel_build.plan(te.manifest(), "l", "cuda13", "arm64", "3.13"), offline=False
+    made = wheel_build.ensure_wheel(
+        cache, wheel_build.make_plan(te.manifest(), "l", "cuda13", "arm64", "3.13"), offline=False
     )
     with zipfile.ZipFile(made.path) as archive:
         module = archive.read(MODULE.replace("x86_64", "aarch64"))
@@ -212,13 +214,15 @@ def test_what_it_is_not_for(
     te: Te, wanted: tuple[str, str, str, str], kind: str, value: str, remedy: str
 ) -> None:
     with errors.refused(kind, value=value, remedy=remedy):
-        wheel_build.plan(te.manifest(), *wanted)
+        wheel_build.make_plan(te.manifest(), *wanted)
 
 
 def test_what_decides_a_wheel(te: Te) -> None:
-    before = wheel_build.plan(te.manifest(), *WANTED).inputs
+    before = wheel_build.make_plan(te.manifest(), *WANTED).inputs
     lock = te.root / "locks/l/common.txt"
     lock.write_text(lock.read_text().replace("nvidia-nccl-cu12==1", "nvidia-nccl-cu12==2"))
-    assert wheel_build.plan(te.manifest(), *WANTED).inputs == before, "CUDA 12 is nothing to it"
+    assert wheel_build.make_plan(te.manifest(), *WANTED).inputs == before, (
+        "CUDA 12 is nothing to it"
+    )
     lock.write_text(lock.read_text().replace("jaxlib==1", "jaxlib==2"))
-    assert wheel_build.plan(te.manifest(), *WANTED).inputs != before
+    assert wheel_build.make_plan(te.manifest(), *WANTED).inputs != before

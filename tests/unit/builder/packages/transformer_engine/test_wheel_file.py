@@ -36,7 +36,7 @@ def test_names() -> None:
 def test_the_libraries_that_go_with_it(accelerator: str, wanted: str) -> None:
     before, after = (
         te_project.PKG_INFO.splitlines(),
-        wheel_file.metadata(te_project.PKG_INFO, accelerator).splitlines(),
+        wheel_file.adapt_metadata(te_project.PKG_INFO, accelerator).splitlines(),
     )
     assert after == [*before[:-1], f"Requires-Dist: {wanted}"]
 
@@ -50,7 +50,7 @@ def test_the_libraries_that_go_with_it(accelerator: str, wanted: str) -> None:
 )
 def test_metadata_of_another_kind(text: str) -> None:
     with errors.refused(errors.UNSUPPORTED, where="PKG-INFO", remedy="wheel_file.py"):
-        wheel_file.metadata(text, "cuda13")
+        wheel_file.adapt_metadata(text, "cuda13")
 
 
 def test_the_same_bytes_at_any_time_and_umask(
@@ -65,7 +65,7 @@ def test_the_same_bytes_at_any_time_and_umask(
         old = os.umask(mask)
         try:
             made.append(
-                wheel_file.write(
+                wheel_file.write_wheel(
                     folder,
                     TARGET,
                     {"transformer_engine/x.so": b"\x7fELF"},
@@ -96,4 +96,4 @@ def test_the_same_bytes_at_any_time_and_umask(
     ],
 )
 def test_the_oldest_glibc_that_can_load_it(module: bytes, wanted: str) -> None:
-    assert wheel_file.glibc(module) == wanted
+    assert wheel_file.find_required_glibc(module) == wanted
