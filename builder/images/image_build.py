@@ -1,6 +1,4 @@
-"""Make an image: a base per architecture, the locked packages split by churn, the patched sources
-and rosetta; each layer written once.
-"""
+"""Build an image: bases, locked packages, patched sources and rosetta, as layers of the cache."""
 
 from __future__ import annotations
 
@@ -22,22 +20,22 @@ from builder.upstream import source, source_lock, source_tree
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from builder.core.command_context import Context
     from builder.core.manifest import Manifest
     from builder.images.base.base_image import Base
     from builder.images.oci.layer import Layer
     from builder.images.oci.tar_entry import Entry
-    from builder.packages.environment_parts import Tree
     from builder.packages.package_installation import Packages
+    from builder.packages.python_interpreter import Interpreter
     from builder.upstream.source import Access
     from builder.upstream.source_tree import PatchedSource
 
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """What decides an image, before anything is done."""
+    """What decides an image."""
 
     context: Context
     manifest: Manifest
@@ -46,10 +44,11 @@ class ImageRequest:
     architectures: tuple[str, ...]
     transformer_engine: bool
     compression: str
-    base: str = ""
-    engine: str = ""
-    layers: Cache | None = None  # where layers are kept, if not in the context's cache
-    # It stays on this machine: current Debian packages may replace locked ones that are gone.
+    base: str = ""  # the value of --base
+    engine: str = ""  # the value of --engine
+    layers: Cache | None = None  # the cache of layers, if it is not the context's cache
+    # The image stays on this machine: current Debian packages may replace locked ones that are
+    # gone.
     local: bool = False
 
     @property
@@ -60,14 +59,14 @@ class ImageRequest:
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """An image of one or more architectures, every blob of it in the cache."""
+    """An image of one or more architectures, all blobs of which are in the cache."""
 
     index: oci_documents.Index
-    records: dict[str, dict[str, Any]]  # architecture -> its lock.json
+    records: dict[str, dict[str, Any]]  # the lock.json of each architecture
 
 
 def check_request(request: ImageRequest) -> None:
-    """Refuse what the manifest does not list."""
+    """Raise UserError if the manifest does not list the accelerator or an architecture."""
     entry = request.manifest.distribution(request.distribution)
     if request.accelerator not in entry.accelerators:
         raise UserError(
@@ -77,17 +76,17 @@ def check_request(request: ImageRequest) -> None:
         )
     for architecture in request.architectures:
         if architecture not in entry.architectures:
-            known = ",".join(f"linux/{each}" for each in entry.architectures)
+            offered = ",".join(f"linux/{name}" for name in entry.architectures)
             raise UserError(
                 f"{request.distribution} is not built for linux/{architecture}",
                 "--platform",
-                f"give {known}, or leave it out for all of them",
+                f"give {offered}, or leave it out for all of them",
             )
 
 
 @dataclass(frozen=True)
 class ResolvedImage:
-    """A request with everything it stands on: nothing of the image is made yet."""
+    """A request with its sources, bases and packages; no layer is made yet."""
 
     request: ImageRequest
     access: Access
@@ -96,34 +95,38 @@ class ResolvedImage:
     packages: dict[str, Packages]  # by architecture
 
     def record(self, architecture: str) -> dict[str, Any]:
-        """lock.json, but for the layers."""
-        base, wanted = self.bases[architecture], self.packages[architecture]
-        te: dict[str, Any] | None = (
-            {"version": wanted.wheels[0][0].name.split("-")[1], "wheel_sha256": wanted.wheels[0][1]}
-            if wanted.wheels
-            else None
-        )
-        if te and wanted.replaced:
-            te["replaced"] = [asdict(package) for package in wanted.replaced]
-        known: dict[str, Any] = {
-            **environment_parts.make_record(wanted, self.sources),
-            "transformer_engine": te,
+        """Return the lock.json of an architecture, without the layers."""
+        base, packages = self.bases[architecture], self.packages[architecture]
+        record: dict[str, Any] = {
+            **environment_parts.make_record(packages, self.sources),
+            "transformer_engine": _record_transformer_engine(packages),
         }
-        if te is None:
-            known["transformer_engine_reason"] = (
+        if not packages.wheels:
+            record["transformer_engine_reason"] = (
                 "it needs CUDA"
-                if wanted.accelerator == "cpu"
+                if packages.accelerator == "cpu"
                 else "built with --transformer-engine no"
             )
-        described: dict[str, Any] = {
+        record["base"] = {
             "name": base.name,
             "digest": base.digest,
             "python": base.python_full,
             "glibc": base.glibc,
         }
         if base.replaced:
-            described["replaced"] = [asdict(package) for package in base.replaced]
-        return known | {"base": described}
+            record["base"]["replaced"] = [asdict(package) for package in base.replaced]
+        return record
+
+
+def _record_transformer_engine(packages: Packages) -> dict[str, Any] | None:
+    """Return what lock.json says of Transformer Engine; None without it."""
+    if not packages.wheels:
+        return None
+    wheel, sha256 = packages.wheels[0]
+    described: dict[str, Any] = {"version": wheel.name.split("-")[1], "wheel_sha256": sha256}
+    if packages.replaced:
+        described["replaced"] = [asdict(package) for package in packages.replaced]
+    return described
 
 
 def count_replaced(record: dict[str, Any]) -> int:
@@ -133,64 +136,73 @@ def count_replaced(record: dict[str, Any]) -> int:
 
 
 def list_steps(request: ImageRequest) -> list[dict[str, Any]]:
-    """Return the stages of this build, and whether each is done; nothing is fetched, patched or
-    made.
-    """
+    """Return the stages of a build, and whether each is done; nothing is fetched or made."""
     check_request(request)
     access = source.access(request.context, request.manifest)
     entry = request.manifest.distribution(request.distribution)
-    found = [
-        {
-            "stage": f"patch {name}",
-            "done": source_tree.stamp(request.manifest.source(name), access).is_file(),
-        }
-        for name in entry.sources
-    ]
+    steps = []
+    for name in entry.sources:
+        stamp = source_tree.stamp(request.manifest.source(name), access)
+        steps.append({"stage": f"patch {name}", "done": stamp.is_file()})
     try:
-        made = base_image.resolve_bases(
-            request.context,
-            request.manifest,
-            entry.line,
-            request.base,
-            request.architectures,
-            request.engine,
-            request.compression,
-            make=False,
-        )
+        bases = _resolve_bases(request, make=False)
     except base_image.NotMadeError:
-        made = {}
+        bases = {}
     for architecture in request.architectures:
-        found.append({"stage": f"base for linux/{architecture}", "done": architecture in made})
-        if request.transformer_engine and architecture in made:
-            from builder.packages.transformer_engine import addition
-
-            ready = addition.is_built(
-                request.context,
-                request.manifest,
-                entry.line,
-                request.accelerator,
-                architecture,
-                made[architecture].python,
+        steps.append({"stage": f"base for linux/{architecture}", "done": architecture in bases})
+        if request.transformer_engine and architecture in bases:
+            is_built = _has_transformer_engine(request, bases[architecture], architecture)
+            steps.append(
+                {"stage": f"Transformer Engine for linux/{architecture}", "done": is_built}
             )
-            found.append({"stage": f"Transformer Engine for linux/{architecture}", "done": ready})
-        if made and all(step["done"] for step in found):
-            wanted = _select_packages(
-                request,
-                made[architecture],
-                interpreter.ensure_interpreter(request.cache, made),
-                architecture,
-            )
-            for name, key in layer_assignment.compute_layer_keys(wanted).items():
-                found.append(
-                    {
-                        "stage": f"layer {name} for linux/{architecture}",
-                        "done": layer.find_layer(request.cache, key, name, request.compression)
-                        is not None,
-                    }
-                )
+        if bases and all(step["done"] for step in steps):
+            steps += _list_layer_steps(request, bases, architecture)
         else:
-            found.append({"stage": f"layers for linux/{architecture}", "done": False})
-    return found
+            steps.append({"stage": f"layers for linux/{architecture}", "done": False})
+    return steps
+
+
+def _has_transformer_engine(request: ImageRequest, base: Base, architecture: str) -> bool:
+    """Return whether the wheel of Transformer Engine is in the cache."""
+    from builder.packages.transformer_engine import addition
+
+    return addition.is_built(
+        request.context,
+        request.manifest,
+        request.manifest.distribution(request.distribution).line,
+        request.accelerator,
+        architecture,
+        base.python,
+    )
+
+
+def _list_layer_steps(
+    request: ImageRequest, bases: dict[str, Base], architecture: str
+) -> list[dict[str, Any]]:
+    python = interpreter.ensure_interpreter(request.cache, bases)
+    packages = _select_packages(request, bases[architecture], python, architecture)
+    steps = []
+    for name, key in layer_assignment.compute_layer_keys(packages).items():
+        found = layer.find_layer(request.cache, key, name, request.compression)
+        stage = f"layer {name} for linux/{architecture}"
+        steps.append({"stage": stage, "done": found is not None})
+    return steps
+
+
+def _resolve_bases(
+    request: ImageRequest, *, make: bool = True, allow_current: bool = False
+) -> dict[str, Base]:
+    return base_image.resolve_bases(
+        request.context,
+        request.manifest,
+        request.manifest.distribution(request.distribution).line,
+        request.base,
+        request.architectures,
+        request.engine,
+        request.compression,
+        make=make,
+        allow_current=allow_current,
+    )
 
 
 def resolve_image(request: ImageRequest) -> ResolvedImage:
@@ -201,67 +213,46 @@ def resolve_image(request: ImageRequest) -> ResolvedImage:
     sources = {
         name: source_tree.patched(request.manifest.source(name), access) for name in entry.sources
     }
-    for state in sources.values():
-        source_lock.check(request.manifest, state)
-    found = base_image.resolve_bases(
-        request.context,
-        request.manifest,
-        entry.line,
-        request.base,
-        request.architectures,
-        request.engine,
-        request.compression,
-        allow_current=request.local,
-    )
-    python = interpreter.ensure_interpreter(request.cache, found)
-    return ResolvedImage(
-        request,
-        access,
-        sources,
-        found,
-        {
-            each: _select_packages(request, found[each], python, each)
-            for each in request.architectures
-        },
-    )
+    for patched_source in sources.values():
+        source_lock.check(request.manifest, patched_source)
+    bases = _resolve_bases(request, allow_current=request.local)
+    python = interpreter.ensure_interpreter(request.cache, bases)
+    packages = {
+        architecture: _select_packages(request, bases[architecture], python, architecture)
+        for architecture in request.architectures
+    }
+    return ResolvedImage(request, access, sources, bases, packages)
 
 
 def build_image(request: ImageRequest) -> BuiltImage:
-    """Make what the cache lacks; the same inputs give the same index on every machine."""
+    """Build an image; equal inputs give the same index on every machine."""
     resolved = resolve_image(request)
-    made = {
-        architecture: _build_architecture(resolved, architecture)
-        for architecture in request.architectures
-    }
-    records = {architecture: record for architecture, (_, record) in made.items()}
-    return BuiltImage(
-        oci_documents.make_index(
-            [image for image, _ in made.values()],
-            image_settings.make_annotations(next(iter(records.values()))),
-        ),
-        records,
-    )
+    images, records = [], {}
+    for architecture in request.architectures:
+        image, records[architecture] = _build_architecture(resolved, architecture)
+        images.append(image)
+    annotations = image_settings.make_annotations(records[request.architectures[0]])
+    return BuiltImage(oci_documents.make_index(images, annotations), records)
 
 
-def _select_packages(request: ImageRequest, base: Base, python: Any, architecture: str) -> Packages:
-    """Return the packages of one architecture; they are for the base's Python, whichever this
-    machine has.
-    """
+def _select_packages(
+    request: ImageRequest, base: Base, python: Interpreter, architecture: str
+) -> Packages:
+    """Return the packages of one architecture, for the base's Python."""
     locks = request.manifest.folder("locks")
     line = request.manifest.distribution(request.distribution).line
-    lock = locks / f"{request.distribution}-{request.accelerator}.txt"
-    wanted = package_installation.Packages(
+    packages = package_installation.Packages(
         request.distribution,
         line,
         request.accelerator,
         architecture,
         python,
-        lock,
+        locks / f"{request.distribution}-{request.accelerator}.txt",
         locks / "build.txt",
         request.manifest,
     )
     if not request.transformer_engine:
-        return wanted
+        return packages
     from builder.packages.transformer_engine import addition
 
     added = addition.prepare_addition(
@@ -280,7 +271,7 @@ def _select_packages(request: ImageRequest, base: Base, python: Any, architectur
             "give another --base, or --transformer-engine no",
         )
     return replace(
-        wanted,
+        packages,
         extra=tuple(added.pins),
         wheels=((added.wheel, added.sha256),),
         replaced=added.replaced,
@@ -291,130 +282,141 @@ def _parse_version(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")))
 
 
+class _LayerWriter:
+    """Writes the layers of one architecture; the environment is made only if a layer needs it."""
+
+    def __init__(self, resolved: ResolvedImage, architecture: str) -> None:
+        self.request = resolved.request
+        self.packages = resolved.packages[architecture]
+        self.trees = environment_parts.list_trees(
+            self.request.manifest, resolved.sources, resolved.access, self.packages.python
+        )
+        self._offline = resolved.access.offline
+        self._cache = self.request.layers or self.request.cache
+
+    def write(self, name: str, key: str, entries: Callable[[], Iterable[Entry]]) -> Layer:
+        """Return a layer; call `entries` for its content if the cache lacks the layer."""
+        return layer.write_layer(self._cache, key, name, self.request.compression, entries)
+
+    @functools.cached_property
+    def environment(self) -> Path:
+        """The folder of the environment. The sources must not hide its packages."""
+        folder = image_environment.ensure_environment(
+            self.request.cache, self.packages, offline=self._offline
+        )
+        environment_parts.refuse_shadowed_modules(
+            package_installation.find_site_packages(folder), self.trees, self.packages.lock.name
+        )
+        return folder
+
+    @functools.cached_property
+    def _environment_entries(self) -> dict[str, list[Entry]]:
+        return layer_assignment.split_environment(self.environment, self.packages)
+
+    def write_environment_layers(self) -> list[Layer]:
+        """Return the layers of the locked packages, from the bottom up."""
+        layers = []
+        for name, key in layer_assignment.compute_layer_keys(self.packages).items():
+            entries = functools.partial(self._list_environment_entries, name)
+            layers.append(self.write(name, key, entries))
+        return layers
+
+    def _list_environment_entries(self, name: str) -> Iterator[Entry]:
+        return layer_assignment.add_prefix(self._environment_entries[name])
+
+
 def _build_architecture(
     resolved: ResolvedImage, architecture: str
 ) -> tuple[oci_documents.Image, dict[str, Any]]:
-    """One architecture, and its lock.json."""
-    request, base, wanted = (
-        resolved.request,
-        resolved.bases[architecture],
-        resolved.packages[architecture],
-    )
-    cache = request.layers or request.cache
-    below = [*base.layers]
-    trees = environment_parts.list_trees(
-        request.manifest, resolved.sources, resolved.access, wanted.python
-    )
-
-    @functools.cache  # its contents are compared once
-    def environment() -> Path:
-        made = image_environment.ensure_environment(
-            request.cache, wanted, offline=resolved.access.offline
-        )
-        environment_parts.refuse_shadowed_modules(
-            package_installation.find_site_packages(made), trees, wanted.lock.name
-        )
-        return made
-
-    def add(name: str, key: str, entries: Callable[[], Iterable[Entry]]) -> Layer:
-        return layer.write_layer(cache, key, name, request.compression, entries)
-
-    parted: dict[str, list[Entry]] = {}
-
-    def part_of(name: str) -> Iterator[Entry]:
-        if not parted:
-            parted.update(layer_assignment.split_environment(environment(), wanted))
-        return layer_assignment.add_prefix(parted[name])
-
-    with log.stage(
-        f"layers of {request.distribution}-{request.accelerator} for {wanted.architecture}"
-    ):
-        for name, key in layer_assignment.compute_layer_keys(wanted).items():
-            below.append(add(name, key, lambda name=name: part_of(name)))  # type: ignore[misc]
-        below.append(_add_sources_layer(wanted, trees, add))
+    """Return the image of one architecture, and its lock.json."""
+    request, base = resolved.request, resolved.bases[architecture]
+    writer = _LayerWriter(resolved, architecture)
+    with log.stage(f"layers of {request.distribution}-{request.accelerator} for {architecture}"):
+        layers = [*base.layers, *writer.write_environment_layers(), _write_sources_layer(writer)]
         rows = [
-            {"name": each.name, "diff_id": each.diff_id, "digest": each.digest, "size": each.size}
-            for each in below
+            {
+                "name": image_layer.name,
+                "diff_id": image_layer.diff_id,
+                "digest": image_layer.digest,
+                "size": image_layer.size,
+            }
+            for image_layer in layers
         ]
         record = {
             **resolved.record(architecture),
             "compression": request.compression,
             "layers": rows,
         }
-        top = _add_rosetta_layer(request, wanted, record, trees, environment, add)
-    settings = image_settings.make_settings(record, base.env)
-    return oci_documents.make_image(
-        wanted.architecture,
-        [*below, top],
+        layers.append(_write_rosetta_layer(writer, record))
+    image = oci_documents.make_image(
+        architecture,
+        layers,
         image_settings.format_creation_time(record),
-        settings,
+        image_settings.make_settings(record, base.env),
         image_settings.make_annotations(record),
-    ), record
+    )
+    return image, record
 
 
-def _add_sources_layer(wanted: Packages, trees: Sequence[Tree], add: Callable[..., Layer]) -> Layer:
-    """Yield the patched trees, and what puts them on sys.path."""
-    paths = environment_parts.path_file_text([each.folder for each in trees])
+def _write_sources_layer(writer: _LayerWriter) -> Layer:
+    """Return the layer of the patched sources, and of the file that puts them on sys.path."""
+    python, trees = writer.packages.python, writer.trees
+    paths = environment_parts.path_file_text([tree.folder for tree in trees])
     inputs = {
-        "trees": {each.folder: each.key for each in trees},
-        "python": wanted.python.full,
+        "trees": {tree.folder: tree.key for tree in trees},
+        "python": python.full,
         "prefix": image_environment.PREFIX,
         "paths": paths,
     }
+    site_packages = f"{image_environment.PREFIX}/lib/python{python.version}/site-packages"
 
-    def entries() -> Iterator[Entry]:
-        for each in trees:
-            yield from walk_folder(each.path(), f"opt/{each.folder}")
-        yield make_file(
-            f"{image_environment.PREFIX}/lib/python{wanted.python.version}/site-packages/rosetta-sources.pth",
-            paths,
-        )
+    def list_entries() -> Iterator[Entry]:
+        for tree in trees:
+            yield from walk_folder(tree.path(), f"opt/{tree.folder}")
+        yield make_file(f"{site_packages}/rosetta-sources.pth", paths)
 
-    return add("sources", stage_key("layer", {"name": "sources", **inputs}), entries)
+    key = stage_key("layer", {"name": "sources", **inputs})
+    return writer.write("sources", key, list_entries)
 
 
-def _add_rosetta_layer(
-    request: ImageRequest,
-    wanted: Packages,
-    record: dict[str, Any],
-    trees: Sequence[Tree],
-    environment: Callable[[], Path],
-    add: Callable[..., Layer],
-) -> Layer:
-    """Yield the package rosetta, its programs, and what describes the image."""
-    pins = wanted.pins()
-    about = environment_parts.record_parts(
-        record,
-        request.manifest,
-        pins,
-        lambda _: package_installation.find_site_packages(environment()),
-        trees,
+def _write_rosetta_layer(writer: _LayerWriter, record: dict[str, Any]) -> Layer:
+    """Return the layer of the package rosetta, its programs, and what describes the image."""
+    pins = writer.packages.pins()
+    parts = [
+        *environment_parts.rosetta_parts(writer.packages.python, writer.trees),
+        *environment_parts.record_parts(
+            record,
+            writer.request.manifest,
+            pins,
+            lambda _: package_installation.find_site_packages(writer.environment),
+            writer.trees,
+        ),
+    ]
+    # A bare environment has a folder "bin" of its own, which images lack.
+    parts = [part for part in parts if part.path != "bin"]
+    settings_files = list(
+        image_settings.list_entries(record, {pin.name: pin.version for pin in pins})
     )
-    ours = [
-        part
-        for part in [*environment_parts.rosetta_parts(wanted.python, trees), *about]
-        if part.path != "bin"
-    ]  # that one is a bare environment's own
-    fixed = list(image_settings.list_entries(record, {pin.name: pin.version for pin in pins}))
     inputs = {
-        "parts": {part.path: part.key for part in ours},
-        "fixed": [[each.path, each.mode, (each.data or b"").decode()] for each in fixed],
+        "parts": {part.path: part.key for part in parts},
+        "fixed": [
+            [entry.path, entry.mode, (entry.data or b"").decode()] for entry in settings_files
+        ],
     }
 
-    def entries() -> Iterator[Entry]:
+    def list_entries() -> Iterator[Entry]:
         with tempfile.TemporaryDirectory(prefix="rosetta-layer-") as folder:
-            for part in ours:
-                made = Path(folder, part.path)
-                made.parent.mkdir(parents=True, exist_ok=True)
-                part.make(made)
-            for each in walk_folder(
-                folder, ""
-            ):  # into memory: the layer is written when this folder is gone
-                yield (
-                    replace(each, source="", data=Path(each.source).read_bytes())
-                    if each.kind == "file"
-                    else each
-                )
-            yield from fixed
+            for part in parts:
+                target = Path(folder, part.path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                part.make(target)
+            # The content goes into memory: the layer is written when this folder is gone.
+            for entry in walk_folder(folder, ""):
+                if entry.kind == "file":
+                    yield replace(entry, source="", data=Path(entry.source).read_bytes())
+                else:
+                    yield entry
+            yield from settings_files
 
-    return add("rosetta", stage_key("layer", {"name": "rosetta", **inputs}), entries)
+    key = stage_key("layer", {"name": "rosetta", **inputs})
+    return writer.write("rosetta", key, list_entries)

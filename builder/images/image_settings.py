@@ -1,5 +1,6 @@
-"""What only an image has: its entrypoint with the banner, its settings and labels, and the folder
-work starts in. Pure functions of lock.json.
+"""What an image has beside the environment: entrypoint, banner, settings, labels, work folders.
+
+All functions depend on lock.json only.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BANNER_PACKAGES = ("jax", "jaxlib", "flax", "orbax-checkpoint", "tensorflow", "tensorflow-cpu")
 _WIDTH = 100
 
-# The command is run whatever happens before it: nothing here may fail, read stdin, or write where
-# no person looks.
+# The command runs whatever happens before it. So nothing in this script may fail or read stdin, and
+# the banner is only for terminals.
 ENTRYPOINT_TEXT = f"""\
 #!/bin/sh
 {program_wrappers.HOME}
@@ -42,7 +43,7 @@ if [ -t 1 ] && [ -t 2 ]; then
 fi
 exec "$@"
 """
-# Debian's /etc/profile sets PATH anew in a login shell, as `bash -l` in a Slurm job is one.
+# Debian's /etc/profile sets PATH anew in a login shell, such as `bash -l` in a Slurm job.
 PROFILE_TEXT = f"""\
 case ":$PATH:" in
   *:/{HOME}/bin:*) ;;
@@ -57,34 +58,41 @@ def make_text_file(path: str, content: str, mode: int = 0o644) -> Entry:
 
 
 def list_entries(record: Mapping[str, Any], versions: Mapping[str, str]) -> Iterator[Entry]:
-    """Yield the files and folders; `record` is lock.json, `versions` are those of its packages."""
+    """Yield the files and folders that describe an image.
+
+    Args:
+        record: The image's lock.json.
+        versions: The versions of its packages, by name.
+    """
     yield make_text_file(f"{HOME}/entrypoint", ENTRYPOINT_TEXT, 0o755)
     yield make_text_file(BANNER, format_banner(record, versions))
     yield make_text_file("etc/profile.d/rosetta.sh", PROFILE_TEXT)
-    place = choose_work_folder(record)
-    if place.endswith("_home"):
-        yield tar_entry.make_folder(place, 0o1777)  # any user may work there
+    work_folder = choose_work_folder(record)
+    if work_folder.endswith("_home"):
+        yield tar_entry.make_folder(work_folder, 0o1777)  # any user may work there
     for name in ("datasets", "workspace", "vocab"):
-        yield tar_entry.make_folder(f"{place}/{name}", 0o1777)
+        yield tar_entry.make_folder(f"{work_folder}/{name}", 0o1777)
 
 
 def choose_work_folder(record: Mapping[str, Any]) -> str:
-    """Return the folder that the documented commands start in, relative to /: /t5x_home for T5X,
-    the tree itself for Pax.
+    """Return the folder in which commands start, relative to /.
+
+    It is t5x_home for T5X, and the source tree for Pax, as the documentation of both says.
     """
     framework = str(record["distribution"]).partition("-")[0]
     return "opt/paxml" if framework == "pax" else f"{framework}_home"
 
 
 def describe_transformer_engine(record: Mapping[str, Any]) -> str:
-    """Its version, or "none: <reason>"."""
-    known = record.get("transformer_engine")
-    if known:
-        return str(known["version"])
-    return f"none: {record.get('transformer_engine_reason') or 'not asked for when this was built'}"
+    """Return the version of Transformer Engine, or "none: <reason>"."""
+    transformer_engine = record.get("transformer_engine")
+    if transformer_engine:
+        return str(transformer_engine["version"])
+    reason = record.get("transformer_engine_reason") or "not asked for when this was built"
+    return f"none: {reason}"
 
 
-# Framework -> a first command that trains: a tiny T5 on a text file, a GPT on made-up data.
+# A first command that trains, by framework: a tiny T5 on a text file, a GPT on synthetic data.
 _FIRST_COMMANDS = {
     "t5x": "rosetta run t5x-tiny DATA=text:FILE VOCAB=byte TRAIN_STEPS=200 MODEL_DIR=/tmp/tiny",
     "pax": "rosetta pax train CONFIG=Synthetic126M NUM_GPUS=1 MAX_STEPS=100 LOG_DIR=/tmp/gpt",
@@ -93,56 +101,57 @@ _FIRST_COMMANDS = {
 
 def format_banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
     """Return what a person at a terminal reads when a shell starts: a few lines of ASCII."""
-    named = ", ".join(f"{name} {versions[name]}" for name in _BANNER_PACKAGES if name in versions)
-    sources = ", ".join(
+    packages = [f"{name} {versions[name]}" for name in _BANNER_PACKAGES if name in versions]
+    sources = [
         f"{name} {source['commit'][:12]} + {len(source['patches'])} patches"
         for name, source in record["sources"].items()
-    )
-    rows = [
+    ]
+    lines = [
         (
             f"rosetta {record['builder']}: {record['distribution']} for {record['accelerator']} "
             f"on {record['architecture']}, Python {record['python']}"
         ),
-        named,
-        sources,
+        ", ".join(packages),
+        ", ".join(sources),
         f"Transformer Engine: {describe_transformer_engine(record)}",
     ]
     issues = known_issues.select_issues(known_issues.load_issues(), record, versions)
     if issues:
-        rows.append("Known issues:")
-        rows += [
-            textwrap.fill(
-                f"- {issue['line']} ({issue['see']})",
-                _WIDTH,
-                initial_indent="  ",
-                subsequent_indent="    ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            for issue in issues
-        ]
-    command = _FIRST_COMMANDS.get(
-        record["distribution"].partition("-")[0]
-    )  # a manifest may have others
-    rows += [f"Train: {command}"] if command else []
-    rows.append(f"More: rosetta info; licence texts: /{HOME}/LICENSES")
-    return "\n".join(rows).encode("ascii", "replace").decode() + "\n"
+        lines.append("Known issues:")
+        lines += [_format_issue(issue) for issue in issues]
+    # A manifest may have other distributions.
+    command = _FIRST_COMMANDS.get(record["distribution"].partition("-")[0])
+    if command:
+        lines.append(f"Train: {command}")
+    lines.append(f"More: rosetta info; licence texts: /{HOME}/LICENSES")
+    return "\n".join(lines).encode("ascii", "replace").decode() + "\n"
 
 
-def make_env(base: Sequence[str] = ()) -> list[str]:
-    """Return the image's ENV. Of the base's only PATH is kept: no setting of a library or of XLA
-    belongs in an image.
-
-    Our programs come first on PATH, so that `python` has JAX; those of packages come last, so that
-    none hides a system's.
-    """
-    path = (
-        next((line.partition("=")[2] for line in base if line.startswith("PATH=")), "")
-        or SYSTEM_PATH
+def _format_issue(issue: Mapping[str, Any]) -> str:
+    return textwrap.fill(
+        f"- {issue['line']} ({issue['see']})",
+        _WIDTH,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-    kept = [part for part in path.split(":") if part and not part.startswith(f"/{HOME}/")]
+
+
+def make_env(base_env: Sequence[str] = ()) -> list[str]:
+    """Return the ENV lines of an image.
+
+    Of the base's ENV only PATH stays: no setting of a library or of XLA belongs in an image. The
+    image's own programs come first on PATH, so that `python` has JAX. The programs of packages come
+    last, so that none hides one of the system.
+    """
+    base_path = next((line for line in base_env if line.startswith("PATH=")), "")
+    path = base_path.removeprefix("PATH=") or SYSTEM_PATH
+    system_folders = [
+        folder for folder in path.split(":") if folder and not folder.startswith(f"/{HOME}/")
+    ]
     return [
-        f"PATH={':'.join([f'/{HOME}/bin', *kept, f'/{HOME}/env/bin'])}",
+        f"PATH={':'.join([f'/{HOME}/bin', *system_folders, f'/{HOME}/env/bin'])}",
         "NVIDIA_VISIBLE_DEVICES=all",  # without it enroot shows no GPU
         "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         # A cluster mounts the user's home, with packages of another Python and JAX.
@@ -152,24 +161,25 @@ def make_env(base: Sequence[str] = ()) -> list[str]:
 
 
 def make_annotations(record: Mapping[str, Any]) -> dict[str, str]:
-    """Return what manifests and indexes say of themselves; the same for every architecture."""
-    first = list(record["sources"].values())[-1]  # the framework: what it stands on comes before it
-    name = "org.opencontainers.image."
-    cuda = record["accelerator"] != "cpu"
-    found = {
+    """Return the annotations of manifests and indexes, which are equal for all architectures."""
+    framework = list(record["sources"].values())[-1]  # its dependencies come before it
+    licenses = "Apache-2.0"
+    if record["accelerator"] != "cpu":
+        licenses += " AND LicenseRef-NVIDIA-EULA"
+    values = {
         "title": f"{record['distribution']}-{record['accelerator']}",
         "version": str(record["builder"]),
-        "revision": str(first["patched_commit"]),
+        "revision": str(framework["patched_commit"]),
         "created": format_creation_time(record),
-        "source": str(first["url"]).removesuffix(".git"),
-        "licenses": "Apache-2.0 AND LicenseRef-NVIDIA-EULA" if cuda else "Apache-2.0",
+        "source": str(framework["url"]).removesuffix(".git"),
+        "licenses": licenses,
         "base.name": str(record["base"]["name"]),
     }
-    return {name + key: value for key, value in found.items()}
+    return {f"org.opencontainers.image.{key}": value for key, value in values.items()}
 
 
 def format_creation_time(record: Mapping[str, Any]) -> str:
-    """Return the date of the newest pinned commit, in UTC."""
+    """Return the time of the newest pinned commit, RFC 3339 in UTC."""
     newest = max(int(source["date"]) for source in record["sources"].values())
     return dt.datetime.fromtimestamp(newest, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -187,10 +197,15 @@ def make_labels(record: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def make_settings(record: Mapping[str, Any], base: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the `config` of an OCI image; `base` is the ENV of its base."""
+def make_settings(record: Mapping[str, Any], base_env: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the settings of an image, as `config` of an OCI image has them.
+
+    Args:
+        record: The image's lock.json.
+        base_env: The ENV lines of the base.
+    """
     return {
-        "Env": make_env(base),
+        "Env": make_env(base_env),
         "Entrypoint": [ENTRYPOINT],
         "Cmd": ["bash"],
         "WorkingDir": f"/{choose_work_folder(record)}",
