@@ -1,9 +1,8 @@
-"""An image for a site without internet: a folder with an OCI layout, the sums of all its files, and
-the script that takes it in there.
+"""Write an image as a bundle for a site without internet.
 
-contracts.md names the shape of the layout; beside it stand bundle.json (for programs), contents.tsv
-(the same for the script, which has no JSON), SHA256SUMS, README.txt and import.sh. The script is a
-constant: what it is told comes as data.
+A bundle is a folder with an OCI layout (image/), bundle.json for programs, contents.tsv with the
+same for the script, which cannot read JSON, SHA256SUMS, README.txt, and the script import.sh. The
+script is the same in every bundle: everything that depends on the image is data.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from builder.packages import environment_assembly
 from rosetta.core.errors import EXISTS, TOO_BIG, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from builder.core.cache import Cache
     from builder.images.oci.layer import Layer
-    from builder.images.oci.oci_documents import Index
+    from builder.images.oci.oci_documents import Image, Index
     from builder.images.oci.tar_entry import Entry
 
 SCHEMA = 1
@@ -39,14 +38,15 @@ _BUNDLE_FILES = frozenset(
 )
 _IMAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._/:-]*")
 _CHOOSE_ANOTHER_PLACE = "give a new or an empty place; nothing was touched"
+_GIVE_RECORD = "give the lock.json or bundle.json of what the site has, or an image layout"
 
 
 @dataclass(frozen=True)
 class KnownLayers:
-    """What a site has already: digests of layers, and how we know."""
+    """The layers that a site has already."""
 
     digests: frozenset[str]
-    told: dict[str, str]
+    origin: dict[str, str]  # how the builder knows, for bundle.json
 
 
 def write_bundle(
@@ -58,100 +58,129 @@ def write_bundle(
     records: Mapping[str, Any] | None = None,
     since: KnownLayers | None = None,
 ) -> dict[str, Any]:
-    """Write the bundle of an image whose blobs are in the cache; a bundle that is there is
-    replaced, whole or not at all.
+    """Write the bundle of an image, and replace a bundle that the builder wrote there before.
 
-    `records` are the lock.json of each architecture, `since` what the site has. Returns what --json
-    says of it: path, bytes written, layers left out, and what to do next. Raises UserError, before
-    anything is touched, where something else is there or space is short.
+    The bundle is written completely or not at all.
+
+    Args:
+        cache: The cache that has the image's blobs.
+        index: The image.
+        folder: The folder to write.
+        name: The name and tag of the image.
+        records: The lock.json of each architecture.
+        since: The layers that the site has already; the bundle leaves them out.
+
+    Returns:
+        What --json reports: the path, the bytes written, the layers left out, and what to do next.
+
+    Raises:
+        UserError: Something else is there, or the disk has no room. Nothing was touched.
     """
     if not _IMAGE_NAME.fullmatch(name):
         raise UserError(
-            f"{name!r} is no name of an image",
+            f"{name!r} is not a valid name of an image",
             str(folder),
             "give lower-case letters, digits, and . _ - / : between them",
         )
-    has = since or KnownLayers(frozenset(), {})
+    known_layers = since or KnownLayers(frozenset(), {})
     with environment_assembly.lock_output(folder) as place:
         require_replaceable(place)
-        out = {
-            each.digest: each
-            for image in index.images
-            for each in image.layers
-            if each.digest in has.digests
-        }
-        if since and not out:
+        left_out = _find_left_out(index, known_layers)
+        if since and not left_out:
             log.warn("no layer of this image is among those that the site has: the bundle is whole")
         blobs = [
-            each
-            for each in layout.list_entries(cache, index, name)
-            if f"sha256:{each.path.rpartition('/')[2]}" not in out
+            entry
+            for entry in layout.list_entries(cache, index, name)
+            if f"sha256:{entry.path.rpartition('/')[2]}" not in left_out
         ]
-        texts = _make_documents(index, name, records or {}, has, out)
-        texts["SHA256SUMS"] = _format_checksums(blobs, texts)
-        if not _is_current(place, blobs, texts):
+        documents = _make_documents(index, name, records or {}, known_layers, left_out)
+        documents["SHA256SUMS"] = _format_checksums(blobs, documents)
+        if not _is_current(place, blobs, documents):
             _require_space(place, blobs)
-            _write_files(place, blobs, texts)
-    size, left = sum(each.size for each in blobs), sum(each.size for each in out.values())
-    rest = (
-        f"; {len(out)} layers that the site has ({left / 1e6:,.1f} MB) are left out" if out else ""
-    )
+            _write_files(place, blobs, documents)
+    return _describe_result(place, sum(entry.size for entry in blobs), list(left_out.values()))
+
+
+def _find_left_out(index: Index, known_layers: KnownLayers) -> dict[str, Layer]:
+    """Return the layers that the site has already, by digest."""
+    return {
+        layer.digest: layer
+        for image in index.images
+        for layer in image.layers
+        if layer.digest in known_layers.digests
+    }
+
+
+def _describe_result(place: Path, size: int, left_out: list[Layer]) -> dict[str, Any]:
+    """Return what --json reports of a bundle with `size` bytes."""
+    note = ""
+    if left_out:
+        left_out_size = sum(layer.size for layer in left_out)
+        note = (
+            f"; {len(left_out)} layers that the site has "
+            f"({left_out_size / 1e6:,.1f} MB) are left out"
+        )
     return {
         "path": str(place),
         "written": size,
-        "left_out": [
-            {"name": each.name, "digest": each.digest, "size": each.size} for each in out.values()
-        ],
+        "left_out": [_describe_left_out(layer) for layer in left_out],
         "next": [
-            f"{place} holds {size / 1e6:,.1f} MB{rest}; take it there and run ./import.sh check"
+            f"{place} holds {size / 1e6:,.1f} MB{note}; take it there and run ./import.sh check"
         ],
     }
 
 
-def _write_files(place: Path, blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> None:
+def _describe_left_out(layer: Layer) -> dict[str, Any]:
+    return {"name": layer.name, "digest": layer.digest, "size": layer.size}
+
+
+def _write_files(place: Path, blobs: Iterable[Entry], documents: Mapping[str, bytes]) -> None:
+    """Write the files of a bundle, and then put it in its place at once."""
     with environment_assembly.replace_path(place) as new:
         (new / "image/blobs/sha256").mkdir(parents=True)
         _write_layout_files(blobs, new / "image")
-        for file, text in texts.items():
-            (new / file).write_bytes(text)
-            os.chmod(new / file, 0o755 if file.endswith(".sh") else 0o644)
-        for each in ("image/blobs/sha256", "image/blobs", "image", ""):
-            os.chmod(new / each, 0o755)  # noqa: S103 - others may read it, whatever the umask
+        for name, content in documents.items():
+            (new / name).write_bytes(content)
+            os.chmod(new / name, 0o755 if name.endswith(".sh") else 0o644)
+        for name in ("image/blobs/sha256", "image/blobs", "image", ""):
+            os.chmod(new / name, 0o755)  # noqa: S103 - others may read it, whatever the umask
 
 
-def _format_checksums(blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> bytes:
-    """SHA256SUMS: a blob's name is its sum, and `_bring` sees to it that this is true."""
-    sums = {
-        f"image/{each.path}": hashlib.sha256(each.data).hexdigest()
-        if each.data is not None
-        else each.path.rpartition("/")[2]
-        for each in blobs
-    }
-    sums |= {file: hashlib.sha256(text).hexdigest() for file, text in texts.items()}
-    return "".join(f"{sums[file]}  {file}\n" for file in sorted(sums)).encode()
+def _format_checksums(blobs: Iterable[Entry], documents: Mapping[str, bytes]) -> bytes:
+    """Return SHA256SUMS. The name of a blob is its checksum, which `_write_layout_files` checks."""
+    checksums = {}
+    for entry in blobs:
+        if entry.data is not None:
+            checksums[f"image/{entry.path}"] = hashlib.sha256(entry.data).hexdigest()
+        else:
+            checksums[f"image/{entry.path}"] = entry.path.rpartition("/")[2]
+    for name, content in documents.items():
+        checksums[name] = hashlib.sha256(content).hexdigest()
+    return "".join(f"{checksums[name]}  {name}\n" for name in sorted(checksums)).encode()
 
 
-def _is_current(place: Path, blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> bool:
-    """Is the bundle at `place` this one, every blob there with its size?"""
+def _is_current(place: Path, blobs: Iterable[Entry], documents: Mapping[str, bytes]) -> bool:
+    """Return whether a place has this bundle: equal documents, and every blob with its size."""
     try:
-        return all((place / file).read_bytes() == text for file, text in texts.items()) and all(
-            os.stat(place / "image" / each.path).st_size == each.size for each in blobs
-        )
+        for name, content in documents.items():
+            if (place / name).read_bytes() != content:
+                return False
+        return all(os.stat(place / "image" / blob.path).st_size == blob.size for blob in blobs)
     except OSError:
         return False
 
 
 def require_replaceable(place: Path) -> None:
-    """UserError where `place` is neither free nor a bundle of ours."""
+    """Raise UserError unless a place is free, or has a bundle that the builder wrote."""
     if place.is_symlink() or (place.exists() and not place.is_dir()):
         raise UserError("is not a folder", str(place), _CHOOSE_ANOTHER_PLACE, kind=EXISTS)
     if not place.exists() or not any(place.iterdir()):
         return
     try:
-        ours = json.loads((place / "bundle.json").read_bytes())["bundle"] == "rosetta"
+        is_bundle = json.loads((place / "bundle.json").read_bytes())["bundle"] == "rosetta"
     except (OSError, ValueError, KeyError, TypeError):
-        ours = False
-    if not ours or not {each.name for each in place.iterdir()} <= _BUNDLE_FILES:
+        is_bundle = False
+    if not is_bundle or not {path.name for path in place.iterdir()} <= _BUNDLE_FILES:
         raise UserError(
             "holds files that are not a bundle of rosetta's",
             str(place),
@@ -161,73 +190,55 @@ def require_replaceable(place: Path) -> None:
 
 
 def read_known_layers(name: str) -> KnownLayers:
-    """Return what a site has, by a lock.json, a bundle or its bundle.json, or an OCI layout.
+    """Return the layers that a site has.
 
-    Raises UserError for anything else.
+    Args:
+        name: The path of a lock.json, a bundle, its bundle.json, or an OCI layout.
+
+    Raises:
+        UserError: The path is none of these.
     """
     path = Path(name).absolute()
     if path.is_dir() and (path / "index.json").is_file():
-        found = layout.read_layout(path, blobs=False)
+        index = layout.read_layout(path, blobs=False).index
         return KnownLayers(
-            frozenset(each.digest for image in found.index.images for each in image.layers),
-            {"kind": "layout", "index": found.index.digest},
+            frozenset(layer.digest for image in index.images for layer in image.layers),
+            {"kind": "layout", "index": index.digest},
         )
     file = path / "bundle.json" if path.is_dir() else path
     try:
-        raw = file.read_bytes()
-        document = json.loads(raw)
+        content = file.read_bytes()
+        document = json.loads(content)
     except OSError as error:
-        raise UserError(
-            f"cannot be read ({error.strerror})",
-            str(file),
-            "give the lock.json or bundle.json of what the site has, or an image layout",
-        ) from error
+        raise UserError(f"cannot be read ({error.strerror})", str(file), _GIVE_RECORD) from error
     except (ValueError, RecursionError) as error:
-        raise UserError(
-            "is not JSON",
-            str(file),
-            "give the lock.json or bundle.json of what the site has, or an image layout",
-        ) from error
-    listed = _list_layers(document)
-    digests = frozenset(str(each.get("digest")) for each in listed)
+        raise UserError("is not JSON", str(file), _GIVE_RECORD) from error
+    digests = frozenset(str(layer.get("digest")) for layer in _list_layers(document))
     if not digests or not all(map(is_digest, digests)):
-        raise UserError(
-            "lists no layers",
-            str(file),
-            "give the lock.json or bundle.json of what the site has, or an image layout",
-        )
-    return KnownLayers(
-        digests,
-        {
-            "kind": "bundle" if "bundle" in document else "lock",
-            "sha256": hashlib.sha256(raw).hexdigest(),
-        },
-    )
+        raise UserError("lists no layers", str(file), _GIVE_RECORD)
+    kind = "bundle" if "bundle" in document else "lock"
+    return KnownLayers(digests, {"kind": kind, "sha256": hashlib.sha256(content).hexdigest()})
 
 
 def _list_layers(document: Any) -> list[dict[str, Any]]:
+    """Return the layers that a bundle.json or a lock.json lists; none if it has another form."""
     if not isinstance(document, dict):
         return []
     images = document.get("images") if "bundle" in document else [document]
-    lists = (
-        [each.get("layers") for each in images if isinstance(each, dict)]
-        if isinstance(images, list)
-        else []
-    )
-    return [
-        each
-        for listed in lists
-        if isinstance(listed, list)
-        for each in listed
-        if isinstance(each, dict)
-    ]
+    layers: list[Any] = []
+    for image in images if isinstance(images, list) else []:
+        listed = image.get("layers") if isinstance(image, dict) else None
+        if isinstance(listed, list):
+            layers += listed
+    return [layer for layer in layers if isinstance(layer, dict)]
 
 
-def _require_space(place: Path, entries: Iterable[Entry]) -> None:
-    """UserError if the blobs do not fit."""
-    at = next(each for each in (place, *place.parents) if each.exists())
-    needed = sum(each.size for each in entries)
-    if needed > (free := shutil.disk_usage(at).free):
+def _require_space(place: Path, blobs: Iterable[Entry]) -> None:
+    """Raise UserError if the disk has no room for the blobs."""
+    existing = next(path for path in (place, *place.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    needed = sum(blob.size for blob in blobs)
+    if needed > free:
         raise UserError(
             f"the bundle needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free",
             str(place),
@@ -237,64 +248,84 @@ def _require_space(place: Path, entries: Iterable[Entry]) -> None:
 
 
 def _write_layout_files(entries: Iterable[Entry], folder: Path) -> None:
-    """Write the layout's files into `folder`, each blob compared with its digest."""
+    """Write the files of a layout in a few threads; each blob is compared with its digest."""
 
-    def one(each: Entry) -> None:
-        target = folder / each.path
-        if each.data is not None:
-            target.write_bytes(each.data)
+    def write(entry: Entry) -> None:
+        target = folder / entry.path
+        if entry.data is not None:
+            target.write_bytes(entry.data)
             os.chmod(target, 0o644)
-            return
-        layout.copy_blob(each, target)
+        else:
+            layout.copy_blob(entry, target)
 
     with concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        list(pool.map(one, entries))
+        list(pool.map(write, entries))
 
 
 def _make_documents(
-    index: Index, name: str, records: Mapping[str, Any], has: KnownLayers, out: Mapping[str, Layer]
+    index: Index,
+    name: str,
+    records: Mapping[str, Any],
+    known_layers: KnownLayers,
+    left_out: Mapping[str, Layer],
 ) -> dict[str, bytes]:
-    """Return the files beside the layout."""
-    images = [
-        {
-            "architecture": image.architecture,
-            "platform": oci_documents.make_platform(image.architecture),
-            "manifest": image.digest,
-            "config": image.config_digest,
-            "size": image.size,
-            "layers": [
-                {
-                    "name": each.name,
-                    "diff_id": each.diff_id,
-                    "digest": each.digest,
-                    "size": each.size,
-                    "unpacked": each.unpacked,
-                    "here": each.digest not in out,
-                }
-                for each in image.layers
-            ],
-            "lock": records.get(image.architecture),
-        }
-        for image in index.images
-    ]
-    left = [{"name": each.name, "digest": each.digest, "size": each.size} for each in out.values()]
+    """Return the files beside the layout, except SHA256SUMS, by name."""
     document = {
         "bundle": "rosetta",
         "schema": SCHEMA,
         "name": name,
         "index": index.digest,
-        "images": images,
-        "left_out": left,
-        "since": has.told or None,
+        "images": [
+            _describe_image(image, records.get(image.architecture), left_out)
+            for image in index.images
+        ],
+        "left_out": [_describe_left_out(layer) for layer in left_out.values()],
+        "since": known_layers.origin or None,
     }
-    rows = [("bundle", SCHEMA), ("name", name), ("index", index.digest, len(index.document))]
+    return {
+        "bundle.json": (json.dumps(document, indent=1, sort_keys=True) + "\n").encode(),
+        "contents.tsv": _format_contents(index, name, left_out),
+        "import.sh": (_TEMPLATES / "import.sh").read_bytes(),
+        "README.txt": _format_readme(index, name, left_out).encode(),
+    }
+
+
+def _describe_image(image: Image, record: Any, left_out: Mapping[str, Layer]) -> dict[str, Any]:
+    """Return what bundle.json says of the image of one architecture; `record` is its lock.json."""
+    return {
+        "architecture": image.architecture,
+        "platform": oci_documents.make_platform(image.architecture),
+        "manifest": image.digest,
+        "config": image.config_digest,
+        "size": image.size,
+        "layers": [
+            {
+                "name": layer.name,
+                "diff_id": layer.diff_id,
+                "digest": layer.digest,
+                "size": layer.size,
+                "unpacked": layer.unpacked,
+                "here": layer.digest not in left_out,
+            }
+            for layer in image.layers
+        ],
+        "lock": record,
+    }
+
+
+def _format_contents(index: Index, name: str, left_out: Mapping[str, Layer]) -> bytes:
+    """Return contents.tsv: what import.sh needs to know, one row for each image and layer."""
+    rows: list[tuple[object, ...]] = [
+        ("bundle", SCHEMA),
+        ("name", name),
+        ("index", index.digest, len(index.document)),
+    ]
     for image in index.images:
-        variant = oci_documents.make_platform(image.architecture).get("variant", "-")
         rows.append(
             (
                 "image",
                 image.architecture,
-                variant,
+                oci_documents.make_platform(image.architecture).get("variant", "-"),
                 image.digest,
                 len(image.manifest),
                 image.config_digest,
@@ -305,41 +336,38 @@ def _make_documents(
             (
                 "layer",
                 image.architecture,
-                each.name,
-                each.digest,
-                each.size,
-                each.unpacked,
-                each.diff_id,
-                "site" if each.digest in out else "here",
+                layer.name,
+                layer.digest,
+                layer.size,
+                layer.unpacked,
+                layer.diff_id,
+                "site" if layer.digest in left_out else "here",
             )
-            for each in image.layers
+            for layer in image.layers
         ]
-    return {
-        "bundle.json": (json.dumps(document, indent=1, sort_keys=True) + "\n").encode(),
-        "contents.tsv": "".join("\t".join(map(str, row)) + "\n" for row in rows).encode(),
-        "import.sh": (_TEMPLATES / "import.sh").read_bytes(),
-        "README.txt": _format_readme(index, name, out).encode(),
-    }
+    return "".join("\t".join(map(str, row)) + "\n" for row in rows).encode()
 
 
-def _format_readme(index: Index, name: str, out: Mapping[str, Layer]) -> str:
-    text = (_TEMPLATES / "offline-bundle-readme.txt").read_text(encoding="utf-8")
-    platforms = ", ".join(f"linux/{image.architecture}" for image in index.images)
-    left = ""
-    if out:
-        listed = "\n".join(
-            f"  {each.name:<12} {each.size / 1e6:>10,.1f} MB  {each.digest}"
-            for each in out.values()
-        )
-        left = (
-            "\nLayers that are not here, since the site has them; add --with OLDER to every line "
-            f"below, OLDER\nbeing the bundle or the OCI layout that holds them:\n{listed}\n"
-        )
+def _format_readme(index: Index, name: str, left_out: Mapping[str, Layer]) -> str:
+    template = (_TEMPLATES / "offline-bundle-readme.txt").read_text(encoding="utf-8")
     values = {
         "NAME": name,
         "INDEX": index.digest,
-        "PLATFORMS": platforms,
-        "LEFT_OUT": left,
+        "PLATFORMS": ", ".join(f"linux/{image.architecture}" for image in index.images),
+        "LEFT_OUT": _format_left_out(left_out.values()),
         "FILE": re.sub(r"[^a-z0-9.-]+", "-", name),
     }
-    return re.sub(r"@([A-Z_]+)@", lambda found: values[found.group(1)], text)
+    return re.sub(r"@([A-Z_]+)@", lambda match: values[match.group(1)], template)
+
+
+def _format_left_out(layers: Collection[Layer]) -> str:
+    """Return the paragraph of README.txt about layers that are left out; empty without any."""
+    if not layers:
+        return ""
+    lines = [
+        f"  {layer.name:<12} {layer.size / 1e6:>10,.1f} MB  {layer.digest}\n" for layer in layers
+    ]
+    return (
+        "\nLayers that are not here, since the site has them; add --with OLDER to every line "
+        "below, OLDER\nbeing the bundle or the OCI layout that holds them:\n"
+    ) + "".join(lines)
