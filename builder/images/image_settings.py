@@ -1,4 +1,4 @@
-"""What an image has beside the environment: entrypoint, banner, settings, labels, work folders.
+"""What an image has besides the environment: entrypoint, banner, settings, labels, work folders.
 
 All functions depend on lock.json only.
 """

@@ -103,7 +103,7 @@ def _open_engine_image(name: str, engine_name: str, file: Path) -> InspectedImag
     engine = container_engine.choose_engine(engine_name)
     if not engine.find_digest(name):
         raise UserError(
-            "is no image of the engine's",
+            "is not an image of the engine",
             name,
             f"give a name that {engine.name} has, oci:PATH or registry:HOST/NAME:TAG",
         )

@@ -125,7 +125,7 @@ def _describe_result(place: Path, size: int, left_out: list[Layer]) -> dict[str,
         "written": size,
         "left_out": [_describe_left_out(layer) for layer in left_out],
         "next": [
-            f"{place} holds {size / 1e6:,.1f} MB{note}; take it there and run ./import.sh check"
+            f"{place} has {size / 1e6:,.1f} MB{note}; copy it to the site and run ./import.sh check"
         ],
     }
 

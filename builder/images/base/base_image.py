@@ -217,7 +217,7 @@ def _resolve_layout(request: _BaseRequest, folder: Path) -> Base:
     )
     if image is None:
         raise UserError(
-            f"holds no image for {request.architecture}",
+            f"has no image for {request.architecture}",
             str(folder),
             "give another --base or --platform",
         )

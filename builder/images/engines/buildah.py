@@ -233,7 +233,7 @@ class Buildah:
                 )
                 if self.find_digest(temporary) != image.config_digest:
                     raise UserError(
-                        "buildah holds another image than was given to it",
+                        "buildah has another image than it was given",
                         "buildah pull",
                         "run again; if it happens again, check buildah's storage",
                     )
@@ -323,7 +323,7 @@ def _run_podman(
             limit = _find_resource_limit(kind)
             argv += ["--ulimit", f"{name}={limit}:{limit}"]
         done = start()
-    # crun does not run beside both versions of cgroups, and runc does.
+    # crun does not run on a machine with both versions of cgroups, and runc does.
     if done.returncode and "cgroups in hybrid mode" in done.stderr and shutil.which("runc"):
         runtime = ["--runtime", "runc"]
         done = start()

@@ -169,8 +169,8 @@ def make_platforms_error(engine: str, index: Index) -> UserError:
     """Return the error for a storage that takes only one architecture."""
     names = ", ".join(image.architecture for image in index.images)
     return UserError(
-        f"this {engine} holds an image of one architecture under a tag, not {names}",
+        f"this {engine} can have only one architecture under a tag, not {names}",
         "--output image",
-        "give one --platform, or --output oci:PATH, which holds them all",
+        "give one --platform, or --output oci:PATH, which takes them all",
         kind=UNSUPPORTED,
     )

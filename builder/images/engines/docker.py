@@ -224,7 +224,7 @@ class Docker:
         engine_program.run_program("docker", "load", "--quiet", feed=write, where="docker load")
         if self.find_digest(temporary) not in _known_digests(index):
             raise UserError(
-                "docker holds another image than was given to it",
+                "docker has another image than it was given",
                 "docker load",
                 "run again; if it happens again, check docker's storage",
             )

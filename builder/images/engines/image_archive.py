@@ -73,7 +73,7 @@ def read_built_archive(file: Path) -> ExportedImage:
 
 def _unreadable_image(error: Exception) -> UserError:
     return UserError(
-        f"the engine gave back an image that cannot be read ({error})",
+        f"the engine wrote an image that cannot be read ({error})",
         "",
         "run again; if it happens again, check the engine's storage",
         kind=DAMAGED,

@@ -71,7 +71,7 @@ def find_layer(cache: Cache, key: str, name: str, compression: str) -> Layer | N
 
 
 def sort_entries(entries: Iterable[Entry]) -> list[Entry]:
-    """Return entries sorted by path, with the folders above them (mode 0755) where they lack.
+    """Return entries sorted by path, with the missing folders above them (mode 0755).
 
     Raises:
         UserError: A path is not valid, or is there twice and is not the same folder both times.

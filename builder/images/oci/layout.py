@@ -317,9 +317,7 @@ def read_layout(folder: Path, *, blobs: bool = True) -> Layout:
         if manifest.get("mediaType") in _MANIFEST_TYPES and _is_image(manifest)
     )
     if not images:
-        raise UserError(
-            "the image layout holds no image", str(folder), "make it again", kind=MISSING
-        )
+        raise UserError("the image layout has no image", str(folder), "make it again", kind=MISSING)
     annotations = described[0].get("annotations") or {}
     name = str(annotations.get(_NAME_ANNOTATION, ""))
     return Layout(folder, name, oci_documents.Index(images, document))

@@ -81,13 +81,13 @@ def _read_file(file: Path) -> Any:
         raise UserError(
             "the credentials of registries cannot be read",
             str(file),
-            "mend it, or log in again",
+            "correct it, or log in again",
         ) from error
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(
-            "is not JSON", str(file), "mend it, or log in again", kind=INVALID
+            "is not JSON", str(file), "correct it, or log in again", kind=INVALID
         ) from error
 
 

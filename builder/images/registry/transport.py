@@ -54,7 +54,7 @@ _ALTERED = (
     "do not use it: it was changed in the registry, or by a proxy on the way; have it published "
     "anew"
 )
-_ASK_ADMINISTRATOR = "its administrator can mend that"
+_ASK_ADMINISTRATOR = "ask the administrator of the registry"
 # The largest document in bytes. The distribution specification asks registries to take as much.
 _DOCUMENT_LIMIT = 4 << 20
 

@@ -175,7 +175,7 @@ class _BlobUpload:
                 raise UserError(
                     "the registry does not take a body of " + format_size(min(self._size, CHUNK)),
                     str(self._connection.reference),
-                    "its administrator can mend that",
+                    "ask the administrator of the registry",
                 ) from error
             self._in_one_request = False
             raise TransientError("the registry does not take it in one body", 0) from error
