@@ -165,7 +165,7 @@ def test_it_does_not_take_the_layers_it_is_to_compare_with(chain: Chain) -> None
         (
             "sources",
             lambda entry: None if entry.path.endswith("thing/__init__.py") else entry,
-            "opt/thing/thing/__init__.py is in the rebuilt one only",
+            "opt/thing/thing/__init__.py is in the rebuilt image only",
         ),
         (
             "sources",
