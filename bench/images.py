@@ -53,8 +53,8 @@ def wheels(arguments: argparse.Namespace, folder: Path, python: Any) -> None:
     lock = ROOT / "locks" / f"{arguments.distribution}-{arguments.accelerator}.txt"
     pins = [
         pin
-        for pin in lock_file.read(lock)
-        if pin.holds(lock_file.environment_of(python.version, python.full, "amd64"))
+        for pin in lock_file.read_lock(lock)
+        if pin.applies_to(lock_file.marker_environment(python.version, python.full, "amd64"))
     ]
     unbuilt = {entry.name for entry in loaded.sdists}
     timed(
@@ -62,7 +62,7 @@ def wheels(arguments: argparse.Namespace, folder: Path, python: Any) -> None:
         env=uv.make_environment(),
     )
     (folder / "pip/hashed.txt").write_text(
-        "".join(pin.lines() for pin in pins if pin.name not in unbuilt)
+        "".join(pin.requirement_lines() for pin in pins if pin.name not in unbuilt)
     )
     (folder / "pip/requirements.txt").write_text(
         "".join(f"{pin.name}=={pin.version}\n" for pin in pins)

@@ -341,7 +341,7 @@ class Base(_Model):
     )
 
 
-def folder_of(address: str) -> str:
+def source_folder_name(address: str) -> str:
     """Return the folder name of a source: its project, from its URL or `project==version`."""
     return (
         address.partition("==")[0]
@@ -444,7 +444,7 @@ class Manifest(_Model):
             entry.absent,
         )
 
-    def overrides_of(self, line: str) -> list[Override]:
+    def overrides_for_line(self, line: str) -> list[Override]:
         """Return the overrides that apply to a line."""
         return [
             override
@@ -551,7 +551,7 @@ def _cross_check(manifest: Manifest, document: strict_yaml.Document) -> None:
                 manifest.sources[source],
                 document.place(("distributions", name, "sources", index)),
             )
-            folder = folder_of(entry.git or str(entry.wheel))
+            folder = source_folder_name(entry.git or str(entry.wheel))
             if (
                 not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", folder)
                 or folder == "rosetta"

@@ -278,11 +278,16 @@ def _image_rows(shipped: Manifest) -> Iterator[list[str]]:
 def _pins(shipped: Manifest, line: str) -> dict[str, Pin]:
     """Return the locked packages of a line for its own Python on amd64, by name."""
     entry = shipped.lines[line]
-    place = lock_file.environment_of(entry.python, f"{entry.python}.0", "amd64")
+    place = lock_file.marker_environment(entry.python, f"{entry.python}.0", "amd64")
     names = [name for name, each in shipped.distributions.items() if each.line == line]
     locks = [shipped.folder(entry.common).with_suffix(".txt")]
     locks += [shipped.folder(f"locks/{name}-cpu.txt") for name in names]
-    return {pin.name: pin for lock in locks for pin in lock_file.read(lock) if pin.holds(place)}
+    return {
+        pin.name: pin
+        for lock in locks
+        for pin in lock_file.read_lock(lock)
+        if pin.applies_to(place)
+    }
 
 
 def _version_rows(shipped: Manifest) -> Iterator[list[str]]:
@@ -332,7 +337,7 @@ def _cuda_versions(shipped: Manifest, line: str, accelerator: str) -> dict[str, 
         for name, entry in shipped.distributions.items()
         if entry.line == line and accelerator in entry.accelerators
     )
-    pins = lock_file.read(shipped.folder(f"locks/{name}-{accelerator}.txt"))
+    pins = lock_file.read_lock(shipped.folder(f"locks/{name}-{accelerator}.txt"))
     return {
         re.sub(r"-cu\d+$", "", pin.name.replace(accelerator, "cudaNN")): pin.version
         for pin in pins
@@ -380,12 +385,12 @@ def _label_rows() -> Iterator[list[str]]:
 
 def _debian_rows(shipped: Manifest) -> Iterator[list[str]]:
     locked = {base: _debian_versions(shipped, base) for base in shipped.bases}
-    for name in debian_lock.wanted():
+    for name in debian_lock.read_package_names():
         # Debian 13 has another name for libraries with 64-bit times.
         versions = [found.get(name) or found.get(f"{name}t64", "-") for found in locked.values()]
         yield [f"`{name}`", *versions]
 
 
 def _debian_versions(shipped: Manifest, base: str) -> Mapping[str, str]:
-    lock = debian_lock.load(shipped, base, "amd64")
+    lock = debian_lock.load_lock(shipped, base, "amd64")
     return {deb.name: deb.version for deb in lock.packages}

@@ -73,7 +73,7 @@ def _make_environment(cache: Cache, packages: Packages, folder: Path, *, offline
             data_folder.rmdir()
     _write_venv_files(folder, packages)
     bytecode.install_bytecode(cache, python, site_packages)
-    environment = lock_file.environment_of(python.version, python.full, packages.architecture)
+    environment = lock_file.marker_environment(python.version, python.full, packages.architecture)
     dependency_check.require_reasons(
         dependency_check.find_unmet_requirements(site_packages, environment),
         packages.manifest,

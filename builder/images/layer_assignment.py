@@ -43,7 +43,7 @@ def assign_projects(packages: Packages) -> dict[str, str]:
     are the same with it and without it.
     """
     shared = _find_shared_pins(packages)
-    added = set(packages.extra) - set(lock_file.read(packages.lock))
+    added = set(packages.extra) - set(lock_file.read_lock(packages.lock))
     layers = {}
     for pin in packages.pins():
         group = _find_group(pin.name)
@@ -68,7 +68,7 @@ def _find_group(project: str) -> str:
 def _find_shared_pins(packages: Packages) -> set[lock_file.Pin]:
     """Return the pins that every distribution of the line has for this accelerator."""
     python = packages.python
-    environment = lock_file.environment_of(python.version, python.full, packages.architecture)
+    environment = lock_file.marker_environment(python.version, python.full, packages.architecture)
     pins = set(packages.pins())
     for name, other in packages.manifest.distributions.items():
         if (
@@ -78,7 +78,7 @@ def _find_shared_pins(packages: Packages) -> set[lock_file.Pin]:
             and packages.architecture in other.architectures
         ):
             lock = packages.lock.with_name(f"{name}-{packages.accelerator}.txt")
-            pins &= {pin for pin in lock_file.read(lock) if pin.holds(environment)}
+            pins &= {pin for pin in lock_file.read_lock(lock) if pin.applies_to(environment)}
     return pins
 
 

@@ -104,12 +104,12 @@ class BaseLock:
         return self.digest.removeprefix("sha256:")
 
 
-def path(manifest: Manifest, base: str, architecture: str) -> Path:
+def lock_path(manifest: Manifest, base: str, architecture: str) -> Path:
     """Return the path of the lock of a base for an architecture."""
     return manifest.root / "locks" / f"base-{base}-{architecture}.json"
 
 
-def wanted(root: Path = ROOT) -> tuple[str, ...]:
+def read_package_names(root: Path = ROOT) -> tuple[str, ...]:
     """Return the OS packages of an image by name, from docker/packages."""
     file = root / PACKAGES
     try:
@@ -133,7 +133,7 @@ def wanted(root: Path = ROOT) -> tuple[str, ...]:
     return tuple(names)
 
 
-def inputs(manifest: Manifest, base: str, architecture: str) -> str:
+def compute_inputs_key(manifest: Manifest, base: str, architecture: str) -> str:
     """Return the key of what a package list is made from: another list is due where it differs from
     the lock's.
     """
@@ -142,17 +142,19 @@ def inputs(manifest: Manifest, base: str, architecture: str) -> str:
         {
             "suite": manifest.bases[base].bootstrap,
             "architecture": architecture,
-            "packages": sorted(wanted()),
+            "packages": sorted(read_package_names()),
         },
     )
 
 
-def load(manifest: Manifest, base: str, architecture: str, *, current: bool = True) -> BaseLock:
+def load_lock(
+    manifest: Manifest, base: str, architecture: str, *, current: bool = True
+) -> BaseLock:
     """Return the lock of a base; an empty one where there is no file yet.
 
     UserError where it is no such lock, or (if `current`) no longer that of the manifest.
     """
-    file, suite = path(manifest, base, architecture), manifest.bases[base].bootstrap
+    file, suite = lock_path(manifest, base, architecture), manifest.bases[base].bootstrap
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -163,7 +165,7 @@ def load(manifest: Manifest, base: str, architecture: str, *, current: bool = Tr
         ) from error
     try:
         images = tuple(sorted(data["images"].items()))
-        packages = tuple(checked(row) for row in data["packages"])
+        packages = tuple(parse_package(row) for row in data["packages"])
         lock = BaseLock(
             data["base"],
             data["suite"],
@@ -171,7 +173,7 @@ def load(manifest: Manifest, base: str, architecture: str, *, current: bool = Tr
             data["inputs"],
             images,
             packages,
-            checked_date(data.get("date", "")),
+            check_date(data.get("date", "")),
         )
         if (
             data["schema"] != 1
@@ -192,7 +194,7 @@ def load(manifest: Manifest, base: str, architecture: str, *, current: bool = Tr
             "git checkout it, or python build.py lock --base",
             kind=INVALID,
         ) from error
-    if current and packages and lock.inputs != inputs(manifest, base, architecture):
+    if current and packages and lock.inputs != compute_inputs_key(manifest, base, architecture):
         raise UserError(
             f"was made for other packages than {PACKAGES} names",
             str(file),
@@ -202,7 +204,7 @@ def load(manifest: Manifest, base: str, architecture: str, *, current: bool = Tr
     return lock
 
 
-def checked(row: Any) -> Deb:
+def parse_package(row: Any) -> Deb:
     """Return a row of a lock as a package; ValueError or TypeError where it is none."""
     deb = Deb(**row)
     for field, pattern in _FIELDS.items():
@@ -213,7 +215,7 @@ def checked(row: Any) -> Deb:
     return deb
 
 
-def checked_date(date: Any) -> str:
+def check_date(date: Any) -> str:
     """Return the date of a lock, or "" for one without; ValueError or TypeError for anything
     else.
     """
@@ -222,7 +224,7 @@ def checked_date(date: Any) -> str:
     return str(date)
 
 
-def render(lock: BaseLock) -> str:
+def render_lock(lock: BaseLock) -> str:
     """Return the file's text: nothing of the machine that made it."""
     head: dict[str, Any] = {
         "schema": 1,
@@ -244,7 +246,7 @@ def render(lock: BaseLock) -> str:
     )
 
 
-def fetch(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
+def fetch_packages(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
     """Return a folder with the locked package files and a `Packages` index over them: a flat
     repository, for apt's `deb [trusted=yes] copy:FOLDER ./`.
     """
@@ -252,7 +254,9 @@ def fetch(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
     def make(folder: Path) -> None:
         kept = cache.path("debs")
         with cache.lock("debs"):
-            missing = [deb for deb in lock.packages if not _whole(kept / f"{deb.sha256}.deb", deb)]
+            missing = [
+                deb for deb in lock.packages if not _is_complete(kept / f"{deb.sha256}.deb", deb)
+            ]
             if missing and offline:
                 raise UserError(
                     (
@@ -268,17 +272,17 @@ def fetch(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
                     f"fetch {len(missing)} Debian packages "
                     f"({sum(deb.size for deb in missing) / 1e6:.0f} MB)"
                 ):
-                    _download(missing, kept, lock.date)
+                    _download_packages(missing, kept, lock.date)
         index = []
         for deb in sorted(lock.packages, key=lambda deb: deb.file):
             copy_file(kept / f"{deb.sha256}.deb", folder / deb.file)
-            index.append(_stanza(folder / deb.file, deb))
+            index.append(_index_entry(folder / deb.file, deb))
         (folder / "Packages").write_text("\n".join(index), encoding="utf-8")
 
     return cache.ensure_folder("base", f"debs-{lock.key}", make)
 
 
-def _whole(file: Path, deb: Deb) -> bool:
+def _is_complete(file: Path, deb: Deb) -> bool:
     try:
         if file.stat().st_size != deb.size:
             return False
@@ -288,7 +292,7 @@ def _whole(file: Path, deb: Deb) -> bool:
         return False
 
 
-def _download(missing: Sequence[Deb], kept: Path, date: str) -> None:
+def _download_packages(missing: Sequence[Deb], kept: Path, date: str) -> None:
     """Fetch package files from the mirrors, and what these no longer have from the snapshot
     service.
 
@@ -389,7 +393,7 @@ def _fetch_files(urls: dict[Deb, str], kept: Path, *, patient: bool = True) -> d
     ] or ["no message"]
     failed = {}
     for deb, url in urls.items():
-        if _whole(new / deb.sha256, deb):
+        if _is_complete(new / deb.sha256, deb):
             # apt wrote it, beside other files of the same call.
             os.replace(new / deb.sha256, kept / f"{deb.sha256}.deb")
         else:
@@ -410,7 +414,7 @@ def _count_packages(packages: Sequence[Deb]) -> str:
     return f"{first} and {len(packages) - 1} more" if len(packages) > 1 else first
 
 
-def _stanza(file: Path, deb: Deb) -> str:
+def _index_entry(file: Path, deb: Deb) -> str:
     """Return a package's entry in the index.
 
     What belongs to the minimal system is marked required, whatever the archive's editors say of it

@@ -117,7 +117,7 @@ def _labels_of_sources() -> dict[str, str]:
         options = ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={scratch}/cache"]
         options += ["-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=1"]
         for target in re.findall(
-            r"(?m)^(Acquire::IndexTargets::\w+::[^:\s]+) ", _run("apt-config", "dump")
+            r"(?m)^(Acquire::IndexTargets::\w+::[^:\s]+) ", _run_program("apt-config", "dump")
         ):
             options += ["-o", f"{target}::DefaultEnabled=false"]
         planned = _apt_get(*options, "--print-uris", "update")
@@ -145,10 +145,10 @@ def _read_label(in_release: Path) -> str:
 
 
 def _apt_get(*arguments: str) -> str:
-    return _run("apt-get", "-q", *arguments)
+    return _run_program("apt-get", "-q", *arguments)
 
 
-def _run(*argv: str) -> str:
+def _run_program(*argv: str) -> str:
     """Return what a program prints. A source that does not answer leaves the others usable."""
     env = {**os.environ, "LC_ALL": "C.UTF-8"}
     return subprocess.run(argv, capture_output=True, text=True, check=False, env=env).stdout

@@ -31,14 +31,14 @@ _KEYRINGS = (
 )
 
 
-def lock(manifest: Manifest, base: str, architecture: str, scratch: Path) -> BaseLock:
+def resolve_packages(manifest: Manifest, base: str, architecture: str, scratch: Path) -> BaseLock:
     """Return the packages that a minimal system of the base's Debian release and docker/packages
     need today. `scratch` is an empty folder.
     """
     suite = manifest.bases[base].bootstrap
     with log.stage(f"choose the Debian packages of {suite} for {architecture}"):
-        env = _apt(scratch, suite, architecture)
-        archives = _archives(env)
+        env = _prepare_apt(scratch, suite, architecture)
+        archives = _read_indexes(env)
         essential = sorted(
             {
                 fields["Package"]
@@ -47,8 +47,8 @@ def lock(manifest: Manifest, base: str, architecture: str, scratch: Path) -> Bas
             }
             | {"apt"}
         )
-        minimal = _chosen(env, essential)
-        everything = _chosen(env, [*essential, *debian_lock.wanted()])
+        minimal = _simulate_installation(env, essential)
+        everything = _simulate_installation(env, [*essential, *debian_lock.read_package_names()])
     if changed := set(minimal) - set(everything):
         raise UserError(
             (
@@ -80,14 +80,14 @@ def lock(manifest: Manifest, base: str, architecture: str, scratch: Path) -> Bas
         base,
         suite,
         architecture,
-        debian_lock.inputs(manifest, base, architecture),
+        debian_lock.compute_inputs_key(manifest, base, architecture),
         (),
         packages,
-        today(),
+        current_date(),
     )
 
 
-def today() -> str:
+def current_date() -> str:
     """Return the date that a lock made now gets: where superseded packages are looked for later."""
     return datetime.now(tz=UTC).date().isoformat()
 
@@ -116,7 +116,7 @@ def resolve_current(
         UserError: The mirror is older than the lock.
     """
     with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
-        current = lock(manifest, locked.base, locked.architecture, Path(scratch))
+        current = resolve_packages(manifest, locked.base, locked.architecture, Path(scratch))
     old, new = (
         {deb.name: deb.version for deb in packages}
         for packages in (locked.packages, current.packages)
@@ -155,24 +155,24 @@ def refuse_older(package: Replacement, where: str) -> None:
         )
 
 
-def newest(suite: str, architecture: str, name: str, scratch: Path) -> Deb | None:
+def find_newest_package(suite: str, architecture: str, name: str, scratch: Path) -> Deb | None:
     """Return the package `name` that `suite` has today; None where it has none.
 
     `scratch` is an empty folder.
     """
     with log.stage(f"look {name} up in {suite} for {architecture}"):
-        env = _apt(scratch, suite, architecture)
+        env = _prepare_apt(scratch, suite, architecture)
         candidate = (
             re.search(
                 r"(?m)^Version: (.+)$",
-                _run(env, "apt-cache", "show", "--no-all-versions", "--", name),
+                _run_apt(env, "apt-cache", "show", "--no-all-versions", "--", name),
             )
-            if name in _run(env, "apt-cache", "pkgnames", name).split()
+            if name in _run_apt(env, "apt-cache", "pkgnames", name).split()
             else None
         )
         found = [
             fields
-            for fields in _archives(env)
+            for fields in _read_indexes(env)
             if candidate and (fields["Package"], fields["Version"]) == (name, candidate[1])
         ]
     # The archive proper before the one of security updates, as above.
@@ -194,31 +194,36 @@ def newest(suite: str, architecture: str, name: str, scratch: Path) -> Deb | Non
     )
 
 
-def record(manifest: Manifest, base: str, architecture: str, *, offline: bool = False) -> BaseLock:
+def update_lock(
+    manifest: Manifest, base: str, architecture: str, *, offline: bool = False
+) -> BaseLock:
     """Make the list anew and write it to locks/, the digests of images that stand there kept."""
     if offline:
         raise UserError(
             f"Debian's packages are not locked yet for {base} on {architecture}",
-            debian_lock.path(manifest, base, architecture).name,
+            debian_lock.lock_path(manifest, base, architecture).name,
             "python build.py lock --base, without --offline",
             kind=MISSING,
         )
     with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
-        made = lock(manifest, base, architecture, Path(scratch))
-    before = debian_lock.load(manifest, base, architecture, current=False)
+        made = resolve_packages(manifest, base, architecture, Path(scratch))
+    before = debian_lock.load_lock(manifest, base, architecture, current=False)
     date = before.date if before.digest == made.digest and before.date else made.date
-    return write(manifest, replace(made, images=tuple(sorted(before.images)), date=date))
+    return write_lock(manifest, replace(made, images=tuple(sorted(before.images)), date=date))
 
 
-def write(manifest: Manifest, made: BaseLock) -> BaseLock:
+def write_lock(manifest: Manifest, made: BaseLock) -> BaseLock:
     """Write a lock, if it says something new."""
-    file, text = debian_lock.path(manifest, made.base, made.architecture), debian_lock.render(made)
+    file, text = (
+        debian_lock.lock_path(manifest, made.base, made.architecture),
+        debian_lock.render_lock(made),
+    )
     if not file.is_file() or file.read_text(encoding="utf-8") != text:
         write_atomic(file, text)
     return made
 
 
-def of_lines(manifest: Manifest, lines: Sequence[str]) -> list[tuple[str, str]]:
+def list_bases(manifest: Manifest, lines: Sequence[str]) -> list[tuple[str, str]]:
     """Return base and architecture of every lock that these lines need."""
     wanted = {
         (base, architecture)
@@ -229,45 +234,47 @@ def of_lines(manifest: Manifest, lines: Sequence[str]) -> list[tuple[str, str]]:
     return sorted(wanted)
 
 
-def relock(manifest: Manifest, lines: Sequence[str], *, offline: bool) -> dict[str, list[str]]:
+def relock_bases(
+    manifest: Manifest, lines: Sequence[str], *, offline: bool
+) -> dict[str, list[str]]:
     """`build.py lock --base`: what changed in each lock, a line a package."""
     changes = {}
-    for base, architecture in of_lines(manifest, lines):
+    for base, architecture in list_bases(manifest, lines):
         before = {
             f"{deb.name} {deb.version}"
-            for deb in debian_lock.load(manifest, base, architecture, current=False).packages
+            for deb in debian_lock.load_lock(manifest, base, architecture, current=False).packages
         }
         after = {
             f"{deb.name} {deb.version}"
-            for deb in record(manifest, base, architecture, offline=offline).packages
+            for deb in update_lock(manifest, base, architecture, offline=offline).packages
         }
-        changes[f"locks/{debian_lock.path(manifest, base, architecture).name}"] = [
+        changes[f"locks/{debian_lock.lock_path(manifest, base, architecture).name}"] = [
             *(f"- {each}" for each in sorted(before - after)),
             *(f"+ {each}" for each in sorted(after - before)),
         ]
     return changes
 
 
-def problems(manifest: Manifest, lines: Sequence[str]) -> list[str]:
+def find_problems(manifest: Manifest, lines: Sequence[str]) -> list[str]:
     """Return what is wrong with the locks of the bases of these lines, as far as it can be told
     without asking anyone.
     """
     found = []
-    for base, architecture in of_lines(manifest, lines):
+    for base, architecture in list_bases(manifest, lines):
         try:
-            known = debian_lock.load(manifest, base, architecture)
+            known = debian_lock.load_lock(manifest, base, architecture)
         except UserError as error:
             found.append(str(error))
         else:
             if not known.packages and not known.images:
                 found.append(
-                    f"locks/{debian_lock.path(manifest, base, architecture).name}: is missing "
+                    f"locks/{debian_lock.lock_path(manifest, base, architecture).name}: is missing "
                     "-> python build.py lock --base"
                 )
     return found
 
 
-def _apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]:
+def _prepare_apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]:
     """Return the environment of an apt with an empty system of its own, after an update.
 
     Of the machine's settings it has those of how to fetch.
@@ -330,11 +337,11 @@ def _apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]:
     )
     env = {**os.environ, "APT_CONFIG": str(config), "LC_ALL": "C.UTF-8"}
     # "Error-Mode=any": an index that cannot be had is an error, not a warning.
-    _run(env, "apt-get", "update", "-q", "-o", "APT::Update::Error-Mode=any")
+    _run_apt(env, "apt-get", "update", "-q", "-o", "APT::Update::Error-Mode=any")
     return env
 
 
-def _run(env: dict[str, str], *argv: str) -> str:
+def _run_apt(env: dict[str, str], *argv: str) -> str:
     if not shutil.which(argv[0], path=env.get("PATH")):
         raise UserError(
             f"{argv[0]} is not here", argv[0], "make the lists of a base on Debian or Ubuntu"
@@ -345,19 +352,19 @@ def _run(env: dict[str, str], *argv: str) -> str:
     )
 
 
-def _archives(env: dict[str, str]) -> list[dict[str, str]]:
+def _read_indexes(env: dict[str, str]) -> list[dict[str, str]]:
     """Return the fields of every package that the indexes name."""
-    files = _run(
+    files = _run_apt(
         env, "apt-get", "indextargets", "--format", "$(FILENAME)", "Created-By: Packages"
     ).split()
     return [
         fields
         for file in files
-        for fields in _stanzas(_run(env, "/usr/lib/apt/apt-helper", "cat-file", file))
+        for fields in _parse_stanzas(_run_apt(env, "/usr/lib/apt/apt-helper", "cat-file", file))
     ]
 
 
-def _stanzas(text: str) -> Iterator[dict[str, str]]:
+def _parse_stanzas(text: str) -> Iterator[dict[str, str]]:
     for stanza in text.split("\n\n"):
         if fields := dict(
             re.findall(
@@ -371,11 +378,11 @@ def _stanzas(text: str) -> Iterator[dict[str, str]]:
             yield fields
 
 
-def _chosen(env: dict[str, str], names: Sequence[str]) -> set[tuple[str, str, str]]:
+def _simulate_installation(env: dict[str, str], names: Sequence[str]) -> set[tuple[str, str, str]]:
     """Name, version and architecture of all that apt would install for these names on an empty
     system.
     """
-    shown = _run(
+    shown = _run_apt(
         env, "apt-get", "install", "--simulate", "--yes", "--no-install-recommends", "--", *names
     )
     return set(re.findall(r"(?m)^Inst (\S+) \((\S+) .*\[(\w+)\]\)", shown))

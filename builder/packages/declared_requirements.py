@@ -31,7 +31,7 @@ RECORD = "locks/declared.json"
 
 
 @dataclass(frozen=True)
-class Found:
+class SourceRequirements:
     """What the sources declare, by source; how each was patched, where it was at hand; and those
     taken from the record.
     """
@@ -41,16 +41,16 @@ class Found:
     recorded: tuple[str, ...] = ()
 
 
-def read(
+def read_sources(
     manifest: Manifest, access: Access, names: Iterable[str], known: Mapping[str, Any]
-) -> Found:
+) -> SourceRequirements:
     """Return what each source declares after its patches; from `known`, the record, where the
     source cannot be had.
 
     Raises:
         UserError: a source can neither be had nor is its record of the present pin and patches.
     """
-    own = {project(manifest.source(name)) for name in manifest.sources}
+    own = {project_name(manifest.source(name)) for name in manifest.sources}
     found: dict[str, Declared] = {}
     states, recorded = [], []
     for name in names:
@@ -59,18 +59,18 @@ def read(
             pinned = source.acquire(entry, access)
         except UserError as error:
             kept = known.get(name, {})
-            if kept.get("key") != key(entry):
+            if kept.get("key") != compute_key(entry):
                 raise
             log.info(f"{name}: taken from {RECORD}, since the source is not at hand ({error.what})")
             found[name] = Declared(name, kept["origin"], tuple(kept["requirements"]))
             recorded.append(name)
         else:
             states.append(source_tree.patched(entry, access))
-            found[name] = _of_patched(entry, pinned, own)
-    return Found(found, tuple(states), tuple(recorded))
+            found[name] = _read_patched(entry, pinned, own)
+    return SourceRequirements(found, tuple(states), tuple(recorded))
 
 
-def project(entry: GitSource | WheelSource) -> str:
+def project_name(entry: GitSource | WheelSource) -> str:
     """Return the normalised name of the project that a source is."""
     return str(
         canonicalize_name(
@@ -79,32 +79,34 @@ def project(entry: GitSource | WheelSource) -> str:
     )
 
 
-def key(entry: GitSource | WheelSource) -> str:
+def compute_key(entry: GitSource | WheelSource) -> str:
     """Over the pin and what of ours changes the files that declare requirements."""
     patches = [
         [patch.name, patch.sha256]
         for patch in patch_series.load(entry.patches)
-        if any(_declares(file.path) for file in patch.files)
+        if any(_is_declaration(file.path) for file in patch.files)
     ]
-    laid = [[file.path, file.blob] for file in overlay.load(entry.overlay) if _declares(file.path)]
+    laid = [
+        [file.path, file.blob] for file in overlay.load(entry.overlay) if _is_declaration(file.path)
+    ]
     pin = entry.sha256 if isinstance(entry, WheelSource) else entry.commit
     return stage_key("declared", {"pin": pin, "patches": patches, "overlay": laid})
 
 
-def _declares(path: str) -> bool:
+def _is_declaration(path: str) -> bool:
     return path in ("requirements.in", "setup.py") or path.endswith(".dist-info/METADATA")
 
 
-def _of_patched(entry: GitSource | WheelSource, pinned: Pinned, own: set[str]) -> Declared:
+def _read_patched(entry: GitSource | WheelSource, pinned: Pinned, own: set[str]) -> Declared:
     done = patched_source.apply(pinned, entry)
     with Reader(pinned.git) as reader:
         blobs = {each.path: each.sha for each in walk(reader, done.exported_tree)}
-        return upstream_requirements.declared(
+        return upstream_requirements.read_declared(
             entry.name, blobs.keys(), lambda path: reader.read(blobs[path], "blob"), own
         )
 
 
-def load(file: Path) -> dict[str, Any]:
+def load_record(file: Path) -> dict[str, Any]:
     """Return the record; empty where there is none (or none that can be read: it is machine-owned
     and made anew).
     """
@@ -115,13 +117,15 @@ def load(file: Path) -> dict[str, Any]:
         return {}
 
 
-def dump(manifest: Manifest, known: Mapping[str, Any], found: Mapping[str, Declared]) -> str:
+def render_record(
+    manifest: Manifest, known: Mapping[str, Any], found: Mapping[str, Declared]
+) -> str:
     """Return the record's text: what is known, brought up to date with what was found; sources that
     are gone drop out.
     """
     fresh = {
         name: {
-            "key": key(manifest.source(name)),
+            "key": compute_key(manifest.source(name)),
             "origin": each.origin,
             "requirements": list(each.requirements),
         }

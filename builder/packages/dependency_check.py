@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from builder.core import machine_architecture
-from builder.packages.lock_file import environment_of
+from builder.packages.lock_file import marker_environment
 from rosetta.core.errors import CONFLICT, DAMAGED, UserError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def match_overrides(
 
     A dropped project explains that it is missing; a pinned one that the pinned version is there.
     """
-    overrides = {override.project: override for override in manifest.overrides_of(line)}
+    overrides = {override.project: override for override in manifest.overrides_for_line(line)}
     reasons: dict[Finding, str] = {}
     for finding in found:
         override = overrides.get(finding.project)
@@ -134,7 +134,7 @@ def require_explained(python: Path, manifest: Manifest, line: str) -> dict[Findi
     architecture = machine_architecture.ARCHITECTURES.get(platform.machine(), "amd64")
     return require_reasons(
         find_unmet_requirements(
-            sites[0], environment_of(version, full[1] if full else f"{version}.0", architecture)
+            sites[0], marker_environment(version, full[1] if full else f"{version}.0", architecture)
         ),
         manifest,
         line,

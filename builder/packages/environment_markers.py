@@ -12,7 +12,7 @@ from packaging import tags
 from packaging.markers import Marker
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from builder.packages.lock_file import environment_of
+from builder.packages.lock_file import marker_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,7 +45,9 @@ class Environment:
         return f"Python {self.python} on {self.machine}"
 
 
-def grid(pythons: Iterable[str], architectures: Iterable[str]) -> tuple[Environment, ...]:
+def list_environments(
+    pythons: Iterable[str], architectures: Iterable[str]
+) -> tuple[Environment, ...]:
     """Every Python on every architecture, sorted."""
     return tuple(
         sorted(
@@ -56,7 +58,7 @@ def grid(pythons: Iterable[str], architectures: Iterable[str]) -> tuple[Environm
     )
 
 
-def bounds(environments: Sequence[Environment]) -> str:
+def bounding_marker(environments: Sequence[Environment]) -> str:
     """Return the marker that holds in these environments and (nearly) nowhere else."""
     minors = [environment.minor for environment in environments]
     machines = sorted({environment.machine for environment in environments})
@@ -67,45 +69,48 @@ def bounds(environments: Sequence[Environment]) -> str:
     )
 
 
-def holds(marker: str, environment: Environment, micro: int = 0) -> bool:
+def marker_applies(marker: str, environment: Environment, micro: int = 0) -> bool:
     """Return whether `marker` holds there. An empty one always does."""
     full = f"{environment.python}.{micro}"
-    return not marker or _parsed(marker).evaluate(
-        environment_of(environment.python, full, environment.architecture)
+    return not marker or _parse_marker(marker).evaluate(
+        marker_environment(environment.python, full, environment.architecture)
     )
 
 
 @cache
-def _parsed(marker: str) -> Marker:
+def _parse_marker(marker: str) -> Marker:
     return Marker(marker)
 
 
-def where(marker: str, environments: Sequence[Environment]) -> frozenset[Environment] | None:
+def matching_environments(
+    marker: str, environments: Sequence[Environment]
+) -> frozenset[Environment] | None:
     """Return the environments in which `marker` holds; None where that depends on more than
     Python's minor version and architecture.
     """
-    found = frozenset(each for each in environments if holds(marker, each))
+    found = frozenset(each for each in environments if marker_applies(marker, each))
     return (
         found
-        if found == frozenset(each for each in environments if holds(marker, each, _LAST_MICRO))
+        if found
+        == frozenset(each for each in environments if marker_applies(marker, each, _LAST_MICRO))
         else None
     )
 
 
-def simplest(marker: str, environments: Sequence[Environment]) -> str | None:
+def simplify_marker(marker: str, environments: Sequence[Environment]) -> str | None:
     """Return the shortest marker that says the same of these environments: empty for all, None for
     none of them.
     """
-    found = where(marker, environments)
+    found = matching_environments(marker, environments)
     if found is None:
         return marker
     if not found:
         return None
-    text = written(found, environments)
-    return str(_parsed(text)) if text else ""
+    text = marker_for(found, environments)
+    return str(_parse_marker(text)) if text else ""
 
 
-def written(chosen: Iterable[Environment], environments: Sequence[Environment]) -> str:
+def marker_for(chosen: Iterable[Environment], environments: Sequence[Environment]) -> str:
     """Return the marker for some of these environments; empty for all of them."""
     pythons = sorted({each.python for each in environments})
     by_machine = {
@@ -138,7 +143,7 @@ def _python_term(some: Sequence[str], pythons: Sequence[str]) -> str:
 
 
 @cache
-def _tags(environment: Environment) -> dict[Tag, int]:
+def _rank_tags(environment: Environment) -> dict[Tag, int]:
     """Every wheel tag that works there, with its rank (0 is best)."""
     version, interpreter = (3, environment.minor), f"cp3{environment.minor}"
     oldest = 17 if environment.machine == "aarch64" else 5
@@ -155,11 +160,11 @@ def _tags(environment: Environment) -> dict[Tag, int]:
     return {tag: rank for rank, tag in reversed(list(enumerate(ranked)))}
 
 
-def best_wheel(names: Iterable[str], environment: Environment) -> str | None:
+def choose_wheel(names: Iterable[str], environment: Environment) -> str | None:
     """Return the wheel, by file name, that an installer takes in this environment; None where none
     works.
     """
-    known, found = _tags(environment), []
+    known, found = _rank_tags(environment), []
     for name in names:
         try:
             _, _, build, its_tags = parse_wheel_filename(name)

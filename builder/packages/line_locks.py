@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PlannedLock:
     """One lock: its path in the repository, what it holds, and the key of everything that decides
     it.
     """
@@ -49,29 +49,32 @@ class Plan:
 
     line: str
     joint: Request
-    wanted: tuple[Wanted, ...]
-    beside: tuple[Wanted, ...] = ()
+    wanted: tuple[PlannedLock, ...]
+    beside: tuple[PlannedLock, ...] = ()
 
     @property
-    def all(self) -> tuple[Wanted, ...]:
+    def all(self) -> tuple[PlannedLock, ...]:
         """All locks of the line."""
         return (*self.wanted, *self.beside)
 
 
-def plan(loaded: Manifest, line: str, found: Mapping[str, Declared]) -> Plan:
+def plan_locks(loaded: Manifest, line: str, found: Mapping[str, Declared]) -> Plan:
     """Return the requests of a line, read from its *.in files."""
-    entry, rules = loaded.lines[line], resolution.rules(loaded, line)
-    common = read_in(loaded.folder(entry.common))
+    entry, rules = loaded.lines[line], resolution.rules_for_line(loaded, line)
+    common = read_requirements(loaded.folder(entry.common))
     distributions = {name: each for name, each in loaded.distributions.items() if each.line == line}
     accelerated = {
         accelerator: common
         if accelerator == "cpu"
-        else (*common, *read_in(loaded.folder(entry.common).with_name(f"{accelerator}.in")))
+        else (
+            *common,
+            *read_requirements(loaded.folder(entry.common).with_name(f"{accelerator}.in")),
+        )
         for accelerator in sorted(
             {accelerator for each in distributions.values() for accelerator in each.accelerators}
         )
     }
-    everywhere = environment_markers.grid(
+    everywhere = environment_markers.list_environments(
         entry.pythons,
         {architecture for each in distributions.values() for architecture in each.architectures},
     )
@@ -84,7 +87,9 @@ def plan(loaded: Manifest, line: str, found: Mapping[str, Declared]) -> Plan:
         )
     ]
     for name, each in distributions.items():
-        ours = read_in(file) if (file := loaded.folder(f"locks/{name}.in")).exists() else ()
+        ours = (
+            read_requirements(file) if (file := loaded.folder(f"locks/{name}.in")).exists() else ()
+        )
         theirs = tuple(
             requirement for source in each.sources for requirement in found[source].requirements
         )
@@ -94,7 +99,7 @@ def plan(loaded: Manifest, line: str, found: Mapping[str, Declared]) -> Plan:
                 (
                     f"locks/{name}-{accelerator}.txt",
                     needs,
-                    environment_markers.grid(entry.pythons, each.architectures),
+                    environment_markers.list_environments(entry.pythons, each.architectures),
                 )
             )
     joint = Request(
@@ -107,26 +112,30 @@ def plan(loaded: Manifest, line: str, found: Mapping[str, Declared]) -> Plan:
     for path, needs, environments in parts:
         request = Request(needs, rules, environments, path)
         wanted.append(
-            Wanted(
+            PlannedLock(
                 path,
                 request,
-                stage_key("lock", {"path": path, "joint": joint.inputs(), "own": request.inputs()}),
+                stage_key(
+                    "lock", {"path": path, "joint": joint.key_inputs(), "own": request.key_inputs()}
+                ),
             )
         )
     beside = []
-    for path, needs in version_pins.list_requirements(loaded, line, read_in).items():
+    for path, needs in version_pins.list_requirements(loaded, line, read_requirements).items():
         request = Request(needs, rules, everywhere, path)
         beside.append(
-            Wanted(
+            PlannedLock(
                 path,
                 request,
-                stage_key("lock", {"path": path, "fits": joint.inputs(), "own": request.inputs()}),
+                stage_key(
+                    "lock", {"path": path, "fits": joint.key_inputs(), "own": request.key_inputs()}
+                ),
             )
         )
     return Plan(line, joint, tuple(wanted), tuple(beside))
 
 
-def read_in(file: Path) -> tuple[str, ...]:
+def read_requirements(file: Path) -> tuple[str, ...]:
     """Return the requirements of an *.in file: one a line, with comments."""
     try:
         text = file.read_text(encoding="utf-8")
@@ -139,48 +148,56 @@ def read_in(file: Path) -> tuple[str, ...]:
             kind=MISSING,
         ) from error
     return tuple(
-        str(upstream_requirements.normal(text_, f"{file.name}:{number}", ""))
-        for number, text_ in upstream_requirements.listed(text, file.name)
+        str(upstream_requirements.parse_requirement(text_, f"{file.name}:{number}", ""))
+        for number, text_ in upstream_requirements.parse_requirements_file(text, file.name)
     )
 
 
-def resolved(
+def resolve_locks(
     loaded: Manifest, each: Plan, upgrade: Sequence[str] = (), *, offline: bool = False
 ) -> dict[str, list[Pin]]:
     """Resolve the pins of every lock of a line, by path; keep present versions that still fit."""
-    now = {pin.text: pin for wanted in each.wanted for pin in existing(loaded.root / wanted.path)}
+    now = {
+        pin.text: pin
+        for wanted in each.wanted
+        for pin in read_existing_pins(loaded.root / wanted.path)
+    }
     preferred = [] if "all" in upgrade else [pin for pin in now.values() if pin.name not in upgrade]
     with log.stage(f"resolve line {each.line}"):
-        constraints = resolution.joint(each.joint, preferred, offline=offline)
+        constraints = resolution.resolve_jointly(each.joint, preferred, offline=offline)
         pins = {
-            wanted.path: resolution.locked(wanted.request, constraints, offline=offline)
+            wanted.path: resolution.resolve_lock(wanted.request, constraints, offline=offline)
             for wanted in each.wanted
         }
         for wanted in each.beside:
             kept = (
                 []
                 if "all" in upgrade
-                else [pin for pin in existing(loaded.root / wanted.path) if pin.name not in upgrade]
+                else [
+                    pin
+                    for pin in read_existing_pins(loaded.root / wanted.path)
+                    if pin.name not in upgrade
+                ]
             )
-            fitting = resolution.joint(
+            fitting = resolution.resolve_jointly(
                 wanted.request, kept, constraints=constraints, offline=offline
             )
-            pins[wanted.path] = resolution.locked(wanted.request, fitting, offline=offline)
+            pins[wanted.path] = resolution.resolve_lock(wanted.request, fitting, offline=offline)
     return pins
 
 
-def existing(file: Path) -> list[Pin]:
+def read_existing_pins(file: Path) -> list[Pin]:
     """Return the pins of a lock as it is; none if it is missing or broken."""
     try:
-        return lock_file.read(file)
+        return lock_file.read_lock(file)
     except UserError:
         return []
 
 
-def render(pins: Iterable[Pin], key: str) -> str:
+def render_lock(pins: Iterable[Pin], key: str) -> str:
     """Return a lock's text: no URL, no path, nothing of the machine that made it."""
     version = uv.run("--version").stdout.split()[1]
-    body = "".join(pin.lines() for pin in pins)
+    body = "".join(pin.requirement_lines() for pin in pins)
     head = (
         f"# Machine-owned: made by `python build.py lock`, not to be edited.\n# uv {version}\n# "
         f"inputs: {key}\n"

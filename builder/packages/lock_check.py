@@ -24,14 +24,16 @@ if TYPE_CHECKING:
     from builder.packages.lock_file import Pin
 
 
-def files(loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str]) -> list[str]:
+def check_lock_files(
+    loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str]
+) -> list[str]:
     """Every problem of the lock files themselves: missing, stale, malformed, at odds with each
     other, of nothing.
     """
     problems = []
     locked: set[str] = set()
     for path, recorded in records.items():
-        if _text(loaded.root / path) != recorded:
+        if _read_text(loaded.root / path) != recorded:
             problems.append(
                 f"{path}: stale: a source, its patches or its overlay are not those it was "
                 "made from"
@@ -40,7 +42,7 @@ def files(loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str]) -
         pins: dict[str, list[Pin]] = {}
         for wanted in plan.all:
             file = loaded.root / wanted.path
-            text = _text(file)
+            text = _read_text(file)
             if text is None:
                 problems.append(f"{wanted.path}: missing")
                 continue
@@ -50,28 +52,28 @@ def files(loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str]) -
                     f"{wanted.path}: stale: made from other requirements, overrides, Pythons "
                     "or architectures"
                 )
-            problems += _form(wanted.path, text)
+            problems += _check_format(wanted.path, text)
             try:
-                pins[wanted.path] = lock_file.read(file)
+                pins[wanted.path] = lock_file.read_lock(file)
             except UserError as error:
                 problems.append(str(error))
-        problems += _at_odds(pins, plan.joint.environments)
+        problems += _find_version_conflicts(pins, plan.joint.environments)
         locked.update(pin.name for its_pins in pins.values() for pin in its_pins)
     if {plan.line for plan in plans} == set(loaded.lines):
-        problems += _unused(loaded, locked)
-    return problems + _of_nothing(loaded)
+        problems += _find_unused_entries(loaded, locked)
+    return problems + _find_unknown_locks(loaded)
 
 
-def idle_overrides(loaded: Manifest, plan: Plan) -> list[str]:
+def find_idle_overrides(loaded: Manifest, plan: Plan) -> list[str]:
     """Return the overrides of a line without which everything would resolve just the same."""
-    overrides = loaded.overrides_of(plan.line)
+    overrides = loaded.overrides_for_line(plan.line)
     with log.progress(f"overrides of line {plan.line}", len(overrides), "tried") as advance:
-        result, kept = [], set(resolution.joint(plan.joint, ()))
+        result, kept = [], set(resolution.resolve_jointly(plan.joint, ()))
         for override in overrides:
-            rules = resolution.rules(loaded, plan.line, without=override)
+            rules = resolution.rules_for_line(loaded, plan.line, without=override)
             try:
                 other = set(
-                    resolution.joint(
+                    resolution.resolve_jointly(
                         resolution.Request(
                             plan.joint.requirements,
                             rules,
@@ -92,14 +94,14 @@ def idle_overrides(loaded: Manifest, plan: Plan) -> list[str]:
     return result
 
 
-def _text(file: Path) -> str | None:
+def _read_text(file: Path) -> str | None:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
 
 
-def _form(path: str, text: str) -> list[str]:
+def _check_format(path: str, text: str) -> list[str]:
     problems = []
     if not re.search(r"(?m)^# pins: [0-9a-f]{64}\n", text):  # reading it checks the sum
         problems.append(f"{path}: has no sum of its pins")
@@ -112,7 +114,9 @@ def _form(path: str, text: str) -> list[str]:
     return problems
 
 
-def _at_odds(pins: dict[str, list[Pin]], environments: Sequence[Environment]) -> list[str]:
+def _find_version_conflicts(
+    pins: dict[str, list[Pin]], environments: Sequence[Environment]
+) -> list[str]:
     """Projects that two locks of a line, or one lock twice, hold in different versions for the same
     environment.
     """
@@ -121,7 +125,7 @@ def _at_odds(pins: dict[str, list[Pin]], environments: Sequence[Environment]) ->
         versions: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         for path, its_pins in pins.items():
             for pin in its_pins:
-                if environment_markers.holds(pin.marker, environment):
+                if environment_markers.marker_applies(pin.marker, environment):
                     versions[pin.name][pin.version].append(path)
         for name, found in versions.items():
             if len(found) > 1:
@@ -132,7 +136,7 @@ def _at_odds(pins: dict[str, list[Pin]], environments: Sequence[Environment]) ->
     return problems
 
 
-def _of_nothing(loaded: Manifest) -> list[str]:
+def _find_unknown_locks(loaded: Manifest) -> list[str]:
     """Lock files that nothing in the manifest has."""
     known = {
         f"locks/{name}-{accelerator}.txt"
@@ -151,7 +155,7 @@ def _of_nothing(loaded: Manifest) -> list[str]:
     ]
 
 
-def _unused(loaded: Manifest, locked: Collection[str]) -> list[str]:
+def _find_unused_entries(loaded: Manifest, locked: Collection[str]) -> list[str]:
     """Entries of `sdists` and `strip` for projects that no lock holds."""
     entries = [("sdists", entry.name) for entry in loaded.sdists] + [
         ("strip", entry.name) for entry in loaded.strip

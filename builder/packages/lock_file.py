@@ -31,18 +31,18 @@ class Pin:
     def text(self) -> str:
         return f"{self.name}=={self.version}" + (f" ; {self.marker}" if self.marker else "")
 
-    def holds(self, environment: Mapping[str, str]) -> bool:
+    def applies_to(self, environment: Mapping[str, str]) -> bool:
         """Return whether it applies in this environment (PEP 508's names, as platform_machine)."""
         return not self.marker or Marker(self.marker).evaluate(dict(environment))
 
-    def lines(self) -> str:
+    def requirement_lines(self) -> str:
         return (
             " \\\n".join([self.text, *(f"    --hash=sha256:{digest}" for digest in self.hashes)])
             + "\n"
         )
 
 
-def read(path: Path) -> list[Pin]:
+def read_lock(path: Path) -> list[Pin]:
     """All pins of a lock; UserError with the line for anything that is not `name==version` with
     sha256 hashes.
     """
@@ -64,7 +64,7 @@ def read(path: Path) -> list[Pin]:
             start = number
         gathered += " " + line.removesuffix("\\")
         if not line.endswith("\\"):
-            pins.append(_pin(gathered.strip(), f"{path}:{start}"))
+            pins.append(_parse_pin(gathered.strip(), f"{path}:{start}"))
             gathered = ""
     if gathered:
         raise UserError(
@@ -90,7 +90,7 @@ def _check_digest(text: str, path: Path) -> None:
         )
 
 
-def digest(path: Path) -> str:
+def hash_lock(path: Path) -> str:
     """Sha256 of a lock file."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -103,7 +103,7 @@ def digest(path: Path) -> str:
         ) from error
 
 
-def _pin(text: str, where: str) -> Pin:
+def _parse_pin(text: str, where: str) -> Pin:
     requirement, *options = re.split(r"\s+--hash=", text)
     hashes = tuple(
         re.sub(r"\s+#.*", "", option).strip().removeprefix("sha256:") for option in options
@@ -133,7 +133,7 @@ def _pin(text: str, where: str) -> Pin:
         )
     found = Pin(canonicalize_name(parsed.name), versions[0], str(parsed.marker or ""), hashes)
     try:
-        found.holds(environment_of("3.11", "3.11.0", "amd64"))
+        found.applies_to(marker_environment("3.11", "3.11.0", "amd64"))
     except (UndefinedComparison, UndefinedEnvironmentName) as error:
         raise UserError(
             f"the marker of {parsed.name} means nothing: {found.marker}",
@@ -145,7 +145,7 @@ def _pin(text: str, where: str) -> Pin:
     return found
 
 
-def environment_of(python: str, full: str, architecture: str) -> dict[str, str]:
+def marker_environment(python: str, full: str, architecture: str) -> dict[str, str]:
     """PEP 508's variables for a Linux of ours.
 
     `python`: "3.11", `full`: "3.11.2", `architecture`: amd64 or arm64.
@@ -163,16 +163,16 @@ def environment_of(python: str, full: str, architecture: str) -> dict[str, str]:
     }
 
 
-def difference(old: Iterable[Pin], new: Iterable[Pin]) -> list[str]:
+def describe_changes(old: Iterable[Pin], new: Iterable[Pin]) -> list[str]:
     """Return what changed, a line a project, for people: added, removed, other version, other
     files.
     """
-    before, after = _by_name(old), _by_name(new)
-    lines = [f"+ {name} {_versions(after[name])}" for name in after if name not in before]
-    lines += [f"- {name} {_versions(before[name])}" for name in before if name not in after]
+    before, after = _group_by_name(old), _group_by_name(new)
+    lines = [f"+ {name} {_join_versions(after[name])}" for name in after if name not in before]
+    lines += [f"- {name} {_join_versions(before[name])}" for name in before if name not in after]
     for name in sorted(before.keys() & after.keys()):
         if before[name] != after[name]:
-            one, other = _versions(before[name]), _versions(after[name])
+            one, other = _join_versions(before[name]), _join_versions(after[name])
             lines.append(
                 f"{name} {one} -> {other}"
                 if one != other
@@ -181,12 +181,12 @@ def difference(old: Iterable[Pin], new: Iterable[Pin]) -> list[str]:
     return lines
 
 
-def _by_name(pins: Iterable[Pin]) -> dict[str, frozenset[Pin]]:
+def _group_by_name(pins: Iterable[Pin]) -> dict[str, frozenset[Pin]]:
     found: dict[str, frozenset[Pin]] = {}
     for pin in pins:
         found[pin.name] = found.get(pin.name, frozenset()) | {pin}
     return found
 
 
-def _versions(pins: Iterable[Pin]) -> str:
+def _join_versions(pins: Iterable[Pin]) -> str:
     return ", ".join(sorted({pin.version for pin in pins}))

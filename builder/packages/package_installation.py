@@ -53,14 +53,19 @@ class Packages:
     @property
     def digest(self) -> str:
         """Sha256 of the lock."""
-        return lock_file.digest(self.lock)
+        return lock_file.hash_lock(self.lock)
 
     def pins(self) -> list[lock_file.Pin]:
         """Return what of the lock holds for this Python and machine."""
-        here = lock_file.environment_of(self.python.version, self.python.full, self.architecture)
-        pins = [pin for pin in lock_file.read(self.lock) if pin.holds(here)]
+        here = lock_file.marker_environment(
+            self.python.version, self.python.full, self.architecture
+        )
+        pins = [pin for pin in lock_file.read_lock(self.lock) if pin.applies_to(here)]
         known = {pin.name for pin in pins}
-        return [*pins, *(pin for pin in self.extra if pin.name not in known and pin.holds(here))]
+        return [
+            *pins,
+            *(pin for pin in self.extra if pin.name not in known and pin.applies_to(here)),
+        ]
 
     def inputs(self) -> dict[str, Any]:
         """All that decides what is installed, but for the Python's place on this machine."""
@@ -71,8 +76,10 @@ class Packages:
             "builder": __version__,
             "sdists": [entry.model_dump() for entry in self.manifest.sdists],
             "strip": [entry.model_dump() for entry in self.manifest.strip],
-            "overrides": [entry.model_dump() for entry in self.manifest.overrides_of(self.line)],
-            "build": lock_file.digest(self.build_lock),
+            "overrides": [
+                entry.model_dump() for entry in self.manifest.overrides_for_line(self.line)
+            ],
+            "build": lock_file.hash_lock(self.build_lock),
             "extra": [pin.text for pin in self.extra],
             "wheels": [digest for _, digest in self.wheels],
         }
@@ -166,7 +173,7 @@ def install_packages(
     ):
         requirements = folder / "rosetta-requirements.txt"
         requirements.write_text(
-            "".join(pin.lines() for pin in pins if pin.name not in unbuilt | stripped),
+            "".join(pin.requirement_lines() for pin in pins if pin.name not in unbuilt | stripped),
             encoding="utf-8",
         )
         uv.run(
@@ -233,7 +240,7 @@ def _replace_edited(
     edited = wheel_record.find_edited_files(site)
     if not edited:
         return
-    lines = [pin.lines() for pin in pins if pin.name in edited]
+    lines = [pin.requirement_lines() for pin in pins if pin.name in edited]
     if offline or len(lines) < len(edited):
         wheel_record.require_unedited(site, where)
     log.warn(

@@ -38,9 +38,9 @@ class Rules:
     strips: tuple[tuple[str, str], ...] = ()
 
 
-def rules(manifest: Manifest, line: str, *, without: Override | None = None) -> Rules:
+def rules_for_line(manifest: Manifest, line: str, *, without: Override | None = None) -> Rules:
     """Return the rules of `line`; `without` leaves one override out, to see what it is good for."""
-    entries = [entry for entry in manifest.overrides_of(line) if entry is not without]
+    entries = [entry for entry in manifest.overrides_for_line(line) if entry is not without]
     drops = [entry.drop for entry in entries if entry.drop and not entry.unless]
     overrides = [
         f"{entry.drop} ; {entry.unless}" for entry in entries if entry.drop and entry.unless
@@ -70,7 +70,7 @@ class Request:
     environments: tuple[Environment, ...]
     where: str
 
-    def inputs(self) -> dict[str, Any]:
+    def key_inputs(self) -> dict[str, Any]:
         """All that decides the result, apart from what the index has: ready for a stage key."""
         places = [[each.python, each.architecture] for each in self.environments]
         said = [
@@ -87,7 +87,7 @@ class Request:
         }
 
 
-def joint(
+def resolve_jointly(
     request: Request,
     preferred: Iterable[Pin],
     *,
@@ -101,14 +101,16 @@ def joint(
     with tempfile.TemporaryDirectory(prefix="rosetta-lock-") as scratch:
         out = Path(scratch, "joint.txt")
         out.write_text("".join(f"{pin.text}\n" for pin in preferred), encoding="utf-8")
-        _compile(request, Path(scratch), out, constraints, offline=offline)
+        _run_uv_compile(request, Path(scratch), out, constraints, offline=offline)
         lines = (
             line.partition("#")[0].strip() for line in out.read_text(encoding="utf-8").splitlines()
         )
         return [line for line in lines if line]
 
 
-def locked(request: Request, constraints: Sequence[str], *, offline: bool = False) -> list[Pin]:
+def resolve_lock(
+    request: Request, constraints: Sequence[str], *, offline: bool = False
+) -> list[Pin]:
     """Return the packages of `request`, in the versions that `constraints` name, each with the
     hashes of the files that are used.
 
@@ -118,11 +120,13 @@ def locked(request: Request, constraints: Sequence[str], *, offline: bool = Fals
     """
     with tempfile.TemporaryDirectory(prefix="rosetta-lock-") as scratch:
         out = Path(scratch, "pylock.toml")
-        _compile(request, Path(scratch), out, constraints, offline=offline)
+        _run_uv_compile(request, Path(scratch), out, constraints, offline=offline)
         document = tomllib.loads(out.read_text(encoding="utf-8"))
     missing: list[str] = []
     pins = [
-        pin for package in document.get("packages", []) if (pin := _pin(package, request, missing))
+        pin
+        for package in document.get("packages", [])
+        if (pin := _pin_from_package(package, request, missing))
     ]
     if missing:
         raise UserError(
@@ -135,7 +139,9 @@ def locked(request: Request, constraints: Sequence[str], *, offline: bool = Fals
             kind=UNSUPPORTED,
         )
     for environment in request.environments:
-        names = [pin.name for pin in pins if environment_markers.holds(pin.marker, environment)]
+        names = [
+            pin.name for pin in pins if environment_markers.marker_applies(pin.marker, environment)
+        ]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise UserError(
                 f"two versions of {twice[0]} for {environment}", request.where, "pin one of them"
@@ -143,12 +149,12 @@ def locked(request: Request, constraints: Sequence[str], *, offline: bool = Fals
     return sorted(pins, key=lambda pin: (pin.name, pin.marker))
 
 
-def _compile(
+def _run_uv_compile(
     request: Request, scratch: Path, out: Path, constraints: Sequence[str], *, offline: bool
 ) -> None:
     # A marker on each requirement keeps the resolution to our systems: uv's own setting for that
     # needs its configuration files, which are shut out since the user's would be read as well.
-    bounds = environment_markers.bounds(request.environments)
+    bounds = environment_markers.bounding_marker(request.environments)
     # A conditional drop stands for what others ask of the project, not for what is asked here: that
     # binds as a constraint.
     conditional = {
@@ -162,9 +168,9 @@ def _compile(
         if canonicalize_name(Requirement(line).name) in conditional
     ]
     files = {
-        "requirements.in": [_bounded(line, bounds) for line in request.requirements],
+        "requirements.in": [_add_marker(line, bounds) for line in request.requirements],
         "constraints.txt": [*constraints, *ours],
-        "overrides.txt": [_bounded(line, bounds) for line in request.rules.overrides],
+        "overrides.txt": [_add_marker(line, bounds) for line in request.rules.overrides],
         "excludes.txt": request.rules.drops,
     }
     for name, lines in files.items():
@@ -206,25 +212,30 @@ def _compile(
         raise UserError(what, request.where, do, kind=kind)
 
 
-def _bounded(line: str, bounds: str) -> str:
+def _add_marker(line: str, bounds: str) -> str:
     requirement = Requirement(line)
     own = f"({requirement.marker}) and " if requirement.marker else ""
     requirement.marker = None
     return f"{requirement} ; {own}{bounds}"
 
 
-def _pin(package: dict[str, Any], request: Request, missing: list[str]) -> Pin | None:
+def _pin_from_package(package: dict[str, Any], request: Request, missing: list[str]) -> Pin | None:
     """Return a package of uv's answer as a pin with only the hashes of files that some environment
     installs; gaps are added to `missing`.
     """
     name, version = package["name"], package["version"]
-    found = environment_markers.where(package.get("marker", ""), request.environments)
+    found = environment_markers.matching_environments(
+        package.get("marker", ""), request.environments
+    )
     chosen = request.environments if found is None else tuple(sorted(found))
-    simplest = environment_markers.simplest(package.get("marker", ""), request.environments)
+    simplest = environment_markers.simplify_marker(package.get("marker", ""), request.environments)
     if not chosen or simplest is None:
         return None
     wheels = {_file_name(wheel): wheel["hashes"]["sha256"] for wheel in package.get("wheels", [])}
-    best = {environment: _wheel(name, wheels, environment, request.rules) for environment in chosen}
+    best = {
+        environment: _choose_wheel(name, wheels, environment, request.rules)
+        for environment in chosen
+    }
     hashes = {wheels[file] for file in best.values() if file}
     if name in request.rules.sdists and "sdist" in package:
         hashes = {package["sdist"]["hashes"]["sha256"]}
@@ -233,10 +244,12 @@ def _pin(package: dict[str, Any], request: Request, missing: list[str]) -> Pin |
     return Pin(name, version, simplest, tuple(sorted(hashes)))
 
 
-def _wheel(name: str, wheels: Iterable[str], environment: Environment, rules_: Rules) -> str | None:
+def _choose_wheel(
+    name: str, wheels: Iterable[str], environment: Environment, rules_: Rules
+) -> str | None:
     if (name, environment.architecture) in rules_.strips:
         environment = Environment(environment.python, "amd64")
-    return environment_markers.best_wheel(wheels, environment)
+    return environment_markers.choose_wheel(wheels, environment)
 
 
 def _file_name(file: dict[str, Any]) -> str:

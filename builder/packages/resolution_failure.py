@@ -35,9 +35,9 @@ def explain_no_solution(stderr: str) -> tuple[str, str, str] | None:
     plain = re.sub(r"[{][^}]*[}]", "", stderr)  # the environments that each requirement is bound to
     before, _, hints = plain.partition("hint:")
     cause = " ".join(before.partition("cause:")[2].split())
-    reason = _cut(output_end(cause, longest=max(len(cause) * 10, _LONGEST)))
+    reason = _shorten(output_end(cause, longest=max(len(cause) * 10, _LONGEST)))
     if hints.strip():
-        reason += f" hint: {_cut(' '.join(output_end(hints, longest=len(hints) * 10).split()))}"
+        reason += f" hint: {_shorten(' '.join(output_end(hints, longest=len(hints) * 10).split()))}"
     if sources := sorted(set(re.findall(r"Wheels are required for `([^`]+)`", plain))):
         names = ", ".join(sources)
         do = (
@@ -58,5 +58,5 @@ def explain_no_solution(stderr: str) -> tuple[str, str, str] | None:
     return f"its requirements contradict each other: {reason}", do, CONFLICT
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -25,7 +25,7 @@ def ensure_wheel(
     cache: Cache, pin: lock_file.Pin, python: Interpreter, build_lock: Path, *, offline: bool
 ) -> Path:
     """Return the wheel of `pin`, which the lock names by its sdist's hash; pure Python only."""
-    tools = lock_file.digest(build_lock)
+    tools = lock_file.hash_lock(build_lock)
     key = stage_key(
         "sdist",
         {

@@ -43,7 +43,7 @@ def ensure_environment(
         )
         requirements = folder / "rosetta-requirements.txt"
         requirements.write_text(
-            "".join(pin.lines() for pin in lock_file.read(lock)), encoding="utf-8"
+            "".join(pin.requirement_lines() for pin in lock_file.read_lock(lock)), encoding="utf-8"
         )
         uv.run(
             "pip",
@@ -61,5 +61,5 @@ def ensure_environment(
         for site in folder.glob("lib/python3.*/site-packages"):
             wheel_record.require_unedited(site, where)
 
-    inputs = {"lock": lock_file.digest(lock), "python": python.full, "path": str(python.path)}
+    inputs = {"lock": lock_file.hash_lock(lock), "python": python.full, "path": str(python.path)}
     return cache.ensure_folder("env", stage_key("build-tools", inputs), make)

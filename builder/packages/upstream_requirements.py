@@ -28,7 +28,7 @@ class Declared:
     requirements: tuple[str, ...]
 
 
-def declared(
+def read_declared(
     source: str, paths: Collection[str], read: Callable[[str], bytes], own: Collection[str]
 ) -> Declared:
     """Read requirements.in, else setup.py, else a wheel's METADATA, whichever of `paths` is there
@@ -46,9 +46,9 @@ def declared(
     """
     metadata = [path for path in paths if re.fullmatch(r"[^/]+\.dist-info/METADATA", path)]
     for origin, parse in (
-        ("requirements.in", listed),
-        ("setup.py", _from_setup),
-        *((path, _from_metadata) for path in metadata[:1]),
+        ("requirements.in", parse_requirements_file),
+        ("setup.py", _parse_setup),
+        *((path, _parse_metadata) for path in metadata[:1]),
     ):
         if origin not in paths:
             continue
@@ -59,7 +59,7 @@ def declared(
                 "is not UTF-8", f"{source}: {origin}", "see the upstream", kind=INVALID
             ) from error
         found = {
-            normal(text_, f"{source}: {origin}:{line}", source)
+            parse_requirement(text_, f"{source}: {origin}:{line}", source)
             for line, text_ in parse(text, f"{source}: {origin}")
         }
         return Declared(
@@ -79,7 +79,7 @@ def declared(
     )
 
 
-def normal(text: str, where: str, source: str) -> Requirement | None:
+def parse_requirement(text: str, where: str, source: str) -> Requirement | None:
     """One requirement with its project's name normalised; None for one of an extra that nobody
     asked for.
     """
@@ -104,7 +104,7 @@ def normal(text: str, where: str, source: str) -> Requirement | None:
     return found
 
 
-def listed(text: str, where: str) -> Iterator[tuple[int, str]]:
+def parse_requirements_file(text: str, where: str) -> Iterator[tuple[int, str]]:
     """Line number and requirement of each line of a requirements file that holds nothing else."""
     for number, raw in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#.*", "", raw).strip()
@@ -120,7 +120,7 @@ def listed(text: str, where: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _from_metadata(text: str, where: str) -> Iterator[tuple[int, str]]:
+def _parse_metadata(text: str, where: str) -> Iterator[tuple[int, str]]:
     number = next(
         (
             number
@@ -136,7 +136,7 @@ def _from_metadata(text: str, where: str) -> Iterator[tuple[int, str]]:
         yield number + index, str(value)
 
 
-def _from_setup(text: str, where: str) -> Iterator[tuple[int, str]]:
+def _parse_setup(text: str, where: str) -> Iterator[tuple[int, str]]:
     try:
         module = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -151,7 +151,9 @@ def _from_setup(text: str, where: str) -> Iterator[tuple[int, str]]:
         if isinstance(target, ast.Name)
     }
     calls = [
-        node for node in ast.walk(module) if isinstance(node, ast.Call) and _called(node) == "setup"
+        node
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call) and _called_name(node) == "setup"
     ]
     if len(calls) != 1:
         raise UserError(
@@ -163,14 +165,14 @@ def _from_setup(text: str, where: str) -> Iterator[tuple[int, str]]:
         )
     for keyword in calls[0].keywords:
         if keyword.arg == "install_requires":
-            yield from _strings(keyword.value, constants, where)
+            yield from _evaluate_strings(keyword.value, constants, where)
 
 
-def _called(node: ast.Call) -> str:
+def _called_name(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-def _strings(
+def _evaluate_strings(
     node: ast.expr, constants: Mapping[str, ast.expr], where: str
 ) -> Iterator[tuple[int, str]]:
     if isinstance(node, ast.Name) and node.id in constants:
@@ -179,16 +181,16 @@ def _strings(
             key: value for key, value in constants.items() if key != name
         }  # a name defined by itself must end here
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        yield from _strings(node.left, constants, where)
-        yield from _strings(node.right, constants, where)
+        yield from _evaluate_strings(node.left, constants, where)
+        yield from _evaluate_strings(node.right, constants, where)
     elif isinstance(node, ast.List | ast.Tuple):
         for item in node.elts:
-            yield item.lineno, _string(item, constants, where)
+            yield item.lineno, _evaluate_string(item, constants, where)
     else:
-        raise _unreadable(node, where)
+        raise _unreadable_error(node, where)
 
 
-def _string(node: ast.expr, constants: Mapping[str, ast.expr], where: str) -> str:
+def _evaluate_string(node: ast.expr, constants: Mapping[str, ast.expr], where: str) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if (
@@ -198,15 +200,17 @@ def _string(node: ast.expr, constants: Mapping[str, ast.expr], where: str) -> st
     ):
         return value.value
     if isinstance(node, ast.JoinedStr):
-        return "".join(_string(part, constants, where) for part in node.values)
+        return "".join(_evaluate_string(part, constants, where) for part in node.values)
     if isinstance(node, ast.FormattedValue) and node.conversion == -1 and node.format_spec is None:
-        return _string(node.value, constants, where)
+        return _evaluate_string(node.value, constants, where)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _string(node.left, constants, where) + _string(node.right, constants, where)
-    raise _unreadable(node, where)
+        return _evaluate_string(node.left, constants, where) + _evaluate_string(
+            node.right, constants, where
+        )
+    raise _unreadable_error(node, where)
 
 
-def _unreadable(node: ast.expr, where: str) -> UserError:
+def _unreadable_error(node: ast.expr, where: str) -> UserError:
     return UserError(
         f"{ast.unparse(node)[:60]} cannot be read without running it",
         f"{where}:{node.lineno}",

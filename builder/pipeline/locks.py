@@ -55,7 +55,7 @@ class Inputs:
 
 def read_inputs(context: Context, loaded: Manifest, lines: Sequence[str]) -> Inputs:
     """Return the inputs of the locks of these lines."""
-    recorded = declared_requirements.load(loaded.folder(declared_requirements.RECORD))
+    recorded = declared_requirements.load_record(loaded.folder(declared_requirements.RECORD))
     access = source.access(context, loaded)
     source_names = [
         name
@@ -63,13 +63,15 @@ def read_inputs(context: Context, loaded: Manifest, lines: Sequence[str]) -> Inp
         if distribution.line in lines
         for name in distribution.sources
     ]
-    reading = declared_requirements.read(loaded, access, dict.fromkeys(source_names), recorded)
-    record = declared_requirements.dump(loaded, recorded, reading.declared)
+    reading = declared_requirements.read_sources(
+        loaded, access, dict.fromkeys(source_names), recorded
+    )
+    record = declared_requirements.render_record(loaded, recorded, reading.declared)
     records = {
         declared_requirements.RECORD: record,
         source_lock.FILE: source_lock.render(loaded, reading.states),
     }
-    plans = [line_locks.plan(loaded, line, reading.declared) for line in lines]
+    plans = [line_locks.plan_locks(loaded, line, reading.declared) for line in lines]
     return Inputs(loaded, plans, records, reading.recorded, access)
 
 
@@ -101,9 +103,11 @@ def _resolve_and_write(
     changes: dict[str, list[str]] = {}
     for plan in inputs.plans:
         keys = {lock.path: lock.key for lock in plan.all}
-        for path, pins in line_locks.resolved(loaded, plan, upgrade, offline=offline).items():
-            texts[path] = line_locks.render(pins, keys[path])
-            changes[path] = lock_file.difference(line_locks.existing(loaded.root / path), pins)
+        for path, pins in line_locks.resolve_locks(loaded, plan, upgrade, offline=offline).items():
+            texts[path] = line_locks.render_lock(pins, keys[path])
+            changes[path] = lock_file.describe_changes(
+                line_locks.read_existing_pins(loaded.root / path), pins
+            )
     for path, text in texts.items():
         line_locks.write_changed(loaded.root / path, text)
     return changes, new_paths
@@ -118,8 +122,8 @@ def check_locks(inputs: Inputs) -> dict[str, Any]:
     loaded, plans, access = inputs.manifest, inputs.plans, inputs.access
     branch_problems, branch_notes = _check_branches(loaded, access)
     problems = [
-        *lock_check.files(loaded, plans, inputs.records),
-        *debian_resolution.problems(loaded, [plan.line for plan in plans]),
+        *lock_check.check_lock_files(loaded, plans, inputs.records),
+        *debian_resolution.find_problems(loaded, [plan.line for plan in plans]),
         *header_packages.find_problems(loaded),
         *branch_problems,
     ]
@@ -134,15 +138,17 @@ def check_locks(inputs: Inputs) -> dict[str, Any]:
     else:
         for plan in plans:
             problems += _list_resolution_changes(loaded, plan)
-            problems += lock_check.idle_overrides(loaded, plan)
+            problems += lock_check.find_idle_overrides(loaded, plan)
     return {"problems": problems, "notes": notes, "locks": _lock_paths(plans)}
 
 
 def _list_resolution_changes(loaded: Manifest, plan: Plan) -> list[str]:
     """Return how a new resolution would change each lock of a line."""
     problems = []
-    for path, pins in line_locks.resolved(loaded, plan).items():
-        changes = lock_file.difference(line_locks.existing(loaded.root / path), pins)
+    for path, pins in line_locks.resolve_locks(loaded, plan).items():
+        changes = lock_file.describe_changes(
+            line_locks.read_existing_pins(loaded.root / path), pins
+        )
         problems += [f"{path}: would change: {change}" for change in changes]
     return problems
 
@@ -188,17 +194,17 @@ def write_tool_locks(
     for name in names:
         path = f"locks/{name}.txt"
         request = Request(
-            line_locks.read_in(loaded.folder(f"locks/{name}.in")),
+            line_locks.read_requirements(loaded.folder(f"locks/{name}.in")),
             resolution.Rules(),
-            environment_markers.grid(_TOOL_PYTHONS, ("amd64", "arm64")),
+            environment_markers.list_environments(_TOOL_PYTHONS, ("amd64", "arm64")),
             path,
         )
-        old_pins = line_locks.existing(loaded.root / path)
-        joint_resolution = resolution.joint(request, old_pins, offline=offline)
-        pins = resolution.locked(request, joint_resolution, offline=offline)
-        changes[path] = lock_file.difference(old_pins, pins)
-        key = stage_key("lock", {"path": path, "own": request.inputs()})
-        line_locks.write_changed(loaded.root / path, line_locks.render(pins, key))
+        old_pins = line_locks.read_existing_pins(loaded.root / path)
+        joint_resolution = resolution.resolve_jointly(request, old_pins, offline=offline)
+        pins = resolution.resolve_lock(request, joint_resolution, offline=offline)
+        changes[path] = lock_file.describe_changes(old_pins, pins)
+        key = stage_key("lock", {"path": path, "own": request.key_inputs()})
+        line_locks.write_changed(loaded.root / path, line_locks.render_lock(pins, key))
     return changes
 
 
@@ -206,5 +212,5 @@ def write_base_locks(
     loaded: Manifest, lines: Sequence[str], *, offline: bool
 ) -> dict[str, list[str]]:
     """Lock today's Debian packages of the bases of these lines; return what changed in each."""
-    changes = debian_resolution.relock(loaded, lines, offline=offline)
+    changes = debian_resolution.relock_bases(loaded, lines, offline=offline)
     return changes | header_packages.update_lock(loaded, offline=offline)

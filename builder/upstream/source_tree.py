@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from builder.core import bytecode, log
 from builder.core.cache import stage_key
 from builder.core.cache_records import read_stamp, write_stamp
-from builder.core.manifest import GitSource, folder_of
+from builder.core.manifest import GitSource, source_folder_name
 from builder.upstream import patched_source, source, tree_export
 from builder.upstream.git_objects import Reader, walk
 
@@ -41,7 +41,7 @@ class PatchedSource:
     @property
     def folder(self) -> str:
         """The name of its folder in an image: that of the upstream project."""
-        return folder_of(self.url)
+        return source_folder_name(self.url)
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as a JSON object."""

@@ -236,7 +236,7 @@ bases:
                 "any", "trixie", architecture, "", (), tuple(found)
             )
             (self.folder / f"locks/base-any-{architecture}.json").write_text(
-                debian_lock.render(lock)
+                debian_lock.render_lock(lock)
             )
 
     def record(self, architecture: str) -> dict[str, Any]:

@@ -140,7 +140,9 @@ def make(
         "te-build": ("nvidia-nvtx", "pybind11"),
     }
     for path, names in locks.items():
-        (root / f"locks/{path}.txt").write_text("".join(pins[name].lines() for name in names))
+        (root / f"locks/{path}.txt").write_text(
+            "".join(pins[name].requirement_lines() for name in names)
+        )
     sdist = index.add("transformer-engine-jax", _sdist(made, sources))
     deb = _deb(root / "debs", made, architecture)
     (root / header_packages.FILE).write_text(

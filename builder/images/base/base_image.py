@@ -78,7 +78,7 @@ class _BaseRequest:
 
     @property
     def lock(self) -> BaseLock:
-        return debian_lock.load(self.manifest, self.name, self.architecture)
+        return debian_lock.load_lock(self.manifest, self.name, self.architecture)
 
 
 def resolve_bases(
@@ -171,7 +171,7 @@ def _resolve_base(request: _BaseRequest, choice: str) -> Base:
                 return base
             if not request.make:
                 raise NotMadeError("no packages are locked for the base yet", request.name)
-            lock = debian_resolution.record(
+            lock = debian_resolution.update_lock(
                 request.manifest,
                 request.name,
                 request.architecture,
@@ -336,7 +336,7 @@ def _record_digest(
         lock = request.lock
         other_images = (pair for pair in lock.images if pair[0] != reference)
         images = ((reference, digest), *other_images)
-        debian_resolution.write(request.manifest, replace(lock, images=images))
+        debian_resolution.write_lock(request.manifest, replace(lock, images=images))
     else:
         log.info(f"{reference} is {digest} today: give --base {pinned} to have the same again")
 

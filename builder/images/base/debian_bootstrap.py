@@ -93,7 +93,7 @@ def make_layers(
         if layers := _find_layers(cache, keys, compression):
             return layers
         _check_programs(lock)
-        packages = debian_lock.fetch(cache, lock, offline=offline)
+        packages = debian_lock.fetch_packages(cache, lock, offline=offline)
         scratch = cache.path("base", f".tmp-bootstrap-{lock.key[:16]}")
         _refuse_mounts(scratch)
         remove_path(scratch)

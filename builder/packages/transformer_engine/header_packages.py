@@ -60,9 +60,9 @@ def read_lock(manifest: Manifest) -> HeaderLock:
         packages = {
             (python, deb.architecture): deb
             for python, rows in data["pythons"].items()
-            for deb in map(debian_lock.checked, rows)
+            for deb in map(debian_lock.parse_package, rows)
         }
-        return HeaderLock(packages, debian_lock.checked_date(data.get("date", "")))
+        return HeaderLock(packages, debian_lock.check_date(data.get("date", "")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             "is not a lock of Python's headers",
@@ -104,7 +104,7 @@ def update_lock(manifest: Manifest, *, offline: bool) -> dict[str, list[str]]:
     before = known.packages
     for python, base, architecture in _list_targets(manifest):
         with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
-            found = debian_resolution.newest(
+            found = debian_resolution.find_newest_package(
                 manifest.bases[base].bootstrap,
                 architecture,
                 f"libpython{python}-dev",
@@ -112,7 +112,7 @@ def update_lock(manifest: Manifest, *, offline: bool) -> dict[str, list[str]]:
             )
         if found:
             after[python, architecture] = found
-    date = known.date if after == before and known.date else debian_resolution.today()
+    date = known.date if after == before and known.date else debian_resolution.current_date()
     write_atomic(manifest.folder(FILE), render_lock(after, date))
     old, new = (
         {f"{deb.name} {deb.version} {deb.architecture}" for deb in each.values()}
@@ -175,7 +175,9 @@ def find_current(manifest: Manifest, line: str, locked: Deb) -> Deb:
     """Return today's version of a locked package of headers that Debian has superseded."""
     base = manifest.bases[manifest.lines[line].base or ""].bootstrap
     with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
-        current = debian_resolution.newest(base, locked.architecture, locked.name, Path(scratch))
+        current = debian_resolution.find_newest_package(
+            base, locked.architecture, locked.name, Path(scratch)
+        )
     if current is None:
         raise UserError(
             f"{base} has no {locked.name}", f"Debian {base} for {locked.architecture}", _REMAKE
@@ -195,7 +197,7 @@ def ensure_headers(cache: Cache, deb: Deb, date: str = "", *, offline: bool) -> 
     """
 
     def make(into: Path) -> None:
-        files = debian_lock.fetch(
+        files = debian_lock.fetch_packages(
             cache,
             BaseLock("te-python", "Debian", deb.architecture, packages=(deb,), date=date),
             offline=offline,

@@ -145,5 +145,5 @@ def _is_for(name: str, accelerator: str) -> bool:
 
 
 def _matching_pins(lock: Path, python: str, architecture: str) -> list[Pin]:
-    here = lock_file.environment_of(python, f"{python}.0", architecture)
-    return [pin for pin in lock_file.read(lock) if pin.holds(here)]
+    here = lock_file.marker_environment(python, f"{python}.0", architecture)
+    return [pin for pin in lock_file.read_lock(lock) if pin.applies_to(here)]

@@ -308,7 +308,9 @@ def _ensure_dependencies(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
 
     def make(folder: Path) -> None:
         requirements = folder / "requirements.txt"
-        requirements.write_text("".join(pin.lines() for pin in wanted.pins), encoding="utf-8")
+        requirements.write_text(
+            "".join(pin.requirement_lines() for pin in wanted.pins), encoding="utf-8"
+        )
         uv.run(
             "pip",
             "install",

@@ -275,8 +275,10 @@ class _Bisection:
             build.line["pythons"], build.line["python"], self.journal.request.python
         )
         architecture = machine_architecture.ARCHITECTURES.get(platform.machine(), "amd64")
-        environment = lock_file.environment_of(interpreter.version, interpreter.full, architecture)
-        return lambda pin: pin.holds(environment)
+        environment = lock_file.marker_environment(
+            interpreter.version, interpreter.full, architecture
+        )
+        return lambda pin: pin.applies_to(environment)
 
     def _search_changes(self, runner: TrialRunner, change_list: ChangeList) -> SearchResult:
         """Find the positions of the changes that are needed."""

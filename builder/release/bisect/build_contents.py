@@ -147,7 +147,7 @@ def read_build(endpoint: EndpointManifest, distribution: str, accelerator: str) 
         sources=tuple(
             _read_source(manifest, name, document["sources"][name]) for name in entry.sources
         ),
-        pins=tuple(lock_file.read(lock)),
+        pins=tuple(lock_file.read_lock(lock)),
         lock=lock.read_text(encoding="utf-8"),
         build_tools_lock=(
             build_tools_lock.read_text(encoding="utf-8") if build_tools_lock.is_file() else ""

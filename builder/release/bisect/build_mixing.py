@@ -178,7 +178,7 @@ def _mix_locks(change_list: ChangeList, changes: Iterable[Change]) -> tuple[str,
     pins: list[Pin] = []
     for name in sorted(old_packages.keys() | new_packages.keys()):
         pins += (new_packages if name in changed else old_packages).get(name, [])
-    return "".join(pin.lines() for pin in pins), tuple(pins)
+    return "".join(pin.requirement_lines() for pin in pins), tuple(pins)
 
 
 def _join_rules(

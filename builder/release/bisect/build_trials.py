@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from builder.core import baked_package, log
 from builder.core.cache import remove_path
-from builder.core.manifest import folder_of
+from builder.core.manifest import source_folder_name
 from builder.core.subprocesses import output_end
 from builder.release.bisect import build_manifest
 from builder.release.bisect.journal import Trial
@@ -115,7 +115,7 @@ class TrialRunner:
             pinned = acquire(source, self.access[contents.name])
             patched = patched_source.apply(pinned, source)
             with Reader(pinned.git) as reader:
-                folder = self.environment / "opt" / folder_of(pinned.url)
+                folder = self.environment / "opt" / source_folder_name(pinned.url)
                 folder.mkdir(parents=True)
                 tree_export.write_tree(reader, walk(reader, patched.exported_tree), folder)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.core import machine_architecture, manifest
-from builder.core.manifest import folder_of
+from builder.core.manifest import source_folder_name
 from builder.images import inspection
 from builder.images.oci import blob_compression, layer, layout
 from builder.images.registry import download
@@ -117,7 +117,7 @@ def _parse_record(lock_json: bytes) -> _Record:
             path = f"{_HOME}/sources/{name}/{patch['name']}.patch"
             patches[name, patch["name"]] = path, patch["sha256"]
         for file, blob in state["overlay"]:
-            overlay[name, file] = f"opt/{folder_of(state['url'])}/{file}", blob
+            overlay[name, file] = f"opt/{source_folder_name(state['url'])}/{file}", blob
     lock_name = str(document["requirements"]["file"])
     for name in (*sources, lock_name):
         if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name):

@@ -115,8 +115,8 @@ def _try_distribution(
     }
     request = _read_request(context, copy, target.line, f"locks/{target.name}-cpu.txt")
     lock = copy.root / request.where
-    old_pins = line_locks.existing(lock)
-    environments = environment_markers.grid([target.python], [target.architecture])
+    old_pins = line_locks.read_existing_pins(lock)
+    environments = environment_markers.list_environments([target.python], [target.architecture])
     result: dict[str, Any] = {
         "python": target.python,
         "pinned": next((pin.version for pin in old_pins if pin.name == "jax"), None),
@@ -138,7 +138,7 @@ def _try_distribution(
     except UserError as error:
         return {**result, "problem": str(error)}
     result["changed"] = list_changed_packages(old_pins, pins, environments[0])
-    write_atomic(lock, line_locks.render(pins, stage_key("forecast", request.inputs())))
+    write_atomic(lock, line_locks.render_lock(pins, stage_key("forecast", request.key_inputs())))
     baked = environment_build.bake_environment(
         environment_build.plan_environment(
             context, target.name, "cpu", output, target.requested_python
@@ -158,10 +158,12 @@ def find_newest_jax(python: str, architecture: str, *, offline: bool) -> str:
     request = Request(
         ("jax",),
         Rules(),
-        environment_markers.grid([python], [architecture]),
+        environment_markers.list_environments([python], [architecture]),
         f"the newest JAX for Python {python}",
     )
-    resolved = [Requirement(line) for line in resolution.joint(request, (), offline=offline)]
+    resolved = [
+        Requirement(line) for line in resolution.resolve_jointly(request, (), offline=offline)
+    ]
     (jax,) = (requirement for requirement in resolved if requirement.name == "jax")
     return str(next(iter(jax.specifier)).version)
 
@@ -179,13 +181,13 @@ def _read_request(context: Context, copy: Manifest, line: str, lock: str) -> Req
     for distribution in copy.distributions.values():
         if distribution.line == line:
             names |= dict.fromkeys(distribution.sources)
-    sources = declared_requirements.read(
+    sources = declared_requirements.read_sources(
         copy,
         source.access(context, copy),
         names,
-        declared_requirements.load(copy.folder(declared_requirements.RECORD)),
+        declared_requirements.load_record(copy.folder(declared_requirements.RECORD)),
     )
-    locks = line_locks.plan(copy, line, sources.declared).wanted
+    locks = line_locks.plan_locks(copy, line, sources.declared).wanted
     return next(wanted.request for wanted in locks if wanted.path == lock)
 
 
@@ -212,16 +214,16 @@ def resolve_with_jax(
     preferred = [pin for pin in old_pins if pin.name not in JAX]
     strict = replace(request, requirements=lift_versions(request.requirements, jax, JAX))
     try:
-        constraints = resolution.joint(strict, preferred, offline=offline)
-        return resolution.locked(strict, constraints, offline=offline), []
+        constraints = resolution.resolve_jointly(strict, preferred, offline=offline)
+        return resolution.resolve_lock(strict, constraints, offline=offline), []
     except UserError:
         exact = _list_exact_projects(request.requirements)
         if not exact:
             raise
     loose = replace(request, requirements=lift_versions(request.requirements, jax, (*JAX, *exact)))
     preferred = [pin for pin in preferred if pin.name not in exact]
-    constraints = resolution.joint(loose, preferred, offline=offline)
-    return resolution.locked(loose, constraints, offline=offline), exact
+    constraints = resolution.resolve_jointly(loose, preferred, offline=offline)
+    return resolution.resolve_lock(loose, constraints, offline=offline), exact
 
 
 def _list_exact_projects(requirements: Iterable[str]) -> list[str]:
@@ -263,7 +265,9 @@ def list_changed_packages(
 
 def _versions_in(pins: Iterable[Pin], environment: Environment) -> dict[str, str]:
     return {
-        pin.name: pin.version for pin in pins if environment_markers.holds(pin.marker, environment)
+        pin.name: pin.version
+        for pin in pins
+        if environment_markers.marker_applies(pin.marker, environment)
     }
 
 

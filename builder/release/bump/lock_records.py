@@ -49,10 +49,12 @@ def update_lock_records(manifest: Manifest, access: Access, names: Iterable[str]
     moved = [name for name in names if name in line_of_source]
     if not moved:
         return LockChanges({})
-    declared_before = declared_requirements.load(manifest.folder(declared_requirements.RECORD))
+    declared_before = declared_requirements.load_record(
+        manifest.folder(declared_requirements.RECORD)
+    )
     try:
         records_before = source_lock.load(manifest)
-        sources = declared_requirements.read(manifest, access, moved, declared_before)
+        sources = declared_requirements.read_sources(manifest, access, moved, declared_before)
     except UserError as error:
         return LockChanges({}, problem=str(error))
     requirement_changes = {
@@ -89,12 +91,14 @@ def _map_sources_to_lines(manifest: Manifest) -> dict[str, str]:
 
 
 def _write_records(
-    manifest: Manifest, declared_before: Mapping[str, Any], sources: declared_requirements.Found
+    manifest: Manifest,
+    declared_before: Mapping[str, Any],
+    sources: declared_requirements.SourceRequirements,
 ) -> None:
     """Write both files, if their text changes."""
     line_locks.write_changed(
         manifest.root / declared_requirements.RECORD,
-        declared_requirements.dump(manifest, declared_before, sources.declared),
+        declared_requirements.render_record(manifest, declared_before, sources.declared),
     )
     line_locks.write_changed(
         manifest.root / source_lock.FILE, source_lock.render(manifest, sources.states)

@@ -197,7 +197,7 @@ def _list_patches(manifest: Manifest, name: str, state: Mapping[str, Any]) -> li
 def _python_components(manifest: Manifest, record: Mapping[str, Any]) -> list[Component]:
     """Return the Python packages of an image, each with all hashes that its lock accepts."""
     lock = manifest.folder("locks") / str(record["requirements"]["file"])
-    if lock_file.digest(lock) != record["requirements"]["sha256"]:
+    if lock_file.hash_lock(lock) != record["requirements"]["sha256"]:
         raise UserError(
             "is not the lock that the image was built from",
             str(lock),
@@ -205,8 +205,8 @@ def _python_components(manifest: Manifest, record: Mapping[str, Any]) -> list[Co
             kind=DIFFERS,
         )
     python, architecture = str(record["python"]), str(record["architecture"])
-    environment = lock_file.environment_of(python, str(record["base"]["python"]), architecture)
-    pins = {pin.name: pin for pin in lock_file.read(lock) if pin.holds(environment)}
+    environment = lock_file.marker_environment(python, str(record["base"]["python"]), architecture)
+    pins = {pin.name: pin for pin in lock_file.read_lock(lock) if pin.applies_to(environment)}
     components = []
     if wheel := record.get("transformer_engine"):
         for pin in version_pins.installed_pins(
@@ -230,7 +230,7 @@ def _system_components(manifest: Manifest, record: Mapping[str, Any]) -> list[Co
     """Return the Debian packages of the base, if they are locked, else the base as a whole."""
     base, architecture = record["base"], str(record["architecture"])
     name = manifest.lines[str(record["line"])].base
-    lock = debian_lock.load(manifest, name, architecture, current=False) if name else None
+    lock = debian_lock.load_lock(manifest, name, architecture, current=False) if name else None
     if lock and lock.packages and lock.digest == base["digest"]:
         components = []
         for package in lock.packages:

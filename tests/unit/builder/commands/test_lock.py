@@ -105,7 +105,7 @@ def _run(root: Path, *args: str, offline: bool = False, cache: str = "cache") ->
 
 
 def _pins(root: Path, name: str) -> list[str]:
-    return [pin.text for pin in lock_file.read(root / f"locks/{name}")]
+    return [pin.text for pin in lock_file.read_lock(root / f"locks/{name}")]
 
 
 def _files(root: Path) -> dict[str, bytes]:
@@ -406,15 +406,15 @@ def test_without_the_source_its_record_serves_while_it_is_of_the_same_pin(repo: 
 
 def test_only_patches_of_what_declares_count_for_the_record(repo: Path) -> None:
     entry = manifest.load(repo / "manifest.yaml").source("one")
-    bare = declared_requirements.key(entry)
+    bare = declared_requirements.compute_key(entry)
     diff = DIFF.format(path="one.py", old="1" * 40, new="2" * 40)
     (repo / "patches/one/series").write_text("other\n")
     (repo / "patches/one/other.patch").write_text(PATCH.format(subject="other", diff=diff))
-    assert declared_requirements.key(entry) == bare
+    assert declared_requirements.compute_key(entry) == bare
     (repo / "patches/one/other.patch").write_text(
         PATCH.format(subject="other", diff=diff.replace("one.py", "setup.py"))
     )
-    assert declared_requirements.key(entry) != bare
+    assert declared_requirements.compute_key(entry) != bare
 
 
 def test_tools(repo: Path, index: Index, tmp_path: Path) -> None:

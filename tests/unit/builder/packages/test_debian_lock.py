@@ -35,8 +35,8 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mirror:
 
 def _written(tmp_path: Path, lock: BaseLock) -> Any:
     loaded = debian_packages.loaded(tmp_path)
-    debian_lock.path(loaded, lock.base, lock.architecture).write_text(
-        debian_lock.render(lock), encoding="utf-8"
+    debian_lock.lock_path(loaded, lock.base, lock.architecture).write_text(
+        debian_lock.render_lock(lock), encoding="utf-8"
     )
     return loaded
 
@@ -47,7 +47,7 @@ def _current(tmp_path: Path, **changes: Any) -> BaseLock:
             "trixie",
             "trixie",
             "amd64",
-            debian_lock.inputs(debian_packages.loaded(tmp_path), "trixie", "amd64"),
+            debian_lock.compute_inputs_key(debian_packages.loaded(tmp_path), "trixie", "amd64"),
             (("debian:trixie-slim", "sha256:" + "b" * 64),),
             (DEB,),
         ),
@@ -57,8 +57,8 @@ def _current(tmp_path: Path, **changes: Any) -> BaseLock:
 
 def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
     lock = _current(tmp_path)
-    assert debian_lock.load(_written(tmp_path, lock), "trixie", "amd64") == lock
-    assert debian_lock.load(debian_packages.loaded(tmp_path), "trixie", "arm64") == BaseLock(
+    assert debian_lock.load_lock(_written(tmp_path, lock), "trixie", "amd64") == lock
+    assert debian_lock.load_lock(debian_packages.loaded(tmp_path), "trixie", "arm64") == BaseLock(
         "trixie", "trixie", "arm64"
     )
 
@@ -66,14 +66,16 @@ def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_the_real_locks_are_current_and_name_no_machine() -> None:
     loaded = manifest.load(debian_packages.REAL)
     for base, architecture in (("trixie", "amd64"), ("trixie", "arm64"), ("bookworm", "amd64")):
-        lock = debian_lock.load(loaded, base, architecture)
+        lock = debian_lock.load_lock(loaded, base, architecture)
         assert {"libc6", "apt", "dpkg"} <= {
             deb.name for deb in lock.packages if deb.layer == "base"
         }
         assert {"python3", "git", "ibverbs-providers"} <= {
             deb.name for deb in lock.packages if deb.layer == "os"
         }
-        assert "//" not in debian_lock.path(loaded, base, architecture).read_text(encoding="utf-8")
+        assert "//" not in debian_lock.lock_path(loaded, base, architecture).read_text(
+            encoding="utf-8"
+        )
 
 
 @pytest.mark.parametrize(
@@ -95,14 +97,14 @@ def test_the_real_locks_are_current_and_name_no_machine() -> None:
 )
 def test_a_spoilt_lock_is_refused(tmp_path: Path, spoil: Callable[[dict[str, Any]], Any]) -> None:
     loaded = _written(tmp_path, _current(tmp_path))
-    file = debian_lock.path(loaded, "trixie", "amd64")
+    file = debian_lock.lock_path(loaded, "trixie", "amd64")
     data = json.loads(file.read_text(encoding="utf-8"))
     spoil(data)
     file.write_text(json.dumps(data), encoding="utf-8")
     with errors.refused(
         errors.INVALID, where=file.name, names=("trixie", "amd64"), remedy="lock --base"
     ):
-        debian_lock.load(loaded, "trixie", "amd64")
+        debian_lock.load_lock(loaded, "trixie", "amd64")
 
 
 def test_a_lock_for_other_packages_says_so(tmp_path: Path) -> None:
@@ -110,9 +112,9 @@ def test_a_lock_for_other_packages_says_so(tmp_path: Path) -> None:
     with errors.refused(
         errors.DIFFERS, where="base-trixie-amd64.json", names="docker/packages"
     ) as caught:
-        debian_lock.load(loaded, "trixie", "amd64")
+        debian_lock.load_lock(loaded, "trixie", "amd64")
     assert caught.value.do == "python build.py lock --base"
-    assert debian_lock.load(loaded, "trixie", "amd64", current=False).packages == (DEB,)
+    assert debian_lock.load_lock(loaded, "trixie", "amd64", current=False).packages == (DEB,)
 
 
 def test_the_digest_goes_by_the_packages(tmp_path: Path) -> None:
@@ -125,17 +127,17 @@ def test_the_digest_goes_by_the_packages(tmp_path: Path) -> None:
 def test_names_of_packages_only(tmp_path: Path) -> None:
     (tmp_path / "docker").mkdir()
     (tmp_path / debian_lock.PACKAGES).write_text("# why\nlibnuma1 # and why\n\ng++\n")
-    assert debian_lock.wanted(tmp_path) == ("libnuma1", "g++")
+    assert debian_lock.read_package_names(tmp_path) == ("libnuma1", "g++")
     (tmp_path / debian_lock.PACKAGES).write_text("git\n--allow-unauthenticated\n")
     with pytest.raises(UserError) as caught:
-        debian_lock.wanted(tmp_path)
+        debian_lock.read_package_names(tmp_path)
     assert caught.value.where == "docker/packages:2"
 
 
 def test_the_folder_holds_the_files_and_an_index(cache: Cache, mirror: Mirror) -> None:
     mirror.add("first", layer="base")
     mirror.add("second")
-    folder = debian_lock.fetch(cache, mirror.lock())
+    folder = debian_lock.fetch_packages(cache, mirror.lock())
     assert sorted(path.name for path in folder.iterdir()) == [
         "Packages",
         "first_1.0_all.deb",
@@ -150,7 +152,7 @@ def test_the_folder_holds_the_files_and_an_index(cache: Cache, mirror: Mirror) -
     # From then on neither mirror nor network counts.
     for deb in mirror.packages:
         (mirror.folder / deb.filename).unlink()
-    assert debian_lock.fetch(cache, mirror.lock(), offline=True) == folder
+    assert debian_lock.fetch_packages(cache, mirror.lock(), offline=True) == folder
 
 
 def test_offline_says_what_is_not_there(cache: Cache, mirror: Mirror) -> None:
@@ -158,14 +160,14 @@ def test_offline_says_what_is_not_there(cache: Cache, mirror: Mirror) -> None:
     with errors.refused(
         errors.MISSING, where="debs", names=("1 of 1", "trixie"), remedy="--offline"
     ):
-        debian_lock.fetch(cache, mirror.lock(), offline=True)
+        debian_lock.fetch_packages(cache, mirror.lock(), offline=True)
 
 
 def test_what_a_mirror_no_longer_has(cache: Cache, mirror: Mirror) -> None:
     kept, lost = mirror.add("kept"), mirror.add("lost")
     (mirror.folder / lost.filename).unlink()
     with errors.refused(errors.MISSING, names="lost 1.0", remedy="lock --base") as caught:
-        debian_lock.fetch(cache, mirror.lock())
+        debian_lock.fetch_packages(cache, mirror.lock())
     assert "lock --base" in caught.value.do
     assert not list(cache.path("base").glob("debs-*"))
     # What did arrive is kept: the rest is all that a later run asks for.
@@ -180,7 +182,7 @@ def test_a_superseded_package_comes_from_the_snapshot_of_the_locks_day(
     for deb in (lost, other):
         (day / deb.filename).parent.mkdir(parents=True)
         (mirror.folder / deb.filename).rename(day / deb.filename)
-    folder = debian_lock.fetch(cache, replace(mirror.lock(), date="2026-01-31"))
+    folder = debian_lock.fetch_packages(cache, replace(mirror.lock(), date="2026-01-31"))
     assert {path.name for path in folder.glob("*.deb")} == {deb.file for deb in (kept, lost, other)}
 
 
@@ -191,7 +193,7 @@ def test_a_package_that_is_gone_everywhere_is_superseded(
     lost = mirror.add("lost")
     (mirror.folder / lost.filename).unlink()
     with errors.refused(errors.MISSING, names="lost 1.0", error=debian_lock.SupersededError):
-        debian_lock.fetch(cache, replace(mirror.lock(), date=date))
+        debian_lock.fetch_packages(cache, replace(mirror.lock(), date=date))
 
 
 def test_a_package_that_only_cannot_be_reached_is_not_superseded(
@@ -200,7 +202,7 @@ def test_a_package_that_only_cannot_be_reached_is_not_superseded(
     mirror.add("first")
     monkeypatch.setenv(debian_mirrors.MIRROR, "http://127.0.0.1:9/debian")
     with errors.refused(errors.UNREACHABLE, names="first 1.0") as caught:
-        debian_lock.fetch(cache, replace(mirror.lock(), date="2026-01-31"))
+        debian_lock.fetch_packages(cache, replace(mirror.lock(), date="2026-01-31"))
     assert not isinstance(caught.value, debian_lock.SupersededError)
 
 
@@ -211,22 +213,22 @@ def test_each_file_has_its_own_reason(cache: Cache, mirror: Mirror) -> None:
     file = mirror.folder / damaged.filename
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with errors.refused(errors.UNREACHABLE, names="odd 1.0+deb2") as caught:
-        debian_lock.fetch(cache, replace(mirror.lock(), date="2026-01-31"))
+        debian_lock.fetch_packages(cache, replace(mirror.lock(), date="2026-01-31"))
     assert not isinstance(caught.value, debian_lock.SupersededError)
 
 
 @pytest.mark.parametrize("date", ["2026-1-1", 5, "x", "2026-01-01T00", None])
 def test_a_date_that_is_none_spoils_the_lock(date: Any, tmp_path: Path) -> None:
     loaded = _written(tmp_path, _current(tmp_path, date="2026-01-31"))
-    assert debian_lock.load(loaded, "trixie", "amd64").date == "2026-01-31"
-    file = debian_lock.path(loaded, "trixie", "amd64")
+    assert debian_lock.load_lock(loaded, "trixie", "amd64").date == "2026-01-31"
+    file = debian_lock.lock_path(loaded, "trixie", "amd64")
     file.write_text(
         json.dumps(json.loads(file.read_text(encoding="utf-8")) | {"date": date}), encoding="utf-8"
     )
     with errors.refused(
         errors.INVALID, where=file.name, names=("trixie", "amd64"), remedy="lock --base"
     ):
-        debian_lock.load(loaded, "trixie", "amd64")
+        debian_lock.load_lock(loaded, "trixie", "amd64")
 
 
 def test_another_file_under_the_name_is_not_taken(cache: Cache, mirror: Mirror) -> None:
@@ -234,18 +236,18 @@ def test_another_file_under_the_name_is_not_taken(cache: Cache, mirror: Mirror) 
     file = mirror.folder / deb.filename
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with errors.refused(errors.UNREACHABLE, names="first 1.0"):
-        debian_lock.fetch(cache, mirror.lock())
+        debian_lock.fetch_packages(cache, mirror.lock())
     assert not list(cache.path("debs").glob("*.deb"))
 
 
 def test_a_damaged_file_in_the_cache_is_fetched_again(cache: Cache, mirror: Mirror) -> None:
     deb = mirror.add("first")
     (kept := cache.path("debs") / f"{deb.sha256}.deb").write_bytes(b"x" * deb.size)
-    debian_lock.fetch(cache, mirror.lock())
+    debian_lock.fetch_packages(cache, mirror.lock())
     assert kept.read_bytes() == (mirror.folder / deb.filename).read_bytes()
 
 
 def test_a_package_of_another_name_is_refused(cache: Cache, mirror: Mirror) -> None:
     lock = replace(mirror.lock(), packages=(replace(mirror.add("first"), name="other"),))
     with errors.refused(errors.DIFFERS, names="other 1.0", remedy="lock --base"):
-        debian_lock.fetch(cache, lock)
+        debian_lock.fetch_packages(cache, lock)

@@ -12,14 +12,14 @@ import pytest
 from builder.core import manifest
 from builder.packages import dependency_check, uv
 from builder.packages.dependency_check import Finding
-from builder.packages.lock_file import environment_of
+from builder.packages.lock_file import marker_environment
 from tests.support import errors
 from tests.support.package_archives import metadata, wheel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-HERE = environment_of("3.11", "3.11.2", "amd64")
+HERE = marker_environment("3.11", "3.11.2", "amd64")
 MANIFEST = f"""version: 1
 sources: {{t: {{wheel: t==1, sha256: "{"a" * 64}", patches: patches/t}}}}
 lines: {{l: {{python: "3.11", pythons: ["3.11"], common: l.in}}, other: {{python: "3.11", pythons: ["3.11"], common: o.in}}}}
@@ -76,7 +76,7 @@ def test_for_another_python_and_machine(tmp_path: Path) -> None:
     assert [
         finding.project
         for finding in dependency_check.find_unmet_requirements(
-            site, environment_of("3.13", "3.13.0", "arm64")
+            site, marker_environment("3.13", "3.13.0", "arm64")
         )
     ] == ["b", "c"]
 
@@ -110,7 +110,7 @@ def test_finds_what_uv_finds(tmp_path: Path) -> None:
         check=True,
     ).stdout.strip()
     ours = dependency_check.find_unmet_requirements(
-        site, environment_of(version.rpartition(".")[0], version, "amd64")
+        site, marker_environment(version.rpartition(".")[0], version, "amd64")
     )
     assert sorted(re.findall(r"`([a-z]+)` requires `([^`]+)`", done.stderr)) == [
         (each.package, each.requirement) for each in ours

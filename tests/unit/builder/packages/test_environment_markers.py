@@ -9,9 +9,9 @@ from packaging.markers import Marker
 
 from builder.packages import environment_markers
 from builder.packages.environment_markers import Environment
-from builder.packages.lock_file import environment_of
+from builder.packages.lock_file import marker_environment
 
-GRID = environment_markers.grid(["3.11", "3.12", "3.13"], ["amd64", "arm64"])
+GRID = environment_markers.list_environments(["3.11", "3.12", "3.13"], ["amd64", "arm64"])
 
 
 @pytest.mark.parametrize(
@@ -39,23 +39,26 @@ GRID = environment_markers.grid(["3.11", "3.12", "3.13"], ["amd64", "arm64"])
     ],
 )
 def test_simplest(long: str, short: str | None) -> None:
-    assert environment_markers.simplest(long, GRID) == short
+    assert environment_markers.simplify_marker(long, GRID) == short
 
 
 def test_a_written_marker_holds_where_it_was_chosen_and_nowhere_else() -> None:
     for size in range(1, len(GRID) + 1):
         for chosen in itertools.combinations(GRID, size):
-            text = environment_markers.written(chosen, GRID)
-            assert tuple(each for each in GRID if environment_markers.holds(text, each)) == chosen
+            text = environment_markers.marker_for(chosen, GRID)
+            assert (
+                tuple(each for each in GRID if environment_markers.marker_applies(text, each))
+                == chosen
+            )
 
 
 def test_bounds_hold_for_the_line_and_not_beyond() -> None:
-    text = Marker(environment_markers.bounds(GRID))
+    text = Marker(environment_markers.bounding_marker(GRID))
     assert all(
-        text.evaluate(environment_of(each.python, f"{each.python}.5", each.architecture))
+        text.evaluate(marker_environment(each.python, f"{each.python}.5", each.architecture))
         for each in GRID
     )
-    inside = environment_of("3.12", "3.12.1", "amd64")
+    inside = marker_environment("3.12", "3.12.1", "amd64")
     for change in (
         {"sys_platform": "win32"},
         {"platform_machine": "riscv64"},
@@ -112,6 +115,6 @@ def test_bounds_hold_for_the_line_and_not_beyond() -> None:
     ],
 )
 def test_best_wheel(names: list[str], environment: Environment, best: int | None) -> None:
-    assert environment_markers.best_wheel(names, environment) == (
+    assert environment_markers.choose_wheel(names, environment) == (
         None if best is None else names[best]
     )

@@ -19,7 +19,7 @@ A, B = "a" * 64, "b" * 64
 
 def _read(tmp_path: Path, text: str) -> list[lock_file.Pin]:
     (tmp_path / "lock.txt").write_text(text)
-    return lock_file.read(tmp_path / "lock.txt")
+    return lock_file.read_lock(tmp_path / "lock.txt")
 
 
 def test_reads_what_uv_writes(tmp_path: Path) -> None:
@@ -30,18 +30,19 @@ def test_reads_what_uv_writes(tmp_path: Path) -> None:
         ("numpy", "2.0", (A,)),
     ]
     old, new = (
-        lock_file.environment_of(version, f"{version}.1", "amd64") for version in ("3.11", "3.12")
+        lock_file.marker_environment(version, f"{version}.1", "amd64")
+        for version in ("3.11", "3.12")
     )
-    assert pins[0].holds(old)
-    assert not pins[0].holds(new)
-    assert pins[1].holds(new)
-    assert _read(tmp_path, "".join(pin.lines() for pin in pins)) == pins
+    assert pins[0].applies_to(old)
+    assert not pins[0].applies_to(new)
+    assert pins[1].applies_to(new)
+    assert _read(tmp_path, "".join(pin.requirement_lines() for pin in pins)) == pins
 
 
 def test_machine_decides(tmp_path: Path) -> None:
     (pin,) = _read(tmp_path, f"tensorflow==2 ; platform_machine == 'aarch64' --hash=sha256:{A}\n")
-    assert pin.holds(lock_file.environment_of("3.11", "3.11.2", "arm64"))
-    assert not pin.holds(lock_file.environment_of("3.11", "3.11.2", "amd64"))
+    assert pin.applies_to(lock_file.marker_environment("3.11", "3.11.2", "arm64"))
+    assert not pin.applies_to(lock_file.marker_environment("3.11", "3.11.2", "amd64"))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def test_what_is_not_locked_is_refused_with_its_line(tmp_path: Path, line: str) 
 
 def test_missing_lock_says_how_to_make_it(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        lock_file.read(tmp_path / "none.txt")
+        lock_file.read_lock(tmp_path / "none.txt")
     assert "build.py lock" in caught.value.do
 
 

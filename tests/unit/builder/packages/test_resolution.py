@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-GRID = environment_markers.grid(["3.11", "3.12"], ["amd64", "arm64"])
+GRID = environment_markers.list_environments(["3.11", "3.12"], ["amd64", "arm64"])
 X86, ARM = "manylinux2014_x86_64", "manylinux2014_aarch64"
 
 
@@ -29,7 +29,7 @@ def _request(*requirements: str, rules: Rules | None = None) -> Request:
 
 
 def _locked(request: Request, preferred: tuple[Pin, ...] = ()) -> list[Pin]:
-    return resolution.locked(request, resolution.joint(request, preferred))
+    return resolution.resolve_lock(request, resolution.resolve_jointly(request, preferred))
 
 
 def _texts(pins: list[Pin]) -> list[str]:
@@ -243,8 +243,8 @@ def test_a_part_has_the_versions_of_the_whole(index: Index, tmp_path: Path) -> N
     publish(index, tmp_path, "b", "1", "shared<2")
     publish(index, tmp_path, "shared", "1")
     publish(index, tmp_path, "shared", "2")
-    whole = resolution.joint(_request("a", "b"), ())
-    assert _texts(resolution.locked(_request("a"), whole)) == ["a==1", "shared==1"]
+    whole = resolution.resolve_jointly(_request("a", "b"), ())
+    assert _texts(resolution.resolve_lock(_request("a"), whole)) == ["a==1", "shared==1"]
     assert _texts(_locked(_request("a"))) == ["a==1", "shared==2"]
 
 
@@ -276,8 +276,10 @@ sdists: [{{name: s, why: "a good reason"}}]
 strip: [{{name: p, architectures: [arm64], why: "a good reason"}}]
 """)
     loaded = manifest.load(tmp_path / "manifest.yaml")
-    assert resolution.rules(loaded, "l") == Rules(
+    assert resolution.rules_for_line(loaded, "l") == Rules(
         ("b",), ("a ; python_version < '3.12'",), ("s",), (("p", "arm64"),)
     )
-    assert resolution.rules(loaded, "o") == Rules(("b",), ("c==1",), ("s",), (("p", "arm64"),))
-    assert resolution.rules(loaded, "o", without=loaded.overrides[0]).drops == ()
+    assert resolution.rules_for_line(loaded, "o") == Rules(
+        ("b",), ("c==1",), ("s",), (("p", "arm64"),)
+    )
+    assert resolution.rules_for_line(loaded, "o", without=loaded.overrides[0]).drops == ()

@@ -9,7 +9,7 @@ from tests.support import errors
 
 
 def _declared(files: dict[str, str], own: tuple[str, ...] = ()) -> tuple[str, ...]:
-    return upstream_requirements.declared(
+    return upstream_requirements.read_declared(
         "thing", files.keys(), lambda path: files[path].encode(), own
     ).requirements
 
@@ -125,4 +125,4 @@ def test_what_cannot_be_read_is_named(
 
 def test_not_utf8() -> None:
     with errors.refused(errors.INVALID, where="thing: setup.py", names="UTF-8"):
-        upstream_requirements.declared("thing", ["setup.py"], lambda _: b"\xff", ())
+        upstream_requirements.read_declared("thing", ["setup.py"], lambda _: b"\xff", ())

@@ -37,7 +37,7 @@ from builder.images.base import debian_bootstrap
 from builder.packages import debian_lock
 from builder.core.cache import Cache
 os.umask(int(sys.argv[4], 8))
-lock = debian_lock.load(manifest.load(Path(sys.argv[1])), sys.argv[2], sys.argv[3])
+lock = debian_lock.load_lock(manifest.load(Path(sys.argv[1])), sys.argv[2], sys.argv[3])
 print(*(each.digest for each in debian_bootstrap.make_layers(Cache(Path(sys.argv[5])), lock, debian_lock.ROOT, "gzip")))
 """
 
@@ -45,7 +45,7 @@ print(*(each.digest for each in debian_bootstrap.make_layers(Cache(Path(sys.argv
 def _lock() -> BaseLock:
     architecture = machine_architecture.ARCHITECTURES.get(platform.machine(), "")
     loaded = manifest.load(debian_packages.REAL)
-    lock = debian_lock.load(loaded, "trixie", architecture) if architecture else None
+    lock = debian_lock.load_lock(loaded, "trixie", architecture) if architecture else None
     if not lock or not lock.packages:
         pytest.skip(f"NOT CHECKED: no Debian packages are locked for {platform.machine()}")
     return lock
@@ -96,7 +96,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     lock, folder = _lock(), tmp_path_factory.mktemp("bootstrap")
     cache, again = Cache(folder / "one"), Cache(folder / "two")
     try:
-        packages = debian_lock.fetch(cache, lock)
+        packages = debian_lock.fetch_packages(cache, lock)
     except UserError as error:
         pytest.skip(f"NOT CHECKED: Debian's packages cannot be had: {error.what}")
     for deb in lock.packages:
@@ -274,7 +274,7 @@ def test_an_engine_makes_the_same_layer(made: Made, name: str) -> None:
         debian_lock.ROOT,
         [base],
         made.lock.architecture,
-        debian_lock.fetch(made.cache, made.lock),
+        debian_lock.fetch_packages(made.cache, made.lock),
     ) as exported:
         assert (
             layer_normalisation.make_os_layer(made.cache, f"of-{name}", "gzip", exported).digest

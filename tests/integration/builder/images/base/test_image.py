@@ -96,7 +96,7 @@ def test_an_image_of_the_engines_own(chosen: Engine, cache: Cache, tmp_path: Pat
         assert _resolve(cache, loaded, TAG, chosen.name) == found
     finally:
         chosen.remove([TAG])
-    assert not debian_lock.path(loaded, "trixie", "amd64").exists()
+    assert not debian_lock.lock_path(loaded, "trixie", "amd64").exists()
 
 
 def test_a_layout_is_taken_as_it_is(cache: Cache, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_the_digest_of_a_registrys_image_is_recorded_at_first_use(
     chosen.remove([reference])
     found = _resolve(cache, loaded, "", chosen.name)
     assert (found.name, [each.diff_id for each in found.layers]) == (reference, [made.diff_id])
-    lock = debian_lock.load(loaded, "trixie", "amd64")
+    lock = debian_lock.load_lock(loaded, "trixie", "amd64")
     assert dict(lock.images) == {reference: found.digest}
     # From then on the record counts, without engine and registry, whatever the tag says.
     assert _resolve(cache, loaded, "", chosen.name, offline=True) == found

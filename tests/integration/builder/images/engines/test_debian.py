@@ -43,9 +43,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Cache, BaseLock, Lay
     if not shutil.which("mmdebstrap"):
         pytest.skip("NOT CHECKED: mmdebstrap is not here")
     cache = Cache(tmp_path_factory.mktemp("cache"))
-    lock = debian_lock.load(manifest.load(ROOT / "manifest.yaml"), "trixie", container_engines.HERE)
+    lock = debian_lock.load_lock(
+        manifest.load(ROOT / "manifest.yaml"), "trixie", container_engines.HERE
+    )
     try:
-        debian_lock.fetch(cache, lock)
+        debian_lock.fetch_packages(cache, lock)
     except UserError as error:
         pytest.skip(f"NOT CHECKED: the locked packages cannot be had here ({error})")
     return cache, lock, *debian_bootstrap.make_layers(cache, lock, ROOT, "gzip")
@@ -58,7 +60,7 @@ def test_an_engine_makes_the_layer_that_mmdebstrap_makes(
     cache, lock, lower, upper = made
     used = container_engines.needed(name, builds=True)
     with dockerfile_step.build_base(
-        used, cache, ROOT, [lower], container_engines.HERE, debian_lock.fetch(cache, lock)
+        used, cache, ROOT, [lower], container_engines.HERE, debian_lock.fetch_packages(cache, lock)
     ) as exported:
         ours = layer_normalisation.make_os_layer(cache, f"os-{name}", "gzip", exported)
     assert ours.digest == upper.digest

@@ -48,7 +48,16 @@ def _pins(**versions: str) -> tuple[Pin, ...]:
 def _build(*parts: SourceContents, pins: tuple[Pin, ...] = (), **changes: Any) -> Build:
     line = {"name": "line", "python": "3.11", "pythons": ["3.11"], "architectures": ["amd64"]}
     return replace(
-        Build("thing", "cpu", line, {}, parts, "".join(pin.lines() for pin in pins), pins, ""),
+        Build(
+            "thing",
+            "cpu",
+            line,
+            {},
+            parts,
+            "".join(pin.requirement_lines() for pin in pins),
+            pins,
+            "",
+        ),
         **changes,
     )
 
@@ -56,7 +65,7 @@ def _build(*parts: SourceContents, pins: tuple[Pin, ...] = (), **changes: Any) -
 def _list_changes(good: Build, bad: Build) -> ChangeList:
     with contextlib.ExitStack() as stack:
         return list_changes(
-            good, bad, lambda pin: pin.holds(HERE), Access(Cache(Path("/nowhere"))), stack
+            good, bad, lambda pin: pin.applies_to(HERE), Access(Cache(Path("/nowhere"))), stack
         )
 
 
@@ -180,7 +189,7 @@ def test_packages_that_come_and_go() -> None:
     assert change_list.changes[0].description.startswith("a 1 -> ")
     assert change_list.changes[1].description.endswith(" -> 1")
     assert [pin.name for pin in _mix(change_list, 1).pins] == ["a", "b", "c"]
-    assert _mix(change_list, 0).lock == "".join(pin.lines() for pin in _pins(b="1"))
+    assert _mix(change_list, 0).lock == "".join(pin.requirement_lines() for pin in _pins(b="1"))
 
 
 def test_a_mixture_has_the_rules_of_both() -> None:

@@ -20,7 +20,7 @@ from tests.support.patch_series import text
 
 pytestmark = pytest.mark.slow
 
-PLACES = environment_markers.grid(["3.12"], ["amd64"])
+PLACES = environment_markers.list_environments(["3.12"], ["amd64"])
 NOW = [
     Pin("jax", "1.0", "", ()),
     Pin("jaxlib", "1.0", "", ()),

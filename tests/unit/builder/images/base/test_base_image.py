@@ -56,14 +56,14 @@ def _lock(loaded: Manifest, architecture: str = "amd64", **changes: Any) -> Base
             "trixie",
             "trixie",
             architecture,
-            debian_lock.inputs(loaded, "trixie", architecture),
+            debian_lock.compute_inputs_key(loaded, "trixie", architecture),
             (),
             (DEB,),
         ),
         **changes,
     )
-    debian_lock.path(loaded, "trixie", architecture).write_text(
-        debian_lock.render(lock), encoding="utf-8"
+    debian_lock.lock_path(loaded, "trixie", architecture).write_text(
+        debian_lock.render_lock(lock), encoding="utf-8"
     )
     return lock
 
@@ -251,7 +251,7 @@ def _superseded(
         return taken(cache, lock, *arguments, **options)
 
     monkeypatch.setattr(debian_bootstrap, "make_layers", layers)
-    monkeypatch.setattr(debian_resolution, "lock", lambda *_: current)
+    monkeypatch.setattr(debian_resolution, "resolve_packages", lambda *_: current)
     return current
 
 

@@ -69,15 +69,15 @@ def test_our_own_locks_fit_the_distributions_and_mix_no_cuda(
             == te.version
         )
         assert not [name for name in added if name.endswith(f"-{other}")]
-        here = lock_file.environment_of(
+        here = lock_file.marker_environment(
             loaded.lines[line].python, f"{loaded.lines[line].python}.0", architecture
         )
         for name, entry in loaded.distributions.items():
             if entry.line == line and accelerator in entry.accelerators:
                 theirs = {
                     pin.name: pin.version
-                    for pin in lock_file.read(ROOT / f"locks/{name}-{accelerator}.txt")
-                    if pin.holds(here)
+                    for pin in lock_file.read_lock(ROOT / f"locks/{name}-{accelerator}.txt")
+                    if pin.applies_to(here)
                 }
                 assert {
                     name: pin.version
@@ -140,7 +140,7 @@ def _run(root: Path, cache: Cache, *args: str, offline: bool = False) -> Result:
 
 
 def _pins(root: Path, name: str) -> list[str]:
-    return [pin.text for pin in lock_file.read(root / f"locks/{name}")]
+    return [pin.text for pin in lock_file.read_lock(root / f"locks/{name}")]
 
 
 def test_its_lock_fits_that_of_the_line(repo: Path, cache: Cache) -> None:
