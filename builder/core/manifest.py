@@ -35,7 +35,7 @@ Accelerator = Literal["cpu", "cuda12", "cuda13"]
 Architecture = Literal["amd64", "arm64"]
 
 
-def _relative(value: str) -> str:
+def _check_relative_path(value: str) -> str:
     parts = PurePosixPath(value).parts
     if (
         not parts
@@ -49,7 +49,7 @@ def _relative(value: str) -> str:
     return value
 
 
-def _day(value: str) -> str:
+def _check_day(value: str) -> str:
     try:
         if dt.date.fromisoformat(value).isoformat() == value:
             return value
@@ -58,24 +58,22 @@ def _day(value: str) -> str:
     raise ValueError("not a day such as '2027-06-30'")
 
 
-def _url(value: str) -> str:
+def _check_url(value: str) -> str:
     match = re.fullmatch(r"(https|ssh|file)://([^/@\s]*@)?([^/\s]*)/[^\s]*", value)
     if not match:
         raise ValueError("not an https://, ssh:// or file:// URL")
-    if match[1] == "https" and "@" in value:
+    scheme, user, host = match.groups()
+    has_password = bool(user) and (scheme != "ssh" or ":" in user)
+    if has_password or (scheme == "https" and "@" in value):
         raise ValueError(
             "holds credentials: leave them out, a credential never belongs in a manifest"
         )
-    if match[2] and (match[1] != "ssh" or ":" in match[2]):
-        raise ValueError(
-            "holds credentials: leave them out, a credential never belongs in a manifest"
-        )
-    if match[3].startswith("-") or (not match[3] and match[1] != "file"):
+    if host.startswith("-") or (not host and scheme != "file"):
         raise ValueError("names no valid host")
     return value
 
 
-def _ref(value: str) -> str:
+def _check_branch(value: str) -> str:
     if (
         not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._/+-]*", value)
         or ".." in value
@@ -86,7 +84,7 @@ def _ref(value: str) -> str:
     return value
 
 
-def _requirement(value: str) -> str:
+def _check_requirement(value: str) -> str:
     try:
         parsed = Requirement(value)
     except InvalidRequirement as error:
@@ -96,7 +94,7 @@ def _requirement(value: str) -> str:
     return value
 
 
-def _marker(value: str) -> str:
+def _check_marker(value: str) -> str:
     try:
         Marker(value)
     except InvalidMarker as error:
@@ -104,7 +102,7 @@ def _marker(value: str) -> str:
     return value
 
 
-def _image(value: str) -> str:
+def _check_image(value: str) -> str:
     if (
         not re.fullmatch(
             r"[a-z0-9]([a-z0-9._/:-]*[a-z0-9])?(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?", value
@@ -115,7 +113,7 @@ def _image(value: str) -> str:
     return value
 
 
-def _project(value: str) -> str:
+def _check_project(value: str) -> str:
     if canonicalize_name(value, validate=False) != value or not re.fullmatch(
         r"[a-z0-9][a-z0-9-]*", value
     ):
@@ -123,18 +121,18 @@ def _project(value: str) -> str:
     return value
 
 
-RepoPath = Annotated[str, AfterValidator(_relative)]
+RepoPath = Annotated[str, AfterValidator(_check_relative_path)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
-Project = Annotated[str, AfterValidator(_project)]
+Project = Annotated[str, AfterValidator(_check_project)]
 Why = Annotated[str, StringConstraints(min_length=10, strip_whitespace=True)]
 PythonVersion = Annotated[str, StringConstraints(pattern=r"^3\.(1[1-9])$")]
-Image = Annotated[str, AfterValidator(_image)]
-Url = Annotated[str, AfterValidator(_url)]
-Branch = Annotated[str, AfterValidator(_ref)]
+Image = Annotated[str, AfterValidator(_check_image)]
+Url = Annotated[str, AfterValidator(_check_url)]
+Branch = Annotated[str, AfterValidator(_check_branch)]
 WheelPin = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]+==[0-9][0-9a-z.]*$")]
-PackageRequirement = Annotated[str, AfterValidator(_requirement)]
-EnvironmentMarker = Annotated[str, AfterValidator(_marker)]
-Day = Annotated[str, AfterValidator(_day)]
+PackageRequirement = Annotated[str, AfterValidator(_check_requirement)]
+EnvironmentMarker = Annotated[str, AfterValidator(_check_marker)]
+Day = Annotated[str, AfterValidator(_check_day)]
 Release = Annotated[str, StringConstraints(pattern=r"^[0-9]+([.][0-9]+)+(\.post[0-9]+)?$")]
 Sha1 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -174,18 +172,17 @@ class Source(_Model):
     )
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Source:
+    def _check_kind(self) -> Source:
         if (self.git is None) == (self.wheel is None):
             raise ValueError("needs exactly one of git and wheel")
-        wanted = (
-            {"track": self.track, "commit": self.commit} if self.git else {"sha256": self.sha256}
-        )
-        unwanted = (
-            {"sha256": self.sha256} if self.git else {"track": self.track, "commit": self.commit}
-        )
-        if missing := [key for key, value in wanted.items() if value is None]:
+        git_keys = {"track": self.track, "commit": self.commit}
+        wheel_keys = {"sha256": self.sha256}
+        required, excluded = (git_keys, wheel_keys) if self.git else (wheel_keys, git_keys)
+        missing = [key for key, value in required.items() if value is None]
+        if missing:
             raise ValueError(f"lacks {' and '.join(missing)}")
-        if extra := [key for key, value in unwanted.items() if value is not None]:
+        extra = [key for key, value in excluded.items() if value is not None]
+        if extra:
             raise ValueError(f"does not go with {' and '.join(extra)}")
         return self
 
@@ -222,7 +219,7 @@ class Line(_Model):
     )
 
     @model_validator(mode="after")
-    def _listed(self) -> Line:
+    def _check_python(self) -> Line:
         if self.python not in self.pythons:
             raise ValueError(f"python {self.python} is not among pythons")
         return self
@@ -265,7 +262,7 @@ class Override(_Model):
     why: Why = Field(description="The reason, and the error that the override prevents.")
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Override:
+    def _check_kind(self) -> Override:
         if (self.drop is None) == (self.pin is None):
             raise ValueError("needs exactly one of drop and pin")
         if self.unless and not self.drop:
@@ -343,11 +340,9 @@ class Base(_Model):
 
 def source_folder_name(address: str) -> str:
     """Return the folder name of a source: its project, from its URL or `project==version`."""
-    return (
-        address.partition("==")[0]
-        if "==" in address
-        else address.rstrip("/").rpartition("/")[2].removesuffix(".git")
-    )
+    if "==" in address:
+        return address.partition("==")[0]
+    return address.rstrip("/").rpartition("/")[2].removesuffix(".git")
 
 
 @dataclass(frozen=True)
@@ -365,7 +360,7 @@ class GitSource:
 
 @dataclass(frozen=True)
 class WheelSource:
-    """A release wheel that stands for an upstream, its paths resolved."""
+    """A release wheel of an upstream project, its paths resolved."""
 
     name: str
     wheel: str
@@ -404,15 +399,19 @@ class Manifest(_Model):
         return cast("Path", self.__dict__["_root"])
 
     def folder(self, path: str) -> Path:
-        """Resolve a path of the manifest on disk; refuse a link that leaves the repository."""
+        """Resolve a path of the manifest on disk.
+
+        Raises:
+            UserError: A link of the path leads out of the repository or cannot be followed.
+        """
         full = self.root / path
         try:
-            inside = full.resolve().is_relative_to(self.root.resolve())
+            is_inside = full.resolve().is_relative_to(self.root.resolve())
         except (OSError, RuntimeError) as error:
             raise UserError(
                 f"{path[:80]} cannot be followed", str(self.root), "mend the path or the link"
             ) from error
-        if not inside:
+        if not is_inside:
             raise UserError(
                 f"{path} leads out of the repository through a link",
                 str(self.root),
@@ -423,14 +422,12 @@ class Manifest(_Model):
         return full
 
     def source(self, name: str) -> GitSource | WheelSource:
-        """Return a source by its name, as the stages use it."""
+        """Return a source by its name, with the paths of its patches and overlay resolved."""
         if name not in self.sources:
             raise UserError(f"no source {name!r}", "manifest", f"one of: {', '.join(self.sources)}")
         entry = self.sources[name]
-        patches, overlay = (
-            self.folder(entry.patches),
-            self.folder(entry.overlay) if entry.overlay else None,
-        )
+        patches = self.folder(entry.patches)
+        overlay = self.folder(entry.overlay) if entry.overlay else None
         if entry.git and entry.track and entry.commit:
             return GitSource(
                 name, entry.git, entry.track, entry.commit, patches, overlay, entry.absent
@@ -453,7 +450,11 @@ class Manifest(_Model):
         ]
 
     def distribution(self, name: str) -> Distribution:
-        """Return a distribution by its name; UserError if the manifest has none of this name."""
+        """Return a distribution by its name.
+
+        Raises:
+            UserError: The manifest does not define the distribution.
+        """
         try:
             return self.distributions[name]
         except KeyError:
@@ -468,12 +469,14 @@ class Manifest(_Model):
 
 
 def load(path: Path) -> Manifest:
-    """Read and check a manifest: one UserError that names line and key for the first thing that is
-    wrong.
+    """Read and check a manifest.
+
+    Raises:
+        UserError: The file cannot be read or is not valid. The error has the line and the key of
+            the first mistake.
     """
-    if (
-        path.exists() and not path.is_file() and not path.is_dir()
-    ):  # a device or a pipe may have no end
+    # A device or a pipe may have no end.
+    if path.exists() and not path.is_file() and not path.is_dir():
         raise UserError("is a device or a pipe, not a file", str(path), "give --manifest FILE")
     try:
         text = path.read_text(encoding="utf-8")
@@ -488,31 +491,35 @@ def load(path: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate(document.data)
     except ValidationError as error:
-        raise _first(error, document) from error
+        raise _describe_first_mistake(error, document) from error
     manifest.__dict__["_root"] = path.absolute().parent
-    _cross_check(manifest, document)
+    _check_references(manifest, document)
     return manifest
 
 
-def _first(error: ValidationError, document: strict_yaml.Document) -> UserError:
-    def line(problem: Any) -> int:
+def _describe_first_mistake(error: ValidationError, document: strict_yaml.Document) -> UserError:
+    """Return the error for the mistake that comes first in the file."""
+
+    def line_number(problem: Any) -> int:
         return int(document.place(problem["loc"]).split(":")[1])
 
-    problem = min(error.errors(include_url=False), key=line)
-    loc = tuple(part for part in problem["loc"] if part != "[key]")
-    what = problem["msg"].removeprefix("Value error, ")
+    problem = min(error.errors(include_url=False), key=line_number)
+    path = tuple(part for part in problem["loc"] if part != "[key]")
+    message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        what = "unknown key"
+        message = "unknown key"
     elif problem["type"] == "missing":
-        what = "is missing"
+        message = "is missing"
     elif problem["type"] == "string_pattern_mismatch":
-        shown = problem["input"]
-        what = f"{shown!r} is not {_PATTERNS.get(str(loc[-1]), 'a valid name')}"
+        expected = _PATTERNS.get(str(path[-1]), "a valid name")
+        message = f"{problem['input']!r} is not {expected}"
     elif isinstance(problem["input"], str):
-        what = f"{redact(problem['input'])!r}: {what}"
-    return UserError(what, document.place(loc), "see docs/reference/manifest.md", kind=INVALID)
+        message = f"{redact(problem['input'])!r}: {message}"
+    return UserError(message, document.place(path), "see docs/reference/manifest.md", kind=INVALID)
 
 
+# The name of a folder below opt/ that needs no quoting anywhere.
+_FOLDER_NAME = r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _PATTERNS = {
     "commit": "a full commit: 40 lower-case hex digits",
     "sha256": "a sha256: 64 lower-case hex digits",
@@ -521,62 +528,104 @@ _PATTERNS = {
 }
 
 
-def _cross_check(manifest: Manifest, document: strict_yaml.Document) -> None:
-    def known(value: Iterable[str], among: Iterable[str], kind: str, *path: str | int) -> None:
-        for index, item in enumerate(value):
-            if item not in among:
-                raise UserError(
-                    f"no {kind} {item!r}",
-                    document.place((*path, index)),
-                    f"one of: {', '.join(among)}",
-                    kind=UNKNOWN,
-                    value=item,
-                )
+def _check_references(manifest: Manifest, document: strict_yaml.Document) -> None:
+    """Check that every name that one part of the manifest uses is defined in another.
 
-    for name, each in manifest.lines.items():
-        if each.base is not None and each.base not in manifest.bases:
-            raise UserError(
-                f"no base {each.base!r}",
-                document.place(("lines", name, "base")),
-                f"one of: {', '.join(manifest.bases)}",
-                kind=UNKNOWN,
-                value=each.base,
-            )
-    for name, distribution in manifest.distributions.items():
-        known([distribution.line], manifest.lines, "line", "distributions", name, "line")
-        known(distribution.sources, manifest.sources, "source", "distributions", name, "sources")
-        folders: set[str] = set()
-        for index, source in enumerate(distribution.sources):
-            entry, place = (
-                manifest.sources[source],
-                document.place(("distributions", name, "sources", index)),
-            )
-            folder = source_folder_name(entry.git or str(entry.wheel))
-            if (
-                not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", folder)
-                or folder == "rosetta"
-                or folder in folders
-            ):
-                raise UserError(
-                    f"{source} would lie in the folder {folder!r}, which is not free",
-                    place,
-                    "sources need addresses with distinct, plain last parts",
-                )
-            folders.add(folder)
+    Raises:
+        UserError: A name is not defined, two sources share a folder, or two overrides conflict.
+    """
+    _check_lines(manifest, document)
+    _check_distributions(manifest, document)
     if manifest.transformer_engine:
-        known(
-            manifest.transformer_engine.lines, manifest.lines, "line", "transformer-engine", "lines"
+        _check_names(
+            manifest.transformer_engine.lines,
+            manifest.lines,
+            "line",
+            document,
+            ("transformer-engine", "lines"),
         )
-    seen: set[tuple[str, str]] = set()
+    _check_overrides(manifest, document)
+
+
+def _check_names(
+    names: Iterable[str],
+    defined_names: Iterable[str],
+    kind: str,
+    document: strict_yaml.Document,
+    path: tuple[str | int, ...],
+) -> None:
+    """Check that the names of a list are defined.
+
+    Args:
+        names: The names that the list has.
+        defined_names: The names that it may have.
+        kind: What the names are of, for the message: "line", "source".
+        document: The document, for the place in the message.
+        path: The keys that lead to the list.
+    """
+    for index, name in enumerate(names):
+        if name not in defined_names:
+            raise _undefined_name(kind, name, document.place((*path, index)), defined_names)
+
+
+def _undefined_name(kind: str, name: str, place: str, defined_names: Iterable[str]) -> UserError:
+    return UserError(
+        f"no {kind} {name!r}",
+        place,
+        f"one of: {', '.join(defined_names)}",
+        kind=UNKNOWN,
+        value=name,
+    )
+
+
+def _check_lines(manifest: Manifest, document: strict_yaml.Document) -> None:
+    for name, line in manifest.lines.items():
+        if line.base is not None and line.base not in manifest.bases:
+            place = document.place(("lines", name, "base"))
+            raise _undefined_name("base", line.base, place, manifest.bases)
+
+
+def _check_distributions(manifest: Manifest, document: strict_yaml.Document) -> None:
+    for name, distribution in manifest.distributions.items():
+        path = ("distributions", name)
+        _check_names([distribution.line], manifest.lines, "line", document, (*path, "line"))
+        _check_names(distribution.sources, manifest.sources, "source", document, (*path, "sources"))
+        _check_source_folders(manifest, distribution, document, (*path, "sources"))
+
+
+def _check_source_folders(
+    manifest: Manifest,
+    distribution: Distribution,
+    document: strict_yaml.Document,
+    path: tuple[str, ...],
+) -> None:
+    """Check that the sources of a distribution get folders of different, plain names."""
+    taken_folders = {"rosetta"}
+    for index, source_name in enumerate(distribution.sources):
+        source = manifest.sources[source_name]
+        folder = source_folder_name(source.git or str(source.wheel))
+        if not re.fullmatch(_FOLDER_NAME, folder) or folder in taken_folders:
+            raise UserError(
+                f"{source_name} would lie in the folder {folder!r}, which is not free",
+                document.place((*path, index)),
+                "sources need addresses with distinct, plain last parts",
+            )
+        taken_folders.add(folder)
+
+
+def _check_overrides(manifest: Manifest, document: strict_yaml.Document) -> None:
+    """Check that the lines of overrides exist, and that a line overrides a project only once."""
+    overridden_projects: set[tuple[str, str]] = set()
     for index, override in enumerate(manifest.overrides):
-        known(override.lines or (), manifest.lines, "line", "overrides", index, "lines")
+        path = ("overrides", index)
+        _check_names(override.lines or (), manifest.lines, "line", document, (*path, "lines"))
         for line in override.lines or tuple(manifest.lines):
-            if (line, override.project) in seen:
+            if (line, override.project) in overridden_projects:
                 raise UserError(
                     f"a second override of {override.project}",
-                    document.place(("overrides", index)),
+                    document.place(path),
                     "keep one",
                     kind=CONFLICT,
                     value=override.project,
                 )
-            seen.add((line, override.project))
+            overridden_projects.add((line, override.project))
