@@ -27,8 +27,8 @@ from rosetta.pax.run import stored_checkpoint
 _WRONG = (ValueError, TypeError, AttributeError, ImportError, NameError, SyntaxError, KeyError)
 
 _LESS_MEMORY = (
-    "take a smaller batch (PERCORE_BATCH_SIZE), more microbatches (--fdl.NUM_MICROBATCHES=N), or "
-    "compute more of it again (--fdl.CHECKPOINT_POLICY)"
+    "take more microbatches (--fdl.NUM_MICROBATCHES=N), compute more of it again "
+    "(--fdl.CHECKPOINT_POLICY), or take a smaller batch (PERCORE_BATCH_SIZE)"
 )
 
 

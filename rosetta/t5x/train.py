@@ -20,8 +20,8 @@ from rosetta.health import (
 )
 
 _LESS_MEMORY = (
-    "take a smaller batch (BSIZE_PER_GPU), more microbatches (NUM_MICROBATCHES), or compute more "
-    "of it again (REMAT=full)"
+    "take more microbatches (NUM_MICROBATCHES), compute more of it again (REMAT=full), or take a "
+    "smaller batch (BSIZE_PER_GPU)"
 )
 
 

@@ -182,11 +182,10 @@ T5X_SETTINGS = (
         default="0",
         details=(
             "A row then holds several examples, and each example attends only to itself, so that "
-            "less of a batch is padding. PACK helps with short pairs, as in finetuning. Rows of "
-            "running text are full without it. cuDNN's attention does not take packed rows, so "
-            "XLA computes attention."
+            "less of a batch is padding. PACK helps with short pairs, as in finetuning. Do not use "
+            "PACK for running text: its rows are full already."
         ),
-        page="explanation/data-order.md",
+        page="explanation/data-order.md#packing-pack1-what-it-does-and-when-not-to-use-it",
     ),
     Variable(
         "NUM_GPUS",
@@ -211,7 +210,7 @@ T5X_SETTINGS = (
         preset_field="batch.per_gpu",
         details=(
             "With TP_SIZE=2, two GPUs share BSIZE_PER_GPU sequences. If the GPU runs out of "
-            "memory, halve BSIZE_PER_GPU, or raise NUM_MICROBATCHES."
+            "memory, raise NUM_MICROBATCHES first: it keeps the batch."
         ),
     ),
     Variable(
