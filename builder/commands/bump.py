@@ -13,7 +13,7 @@ from builder.release.bump import forecast, plan, report
 from builder.release.bump.journal import load_journal, new_journal
 from builder.release.bump.lock_records import LockChanges
 from builder.release.bump.pin_moves import MoveOptions, move_pins, move_pins_in_copy
-from builder.upstream.source import access
+from builder.upstream.source import configure_access
 from rosetta.core import option_types
 from rosetta.core.errors import UserError
 
@@ -133,7 +133,7 @@ def _bump_sources(
 def _forecast_bump(context: Context, arguments: argparse.Namespace) -> Result:
     """Report what a bump would do."""
     shipped = manifest.load(context.manifest_path)
-    source_access = access(context, shipped)
+    source_access = configure_access(context, shipped)
     reports = [
         plan.examine_source(source, source_access, accept=arguments.accept)
         for source in _choose_sources(shipped, arguments.sources)

@@ -63,7 +63,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         preset_page.PAGE: preset_page.render(),
         experiment_page.PAGE: experiment_page.render(),
     }
-    texts = {**pages, **slurm_files.render(context.root)}
+    texts = {**pages, **slurm_files.render_files(context.root)}
     outdated = [name for name, text in texts.items() if _read(context.root / name) != text]
     if not arguments.check:
         for name in outdated:

@@ -19,7 +19,7 @@ from builder.upstream import (
     patch_series,
     patched_source,
 )
-from builder.upstream.source import Access, access, acquire
+from builder.upstream.source import Access, acquire_source, configure_access
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """One action on the manifest's sources."""
     shipped = manifest.load(context.manifest_path)
-    reach = access(context, shipped)
+    reach = configure_access(context, shipped)
     if arguments.action == "import":
         return _import(reach, shipped, arguments)
     sources = [shipped.source(name) for name in dict.fromkeys(arguments.sources or shipped.sources)]
@@ -110,10 +110,10 @@ def _acquired(
 ) -> Iterator[tuple[GitSource | WheelSource, Pinned]]:
     # What can be told without the upstreams is told first.
     for source in sources:
-        patch_series.load(source.patches)
-        overlay.load(source.overlay)
+        patch_series.load_patches(source.patches)
+        overlay.load_overlay(source.overlay)
     for source in sources:
-        yield source, acquire(source, reach)
+        yield source, acquire_source(source, reach)
 
 
 def _report(reach: Access, sources: Sequence[GitSource | WheelSource], *, full: bool) -> Result:
@@ -121,9 +121,9 @@ def _report(reach: Access, sources: Sequence[GitSource | WheelSource], *, full: 
     rows: list[tuple[str, ...]] = []
     ok = True
     for source, pinned in _acquired(reach, sources):
-        patches = patch_series.load(source.patches)
-        found = patched_source.survey(pinned, patches, overlay.load(source.overlay))
-        stale = {patch.name for patch in patch_refresh.stale(pinned, patches)[0]}
+        patches = patch_series.load_patches(source.patches)
+        found = patched_source.survey_patches(pinned, patches, overlay.load_overlay(source.overlay))
+        stale = {patch.name for patch in patch_refresh.find_stale_patches(pinned, patches)[0]}
         listed = []
         for patch, result in zip(patches, found.results, strict=True):
             added, removed = (
@@ -177,7 +177,9 @@ def _refresh(reach: Access, sources: Sequence[GitSource | WheelSource], *, dry_r
     rows: list[tuple[str, ...]] = []
     ok = True
     for source, pinned in _acquired(reach, sources):
-        better, found = patch_refresh.stale(pinned, patch_series.load(source.patches))
+        better, found = patch_refresh.find_stale_patches(
+            pinned, patch_series.load_patches(source.patches)
+        )
         for patch in better:
             if not dry_run:
                 write_atomic(patch.file, patch.raw)
@@ -196,17 +198,17 @@ def _import(reach: Access, shipped: Manifest, arguments: argparse.Namespace) -> 
     if not arguments.source and len(shipped.sources) != 1:
         raise UserError("is needed", "--source", f"one of: {', '.join(shipped.sources)}")
     source = shipped.source(arguments.source or next(iter(shipped.sources)))
-    pinned, clone = patch_import.joined(
-        acquire(source, reach), arguments.repo and arguments.repo.absolute()
+    pinned, clone = patch_import.join_clone(
+        acquire_source(source, reach), arguments.repo and arguments.repo.absolute()
     )
-    commit = patch_import.resolve(pinned.git, clone, arguments.ref)
+    commit = patch_import.resolve_commit(pinned.git, clone, arguments.ref)
     given = {
         "Why": arguments.why,
         "Upstream-Status": arguments.status,
         "Drop-When": arguments.drop_when,
     }
     fields = {key: value.strip() for key, value in given.items() if value}
-    made = patch_import.adopt(
+    made = patch_import.plan_import(
         pinned,
         source.patches,
         commit,

@@ -87,7 +87,7 @@ def choose(context: Context, asked_python: str = "") -> tuple[str, str]:
         UserError: There is none; the error names the way out for each.
     """
     loaded = manifest.load(context.manifest_path)
-    access = source.access(context, loaded)
+    access = source.configure_access(context, loaded)
     errors: dict[str, UserError] = {}
     for name in ORDER:
         entry = loaded.distribution(name)
@@ -95,7 +95,7 @@ def choose(context: Context, asked_python: str = "") -> tuple[str, str]:
         try:
             python_interpreter.find_interpreter(line.pythons, line.python, asked_python)
             for source_name in entry.sources:
-                source_tree.patched(loaded.source(source_name), access)
+                source_tree.patch_source(loaded.source(source_name), access)
         except UserError as error:
             errors[name] = error
         else:

@@ -138,11 +138,11 @@ def count_replaced(record: dict[str, Any]) -> int:
 def list_steps(request: ImageRequest) -> list[dict[str, Any]]:
     """Return the stages of a build, and whether each is done; nothing is fetched or made."""
     check_request(request)
-    access = source.access(request.context, request.manifest)
+    access = source.configure_access(request.context, request.manifest)
     entry = request.manifest.distribution(request.distribution)
     steps = []
     for name in entry.sources:
-        stamp = source_tree.stamp(request.manifest.source(name), access)
+        stamp = source_tree.stamp_path(request.manifest.source(name), access)
         steps.append({"stage": f"patch {name}", "done": stamp.is_file()})
     try:
         bases = _resolve_bases(request, make=False)
@@ -208,13 +208,14 @@ def _resolve_bases(
 def resolve_image(request: ImageRequest) -> ResolvedImage:
     """Prepare the patched sources, the bases and the packages."""
     check_request(request)
-    access = source.access(request.context, request.manifest)
+    access = source.configure_access(request.context, request.manifest)
     entry = request.manifest.distribution(request.distribution)
     sources = {
-        name: source_tree.patched(request.manifest.source(name), access) for name in entry.sources
+        name: source_tree.patch_source(request.manifest.source(name), access)
+        for name in entry.sources
     }
     for patched_source in sources.values():
-        source_lock.check(request.manifest, patched_source)
+        source_lock.check_record(request.manifest, patched_source)
     bases = _resolve_bases(request, allow_current=request.local)
     python = interpreter.ensure_interpreter(request.cache, bases)
     packages = {

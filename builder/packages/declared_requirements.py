@@ -16,7 +16,7 @@ from builder.core.manifest import WheelSource
 from builder.packages import upstream_requirements
 from builder.packages.upstream_requirements import Declared
 from builder.upstream import overlay, patch_series, patched_source, source, source_tree
-from builder.upstream.git_objects import Reader, walk
+from builder.upstream.git_objects import Reader, list_tree_files
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def read_sources(
     for name in names:
         entry = manifest.source(name)
         try:
-            pinned = source.acquire(entry, access)
+            pinned = source.acquire_source(entry, access)
         except UserError as error:
             kept = known.get(name, {})
             if kept.get("key") != compute_key(entry):
@@ -65,7 +65,7 @@ def read_sources(
             found[name] = Declared(name, kept["origin"], tuple(kept["requirements"]))
             recorded.append(name)
         else:
-            states.append(source_tree.patched(entry, access))
+            states.append(source_tree.patch_source(entry, access))
             found[name] = _read_patched(entry, pinned, own)
     return SourceRequirements(found, tuple(states), tuple(recorded))
 
@@ -83,11 +83,13 @@ def compute_key(entry: GitSource | WheelSource) -> str:
     """Over the pin and what of ours changes the files that declare requirements."""
     patches = [
         [patch.name, patch.sha256]
-        for patch in patch_series.load(entry.patches)
+        for patch in patch_series.load_patches(entry.patches)
         if any(_is_declaration(file.path) for file in patch.files)
     ]
     laid = [
-        [file.path, file.blob] for file in overlay.load(entry.overlay) if _is_declaration(file.path)
+        [file.path, file.blob]
+        for file in overlay.load_overlay(entry.overlay)
+        if _is_declaration(file.path)
     ]
     pin = entry.sha256 if isinstance(entry, WheelSource) else entry.commit
     return stage_key("declared", {"pin": pin, "patches": patches, "overlay": laid})
@@ -98,9 +100,9 @@ def _is_declaration(path: str) -> bool:
 
 
 def _read_patched(entry: GitSource | WheelSource, pinned: Pinned, own: set[str]) -> Declared:
-    done = patched_source.apply(pinned, entry)
+    done = patched_source.build_patched_source(pinned, entry)
     with Reader(pinned.git) as reader:
-        blobs = {each.path: each.sha for each in walk(reader, done.exported_tree)}
+        blobs = {each.path: each.sha for each in list_tree_files(reader, done.exported_tree)}
         return upstream_requirements.read_declared(
             entry.name, blobs.keys(), lambda path: reader.read(blobs[path], "blob"), own
         )

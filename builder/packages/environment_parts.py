@@ -58,7 +58,7 @@ def list_trees(
             name,
             state.folder,
             state.exported_tree,
-            lambda: source_tree.folder(manifest.source(name), state, access, python),
+            lambda: source_tree.export_source(manifest.source(name), state, access, python),
         )
 
     return [one(name, state) for name, state in sources.items()]

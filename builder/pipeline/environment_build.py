@@ -84,7 +84,7 @@ def plan_environment(
         locks / "build.txt",
         loaded,
     )
-    return Plan(distribution, loaded, packages, source.access(context, loaded), output)
+    return Plan(distribution, loaded, packages, source.configure_access(context, loaded), output)
 
 
 def _require_supported_machine(distribution: str, entry: Distribution) -> str:
@@ -107,7 +107,7 @@ def bake_environment(plan: Plan) -> dict[str, Any]:
     """
     sources = _patch_sources(plan)
     for patched_source in sources.values():
-        source_lock.check(plan.manifest, patched_source)
+        source_lock.check_record(plan.manifest, patched_source)
     parts = _list_parts(plan, sources)
     changed: list[str] = []
     if not environment_assembly.is_current(plan.output, parts):
@@ -146,7 +146,7 @@ def describe_steps(plan: Plan) -> list[dict[str, Any]]:
     environment_assembly.refuse_foreign_output(plan.output, plan.distribution)
     steps: list[dict[str, Any]] = []
     for name in plan.manifest.distribution(plan.distribution).sources:
-        stamp = source_tree.stamp(plan.manifest.source(name), plan.access)
+        stamp = source_tree.stamp_path(plan.manifest.source(name), plan.access)
         steps.append({"stage": f"patch {name}", "done": stamp.is_file()})
     are_sources_patched = all(step["done"] for step in steps)
     parts = _list_parts(plan, _patch_sources(plan)) if are_sources_patched else []
@@ -161,7 +161,7 @@ def describe_steps(plan: Plan) -> list[dict[str, Any]]:
 
 def _patch_sources(plan: Plan) -> dict[str, PatchedSource]:
     return {
-        name: source_tree.patched(plan.manifest.source(name), plan.access)
+        name: source_tree.patch_source(plan.manifest.source(name), plan.access)
         for name in plan.manifest.distribution(plan.distribution).sources
     }
 

@@ -56,7 +56,7 @@ class Inputs:
 def read_inputs(context: Context, loaded: Manifest, lines: Sequence[str]) -> Inputs:
     """Return the inputs of the locks of these lines."""
     recorded = declared_requirements.load_record(loaded.folder(declared_requirements.RECORD))
-    access = source.access(context, loaded)
+    access = source.configure_access(context, loaded)
     source_names = [
         name
         for distribution in loaded.distributions.values()
@@ -69,7 +69,7 @@ def read_inputs(context: Context, loaded: Manifest, lines: Sequence[str]) -> Inp
     record = declared_requirements.render_record(loaded, recorded, reading.declared)
     records = {
         declared_requirements.RECORD: record,
-        source_lock.FILE: source_lock.render(loaded, reading.states),
+        source_lock.FILE: source_lock.render_lock(loaded, reading.states),
     }
     plans = [line_locks.plan_locks(loaded, line, reading.declared) for line in lines]
     return Inputs(loaded, plans, records, reading.recorded, access)

@@ -41,13 +41,13 @@ class Version:
     data: bytes | None
 
 
-def parse(line: str) -> Cause:
+def parse_log_line(line: str) -> Cause:
     """Return a line that `git log` wrote in FORMAT."""
     clean = [re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", part) for part in line.split("\x1f", 3)]
     return Cause(*clean)
 
 
-def _log(git: Git, commit: str, path: str, *options: str) -> list[Cause]:
+def _list_commits(git: Git, commit: str, path: str, *options: str) -> list[Cause]:
     literal = replace(git, extra={**git.extra, "GIT_LITERAL_PATHSPECS": "1"})
     done = literal.run(
         "log",
@@ -62,15 +62,19 @@ def _log(git: Git, commit: str, path: str, *options: str) -> list[Cause]:
         check=False,
     )
     return (
-        [parse(line) for line in done.stdout.decode("utf-8", "replace").splitlines() if line]
+        [
+            parse_log_line(line)
+            for line in done.stdout.decode("utf-8", "replace").splitlines()
+            if line
+        ]
         if done.returncode == 0
         else []
     )
 
 
-def versions(git: Git, commit: str, path: str) -> Iterator[Version]:
+def iterate_versions(git: Git, commit: str, path: str) -> Iterator[Version]:
     """Every version of a file up to `commit`, newest first; what cannot be read is left out."""
-    commits = iter(_log(git, commit, path))
+    commits = iter(_list_commits(git, commit, path))
     while batch := list(islice(commits, _BATCH)):
         wanted = "".join(f"{one.commit}:{path}\n" for one in batch).encode()
         out = git.run("cat-file", "--batch", stdin=wanted, check=False).stdout
@@ -89,7 +93,7 @@ def versions(git: Git, commit: str, path: str) -> Iterator[Version]:
             at += size + 1
 
 
-def broke(
+def find_breaking_commit(
     git: Git, commit: str, path: str, wanted: Sequence[Hunk], earlier: Sequence[Sequence[Hunk]]
 ) -> tuple[Cause, bool] | None:
     """Return the commit after which `wanted` no longer fits `path`, and whether that commit made
@@ -99,44 +103,46 @@ def broke(
     takes it, or none does.
     """
     newer: Version | None = None
-    for version in versions(git, commit, path):
-        if version.data is not None and patch_hunks.takes(_stacked(version.data, earlier), wanted):
+    for version in iterate_versions(git, commit, path):
+        if version.data is not None and patch_hunks.accepts_hunks(
+            _apply_earlier(version.data, earlier), wanted
+        ):
             if newer is None:
                 return None
             made = newer.data is not None and (
-                patch_hunks.holds(_stacked(newer.data, earlier), wanted)
-                or patch_hunks.holds(patch_hunks.lines(newer.data), wanted)
+                patch_hunks.contains_hunks(_apply_earlier(newer.data, earlier), wanted)
+                or patch_hunks.contains_hunks(patch_hunks.split_lines(newer.data), wanted)
             )
             return newer.cause, made
         newer = version
     return None
 
 
-def _stacked(data: bytes, earlier: Sequence[Sequence[Hunk]]) -> list[bytes]:
-    text = patch_hunks.lines(data)
+def _apply_earlier(data: bytes, earlier: Sequence[Sequence[Hunk]]) -> list[bytes]:
+    text = patch_hunks.split_lines(data)
     for one in earlier:
-        text, _ = patch_hunks.fit(text, one)
+        text, _ = patch_hunks.fit_hunks(text, one)
     return text
 
 
-def changed(git: Git, commit: str, path: str, blob: str) -> Cause | None:
+def find_first_change(git: Git, commit: str, path: str, blob: str) -> Cause | None:
     """Return the commit that first changed `path` away from `blob`."""
     newer: Version | None = None
-    for version in versions(git, commit, path):
+    for version in iterate_versions(git, commit, path):
         if version.blob == blob:
             return newer.cause if newer else None
         newer = version
     return None
 
 
-def added(git: Git, commit: str, path: str) -> Cause | None:
+def find_addition(git: Git, commit: str, path: str) -> Cause | None:
     """Return the commit that brought `path` in."""
-    return next(iter(_log(git, commit, path, "--diff-filter=A", "-1")), None)
+    return next(iter(_list_commits(git, commit, path, "--diff-filter=A", "-1")), None)
 
 
-def vanished(git: Git, commit: str, path: str) -> tuple[Cause, str | None] | None:
+def find_removal(git: Git, commit: str, path: str) -> tuple[Cause, str | None] | None:
     """Return the commit that took `path` away, and where it moved the file to, if it did."""
-    found = _log(git, commit, path, "--diff-filter=D", "-1")
+    found = _list_commits(git, commit, path, "--diff-filter=D", "-1")
     if not found:
         return None
     cause = found[0]

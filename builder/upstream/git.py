@@ -112,7 +112,7 @@ class Git:
                 ""  # our copies of pins are cut off from their parents; what is joined has those
             )
             env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = os.pathsep.join(
-                _quoted(path) for path in self.alternates
+                _quote_path(path) for path in self.alternates
             )
         return {**env, **self.extra}
 
@@ -133,7 +133,7 @@ class Git:
         """Run `git *args`; with `check`, a failure is a UserError that carries git's own last
         words.
         """
-        argv = command(*args)
+        argv = build_command(*args)
         try:
             done = subprocess.run(
                 argv,
@@ -166,12 +166,12 @@ class Git:
         )
 
 
-def command(*args: str) -> list[str]:
+def build_command(*args: str) -> list[str]:
     """Return the argv of a git call with every setting that matters fixed."""
     return ["git", *(part for setting in _CONFIG for part in ("-c", setting)), *args]
 
 
-def last_words(stderr: bytes) -> str:
+def extract_error(stderr: bytes) -> str:
     """Return the line of git's stderr that says most: the first fatal or error one, else the
     last.
     """
@@ -182,7 +182,7 @@ def last_words(stderr: bytes) -> str:
     return escape(redact((said or lines or ["no message"])[0 if said else -1]))
 
 
-def _quoted(path: Path) -> str:
+def _quote_path(path: Path) -> str:
     text = str(path)
     if os.pathsep in text or text.startswith('"') or "\n" in text:
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -9,7 +9,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.upstream.git import last_words
+from builder.upstream.git import extract_error
 
 if TYPE_CHECKING:
     import subprocess
@@ -66,7 +66,7 @@ class Index:
             check=False,
         )
         if done.returncode:
-            return last_words(done.stderr)
+            return extract_error(done.stderr)
         os.replace(trial, self.file)  # git wrote it, and said that all of the diff fits
         return None
 
@@ -88,7 +88,7 @@ class Index:
         return self.run("write-tree", "--missing-ok").stdout.decode().strip()
 
 
-def commit(git: Git, tree: str, parent: str, message: str, date: int) -> str:
+def create_commit(git: Git, tree: str, parent: str, message: str, date: int) -> str:
     """Return a commit by rosetta whose SHA depends on the arguments alone."""
     stamp = f"@{date} +0000"
     dates = {"GIT_AUTHOR_DATE": stamp, "GIT_COMMITTER_DATE": stamp}

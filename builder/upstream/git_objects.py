@@ -14,7 +14,7 @@ import zlib
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Self, cast
 
-from builder.upstream.git import command, last_words
+from builder.upstream.git import build_command, extract_error
 from builder.upstream.path_rules import check_name, check_path
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import CONFLICT, DAMAGED, INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserError
@@ -162,7 +162,7 @@ class Reader:
                 kind=INVALID,
                 value=header[1],
             )
-        if name(kind, data) != sha:
+        if hash_object(kind, data) != sha:
             raise UserError(
                 "is corrupt: its content does not have this hash", place, self._mend, kind=DAMAGED
             )
@@ -185,7 +185,7 @@ class Reader:
             stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
             try:
                 process = subprocess.Popen(
-                    command("cat-file", "--batch"),
+                    build_command("cat-file", "--batch"),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=stderr,
@@ -215,26 +215,26 @@ class Reader:
             self._running[0].wait()
             self._running[3].seek(0)
             said = self._running[3].read()
-        reason = last_words(said) if said.strip() else "git stopped half-way"
+        reason = extract_error(said) if said.strip() else "git stopped half-way"
         return UserError(f"cannot be read ({reason})", place, self._mend, kind=DAMAGED)
 
 
-def name(kind: str, data: bytes) -> str:
+def hash_object(kind: str, data: bytes) -> str:
     """Return the name git gives an object: sha1 over its kind, length and content."""
     return hashlib.sha1(
         b"%s %d\0" % (kind.encode(), len(data)) + data, usedforsecurity=False
     ).hexdigest()
 
 
-def loose(git_dir: Path, sha: str) -> Path:
+def loose_object_path(git_dir: Path, sha: str) -> Path:
     """Where `git_dir` has this object as a file of its own, if it has."""
     return git_dir / "objects" / sha[:2] / sha[2:]
 
 
-def write(git_dir: Path, kind: str, data: bytes) -> str:
+def write_object(git_dir: Path, kind: str, data: bytes) -> str:
     """Store an object as a file of its own, whole or not at all; returns its name."""
-    sha = name(kind, data)
-    path = loose(git_dir, sha)
+    sha = hash_object(kind, data)
+    path = loose_object_path(git_dir, sha)
     if path.exists():
         return sha
     body = zlib.compress(b"%s %d\0" % (kind.encode(), len(data)) + data, 1)
@@ -251,19 +251,19 @@ def write(git_dir: Path, kind: str, data: bytes) -> str:
     return sha
 
 
-def walk(reader: Reader, tree_sha: str) -> list[Entry]:
+def list_tree_files(reader: Reader, tree_sha: str) -> list[Entry]:
     """Every file below a tree, sorted by path; a submodule or a hostile name is a UserError, and
     so are duplicates.
     """
     found: list[Entry] = []
-    _walk(reader, tree_sha, "", found)
+    _collect_files(reader, tree_sha, "", found)
     return sorted(found, key=lambda entry: entry.path)
 
 
-def _walk(reader: Reader, tree_sha: str, prefix: str, found: list[Entry]) -> None:
+def _collect_files(reader: Reader, tree_sha: str, prefix: str, found: list[Entry]) -> None:
     data = reader.read(tree_sha, "tree")
     seen: set[str] = set()
-    for mode, raw, sha in _parsed(data, f"{reader.where}, tree {tree_sha}"):
+    for mode, raw, sha in _parse_tree(data, f"{reader.where}, tree {tree_sha}"):
         where = f"{reader.where}, tree {tree_sha} ({prefix or '/'})"
         filename = check_name(raw.decode("utf-8", "surrogateescape"), where)
         if filename in seen:
@@ -277,7 +277,7 @@ def _walk(reader: Reader, tree_sha: str, prefix: str, found: list[Entry]) -> Non
         seen.add(filename)
         path = check_path(prefix + filename, where)
         if mode == TREE:
-            _walk(reader, sha, path + "/", found)
+            _collect_files(reader, sha, path + "/", found)
         elif mode in (FILE, EXECUTABLE, LINK):
             found.append(Entry(path, mode, sha))
         elif mode == SUBMODULE:
@@ -305,7 +305,7 @@ def _walk(reader: Reader, tree_sha: str, prefix: str, found: list[Entry]) -> Non
             )
 
 
-def _parsed(data: bytes, where: str) -> Iterator[tuple[str, bytes, str]]:
+def _parse_tree(data: bytes, where: str) -> Iterator[tuple[str, bytes, str]]:
     at = 0
     while at < len(data):
         space, null = data.find(b" ", at), data.find(b"\0", at)
@@ -321,7 +321,7 @@ def _parsed(data: bytes, where: str) -> Iterator[tuple[str, bytes, str]]:
         at = null + 21
 
 
-def tree_of(git_dir: Path, entries: Iterable[Entry]) -> str:
+def write_trees(git_dir: Path, entries: Iterable[Entry]) -> str:
     """Write the tree objects that hold `entries` (their blobs need not exist); returns the root's
     name.
     """
@@ -363,4 +363,4 @@ def _write_tree(git_dir: Path, folder: dict[str, object]) -> str:
     data = b"".join(
         b"%s %s\0%s" % (mode, raw.removesuffix(b"/"), sha) for raw, mode, sha in sorted(rows)
     )
-    return write(git_dir, "tree", data)
+    return write_object(git_dir, "tree", data)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from builder.core.secrets import redact
-from builder.upstream.git import Git, last_words
+from builder.upstream.git import Git, extract_error
 from rosetta.core.errors import DENIED, INVALID, MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def refs_for(name: str) -> tuple[str, ...]:
     return (name,) if name.startswith("refs/") else (f"refs/heads/{name}", f"refs/tags/{name}")
 
 
-def tip(git: Git, url: str, name: str, where: str) -> str | None:
+def find_tip(git: Git, url: str, name: str, where: str) -> str | None:
     """Where a branch or tag of the server stands; None if it has no such ref, UnreachableError if
     it cannot be asked.
     """
@@ -116,7 +116,7 @@ def tip(git: Git, url: str, name: str, where: str) -> str | None:
     return None
 
 
-def branches(git: Git, url: str, where: str) -> dict[str, str]:
+def list_branches(git: Git, url: str, where: str) -> dict[str, str]:
     """Return the branches of the server and where they stand; UnreachableError if it cannot be
     asked.
     """
@@ -132,7 +132,7 @@ def _refs(git: Git, url: str, where: str, *patterns: str) -> dict[str, str]:
     done = git.run("ls-remote", "--quiet", "--end-of-options", url, *patterns, check=False)
     if done.returncode:
         raise UnreachableError(
-            f"{redact(url)} cannot be reached ({last_words(done.stderr)})",
+            f"{redact(url)} cannot be reached ({extract_error(done.stderr)})",
             where,
             "try again when it can",
         )
@@ -140,7 +140,7 @@ def _refs(git: Git, url: str, where: str, *patterns: str) -> dict[str, str]:
     return {name: sha for sha, _, name in lines if re.fullmatch(r"[0-9a-f]{40}", sha)}
 
 
-def fetch(
+def fetch_commit(
     into: Path, url: str, commit: str, track: str, *, protocols: Iterable[str], where: str
 ) -> Git:
     """Fetch `commit` into the new bare repository `into`: by its name, or, where the server refuses
@@ -153,8 +153,8 @@ def fetch(
     git.init()
     by_name = git.run(*_FETCH, "--depth=1", "--end-of-options", url, commit, check=False)
     if by_name.returncode:
-        stands = tip(git, url, track, where)
-        refused = last_words(by_name.stderr)
+        stands = find_tip(git, url, track, where)
+        refused = extract_error(by_name.stderr)
         if stands is None:
             raise UserError(
                 (
@@ -167,7 +167,7 @@ def fetch(
                 value=track,
             )
         fetch_branch(git, url, stands, where=where)
-        if not holds(git, stands, commit):
+        if not contains_commit(git, stands, commit):
             raise UserError(
                 (
                     f"commit {commit} is gone from {redact(url)}: the branch {track} stands at "
@@ -197,13 +197,13 @@ def fetch_branch(
     )
     if done.returncode:
         raise UnreachableError(
-            f"{stands} cannot be fetched from {redact(url)} ({last_words(done.stderr)})",
+            f"{stands} cannot be fetched from {redact(url)} ({extract_error(done.stderr)})",
             where,
             "run again",
         )
 
 
-def holds(git: Git, stands: str, commit: str) -> bool:
+def contains_commit(git: Git, stands: str, commit: str) -> bool:
     """Whether `commit` is `stands` or one of its ancestors, as far as the repository's history
     reaches.
     """

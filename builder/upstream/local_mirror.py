@@ -31,7 +31,7 @@ class Mirror:
     objects: Path
 
 
-def mirrors(root: Path, word: str) -> Iterator[Mirror]:
+def find_mirrors(root: Path, word: str) -> Iterator[Mirror]:
     """Yield the vetted clones at `root` or up to three levels below, those first whose path names
     `word` (a repository's name).
 
@@ -45,7 +45,7 @@ def mirrors(root: Path, word: str) -> Iterator[Mirror]:
     found = sorted(_clones(root, 0), key=lambda path: (word not in words(path, root), str(path)))
     for path in found:
         try:
-            objects = _vetted(path / "objects", root.resolve(), path)
+            objects = _check_objects(path / "objects", root.resolve(), path)
         except OSError as error:
             raise UserError(f"cannot be read ({error.strerror})", f"mirror {path}", _DO) from error
         yield Mirror(path, objects)
@@ -80,7 +80,7 @@ def _clones(folder: Path, depth: int) -> Iterator[Path]:
         yield from _clones(folder / name, depth + 1)
 
 
-def _vetted(objects: Path, root: Path, clone: Path, depth: int = 0) -> Path:
+def _check_objects(objects: Path, root: Path, clone: Path, depth: int = 0) -> Path:
     where = f"mirror {clone}"
     for folder in (objects, objects / "pack", objects / "info"):
         if folder.is_symlink() and not folder.resolve().is_relative_to(root):
@@ -116,11 +116,11 @@ def _vetted(objects: Path, root: Path, clone: Path, depth: int = 0) -> Path:
                     kind=INVALID,
                     value=line,
                 )
-            _vetted(further, root, clone, depth + 1)
+            _check_objects(further, root, clone, depth + 1)
     return objects
 
 
-def ref(mirror: Mirror, name: str) -> str | None:
+def read_ref(mirror: Mirror, name: str) -> str | None:
     """Return the object that a ref of the mirror (`refs/heads/main`) names, read by hand; None
     where it has no such ref.
     """
@@ -139,7 +139,7 @@ def ref(mirror: Mirror, name: str) -> str | None:
     return None
 
 
-def branches(mirror: Mirror) -> dict[str, str]:
+def read_branches(mirror: Mirror) -> dict[str, str]:
     """Return the branches of the mirror and where they stand, read by hand."""
     names = set()
     heads = mirror.path / "refs/heads"
@@ -152,5 +152,5 @@ def branches(mirror: Mirror) -> dict[str, str]:
                 r"(?m)^[0-9a-f]{40} refs/heads/(\S+)$", packed.read_text("utf-8", "surrogateescape")
             )
         )
-    found = {name: ref(mirror, f"refs/heads/{name}") for name in sorted(names)}
+    found = {name: read_ref(mirror, f"refs/heads/{name}") for name in sorted(names)}
     return {name: sha for name, sha in found.items() if sha}

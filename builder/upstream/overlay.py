@@ -44,11 +44,11 @@ class OverlayResult:
     cause: Cause | None = None
 
 
-def load(folder: Path | None) -> tuple[OverlayFile, ...]:
+def load_overlay(folder: Path | None) -> tuple[OverlayFile, ...]:
     """Return the files of an overlay, read; REPLACES and the folder must name the same ones."""
     if folder is None:
         return ()
-    listed, present = _listed(folder / "REPLACES"), _present(folder)
+    listed, present = _read_replaces(folder / "REPLACES"), _list_files(folder)
     for path in listed:
         if path not in present:
             raise UserError(
@@ -65,17 +65,17 @@ def load(folder: Path | None) -> tuple[OverlayFile, ...]:
             "add `PATH <blob it replaces>` or `PATH new` there",
             kind=UNKNOWN,
         )
-    return tuple(_read(path, present[path], replaces) for path, replaces in listed.items())
+    return tuple(_read_file(path, present[path], replaces) for path, replaces in listed.items())
 
 
-def _read(path: str, file: Path, replaces: str | None) -> OverlayFile:
+def _read_file(path: str, file: Path, replaces: str | None) -> OverlayFile:
     data = file.read_bytes()
     # Git keeps one permission bit; the others come from the umask of whoever checked the file out.
     mode = git_objects.EXECUTABLE if file.stat().st_mode & 0o100 else git_objects.FILE
-    return OverlayFile(path, mode, git_objects.name("blob", data), replaces, data)
+    return OverlayFile(path, mode, git_objects.hash_object("blob", data), replaces, data)
 
 
-def _listed(file: Path) -> dict[str, str | None]:
+def _read_replaces(file: Path) -> dict[str, str | None]:
     if file.is_symlink() or not file.is_file():
         raise UserError(
             "is not there",
@@ -95,7 +95,7 @@ def _listed(file: Path) -> dict[str, str | None]:
                 kind=INVALID,
                 value=line,
             )
-        if problem := patch_path_rules.problem(path):
+        if problem := patch_path_rules.find_path_problem(path):
             raise UserError(
                 f"path {path!r} {problem}",
                 where,
@@ -115,7 +115,7 @@ def _listed(file: Path) -> dict[str, str | None]:
     return found
 
 
-def _present(folder: Path) -> dict[str, Path]:
+def _list_files(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for root, folders, files in os.walk(folder):
         for name in [*folders, *files]:
@@ -128,7 +128,7 @@ def _present(folder: Path) -> dict[str, Path]:
                     "put the file itself there",
                     kind=INVALID,
                 )
-            if problem := patch_path_rules.problem(path):
+            if problem := patch_path_rules.find_path_problem(path):
                 raise UserError(
                     problem,
                     str(full),
@@ -141,13 +141,13 @@ def _present(folder: Path) -> dict[str, Path]:
     return found
 
 
-def judge(
+def check_file(
     pinned: Pinned, file: OverlayFile, entries: Mapping[str, tuple[str, str]]
 ) -> OverlayResult:
     """Whether one file may be laid over the pinned tree, whose `entries` are path -> (mode,
     blob).
     """
-    for parent in patch_path_rules.parents(file.path):
+    for parent in patch_path_rules.list_parents(file.path):
         if parent in entries:
             return OverlayResult(
                 file.path, file.blob, "conflict", f"{parent} is a file or a link upstream"
@@ -159,7 +159,7 @@ def judge(
     if there is None and file.replaces is None:
         return OverlayResult(file.path, file.blob, "applied", "")
     if there is None:
-        found = breakage_search.vanished(git, commit, file.path) if pinned.history else None
+        found = breakage_search.find_removal(git, commit, file.path) if pinned.history else None
         detail = "upstream has no such file" + (
             f": {'moved to ' + found[1] if found[1] else 'deleted'} by {found[0]}" if found else ""
         )
@@ -167,7 +167,7 @@ def judge(
             file.path,
             file.blob,
             "gone",
-            f"{detail}; drop it or mark it `new`{_hint(pinned)}",
+            f"{detail}; drop it or mark it `new`{_history_hint(pinned)}",
             found[0] if found else None,
         )
     mode, blob = there
@@ -180,11 +180,11 @@ def judge(
     if blob == file.replaces:
         return OverlayResult(file.path, file.blob, "applied", "")
     if file.replaces is None:
-        by = breakage_search.added(git, commit, file.path) if pinned.history else None
+        by = breakage_search.find_addition(git, commit, file.path) if pinned.history else None
         detail = f"upstream now has this file, blob {blob}"
     else:
         by = (
-            breakage_search.changed(git, commit, file.path, file.replaces)
+            breakage_search.find_first_change(git, commit, file.path, file.replaces)
             if pinned.history
             else None
         )
@@ -194,10 +194,10 @@ def judge(
         file.path,
         file.blob,
         "conflict",
-        f"{detail}; see what changed, then write that blob into REPLACES{_hint(pinned)}",
+        f"{detail}; see what changed, then write that blob into REPLACES{_history_hint(pinned)}",
         by,
     )
 
 
-def _hint(pinned: Pinned) -> str:
+def _history_hint(pinned: Pinned) -> str:
     return "" if pinned.history else " (history not at hand: give --mirror to see by which commit)"

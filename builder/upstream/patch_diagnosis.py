@@ -51,7 +51,7 @@ class State:
     earlier: Sequence[Patch]
 
     def text(self, path: str) -> list[bytes]:
-        return text_of(self.reader, self.entries[path][1])
+        return read_lines(self.reader, self.entries[path][1])
 
     def earlier_on(self, path: str) -> list[tuple[str, FilePatch]]:
         return [
@@ -62,12 +62,12 @@ class State:
         ]
 
 
-def text_of(reader: Reader, blob: str) -> list[bytes]:
+def read_lines(reader: Reader, blob: str) -> list[bytes]:
     """Return the lines of a blob."""
-    return patch_hunks.lines(reader.read(blob, "blob"))
+    return patch_hunks.split_lines(reader.read(blob, "blob"))
 
 
-def attempt(patch: Patch, state: State, *, merge: bool) -> PatchResult:
+def try_patch(patch: Patch, state: State, *, merge: bool) -> PatchResult:
     """Put `patch` into the state's index if it fits beyond doubt; with `merge`, also where a
     three-way merge takes it.
     """
@@ -83,12 +83,12 @@ def attempt(patch: Patch, state: State, *, merge: bool) -> PatchResult:
         return result("empty", "the patch changes nothing: drop it")
     for file in patch.files:
         if file.path not in state.entries:
-            return result(*_missing(file, state))
-    doubt = _doubt(patch, state)
+            return result(*_explain_missing_file(file, state))
+    doubt = _find_doubt(patch, state)
     said = None if doubt else state.index.apply(patch.diff)
     if not doubt and said is None:
         return result("applied", sound=True)
-    if said and not any(_failing(file, state) for file in patch.files):
+    if said and not any(_failing_hunks(file, state) for file in patch.files):
         # A full disk looks like this; nothing must be blamed on the patch then.
         raise UserError(
             f"git cannot apply it, though every hunk fits: {said}",
@@ -96,29 +96,29 @@ def attempt(patch: Patch, state: State, *, merge: bool) -> PatchResult:
             "free some space, or mend what git names, then run again",
             kind=FAILED,
         )
-    if not doubt and _there(patch, state.entries, state):
-        if not _there(patch, state.upstream, state):
+    if not doubt and _is_contained(patch, state.entries, state):
+        if not _is_contained(patch, state.upstream, state):
             return result("empty", "an earlier patch of ours does the same: drop one of the two")
-        by = _broke(patch.files[0], state)
+        by = _find_breaking_commit(patch.files[0], state)
         return result(
             "upstream",
-            f"upstream has it{_since(by)}: drop the patch",
+            f"upstream has it{_describe_since(by)}: drop the patch",
             by[0] if by else None,
             sound=True,
         )
     before = state.index.write_tree()
-    merged = _merged(patch, state)
+    merged = _merge_three_ways(patch, state)
     if merge and merged and merged != before:
         return result("applied", "by a three-way merge", sound=True)
     state.index.read_tree(before)
     return result(
-        *_explained(
+        *_explain_conflict(
             patch, state, doubt=doubt, mergeable=merged not in {None, before}, same=merged == before
         )
     )
 
 
-def _doubt(patch: Patch, state: State) -> str | None:
+def _find_doubt(patch: Patch, state: State) -> str | None:
     """Why it is a guess where the patch belongs.
 
     There is no doubt about the very blob that it was made for.
@@ -129,7 +129,7 @@ def _doubt(patch: Patch, state: State) -> str | None:
             both.append(False)
             continue
         text = state.text(file.path)
-        _, fits = patch_hunks.fit(text, file.hunks)
+        _, fits = patch_hunks.fit_hunks(text, file.hunks)
         for hunk, fit in zip(file.hunks, fits, strict=True):
             if fit.doubtful:
                 return (
@@ -137,7 +137,8 @@ def _doubt(patch: Patch, state: State) -> str | None:
                     "at its own line"
                 )
         both.append(
-            all(fit.at is not None for fit in fits) and not patch_hunks.takes(text, file.hunks)
+            all(fit.at is not None for fit in fits)
+            and not patch_hunks.accepts_hunks(text, file.hunks)
         )
     return (
         f"it fits {patch.files[0].path}, but what it makes of it is there already as well"
@@ -146,7 +147,7 @@ def _doubt(patch: Patch, state: State) -> str | None:
     )
 
 
-def _there(patch: Patch, entries: Mapping[str, tuple[str, str]], state: State) -> bool:
+def _is_contained(patch: Patch, entries: Mapping[str, tuple[str, str]], state: State) -> bool:
     """Whether these entries have the change already, proven by lines that it adds."""
     proof = any(
         op == "+" and line.strip()
@@ -156,12 +157,12 @@ def _there(patch: Patch, entries: Mapping[str, tuple[str, str]], state: State) -
     )
     return proof and all(
         file.path in entries
-        and patch_hunks.holds(text_of(state.reader, entries[file.path][1]), file.hunks)
+        and patch_hunks.contains_hunks(read_lines(state.reader, entries[file.path][1]), file.hunks)
         for file in patch.files
     )
 
 
-def _merged(patch: Patch, state: State) -> str | None:
+def _merge_three_ways(patch: Patch, state: State) -> str | None:
     """Merge the patch into the state's index three ways; the tree, or None where that conflicts or
     lacks the old blobs.
     """
@@ -176,25 +177,25 @@ def _merged(patch: Patch, state: State) -> str | None:
     return trial.write_tree() if trial.merge(patch.diff) is None else None
 
 
-def _broke(file: FilePatch, state: State) -> tuple[Cause, bool] | None:
+def _find_breaking_commit(file: FilePatch, state: State) -> tuple[Cause, bool] | None:
     if not state.pinned.history:
         return None
     earlier = [one.hunks for _, one in state.earlier_on(file.path)]
-    return breakage_search.broke(
+    return breakage_search.find_breaking_commit(
         state.pinned.git, state.pinned.commit, file.path, file.hunks, earlier
     )
 
 
-def _since(by: tuple[Cause, bool] | None) -> str:
+def _describe_since(by: tuple[Cause, bool] | None) -> str:
     return f", since {by[0]}" if by else ""
 
 
-def _explained(
+def _explain_conflict(
     patch: Patch, state: State, *, doubt: str | None, mergeable: bool, same: bool
 ) -> tuple[Outcome, str, Cause | None]:
     """Outcome, detail and cause of a patch that does not fit beyond doubt."""
     found = {
-        file.path: _broke(file, state)
+        file.path: _find_breaking_commit(file, state)
         for file in patch.files
         if state.entries[file.path][1] != file.old
     }
@@ -203,11 +204,11 @@ def _explained(
         by = next((by for by in found.values() if by), None)
         return (
             "upstream",
-            f"upstream has it{_since(by)}, perhaps changed again since: drop the patch",
+            f"upstream has it{_describe_since(by)}, perhaps changed again since: drop the patch",
             by[0] if by else None,
         )
     hint = "; git can merge it: run `build.py patches refresh`" if mergeable else ""
-    failing = [(file, bad) for file in patch.files if (bad := _failing(file, state))]
+    failing = [(file, bad) for file in patch.files if (bad := _failing_hunks(file, state))]
     if doubt or not failing:
         return "conflict", f"{doubt}{hint or ': write it anew against the pin'}", None
     file, bad = failing[0]
@@ -217,7 +218,7 @@ def _explained(
     by = found.get(file.path)
     if by:
         says += f"; {'upstream made that change' if by[1] else 'changed upstream'} in {by[0]}"
-    elif own := _own_doing(file, state):
+    elif own := _find_own_patch(file, state):
         says += f"; our own patch {own} changes those lines before it"
     elif not state.pinned.history:
         says += f"; {_NO_HISTORY}"
@@ -226,29 +227,29 @@ def _explained(
     return "conflict", says + hint, by[0] if by else None
 
 
-def _failing(file: FilePatch, state: State) -> list[int]:
-    _, fits = patch_hunks.fit(state.text(file.path), file.hunks)
+def _failing_hunks(file: FilePatch, state: State) -> list[int]:
+    _, fits = patch_hunks.fit_hunks(state.text(file.path), file.hunks)
     return [number for number, fit in enumerate(fits, 1) if fit.at is None]
 
 
-def _own_doing(file: FilePatch, state: State) -> str | None:
+def _find_own_patch(file: FilePatch, state: State) -> str | None:
     if file.path not in state.upstream:
         return None
-    text = text_of(state.reader, state.upstream[file.path][1])
-    if patch_hunks.apply(text, file.hunks) is None:
+    text = read_lines(state.reader, state.upstream[file.path][1])
+    if patch_hunks.apply_hunks(text, file.hunks) is None:
         return None
     for name, one in state.earlier_on(file.path):
-        text, _ = patch_hunks.fit(text, one.hunks)
-        if patch_hunks.apply(text, file.hunks) is None:
+        text, _ = patch_hunks.fit_hunks(text, one.hunks)
+        if patch_hunks.apply_hunks(text, file.hunks) is None:
             return name
     return None
 
 
-def _missing(file: FilePatch, state: State) -> tuple[Outcome, str, Cause | None]:
+def _explain_missing_file(file: FilePatch, state: State) -> tuple[Outcome, str, Cause | None]:
     pinned, path = state.pinned, file.path
     by: Cause | None = None
     if pinned.history:
-        while found := breakage_search.vanished(pinned.git, pinned.commit, path):
+        while found := breakage_search.find_removal(pinned.git, pinned.commit, path):
             by = by or found[0]
             if found[1] is None:
                 break

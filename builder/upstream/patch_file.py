@@ -90,19 +90,22 @@ class Patch:
     @property
     def message(self) -> str:
         """The commit's message: the subject, then the fields."""
-        return f"{self.subject}\n\n{_fields(self.fields)}"
+        return f"{self.subject}\n\n{_render_fields(self.fields)}"
 
     def with_diff(self, diff: bytes) -> bytes:
         """Return the file's bytes with another diff under the same head."""
-        return render(self.sender, self.subject, self.fields, diff)
+        return render_patch(self.sender, self.subject, self.fields, diff)
 
 
-def render(sender: str, subject: str, fields: Mapping[str, str], diff: bytes) -> bytes:
+def render_patch(sender: str, subject: str, fields: Mapping[str, str], diff: bytes) -> bytes:
     """Return the bytes of a patch file."""
-    return f"From: {sender}\nSubject: [PATCH] {subject}\n\n{_fields(fields)}\n---\n".encode() + diff
+    return (
+        f"From: {sender}\nSubject: [PATCH] {subject}\n\n{_render_fields(fields)}\n---\n".encode()
+        + diff
+    )
 
 
-def _fields(fields: Mapping[str, str]) -> str:
+def _render_fields(fields: Mapping[str, str]) -> str:
     return "".join(
         f"{key}: {fields[key].replace(chr(10), chr(10) + ' ')}\n"
         for key in (*REQUIRED, *OPTIONAL)
@@ -110,7 +113,7 @@ def _fields(fields: Mapping[str, str]) -> str:
     )
 
 
-def parse(file: Path, raw: bytes) -> Patch:
+def parse_patch(file: Path, raw: bytes) -> Patch:
     """Read one patch; the first thing that is wrong is a UserError naming file and line."""
     try:
         text = raw.decode("utf-8")
@@ -214,7 +217,7 @@ def _read_fields(reader: _Lines) -> dict[str, str]:
         else:
             key = found["key"]
             fields[key] = found["value"]
-            if key == "Upstream-Status" and (wrong := status_problem(found["value"])):
+            if key == "Upstream-Status" and (wrong := find_status_problem(found["value"])):
                 reader.fail(wrong, back=1)
     for missing in (name for name in REQUIRED if name not in fields):
         reader.fail(
@@ -229,12 +232,12 @@ def _read_fields(reader: _Lines) -> dict[str, str]:
     return fields
 
 
-def is_sender(text: str) -> bool:
+def is_valid_sender(text: str) -> bool:
     """Whether `text` may stand after From."""
     return _FROM.fullmatch(f"From: {text}") is not None and escape(text, keep="") == text
 
 
-def status_problem(value: str) -> str | None:
+def find_status_problem(value: str) -> str | None:
     """Return what is wrong with an Upstream-Status."""
     found = _STATUS.fullmatch(value)
     if not found:
@@ -254,7 +257,7 @@ def _read_file(reader: _Lines) -> FilePatch:
     path = names[2 : 2 + (len(names) - 5) // 2]
     if names != f"a/{path} b/{path}":
         reader.fail("the two names of a file differ", "a patch renames nothing", back=1)
-    if wrong := patch_path_rules.problem(path):
+    if wrong := patch_path_rules.find_path_problem(path):
         reader.fail(f"path {path!r} {wrong}", back=1)
     line = reader.peek() or ""
     for start, what in _SPECIAL.items():

@@ -69,12 +69,12 @@ class Fit:
         return self.places > 1 and self.at != self.expected
 
 
-def lines(data: bytes) -> list[bytes]:
+def split_lines(data: bytes) -> list[bytes]:
     """Split `data` into lines that keep their ends."""
     return _LINE.findall(data)
 
 
-def _places(text: list[bytes], hunk: Hunk, start: int) -> list[int]:
+def _find_places(text: list[bytes], hunk: Hunk, start: int) -> list[int]:
     before = hunk.before
     last = len(text) - len(before)
     first = start
@@ -96,12 +96,12 @@ def _places(text: list[bytes], hunk: Hunk, start: int) -> list[int]:
     return found
 
 
-def fit(text: Sequence[bytes], hunks: Sequence[Hunk]) -> tuple[list[bytes], list[Fit]]:
+def fit_hunks(text: Sequence[bytes], hunks: Sequence[Hunk]) -> tuple[list[bytes], list[Fit]]:
     """Put in each hunk that fits, in order; the text that comes of it, and a Fit per hunk."""
     result, fits, done = list(text), [], 0
     for hunk in hunks:
         expected = max(hunk.new_start - 1, 0)
-        places = _places(result, hunk, done)
+        places = _find_places(result, hunk, done)
         at = min(places, key=lambda n: (abs(n - expected), n > expected), default=None)
         fits.append(Fit(at, expected, len(places)))
         if at is not None:
@@ -110,30 +110,30 @@ def fit(text: Sequence[bytes], hunks: Sequence[Hunk]) -> tuple[list[bytes], list
     return result, fits
 
 
-def apply(text: Sequence[bytes], hunks: Sequence[Hunk]) -> list[bytes] | None:
+def apply_hunks(text: Sequence[bytes], hunks: Sequence[Hunk]) -> list[bytes] | None:
     """Return the text with all hunks in it; None if one fits nowhere."""
-    result, fits = fit(text, hunks)
+    result, fits = fit_hunks(text, hunks)
     return None if any(one.at is None for one in fits) else result
 
 
-def reverse(hunks: Sequence[Hunk]) -> list[Hunk]:
+def reverse_hunks(hunks: Sequence[Hunk]) -> list[Hunk]:
     """Return the hunks that undo `hunks`."""
     return [hunk.reverse() for hunk in hunks]
 
 
-def holds(text: Sequence[bytes], hunks: Sequence[Hunk]) -> bool:
+def contains_hunks(text: Sequence[bytes], hunks: Sequence[Hunk]) -> bool:
     """Whether all hunks are in the text already, each in a place that is no guess."""
-    _, fits = fit(text, reverse(hunks))
+    _, fits = fit_hunks(text, reverse_hunks(hunks))
     return all(one.at is not None and not one.doubtful for one in fits)
 
 
-def takes(text: Sequence[bytes], hunks: Sequence[Hunk]) -> bool:
+def accepts_hunks(text: Sequence[bytes], hunks: Sequence[Hunk]) -> bool:
     """Whether all hunks fit beyond doubt.
 
     Lines inserted before an empty one fit a second time behind themselves: what fits, but not at
     its own line, and is there already, is in doubt too.
     """
-    _, fits = fit(text, hunks)
+    _, fits = fit_hunks(text, hunks)
     if any(one.at is None or one.doubtful for one in fits):
         return False
-    return all(one.at == one.expected for one in fits) or not holds(text, hunks)
+    return all(one.at == one.expected for one in fits) or not contains_hunks(text, hunks)

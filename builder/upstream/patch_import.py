@@ -44,13 +44,13 @@ class Adoption:
     failing: tuple[PatchResult, ...] = ()
 
 
-def joined(pinned: Pinned, repo: Path | None) -> tuple[Pinned, local_mirror.Mirror | None]:
+def join_clone(pinned: Pinned, repo: Path | None) -> tuple[Pinned, local_mirror.Mirror | None]:
     """Return the source with the objects of a local clone joined to it; git never runs in the
     clone.
     """
     if repo is None:
         return pinned, None
-    clone = next(local_mirror.mirrors(repo, ""), None) if repo.is_dir() else None
+    clone = next(local_mirror.find_mirrors(repo, ""), None) if repo.is_dir() else None
     if clone is None or clone.path not in (repo, repo / ".git"):
         raise UserError(
             "is no git clone", str(repo), "give --repo the folder of a clone", kind=INVALID
@@ -59,7 +59,7 @@ def joined(pinned: Pinned, repo: Path | None) -> tuple[Pinned, local_mirror.Mirr
     return replace(pinned, git=git), clone
 
 
-def resolve(git: Git, clone: local_mirror.Mirror | None, text: str) -> str:
+def resolve_commit(git: Git, clone: local_mirror.Mirror | None, text: str) -> str:
     """Return the commit that `text` names: hex digits, or with a clone HEAD, a branch or a tag;
     then perhaps ~N or ^.
     """
@@ -71,7 +71,7 @@ def resolve(git: Git, clone: local_mirror.Mirror | None, text: str) -> str:
             "give a commit, or with --repo HEAD or a branch",
         )
     base = found["base"]
-    if clone and (named := _named(clone, base)):
+    if clone and (named := _resolve_ref(clone, base)):
         base = named
     elif not re.fullmatch(r"[0-9a-f]{7,40}", base):
         do = "give its SHA, and --repo DIR for a clone that has it"
@@ -91,7 +91,7 @@ def resolve(git: Git, clone: local_mirror.Mirror | None, text: str) -> str:
     return sha
 
 
-def _named(clone: local_mirror.Mirror, name: str) -> str | None:
+def _resolve_ref(clone: local_mirror.Mirror, name: str) -> str | None:
     if name == "HEAD":
         head = (clone.path / "HEAD").read_text("ascii", "replace").strip()
         if re.fullmatch(r"[0-9a-f]{40}", head):
@@ -101,12 +101,12 @@ def _named(clone: local_mirror.Mirror, name: str) -> str | None:
         *git_server.refs_for(git_server.check_ref(name, "import")),
         f"refs/remotes/{name}",
     ):
-        if sha := local_mirror.ref(clone, full):
+        if sha := local_mirror.read_ref(clone, full):
             return sha
     return None
 
 
-def head_of(git: Git, commit: str) -> tuple[str, str, str]:
+def read_commit_header(git: Git, commit: str) -> tuple[str, str, str]:
     """Parent, author and subject of a commit with one parent."""
     out = git.text("log", "-1", "--no-show-signature", "--format=%P%x00%an <%ae>%x00%s", commit)
     parents, author, subject = (
@@ -118,7 +118,7 @@ def head_of(git: Git, commit: str) -> tuple[str, str, str]:
     return parents, author, subject
 
 
-def slug(subject: str) -> str:
+def derive_name(subject: str) -> str:
     """Return a file name from a subject: its first words, without what stands before a colon."""
     words = re.sub(r"[^a-z0-9]+", "-", subject.split(": ", 1)[-1].lower()).strip("-")
     words = re.sub(r"^[^a-z]+", "", words)
@@ -126,7 +126,7 @@ def slug(subject: str) -> str:
     return short or "change"
 
 
-def adopt(
+def plan_import(
     pinned: Pinned,
     folder: Path,
     commit: str,
@@ -146,12 +146,12 @@ def adopt(
           patch. Nothing is written.
     """
     git = pinned.git
-    parent, author, found_subject = head_of(git, commit)
-    name = name.removesuffix(".patch") or slug(subject or found_subject)
+    parent, author, found_subject = read_commit_header(git, commit)
+    name = name.removesuffix(".patch") or derive_name(subject or found_subject)
     file = folder / f"{name}.patch"
-    if problem := patch_series.name_problem(name):
+    if problem := patch_series.find_name_problem(name):
         raise UserError(problem, "--name", "choose another")
-    patches = list(patch_series.load(folder, tolerated=[file.name]))
+    patches = list(patch_series.load_patches(folder, tolerated=[file.name]))
     old = next((patch for patch in patches if patch.name == name), None)
     if bool(old) != replaces:
         what = "is in the series already" if old else "is not in the series"
@@ -169,16 +169,16 @@ def adopt(
         raise UserError(f"a patch needs its {missing[0]}", options[missing[0]], "say it")
     if fields["Upstream-Status"].startswith("Backport"):
         fields = {**fields, "Origin": commit}
-    sender = author if patch_file.is_sender(author) else _OURS
-    change = patch_refresh.diff(git, parent, commit)
+    sender = author if patch_file.is_valid_sender(author) else _OURS
+    change = patch_refresh.diff_trees(git, parent, commit)
     if not change:
         raise UserError(f"commit {commit} changes nothing", "import", "give another")
-    new = patch_file.parse(
-        file, patch_file.render(sender, subject or found_subject, fields, change)
+    new = patch_file.parse_patch(
+        file, patch_file.render_patch(sender, subject or found_subject, fields, change)
     )
     at = patches.index(old) if old else len(patches)
     wanted = [*patches[:at], new, *patches[at + bool(old) :]]
-    before = patched_source.survey(pinned, patches, ())
+    before = patched_source.survey_patches(pinned, patches, ())
     final, after = _refresh_from(pinned, wanted, at)
     failing = _check_effect(before, after, new, replaces=replaces)
     final = final[at:]
@@ -208,15 +208,15 @@ def _refresh_from(
     A patch behind one that fails keeps its bytes: they would be written without the failing one.
     The patch at `at` is the new one, and is always written.
     """
-    merged = patched_source.survey(pinned, wanted, (), merge=True)
-    fresh = patch_refresh.fresh(pinned, merged)
+    merged = patched_source.survey_patches(pinned, wanted, (), merge=True)
+    fresh = patch_refresh.regenerate_patches(pinned, merged)
     final = list(wanted)
     for position, result in enumerate(merged.results):
         if position >= at:
             final[position] = fresh.get(result.name, wanted[position])
         if position >= at and not result.sound:
             break
-    return final, patched_source.survey(pinned, final, ())
+    return final, patched_source.survey_patches(pinned, final, ())
 
 
 def _check_effect(

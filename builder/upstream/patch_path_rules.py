@@ -12,7 +12,7 @@ from rosetta.core.errors import UserError
 _PLAIN = re.compile(r"[ -!#-\[\]-~]+")  # printable ASCII without the double quote and the backslash
 
 
-def problem(path: str) -> str | None:
+def find_path_problem(path: str) -> str | None:
     """Why `path` is refused, in a few words; None for a good one."""
     if not path or not _PLAIN.fullmatch(path):
         return "is not plain (printable ASCII, no double quote, no backslash)"
@@ -31,7 +31,7 @@ def problem(path: str) -> str | None:
     return None
 
 
-def parents(path: str) -> list[str]:
+def list_parents(path: str) -> list[str]:
     """Return the folders above a path, from the top."""
     parts = path.split("/")
     return ["/".join(parts[:n]) for n in range(1, len(parts))]

@@ -33,46 +33,48 @@ _FORM = (
 )
 
 
-def diff(git: Git, before: str, after: str) -> bytes:
+def diff_trees(git: Git, before: str, after: str) -> bytes:
     """Return what lies between two trees or commits, as a patch holds it."""
     return git.run("diff-tree", *_FORM, "--end-of-options", before, after).stdout
 
 
-def fresh(pinned: Pinned, found: Survey) -> dict[str, Patch]:
+def regenerate_patches(pinned: Pinned, found: Survey) -> dict[str, Patch]:
     """Every patch of the survey that was put in, by name, with the bytes it should have."""
     return {
-        step.patch.name: patch_file.parse(
-            step.patch.file, step.patch.with_diff(diff(pinned.git, step.before, step.after))
+        step.patch.name: patch_file.parse_patch(
+            step.patch.file, step.patch.with_diff(diff_trees(pinned.git, step.before, step.after))
         )
         for step in found.steps
     }
 
 
-def stale(pinned: Pinned, patches: Sequence[Patch]) -> tuple[list[Patch], Survey]:
+def find_stale_patches(pinned: Pinned, patches: Sequence[Patch]) -> tuple[list[Patch], Survey]:
     """Return the patches that a refresh would change, as they should be, and what became of all.
 
     Past the first patch that fails nothing is judged: what comes later would be written without it.
     """
-    found = patched_source.survey(pinned, patches, (), merge=True)
-    new = fresh(pinned, found)
+    found = patched_source.survey_patches(pinned, patches, (), merge=True)
+    new = regenerate_patches(pinned, found)
     better: list[Patch] = []
     for patch, result in zip(patches, found.results, strict=True):
         if not result.sound:
             break
         if patch.name in new and new[patch.name].raw != patch.raw:
             better.append(new[patch.name])
-    _prove(pinned, found, patches, new)
+    _check_same_trees(pinned, found, patches, new)
     return better, found
 
 
-def _prove(pinned: Pinned, found: Survey, patches: Sequence[Patch], new: dict[str, Patch]) -> None:
+def _check_same_trees(
+    pinned: Pinned, found: Survey, patches: Sequence[Patch], new: dict[str, Patch]
+) -> None:
     """Fresh patches must give, without merging, the trees that they were taken from."""
     sound = [
         new.get(patch.name, patch)
         for patch, result in zip(patches, found.results, strict=True)
         if result.outcome == "applied"
     ]
-    again = patched_source.survey(pinned, sound, ())
+    again = patched_source.survey_patches(pinned, sound, ())
     if [step.after for step in again.steps] != [step.after for step in found.steps]:
         raise UserError(
             "a refreshed patch gives another tree than before",

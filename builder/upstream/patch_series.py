@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.+-]*")
 
 
-def name_problem(name: str) -> str | None:
+def find_name_problem(name: str) -> str | None:
     """Why `name` is no name of a patch."""
     if _NAME.fullmatch(name) and ".." not in name and not name.endswith(".patch"):
         return None
@@ -28,7 +28,7 @@ def name_problem(name: str) -> str | None:
     )
 
 
-def names(folder: Path) -> list[str]:
+def read_names(folder: Path) -> list[str]:
     """Return the patches that `series` lists, in order."""
     file = folder / "series"
     if file.is_symlink() or not file.is_file():
@@ -43,7 +43,7 @@ def names(folder: Path) -> list[str]:
         entry = line.split("#")[0].strip()
         if not entry:
             continue
-        if problem := name_problem(entry):
+        if problem := find_name_problem(entry):
             raise UserError(
                 problem,
                 f"{file}:{number}",
@@ -63,12 +63,12 @@ def names(folder: Path) -> list[str]:
     return found
 
 
-def load(folder: Path, *, tolerated: Collection[str] = ()) -> tuple[Patch, ...]:
+def load_patches(folder: Path, *, tolerated: Collection[str] = ()) -> tuple[Patch, ...]:
     """All patches, read and linted.
 
     A file that is not in `series` is an error unless its name is among `tolerated`.
     """
-    listed = [f"{name}.patch" for name in names(folder)]
+    listed = [f"{name}.patch" for name in read_names(folder)]
     present = {entry.name for entry in folder.iterdir() if not is_temporary(entry.name)} - {
         "series"
     }
@@ -96,7 +96,7 @@ def load(folder: Path, *, tolerated: Collection[str] = ()) -> tuple[Patch, ...]:
             kind=UNKNOWN,
         )
     return tuple(
-        patch_file.parse(folder / entry, (folder / entry).read_bytes()) for entry in listed
+        patch_file.parse_patch(folder / entry, (folder / entry).read_bytes()) for entry in listed
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from builder.core import log
 from builder.upstream import git_index, overlay, patch_diagnosis, patch_path_rules, patch_series
 from builder.upstream.git_index import Index
-from builder.upstream.git_objects import LINK, Reader, write
+from builder.upstream.git_objects import LINK, Reader, write_object
 from rosetta.core.errors import CONFLICT, INVALID, TOO_BIG, UserError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Survey:
     exported_tree: str
 
 
-def inputs(source: GitSource | WheelSource) -> dict[str, Any]:
+def collect_inputs(source: GitSource | WheelSource) -> dict[str, Any]:
     """All that decides a patched source, beside the pinned commit's content: ready for a stage
     key.
     """
@@ -76,15 +76,17 @@ def inputs(source: GitSource | WheelSource) -> dict[str, Any]:
         "commit": getattr(source, "commit", ""),
         "wheel": getattr(source, "sha256", ""),
         "absent": sorted(source.absent),
-        "patches": [[patch.name, patch.sha256] for patch in patch_series.load(source.patches)],
+        "patches": [
+            [patch.name, patch.sha256] for patch in patch_series.load_patches(source.patches)
+        ],
         "overlay": [
             [file.path, file.mode, file.blob, file.replaces]
-            for file in overlay.load(source.overlay)
+            for file in overlay.load_overlay(source.overlay)
         ],
     }
 
 
-def apply(pinned: Pinned, source: GitSource | WheelSource) -> Patched:
+def build_patched_source(pinned: Pinned, source: GitSource | WheelSource) -> Patched:
     """Build the patched source.
 
     A patch that upstream has word for word is left out with a warning: the tree is the same as with
@@ -95,7 +97,9 @@ def apply(pinned: Pinned, source: GitSource | WheelSource) -> Patched:
           upstream commit that caused it),
             or a file breaks a rule.
     """
-    found = survey(pinned, patch_series.load(source.patches), overlay.load(source.overlay))
+    found = survey_patches(
+        pinned, patch_series.load_patches(source.patches), overlay.load_overlay(source.overlay)
+    )
     failed = [result for result in found.results if not result.sound]
     more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
     for result in failed:
@@ -127,7 +131,7 @@ def apply(pinned: Pinned, source: GitSource | WheelSource) -> Patched:
     return Patched(pinned, found.commit, found.tree, found.exported_tree, found.results, laid_over)
 
 
-def survey(
+def survey_patches(
     pinned: Pinned, patches: Sequence[Patch], files: Sequence[OverlayFile], *, merge: bool = False
 ) -> Survey:
     """Try every patch and every overlaid file on the pinned tree.
@@ -149,15 +153,15 @@ def survey(
             state = patch_diagnosis.State(
                 pinned, index, reader, upstream, entries, tuple(step.patch for step in steps)
             )
-            result = patch_diagnosis.attempt(patch, state, merge=merge)
+            result = patch_diagnosis.try_patch(patch, state, merge=merge)
             if result.outcome == "applied":
                 date += 1
                 entries, after = index.entries(), index.write_tree()
-                commit = git_index.commit(git, after, commit, patch.message, date)
+                commit = git_index.create_commit(git, after, commit, patch.message, date)
                 steps.append(Step(patch, tree, after))
                 result, tree = replace(result, commit=commit), after
             results.append(result)
-        overlaid = tuple(overlay.judge(pinned, file, upstream) for file in files)
+        overlaid = tuple(overlay.check_file(pinned, file, upstream) for file in files)
         patched = {one.path: step.patch.name for step in steps for one in step.patch.files}
         for file in files:
             if file.path in patched or file.path in pinned.absent:
@@ -180,10 +184,11 @@ def survey(
         ]
         if good:
             index.put(
-                (file.path, file.mode, write(git.git_dir, "blob", file.data)) for file in good
+                (file.path, file.mode, write_object(git.git_dir, "blob", file.data))
+                for file in good
             )
             tree = index.write_tree()
-            commit = git_index.commit(git, tree, commit, _overlay_message(good), date + 1)
+            commit = git_index.create_commit(git, tree, commit, _overlay_message(good), date + 1)
         exported = tree
         if away := [path for path in pinned.absent if path in entries]:
             index.put((path, "0", git_index.NOTHING) for path in away)
@@ -205,7 +210,7 @@ def _check_targets(
     """
     for file in patch.files:
         where = f"{patch.file}:{file.hunks[0].line}"
-        for path in (*patch_path_rules.parents(file.path), file.path):
+        for path in (*patch_path_rules.list_parents(file.path), file.path):
             if path in entries and entries[path][0] == LINK:
                 raise UserError(
                     f"writes through the link {path}",
@@ -223,7 +228,7 @@ def _check_targets(
                 value=file.path,
             )
         if file.removed > _FEW_LINES and file.path in entries:
-            total = len(patch_diagnosis.text_of(reader, entries[file.path][1]))
+            total = len(patch_diagnosis.read_lines(reader, entries[file.path][1]))
             if file.removed <= total < file.removed * 2:
                 do = "whole files of ours belong into the overlay"
                 raise UserError(

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.upstream.git_objects import LINK, MissingObjectError, walk
+from builder.upstream.git_objects import LINK, MissingObjectError, list_tree_files
 from builder.upstream.tree_export import check_layout, exported_entries
 from rosetta.core.errors import INVALID, UserError
 
@@ -59,22 +59,22 @@ def check_absent(absent: Iterable[str], paths: Collection[str], name: str) -> No
             )
 
 
-def verify(reader: Reader, sha: str, absent: tuple[str, ...], name: str) -> None:
+def verify_commit(reader: Reader, sha: str, absent: tuple[str, ...], name: str) -> None:
     """Read all that the commit `sha` of source `name` needs; the reader hashes it, and what is
     hostile is refused.
     """
-    entries = walk(reader, read_commit(reader, sha).tree)
+    entries = list_tree_files(reader, read_commit(reader, sha).tree)
     check_absent(absent, {entry.path for entry in entries}, name)
     links: dict[str, str] = {}
     wanted = exported_entries(entries, absent)
     for entry in wanted:
-        content = _blob(reader, entry, sha, name)
+        content = _read_blob(reader, entry, sha, name)
         if entry.mode == LINK:
             links[entry.path] = content.decode("utf-8", "surrogateescape")
     check_layout(wanted, links, reader.where)
 
 
-def _blob(reader: Reader, entry: Entry, commit: str, name: str) -> bytes:
+def _read_blob(reader: Reader, entry: Entry, commit: str, name: str) -> bytes:
     try:
         return reader.read(entry.sha, "blob")
     except MissingObjectError as error:

@@ -27,7 +27,7 @@ WIDTH = 100
 _INVALID = "x://"
 
 
-def render(root: Path) -> dict[str, str]:
+def render_files(root: Path) -> dict[str, str]:
     """Return the text of every Slurm file, by its path below the root of the repository."""
     template = (root / SOURCE / "job.template").read_text(encoding="utf-8")
     where = root / SOURCE / "jobs.yaml"

@@ -21,10 +21,17 @@ from builder.core import log, package_index
 from builder.core.manifest import GitSource, WheelSource
 from builder.upstream import git_server, wheel_source
 from builder.upstream.git import Git
-from builder.upstream.git_objects import Entry, MissingObjectError, Reader, loose, tree_of, write
-from builder.upstream.local_mirror import mirrors, word_of
+from builder.upstream.git_objects import (
+    Entry,
+    MissingObjectError,
+    Reader,
+    loose_object_path,
+    write_object,
+    write_trees,
+)
+from builder.upstream.local_mirror import find_mirrors, word_of
 from builder.upstream.path_rules import check_path
-from builder.upstream.pinned_commit import check_absent, read_commit, verify
+from builder.upstream.pinned_commit import check_absent, read_commit, verify_commit
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import INVALID, MISSING, UserError
 
@@ -73,7 +80,7 @@ class Access:
     release_lines: Mapping[str, str] = field(default_factory=dict)
 
 
-def access(context: Context, manifest: Manifest) -> Access:
+def configure_access(context: Context, manifest: Manifest) -> Access:
     """Where a verb's sources may be had from; a source whose project is also shipped as a wheel has
     that as a way out.
     """
@@ -97,20 +104,20 @@ def access(context: Context, manifest: Manifest) -> Access:
     )
 
 
-def acquire(source: GitSource | WheelSource, access: Access) -> Pinned:
+def acquire_source(source: GitSource | WheelSource, access: Access) -> Pinned:
     """Return the source at its pin: from the cache if it was verified there before, else from the
     first that has it.
 
     Raises UserError naming the source for what cannot be had (with the ways out), is corrupt or is
     hostile; nothing of it is kept then.
     """
-    check(source, access)
+    check_pin(source, access)
     try:
-        pinned = _remembered(source, access)
+        pinned = _read_stamp(source, access)
         if pinned is None:
             with access.cache.lock(f"git-{source.name}"):
-                pinned = _remembered(source, access) or _taken(source, access)
-        return _with_history(pinned, source, access) if isinstance(source, GitSource) else pinned
+                pinned = _read_stamp(source, access) or _fetch_source(source, access)
+        return _join_history(pinned, source, access) if isinstance(source, GitSource) else pinned
     except OSError as error:
         place = f"source {source.name}, {error.filename or access.cache.root}"
         raise UserError(
@@ -120,7 +127,7 @@ def acquire(source: GitSource | WheelSource, access: Access) -> Pinned:
         ) from error
 
 
-def check(source: GitSource | WheelSource, access: Access) -> None:
+def check_pin(source: GitSource | WheelSource, access: Access) -> None:
     """UserError if the source's name, URL, ref or pin is not what it says it is, whatever the
     manifest's loader let through.
     """
@@ -156,7 +163,7 @@ def check(source: GitSource | WheelSource, access: Access) -> None:
         )
 
 
-def _stamp(source: GitSource | WheelSource, access: Access) -> Path:
+def _stamp_path(source: GitSource | WheelSource, access: Access) -> Path:
     """Return the file that says that the pin was verified without these absent paths."""
     pin = source.commit if isinstance(source, GitSource) else source.sha256
     absent = hashlib.sha256("\0".join(sorted(source.absent)).encode()).hexdigest()
@@ -168,18 +175,18 @@ def _stamp(source: GitSource | WheelSource, access: Access) -> Path:
     )
 
 
-def _remembered(source: GitSource | WheelSource, access: Access) -> Pinned | None:
+def _read_stamp(source: GitSource | WheelSource, access: Access) -> Pinned | None:
     """Return what the stamp says, if there is one and its commit is there: no git process, nothing
     read again.
     """
-    stamp = _stamp(source, access)
+    stamp = _stamp_path(source, access)
     repository = stamp.parent.parent
     try:
         said = json.loads(stamp.read_text(encoding="utf-8"))
         commit, tree, date = str(said["commit"]), str(said["tree"]), int(said["date"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if (isinstance(source, GitSource) and commit != source.commit) or not loose(
+    if (isinstance(source, GitSource) and commit != source.commit) or not loose_object_path(
         repository, commit
     ).exists():
         return None
@@ -189,15 +196,15 @@ def _remembered(source: GitSource | WheelSource, access: Access) -> Pinned | Non
     )
 
 
-def _taken(source: GitSource | WheelSource, access: Access) -> Pinned:
+def _fetch_source(source: GitSource | WheelSource, access: Access) -> Pinned:
     """Verify and copy what the pin needs, from where it can be had. The source's lock is held."""
     repository = access.cache.ensure_folder(
         "git", f"{source.name}.git", lambda folder: Git(folder).init(), grows=True
     )
     if isinstance(source, WheelSource):
-        commit, transport = _take_wheel(source, access, repository), "wheel"
+        commit, transport = _fetch_wheel(source, access, repository), "wheel"
     else:
-        commit, transport = source.commit, _take_commit(source, access, repository)
+        commit, transport = source.commit, _fetch_git_commit(source, access, repository)
     with Reader(Git(repository)) as reader:
         header = read_commit(reader, commit)
     if header.parents:
@@ -210,33 +217,33 @@ def _taken(source: GitSource | WheelSource, access: Access) -> Pinned:
         "absent": sorted(source.absent),
         "transport": transport,
     }
-    write_atomic(_stamp(source, access), json.dumps(said, indent=1, sort_keys=True) + "\n")
-    pinned = _remembered(source, access)
+    write_atomic(_stamp_path(source, access), json.dumps(said, indent=1, sort_keys=True) + "\n")
+    pinned = _read_stamp(source, access)
     if pinned is None:
         raise UserError("changed while it was being written", str(repository), "run again")
     return replace(pinned, transport=transport)
 
 
-def _take_commit(source: GitSource, access: Access, repository: Path) -> str:
-    if loose(repository, source.commit).exists():
+def _fetch_git_commit(source: GitSource, access: Access, repository: Path) -> str:
+    if loose_object_path(repository, source.commit).exists():
         with contextlib.suppress(MissingObjectError), Reader(Git(repository)) as reader:
-            verify(reader, source.commit, source.absent, source.name)
+            verify_commit(reader, source.commit, source.absent, source.name)
             return "cache"
     for root in access.mirrors:
-        for mirror in mirrors(root, word_of(source.git)):
-            with _scratch(access, source.name) as folder:
+        for mirror in find_mirrors(root, word_of(source.git)):
+            with _scratch_folder(access, source.name) as folder:
                 view = Git(folder, alternates=(mirror.objects,))
                 view.init()
-                if _copy(source, view, f"mirror {mirror.path}", repository):
+                if _copy_commit(source, view, f"mirror {mirror.path}", repository):
                     return "mirror"
     if access.offline:
-        raise _ways_out(
+        raise _unavailable_error(
             "--offline was given, and neither the cache nor a mirror has it", source, access
         )
     log.info(f"{source.name}: fetching {source.commit[:12]} from {source.git}")
-    with _scratch(access, source.name) as folder:
+    with _scratch_folder(access, source.name) as folder:
         try:
-            view = git_server.fetch(
+            view = git_server.fetch_commit(
                 folder,
                 source.git,
                 source.commit,
@@ -245,8 +252,8 @@ def _take_commit(source: GitSource, access: Access, repository: Path) -> str:
                 where=f"source {source.name}",
             )
         except git_server.UnreachableError as error:
-            raise _ways_out(error.what, source, access) from error
-        if not _copy(source, view, source.git, repository):
+            raise _unavailable_error(error.what, source, access) from error
+        if not _copy_commit(source, view, source.git, repository):
             raise UserError(
                 f"{source.git} did not send commit {source.commit}",
                 f"source {source.name}",
@@ -255,7 +262,7 @@ def _take_commit(source: GitSource, access: Access, repository: Path) -> str:
     return "git"
 
 
-def _copy(source: GitSource, view: Git, where: str, repository: Path) -> bool:
+def _copy_commit(source: GitSource, view: Git, where: str, repository: Path) -> bool:
     """Verify the whole pin in `view`, then write it to our repository; False if `view` does not
     have the commit.
     """
@@ -265,11 +272,11 @@ def _copy(source: GitSource, view: Git, where: str, repository: Path) -> bool:
             reader.read(source.commit, "commit")
         except MissingObjectError:
             return False
-        verify(reader, source.commit, source.absent, source.name)
+        verify_commit(reader, source.commit, source.absent, source.name)
     for sha, (kind, data) in kept.items():
         if sha != source.commit:
-            write(repository, kind, data)
-    write(repository, *kept[source.commit])
+            write_object(repository, kind, data)
+    write_object(repository, *kept[source.commit])
     return True
 
 
@@ -281,12 +288,12 @@ def _cut_history(repository: Path, commit: str) -> None:
         write_atomic(shallow, "".join(f"{sha}\n" for sha in sorted(known | {commit})))
 
 
-def _take_wheel(source: WheelSource, access: Access, repository: Path) -> str:
+def _fetch_wheel(source: WheelSource, access: Access, repository: Path) -> str:
     project, _, version = source.wheel.partition("==")
     wheel = package_index.fetch_file(
         project, version, source.sha256, access.cache.path("wheels"), offline=access.offline
     )
-    files = wheel_source.entries_of(wheel)
+    files = wheel_source.read_wheel_files(wheel)
     info = f"{project.replace('-', '_')}-{version}.dist-info/METADATA"
     if info not in files:
         raise UserError(
@@ -296,26 +303,27 @@ def _take_wheel(source: WheelSource, access: Access, repository: Path) -> str:
         )
     check_absent(source.absent, files, source.name)
     entries = [
-        Entry(path, mode, write(repository, "blob", data)) for path, (mode, data) in files.items()
+        Entry(path, mode, write_object(repository, "blob", data))
+        for path, (mode, data) in files.items()
     ]
-    return write(
+    return write_object(
         repository,
         "commit",
-        wheel_source.commit_of(tree_of(repository, entries), source.wheel, source.sha256),
+        wheel_source.render_commit(write_trees(repository, entries), source.wheel, source.sha256),
     )
 
 
-def _with_history(pinned: Pinned, source: GitSource, access: Access) -> Pinned:
+def _join_history(pinned: Pinned, source: GitSource, access: Access) -> Pinned:
     """`pinned` with the commits before it readable through the first mirror that has them."""
     for root in access.mirrors:
-        for mirror in mirrors(root, word_of(source.git)):
-            if _reaches_back(pinned, mirror):
+        for mirror in find_mirrors(root, word_of(source.git)):
+            if _has_parents(pinned, mirror):
                 git = Git(pinned.git.git_dir, alternates=(mirror.objects,))
                 return replace(pinned, git=git, history=True)
     return pinned
 
 
-def _reaches_back(pinned: Pinned, mirror: Mirror) -> bool:
+def _has_parents(pinned: Pinned, mirror: Mirror) -> bool:
     if (mirror.path / "shallow").exists():
         return False
     with Reader(
@@ -331,7 +339,7 @@ def _reaches_back(pinned: Pinned, mirror: Mirror) -> bool:
 
 
 @contextlib.contextmanager
-def _scratch(access: Access, name: str) -> Iterator[Path]:
+def _scratch_folder(access: Access, name: str) -> Iterator[Path]:
     """Yield a folder for a repository that lives for one step; what killed runs left is thrown
     away, as far as no child of theirs still writes.
     """
@@ -346,7 +354,7 @@ def _scratch(access: Access, name: str) -> Iterator[Path]:
         caching.remove_path(folder)
 
 
-def _ways_out(why: str, source: GitSource, access: Access) -> UserError:
+def _unavailable_error(why: str, source: GitSource, access: Access) -> UserError:
     ways = [
         f"--mirror DIR with a clone of {source.git}",
         f"a network that reaches {source.git}, without --offline",

@@ -22,16 +22,19 @@ _INPUTS = ("commit", "tree", "absent", "overlay")
 _RESULTS = ("patched_commit", "patched_tree", "exported_tree")
 
 
-def entry(state: PatchedSource) -> dict[str, Any]:
+def make_record(state: PatchedSource) -> dict[str, Any]:
     """Return the record of one source."""
     data = state.as_json()
     patches = [
         {key: patch[key] for key in ("name", "sha256", "outcome")} for patch in state.patches
     ]
-    return {**{key: _plain(data[key]) for key in (*_INPUTS, *_RESULTS)}, "patches": patches}
+    return {
+        **{key: _round_trip_json(data[key]) for key in (*_INPUTS, *_RESULTS)},
+        "patches": patches,
+    }
 
 
-def load(manifest: Manifest) -> dict[str, Any]:
+def read_records(manifest: Manifest) -> dict[str, Any]:
     """Return the file's records by source; empty where there is no file yet."""
     path = manifest.root / FILE
     try:
@@ -50,16 +53,16 @@ def load(manifest: Manifest) -> dict[str, Any]:
         ) from error
 
 
-def check(manifest: Manifest, state: PatchedSource) -> None:
+def check_record(manifest: Manifest, state: PatchedSource) -> None:
     """UserError if the same pin, patches and overlay gave something else here than where the lock
     was made.
     """
-    known, found = load(manifest).get(state.name), entry(state)
+    known, found = read_records(manifest).get(state.name), make_record(state)
     if known is None:
         return
-    if not all(_plain(known.get(key)) == found[key] for key in _INPUTS) or _sums(known) != _sums(
-        found
-    ):
+    if not all(
+        _round_trip_json(known.get(key)) == found[key] for key in _INPUTS
+    ) or _list_patch_hashes(known) != _list_patch_hashes(found):
         log.info(f"{state.name}: patched otherwise than {FILE} says; `build.py lock` records it")
         return
     for key in _RESULTS:
@@ -71,24 +74,24 @@ def check(manifest: Manifest, state: PatchedSource) -> None:
             )
 
 
-def render(manifest: Manifest, states: Iterable[PatchedSource]) -> str:
+def render_lock(manifest: Manifest, states: Iterable[PatchedSource]) -> str:
     """Return the file's text with these sources renewed, and those no longer in the manifest
     gone.
     """
-    records = {**load(manifest), **{state.name: entry(state) for state in states}}
+    records = {**read_records(manifest), **{state.name: make_record(state) for state in states}}
     kept = {name: records[name] for name in sorted(records) if name in manifest.sources}
     return json.dumps({"schema": 1, "sources": kept}, indent=1) + "\n"
 
 
-def path(manifest: Manifest) -> Path:
+def lock_path(manifest: Manifest) -> Path:
     """Return the path of the lock of the manifest's sources."""
     return manifest.root / FILE
 
 
-def _sums(record: dict[str, Any]) -> list[tuple[str, str]]:
+def _list_patch_hashes(record: dict[str, Any]) -> list[tuple[str, str]]:
     return [(patch["name"], patch["sha256"]) for patch in record.get("patches", [])]
 
 
-def _plain(value: Any) -> Any:
+def _round_trip_json(value: Any) -> Any:
     """As JSON gives it back."""
     return json.loads(json.dumps(value))

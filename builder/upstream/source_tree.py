@@ -12,7 +12,7 @@ from builder.core.cache import stage_key
 from builder.core.cache_records import read_stamp, write_stamp
 from builder.core.manifest import GitSource, source_folder_name
 from builder.upstream import patched_source, source, tree_export
-from builder.upstream.git_objects import Reader, walk
+from builder.upstream.git_objects import Reader, list_tree_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,20 +48,21 @@ class PatchedSource:
         return asdict(self)
 
 
-def stamp(entry: GitSource | WheelSource, access: Access) -> Path:
+def stamp_path(entry: GitSource | WheelSource, access: Access) -> Path:
     """Return the file that records how this source was patched; there only once it was."""
     address = entry.git if isinstance(entry, GitSource) else entry.wheel
     key = stage_key(
-        "patched", {"source": patched_source.inputs(entry), "name": entry.name, "address": address}
+        "patched",
+        {"source": patched_source.collect_inputs(entry), "name": entry.name, "address": address},
     )
     return access.cache.path("stamps", f"patched-{key}.json")
 
 
-def patched(entry: GitSource | WheelSource, access: Access) -> PatchedSource:
+def patch_source(entry: GitSource | WheelSource, access: Access) -> PatchedSource:
     """Return the patched source; nothing is fetched or applied if the same inputs were patched
     before.
     """
-    kept = stamp(entry, access)
+    kept = stamp_path(entry, access)
     if (data := read_stamp(kept)) is not None:
         try:
             lists = {
@@ -73,8 +74,8 @@ def patched(entry: GitSource | WheelSource, access: Access) -> PatchedSource:
         except (TypeError, KeyError):
             pass  # written by another version of the builder
     with log.stage(f"patch {entry.name}"):
-        pinned = source.acquire(entry, access)
-        done = patched_source.apply(pinned, entry)
+        pinned = source.acquire_source(entry, access)
+        done = patched_source.build_patched_source(pinned, entry)
     patches = tuple(
         {"name": each.name, "sha256": each.sha256, "subject": each.subject, "outcome": each.outcome}
         for each in done.patches
@@ -96,19 +97,19 @@ def patched(entry: GitSource | WheelSource, access: Access) -> PatchedSource:
     return result
 
 
-def folder(
+def export_source(
     entry: GitSource | WheelSource, state: PatchedSource, access: Access, python: Interpreter
 ) -> Path:
     """Return the exported tree with its bytecode, in the cache."""
 
     def make(into: Path) -> None:
-        pinned = source.acquire(entry, access)
-        patched_source.apply(
+        pinned = source.acquire_source(entry, access)
+        patched_source.build_patched_source(
             pinned, entry
         )  # its objects may have been pruned; applying again costs a second and gives the same tree
         with log.stage(f"export {entry.name}"):
             with Reader(pinned.git) as reader:
-                tree_export.write_tree(reader, walk(reader, state.exported_tree), into)
+                tree_export.write_tree(reader, list_tree_files(reader, state.exported_tree), into)
             bytecode.compile_tree(python, into)
 
     return access.cache.ensure_folder("trees", f"{state.exported_tree}-{python.full}", make)

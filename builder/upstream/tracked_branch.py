@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from builder.upstream import git_server
 from builder.upstream.git import Git
-from builder.upstream.local_mirror import mirrors, word_of, words
-from builder.upstream.local_mirror import ref as mirror_ref
-from builder.upstream.source import check
+from builder.upstream.local_mirror import find_mirrors, read_ref, word_of, words
+from builder.upstream.source import check_pin
 from rosetta.core.errors import CONFLICT, MISSING, UNREACHABLE, UserError
 
 if TYPE_CHECKING:
@@ -25,26 +24,26 @@ def resolve_ref(source: GitSource, access: Access) -> str:
 
     Raises UserError naming the ref if it was lost, or if nobody can be asked.
     """
-    return stands(source, access)[0]
+    return find_tip(source, access)[0]
 
 
 def check_on_branch(source: GitSource, access: Access) -> None:
     """UserError unless the pin lies on the branch that the source tracks, as it stands now;
     UnreachableError where nobody can be asked.
     """
-    tip, mirror = stands(source, access)
+    tip, mirror = find_tip(source, access)
     if tip == source.commit:
         return
     with tempfile.TemporaryDirectory() as folder:
         if mirror:
-            git = _view(Path(folder), mirror)
+            git = _open_mirror(Path(folder), mirror)
         else:
             git = Git(Path(folder), protocols=":".join(access.protocols))
             git.init()
             git_server.fetch_branch(
                 git, source.git, tip, where=f"source {source.name}", without_trees=True
             )
-        if git_server.holds(git, tip, source.commit):
+        if git_server.contains_commit(git, tip, source.commit):
             return
     what = (
         f"commit {source.commit} does not lie on {source.track}, which stands at {tip} "
@@ -59,19 +58,19 @@ def check_on_branch(source: GitSource, access: Access) -> None:
     )
 
 
-def stands(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
+def find_tip(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
     """`resolve_ref`, and the mirror that said it; None where the server was asked."""
-    check(source, access)
+    check_pin(source, access)
     where = f"source {source.name}"
     word = word_of(source.git)
     seen = False
     for root in access.mirrors:
-        for mirror in mirrors(root, word):
-            if word in words(mirror.path, root) or has(mirror, source.commit):
+        for mirror in find_mirrors(root, word):
+            if word in words(mirror.path, root) or has_commit(mirror, source.commit):
                 seen = True
                 for name in git_server.refs_for(source.track):
-                    if sha := mirror_ref(mirror, name):
-                        return _peeled(mirror, sha), mirror
+                    if sha := read_ref(mirror, name):
+                        return _peel_tag(mirror, sha), mirror
     if access.offline:
         what = (
             f"{'its mirrors do not have' if seen else 'no mirror of it can say where'} the branch "
@@ -87,7 +86,7 @@ def stands(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
     with tempfile.TemporaryDirectory() as folder:
         git = Git(Path(folder), protocols=":".join(access.protocols))
         git.init()
-        tip = git_server.tip(git, source.git, source.track, where)
+        tip = git_server.find_tip(git, source.git, source.track, where)
     if tip is None:
         raise UserError(
             f"{source.git} has no branch or tag {source.track}: it was deleted or renamed",
@@ -99,23 +98,24 @@ def stands(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
     return tip, None
 
 
-def has(mirror: Mirror, commit: str) -> bool:
+def has_commit(mirror: Mirror, commit: str) -> bool:
     """Whether a mirror has this commit."""
     with tempfile.TemporaryDirectory() as folder:
         return (
-            _view(Path(folder), mirror).run("cat-file", "-e", commit, check=False).returncode == 0
+            _open_mirror(Path(folder), mirror).run("cat-file", "-e", commit, check=False).returncode
+            == 0
         )
 
 
-def _peeled(mirror: Mirror, sha: str) -> str:
+def _peel_tag(mirror: Mirror, sha: str) -> str:
     """Return the commit that a ref's object stands for, where that is an annotated tag."""
     with tempfile.TemporaryDirectory() as folder:
-        return _view(Path(folder), mirror).text(
+        return _open_mirror(Path(folder), mirror).text(
             "rev-parse", "--verify", "--quiet", f"{sha}^{{commit}}"
         )
 
 
-def _view(folder: Path, mirror: Mirror) -> Git:
+def _open_mirror(folder: Path, mirror: Mirror) -> Git:
     git = Git(folder, alternates=(mirror.objects,))
     git.init()
     return git

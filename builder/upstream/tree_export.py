@@ -37,7 +37,7 @@ def write_tree(reader: Reader, entries: Iterable[Entry], into: Path) -> None:
     a file.
     """
     wanted = sorted(entries, key=lambda entry: entry.path)
-    links = {entry.path: _target(reader, entry) for entry in wanted if entry.mode == LINK}
+    links = {entry.path: _read_link_target(reader, entry) for entry in wanted if entry.mode == LINK}
     folders = check_layout(wanted, links, reader.where)
     try:
         into.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def _check_link(path: str, links: Mapping[str, str], where: str) -> None:
                 todo += reversed(further.split("/"))
 
 
-def _target(reader: Reader, entry: Entry) -> str:
+def _read_link_target(reader: Reader, entry: Entry) -> str:
     raw = reader.read(entry.sha, "blob")
     try:
         return raw.decode("utf-8")

@@ -22,7 +22,7 @@ _MOST_FILES = 100_000
 _DO = "take no wheel that holds it"
 
 
-def entries_of(wheel: Path) -> dict[str, tuple[str, bytes]]:
+def read_wheel_files(wheel: Path) -> dict[str, tuple[str, bytes]]:
     """Every file of a wheel as the zip has it: {path: (mode, content)}, all with mode 100644,
     sorted by path.
 
@@ -38,7 +38,7 @@ def entries_of(wheel: Path) -> dict[str, tuple[str, bytes]]:
             if len(archive.infolist()) > _MOST_FILES:
                 raise UserError(f"holds more than {_MOST_FILES} files", where, _DO)
             for info in archive.infolist():
-                is_folder = _checked(info, where)
+                is_folder = _check_member(info, where)
                 total += info.file_size
                 if info.file_size > _LARGEST_FILE or total > _LARGEST_WHEEL:
                     raise UserError(
@@ -82,7 +82,7 @@ def entries_of(wheel: Path) -> dict[str, tuple[str, bytes]]:
     return dict(sorted(found.items()))
 
 
-def _checked(info: zipfile.ZipInfo, where: str) -> bool:
+def _check_member(info: zipfile.ZipInfo, where: str) -> bool:
     """Whether a member is a folder; a UserError if it is hostile."""
     if info.orig_filename != info.filename:
         raise UserError(
@@ -114,7 +114,7 @@ def _checked(info: zipfile.ZipInfo, where: str) -> bool:
     return is_folder
 
 
-def commit_of(tree: str, requirement: str, sha256: str) -> bytes:
+def render_commit(tree: str, requirement: str, sha256: str) -> bytes:
     """Return the content of the root commit that holds a wheel's files; it depends on nothing but
     its arguments.
     """

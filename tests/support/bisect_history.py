@@ -127,7 +127,7 @@ class Story:
         diff = f"diff --git a/{path} b/{path}\nindex {small_distribution.blob(old)}..{small_distribution.blob(text)} 100644\n--- a/{path}\n+++ b/{path}\n@@ -1,2 +1,2 @@\n {HEAD}-{old.removeprefix(HEAD)}+{text.removeprefix(HEAD)}"
         folder = self.folder / end / "patches/thing"
         (folder / f"{name}.patch").write_bytes(
-            patch_file.render(
+            patch_file.render_patch(
                 "rosetta <rosetta@localhost>", f"thing: {name}", FIELDS, diff.encode()
             )
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from builder.core.cache import Cache
 from builder.core.manifest import GitSource
 from builder.upstream.git import Git
-from builder.upstream.git_objects import Reader, walk
+from builder.upstream.git_objects import Reader, list_tree_files
 from builder.upstream.source import Access
 from builder.upstream.tree_export import exported_entries, write_tree
 
@@ -183,7 +183,9 @@ def damage(repo: Path, sha: str, with_object: str) -> None:
 def exported(pinned: Pinned, into: Path) -> dict[str, tuple[str, bytes]]:
     """What an export of the pin from our cache alone writes."""
     with Reader(Git(pinned.git.git_dir)) as reader:
-        write_tree(reader, exported_entries(walk(reader, pinned.tree), pinned.absent), into)
+        write_tree(
+            reader, exported_entries(list_tree_files(reader, pinned.tree), pinned.absent), into
+        )
     return snapshot(into)
 
 

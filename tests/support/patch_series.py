@@ -11,7 +11,7 @@ from builder.core.cache import Cache
 from builder.core.manifest import GitSource
 from builder.upstream import patch_file
 from builder.upstream.git import Git
-from builder.upstream.source import Access, acquire
+from builder.upstream.source import Access, acquire_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,7 +139,9 @@ class Bench:
         """One more patch at the end of the series."""
         file = self.patches / f"{name}.patch"
         file.write_bytes(
-            patch_file.render("rosetta <rosetta@localhost>", f"up: {name}", FIELDS | fields, diff)
+            patch_file.render_patch(
+                "rosetta <rosetta@localhost>", f"up: {name}", FIELDS | fields, diff
+            )
         )
         with (self.patches / "series").open("a") as series:
             series.write(f"{name}\n")
@@ -170,10 +172,12 @@ class Bench:
     ) -> Pinned:
         """The source as a build gets it; without `history` the mirror is only there to fill the cache."""
         source = self.source(commit, absent)
-        pinned = acquire(source, Access(self.cache, offline=True, mirrors=(self.root / "mirror",)))
+        pinned = acquire_source(
+            source, Access(self.cache, offline=True, mirrors=(self.root / "mirror",))
+        )
         if history:
             return pinned
-        return acquire(source, Access(self.cache, offline=True))
+        return acquire_source(source, Access(self.cache, offline=True))
 
     def content(self, commit: str, path: str) -> bytes:
         """Return a file of a commit."""

@@ -8,7 +8,7 @@ import pytest
 
 from builder.core import cache_folder, manifest
 from builder.core.cache import Cache
-from builder.upstream.source import Access, Pinned, acquire
+from builder.upstream.source import Access, Pinned, acquire_source
 from rosetta.core.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +21,7 @@ def pinned(name: str) -> Pinned:
         (each for each, entry in SHIPPED.distributions.items() if name in entry.sources), ""
     )
     try:
-        return acquire(
+        return acquire_source(
             SHIPPED.source(name), Access(Cache(cache_folder.default_root()), offline=True)
         )
     except UserError as error:

@@ -21,7 +21,7 @@ from builder.core.manifest import GitSource
 from builder.release.bump import branch_state, manifest_edit, plan
 from builder.release.bump.commit_log import list_commits
 from builder.upstream import patch_file, patch_refresh, patch_series, patched_source
-from builder.upstream.source import Access, acquire
+from builder.upstream.source import Access, acquire_source
 from rosetta.core.errors import UserError
 from tests.support.shipped_sources import ROOT, SHIPPED
 
@@ -60,9 +60,11 @@ def set_back(file: Path, name: str, access: Access) -> list[str]:
         assert isinstance(upstream, branch_state.Upstream)
         old = list_commits(upstream.git, "--first-parent", f"-{BACK + 1}", source.commit)[-1].commit
     manifest_edit.set_pin(file, name, source.commit, old)
-    pinned = acquire(replace(source, commit=old), access)
-    found = patched_source.survey(pinned, patch_series.load(source.patches), (), merge=True)
-    for patch in patch_refresh.fresh(pinned, found).values():
+    pinned = acquire_source(replace(source, commit=old), access)
+    found = patched_source.survey_patches(
+        pinned, patch_series.load_patches(source.patches), (), merge=True
+    )
+    for patch in patch_refresh.regenerate_patches(pinned, found).values():
         patch.file.write_bytes(patch.raw)
     return [result.name for result in found.results if result.outcome != "applied"]
 
@@ -130,8 +132,10 @@ def test_a_patch_from_before_a_real_rework_names_the_commit(
         index = {"GIT_INDEX_FILE": str(copy.parent / "index")}
         git.run("read-tree", source.commit, env=index)
         git.run("update-index", "--cacheinfo", f"100644,{blob},{path}", env=index)
-        diff = patch_refresh.diff(git, source.commit, git.text("write-tree", env=index))
-    (source.patches / "ours.patch").write_bytes(patch_file.render("a <a@b>", "ours", FIELDS, diff))
+        diff = patch_refresh.diff_trees(git, source.commit, git.text("write-tree", env=index))
+    (source.patches / "ours.patch").write_bytes(
+        patch_file.render_patch("a <a@b>", "ours", FIELDS, diff)
+    )
     (source.patches / "series").write_text("ours\n")
     for file in source.patches.glob("*.patch"):
         if file.name != "ours.patch":
@@ -177,11 +181,14 @@ def test_what_upstream_really_did_next_counts_as_taken_from_a_patch_that_does_th
         made = []
         for one in commits[::-1]:
             parent = upstream.git.text("rev-parse", f"{one.commit}^")
-            raw = patch_file.render(
-                "a <a@b>", "theirs", FIELDS, patch_refresh.diff(upstream.git, parent, one.commit)
+            raw = patch_file.render_patch(
+                "a <a@b>",
+                "theirs",
+                FIELDS,
+                patch_refresh.diff_trees(upstream.git, parent, one.commit),
             )
             with contextlib.suppress(UserError):
-                if patch_file.parse(folder / "theirs.patch", raw).files:
+                if patch_file.parse_patch(folder / "theirs.patch", raw).files:
                     made.append((one.commit, parent, raw))
     seen: list[tuple[str, ...]] = []
     for commit, parent, raw in made[:8]:
@@ -203,7 +210,7 @@ def test_what_upstream_really_did_next_counts_as_taken_from_a_patch_that_does_th
         assert patch.culprit
         culprit = patch.culprit.by.commit
         if culprit != commit:
-            diff = patch_file.parse(folder / "theirs.patch", raw).diff
+            diff = patch_file.parse_patch(folder / "theirs.patch", raw).diff
             assert [
                 _applies(access, shipped, diff, at, copy.parent / "index")
                 for at in (f"{culprit}^", culprit)

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.upstream
 @pytest.mark.parametrize("name", SHIPPED.sources)
 def test_every_patch_and_every_overlaid_file_applies(name: str) -> None:
     source, pin = SHIPPED.source(name), pinned(name)
-    found = patched_source.survey(
-        pin, patch_series.load(source.patches), overlay.load(source.overlay)
+    found = patched_source.survey_patches(
+        pin, patch_series.load_patches(source.patches), overlay.load_overlay(source.overlay)
     )
     assert {
         result.name: (result.outcome, result.detail)
@@ -22,17 +22,19 @@ def test_every_patch_and_every_overlaid_file_applies(name: str) -> None:
         if result.outcome != "applied"
     } == {}
     assert {laid.path: laid.detail for laid in found.overlaid if laid.outcome != "applied"} == {}
-    assert patched_source.apply(pin, source).commit == found.commit != pin.commit
+    assert patched_source.build_patched_source(pin, source).commit == found.commit != pin.commit
 
 
 @pytest.mark.parametrize("name", SHIPPED.sources)
 def test_the_patches_are_as_git_writes_them(name: str) -> None:
-    stale, _ = patch_refresh.stale(pinned(name), patch_series.load(SHIPPED.source(name).patches))
+    stale, _ = patch_refresh.find_stale_patches(
+        pinned(name), patch_series.load_patches(SHIPPED.source(name).patches)
+    )
     assert [patch.name for patch in stale] == []
 
 
 @pytest.mark.parametrize("name", SHIPPED.sources)
 def test_no_patch_changes_much(name: str) -> None:
-    for patch in patch_series.load(SHIPPED.source(name).patches):
+    for patch in patch_series.load_patches(SHIPPED.source(name).patches):
         assert sum(file.removed for file in patch.files) <= 40, patch.name
         assert sum(file.added for file in patch.files) <= 60, patch.name

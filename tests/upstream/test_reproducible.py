@@ -25,17 +25,17 @@ from builder.core import manifest
 from builder.upstream import tree_export, source_lock, source_tree
 from builder.upstream import patched_source
 from builder.core.cache import Cache
-from builder.upstream.git_objects import Reader, walk
-from builder.upstream.source import Access, acquire
+from builder.upstream.git_objects import Reader, list_tree_files
+from builder.upstream.source import Access, acquire_source
 os.umask(int(sys.argv[5], 8))
 shipped = manifest.load(Path(sys.argv[1]) / "manifest.yaml")
 source = shipped.source(sys.argv[2])
 access = Access(Cache(Path(sys.argv[3])), offline=True, mirrors=(Path(sys.argv[4]),))
-state = source_tree.patched(source, access)
-source_lock.check(shipped, state)
+state = source_tree.patch_source(source, access)
+source_lock.check_record(shipped, state)
 into = Path(sys.argv[3]) / "exported"
-with Reader(acquire(source, access).git) as reader:
-    tree_export.write_tree(reader, walk(reader, state.exported_tree), into)
+with Reader(acquire_source(source, access).git) as reader:
+    tree_export.write_tree(reader, list_tree_files(reader, state.exported_tree), into)
 files = {str(p.relative_to(into)): [oct(p.lstat().st_mode), hashlib.sha256(p.read_bytes()).hexdigest() if p.is_file() else ""] for p in sorted(into.rglob("*"))}
 print(json.dumps({"state": state.as_json(), "files": files}))
 """
@@ -105,6 +105,6 @@ def test_the_same_everywhere(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED.sources)
 def test_the_lock_knows_every_source(name: str) -> None:
-    source, known = SHIPPED.sources[name], source_lock.load(SHIPPED)[name]
+    source, known = SHIPPED.sources[name], source_lock.read_records(SHIPPED)[name]
     assert known["commit"] == (source.commit or known["commit"])
     assert {patch["outcome"] for patch in known["patches"]} <= {"applied"}

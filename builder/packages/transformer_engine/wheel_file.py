@@ -22,7 +22,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from builder.core import log
 from builder.packages.transformer_engine import version_pins
 from builder.packages.transformer_engine.header_packages import TRIPLETS
-from builder.upstream.wheel_source import entries_of
+from builder.upstream.wheel_source import read_wheel_files
 from rosetta.core.errors import DAMAGED, DIFFERS, INVALID, MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def check_wheel(path: Path, sha256: str, target: Target, inputs: str) -> str:
             kind=DIFFERS,
             value=" ".join(sorted(map(str, tags))),
         )
-    files = entries_of(path)
+    files = read_wheel_files(path)
     modules = [file for file in files if file.endswith(".so")]
     if modules != [target.module]:
         raise UserError(

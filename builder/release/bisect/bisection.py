@@ -18,7 +18,7 @@ from builder.release.bisect.build_mixing import mix_build
 from builder.release.bisect.build_trials import TrialRunner, check_work_folder
 from builder.release.bisect.endpoints import Endpoint
 from builder.release.bisect.report import Culprits, report_as_json
-from builder.upstream.source import access
+from builder.upstream.source import configure_access
 from rosetta.core.errors import CONFLICT, UserError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class _Bisection:
         self.journal = journal
         self.scratch = scratch
         self.stack = stack
-        self.access = access(context, manifest.load(context.manifest_path))
+        self.access = configure_access(context, manifest.load(context.manifest_path))
         self.checkout = repository.find_repository(context.manifest_path.parent)
 
     def find_culprits(self) -> Culprits:

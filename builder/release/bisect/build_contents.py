@@ -186,6 +186,6 @@ def _read_source(manifest: Manifest, name: str, entry: dict[str, Any]) -> Source
     return SourceContents(
         name,
         {key: value for key, value in entry.items() if key not in ("patches", "overlay")},
-        tuple((patch.name, (patch.raw,)) for patch in patch_series.load(source.patches)),
-        overlay.load(source.overlay),
+        tuple((patch.name, (patch.raw,)) for patch in patch_series.load_patches(source.patches)),
+        overlay.load_overlay(source.overlay),
     )

@@ -10,8 +10,8 @@ from builder.core import manifest
 from builder.core.cache import remove_path
 from builder.core.manifest import GitSource, WheelSource
 from builder.upstream import git_objects, patch_file, patched_source
-from builder.upstream.git_objects import Reader, walk
-from builder.upstream.source import acquire
+from builder.upstream.git_objects import Reader, list_tree_files
+from builder.upstream.source import acquire_source
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import UserError
 
@@ -82,7 +82,7 @@ def _manifest_document(build: Build, source_entries: Mapping[str, Any]) -> dict[
 
 def _write_source(source: SourceContents, folder: Path, access: Access) -> dict[str, Any]:
     """Write the patches and the overlay of a source, and return its entry in the manifest."""
-    pinned = acquire(_pinned_source(source), access)
+    pinned = acquire_source(_pinned_source(source), access)
     patches = _choose_versions(source, pinned)
     patch_folder = f"patches/{source.name}"
     series = "".join(f"{name}\n" for name, _ in source.patches)
@@ -113,9 +113,10 @@ def _choose_versions(source: SourceContents, pinned: Pinned) -> list[Patch]:
     """
     # Usually the first versions apply, and all of them can be tried at once.
     first_versions = [
-        patch_file.parse(Path(f"{name}.patch"), versions[0]) for name, versions in source.patches
+        patch_file.parse_patch(Path(f"{name}.patch"), versions[0])
+        for name, versions in source.patches
     ]
-    survey = patched_source.survey(pinned, first_versions, ())
+    survey = patched_source.survey_patches(pinned, first_versions, ())
     if all(result.sound for result in survey.results):
         return first_versions
     chosen: list[Patch] = []
@@ -130,8 +131,8 @@ def _first_that_applies(
     """Return the first version of a patch that applies after the patches `before`."""
     problem = ""
     for version in versions:
-        patch = patch_file.parse(Path(f"{name}.patch"), version)
-        result = patched_source.survey(pinned, [*before, patch], ()).results[-1]
+        patch = patch_file.parse_patch(Path(f"{name}.patch"), version)
+        result = patched_source.survey_patches(pinned, [*before, patch], ()).results[-1]
         if result.sound:
             return patch
         problem = problem or f"{result.outcome}: {result.detail}"
@@ -146,7 +147,7 @@ def _write_overlay(source: SourceContents, pinned: Pinned, folder: Path) -> None
     The overlay may have been made for another pin: `REPLACES` is written anew.
     """
     with Reader(pinned.git) as reader:
-        upstream_blobs = {entry.path: entry.sha for entry in walk(reader, pinned.tree)}
+        upstream_blobs = {entry.path: entry.sha for entry in list_tree_files(reader, pinned.tree)}
     rows = []
     for file in source.overlay:
         mode = 0o755 if file.mode == git_objects.EXECUTABLE else 0o644

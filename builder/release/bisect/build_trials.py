@@ -17,8 +17,8 @@ from builder.core.subprocesses import output_end
 from builder.release.bisect import build_manifest
 from builder.release.bisect.journal import Trial
 from builder.upstream import patched_source, tree_export
-from builder.upstream.git_objects import Reader, walk
-from builder.upstream.source import acquire
+from builder.upstream.git_objects import Reader, list_tree_files
+from builder.upstream.source import acquire_source
 from rosetta.core.atomic_files import is_temporary, write_atomic
 from rosetta.core.errors import DIFFERS, EXISTS, UserError
 
@@ -112,12 +112,14 @@ class TrialRunner:
         remove_path(self.environment)
         for contents in build.sources:
             source = manifest.source(contents.name)
-            pinned = acquire(source, self.access[contents.name])
-            patched = patched_source.apply(pinned, source)
+            pinned = acquire_source(source, self.access[contents.name])
+            patched = patched_source.build_patched_source(pinned, source)
             with Reader(pinned.git) as reader:
                 folder = self.environment / "opt" / source_folder_name(pinned.url)
                 folder.mkdir(parents=True)
-                tree_export.write_tree(reader, walk(reader, patched.exported_tree), folder)
+                tree_export.write_tree(
+                    reader, list_tree_files(reader, patched.exported_tree), folder
+                )
 
     def _bake_environment(self, manifest: Manifest, build: Build) -> None:
         """Run `build.py build`, with `rosetta/` from the build's commit of this repository."""

@@ -305,4 +305,4 @@ def is_same_patch(
 def changes_same_lines(name: str, old: bytes, new: bytes) -> bool:
     """Return whether two versions of a patch add and remove the same lines."""
     path = Path(f"{name}.patch")
-    return has_same_changes(patch_file.parse(path, old), patch_file.parse(path, new))
+    return has_same_changes(patch_file.parse_patch(path, old), patch_file.parse_patch(path, new))

@@ -123,10 +123,10 @@ def _parse_record(lock_json: bytes) -> _Record:
         if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name):
             raise ValueError(name)
     for _, patch_name in patches:
-        if patch_series.name_problem(patch_name):
+        if patch_series.find_name_problem(patch_name):
             raise ValueError(patch_name)
     for _, file in overlay:
-        if patch_path_rules.problem(file):
+        if patch_path_rules.find_path_problem(file):
             raise ValueError(file)
     lock_sha256 = str(document["requirements"]["sha256"])
     return _Record(document, sources, lock_name, lock_sha256, patches, overlay)
@@ -145,7 +145,7 @@ def _write_patches(record: _Record, files: Files, folder: Path, where: str) -> N
 def _write_overlays(record: _Record, files: Files, folder: Path, where: str) -> None:
     for (source, relative), (path, blob) in record.overlay.items():
         content, is_executable = files[path]
-        _check_hash(git_objects.name("blob", content), blob, path, where)
+        _check_hash(git_objects.hash_object("blob", content), blob, path, where)
         mode = 0o755 if is_executable else 0o644
         write_atomic(folder / "overlay" / source / relative, content, mode)
     for source, state in record.sources.items():

@@ -123,7 +123,7 @@ def _list_files(change: Change, culprits: Culprits) -> list[str]:
     if change.kind == "patch" and change.name:
         paths = set()
         for version in _patch_versions(change, culprits):
-            patch = patch_file.parse(Path(f"{change.name}.patch"), version)
+            patch = patch_file.parse_patch(Path(f"{change.name}.patch"), version)
             paths |= {file.path for file in patch.files}
         return sorted(paths)
     if change.kind == "overlay":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from builder.upstream import git_server, local_mirror, tracked_branch
 from builder.upstream.git import Git
-from builder.upstream.source import check
+from builder.upstream.source import check_pin
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def open_upstream(
     Raises:
         UserError: the manifest has an error.
     """
-    check(source, access)
+    check_pin(source, access)
     tip = _locate_tip(source, access, target)
     if isinstance(tip, BranchProblem):
         yield tip
@@ -99,13 +99,13 @@ def _locate_tip(source: GitSource, access: Access, target: str) -> _Tip | Branch
     if target:
         for root in (*access.mirrors, own_clone):
             for clone in _list_clones(root, local_mirror.word_of(source.git)):
-                if tracked_branch.has(clone, target):
+                if tracked_branch.has_commit(clone, target):
                     return _Tip(target, clone, is_tag=False)
     branch = source.track.removeprefix("refs/heads/")
     try:
-        tip, served = (target, None) if target else tracked_branch.stands(source, access)
+        tip, served = (target, None) if target else tracked_branch.find_tip(source, access)
         if served:
-            is_tag = local_mirror.ref(served, f"refs/heads/{branch}") is None
+            is_tag = local_mirror.read_ref(served, f"refs/heads/{branch}") is None
             return _Tip(tip, served, is_tag)
         if access.offline:
             raise git_server.UnreachableError(
@@ -125,12 +125,12 @@ def _locate_tip(source: GitSource, access: Access, target: str) -> _Tip | Branch
             "branch-lost", error.what, error.do
         )
     is_tag = not target and branch not in _list_branches_of_server(source, access)
-    return _Tip(tip, next(local_mirror.mirrors(own_clone, "")), is_tag)
+    return _Tip(tip, next(local_mirror.find_mirrors(own_clone, "")), is_tag)
 
 
 def _list_clones(root: Path, word: str) -> Iterator[Mirror]:
     if root.is_dir():
-        yield from local_mirror.mirrors(root, word)
+        yield from local_mirror.find_mirrors(root, word)
 
 
 def _fetch_history(source: GitSource, access: Access, tip: str) -> None:
@@ -151,7 +151,7 @@ def _list_branches_of_mirrors(source: GitSource, access: Access) -> dict[str, st
     word = local_mirror.word_of(source.git)
     branches: dict[str, str] = {}
     for root in access.mirrors:
-        for clone in local_mirror.mirrors(root, word):
+        for clone in local_mirror.find_mirrors(root, word):
             if word not in local_mirror.words(clone.path, root):
                 continue
             with tempfile.TemporaryDirectory() as folder:
@@ -159,8 +159,8 @@ def _list_branches_of_mirrors(source: GitSource, access: Access) -> dict[str, st
                 git.init()
                 branches |= {
                     name: tip
-                    for name, tip in local_mirror.branches(clone).items()
-                    if git_server.holds(git, tip, source.commit)
+                    for name, tip in local_mirror.read_branches(clone).items()
+                    if git_server.contains_commit(git, tip, source.commit)
                 }
     return branches
 
@@ -171,7 +171,7 @@ def _list_branches_of_server(source: GitSource, access: Access) -> dict[str, str
         git = Git(Path(folder), protocols=":".join(access.protocols))
         git.init()
         with contextlib.suppress(git_server.UnreachableError):
-            return git_server.branches(git, source.git, f"source {source.name}")
+            return git_server.list_branches(git, source.git, f"source {source.name}")
     return {}
 
 
@@ -214,7 +214,7 @@ def _check_history(git: Git, source: GitSource, tip: _Tip) -> BranchProblem | No
         return None
     if status != 1:
         return BranchProblem("unreadable", no_history, complete_clone)
-    if git_server.holds(git, pin, tip.commit):
+    if git_server.contains_commit(git, pin, tip.commit):
         return BranchProblem(
             "rewritten",
             f"{name} was moved back to {tip.commit}, which is older than the pin {pin}",

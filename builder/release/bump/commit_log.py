@@ -34,7 +34,7 @@ def list_commits(git: Git, *options: str, paths: Sequence[str] = ()) -> list[Cau
         "--",
         *paths,
     )
-    return [breakage_search.parse(line) for line in output.splitlines() if line]
+    return [breakage_search.parse_log_line(line) for line in output.splitlines() if line]
 
 
 def read_commit(git: Git, commit: str) -> Cause:

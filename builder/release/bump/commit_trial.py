@@ -133,8 +133,8 @@ def try_commit(
         history=explain,
     )
     try:
-        survey = patched_source.survey(pinned, files.patches, files.overlay, merge=True)
-        refreshed = patch_refresh.fresh(pinned, survey)
+        survey = patched_source.survey_patches(pinned, files.patches, files.overlay, merge=True)
+        refreshed = patch_refresh.regenerate_patches(pinned, survey)
     except UserError as error:
         return CommitTrial(commit, problem=f"{error.where}: {error.what}")
     trees_after = {step.patch.name: step.after for step in survey.steps}

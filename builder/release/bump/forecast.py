@@ -183,7 +183,7 @@ def _read_request(context: Context, copy: Manifest, line: str, lock: str) -> Req
             names |= dict.fromkeys(distribution.sources)
     sources = declared_requirements.read_sources(
         copy,
-        source.access(context, copy),
+        source.configure_access(context, copy),
         names,
         declared_requirements.load_record(copy.folder(declared_requirements.RECORD)),
     )

@@ -53,7 +53,7 @@ def update_lock_records(manifest: Manifest, access: Access, names: Iterable[str]
         manifest.folder(declared_requirements.RECORD)
     )
     try:
-        records_before = source_lock.load(manifest)
+        records_before = source_lock.read_records(manifest)
         sources = declared_requirements.read_sources(manifest, access, moved, declared_before)
     except UserError as error:
         return LockChanges({}, problem=str(error))
@@ -66,7 +66,9 @@ def update_lock_records(manifest: Manifest, access: Access, names: Iterable[str]
         for name in moved
     }
     pin_changes = [
-        _compare_pins(state.name, records_before.get(state.name, {}), source_lock.entry(state))
+        _compare_pins(
+            state.name, records_before.get(state.name, {}), source_lock.make_record(state)
+        )
         for state in sources.states
     ]
     _write_records(manifest, declared_before, sources)
@@ -101,7 +103,7 @@ def _write_records(
         declared_requirements.render_record(manifest, declared_before, sources.declared),
     )
     line_locks.write_changed(
-        manifest.root / source_lock.FILE, source_lock.render(manifest, sources.states)
+        manifest.root / source_lock.FILE, source_lock.render_lock(manifest, sources.states)
     )
 
 

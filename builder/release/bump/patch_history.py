@@ -136,7 +136,7 @@ class PatchHistory:
         """Return how many lines a patch adds and removes, or None if it is not valid today."""
         if blob not in self._line_counts:
             try:
-                patch = patch_file.parse(self._root / blob, self._read_blob(blob))
+                patch = patch_file.parse_patch(self._root / blob, self._read_blob(blob))
                 self._line_counts[blob] = count_lines(patch)
             except UserError:
                 self._line_counts[blob] = None

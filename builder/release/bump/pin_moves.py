@@ -9,7 +9,7 @@ from builder.core import log, manifest
 from builder.core.manifest import GitSource
 from builder.release.bump import lock_records, plan, working_copy
 from builder.release.bump.journal import load_journal, new_journal
-from builder.upstream.source import access
+from builder.upstream.source import configure_access
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -56,7 +56,7 @@ def move_pins(
         The report of each source, and what changed in the lock files.
     """
     start = manifest.load(context.manifest_path)
-    source_access = access(context, start)
+    source_access = configure_access(context, start)
     journal.running = True
     if not journal.records:
         journal.records = {path: _read_text(start.root / path) for path in lock_records.FILES}

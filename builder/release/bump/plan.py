@@ -10,7 +10,7 @@ from builder.release.bump.breaking_commit import BranchTrials
 from builder.release.bump.commit_log import read_commit_time
 from builder.release.bump.commit_trial import APPLYING_OUTCOMES, SourceFiles
 from builder.upstream import overlay, patch_refresh, patch_series, patched_source
-from builder.upstream.source import acquire
+from builder.upstream.source import acquire_source
 from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ def examine_source(
     Raises:
         UserError: a patch or an overlay is not valid.
     """
-    files = SourceFiles(patch_series.load(source.patches), overlay.load(source.overlay))
+    files = SourceFiles(
+        patch_series.load_patches(source.patches), overlay.load_overlay(source.overlay)
+    )
     with branch_state.open_upstream(source, access, target) as upstream:
         if isinstance(upstream, branch_state.BranchProblem):
             return SourceReport(source, branch_problem=upstream)
@@ -174,15 +176,17 @@ def _plan_writes(
     Returns:
         None if there is nothing to write.
     """
-    pinned = acquire(replace(source, commit=trial.commit), upstream.access)
+    pinned = acquire_source(replace(source, commit=trial.commit), upstream.access)
     dropped = tuple(
         verdict.name for verdict in trial.verdicts if accept and verdict.outcome == "taken"
     )
     remaining = [patch for patch in patches if patch.name not in dropped]
-    refreshed, _ = patch_refresh.stale(pinned, remaining)
+    refreshed, _ = patch_refresh.find_stale_patches(pinned, remaining)
     refreshed_by_name = {patch.name: patch for patch in refreshed}
     final = [refreshed_by_name.get(patch.name, patch) for patch in remaining]
-    for result in patched_source.survey(pinned, final, overlay.load(source.overlay)).results:
+    for result in patched_source.survey_patches(
+        pinned, final, overlay.load_overlay(source.overlay)
+    ).results:
         if not result.sound:
             raise UserError(
                 f"the refreshed patch is {result.outcome}: {result.detail}",

@@ -137,7 +137,7 @@ def _compute_statistics(
     states = inputs.history.list_states(source, inputs.manifest)
     branch = _Branch(upstream) if upstream else None
     patches = []
-    for patch in patch_series.load(source.patches):
+    for patch in patch_series.load_patches(source.patches):
         since = None
         if not (inputs.history.is_shallow and states and patch.name in states[0].names):
             since = _find_first_date(patch.name, states)

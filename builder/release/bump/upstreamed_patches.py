@@ -159,7 +159,7 @@ def _count_upstream_lines(git: Git, pin: str, tree: str, file: FilePatch) -> tup
 def _read_lines(git: Git, blob: str) -> set[bytes]:
     """Return the lines of a file, empty if there is no such file."""
     done = git.run("cat-file", "blob", blob, check=False)
-    return set(patch_hunks.lines(done.stdout)) if done.returncode == 0 else set()
+    return set(patch_hunks.split_lines(done.stdout)) if done.returncode == 0 else set()
 
 
 def _find_same_patch_id(git: Git, commits: str, patch: Patch) -> Cause | None:

@@ -225,7 +225,7 @@ def _list_upstream_commits(
         None if no mirror, and no clone in the cache, has both commits.
     """
     for clone in _list_clones(context, name, url):
-        if tracked_branch.has(clone, old) and tracked_branch.has(clone, new):
+        if tracked_branch.has_commit(clone, old) and tracked_branch.has_commit(clone, new):
             with tempfile.TemporaryDirectory(prefix="rosetta-") as folder:
                 git = Git(Path(folder), alternates=(clone.objects,))
                 git.init()
@@ -237,7 +237,7 @@ def _list_clones(context: Context, name: str, url: str) -> Iterator[local_mirror
     cached_clone = context.cache.path("git", f"{name}+history.git")
     for root in (*context.mirrors, cached_clone):
         if root.is_dir():
-            yield from local_mirror.mirrors(root, local_mirror.word_of(url))
+            yield from local_mirror.find_mirrors(root, local_mirror.word_of(url))
 
 
 def _compare_packages(old: Versions, new: Versions) -> list[dict[str, Any]]:

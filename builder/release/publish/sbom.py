@@ -177,7 +177,7 @@ def _list_patches(manifest: Manifest, name: str, state: Mapping[str, Any]) -> li
         UserError: this checkout has other patches.
     """
     folder = manifest.source(name).patches
-    text_by_hash = {patch.sha256: patch.raw for patch in patch_series.load(folder)}
+    text_by_hash = {patch.sha256: patch.raw for patch in patch_series.load_patches(folder)}
     patches = []
     for patch in state["patches"]:
         text = text_by_hash.get(patch["sha256"])

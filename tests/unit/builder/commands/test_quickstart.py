@@ -61,12 +61,12 @@ def any_python(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_takes_the_first_whose_sources_can_be_had_and_says_why(
     cache: Cache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = source_tree.patched
+    real = source_tree.patch_source
 
     def only_wheels(entry: Any, access: Any) -> Any:
         return real(entry, access) if entry.name == "t5x" else None
 
-    monkeypatch.setattr(source_tree, "patched", only_wheels)
+    monkeypatch.setattr(source_tree, "patch_source", only_wheels)
     name, reason = quickstart.choose(_context(cache))
     assert name == "pax-1.4"
     assert "t5x" in reason

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.upstream.git import Git, command, last_words
+from builder.upstream.git import Git, build_command, extract_error
 from rosetta.core.errors import UserError
 from tests.support import errors, git_repository
 
@@ -201,10 +201,10 @@ def test_a_failure_is_one_line_without_credentials(repo: Path) -> None:
 
 
 def test_last_words() -> None:
-    assert last_words(b"warning: a\nfatal: b\nhint: c\n") == "fatal: b"
-    assert last_words(b"hint: a\nsomething\n") == "something"
-    assert last_words(b"\n") == "no message"
-    assert last_words(b"fatal: https://u:p@h/ \xff") == "fatal: https://...@h/ \ufffd"
+    assert extract_error(b"warning: a\nfatal: b\nhint: c\n") == "fatal: b"
+    assert extract_error(b"hint: a\nsomething\n") == "something"
+    assert extract_error(b"\n") == "no message"
+    assert extract_error(b"fatal: https://u:p@h/ \xff") == "fatal: https://...@h/ \ufffd"
 
 
 def test_without_git_there_is_one_clear_error(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_without_git_there_is_one_clear_error(repo: Path, monkeypatch: pytest.Mo
 
 
 def test_settings_stand_before_the_verb() -> None:
-    argv = command("fetch", "x")
+    argv = build_command("fetch", "x")
     assert argv[0] == "git"
     assert argv[-2:] == ["fetch", "x"]
     assert "core.hooksPath=/dev/null" in argv

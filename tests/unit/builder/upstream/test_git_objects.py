@@ -8,7 +8,13 @@ import pytest
 
 from builder.upstream import git_objects
 from builder.upstream.git import Git
-from builder.upstream.git_objects import Entry, MissingObjectError, Reader, tree_of, walk
+from builder.upstream.git_objects import (
+    Entry,
+    MissingObjectError,
+    Reader,
+    list_tree_files,
+    write_trees,
+)
 from rosetta.core.errors import UserError
 from tests.support import errors, git_repository
 
@@ -25,13 +31,13 @@ def repo(tmp_path: Path) -> Path:
 
 def walked(repo: Path, tree: str) -> list[Entry]:
     with Reader(Git(repo)) as reader:
-        return walk(reader, tree)
+        return list_tree_files(reader, tree)
 
 
 def test_reads_what_git_wrote_and_git_reads_what_we_write(repo: Path) -> None:
     data = b"\0binary\r\n" * 1000
     sha = git_repository.raw(repo, "blob", data)
-    ours = git_objects.write(repo, "blob", b"ours")
+    ours = git_objects.write_object(repo, "blob", b"ours")
     with Reader(Git(repo)) as reader:
         assert reader.read(sha, "blob") == data
         assert reader.read(ours, "blob") == b"ours"
@@ -42,8 +48,8 @@ def test_reads_what_git_wrote_and_git_reads_what_we_write(repo: Path) -> None:
 
 def test_writing_twice_is_one_object_and_leaves_nothing_else(repo: Path) -> None:
     assert (
-        git_objects.write(repo, "blob", b"x")
-        == git_objects.write(repo, "blob", b"x")
+        git_objects.write_object(repo, "blob", b"x")
+        == git_objects.write_object(repo, "blob", b"x")
         == git_repository.raw(repo, "blob", b"x")
     )
     assert len(git_repository.objects(repo)) == 1
@@ -52,10 +58,10 @@ def test_writing_twice_is_one_object_and_leaves_nothing_else(repo: Path) -> None
 def test_mode_of_an_object_is_not_the_umasks(repo: Path) -> None:
     before = os.umask(0o077)
     try:
-        sha = git_objects.write(repo, "blob", b"y")
+        sha = git_objects.write_object(repo, "blob", b"y")
     finally:
         os.umask(before)
-    assert git_objects.loose(repo, sha).stat().st_mode & 0o777 == 0o444
+    assert git_objects.loose_object_path(repo, sha).stat().st_mode & 0o777 == 0o444
 
 
 def test_a_missing_object_is_named(repo: Path) -> None:
@@ -100,7 +106,7 @@ def test_a_mangled_object_is_one_clear_error(
 ) -> None:
     monkeypatch.setattr(git_objects, "_SILENCE", 1)
     good = git_repository.raw(repo, "blob", b"good")
-    path = git_objects.loose(repo, good)
+    path = git_objects.loose_object_path(repo, good)
     path.unlink()
     path.write_bytes(content)
     with Reader(Git(repo)) as reader, pytest.raises(UserError) as caught:
@@ -111,7 +117,7 @@ def test_a_mangled_object_is_one_clear_error(
 
 def test_an_object_that_claims_to_be_huge_is_refused(repo: Path) -> None:
     sha = git_repository.raw(repo, "blob", b"x")
-    path = git_objects.loose(repo, sha)
+    path = git_objects.loose_object_path(repo, sha)
     path.unlink()
     path.write_bytes(zlib.compress(b"blob 99999999999\0x"))
     with Reader(Git(repo)) as reader, pytest.raises(UserError) as caught:
@@ -163,11 +169,11 @@ def test_walk_and_tree_of_are_each_others_inverse(repo: Path) -> None:
     entries = walked(repo, root)
     assert [entry.path for entry in entries] == sorted(files)
     assert {entry.path: entry.mode for entry in entries}["t5x/run.sh"] == "100755"
-    assert tree_of(repo, reversed(entries)) == root
+    assert write_trees(repo, reversed(entries)) == root
 
 
 def test_tree_of_needs_no_blobs_and_writes_sound_trees(repo: Path) -> None:
-    root = tree_of(repo, [Entry("a/b", "100644", ABSENT), Entry("c", "120000", ABSENT)])
+    root = write_trees(repo, [Entry("a/b", "100644", ABSENT), Entry("c", "120000", ABSENT)])
     assert git_repository.git(repo, "ls-tree", "-r", root).splitlines() == [
         f"100644 blob {ABSENT}\ta/b",
         f"120000 blob {ABSENT}\tc",
@@ -180,7 +186,7 @@ def test_tree_of_needs_no_blobs_and_writes_sound_trees(repo: Path) -> None:
 )
 def test_tree_of_refuses_what_cannot_be_a_tree(repo: Path, paths: tuple[str, ...]) -> None:
     with pytest.raises(UserError):
-        tree_of(repo, [Entry(path, "100644", ABSENT) for path in paths])
+        write_trees(repo, [Entry(path, "100644", ABSENT) for path in paths])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.upstream.git_server import check_ref, check_url
-from builder.upstream.source import acquire
+from builder.upstream.source import acquire_source
 from builder.upstream.tracked_branch import check_on_branch, resolve_ref
 from rosetta.core.errors import UserError
 from tests.support import errors, git_repository
@@ -174,7 +174,7 @@ def empty(tmp_path: Path) -> bool:
 def test_a_server_serves_the_pin_and_only_the_pin(server: tuple[Path, str], tmp_path: Path) -> None:
     repo, pin = server
     source = git_repository.source(pin, url=f"file://{repo}")
-    pinned = acquire(source, online(tmp_path))
+    pinned = acquire_source(source, online(tmp_path))
     assert (pinned.transport, pinned.history) == ("git", False)
     assert git_repository.objects(pinned.git.git_dir) == {
         pin,
@@ -184,13 +184,13 @@ def test_a_server_serves_the_pin_and_only_the_pin(server: tuple[Path, str], tmp_
     }
     assert pinned.git.text("rev-list", pin) == pin
     repo.rename(tmp_path / "gone")
-    assert acquire(source, online(tmp_path)).transport == "cache"
+    assert acquire_source(source, online(tmp_path)).transport == "cache"
 
 
 def test_mirror_and_server_make_the_same_cache(server: tuple[Path, str], tmp_path: Path) -> None:
     repo, pin = server
-    fetched = acquire(git_repository.source(pin, url=f"file://{repo}"), online(tmp_path))
-    mirrored = acquire(
+    fetched = acquire_source(git_repository.source(pin, url=f"file://{repo}"), online(tmp_path))
+    mirrored = acquire_source(
         git_repository.source(pin), git_repository.access(tmp_path / "other", tmp_path / "server")
     )
     assert (fetched.tree, fetched.date) == (mirrored.tree, mirrored.date)
@@ -203,7 +203,9 @@ def test_an_older_commit_of_the_branch_is_served_too(
     server: tuple[Path, str], tmp_path: Path
 ) -> None:
     first = git_repository.git(server[0], "rev-parse", "main^")
-    pinned = acquire(git_repository.source(first, url=f"file://{server[0]}"), online(tmp_path))
+    pinned = acquire_source(
+        git_repository.source(first, url=f"file://{server[0]}"), online(tmp_path)
+    )
     assert pinned.commit == first
     assert not (pinned.git.git_dir / "shallow").exists(), "it has no parents"
 
@@ -218,7 +220,7 @@ def test_a_server_that_cannot_serve_a_commit_by_name_is_asked_for_the_branch(
     pin = git_repository.git(repo, "rev-parse", which)
     with web(tmp_path / "server") as address:
         source = git_repository.source(pin, url=f"{address}/t5x.git")
-        pinned = acquire(source, online(tmp_path, "http"))
+        pinned = acquire_source(source, online(tmp_path, "http"))
         assert (pinned.commit, pinned.transport) == (pin, "git")
         assert resolve_ref(source, online(tmp_path, "http")) == git_repository.git(
             repo, "rev-parse", "main"
@@ -236,7 +238,7 @@ def test_a_commit_that_was_forced_away_is_named_as_such(
     with errors.refused(
         errors.MISSING, where="source t5x", value=gone, names="main", remedy="--mirror"
     ):
-        acquire(git_repository.source(gone, url=f"file://{repo}"), online(tmp_path))
+        acquire_source(git_repository.source(gone, url=f"file://{repo}"), online(tmp_path))
     assert empty(tmp_path)
 
 
@@ -245,7 +247,7 @@ def test_a_lost_branch_is_named_as_such(server: tuple[Path, str], tmp_path: Path
     with errors.refused(
         errors.MISSING, where="source t5x", value="gone", names="ab" * 20
     ) as caught:
-        acquire(
+        acquire_source(
             git_repository.source("ab" * 20, url=f"file://{repo}", track="gone"), online(tmp_path)
         )
     assert caught.value.where == "source t5x"
@@ -255,7 +257,7 @@ def test_a_lost_branch_is_named_as_such(server: tuple[Path, str], tmp_path: Path
             git_repository.source(pin, url=f"file://{repo}", track="gone"), online(tmp_path)
         )
     assert (
-        acquire(
+        acquire_source(
             git_repository.source(pin, url=f"file://{repo}", track="gone"), online(tmp_path)
         ).commit
         == pin
@@ -271,7 +273,7 @@ def test_an_unreachable_server_is_one_error_with_the_ways_out(
         with errors.refused(
             errors.MISSING, where="source t5x", value=server[1], remedy="--mirror DIR"
         ) as caught:
-            acquire(git_repository.source(server[1], url=url), online(tmp_path, "http"))
+            acquire_source(git_repository.source(server[1], url=url), online(tmp_path, "http"))
     assert caught.value.where == "source t5x"
     assert "--mirror DIR" in caught.value.do
     assert empty(tmp_path)
@@ -284,7 +286,7 @@ def test_a_web_page_is_no_git_server(tmp_path: Path, server: tuple[Path, str]) -
         web(tmp_path / "www") as address,
         errors.refused(errors.MISSING, value=server[1], names="login page"),
     ):
-        acquire(
+        acquire_source(
             git_repository.source(server[1], url=f"{address}/t5x.git"), online(tmp_path, "http")
         )
     assert empty(tmp_path)
@@ -303,7 +305,7 @@ def test_a_hostile_tree_from_a_server_is_refused_and_nothing_kept(
     )
     git_repository.branch(repo, pin)
     with pytest.raises(UserError):
-        acquire(git_repository.source(pin, url=f"file://{repo}"), online(tmp_path))
+        acquire_source(git_repository.source(pin, url=f"file://{repo}"), online(tmp_path))
     assert empty(tmp_path)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.upstream.local_mirror import Mirror, mirrors, ref, word_of, words
+from builder.upstream.local_mirror import Mirror, find_mirrors, read_ref, word_of, words
 from rosetta.core.errors import UserError
 from tests.support import errors, git_repository
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def found(root: Path, word: str = "t5x") -> list[str]:
-    return [mirror.path.relative_to(root).as_posix() for mirror in mirrors(root, word)]
+    return [mirror.path.relative_to(root).as_posix() for mirror in find_mirrors(root, word)]
 
 
 @pytest.mark.parametrize(
@@ -135,13 +135,13 @@ def test_refs_are_read_by_hand_loose_before_packed(tmp_path: Path) -> None:
     mirror = Mirror(clone, clone / "objects")
     first = git_repository.git(clone, "rev-parse", "main^")
     git_repository.git(clone, "tag", "-a", "v1", "-m", "v1", first)
-    assert ref(mirror, "refs/heads/main") == pin
+    assert read_ref(mirror, "refs/heads/main") == pin
     git_repository.git(clone, "pack-refs", "--all")
-    assert ref(mirror, "refs/heads/main") == pin
-    assert ref(mirror, "refs/tags/v1") == first, "peeled"
+    assert read_ref(mirror, "refs/heads/main") == pin
+    assert read_ref(mirror, "refs/tags/v1") == first, "peeled"
     git_repository.branch(clone, first)
-    assert ref(mirror, "refs/heads/main") == first
-    assert ref(mirror, "refs/heads/mai") is None
+    assert read_ref(mirror, "refs/heads/main") == first
+    assert read_ref(mirror, "refs/heads/mai") is None
 
 
 def test_a_ref_that_is_a_link_out_of_the_clone_is_not_read(tmp_path: Path) -> None:
@@ -150,5 +150,5 @@ def test_a_ref_that_is_a_link_out_of_the_clone_is_not_read(tmp_path: Path) -> No
     (clone / "refs" / "heads" / "x").symlink_to(tmp_path / "secret")
     (clone / "refs" / "heads" / "y").write_text("ref: refs/heads/main\n")
     mirror = Mirror(clone, clone / "objects")
-    assert ref(mirror, "refs/heads/x") is None
-    assert ref(mirror, "refs/heads/y") is None
+    assert read_ref(mirror, "refs/heads/x") is None
+    assert read_ref(mirror, "refs/heads/y") is None

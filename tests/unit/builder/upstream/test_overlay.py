@@ -28,8 +28,8 @@ def _blob(bench: Bench, path: str) -> str:
 
 def _judged(bench: Bench, *, history: bool = True) -> list[overlay.OverlayResult]:
     return list(
-        patched_source.survey(
-            bench.pinned(history=history), (), overlay.load(bench.overlay)
+        patched_source.survey_patches(
+            bench.pinned(history=history), (), overlay.load_overlay(bench.overlay)
         ).overlaid
     )
 
@@ -38,7 +38,7 @@ def test_files_of_ours_stand_in_one_commit_after_the_patches(bench: Bench) -> No
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l3="ours\n")}))
     bench.lay("bin/lib/common.sh", b"# shared\n", "new")
     bench.lay("bin/run.sh", b"#!/bin/sh\nexec ours\n", _blob(bench, "bin/run.sh")).chmod(0o755)
-    done = patched_source.apply(bench.pinned(), bench.source())
+    done = patched_source.build_patched_source(bench.pinned(), bench.source())
     git = bench.pinned().git
     assert git.text(
         "diff-tree", "-r", "--name-status", f"{done.commit}^", done.commit
@@ -67,7 +67,7 @@ def test_only_the_owners_executable_bit_counts(bench: Bench) -> None:
         (0o655, "100644"),
     ):
         file.chmod(mode)
-        assert overlay.load(bench.overlay)[0].mode == wanted
+        assert overlay.load_overlay(bench.overlay)[0].mode == wanted
 
 
 def test_a_changed_blob_is_a_conflict_that_names_the_commit(bench: Bench) -> None:
@@ -83,7 +83,7 @@ def test_a_changed_blob_is_a_conflict_that_names_the_commit(bench: Bench) -> Non
         value="conflict",
         names=_blob(bench, "bin/run.sh"),
     ) as caught:
-        patched_source.apply(bench.pinned(), bench.source())
+        patched_source.build_patched_source(bench.pinned(), bench.source())
     assert caught.value.where.endswith("overlay/up/bin/run.sh")
     (blind,) = _judged(bench, history=False)
     assert (blind.outcome, blind.cause) == ("conflict", None)
@@ -110,7 +110,10 @@ def test_the_same_file_upstream_is_not_needed(bench: Bench) -> None:
     bench.lay("bin/run.sh", b"#!/bin/sh\n", _blob(bench, "bin/run.sh")).chmod(0o755)
     (laid,) = _judged(bench)
     assert laid.outcome == "upstream"
-    assert patched_source.apply(bench.pinned(), bench.source()).commit == bench.upstream.head
+    assert (
+        patched_source.build_patched_source(bench.pinned(), bench.source()).commit
+        == bench.upstream.head
+    )
 
 
 def test_a_file_cannot_stand_in_for_a_link_a_folder_or_below_a_file(bench: Bench) -> None:
@@ -127,7 +130,7 @@ def test_a_file_cannot_stand_in_for_a_link_a_folder_or_below_a_file(bench: Bench
                 path, "100644", "1" * 40, None if replaces == "new" else replaces, b""
             ),
         )
-        (laid,) = patched_source.survey(bench.pinned(), (), files).overlaid
+        (laid,) = patched_source.survey_patches(bench.pinned(), (), files).overlaid
         assert laid.outcome == "conflict"
         assert what in laid.detail
 
@@ -136,14 +139,16 @@ def test_one_file_is_either_patched_or_overlaid(bench: Bench) -> None:
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l3="ours\n")}))
     bench.lay("pkg/a.py", b"ours\n", _blob(bench, "pkg/a.py"))
     with errors.refused(errors.CONFLICT, where="up", value="pkg/a.py", names="mine"):
-        patched_source.apply(bench.pinned(), bench.source())
+        patched_source.build_patched_source(bench.pinned(), bench.source())
 
 
 def test_an_absent_file_is_not_overlaid(bench: Bench) -> None:
     bench.lay("pkg/a.py", b"ours\n", _blob(bench, "pkg/a.py"))
     absent = ("pkg/a.py",)
     with errors.refused(errors.CONFLICT, where="up", value="pkg/a.py", names="absent"):
-        patched_source.apply(bench.pinned(absent=absent), bench.source(absent=absent))
+        patched_source.build_patched_source(
+            bench.pinned(absent=absent), bench.source(absent=absent)
+        )
 
 
 @pytest.mark.parametrize(
@@ -169,10 +174,10 @@ def test_lines_of_replaces_that_are_refused(
     bench: Bench, line: str, kind: str, value: str, remedy: str
 ) -> None:
     bench.lay("b.py", b"ours\n", "new")
-    assert len(overlay.load(bench.overlay)) == 1
+    assert len(overlay.load_overlay(bench.overlay)) == 1
     (bench.overlay / "REPLACES").write_text(f"b.py new\n{line}\n")
     with errors.refused(kind, where="REPLACES", value=value, remedy=remedy):
-        overlay.load(bench.overlay)
+        overlay.load_overlay(bench.overlay)
 
 
 def test_every_file_is_listed(bench: Bench) -> None:
@@ -182,11 +187,11 @@ def test_every_file_is_listed(bench: Bench) -> None:
     with errors.refused(
         errors.UNKNOWN, where="sub/extra.py", names="REPLACES", remedy="new"
     ) as caught:
-        overlay.load(bench.overlay)
+        overlay.load_overlay(bench.overlay)
     assert caught.value.where.endswith("sub/extra.py")
     (bench.overlay / "REPLACES").unlink()
     with errors.refused(errors.MISSING, where="REPLACES"):
-        overlay.load(bench.overlay)
+        overlay.load_overlay(bench.overlay)
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "b.py", "../../patches"])
@@ -194,11 +199,11 @@ def test_links_in_the_overlay_are_refused(bench: Bench, target: str) -> None:
     bench.lay("b.py", b"ours\n", "new")
     (bench.overlay / "c.py").symlink_to(target)
     with errors.refused(errors.INVALID, where="c.py"):
-        overlay.load(bench.overlay)
+        overlay.load_overlay(bench.overlay)
 
 
 def test_a_pipe_in_the_overlay_is_refused(bench: Bench) -> None:
     bench.lay("b.py", b"ours\n", "new")
     os.mkfifo(bench.overlay / "c.py")
     with errors.refused(errors.INVALID, where="c.py"):
-        overlay.load(bench.overlay)
+        overlay.load_overlay(bench.overlay)

@@ -48,14 +48,14 @@ GOOD = HEAD + DIFF
 
 def _fails(text: str | bytes, what: str, line: int) -> UserError:
     with pytest.raises(UserError) as caught:
-        patch_file.parse(FILE, text if isinstance(text, bytes) else text.encode())
+        patch_file.parse_patch(FILE, text if isinstance(text, bytes) else text.encode())
     assert what in caught.value.what
     assert caught.value.where == f"{FILE}:{line}"
     return caught.value
 
 
 def test_a_good_patch_is_read_whole() -> None:
-    patch = patch_file.parse(FILE, GOOD.encode())
+    patch = patch_file.parse_patch(FILE, GOOD.encode())
     assert (patch.name, patch.subject) == ("mine", "up: mend a, not b: yet")
     assert patch.fields == {
         "Why": "two\nlines",
@@ -85,8 +85,11 @@ def test_a_good_patch_is_read_whole() -> None:
 
 
 def test_reading_and_writing_are_inverse() -> None:
-    patch = patch_file.parse(FILE, GOOD.encode())
-    assert patch_file.render(patch.sender, patch.subject, patch.fields, patch.diff) == GOOD.encode()
+    patch = patch_file.parse_patch(FILE, GOOD.encode())
+    assert (
+        patch_file.render_patch(patch.sender, patch.subject, patch.fields, patch.diff)
+        == GOOD.encode()
+    )
     assert patch.with_diff(patch.diff) == patch.raw
 
 
@@ -101,7 +104,7 @@ def test_reading_and_writing_are_inverse() -> None:
     ],
 )
 def test_good_statuses(value: str) -> None:
-    assert patch_file.status_problem(value) is None
+    assert patch_file.find_status_problem(value) is None
 
 
 @pytest.mark.parametrize(
@@ -120,7 +123,7 @@ def test_good_statuses(value: str) -> None:
     ],
 )
 def test_bad_statuses(value: str) -> None:
-    assert patch_file.status_problem(value)
+    assert patch_file.find_status_problem(value)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +250,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("path", HOSTILE)
 def test_hostile_paths_are_refused(path: str) -> None:
-    assert patch_path_rules.problem(path)
+    assert patch_path_rules.find_path_problem(path)
     _fails(GOOD.replace("pkg/a.py", path), "path ", 10)
 
 
@@ -256,13 +259,15 @@ def test_hostile_paths_are_refused(path: str) -> None:
     ["pkg/a.py", ".github/x", ".gitignore", "a b/c", "x/-y", "gitx", "a.git/b", "a,b+c@d=e~f"],
 )
 def test_good_paths(path: str) -> None:
-    assert patch_path_rules.problem(path) is None
+    assert patch_path_rules.find_path_problem(path) is None
     tab = "\t" if " " in path else ""
     changed = GOOD.replace("a/pkg/a.py b/pkg/a.py", f"a/{path} b/{path}").replace(
         "--- a/pkg/a.py", f"--- a/{path}{tab}"
     )
     assert (
-        patch_file.parse(FILE, changed.replace("+++ b/pkg/a.py", f"+++ b/{path}{tab}").encode())
+        patch_file.parse_patch(
+            FILE, changed.replace("+++ b/pkg/a.py", f"+++ b/{path}{tab}").encode()
+        )
         .files[0]
         .path
         == path
@@ -278,7 +283,7 @@ def test_quoted_paths_are_refused(quoted: str) -> None:
 
 def test_a_diff_smuggled_into_the_head_is_no_diff() -> None:
     smuggled = HEAD.replace(" lines", " --- a/x\n +++ b/x\n @@ -1 +1 @@") + DIFF
-    assert patch_file.parse(FILE, smuggled.encode()).diff == DIFF.encode()
+    assert patch_file.parse_patch(FILE, smuggled.encode()).diff == DIFF.encode()
     _fails(HEAD.replace(" lines", "--- a/x") + DIFF, "unknown field", 5)
 
 

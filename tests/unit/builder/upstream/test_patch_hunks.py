@@ -17,9 +17,9 @@ pytestmark = pytest.mark.slow
 
 
 def _parsed(diff: bytes) -> FilePatch:
-    return patch_file.parse(Path("x.patch"), patch_file.render("a <a@b>", "s", FIELDS, diff)).files[
-        0
-    ]
+    return patch_file.parse_patch(
+        Path("x.patch"), patch_file.render_patch("a <a@b>", "s", FIELDS, diff)
+    ).files[0]
 
 
 def _edited(rng: random.Random, lines: list[bytes]) -> list[bytes]:
@@ -54,7 +54,7 @@ def test_a_hunk_goes_where_git_puts_it(tmp_path: Path) -> None:
         index = git_index.Index(upstream.git, tmp_path / "try")
         index.read_tree(f"{commit}^{{tree}}")
         taken = index.apply(diff) is None
-        ours = patch_hunks.apply(other, file.hunks)
+        ours = patch_hunks.apply_hunks(other, file.hunks)
         seen[taken] += 1
         assert taken == (ours is not None), (round_, diff, other)
         if ours is not None:
@@ -69,16 +69,16 @@ def test_reversed_hunks_take_a_patch_out_again(tmp_path: Path) -> None:
     before, after = b"a\nb\nc\nd\ne\n", b"a\nB\nc\ne\nf\n"
     upstream.commit({"f": before})
     file = _parsed(upstream.diff({"f": after}))
-    there = patch_hunks.apply(patch_hunks.lines(before), file.hunks)
-    assert there == patch_hunks.lines(after)
-    assert patch_hunks.apply(there or [], patch_hunks.reverse(file.hunks)) == patch_hunks.lines(
-        before
-    )
+    there = patch_hunks.apply_hunks(patch_hunks.split_lines(before), file.hunks)
+    assert there == patch_hunks.split_lines(after)
+    assert patch_hunks.apply_hunks(
+        there or [], patch_hunks.reverse_hunks(file.hunks)
+    ) == patch_hunks.split_lines(before)
 
 
 def test_lines_keep_a_missing_last_newline_and_carriage_returns() -> None:
-    assert patch_hunks.lines(b"a\r\nb\x0bc\nd") == [b"a\r\n", b"b\x0bc\n", b"d"]
-    assert patch_hunks.lines(b"") == []
+    assert patch_hunks.split_lines(b"a\r\nb\x0bc\nd") == [b"a\r\n", b"b\x0bc\n", b"d"]
+    assert patch_hunks.split_lines(b"") == []
 
 
 def test_a_hunk_that_fits_twice_and_not_at_its_line_is_doubtful(tmp_path: Path) -> None:
@@ -86,12 +86,14 @@ def test_a_hunk_that_fits_twice_and_not_at_its_line_is_doubtful(tmp_path: Path) 
     block = b"begin\nvalue\nend\n"
     upstream.commit({"f": block + b"x\n" * 5})
     file = _parsed(upstream.diff({"f": b"begin\nother\nend\n" + b"x\n" * 5}))
-    (own,) = patch_hunks.fit(patch_hunks.lines(block + block), file.hunks)[1]
+    (own,) = patch_hunks.fit_hunks(patch_hunks.split_lines(block + block), file.hunks)[1]
     assert not own.doubtful
     upstream.head = ""
     upstream.commit({"f": b"top\n" * 4 + block})
     file = _parsed(upstream.diff({"f": b"top\n" * 4 + b"begin\nother\nend\n"}))
-    (moved,) = patch_hunks.fit(patch_hunks.lines(b"top\n" + block + b"y\n" + block), file.hunks)[1]
+    (moved,) = patch_hunks.fit_hunks(
+        patch_hunks.split_lines(b"top\n" + block + b"y\n" + block), file.hunks
+    )[1]
     assert moved.doubtful
 
 
@@ -100,8 +102,8 @@ def test_what_fits_but_is_there_already_is_not_taken(tmp_path: Path) -> None:
     before, after = b"# up\n\n## Overview\nall\n", b"# up\n\nNote\n\n## Overview\nall\n"
     upstream.commit({"f": before})
     file = _parsed(upstream.diff({"f": after}))
-    assert patch_hunks.takes(patch_hunks.lines(before), file.hunks)
-    assert not patch_hunks.holds(patch_hunks.lines(before), file.hunks)
-    assert patch_hunks.apply(patch_hunks.lines(after), file.hunks) is not None
-    assert not patch_hunks.takes(patch_hunks.lines(after), file.hunks)
-    assert patch_hunks.holds(patch_hunks.lines(after), file.hunks)
+    assert patch_hunks.accepts_hunks(patch_hunks.split_lines(before), file.hunks)
+    assert not patch_hunks.contains_hunks(patch_hunks.split_lines(before), file.hunks)
+    assert patch_hunks.apply_hunks(patch_hunks.split_lines(after), file.hunks) is not None
+    assert not patch_hunks.accepts_hunks(patch_hunks.split_lines(after), file.hunks)
+    assert patch_hunks.contains_hunks(patch_hunks.split_lines(after), file.hunks)

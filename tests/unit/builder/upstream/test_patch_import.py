@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_a_name_comes_from_the_subject(subject: str, name: str) -> None:
-    assert patch_import.slug(subject) == name
+    assert patch_import.derive_name(subject) == name
 
 
 def test_a_folder_that_is_no_clone_is_refused(tmp_path: Path) -> None:
@@ -34,11 +34,11 @@ def test_a_folder_that_is_no_clone_is_refused(tmp_path: Path) -> None:
     pinned = bench.pinned()
     for folder in (tmp_path, tmp_path / "mirror", tmp_path / "nosuch"):
         with errors.refused(errors.INVALID, where=folder, remedy="--repo"):
-            patch_import.joined(pinned, folder)
-    joined, clone = patch_import.joined(pinned, tmp_path / "mirror/up.git")
+            patch_import.join_clone(pinned, folder)
+    joined, clone = patch_import.join_clone(pinned, tmp_path / "mirror/up.git")
     assert clone
     assert joined.git.alternates[-1] == clone.objects
-    assert patch_import.resolve(joined.git, clone, "main") == bench.upstream.head
+    assert patch_import.resolve_commit(joined.git, clone, "main") == bench.upstream.head
 
 
 def test_a_clone_that_points_elsewhere_is_refused(tmp_path: Path) -> None:
@@ -49,4 +49,4 @@ def test_a_clone_that_points_elsewhere_is_refused(tmp_path: Path) -> None:
     info.mkdir(exist_ok=True)
     (info / "alternates").write_text("/\n")
     with errors.refused(errors.INVALID, where="up.git", value="/"):
-        patch_import.joined(pinned, tmp_path / "mirror/up.git")
+        patch_import.join_clone(pinned, tmp_path / "mirror/up.git")

@@ -11,7 +11,7 @@ from tests.support.patch_series import FIELDS
 if TYPE_CHECKING:
     from pathlib import Path
 
-PATCH = patch_file.render("a <a@b>", "s", FIELDS, b"")
+PATCH = patch_file.render_patch("a <a@b>", "s", FIELDS, b"")
 
 
 @pytest.fixture
@@ -23,12 +23,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_order_is_that_of_series(folder: Path) -> None:
-    assert [patch.name for patch in patch_series.load(folder)] == ["second", "first"]
+    assert [patch.name for patch in patch_series.load_patches(folder)] == ["second", "first"]
 
 
 def test_an_empty_series_is_fine(tmp_path: Path) -> None:
     (tmp_path / "series").write_text("")
-    assert patch_series.load(tmp_path) == ()
+    assert patch_series.load_patches(tmp_path) == ()
 
 
 @pytest.mark.parametrize(
@@ -49,31 +49,31 @@ def test_an_empty_series_is_fine(tmp_path: Path) -> None:
 def test_names_that_are_no_names(folder: Path, entry: str) -> None:
     (folder / "series").write_text(f"second\n{entry}\n")
     with errors.refused(errors.INVALID, where=f"{folder}/series:2", value=entry) as caught:
-        patch_series.load(folder)
+        patch_series.load_patches(folder)
     assert caught.value.where == f"{folder}/series:2"
 
 
 def test_twice_missing_unlisted_and_no_series(folder: Path) -> None:
     (folder / "series").write_text("first\nsecond\nfirst\n")
     with errors.refused(errors.CONFLICT, where="series:3", value="first") as caught:
-        patch_series.load(folder)
+        patch_series.load_patches(folder)
     assert caught.value.where.endswith("series:3")
     (folder / "series").write_text("first\nsecond\nthird\n")
     with errors.refused(errors.MISSING, where="series", value="third.patch"):
-        patch_series.load(folder)
+        patch_series.load_patches(folder)
     (folder / "series").write_text("first\n")
     with errors.refused(errors.UNKNOWN, where=f"{folder}/second.patch") as caught:
-        patch_series.load(folder)
+        patch_series.load_patches(folder)
     assert caught.value.where == f"{folder}/second.patch"
-    assert len(patch_series.load(folder, tolerated=["second.patch"])) == 1
+    assert len(patch_series.load_patches(folder, tolerated=["second.patch"])) == 1
     (folder / "series").unlink()
     with errors.refused(errors.MISSING, where="series", value=None):
-        patch_series.load(folder)
+        patch_series.load_patches(folder)
 
 
 def test_what_a_killed_write_left_is_no_patch(folder: Path) -> None:
     (folder / ".tmp-77-first.patch").write_bytes(b"half")
-    assert len(patch_series.load(folder)) == 2
+    assert len(patch_series.load_patches(folder)) == 2
 
 
 def test_links_are_refused(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -82,13 +82,13 @@ def test_links_are_refused(folder: Path, tmp_path_factory: pytest.TempPathFactor
     (folder / "first.patch").unlink()
     (folder / "first.patch").symlink_to(elsewhere)
     with errors.refused(errors.INVALID, where="first.patch"):
-        patch_series.load(folder)
+        patch_series.load_patches(folder)
 
 
 def test_series_is_plain_text(folder: Path) -> None:
     (folder / "series").write_bytes(b"first\r\nsecond\r\n")
     with errors.refused(errors.INVALID, where="series", remedy="LF"):
-        patch_series.load(folder)
+        patch_series.load_patches(folder)
     (folder / "series").write_bytes(b"f\xefrst\n")
     with errors.refused(errors.INVALID, where="series", names="UTF-8"):
-        patch_series.load(folder)
+        patch_series.load_patches(folder)

@@ -21,9 +21,11 @@ ROOT = Path(__file__).resolve().parents[4]
 def test_absent_paths_never_reach_the_exported_tree(bench: Bench) -> None:
     bench.upstream.commit({"data/big.bin": b"\0big", "data/small": b"s\n"})
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    plain = patched_source.apply(bench.pinned(), bench.source())
+    plain = patched_source.build_patched_source(bench.pinned(), bench.source())
     absent = ("data/big.bin",)
-    done = patched_source.apply(bench.pinned(absent=absent), bench.source(absent=absent))
+    done = patched_source.build_patched_source(
+        bench.pinned(absent=absent), bench.source(absent=absent)
+    )
     assert (done.commit, done.tree) == (plain.commit, plain.tree)
     assert done.exported_tree != done.tree
     names = bench.pinned().git.text("ls-tree", "-r", "--name-only", done.exported_tree).splitlines()
@@ -37,13 +39,17 @@ def test_the_same_commits_where_the_absent_blob_does_not_exist(
     bench.upstream.commit({"data/big.bin": b"\0big"})
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
     absent = ("data/big.bin",)
-    whole = patched_source.apply(bench.pinned(absent=absent), bench.source(absent=absent))
+    whole = patched_source.build_patched_source(
+        bench.pinned(absent=absent), bench.source(absent=absent)
+    )
     blob = bench.upstream.git.text("rev-parse", f"{bench.upstream.head}:data/big.bin")
     (bench.upstream.git.git_dir / "objects" / blob[:2] / blob[2:]).unlink()
     again = Bench.__new__(Bench)
     again.__dict__.update(bench.__dict__)
     again.cache = type(bench.cache)(tmp_path / "cache2")
-    lacking = patched_source.apply(again.pinned(absent=absent), again.source(absent=absent))
+    lacking = patched_source.build_patched_source(
+        again.pinned(absent=absent), again.source(absent=absent)
+    )
     assert (lacking.commit, lacking.tree, lacking.exported_tree) == (
         whole.commit,
         whole.tree,
@@ -54,13 +60,15 @@ def test_the_same_commits_where_the_absent_blob_does_not_exist(
 def test_a_patch_of_an_absent_file_is_refused(bench: Bench) -> None:
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
     with errors.refused(errors.CONFLICT, where="mine.patch", value="pkg/a.py", remedy="absent"):
-        patched_source.apply(bench.pinned(absent=("pkg/a.py",)), bench.source(absent=("pkg/a.py",)))
+        patched_source.build_patched_source(
+            bench.pinned(absent=("pkg/a.py",)), bench.source(absent=("pkg/a.py",))
+        )
 
 
 def test_everything_of_the_patched_commit_lies_in_our_own_repository(bench: Bench) -> None:
     # The mirror has the patched content already: it must not be leant on.
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    done = patched_source.apply(bench.pinned(), bench.source())
+    done = patched_source.build_patched_source(bench.pinned(), bench.source())
     bench.upstream.git.git_dir.rename(bench.root / "moved-away")
     git = bench.pinned(history=False).git
     with Reader(git) as reader:
@@ -72,19 +80,19 @@ def test_inputs_change_with_everything_that_decides_the_result(bench: Bench) -> 
     file = bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
     bench.lay("new.txt", b"new\n", "new")
     source = bench.source()
-    seen = [patched_source.inputs(source)]
+    seen = [patched_source.collect_inputs(source)]
     file.write_bytes(file.read_bytes().replace(b"the test\n", b"a test\n"))
-    seen.append(patched_source.inputs(source))
+    seen.append(patched_source.collect_inputs(source))
     (bench.overlay / "new.txt").write_bytes(b"newer\n")
-    seen.append(patched_source.inputs(source))
+    seen.append(patched_source.collect_inputs(source))
     (bench.overlay / "new.txt").chmod(0o755)
-    seen.append(patched_source.inputs(source))
+    seen.append(patched_source.collect_inputs(source))
     (bench.patches / "series").write_text("")
     file.unlink()
-    seen.append(patched_source.inputs(source))
-    seen.append(patched_source.inputs(bench.source(absent=("run.sh",))))
+    seen.append(patched_source.collect_inputs(source))
+    seen.append(patched_source.collect_inputs(bench.source(absent=("run.sh",))))
     assert all(a != b for n, a in enumerate(seen) for b in seen[:n])
-    assert patched_source.inputs(bench.source(absent=("run.sh",))) == seen[-1]
+    assert patched_source.collect_inputs(bench.source(absent=("run.sh",))) == seen[-1]
 
 
 def test_a_repository_that_cannot_be_written_is_not_blamed_on_the_patch(bench: Bench) -> None:
@@ -95,9 +103,11 @@ def test_a_repository_that_cannot_be_written_is_not_blamed_on_the_patch(bench: B
     assert not shelf.exists()
     shelf.write_text("in the way of git's new object")
     with errors.refused(errors.FAILED, where="mine.patch", names="git"):
-        patched_source.apply(pinned, bench.source())
+        patched_source.build_patched_source(pinned, bench.source())
     shelf.unlink()
-    assert patched_source.apply(pinned, bench.source()).patches[0].outcome == "applied"
+    assert (
+        patched_source.build_patched_source(pinned, bench.source()).patches[0].outcome == "applied"
+    )
 
 
 PROGRAM = """
@@ -106,10 +116,10 @@ from pathlib import Path
 from builder.upstream import patched_source
 from builder.core.cache import Cache
 from builder.core.manifest import GitSource
-from builder.upstream.source import Access, acquire
+from builder.upstream.source import Access, acquire_source
 root, cache, head = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 source = GitSource("up", "https://example.org/up.git", "main", head, root / "patches/up", root / "overlay/up", ())
-done = patched_source.apply(acquire(source, Access(Cache(cache), offline=True, mirrors=(root / "mirror",))), source)
+done = patched_source.build_patched_source(acquire_source(source, Access(Cache(cache), offline=True, mirrors=(root / "mirror",))), source)
 print(done.commit, done.tree, done.exported_tree)
 """
 
@@ -180,7 +190,7 @@ def test_the_same_shas_whatever_the_machine(bench: Bench, tmp_path: Path) -> Non
     )
     assert here == there
     assert not (odd / "hook-ran").exists()
-    done = patched_source.apply(bench.pinned(), bench.source())
+    done = patched_source.build_patched_source(bench.pinned(), bench.source())
     assert here.split() == [done.commit, done.tree, done.exported_tree]
     assert bench.content(done.commit, "dos.txt") == crlf
     assert bench.content(done.commit, "pkg/a.py") == text(l3="$Id$ trailing \n", l20="second\n")
@@ -217,7 +227,7 @@ for name in ("write_tree", "put"):
     ]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     assert subprocess.run(argv, check=False, capture_output=True, env=env).returncode == -9
-    done = patched_source.apply(bench.pinned(), bench.source())
+    done = patched_source.build_patched_source(bench.pinned(), bench.source())
     again = subprocess.run(
         [*argv[:2], PROGRAM, *argv[3:]], check=True, capture_output=True, text=True, env=env
     )

@@ -15,10 +15,10 @@ __all__ = ["bench_"]  # a fixture
 
 
 def _survey(bench: Bench, *, history: bool = True) -> patched_source.Survey:
-    return patched_source.survey(
+    return patched_source.survey_patches(
         bench.pinned(history=history),
-        patch_series.load(bench.patches),
-        overlay.load(bench.source().overlay),
+        patch_series.load_patches(bench.patches),
+        overlay.load_overlay(bench.source().overlay),
     )
 
 
@@ -30,7 +30,7 @@ def test_two_patches_on_one_file_become_two_commits_on_the_pin(bench: Bench) -> 
             {"pkg/a.py": text(l20="second\n"), "pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}
         ),
     )
-    done = patched_source.apply(bench.pinned(), bench.source())
+    done = patched_source.build_patched_source(bench.pinned(), bench.source())
     assert [one.outcome for one in done.patches] == ["applied", "applied"]
     assert bench.content(done.commit, "pkg/a.py") == text(l3="first\n", l20="second\n")
     git = bench.pinned().git
@@ -53,7 +53,7 @@ def test_two_patches_on_one_file_become_two_commits_on_the_pin(bench: Bench) -> 
 
 
 def test_no_patches_give_the_pin_itself(bench: Bench) -> None:
-    done = patched_source.apply(bench.pinned(), bench.source())
+    done = patched_source.build_patched_source(bench.pinned(), bench.source())
     assert (done.commit, done.tree, done.exported_tree) == (
         bench.pinned().commit,
         bench.pinned().tree,
@@ -65,14 +65,14 @@ def test_a_patched_executable_stays_one(bench: Bench) -> None:
     bench.add(
         "script", bench.upstream.diff({"run.sh": b"#!/bin/sh\necho\n"}, modes={"run.sh": "100755"})
     )
-    done = patched_source.apply(bench.pinned(), bench.source())
+    done = patched_source.build_patched_source(bench.pinned(), bench.source())
     assert bench.pinned().git.text("ls-tree", done.tree, "run.sh").startswith("100755 ")
 
 
 def test_a_patch_whose_lines_moved_applies(bench: Bench) -> None:
     bench.add("moved", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
     bench.upstream.commit({"pkg/a.py": text(l1="top\ntop\ntop\n")})
-    done = patched_source.apply(bench.pinned(), bench.source())
+    done = patched_source.build_patched_source(bench.pinned(), bench.source())
     assert bench.content(done.commit, "pkg/a.py") == text(l1="top\ntop\ntop\n", l20="ours\n")
 
 
@@ -94,7 +94,7 @@ def test_conflict_names_hunk_file_and_the_upstream_commit(bench: Bench) -> None:
     assert result.cause
     assert (result.cause.commit, result.cause.author) == (culprit, "Ada Upstream")
     with pytest.raises(UserError) as caught:
-        patched_source.apply(bench.pinned(), bench.source())
+        patched_source.build_patched_source(bench.pinned(), bench.source())
     assert "conflict: hunk 2 of 2 in pkg/a.py" in caught.value.what
     assert caught.value.where.endswith("patches/up/mine.patch")
     assert culprit[:12] in str(caught.value)
@@ -115,7 +115,7 @@ def test_conflict_found_although_a_patch_before_it_changes_the_same_file(bench: 
         {"pkg/a.py": text(l10="first\n", l11="second\n")}, f"{base}^{{tree}}"
     )
     one = bench.upstream.tree({"pkg/a.py": text(l10="first\n")}, f"{base}^{{tree}}")
-    bench.add("second", patch_refresh.diff(bench.upstream.git, one, both))
+    bench.add("second", patch_refresh.diff_trees(bench.upstream.git, one, both))
     culprit = bench.upstream.commit({"pkg/a.py": text(l12="theirs\n")}, "rework line 12")
     first, second = _survey(bench).results
     assert (first.outcome, second.outcome) == ("applied", "conflict")
@@ -139,9 +139,9 @@ def test_a_merge_that_git_could_make_is_a_hint_and_not_a_build(bench: Bench) -> 
     assert result.outcome == "conflict"
     assert "git can merge it: run `build.py patches refresh`" in result.detail
     with pytest.raises(UserError):
-        patched_source.apply(bench.pinned(), bench.source())
-    (merged,) = patched_source.survey(
-        bench.pinned(), patch_series.load(bench.patches), (), merge=True
+        patched_source.build_patched_source(bench.pinned(), bench.source())
+    (merged,) = patched_source.survey_patches(
+        bench.pinned(), patch_series.load_patches(bench.patches), (), merge=True
     ).results
     assert (merged.outcome, merged.detail) == ("applied", "by a three-way merge")
 
@@ -155,10 +155,13 @@ def test_already_upstream_is_left_out_with_the_same_tree(
     other, merged = _survey(bench).results
     assert (merged.outcome, merged.commit, merged.sound) == ("upstream", None, True)
     assert culprit[:12] in merged.detail
-    done = patched_source.apply(bench.pinned(), bench.source())
+    done = patched_source.build_patched_source(bench.pinned(), bench.source())
     assert done.commit == other.commit
     assert "up: merged: " in capsys.readouterr().err
-    assert patched_source.apply(bench.pinned(history=False), bench.source()).commit == done.commit
+    assert (
+        patched_source.build_patched_source(bench.pinned(history=False), bench.source()).commit
+        == done.commit
+    )
 
 
 def test_already_upstream_inside_a_larger_commit(bench: Bench) -> None:
@@ -180,7 +183,7 @@ def test_already_upstream_and_edited_later_is_seen_through_the_history(bench: Be
     with errors.refused(
         errors.CONFLICT, where="merged.patch", value="upstream", names=culprit[:12]
     ):
-        patched_source.apply(bench.pinned(), bench.source())
+        patched_source.build_patched_source(bench.pinned(), bench.source())
 
 
 def test_the_same_change_twice_in_our_stack_is_empty(bench: Bench) -> None:
@@ -195,7 +198,7 @@ def test_a_patch_without_a_diff_is_empty(bench: Bench) -> None:
     (result,) = _survey(bench).results
     assert (result.outcome, result.detail) == ("empty", "the patch changes nothing: drop it")
     with errors.refused(errors.CONFLICT, where="nothing.patch", value="empty"):
-        patched_source.apply(bench.pinned(), bench.source())
+        patched_source.build_patched_source(bench.pinned(), bench.source())
 
 
 def test_gone_names_the_commit_that_deleted_the_file(bench: Bench) -> None:
@@ -259,7 +262,7 @@ def test_an_insertion_that_is_there_is_not_made_twice(bench: Bench) -> None:
         "it fits doc.md, but what it makes of it is there already as well: write it anew against the pin",
     )
     with errors.refused(errors.CONFLICT, where="note.patch", value="conflict", names="doc.md"):
-        patched_source.apply(bench.pinned(history=False), bench.source())
+        patched_source.build_patched_source(bench.pinned(history=False), bench.source())
 
 
 def test_a_deletion_is_never_taken_for_upstreams_without_proof(bench: Bench) -> None:
@@ -311,4 +314,6 @@ def test_a_patch_that_takes_most_of_a_file_away_is_refused(bench: Bench) -> None
     with errors.refused(
         errors.TOO_BIG, where="most.patch:", value=51, names=("100", "long.py"), remedy="overlay"
     ):
-        patched_source.survey(bench.pinned(), patch_series.load(bench.patches)[1:], ())
+        patched_source.survey_patches(
+            bench.pinned(), patch_series.load_patches(bench.patches)[1:], ()
+        )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder.upstream.git import Git
-from builder.upstream.source import acquire
+from builder.upstream.source import acquire_source
 from rosetta.core.errors import UserError
 from tests.support import errors, git_repository
 from tests.unit.builder.upstream.test_git import hostile_home  # noqa: F401 - a fixture
@@ -37,7 +37,7 @@ def test_a_corrupt_mirror_is_named_and_nothing_of_it_is_kept(
     )
     git_repository.damage(clone, bad, other)
     with errors.refused(errors.DAMAGED, where=f"mirror {clone}, object {bad}") as caught:
-        acquire(
+        acquire_source(
             git_repository.source(pin),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
         )
@@ -55,7 +55,7 @@ def test_a_forged_commit_or_tree_is_refused(
     )
     git_repository.damage(clone, bad, good)
     with errors.refused(errors.DAMAGED, where=bad):
-        acquire(
+        acquire_source(
             git_repository.source(pin),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
         )
@@ -64,7 +64,7 @@ def test_a_forged_commit_or_tree_is_refused(
 
 def test_a_corrupt_cache_is_not_believed(served: tuple[Path, str], tmp_path: Path) -> None:
     pin = served[1]
-    pinned = acquire(
+    pinned = acquire_source(
         git_repository.source(pin), git_repository.access(tmp_path / "cache", tmp_path / "mirror")
     )
     ours = pinned.git.git_dir
@@ -77,13 +77,13 @@ def test_a_corrupt_cache_is_not_believed(served: tuple[Path, str], tmp_path: Pat
     assert f"{ours}, object {bad}" in caught.value.where
     shutil.rmtree(ours / "rosetta-verified")
     with errors.refused(errors.DAMAGED, where=ours, remedy="delete"):
-        acquire(
+        acquire_source(
             git_repository.source(pin),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
         )
     shutil.rmtree(ours)
     assert (
-        acquire(
+        acquire_source(
             git_repository.source(pin),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
         ).tree
@@ -99,10 +99,10 @@ def test_a_mangled_stamp_is_no_stamp(served: tuple[Path, str], tmp_path: Path, t
         git_repository.source(served[1]),
         git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
     )
-    pinned = acquire(source, access)
+    pinned = acquire_source(source, access)
     (stamp,) = (pinned.git.git_dir / "rosetta-verified").iterdir()
     stamp.write_text(text)
-    assert acquire(source, access).tree == pinned.tree
+    assert acquire_source(source, access).tree == pinned.tree
     assert json.loads(stamp.read_text())["commit"] == pinned.commit
 
 
@@ -114,7 +114,7 @@ def test_config_hooks_replacements_and_grafts_of_a_mirror_play_no_part(
 ) -> None:
     clone, pin = served
     clean = git_repository.exported(
-        acquire(
+        acquire_source(
             git_repository.source(pin),
             git_repository.access(tmp_path / "cache1", tmp_path / "mirror"),
         ),
@@ -143,7 +143,7 @@ def test_config_hooks_replacements_and_grafts_of_a_mirror_play_no_part(
         config.write(
             f'[extensions]\n partialClone = evil\n[remote "evil"]\n promisor = true\n url = "ext::{run}"\n uploadpack = "{run}"\n'
         )
-    pinned = acquire(
+    pinned = acquire_source(
         git_repository.source(pin), git_repository.access(tmp_path / "cache2", tmp_path / "mirror")
     )
     assert git_repository.exported(pinned, tmp_path / "out2") == clean
@@ -160,12 +160,14 @@ def test_settings_of_the_user_play_no_part(
     served: tuple[Path, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     source = git_repository.source(served[1])
-    clean = acquire(source, git_repository.access(tmp_path / "cache1", tmp_path / "mirror"))
+    clean = acquire_source(source, git_repository.access(tmp_path / "cache1", tmp_path / "mirror"))
     before = git_repository.exported(clean, tmp_path / "out1")
     marker: Path = request.getfixturevalue("hostile_home")
     old = os.umask(0o077)
     try:
-        pinned = acquire(source, git_repository.access(tmp_path / "cache2", tmp_path / "mirror"))
+        pinned = acquire_source(
+            source, git_repository.access(tmp_path / "cache2", tmp_path / "mirror")
+        )
         after = git_repository.exported(pinned, tmp_path / "out2")
     finally:
         os.umask(old)
@@ -230,7 +232,7 @@ def test_a_hostile_tree_is_refused_and_nothing_kept(tmp_path: Path, case: str) -
     clone = git_repository.init(tmp_path / "mirror" / "t5x.git")
     pin = git_repository.commit(clone, HOSTILE[case](clone))
     with pytest.raises(UserError) as caught:
-        acquire(
+        acquire_source(
             git_repository.source(pin),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
         )
@@ -241,7 +243,7 @@ def test_a_hostile_tree_is_refused_and_nothing_kept(tmp_path: Path, case: str) -
 def test_the_same_kind_of_tree_without_hostility_passes(tmp_path: Path) -> None:
     clone = git_repository.init(tmp_path / "mirror" / "t5x.git")
     pin = git_repository.commit(clone, _tree_with(b".gitignore")(clone))
-    pinned = acquire(
+    pinned = acquire_source(
         git_repository.source(pin), git_repository.access(tmp_path / "cache", tmp_path / "mirror")
     )
     assert list(git_repository.exported(pinned, tmp_path / "out")) == [
@@ -268,22 +270,22 @@ def test_a_hostile_source_is_refused_though_it_is_in_the_cache(
     served: tuple[Path, str], tmp_path: Path, change: dict[str, Any]
 ) -> None:
     access = git_repository.access(tmp_path / "cache", tmp_path / "mirror")
-    acquire(git_repository.source(served[1]), access)
+    acquire_source(git_repository.source(served[1]), access)
     with pytest.raises(UserError):
-        acquire(git_repository.source(served[1], **change), access)
+        acquire_source(git_repository.source(served[1], **change), access)
 
 
 @pytest.mark.parametrize("commit", ["main", "--help", "AB" * 20, "ab" * 19, "ab" * 20 + "\n", ""])
 def test_a_pin_is_forty_hex_digits(tmp_path: Path, commit: str) -> None:
     with errors.refused(errors.INVALID, where="t5x", value=commit):
-        acquire(git_repository.source(commit), git_repository.access(tmp_path / "cache"))
+        acquire_source(git_repository.source(commit), git_repository.access(tmp_path / "cache"))
 
 
 def test_a_pin_that_is_no_commit_is_refused(served: tuple[Path, str], tmp_path: Path) -> None:
     clone, pin = served
     for name, kind in ((f"{pin}:setup.py", "blob"), (f"{pin}^{{tree}}", "tree")):
         with errors.refused(errors.INVALID, value=kind, remedy="commit"):
-            acquire(
+            acquire_source(
                 git_repository.source(git_repository.git(clone, "rev-parse", name)),
                 git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
             )
@@ -291,7 +293,7 @@ def test_a_pin_that_is_no_commit_is_refused(served: tuple[Path, str], tmp_path: 
         clone, "commit", b"tree " + b"ab" * 20 + b"\nauthor x\n\nno committer\n"
     )
     with errors.refused(errors.INVALID, where=odd, value=None):
-        acquire(
+        acquire_source(
             git_repository.source(odd),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
         )

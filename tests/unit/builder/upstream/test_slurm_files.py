@@ -39,7 +39,7 @@ def test_the_files_are_current() -> None:
         str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
         for path in ROOT.glob("overlay/**/*.sub")
     }
-    assert found == slurm_files.render(ROOT), "run: python build.py docs"
+    assert found == slurm_files.render_files(ROOT), "run: python build.py docs"
     assert not any("{{" in text for text in found.values())
 
 
@@ -53,7 +53,7 @@ def test_the_command_writes_what_differs(tmp_path: Path, cache: Cache) -> None:
     assert not docs.run(context, check).ok
     assert not (tmp_path / "overlay").exists()
     assert docs.run(context, write).ok
-    files = [tmp_path / name for name in slurm_files.render(tmp_path)]
+    files = [tmp_path / name for name in slurm_files.render_files(tmp_path)]
     assert all(path.stat().st_mode & 0o777 == 0o755 for path in files)
     assert docs.run(context, check).ok
     files[0].write_text("edited by hand", encoding="utf-8")

@@ -17,8 +17,8 @@ import pytest
 from builder.core.cache import Cache
 from builder.core.manifest import WheelSource
 from builder.upstream.git import Git
-from builder.upstream.git_objects import loose
-from builder.upstream.source import Pinned, acquire
+from builder.upstream.git_objects import loose_object_path
+from builder.upstream.source import Pinned, acquire_source
 from rosetta.core import atomic_files
 from rosetta.core.errors import UserError
 from tests.support import errors, git_repository
@@ -40,7 +40,7 @@ def test_a_mirror_serves_once_and_is_not_needed_again(
 ) -> None:
     clone, pin = served
     source = git_repository.source(pin)
-    first = acquire(source, git_repository.access(tmp_path / "cache", tmp_path / "mirror"))
+    first = acquire_source(source, git_repository.access(tmp_path / "cache", tmp_path / "mirror"))
     assert (first.transport, first.history, first.commit, first.date) == (
         "mirror",
         True,
@@ -49,7 +49,7 @@ def test_a_mirror_serves_once_and_is_not_needed_again(
     )
     assert first.tree == git_repository.git(clone, "rev-parse", f"{pin}^{{tree}}")
     shutil.rmtree(tmp_path / "mirror")
-    again = acquire(source, git_repository.access(tmp_path / "cache"))
+    again = acquire_source(source, git_repository.access(tmp_path / "cache"))
     assert (again.transport, again.history, again.commit, again.tree, again.date) == (
         "cache",
         False,
@@ -67,7 +67,7 @@ def test_a_mirror_serves_once_and_is_not_needed_again(
 def test_the_pins_copy_has_no_history_and_git_knows(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
-    pinned = acquire(
+    pinned = acquire_source(
         git_repository.source(served[1]),
         git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
     )
@@ -81,7 +81,7 @@ def test_the_pins_copy_has_no_history_and_git_knows(
 def test_only_what_the_pin_needs_is_copied(served: tuple[Path, str], tmp_path: Path) -> None:
     clone, pin = served
     git_repository.commit(clone, git_repository.tree(clone, {"x": b"not of the pin"}), pin)
-    pinned = acquire(
+    pinned = acquire_source(
         git_repository.source(pin), git_repository.access(tmp_path / "cache", tmp_path / "mirror")
     )
     needed = {
@@ -101,9 +101,9 @@ def test_when_nothing_changed_no_process_is_started(
         git_repository.source(served[1]),
         git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
     )
-    acquire(source, access)
+    acquire_source(source, access)
     monkeypatch.setenv("PATH", "")
-    assert acquire(source, git_repository.access(tmp_path / "cache")).transport == "cache"
+    assert acquire_source(source, git_repository.access(tmp_path / "cache")).transport == "cache"
 
 
 def test_the_first_mirror_that_has_the_commit_serves(
@@ -115,7 +115,7 @@ def test_the_first_mirror_that_has_the_commit_serves(
     )
     git_repository.init(tmp_path / "old" / "empty.git")
     shutil.move(served[0], tmp_path / "mirror" / "some-name.git")
-    pinned = acquire(
+    pinned = acquire_source(
         git_repository.source(served[1]),
         git_repository.access(tmp_path / "cache", tmp_path / "old", tmp_path / "mirror"),
     )
@@ -129,7 +129,9 @@ def test_a_packed_mirror_and_a_working_clone_serve_as_well(
     git_repository.git(clone, "repack", "-adq")
     git_repository.git(tmp_path, "clone", "-q", str(clone), "work/t5x")
     trees = {
-        acquire(git_repository.source(pin), git_repository.access(tmp_path / str(n), root)).tree
+        acquire_source(
+            git_repository.source(pin), git_repository.access(tmp_path / str(n), root)
+        ).tree
         for n, root in enumerate((tmp_path / "mirror", tmp_path / "work"))
     }
     assert trees == {git_repository.git(clone, "rev-parse", f"{pin}^{{tree}}")}
@@ -139,7 +141,7 @@ def test_a_shallow_mirror_serves_without_history(served: tuple[Path, str], tmp_p
     git_repository.git(
         tmp_path, "clone", "-q", "--bare", "--depth=1", f"file://{served[0]}", "shallow/t5x.git"
     )
-    pinned = acquire(
+    pinned = acquire_source(
         git_repository.source(served[1]),
         git_repository.access(tmp_path / "cache", tmp_path / "shallow"),
     )
@@ -155,10 +157,14 @@ def test_absent_paths_make_no_difference_whether_the_mirror_has_them_or_not(
 ) -> None:
     clone, pin = served
     source = git_repository.source(pin, absent=("t5x/train.py", "t5x/link.py"))
-    found = [acquire(source, git_repository.access(tmp_path / "cache1", tmp_path / "mirror"))]
+    found = [
+        acquire_source(source, git_repository.access(tmp_path / "cache1", tmp_path / "mirror"))
+    ]
     for path in source.absent:
-        loose(clone, git_repository.git(clone, "rev-parse", f"{pin}:{path}")).unlink()
-    found.append(acquire(source, git_repository.access(tmp_path / "cache2", tmp_path / "mirror")))
+        loose_object_path(clone, git_repository.git(clone, "rev-parse", f"{pin}:{path}")).unlink()
+    found.append(
+        acquire_source(source, git_repository.access(tmp_path / "cache2", tmp_path / "mirror"))
+    )
     assert len({(pinned.commit, pinned.tree, pinned.date) for pinned in found}) == 1
     assert len({frozenset(git_repository.objects(pinned.git.git_dir)) for pinned in found}) == 1
     outs = [git_repository.exported(pinned, tmp_path / f"out{n}") for n, pinned in enumerate(found)]
@@ -170,9 +176,9 @@ def test_a_file_that_is_missing_and_not_listed_is_named(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
     clone, pin = served
-    loose(clone, git_repository.git(clone, "rev-parse", f"{pin}:t5x/run.sh")).unlink()
+    loose_object_path(clone, git_repository.git(clone, "rev-parse", f"{pin}:t5x/run.sh")).unlink()
     with pytest.raises(UserError, match=r"t5x/run\.sh") as caught:
-        acquire(
+        acquire_source(
             git_repository.source(pin, absent=("t5x/train.py",)),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
         )
@@ -184,13 +190,13 @@ def test_a_path_taken_off_the_absent_list_is_fetched_then(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
     pin = served[1]
-    acquire(
+    acquire_source(
         git_repository.source(pin, absent=("setup.py",)),
         git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
     )
     with errors.refused(errors.MISSING, where="source t5x", value=pin, remedy="--mirror DIR"):
-        acquire(git_repository.source(pin), git_repository.access(tmp_path / "cache"))
-    pinned = acquire(
+        acquire_source(git_repository.source(pin), git_repository.access(tmp_path / "cache"))
+    pinned = acquire_source(
         git_repository.source(pin), git_repository.access(tmp_path / "cache", tmp_path / "mirror")
     )
     assert "setup.py" in git_repository.exported(pinned, tmp_path / "out")
@@ -201,7 +207,7 @@ def test_an_absent_path_that_is_no_file_of_the_pin_is_an_error(
     served: tuple[Path, str], tmp_path: Path, path: str
 ) -> None:
     with pytest.raises(UserError, match="absent"):
-        acquire(
+        acquire_source(
             git_repository.source(served[1], absent=(path,)),
             git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
         )
@@ -214,7 +220,7 @@ def test_offline_the_error_names_source_commit_and_ways_out(tmp_path: Path) -> N
     for name, ways in (("t5x", 2), ("paxml", 3)):
         source = git_repository.source("ab" * 20, name=name)
         with pytest.raises(UserError) as caught:
-            acquire(source, git_repository.access(tmp_path / "cache"))
+            acquire_source(source, git_repository.access(tmp_path / "cache"))
         said = str(caught.value)
         assert all(
             part in said
@@ -232,10 +238,10 @@ def hook(event, args):
         os.write(2, f"SOCKET {event} {args}".encode()); os._exit(9)
 sys.addaudithook(hook)
 from rosetta.core.errors import UserError
-from builder.upstream.source import acquire
+from builder.upstream.source import acquire_source
 from tests.support import git_repository
 try:
-    acquire(git_repository.source(sys.argv[1]), git_repository.access(Path(sys.argv[2])))
+    acquire_source(git_repository.source(sys.argv[1]), git_repository.access(Path(sys.argv[2])))
 except UserError as error:
     print(error)
 """
@@ -279,8 +285,8 @@ def dying(call):
         return call(*args)
     return step
 os.replace, os.rename = dying(os.replace), dying(os.rename)
-from builder.upstream.source import acquire
-acquire(git_repository.source(sys.argv[1]), git_repository.access(Path(sys.argv[2]), Path(sys.argv[2]).parent / "mirror"))
+from builder.upstream.source import acquire_source
+acquire_source(git_repository.source(sys.argv[1]), git_repository.access(Path(sys.argv[2]), Path(sys.argv[2]).parent / "mirror"))
 print(left[0])
 """
 
@@ -311,7 +317,7 @@ def test_a_kill_at_any_write_leaves_what_a_rerun_finishes(
         killed = run(f"cache{step}", step)
         assert killed.returncode == -signal.SIGKILL
         cache = tmp_path / f"cache{step}"
-        pinned = acquire(
+        pinned = acquire_source(
             git_repository.source(pin), git_repository.access(cache, tmp_path / "mirror")
         )
         complete = {
@@ -322,7 +328,8 @@ def test_a_kill_at_any_write_leaves_what_a_rerun_finishes(
         assert complete == reference
         assert Git(pinned.git.git_dir).text("rev-list", pin) == pin
         assert (
-            acquire(git_repository.source(pin), git_repository.access(cache)).transport == "cache"
+            acquire_source(git_repository.source(pin), git_repository.access(cache)).transport
+            == "cache"
         )
 
 
@@ -336,9 +343,9 @@ def test_a_full_disk_is_one_clear_error_and_a_rerun_converges(
     with monkeypatch.context() as patched:
         patched.setattr(atomic_files, "open", lambda *_: open("/dev/full", "wb"), raising=False)  # noqa: SIM115
         with pytest.raises(UserError, match=os.strerror(errno.ENOSPC)):
-            acquire(source, access)
+            acquire_source(source, access)
     assert not git_repository.kept(tmp_path / "cache")
-    assert acquire(source, access).transport == "mirror"
+    assert acquire_source(source, access).transport == "mirror"
 
 
 def test_two_at_once_do_the_work_once(served: tuple[Path, str], tmp_path: Path) -> None:
@@ -350,7 +357,7 @@ def test_two_at_once_do_the_work_once(served: tuple[Path, str], tmp_path: Path) 
 
     def one(_: int) -> Pinned:
         barrier.wait()
-        return acquire(source, access)
+        return acquire_source(source, access)
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(one, range(4)))
@@ -389,7 +396,7 @@ def test_a_wheel_becomes_a_root_commit_of_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = cached_wheel(tmp_path / "cache", WHEEL)
-    pinned = acquire(source, git_repository.access(tmp_path / "cache"))
+    pinned = acquire_source(source, git_repository.access(tmp_path / "cache"))
     assert (pinned.transport, pinned.history, pinned.url, pinned.date) == (
         "wheel",
         False,
@@ -405,7 +412,7 @@ def test_a_wheel_becomes_a_root_commit_of_its_files(
     assert {path: data for path, (mode, data) in found.items() if mode == "100644"} == WHEEL
     shutil.rmtree(tmp_path / "cache" / "wheels")
     monkeypatch.setenv("PATH", "")
-    again = acquire(source, git_repository.access(tmp_path / "cache"))
+    again = acquire_source(source, git_repository.access(tmp_path / "cache"))
     assert (again.transport, again.commit, again.tree) == ("cache", pinned.commit, pinned.tree)
 
 
@@ -416,15 +423,18 @@ def test_a_wheels_commit_is_the_same_from_another_home_and_time(
     (tmp_path / "2").mkdir()
     source = cached_wheel(tmp_path / "1" / "cache", WHEEL)
     shutil.copytree(tmp_path / "1" / "cache", tmp_path / "2" / "cache")
-    first = acquire(source, git_repository.access(tmp_path / "1" / "cache"))
+    first = acquire_source(source, git_repository.access(tmp_path / "1" / "cache"))
     request.getfixturevalue("hostile_home")
     monkeypatch.setenv("TZ", "Asia/Tokyo")
-    assert acquire(source, git_repository.access(tmp_path / "2" / "cache")).commit == first.commit
+    assert (
+        acquire_source(source, git_repository.access(tmp_path / "2" / "cache")).commit
+        == first.commit
+    )
 
 
 def test_a_wheel_that_is_not_there_offline_is_one_clear_error(tmp_path: Path) -> None:
     with errors.refused(errors.MISSING, value="paxml==1.4.0", remedy="--offline"):
-        acquire(
+        acquire_source(
             WheelSource("paxml-1.4", "paxml==1.4.0", "ab" * 32, Path("patches"), None),
             git_repository.access(tmp_path / "cache"),
         )
@@ -438,7 +448,7 @@ def test_a_hostile_or_wrong_wheel_is_refused_and_nothing_kept(
 ) -> None:
     source = cached_wheel(tmp_path / "cache", members)
     with pytest.raises(UserError):
-        acquire(source, git_repository.access(tmp_path / "cache"))
+        acquire_source(source, git_repository.access(tmp_path / "cache"))
     assert not git_repository.kept(tmp_path / "cache")
 
 
@@ -454,7 +464,7 @@ def test_a_hostile_or_wrong_wheel_is_refused_and_nothing_kept(
 )
 def test_a_wheels_pin_is_checked(tmp_path: Path, wheel: str, sha256: str) -> None:
     with pytest.raises(UserError):
-        acquire(
+        acquire_source(
             WheelSource("p", wheel, sha256, Path("patches"), None),
             git_repository.access(tmp_path / "cache"),
         )

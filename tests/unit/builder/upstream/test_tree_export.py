@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.upstream.git import Git
-from builder.upstream.git_objects import Entry, Reader, walk
+from builder.upstream.git_objects import Entry, Reader, list_tree_files
 from builder.upstream.tree_export import exported_entries, write_tree
 from rosetta.core.errors import UserError
 from tests.support import errors, git_repository
@@ -28,7 +28,9 @@ def export(
 ) -> None:
     with Reader(Git(repo)) as reader:
         write_tree(
-            reader, exported_entries(walk(reader, git_repository.tree(repo, files)), absent), into
+            reader,
+            exported_entries(list_tree_files(reader, git_repository.tree(repo, files)), absent),
+            into,
         )
 
 

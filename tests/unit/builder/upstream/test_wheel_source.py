@@ -36,7 +36,7 @@ def test_every_file_comes_with_its_bytes_and_one_mode(tmp_path: Path) -> None:
         ("p-1.dist-info/", b"", stat.S_IFDIR),
         ("p-1.dist-info/RECORD", b"r", 0),
     ]
-    found = wheel_source.entries_of(wheel(tmp_path / "p-1-py3-none-any.whl", members))
+    found = wheel_source.read_wheel_files(wheel(tmp_path / "p-1-py3-none-any.whl", members))
     assert list(found.items()) == [
         ("p-1.dist-info/RECORD", ("100644", b"r")),
         ("p/a.py", ("100644", b"")),
@@ -71,7 +71,7 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_hostile_member_is_refused(tmp_path: Path, case: str) -> None:
     with pytest.raises(UserError) as caught:
-        wheel_source.entries_of(wheel(tmp_path / "h.whl", [("a.py", b"", 0), *HOSTILE[case]]))
+        wheel_source.read_wheel_files(wheel(tmp_path / "h.whl", [("a.py", b"", 0), *HOSTILE[case]]))
     assert caught.value.where == "h.whl"
     assert [path.name for path in tmp_path.iterdir()] == ["h.whl"]
 
@@ -80,7 +80,7 @@ def test_a_nul_in_a_name_is_refused(tmp_path: Path) -> None:
     made = wheel(tmp_path / "h.whl", [("a.pyXevil", b"x", 0)])
     made.write_bytes(made.read_bytes().replace(b"a.pyXevil", b"a.py\0evil"))
     with errors.refused(errors.INVALID, where="h.whl", value="a.py\0evil"):
-        wheel_source.entries_of(made)
+        wheel_source.read_wheel_files(made)
 
 
 def test_a_file_larger_than_it_says_is_refused(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_file_larger_than_it_says_is_refused(tmp_path: Path) -> None:
     assert data.count(struct.pack("<I", 5000)) == 2
     made.write_bytes(data.replace(struct.pack("<I", 5000), struct.pack("<I", 50)))
     with errors.refused(errors.DAMAGED, where="h.whl"):
-        wheel_source.entries_of(made)
+        wheel_source.read_wheel_files(made)
 
 
 def test_a_bomb_is_refused_by_file_and_by_sum(
@@ -98,13 +98,13 @@ def test_a_bomb_is_refused_by_file_and_by_sum(
     made = wheel(tmp_path / "h.whl", [("a", b"\0" * 1000, 0), ("b", b"\0" * 1000, 0)])
     monkeypatch.setattr(wheel_source, "_LARGEST_FILE", 1000)
     monkeypatch.setattr(wheel_source, "_LARGEST_WHEEL", 2000)
-    assert len(wheel_source.entries_of(made)) == 2
+    assert len(wheel_source.read_wheel_files(made)) == 2
     monkeypatch.setattr(wheel_source, "_LARGEST_WHEEL", 1999)
     with errors.refused(errors.TOO_BIG, where="h.whl", value="b"):
-        wheel_source.entries_of(made)
+        wheel_source.read_wheel_files(made)
     monkeypatch.setattr(wheel_source, "_LARGEST_FILE", 999)
     with errors.refused(errors.TOO_BIG, where="h.whl", value="a"):
-        wheel_source.entries_of(made)
+        wheel_source.read_wheel_files(made)
 
 
 @pytest.mark.parametrize("data", [b"", b"<html>log in</html>", b"PK\x05\x06"])
@@ -112,7 +112,7 @@ def test_what_is_no_zip_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "h.whl"
     path.write_bytes(data)
     with errors.refused(errors.DAMAGED, where="h.whl"):
-        wheel_source.entries_of(path)
+        wheel_source.read_wheel_files(path)
 
 
 def test_a_cut_off_or_altered_wheel_is_refused(tmp_path: Path) -> None:
@@ -121,12 +121,12 @@ def test_a_cut_off_or_altered_wheel_is_refused(tmp_path: Path) -> None:
     for broken in (data[:-40], data[: len(data) // 2], data[:60] + b"\xff" * 8 + data[68:]):
         whole.write_bytes(broken)
         with pytest.raises(UserError):
-            wheel_source.entries_of(whole)
+            wheel_source.read_wheel_files(whole)
 
 
 def test_the_commit_depends_on_its_arguments_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = wheel_source.commit_of("ab" * 20, "p==1", "cd" * 32)
+    made = wheel_source.render_commit("ab" * 20, "p==1", "cd" * 32)
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.setenv("GIT_AUTHOR_NAME", "me")
-    assert wheel_source.commit_of("ab" * 20, "p==1", "cd" * 32) == made
+    assert wheel_source.render_commit("ab" * 20, "p==1", "cd" * 32) == made
     assert made.splitlines()[1] == b"author rosetta <rosetta@localhost> 315532800 +0000"

@@ -29,7 +29,7 @@ HERE = {"platform_machine": "x86_64"}
 
 def _patch(greeting: str, context: str = "# a thing") -> bytes:
     text = PATCH.format(old="1" * 40, new="2" * 40, greeting=greeting).replace("# a thing", context)
-    return patch_file.render(
+    return patch_file.render_patch(
         "rosetta <rosetta@localhost>", "up: a patch", FIELDS, text.encode().partition(b"---\n")[2]
     )
 
