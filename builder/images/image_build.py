@@ -183,9 +183,9 @@ def _list_layer_steps(
     packages = _select_packages(request, bases[architecture], python, architecture)
     steps = []
     for name, key in layer_assignment.compute_layer_keys(packages).items():
-        found = layer.find_layer(request.cache, key, name, request.compression)
+        existing_layer = layer.find_layer(request.cache, key, name, request.compression)
         stage = f"layer {name} for linux/{architecture}"
-        steps.append({"stage": stage, "done": found is not None})
+        steps.append({"stage": stage, "done": existing_layer is not None})
     return steps
 
 

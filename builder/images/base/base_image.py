@@ -154,10 +154,10 @@ def resolve_bases(
 
 def _add_own_architecture(architectures: Sequence[str]) -> list[str]:
     """Return architectures, and that of this machine at the end if they lack it."""
-    own = machine_architecture.ARCHITECTURES.get(platform.machine(), "")
-    if not own or own in architectures:
+    own_architecture = machine_architecture.ARCHITECTURES.get(platform.machine(), "")
+    if not own_architecture or own_architecture in architectures:
         return [*architectures]
-    return [*architectures, own]
+    return [*architectures, own_architecture]
 
 
 def _resolve_base(request: _BaseRequest, choice: str) -> Base:

@@ -153,8 +153,8 @@ def find_or_recompress(cache: Cache, key: str, name: str, compression: str) -> L
 
     A layer that the cache has in the other compression only is compressed again.
     """
-    if found := layer.find_layer(cache, key, name, compression):
-        return found
+    if existing := layer.find_layer(cache, key, name, compression):
+        return existing
     other_compression = "gzip" if compression == "zstd" else "zstd"
     other = layer.find_layer(cache, key, name, other_compression)
     if other is None:

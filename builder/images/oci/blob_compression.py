@@ -206,7 +206,7 @@ def decompress_stream(stream: IO[bytes]) -> Iterator[IO[bytes]]:
     Raises:
         UserError: The compressed data is damaged. The error is raised inside the context.
     """
-    magic = _peek(stream, 4)
+    magic = _peek_bytes(stream, 4)
     try:
         if magic.startswith(_GZIP_MAGIC):
             with gzip.open(stream) as plain:
@@ -227,7 +227,7 @@ def decompress_stream(stream: IO[bytes]) -> Iterator[IO[bytes]]:
         ) from error
 
 
-def _peek(stream: IO[bytes], count: int) -> bytes:
+def _peek_bytes(stream: IO[bytes], count: int) -> bytes:
     """Return the next bytes of a stream, which stay in the stream."""
     peek = getattr(stream, "peek", None)
     if peek is not None:
