@@ -1,9 +1,9 @@
-"""One patch file: read strictly, so that what a reviewer reads is what git does; written in one way
-only.
+"""Read and write one patch file.
 
-`From: NAME <MAIL>`, `Subject: [PATCH] ...`, an empty line, the fields (`Why`, `Upstream-Status`,
-`Drop-When`, perhaps `Origin`; lines that continue a field start with a space), an empty line,
-`---`, and the diff as `git diff -U1 --full-index` writes it.
+A patch file has `From: NAME <MAIL>`, `Subject: [PATCH] ...`, an empty line, the fields, an empty
+line, `---`, and the diff as `git diff -U1 --full-index` writes it. The fields are `Why`,
+`Upstream-Status`, `Drop-When` and, for an imported patch, `Origin`. A line that continues a field
+starts with a space. The parser is strict, so that git applies exactly what a reviewer reads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from builder.upstream import patch_path_rules
 from builder.upstream.patch_hunks import Hunk
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 STATUSES = ("Pending", "Submitted", "Backport", "Denied", "Inappropriate")
 REQUIRED = ("Why", "Upstream-Status", "Drop-When")
-OPTIONAL = ("Origin",)  # the commit that an imported patch was made from
+OPTIONAL = ("Origin",)  # the commit from which an imported patch was made
 
-_FROM = re.compile(r"From: (?P<who>[^<>\x00-\x1f]+ <[^<>\s]+@[^<>\s]+>)")
+_FROM = re.compile(r"From: (?P<sender>[^<>\x00-\x1f]+ <[^<>\s]+@[^<>\s]+>)")
 _SUBJECT = re.compile(r"Subject: \[PATCH\] (?P<subject>\S.*)")
 _FIELD = re.compile(r"(?P<key>[A-Z][A-Za-z-]*): (?P<value>\S.*)")
 _STATUS = re.compile(rf"(?P<status>{'|'.join(STATUSES)})(?: \[(?P<reason>[^\[\]]*\w[^\[\]]*)\])?")
 _INDEX = re.compile(r"index (?P<old>[0-9a-f]{40})\.\.(?P<new>[0-9a-f]{40}) (?P<mode>[0-7]{6})")
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?")
 _SPECIAL = {
-    "new file mode": "creates a file: that is the overlay's work",
+    "new file mode": "creates a file, which is what the overlay is for",
     "deleted file mode": "deletes a file",
     "old mode": "changes a file's mode",
     "new mode": "changes a file's mode",
@@ -48,8 +48,9 @@ _SPECIAL = {
 
 @dataclass(frozen=True)
 class FilePatch:
-    """What a patch does to one file: `old` and `new` are the blobs before and after, as the patch
-    file claims.
+    """The change that a patch makes to one file.
+
+    `old` and `new` are the blobs before and after the change, as the patch file states them.
     """
 
     path: str
@@ -60,16 +61,18 @@ class FilePatch:
 
     @property
     def added(self) -> int:
+        """The number of lines that the patch adds to the file."""
         return sum(hunk.count("+") for hunk in self.hunks)
 
     @property
     def removed(self) -> int:
+        """The number of lines that the patch removes from the file."""
         return sum(hunk.count("-") for hunk in self.hunks)
 
 
 @dataclass(frozen=True)
 class Patch:
-    """A patch file that passed every rule that can be told from the file alone."""
+    """A patch file that passed every check that needs the file alone."""
 
     file: Path
     raw: bytes
@@ -81,19 +84,21 @@ class Patch:
 
     @property
     def name(self) -> str:
+        """The file's name without `.patch`, as `series` lists the patch."""
         return self.file.name.removesuffix(".patch")
 
     @property
     def sha256(self) -> str:
+        """The SHA-256 of the whole file, in hexadecimal."""
         return hashlib.sha256(self.raw).hexdigest()
 
     @property
     def message(self) -> str:
-        """The commit's message: the subject, then the fields."""
+        """The message of the patch's commit: the subject, then the fields."""
         return f"{self.subject}\n\n{_render_fields(self.fields)}"
 
     def with_diff(self, diff: bytes) -> bytes:
-        """Return the file's bytes with another diff under the same head."""
+        """Return the bytes of this patch file with `diff` in place of its diff."""
         return render_patch(self.sender, self.subject, self.fields, diff)
 
 
@@ -106,229 +111,276 @@ def render_patch(sender: str, subject: str, fields: Mapping[str, str], diff: byt
 
 
 def _render_fields(fields: Mapping[str, str]) -> str:
-    return "".join(
-        f"{key}: {fields[key].replace(chr(10), chr(10) + ' ')}\n"
-        for key in (*REQUIRED, *OPTIONAL)
-        if key in fields
-    )
+    lines = []
+    for key in (*REQUIRED, *OPTIONAL):
+        if key in fields:
+            value = fields[key].replace("\n", "\n ")
+            lines.append(f"{key}: {value}\n")
+    return "".join(lines)
 
 
 def parse_patch(file: Path, raw: bytes) -> Patch:
-    """Read one patch; the first thing that is wrong is a UserError naming file and line."""
+    """Return the patch that `raw`, the content of `file`, describes.
+
+    Raises:
+        UserError: the content breaks a rule; the error names the file and the line.
+    """
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
+        line_number = raw[: error.start].count(b"\n") + 1
         raise UserError(
-            "is not UTF-8", f"{file}:{raw[: error.start].count(10) + 1}", "patches are UTF-8 text"
+            "is not UTF-8", f"{file}:{line_number}", "patches are UTF-8 text"
         ) from error
-    reader = _Lines(file, text)
-    sender, subject = (
-        reader.match(_FROM, "`From: NAME <MAIL>`")["who"],
-        reader.match(_SUBJECT, "`Subject: [PATCH] ...`")["subject"],
-    )
+    reader = _LineReader(file, text)
+    sender = reader.match(_FROM, "`From: NAME <MAIL>`")["sender"]
+    subject = reader.match(_SUBJECT, "`Subject: [PATCH] ...`")["subject"]
     reader.expect("", "an empty line after the subject")
     fields = _read_fields(reader)
-    reader.refuse_hidden()
+    reader.refuse_hidden_characters()
     reader.expect("---", "`---` before the diff")
-    diff_from = reader.at
-    files: list[FilePatch] = []
-    while (line := reader.peek()) is not None:
-        if not line.startswith("diff --git "):
-            reader.fail(f"`diff --git` expected, not {line[:40]!r}")
-        files.append(_read_file(reader))
-        if files[-1].path in {one.path for one in files[:-1]}:
-            reader.fail(f"{files[-1].path} comes twice")
-    diff = "".join(f"{line}\n" for line in reader.lines[diff_from:]).encode()
-    return Patch(file, raw, sender, subject, fields, tuple(files), diff)
+    diff_start = reader.position
+    files = _read_files(reader)
+    diff = "".join(f"{line}\n" for line in reader.lines[diff_start:]).encode()
+    return Patch(file, raw, sender, subject, fields, files, diff)
 
 
-class _Lines:
-    """The lines of one file and a position among them."""
+class _LineReader:
+    """The lines of one patch file, and the position of the next line to read."""
 
     def __init__(self, file: Path, text: str) -> None:
-        self.file, self.at = file, 0
-        for number, line in enumerate(text.split("\n"), 1):
+        self.file, self.position = file, 0
+        for position, line in enumerate(text.split("\n")):
             if "\r" in line or "\0" in line:
-                self.at = number - 1
+                self.position = position
                 self.fail(
                     "has a carriage return" if "\r" in line else "has a NUL byte",
                     "patches are plain text with LF line ends",
                 )
         if not text.endswith("\n"):
-            self.at = text.count("\n")
+            self.position = text.count("\n")
             self.fail("the last line does not end")
         self.lines = text.split("\n")[:-1]
 
-    def fail(self, what: str, do: str = "see docs/reference/patches.md", back: int = 0) -> None:
-        raise UserError(what, f"{self.file}:{self.at + 1 - back}", do)
+    def fail(
+        self, problem: str, remedy: str = "see docs/reference/patches.md", back: int = 0
+    ) -> NoReturn:
+        """Raise a UserError at the next line, or `back` lines before it."""
+        raise UserError(problem, f"{self.file}:{self.position + 1 - back}", remedy)
 
-    def refuse_hidden(self) -> None:
-        """Fail at a character above the current line that is not visible: it would control the
-        terminals that show the head.
+    def refuse_hidden_characters(self) -> None:
+        """Refuse an invisible character in the lines that were read.
+
+        Such a character would control the terminal that shows the head of the patch.
         """
-        end = self.at
-        for number, line in enumerate(self.lines[:end]):
-            if hidden := next(
-                (character for character in line if escape(character, keep="\t") != character), ""
-            ):
-                self.at = number
-                self.fail(
-                    f"has the hidden character {escape(hidden, keep='')}",
-                    "write the head of a patch in visible characters",
-                )
-        self.at = end
+        end = self.position
+        for position, line in enumerate(self.lines[:end]):
+            for character in line:
+                if escape(character, keep="\t") != character:
+                    self.position = position
+                    self.fail(
+                        f"has the hidden character {escape(character, keep='')}",
+                        "write the head of a patch in visible characters",
+                    )
 
     def peek(self) -> str | None:
-        return self.lines[self.at] if self.at < len(self.lines) else None
+        """Return the next line without reading it; None at the end of the file."""
+        return self.lines[self.position] if self.position < len(self.lines) else None
 
-    def take(self, wanted: str) -> str:
-        if (line := self.peek()) is None:
-            self.fail(f"ends where {wanted} should stand")
-        self.at += 1
-        return line or ""
+    def take(self, expected: str) -> str:
+        """Read the next line; `expected` describes it for the error at the end of the file."""
+        line = self.peek()
+        if line is None:
+            self.fail(f"the file ends where {expected} is expected")
+        self.position += 1
+        return line
 
-    def expect(self, exact: str, wanted: str) -> None:
-        if self.take(wanted) != exact:
-            self.fail(f"{wanted} expected", back=1)
+    def expect(self, exact: str, expected: str) -> None:
+        """Read the next line, which must be `exact`."""
+        if self.take(expected) != exact:
+            self.fail(f"{expected} expected", back=1)
 
-    def match(self, pattern: re.Pattern[str], wanted: str) -> re.Match[str]:
-        found = pattern.fullmatch(self.take(wanted))
-        if not found:
-            self.fail(f"{wanted} expected", back=1)
-        return found  # type: ignore[return-value]
+    def match(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
+        """Read the next line and return its match with `pattern`."""
+        match = pattern.fullmatch(self.take(expected))
+        if not match:
+            self.fail(f"{expected} expected", back=1)
+        return match
 
 
-def _read_fields(reader: _Lines) -> dict[str, str]:
+def _read_fields(reader: _LineReader) -> dict[str, str]:
+    """Read the fields and the empty line after them."""
+    known = (*REQUIRED, *OPTIONAL)
     fields: dict[str, str] = {}
     key = ""
     while line := reader.take("an empty line after the fields"):
         if line.startswith(" ") and key:
             fields[key] += "\n" + line[1:]
             continue
-        found = _FIELD.fullmatch(line)
-        if not found or found["key"] not in (*REQUIRED, *OPTIONAL):
+        match = _FIELD.fullmatch(line)
+        if not match or match["key"] not in known:
             reader.fail(
                 f"unknown field {line.split(':')[0]!r}",
-                f"the fields are {', '.join((*REQUIRED, *OPTIONAL))}",
+                f"the fields are {', '.join(known)}",
                 back=1,
             )
-        elif found["key"] in fields:
-            reader.fail(f"a second {found['key']}", back=1)
-        else:
-            key = found["key"]
-            fields[key] = found["value"]
-            if key == "Upstream-Status" and (wrong := find_status_problem(found["value"])):
-                reader.fail(wrong, back=1)
+        key = match["key"]
+        if key in fields:
+            reader.fail(f"a second {key}", back=1)
+        fields[key] = match["value"]
+        if key == "Upstream-Status" and (problem := find_status_problem(fields[key])):
+            reader.fail(problem, back=1)
     for missing in (name for name in REQUIRED if name not in fields):
         reader.fail(
             f"no {missing}",
-            "every patch says why it exists, where upstream stands and when it goes",
+            "every patch gives its reason, its status upstream and when it can be dropped",
             back=1,
         )
-    if list(fields) != [name for name in (*REQUIRED, *OPTIONAL) if name in fields]:
-        reader.fail(
-            f"the fields stand in another order than {', '.join((*REQUIRED, *OPTIONAL))}", back=1
-        )
+    if list(fields) != [name for name in known if name in fields]:
+        reader.fail(f"the fields are not in the order {', '.join(known)}", back=1)
     return fields
 
 
 def is_valid_sender(text: str) -> bool:
-    """Whether `text` may stand after From."""
+    """Return whether `text` is a valid value of the line `From:`."""
     return _FROM.fullmatch(f"From: {text}") is not None and escape(text, keep="") == text
 
 
 def find_status_problem(value: str) -> str | None:
-    """Return what is wrong with an Upstream-Status."""
-    found = _STATUS.fullmatch(value)
-    if not found:
+    """Return why `value` is not a valid Upstream-Status; None if it is valid."""
+    match = _STATUS.fullmatch(value)
+    if not match:
         return (
             f"Upstream-Status is one of {', '.join(STATUSES)}, then perhaps a [reason]; not "
             f"{value!r}"
         )
-    if found["status"] in {"Denied", "Inappropriate"} and not found["reason"]:
-        return f"Upstream-Status {found['status']} needs its [reason]"
+    if match["status"] in {"Denied", "Inappropriate"} and not match["reason"]:
+        return f"Upstream-Status {match['status']} needs its [reason]"
     return None
 
 
-def _read_file(reader: _Lines) -> FilePatch:
+def _read_files(reader: _LineReader) -> tuple[FilePatch, ...]:
+    """Read the changes of every file up to the end of the patch."""
+    files: dict[str, FilePatch] = {}
+    while (line := reader.peek()) is not None:
+        if not line.startswith("diff --git "):
+            reader.fail(f"`diff --git` expected, not {line[:40]!r}")
+        file = _read_file(reader)
+        if file.path in files:
+            reader.fail(f"{file.path} comes twice")
+        files[file.path] = file
+    return tuple(files.values())
+
+
+def _read_file(reader: _LineReader) -> FilePatch:
+    """Read the changes of one file."""
+    path = _read_path(reader)
+    _refuse_special_change(reader, path)
+    blobs = reader.match(_INDEX, "`index <40 hex>..<40 hex> <mode>`")
+    if blobs["mode"] not in {"100644", "100755"}:
+        reader.fail(f"{path} has mode {blobs['mode']}: not a plain file", back=1)
+    _refuse_special_change(reader, path)
+    tab = "\t" if " " in path else ""
+    reader.expect(f"--- a/{path}{tab}", f"`--- a/{path}`")
+    reader.expect(f"+++ b/{path}{tab}", f"`+++ b/{path}`")
+    hunks = _read_hunks(reader)
+    if not hunks:
+        reader.fail(f"no hunk for {path}")
+    return FilePatch(path, blobs["old"], blobs["new"], blobs["mode"], hunks)
+
+
+def _read_path(reader: _LineReader) -> str:
+    """Read the line `diff --git a/PATH b/PATH` and return PATH."""
     names = reader.take("diff --git").removeprefix("diff --git ")
     if '"' in names:
         reader.fail("a quoted path", "paths are printable ASCII", back=1)
     path = names[2 : 2 + (len(names) - 5) // 2]
     if names != f"a/{path} b/{path}":
         reader.fail("the two names of a file differ", "a patch renames nothing", back=1)
-    if wrong := patch_path_rules.find_path_problem(path):
-        reader.fail(f"path {path!r} {wrong}", back=1)
+    if problem := patch_path_rules.find_path_problem(path):
+        reader.fail(f"path {path!r} {problem}", back=1)
+    return path
+
+
+def _refuse_special_change(reader: _LineReader, path: str) -> None:
+    """Refuse a next line that creates, deletes, renames or rewrites the file `path`."""
     line = reader.peek() or ""
-    for start, what in _SPECIAL.items():
+    for start, change in _SPECIAL.items():
         if line.startswith(start):
             reader.fail(
-                f"the patch {what} ({path})",
+                f"the patch {change} ({path})",
                 "a patch changes a few lines of files that upstream has",
             )
-    found = reader.match(_INDEX, "`index <40 hex>..<40 hex> <mode>`")
-    if found["mode"] not in {"100644", "100755"}:
-        reader.fail(f"{path} has mode {found['mode']}: not a plain file", back=1)
-    line = reader.peek() or ""
-    for start, what in _SPECIAL.items():
-        if line.startswith(start):
-            reader.fail(
-                f"the patch {what} ({path})",
-                "a patch changes a few lines of files that upstream has",
-            )
-    tab = "\t" if " " in path else ""
-    reader.expect(f"--- a/{path}{tab}", f"`--- a/{path}`")
-    reader.expect(f"+++ b/{path}{tab}", f"`+++ b/{path}`")
+
+
+def _read_hunks(reader: _LineReader) -> tuple[Hunk, ...]:
+    """Read all hunks of one file and check that their line numbers add up."""
     hunks: list[Hunk] = []
-    shift = end = 0
+    shift = previous_end = 0
     while (reader.peek() or "").startswith("@@"):
-        hunk, shift = _read_hunk(reader, shift, end)
-        end = hunk.old_start + len(hunk.before)
+        hunk = _read_hunk(reader)
+        old_count, new_count = len(hunk.before), len(hunk.after)
+        # An empty side names the line before it.
+        new_line = hunk.new_start + (new_count == 0)
+        old_line = hunk.old_start + (old_count == 0)
+        if (
+            new_line - old_line != shift
+            or hunk.old_start < previous_end
+            or (old_count and not hunk.old_start)
+            or (new_count and not hunk.new_start)
+        ):
+            raise UserError(
+                "a hunk's line numbers do not add up",
+                f"{reader.file}:{hunk.line}",
+                "see docs/reference/patches.md",
+            )
+        shift += new_count - old_count
+        previous_end = hunk.old_start + old_count
         hunks.append(hunk)
-    if not hunks:
-        reader.fail(f"no hunk for {path}")
-    return FilePatch(path, found["old"], found["new"], found["mode"], tuple(hunks))
+    return tuple(hunks)
 
 
-def _read_hunk(reader: _Lines, shift: int, after: int) -> tuple[Hunk, int]:
-    line = reader.at + 1
-    found = reader.match(_HUNK, "`@@ -a,b +c,d @@`")
-    old_start, new_start = int(found[1]), int(found[3])
-    old, new = (int(found[group]) if found[group] is not None else 1 for group in (2, 4))
-    left_old, left_new = old, new
-    body: list[tuple[str, bytes]] = []
-    while left_old > 0 or left_new > 0:
-        text = reader.take("the rest of a hunk")
-        op = text[:1]
-        if op not in {" ", "-", "+"}:
-            reader.fail("a hunk is shorter than its head says", back=1)
-        left_old, left_new = left_old - (op != "+"), left_new - (op != "-")
-        if min(left_old, left_new) < 0:
-            reader.fail("a hunk is longer than its head says", back=1)
-        end = b"\n"
-        if (reader.peek() or "").startswith("\\"):
-            reader.expect("\\ No newline at end of file", "`\\ No newline at end of file`")
-            end = b""
-        body.append((op, text[1:].encode() + end))
-    hunk = Hunk(line, old_start, new_start, tuple(body))
-    if all(op == " " for op, _ in body):
+def _read_hunk(reader: _LineReader) -> Hunk:
+    """Read one hunk: its head and as many lines as the head announces."""
+    line = reader.position + 1
+    head = reader.match(_HUNK, "`@@ -a,b +c,d @@`")
+    old_start, new_start = int(head[1]), int(head[3])
+    old_count = 1 if head[2] is None else int(head[2])
+    new_count = 1 if head[4] is None else int(head[4])
+    body = _read_hunk_body(reader, old_count, new_count)
+    operations = [operation for operation, _ in body]
+    if all(operation == " " for operation in operations):
         reader.fail("a hunk that changes nothing", back=1)
-    if old and old_start == 1 and all(op != " " for op, _ in body):
+    if old_count and old_start == 1 and " " not in operations:
         reader.fail(
             "the patch replaces the whole file",
-            "whole files of ours belong into the overlay",
+            "put the whole file into the overlay",
             back=1,
         )
-    # An empty side names the line before it.
-    if (
-        (new_start + (new == 0)) - (old_start + (old == 0)) != shift
-        or old_start < after
-        or (old and not old_start)
-        or (new and not new_start)
-    ):
-        raise UserError(
-            "a hunk's line numbers do not add up",
-            f"{reader.file}:{line}",
-            "see docs/reference/patches.md",
-        )
-    return hunk, shift + new - old
+    return Hunk(line, old_start, new_start, tuple(body))
+
+
+def _read_hunk_body(reader: _LineReader, old_count: int, new_count: int) -> list[tuple[str, bytes]]:
+    """Read the lines of a hunk.
+
+    Args:
+        reader: The reader, after the head of the hunk.
+        old_count: The number of lines before the change, as the head states it.
+        new_count: The number of lines after the change, as the head states it.
+    """
+    body: list[tuple[str, bytes]] = []
+    while old_count > 0 or new_count > 0:
+        text = reader.take("the rest of a hunk")
+        operation = text[:1]
+        if operation not in {" ", "-", "+"}:
+            reader.fail("a hunk is shorter than its head says", back=1)
+        old_count -= operation != "+"
+        new_count -= operation != "-"
+        if min(old_count, new_count) < 0:
+            reader.fail("a hunk is longer than its head says", back=1)
+        line_end = b"\n"
+        if (reader.peek() or "").startswith("\\"):
+            reader.expect("\\ No newline at end of file", "`\\ No newline at end of file`")
+            line_end = b""
+        body.append((operation, text[1:].encode() + line_end))
+    return body
