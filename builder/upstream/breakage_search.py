@@ -1,4 +1,4 @@
-"""Which upstream commit broke a patch: found in the file's own history, newest version first."""
+"""Find the upstream commit that broke a patch, in the history of the file, newest version first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BATCH = 32
 
 @dataclass(frozen=True)
 class Cause:
-    """A commit of upstream's, as a person wants to see it. `date` is the day it was committed."""
+    """An upstream commit, as messages show it. `date` is the day on which it was committed."""
 
     commit: str
     author: str
@@ -34,7 +34,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Version:
-    """A file as one commit left it; blob and data are None where the commit has no such file."""
+    """A file after one commit; `blob` and `data` are None if the commit has no such file."""
 
     cause: Cause
     blob: str | None
@@ -42,14 +42,15 @@ class Version:
 
 
 def parse_log_line(line: str) -> Cause:
-    """Return a line that `git log` wrote in FORMAT."""
+    """Return the commit that a line of `git log` in FORMAT describes."""
     clean = [re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", part) for part in line.split("\x1f", 3)]
     return Cause(*clean)
 
 
 def _list_commits(git: Git, commit: str, path: str, *options: str) -> list[Cause]:
+    """Return the commits up to `commit` that changed `path`, newest first."""
     literal = replace(git, extra={**git.extra, "GIT_LITERAL_PATHSPECS": "1"})
-    done = literal.run(
+    process = literal.run(
         "log",
         "--first-parent",
         "--no-renames",
@@ -61,46 +62,48 @@ def _list_commits(git: Git, commit: str, path: str, *options: str) -> list[Cause
         path,
         check=False,
     )
-    return (
-        [
-            parse_log_line(line)
-            for line in done.stdout.decode("utf-8", "replace").splitlines()
-            if line
-        ]
-        if done.returncode == 0
-        else []
-    )
+    if process.returncode:
+        return []
+    lines = process.stdout.decode("utf-8", "replace").splitlines()
+    return [parse_log_line(line) for line in lines if line]
 
 
 def iterate_versions(git: Git, commit: str, path: str) -> Iterator[Version]:
-    """Every version of a file up to `commit`, newest first; what cannot be read is left out."""
-    commits = iter(_list_commits(git, commit, path))
-    while batch := list(islice(commits, _BATCH)):
-        wanted = "".join(f"{one.commit}:{path}\n" for one in batch).encode()
-        out = git.run("cat-file", "--batch", stdin=wanted, check=False).stdout
-        at = 0
-        for one in batch:
-            end = out.find(b"\n", at)
-            if end < 0:
+    """Yield the versions of a file up to `commit`, newest first, until one cannot be read."""
+    causes = iter(_list_commits(git, commit, path))
+    while batch := list(islice(causes, _BATCH)):
+        request = "".join(f"{cause.commit}:{path}\n" for cause in batch).encode()
+        output = git.run("cat-file", "--batch", stdin=request, check=False).stdout
+        position = 0
+        for cause in batch:
+            header_end = output.find(b"\n", position)
+            if header_end < 0:
                 return
-            head = out[at:end].split(b" ")
-            at = end + 1
-            if head[-1] == b"missing":
-                yield Version(one, None, None)
+            header = output[position:header_end].split(b" ")
+            position = header_end + 1
+            if header[-1] == b"missing":
+                yield Version(cause, None, None)
                 continue
-            size = int(head[-1])
-            yield Version(one, head[0].decode(), out[at : at + size])
-            at += size + 1
+            size = int(header[-1])
+            yield Version(cause, header[0].decode(), output[position : position + size])
+            position += size + 1
 
 
 def find_breaking_commit(
     git: Git, commit: str, path: str, wanted: Sequence[Hunk], earlier: Sequence[Sequence[Hunk]]
 ) -> tuple[Cause, bool] | None:
-    """Return the commit after which `wanted` no longer fits `path`, and whether that commit made
-    the very same change.
+    """Find the commit after which hunks no longer fit a file.
 
-    `earlier` are the hunks that our own stack puts into the file before. None: the newest version
-    takes it, or none does.
+    Args:
+        git: The repository, with upstream's history.
+        commit: The newest commit to look at.
+        path: The file.
+        wanted: The hunks.
+        earlier: The hunks that our earlier patches apply to the file, one sequence per patch.
+
+    Returns:
+        The commit, and whether it made the very same change. None if the hunks fit the newest
+        version, or no version at all.
     """
     newer: Version | None = None
     for version in iterate_versions(git, commit, path):
@@ -109,19 +112,29 @@ def find_breaking_commit(
         ):
             if newer is None:
                 return None
-            made = newer.data is not None and (
-                patch_hunks.contains_hunks(_apply_earlier(newer.data, earlier), wanted)
-                or patch_hunks.contains_hunks(patch_hunks.split_lines(newer.data), wanted)
-            )
-            return newer.cause, made
+            return newer.cause, _has_change(newer, wanted, earlier)
         newer = version
     return None
 
 
+def _has_change(
+    version: Version, wanted: Sequence[Hunk], earlier: Sequence[Sequence[Hunk]]
+) -> bool:
+    """Return whether a version has the change, with or without our earlier patches."""
+    if version.data is None:
+        return False
+    patched = _apply_earlier(version.data, earlier)
+    unpatched = patch_hunks.split_lines(version.data)
+    return patch_hunks.contains_hunks(patched, wanted) or patch_hunks.contains_hunks(
+        unpatched, wanted
+    )
+
+
 def _apply_earlier(data: bytes, earlier: Sequence[Sequence[Hunk]]) -> list[bytes]:
+    """Return the lines of a file with the hunks of our earlier patches in it."""
     text = patch_hunks.split_lines(data)
-    for one in earlier:
-        text, _ = patch_hunks.fit_hunks(text, one)
+    for hunks in earlier:
+        text, _ = patch_hunks.fit_hunks(text, hunks)
     return text
 
 
@@ -136,16 +149,16 @@ def find_first_change(git: Git, commit: str, path: str, blob: str) -> Cause | No
 
 
 def find_addition(git: Git, commit: str, path: str) -> Cause | None:
-    """Return the commit that brought `path` in."""
+    """Return the last commit that added `path`."""
     return next(iter(_list_commits(git, commit, path, "--diff-filter=A", "-1")), None)
 
 
 def find_removal(git: Git, commit: str, path: str) -> tuple[Cause, str | None] | None:
-    """Return the commit that took `path` away, and where it moved the file to, if it did."""
-    found = _list_commits(git, commit, path, "--diff-filter=D", "-1")
-    if not found:
+    """Return the last commit that removed `path`, and the new path if the commit moved the file."""
+    removals = _list_commits(git, commit, path, "--diff-filter=D", "-1")
+    if not removals:
         return None
-    cause = found[0]
+    cause = removals[0]
     out = git.run(
         "diff-tree",
         "-r",

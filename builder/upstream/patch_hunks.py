@@ -1,5 +1,6 @@
-"""Where a hunk fits in a text, by the rules of `git apply` without fuzz: for saying why a patch
-fails, and since when.
+"""Find where the hunks of a patch fit in a text, by the rules of `git apply` without fuzz.
+
+The builder uses this to explain why a patch does not apply and which commit broke it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 
 @dataclass(frozen=True)
 class Hunk:
-    """One `@@` part.
+    """One `@@` part of a patch.
 
-    `body` holds (" " | "-" | "+", line with its newline); `line` is where it stands in the patch
-    file.
+    `body` has pairs of an operation (" ", "-" or "+") and a line with its newline. `line` is the
+    number of the hunk's first line in the patch file.
     """
 
     line: int
@@ -29,44 +30,55 @@ class Hunk:
 
     @property
     def before(self) -> list[bytes]:
+        """The lines that the hunk replaces, with their context."""
         return [text for op, text in self.body if op != "+"]
 
     @property
     def after(self) -> list[bytes]:
+        """The lines that the hunk puts there, with their context."""
         return [text for op, text in self.body if op != "-"]
 
     @property
     def edges(self) -> tuple[int, int]:
-        """How many lines of context it starts and ends with."""
-        ops = [op for op, _ in self.body]
-        leading = next((n for n, op in enumerate(ops) if op != " "), len(ops))
-        return leading, next((n for n, op in enumerate(reversed(ops)) if op != " "), len(ops))
+        """The numbers of context lines at the start and at the end of the hunk."""
+        operations = [operation for operation, _ in self.body]
+        return _count_context(operations), _count_context(operations[::-1])
 
-    def count(self, op: str) -> int:
-        return sum(1 for kind, _ in self.body if kind == op)
+    def count(self, operation: str) -> int:
+        """Return how many lines of the body have this operation."""
+        return sum(1 for line_operation, _ in self.body if line_operation == operation)
 
     def reverse(self) -> Hunk:
-        """Return the hunks that undo `hunks`."""
-        turned = tuple(({"-": "+", "+": "-"}.get(op, op), text) for op, text in self.body)
-        return Hunk(self.line, self.new_start, self.old_start, turned)
+        """Return the hunk that undoes this one."""
+        opposite = {"-": "+", "+": "-", " ": " "}
+        body = tuple((opposite[operation], text) for operation, text in self.body)
+        return Hunk(self.line, self.new_start, self.old_start, body)
+
+
+def _count_context(operations: Sequence[str]) -> int:
+    """Return how many context lines come before the first change."""
+    for count, operation in enumerate(operations):
+        if operation != " ":
+            return count
+    return len(operations)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How one hunk meets a text: the 0-based line it goes to (None: nowhere), where it expected to
-    go, in how many places it fits.
+    """Where one hunk fits in a text.
+
+    `position` is the index of the line at which the hunk goes in, None if it fits nowhere.
+    `expected` is the index that the hunk itself names. `places` is the number of places that fit.
     """
 
-    at: int | None
+    position: int | None
     expected: int
     places: int
 
     @property
-    def doubtful(self) -> bool:
-        """It fits in several places, and none of them is its own line: which one is meant is a
-        guess.
-        """
-        return self.places > 1 and self.at != self.expected
+    def is_ambiguous(self) -> bool:
+        """Whether the hunk fits in several places, none of them the line that it names."""
+        return self.places > 1 and self.position != self.expected
 
 
 def split_lines(data: bytes) -> list[bytes]:
@@ -75,45 +87,50 @@ def split_lines(data: bytes) -> list[bytes]:
 
 
 def _find_places(text: list[bytes], hunk: Hunk, start: int) -> list[int]:
+    """Return the indices of the lines, from `start` on, at which the hunk fits."""
     before = hunk.before
     last = len(text) - len(before)
     first = start
-    if hunk.old_start <= 1:  # git's rule: a hunk that names the first line fits there only
+    if hunk.old_start <= 1:  # git lets a hunk that names the first line fit there only
         last = min(last, 0)
-    if hunk.edges[1] == 0:  # and one without context at its end fits at the end only
+    if hunk.edges[1] == 0:  # and a hunk without context at its end only at the end of the file
         first = max(first, len(text) - len(before))
     if not before:
         return list(range(first, last + 1))
-    found = []
+    places = []
     while first <= last:
         try:
             first = text.index(before[0], first, last + 1)
         except ValueError:
             break
         if text[first : first + len(before)] == before:
-            found.append(first)
+            places.append(first)
         first += 1
-    return found
+    return places
 
 
 def fit_hunks(text: Sequence[bytes], hunks: Sequence[Hunk]) -> tuple[list[bytes], list[Fit]]:
-    """Put in each hunk that fits, in order; the text that comes of it, and a Fit per hunk."""
-    result, fits, done = list(text), [], 0
+    """Put each hunk that fits into the text, in order.
+
+    Returns:
+        The changed text, and one Fit per hunk.
+    """
+    result, fits, start = list(text), [], 0
     for hunk in hunks:
         expected = max(hunk.new_start - 1, 0)
-        places = _find_places(result, hunk, done)
-        at = min(places, key=lambda n: (abs(n - expected), n > expected), default=None)
-        fits.append(Fit(at, expected, len(places)))
-        if at is not None:
-            result[at : at + len(hunk.before)] = hunk.after
-            done = at + len(hunk.after)
+        places = _find_places(result, hunk, start)
+        position = min(places, key=lambda n: (abs(n - expected), n > expected), default=None)
+        fits.append(Fit(position, expected, len(places)))
+        if position is not None:
+            result[position : position + len(hunk.before)] = hunk.after
+            start = position + len(hunk.after)
     return result, fits
 
 
 def apply_hunks(text: Sequence[bytes], hunks: Sequence[Hunk]) -> list[bytes] | None:
-    """Return the text with all hunks in it; None if one fits nowhere."""
+    """Return the text with all hunks in it; None if one of them fits nowhere."""
     result, fits = fit_hunks(text, hunks)
-    return None if any(one.at is None for one in fits) else result
+    return None if any(fit.position is None for fit in fits) else result
 
 
 def reverse_hunks(hunks: Sequence[Hunk]) -> list[Hunk]:
@@ -122,18 +139,19 @@ def reverse_hunks(hunks: Sequence[Hunk]) -> list[Hunk]:
 
 
 def contains_hunks(text: Sequence[bytes], hunks: Sequence[Hunk]) -> bool:
-    """Whether all hunks are in the text already, each in a place that is no guess."""
+    """Return whether the text has the changes of all hunks, each in an unambiguous place."""
     _, fits = fit_hunks(text, reverse_hunks(hunks))
-    return all(one.at is not None and not one.doubtful for one in fits)
+    return all(fit.position is not None and not fit.is_ambiguous for fit in fits)
 
 
 def accepts_hunks(text: Sequence[bytes], hunks: Sequence[Hunk]) -> bool:
-    """Whether all hunks fit beyond doubt.
+    """Return whether all hunks fit beyond doubt.
 
-    Lines inserted before an empty one fit a second time behind themselves: what fits, but not at
-    its own line, and is there already, is in doubt too.
+    Lines inserted before an empty line fit a second time after themselves. So a hunk is in doubt
+    too if it fits at a line other than its own and the text has its change already.
     """
     _, fits = fit_hunks(text, hunks)
-    if any(one.at is None or one.doubtful for one in fits):
+    if any(fit.position is None or fit.is_ambiguous for fit in fits):
         return False
-    return all(one.at == one.expected for one in fits) or not contains_hunks(text, hunks)
+    at_own_lines = all(fit.position == fit.expected for fit in fits)
+    return at_own_lines or not contains_hunks(text, hunks)

@@ -1,5 +1,6 @@
-"""Which paths a patch or an overlay may name: plainer ones than an upstream may have, so that git
-never quotes them.
+"""Check the paths that a patch or an overlay names.
+
+The rules are stricter than those for upstream sources, so that git never quotes such a path.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ _PLAIN = re.compile(r"[ -!#-\[\]-~]+")  # printable ASCII without the double quo
 
 
 def find_path_problem(path: str) -> str | None:
-    """Why `path` is refused, in a few words; None for a good one."""
+    """Return why `path` is refused, in a few words; None if it is valid."""
     if not path or not _PLAIN.fullmatch(path):
         return "is not plain (printable ASCII, no double quote, no backslash)"
     if path.startswith(("-", ":")):

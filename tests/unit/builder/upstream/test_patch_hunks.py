@@ -87,14 +87,14 @@ def test_a_hunk_that_fits_twice_and_not_at_its_line_is_doubtful(tmp_path: Path) 
     upstream.commit({"f": block + b"x\n" * 5})
     file = _parsed(upstream.diff({"f": b"begin\nother\nend\n" + b"x\n" * 5}))
     (own,) = patch_hunks.fit_hunks(patch_hunks.split_lines(block + block), file.hunks)[1]
-    assert not own.doubtful
+    assert not own.is_ambiguous
     upstream.head = ""
     upstream.commit({"f": b"top\n" * 4 + block})
     file = _parsed(upstream.diff({"f": b"top\n" * 4 + b"begin\nother\nend\n"}))
     (moved,) = patch_hunks.fit_hunks(
         patch_hunks.split_lines(b"top\n" + block + b"y\n" + block), file.hunks
     )[1]
-    assert moved.doubtful
+    assert moved.is_ambiguous
 
 
 def test_what_fits_but_is_there_already_is_not_taken(tmp_path: Path) -> None:

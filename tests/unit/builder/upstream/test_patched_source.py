@@ -259,7 +259,7 @@ def test_an_insertion_that_is_there_is_not_made_twice(bench: Bench) -> None:
     (blind,) = _survey(bench, history=False).results
     assert (blind.outcome, blind.detail) == (
         "conflict",
-        "it fits doc.md, but what it makes of it is there already as well: write it anew against the pin",
+        "it fits doc.md, but the file has its change already as well: write it anew against the pin",
     )
     with errors.refused(errors.CONFLICT, where="note.patch", value="conflict", names="doc.md"):
         patched_source.build_patched_source(bench.pinned(history=False), bench.source())
