@@ -1,4 +1,4 @@
-"""A commit of someone's clone made into a patch of ours."""
+"""Make a patch of a series from a commit, which may be in a local clone."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 _REF = re.compile(r"(?P<base>[A-Za-z0-9_][A-Za-z0-9._/+-]*)(?P<steps>(?:~[0-9]*|\^)*)")
 _LONGEST_NAME = 40
-_OURS = "rosetta <rosetta@localhost>"
+_DEFAULT_SENDER = "rosetta <rosetta@localhost>"
 _ON_PATCHED = "make the commit on the patched source (docs/how-to/change-a-patch.md says how)"
 
 
 @dataclass(frozen=True)
-class Adoption:
-    """Files to write, in this order, for one commit to become the patch `name`.
+class PlannedImport:
+    """The files to write, in this order, so that a commit becomes the patch `name`.
 
-    `failing` are the results of the other patches of the series that a build still refuses.
+    `failing` has the results of the other patches of the series that a build still refuses.
     """
 
     name: str
@@ -45,46 +45,48 @@ class Adoption:
 
 
 def join_clone(pinned: Pinned, repo: Path | None) -> tuple[Pinned, local_mirror.Mirror | None]:
-    """Return the source with the objects of a local clone joined to it; git never runs in the
-    clone.
+    """Return the source with the objects of a local clone added to it, and the clone.
+
+    git reads the objects of the clone, but never runs in the clone.
     """
     if repo is None:
         return pinned, None
     clone = next(local_mirror.find_mirrors(repo, ""), None) if repo.is_dir() else None
     if clone is None or clone.path not in (repo, repo / ".git"):
         raise UserError(
-            "is no git clone", str(repo), "give --repo the folder of a clone", kind=INVALID
+            "is not a git clone", str(repo), "give --repo the folder of a clone", kind=INVALID
         )
     git = replace(pinned.git, alternates=(*pinned.git.alternates, clone.objects))
     return replace(pinned, git=git), clone
 
 
 def resolve_commit(git: Git, clone: local_mirror.Mirror | None, text: str) -> str:
-    """Return the commit that `text` names: hex digits, or with a clone HEAD, a branch or a tag;
-    then perhaps ~N or ^.
+    """Return the hash of the commit that `text` names.
+
+    The text is a hash, or, with a clone, HEAD, a branch or a tag. It may end with ~N or ^.
     """
-    found = _REF.fullmatch(text)
-    if not found:
+    match = _REF.fullmatch(text)
+    if not match:
         raise UserError(
-            f"{text!r} is no name of a commit",
+            f"{text!r} is not a valid name of a commit",
             "import",
             "give a commit, or with --repo HEAD or a branch",
         )
-    base = found["base"]
-    if clone and (named := _resolve_ref(clone, base)):
-        base = named
+    base = match["base"]
+    if clone and (resolved := _resolve_ref(clone, base)):
+        base = resolved
     elif not re.fullmatch(r"[0-9a-f]{7,40}", base):
-        do = "give its SHA, and --repo DIR for a clone that has it"
         raise UserError(
-            f"no branch or tag {base!r}{' there' if clone else ' without --repo'}", "import", do
+            f"no branch or tag {base!r}{' there' if clone else ' without --repo'}",
+            "import",
+            "give its SHA, and --repo DIR for a clone that has it",
         )
-    done = git.run(
-        "rev-parse", "--verify", "--quiet", f"{base}{found['steps']}^{{commit}}", check=False
-    )
-    sha = done.stdout.decode("ascii", "replace").strip()
-    if done.returncode or not re.fullmatch(r"[0-9a-f]{40}", sha):
+    revision = f"{base}{match['steps']}^{{commit}}"
+    process = git.run("rev-parse", "--verify", "--quiet", revision, check=False)
+    sha = process.stdout.decode("ascii", "replace").strip()
+    if process.returncode or not re.fullmatch(r"[0-9a-f]{40}", sha):
         raise UserError(
-            f"no commit {text!r} at hand",
+            f"no commit {text!r} in the source or in a clone",
             "import",
             "give --repo DIR or --mirror DIR for a clone that has it",
         )
@@ -92,34 +94,46 @@ def resolve_commit(git: Git, clone: local_mirror.Mirror | None, text: str) -> st
 
 
 def _resolve_ref(clone: local_mirror.Mirror, name: str) -> str | None:
+    """Return the object that HEAD, a branch or a tag of the clone names; None if it has no such
+    ref.
+    """
     if name == "HEAD":
         head = (clone.path / "HEAD").read_text("ascii", "replace").strip()
         if re.fullmatch(r"[0-9a-f]{40}", head):
             return head
         name = head.removeprefix("ref: ")
-    for full in (
-        *git_server.refs_for(git_server.check_ref(name, "import")),
-        f"refs/remotes/{name}",
-    ):
-        if sha := local_mirror.read_ref(clone, full):
+    refs = git_server.refs_for(git_server.check_ref(name, "import"))
+    for ref in (*refs, f"refs/remotes/{name}"):
+        if sha := local_mirror.read_ref(clone, ref):
             return sha
     return None
 
 
-def read_commit_header(git: Git, commit: str) -> tuple[str, str, str]:
-    """Parent, author and subject of a commit with one parent."""
-    out = git.text("log", "-1", "--no-show-signature", "--format=%P%x00%an <%ae>%x00%s", commit)
+@dataclass(frozen=True)
+class _CommitHeader:
+    """The parent, the author and the subject of a commit."""
+
+    parent: str
+    author: str
+    subject: str
+
+
+def _read_commit_header(git: Git, commit: str) -> _CommitHeader:
+    """Return the header of a commit that must have one parent."""
+    output = git.text("log", "-1", "--no-show-signature", "--format=%P%x00%an <%ae>%x00%s", commit)
     parents, author, subject = (
-        re.sub(r"[\x01-\x1f\x7f]", " ", part).strip() for part in out.split("\0", 2)
+        re.sub(r"[\x01-\x1f\x7f]", " ", part).strip() for part in output.split("\0", 2)
     )
     if len(parents.split()) != 1:
-        what = "is a merge" if parents else "has no parent"
-        raise UserError(f"commit {commit} {what}", "import", "give a commit that makes one change")
-    return parents, author, subject
+        problem = "is a merge" if parents else "has no parent"
+        raise UserError(
+            f"commit {commit} {problem}", "import", "give a commit that makes one change"
+        )
+    return _CommitHeader(parents, author, subject)
 
 
 def derive_name(subject: str) -> str:
-    """Return a file name from a subject: its first words, without what stands before a colon."""
+    """Return a name for a patch: the first words of the subject, without a prefix and a colon."""
     words = re.sub(r"[^a-z0-9]+", "-", subject.split(": ", 1)[-1].lower()).strip("-")
     words = re.sub(r"^[^a-z]+", "", words)
     short = words if len(words) <= _LONGEST_NAME else words[:_LONGEST_NAME].rpartition("-")[0]
@@ -135,104 +149,144 @@ def plan_import(
     subject: str = "",
     fields: dict[str, str],
     replaces: bool = False,
-) -> Adoption:
-    """Return the files for `commit` as a patch at the end of the series, or, with `replaces`, in
-    the place of the patch `name`.
+) -> PlannedImport:
+    """Return the files to write so that `commit` becomes a patch of the series.
 
-    A broken patch can be replaced while others are broken too: they are mended one after the other.
+    A broken patch can be replaced while others are broken too, so that they can be repaired one
+    after the other.
+
+    Args:
+        pinned: The source at its pin.
+        folder: The folder of the series.
+        commit: The full hash of the commit.
+        name: The name of the patch; made from the subject if empty.
+        subject: The subject of the patch; that of the commit if empty.
+        fields: The fields of the patch, by their names in the patch file.
+        replaces: Whether the patch replaces the patch `name`. Otherwise it is added at the end.
 
     Raises:
         UserError: the commit is a merge or empty, breaks a rule, does not apply, or breaks a
           patch. Nothing is written.
     """
-    git = pinned.git
-    parent, author, found_subject = read_commit_header(git, commit)
-    name = name.removesuffix(".patch") or derive_name(subject or found_subject)
+    header = _read_commit_header(pinned.git, commit)
+    name = name.removesuffix(".patch") or derive_name(subject or header.subject)
     file = folder / f"{name}.patch"
     if problem := patch_series.find_name_problem(name):
         raise UserError(problem, "--name", "choose another")
     patches = list(patch_series.load_patches(folder, tolerated=[file.name]))
-    old = next((patch for patch in patches if patch.name == name), None)
-    if bool(old) != replaces:
-        what = "is in the series already" if old else "is not in the series"
-        raise UserError(
-            what,
-            str(file),
-            "give --replace to put the commit in its place" if old else "leave --replace out",
-            kind=EXISTS if old else MISSING,
-            value=name,
-        )
+    old = _find_replaced(patches, file, name, replaces=replaces)
     if old:
-        author, subject, fields = old.sender, subject or old.subject, {**old.fields, **fields}
-    if missing := [key for key in patch_file.REQUIRED if not fields.get(key)]:
-        options = {"Why": "--why", "Upstream-Status": "--status", "Drop-When": "--drop-when"}
-        raise UserError(f"a patch needs its {missing[0]}", options[missing[0]], "say it")
-    if fields["Upstream-Status"].startswith("Backport"):
-        fields = {**fields, "Origin": commit}
-    sender = author if patch_file.is_valid_sender(author) else _OURS
-    change = patch_refresh.diff_trees(git, parent, commit)
-    if not change:
-        raise UserError(f"commit {commit} changes nothing", "import", "give another")
-    new = patch_file.parse_patch(
-        file, patch_file.render_patch(sender, subject or found_subject, fields, change)
-    )
-    at = patches.index(old) if old else len(patches)
-    wanted = [*patches[:at], new, *patches[at + bool(old) :]]
+        header = replace(header, author=old.sender, subject=old.subject)
+        fields = {**old.fields, **fields}
+    if subject:
+        header = replace(header, subject=subject)
+    new = _make_patch(pinned.git, file, commit, header, fields)
+    position = patches.index(old) if old else len(patches)
+    wanted = [*patches[:position], new, *patches[position + bool(old) :]]
     before = patched_source.survey_patches(pinned, patches, ())
-    final, after = _refresh_from(pinned, wanted, at)
+    final, after = _refresh_from(pinned, wanted, position)
     failing = _check_effect(before, after, new, replaces=replaces)
-    final = final[at:]
-    _check_leftover(file, final[0], replaces=replaces)
+    _check_leftover(file, final[position], replaces=replaces)
     files = [
         (patch.file, patch.raw)
-        for patch, before in zip(final, wanted[at:], strict=True)
-        if patch is final[0] or patch.raw != before.raw
+        for index, patch in enumerate(final)
+        if index == position or (index > position and patch.raw != wanted[index].raw)
     ]
     if not old:
-        text = patch_series.read_text(folder / "series")
-        files.append(
-            (
-                folder / "series",
-                f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}{name}\n".encode(),
-            )
+        files.append(_extend_series(folder, name))
+    return PlannedImport(name, commit, tuple(files), failing)
+
+
+def _find_replaced(
+    patches: Sequence[Patch], file: Path, name: str, *, replaces: bool
+) -> Patch | None:
+    """Return the patch that is replaced; None if the new patch is added.
+
+    Raises:
+        UserError: the series has a patch to add, or does not have the patch to replace.
+    """
+    old = next((patch for patch in patches if patch.name == name), None)
+    if old and not replaces:
+        raise UserError(
+            "is in the series already",
+            str(file),
+            "give --replace to put the commit in its place",
+            kind=EXISTS,
+            value=name,
         )
-    return Adoption(name, commit, tuple(files), failing)
+    if replaces and not old:
+        raise UserError(
+            "is not in the series", str(file), "leave --replace out", kind=MISSING, value=name
+        )
+    return old
+
+
+def _make_patch(
+    git: Git, file: Path, commit: str, header: _CommitHeader, fields: dict[str, str]
+) -> Patch:
+    """Return the patch that makes the change of the commit."""
+    options = {"Why": "--why", "Upstream-Status": "--status", "Drop-When": "--drop-when"}
+    for key in patch_file.REQUIRED:
+        if not fields.get(key):
+            raise UserError(f"a patch needs its {key}", options[key], "give this option")
+    if fields["Upstream-Status"].startswith("Backport"):
+        fields = {**fields, "Origin": commit}
+    sender = header.author if patch_file.is_valid_sender(header.author) else _DEFAULT_SENDER
+    diff = patch_refresh.diff_trees(git, header.parent, commit)
+    if not diff:
+        raise UserError(f"commit {commit} changes nothing", "import", "give another")
+    return patch_file.parse_patch(
+        file, patch_file.render_patch(sender, header.subject, fields, diff)
+    )
+
+
+def _extend_series(folder: Path, name: str) -> tuple[Path, bytes]:
+    """Return the path of `series` and its content with the patch `name` added at the end."""
+    path = folder / "series"
+    text = patch_series.read_text(path)
+    if text and not text.endswith("\n"):
+        text += "\n"
+    return path, f"{text}{name}\n".encode()
 
 
 def _refresh_from(
-    pinned: Pinned, wanted: Sequence[Patch], at: int
+    pinned: Pinned, wanted: Sequence[Patch], start: int
 ) -> tuple[list[Patch], patched_source.Survey]:
-    """Return the series with the patches from `at` on as they must be to apply plainly, and what a
-    build makes of it.
+    """Rewrite the patches from the position `start` on so that they apply without a merge.
 
-    A patch behind one that fails keeps its bytes: they would be written without the failing one.
-    The patch at `at` is the new one, and is always written.
+    A patch after one that fails keeps its bytes, because a refresh would write it without the
+    failing patch. The patch at `start` is the new one, and is always rewritten.
+
+    Returns:
+        The series with the rewritten patches, and what a build makes of it.
     """
     merged = patched_source.survey_patches(pinned, wanted, (), merge=True)
-    fresh = patch_refresh.regenerate_patches(pinned, merged)
+    regenerated = patch_refresh.regenerate_patches(pinned, merged)
     final = list(wanted)
     for position, result in enumerate(merged.results):
-        if position >= at:
-            final[position] = fresh.get(result.name, wanted[position])
-        if position >= at and not result.sound:
-            break
+        if position >= start:
+            final[position] = regenerated.get(result.name, wanted[position])
+            if not result.sound:
+                break
     return final, patched_source.survey_patches(pinned, final, ())
 
 
 def _check_effect(
     before: patched_source.Survey, after: patched_source.Survey, new: Patch, *, replaces: bool
 ) -> tuple[PatchResult, ...]:
-    """Refuse a change that does not apply or that breaks a patch; return what a build still
-    refuses.
+    """Refuse a change that does not apply or that breaks a patch.
 
     Args:
-        before: What a build makes of the series as it stands.
+        before: What a build makes of the series without the change.
         after: What a build makes of the series with the change.
         new: The patch of the change.
         replaces: Whether a patch of that name is in the series.
 
+    Returns:
+        The results that a build still refuses.
+
     Raises:
-        UserError: `new` is not applied, or another patch fails that must not.
+        UserError: `new` is not applied, or breaks another patch.
     """
     for result in after.results:
         if result.name == new.name and result.outcome != "applied":
@@ -250,12 +304,12 @@ def _check_effect(
             raise UserError(
                 f"{result.name} is broken already ({result.outcome}: {result.detail})",
                 "import",
-                "mend that patch first (docs/how-to/change-a-patch.md says how)",
+                "repair that patch first (docs/how-to/change-a-patch.md says how)",
                 kind=CONFLICT,
                 value=result.outcome,
             )
-        # While a broken patch is left out, those behind it are judged without it. What its mended
-        # form breaks is next to mend.
+        # Patches after a broken one are tried without it. If its repaired form breaks one of them,
+        # the maintainer repairs that patch next.
         if result.name not in was_failing and new.name not in was_failing:
             raise UserError(
                 f"with it, {result.name} is {result.outcome}: {result.detail}",
@@ -268,7 +322,7 @@ def _check_effect(
 
 
 def _check_leftover(file: Path, new: Patch, *, replaces: bool) -> None:
-    """Refuse a file that is there, unless an interrupted import left it."""
+    """Refuse to overwrite a file, unless an interrupted import left it."""
     if not replaces and file.exists() and file.read_bytes() != new.raw:
         raise UserError(
             "is there already, but not in the series",

@@ -1,6 +1,4 @@
-"""The bytes that each patch should have: the diff between the trees around it, in the one form that
-git writes everywhere.
-"""
+"""Regenerate patches: write the diff of each in the one form that git writes on every machine."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from builder.upstream.patched_source import Survey
     from builder.upstream.source import Pinned
 
-_FORM = (
+_DIFF_OPTIONS = (
     "-p",
     "-U1",
     "--full-index",
@@ -34,48 +32,61 @@ _FORM = (
 
 
 def diff_trees(git: Git, before: str, after: str) -> bytes:
-    """Return what lies between two trees or commits, as a patch holds it."""
-    return git.run("diff-tree", *_FORM, "--end-of-options", before, after).stdout
+    """Return the diff between two trees or commits, in the form that a patch file has."""
+    return git.run("diff-tree", *_DIFF_OPTIONS, "--end-of-options", before, after).stdout
 
 
-def regenerate_patches(pinned: Pinned, found: Survey) -> dict[str, Patch]:
-    """Every patch of the survey that was put in, by name, with the bytes it should have."""
-    return {
-        step.patch.name: patch_file.parse_patch(
-            step.patch.file, step.patch.with_diff(diff_trees(pinned.git, step.before, step.after))
+def regenerate_patches(pinned: Pinned, survey: Survey) -> dict[str, Patch]:
+    """Return the patches that were applied, by name, with the bytes that they should have."""
+    patches: dict[str, Patch] = {}
+    for step in survey.steps:
+        diff = diff_trees(pinned.git, step.before, step.after)
+        patches[step.patch.name] = patch_file.parse_patch(
+            step.patch.file, step.patch.with_diff(diff)
         )
-        for step in found.steps
-    }
+    return patches
 
 
 def find_stale_patches(pinned: Pinned, patches: Sequence[Patch]) -> tuple[list[Patch], Survey]:
-    """Return the patches that a refresh would change, as they should be, and what became of all.
+    """Find the patches that a refresh would change.
 
-    Past the first patch that fails nothing is judged: what comes later would be written without it.
+    The patches after the first one that fails are left out: a refresh would write them without the
+    failing patch.
+
+    Returns:
+        The stale patches as they should be, and what became of every patch.
     """
-    found = patched_source.survey_patches(pinned, patches, (), merge=True)
-    new = regenerate_patches(pinned, found)
-    better: list[Patch] = []
-    for patch, result in zip(patches, found.results, strict=True):
+    survey = patched_source.survey_patches(pinned, patches, (), merge=True)
+    regenerated = regenerate_patches(pinned, survey)
+    stale: list[Patch] = []
+    for patch, result in zip(patches, survey.results, strict=True):
         if not result.sound:
             break
-        if patch.name in new and new[patch.name].raw != patch.raw:
-            better.append(new[patch.name])
-    _check_same_trees(pinned, found, patches, new)
-    return better, found
+        new = regenerated.get(patch.name)
+        if new and new.raw != patch.raw:
+            stale.append(new)
+    _check_same_trees(pinned, survey, patches, regenerated)
+    return stale, survey
 
 
 def _check_same_trees(
-    pinned: Pinned, found: Survey, patches: Sequence[Patch], new: dict[str, Patch]
+    pinned: Pinned, survey: Survey, patches: Sequence[Patch], regenerated: dict[str, Patch]
 ) -> None:
-    """Fresh patches must give, without merging, the trees that they were taken from."""
-    sound = [
-        new.get(patch.name, patch)
-        for patch, result in zip(patches, found.results, strict=True)
+    """Check that the regenerated patches give the same trees without merging.
+
+    Args:
+        pinned: The source at its pin.
+        survey: What became of the patches before they were regenerated.
+        patches: The patches before they were regenerated.
+        regenerated: The regenerated patches, by name.
+    """
+    applied = [
+        regenerated.get(patch.name, patch)
+        for patch, result in zip(patches, survey.results, strict=True)
         if result.outcome == "applied"
     ]
-    again = patched_source.survey_patches(pinned, sound, ())
-    if [step.after for step in again.steps] != [step.after for step in found.steps]:
+    second_survey = patched_source.survey_patches(pinned, applied, ())
+    if [step.after for step in second_survey.steps] != [step.after for step in survey.steps]:
         raise UserError(
             "a refreshed patch gives another tree than before",
             pinned.name,

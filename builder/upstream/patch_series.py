@@ -1,4 +1,4 @@
-"""A source's patches in their order: the folder with `series` and one file a patch."""
+"""Read the patch series of a source: a folder with the file `series` and one file per patch."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.+-]*")
 
 
 def find_name_problem(name: str) -> str | None:
-    """Why `name` is no name of a patch."""
+    """Return why `name` is not a valid name of a patch; None if it is valid."""
     if _NAME.fullmatch(name) and ".." not in name and not name.endswith(".patch"):
         return None
     return (
-        f"{name!r} is no patch name (a letter first, then letters, digits and _.+-; without "
-        ".patch; the order stands in series)"
+        f"{name!r} is not a valid patch name (a letter first, then letters, digits and _.+-; "
+        "without .patch; the order is in series)"
     )
 
 
 def read_names(folder: Path) -> list[str]:
-    """Return the patches that `series` lists, in order."""
+    """Return the names of the patches that `series` lists, in order."""
     file = folder / "series"
     if file.is_symlink() or not file.is_file():
         raise UserError(
@@ -38,7 +38,7 @@ def read_names(folder: Path) -> list[str]:
             "write the patches' names into it, one a line (it may be empty)",
             kind=MISSING,
         )
-    found: list[str] = []
+    names: list[str] = []
     for number, line in enumerate(read_text(file).split("\n"), 1):
         entry = line.split("#")[0].strip()
         if not entry:
@@ -51,7 +51,7 @@ def read_names(folder: Path) -> list[str]:
                 kind=INVALID,
                 value=entry,
             )
-        if entry in found:
+        if entry in names:
             raise UserError(
                 f"{entry} comes twice",
                 f"{file}:{number}",
@@ -59,19 +59,23 @@ def read_names(folder: Path) -> list[str]:
                 kind=CONFLICT,
                 value=entry,
             )
-        found.append(entry)
-    return found
+        names.append(entry)
+    return names
 
 
 def load_patches(folder: Path, *, tolerated: Collection[str] = ()) -> tuple[Patch, ...]:
-    """All patches, read and linted.
+    """Return the patches of a series, in order.
 
-    A file that is not in `series` is an error unless its name is among `tolerated`.
+    Args:
+        folder: The folder of the series.
+        tolerated: Names of files that may be in the folder without being listed in `series`.
+
+    Raises:
+        UserError: a patch breaks a rule, or `series` and the folder do not have the same patches.
     """
     listed = [f"{name}.patch" for name in read_names(folder)]
-    present = {entry.name for entry in folder.iterdir() if not is_temporary(entry.name)} - {
-        "series"
-    }
+    present = {file.name for file in folder.iterdir() if not is_temporary(file.name)}
+    present.discard("series")
     for entry in listed:
         if entry not in present:
             raise UserError(
@@ -101,7 +105,7 @@ def load_patches(folder: Path, *, tolerated: Collection[str] = ()) -> tuple[Patc
 
 
 def read_text(file: Path) -> str:
-    """Return a UTF-8 text file with LF line ends."""
+    """Return the content of a UTF-8 text file with LF line ends."""
     try:
         text = file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
