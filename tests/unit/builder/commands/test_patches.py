@@ -349,14 +349,14 @@ def test_patches_broken_by_one_commit_are_mended_one_after_the_other(
     assert _files(bench) == before
     capsys.readouterr()
     assert _mend(bench, order[0], MENDED[order[0]]) == 0
-    assert f"still to mend: {order[1]} is conflict: " in capsys.readouterr().out
+    assert f"still to repair: {order[1]} is conflict: " in capsys.readouterr().out
     changed = {name for name, data in _files(bench).items() if before[name] != data}
     assert changed == {f"patches/up/{order[0]}.patch"} | (
         {"patches/up/wide.patch"} if order[0] == "second" else set()
     )
     assert _run(bench, "check") == 1
     assert _mend(bench, order[1], MENDED[order[1]]) == 0
-    assert "still to mend" not in capsys.readouterr().out
+    assert "still to repair" not in capsys.readouterr().out
     assert _run(bench, "check") == 0
     assert _run(bench, "refresh", "--dry-run") == 0
 
@@ -369,7 +369,7 @@ def test_a_mended_patch_may_break_those_behind_it_which_were_judged_without_it(
     bench.upstream.commit({"pkg/a.py": text(l20="theirs 20\n")}, "one commit")
     both = text(l20="theirs 20\n", l25="first, in another place\n")
     assert _mend(bench, "first", both) == 0
-    assert "still to mend: second is conflict: " in capsys.readouterr().out
+    assert "still to repair: second is conflict: " in capsys.readouterr().out
     base = bench.upstream.head
     bench.upstream.commit({"pkg/a.py": both})
     commit = bench.upstream.commit(
