@@ -132,9 +132,9 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         else addition.find_imported_wheel(context.cache, wanted)
     )
     made = brought or wheel_build.ensure_wheel(
-        context.cache, wanted, offline=context.offline, at_once=arguments.jobs
+        context.cache, wanted, offline=context.offline, compiler_count=arguments.jobs
     )
-    data = addition.describe_wheel(wanted, made, brought=brought is not None)
+    data = addition.describe_wheel(wanted, made, is_imported=brought is not None)
     text = [
         (
             f"{made.path.name}: {data['bytes'] / 1e6:.1f} MB, sha256 {made.sha256}, needs glibc "

@@ -1,5 +1,7 @@
-"""What Transformer Engine adds to a distribution: locked packages from the index, and the wheel of
-its bindings, imported or compiled here.
+"""Transformer Engine as an addition to a distribution.
+
+The addition consists of locked packages from the package index and of the wheel of the bindings,
+which is imported or compiled.
 """
 
 from __future__ import annotations
@@ -34,9 +36,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Addition:
-    """`pins` come from the package index; `wheel` lies in the cache and has this `sha256`.
+    """What an environment with Transformer Engine installs beside the distribution's own lock.
 
-    `glibc` is the oldest that can load it, such as "2.32".
+    Attributes:
+        pins: The packages from the package index.
+        wheel: The wheel of the bindings, in the cache.
+        sha256: The hash of the wheel.
+        version: The version of Transformer Engine.
+        glibc: The oldest glibc that can load the wheel, for example "2.32".
+        replaced: The locked headers of Python that Debian has superseded.
     """
 
     pins: list[Pin]
@@ -44,7 +52,7 @@ class Addition:
     sha256: str
     version: str
     glibc: str
-    replaced: tuple[Replacement, ...] = ()  # locked headers of Python that Debian has superseded
+    replaced: tuple[Replacement, ...] = ()
 
 
 def prepare_addition(
@@ -57,39 +65,44 @@ def prepare_addition(
     *,
     allow_current: bool = False,
 ) -> Addition:
-    """Return what is to be installed beside a distribution's own lock; the wheel is compiled now if
-    the cache has none.
+    """Return the packages and the wheel to install; compile the wheel if the cache lacks it.
 
-    With `allow_current`, today's headers of Python are taken where Debian has superseded the locked
-    ones.
+    Args:
+        context: Has the cache, and whether the network may be used.
+        manifest: The manifest with the section transformer-engine.
+        line: The line of the distribution.
+        accelerator: "cuda12" or "cuda13".
+        architecture: "amd64" or "arm64".
+        python_version: For example "3.13".
+        allow_current: If Debian has superseded the locked headers of Python, use today's.
 
     Raises:
-        UserError: not for this line, accelerator or Python; no compiler for the architecture (with
-          what to install, or the command to run elsewhere).
+        UserError: Transformer Engine is not locked for the line, accelerator or Python, or there is
+            no compiler for the architecture.
     """
-    wanted = wheel_build.make_plan(manifest, line, accelerator, architecture, python_version)
+    plan = wheel_build.make_plan(manifest, line, accelerator, architecture, python_version)
     replaced: tuple[Replacement, ...] = ()
     try:
-        made = find_imported_wheel(context.cache, wanted) or wheel_build.ensure_wheel(
-            context.cache, wanted, offline=context.offline
+        wheel = find_imported_wheel(context.cache, plan) or wheel_build.ensure_wheel(
+            context.cache, plan, offline=context.offline
         )
     except debian_lock.SupersededError:
         if not allow_current:
             raise
-        current = header_packages.find_current(manifest, line, wanted.headers)
-        replaced = (Replacement(current.name, wanted.headers.version, current.version),)
+        current = header_packages.find_current(manifest, line, plan.headers)
+        replaced = (Replacement(current.name, plan.headers.version, current.version),)
         log.warn(
-            f"Debian has superseded {current.name} {wanted.headers.version}; this local build "
+            f"Debian has superseded {current.name} {plan.headers.version}; this local build "
             f"compiles Transformer Engine with {current.version} "
             "and records it in lock.json"
         )
-        made = wheel_build.ensure_wheel(
+        wheel = wheel_build.ensure_wheel(
             context.cache,
-            replace(wanted, headers=current, headers_date=""),
+            replace(plan, headers=current, headers_date=""),
             offline=context.offline,
         )
     pins = version_pins.installed_pins(manifest, line, accelerator, python_version, architecture)
-    return Addition(pins, made.path, made.sha256, wanted.target.version, made.glibc, replaced)
+    return Addition(pins, wheel.path, wheel.sha256, plan.target.version, wheel.glibc, replaced)
 
 
 def is_built(
@@ -100,80 +113,92 @@ def is_built(
     architecture: str,
     python_version: str,
 ) -> bool:
-    """Is the wheel at hand, so that `addition` compiles nothing?"""
-    wanted = wheel_build.make_plan(manifest, line, accelerator, architecture, python_version)
-    if find_imported_wheel(context.cache, wanted):
+    """Return whether the cache has the wheel, so that `prepare_addition` compiles nothing."""
+    plan = wheel_build.make_plan(manifest, line, accelerator, architecture, python_version)
+    if find_imported_wheel(context.cache, plan):
         return True
     try:
-        by = compiler.find_compiler(architecture)
+        host_compiler = compiler.find_compiler(architecture)
     except UserError:
         return False
     return (
-        wheel_build.find_cached_wheel(context.cache, f"te-{wheel_build.wheel_key(wanted, by)}")
+        wheel_build.find_cached_wheel(
+            context.cache, f"te-{wheel_build.wheel_key(plan, host_compiler)}"
+        )
         is not None
     )
 
 
-def find_imported_wheel(cache: Cache, wanted: Plan) -> BuiltWheel | None:
-    """Return the wheel that was brought here for this plan, if there is one: it comes before one
-    compiled here.
+def find_imported_wheel(cache: Cache, plan: Plan) -> BuiltWheel | None:
+    """Return the imported wheel of a plan, or None.
+
+    An imported wheel takes precedence over a compiled one.
     """
     try:
-        sha256 = json.loads(_import_record_path(cache, wanted).read_text(encoding="ascii"))[
-            "sha256"
-        ]
+        sha256 = json.loads(_import_record_path(cache, plan).read_text(encoding="ascii"))["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return wheel_build.find_cached_wheel(cache, f"te-imported-{sha256}")
 
 
-def import_wheel(cache: Cache, wanted: Plan, file: Path, sha256: str) -> BuiltWheel:
-    """Bring a wheel made elsewhere into the cache, to be used for this plan from now on.
+def import_wheel(cache: Cache, plan: Plan, file: Path, sha256: str) -> BuiltWheel:
+    """Copy a wheel that was built elsewhere into the cache and use it for a plan from now on.
 
-    UserError where it is not what it should be.
+    Args:
+        cache: Receives the wheel.
+        plan: The inputs that the wheel was built from.
+        file: The wheel.
+        sha256: The hash that the builder of the wheel gave.
+
+    Raises:
+        UserError: The wheel does not match the hash or the plan.
     """
-    name = wheel_file.check_wheel(file, sha256, wanted.target, wanted.inputs)
+    name = wheel_file.check_wheel(file, sha256, plan.target, plan.inputs)
     folder = f"te-imported-{sha256}"
 
-    def make(into: Path) -> None:
+    def copy_wheel(into: Path) -> None:
         shutil.copyfile(file, into / name)
-        wheel_build.write_record(into, into / name, wanted.target, {})
+        wheel_build.write_record(into, into / name, plan.target, {})
 
-    cache.ensure_folder("wheels", folder, make)
-    made = wheel_build.find_cached_wheel(cache, folder)
-    if made is None or made.sha256 != sha256:
-        raise UserError("changed while it was read", str(file), "run again")
-    write_atomic(_import_record_path(cache, wanted), json.dumps({"sha256": sha256, "file": name}))
-    return made
-
-
-def forget_imported_wheel(cache: Cache, wanted: Plan) -> bool:
-    """Forget an imported wheel: the next build compiles its own. False where there was none."""
-    note = _import_record_path(cache, wanted)
-    known = note.exists()
-    note.unlink(missing_ok=True)
-    return known
+    cache.ensure_folder("wheels", folder, copy_wheel)
+    wheel = wheel_build.find_cached_wheel(cache, folder)
+    if wheel is None or wheel.sha256 != sha256:
+        raise UserError("the file changed while it was read", str(file), "run again")
+    write_atomic(_import_record_path(cache, plan), json.dumps({"sha256": sha256, "file": name}))
+    return wheel
 
 
-def _import_record_path(cache: Cache, wanted: Plan) -> Path:
-    return cache.path("wheels", f"te-import-{wanted.inputs}.json")
+def forget_imported_wheel(cache: Cache, plan: Plan) -> bool:
+    """Forget the imported wheel of a plan, so that the next build compiles one.
+
+    Returns:
+        Whether there was an imported wheel.
+    """
+    record = _import_record_path(cache, plan)
+    existed = record.exists()
+    record.unlink(missing_ok=True)
+    return existed
 
 
-def describe_wheel(wanted: Plan, made: BuiltWheel, *, brought: bool) -> dict[str, Any]:
-    """For --json."""
-    target = wanted.target
+def _import_record_path(cache: Cache, plan: Plan) -> Path:
+    return cache.path("wheels", f"te-import-{plan.inputs}.json")
+
+
+def describe_wheel(plan: Plan, wheel: BuiltWheel, *, is_imported: bool) -> dict[str, Any]:
+    """Return the description of a wheel that `build.py wheel --json` prints."""
+    target = plan.target
     return {
         "project": version_pins.SOURCE,
         "version": target.version,
         "accelerator": target.accelerator,
         "architecture": target.architecture,
         "python": target.python,
-        "wheel": made.path.name,
-        "path": str(made.path),
-        "sha256": made.sha256,
-        "bytes": made.path.stat().st_size,
-        "glibc": made.glibc,
-        "imported": brought,
-        "inputs": wanted.inputs,
-        "effort": made.effort,
+        "wheel": wheel.path.name,
+        "path": str(wheel.path),
+        "sha256": wheel.sha256,
+        "bytes": wheel.path.stat().st_size,
+        "glibc": wheel.glibc,
+        "imported": is_imported,
+        "inputs": plan.inputs,
+        "effort": wheel.effort,
     }

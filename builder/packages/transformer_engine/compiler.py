@@ -1,4 +1,4 @@
-"""The machine's C++ compiler for one architecture, and what of it decides the code it makes."""
+"""Find this machine's C++ compiler for an architecture, and identify it for cache keys."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from builder.core.subprocesses import output_end
 from builder.packages.transformer_engine.header_packages import TRIPLETS
 from rosetta.core.errors import FAILED, MISSING, UNSUPPORTED, UserError
 
-OLDEST = 9  # the first whose C++17 takes XLA's headers
+OLDEST = 9  # the first version whose C++17 compiles XLA's headers
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """One g++.
+    """A g++ of this machine.
 
-    `version` "12.2.0", `machine` "x86_64-linux-gnu", `glibc` "2.36", `library` the date of its
-    libstdc++.
+    Attributes:
+        program: Its path.
+        version: For example "12.2.0".
+        machine: What it compiles for, for example "x86_64-linux-gnu".
+        glibc: The version of the C library, for example "2.36".
+        library: The date of its libstdc++.
     """
 
     program: str
@@ -31,48 +35,56 @@ class Compiler:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What decides the code: everything but the program's place."""
+        """Everything that affects the compiled code, which the path of the program does not."""
         return {key: value for key, value in asdict(self).items() if key != "program"}
 
 
 def find_compiler(architecture: str) -> Compiler:
-    """Return the compiler for "amd64" or "arm64" that is on PATH.
+    """Return the g++ on PATH that compiles for "amd64" or "arm64".
 
-    UserError with what to install where there is none.
+    Raises:
+        UserError: There is no such compiler, or it is too old; the error says what to install.
     """
     triplet = TRIPLETS[architecture]
-    native = platform.machine() == triplet.partition("-")[0]
-    for name in (f"{triplet}-g++", *(("g++",) if native else ())):
-        if (
-            (program := shutil.which(name))
-            and (found := _inspect_program(program))
-            and found.machine.partition("-")[0] == triplet.partition("-")[0]
-        ):
-            if int(found.version.partition(".")[0]) < OLDEST:
-                raise UserError(
-                    f"is version {found.version}, and {OLDEST} is needed",
-                    program,
-                    "install a newer g++",
-                    kind=UNSUPPORTED,
-                    value=found.version,
-                )
-            return found
-    package = "g++" if native else f"g++-{triplet.replace('_', '-')}"
-    elsewhere = (
+    is_native = platform.machine() == _cpu_name(triplet)
+    for name in (f"{triplet}-g++", *(("g++",) if is_native else ())):
+        program = shutil.which(name)
+        compiler = _inspect_program(program) if program else None
+        if compiler and _cpu_name(compiler.machine) == _cpu_name(triplet):
+            _refuse_old_compiler(compiler)
+            return compiler
+    package = "g++" if is_native else f"g++-{triplet.replace('_', '-')}"
+    alternative = (
         ""
-        if native
-        else f", or make the wheel on an {architecture} machine and bring it here by --import"
+        if is_native
+        else f", or build the wheel on an {architecture} machine and import it with --import"
     )
     raise UserError(
-        f"no C++ compiler for {architecture} is here",
+        f"there is no C++ compiler for {architecture}",
         "PATH",
-        f"apt-get install {package}{elsewhere}",
+        f"apt-get install {package}{alternative}",
         kind=MISSING,
         value=architecture,
     )
 
 
+def _cpu_name(triplet: str) -> str:
+    return triplet.partition("-")[0]
+
+
+def _refuse_old_compiler(compiler: Compiler) -> None:
+    if int(compiler.version.partition(".")[0]) < OLDEST:
+        raise UserError(
+            f"is version {compiler.version}, and {OLDEST} is needed",
+            compiler.program,
+            "install a newer g++",
+            kind=UNSUPPORTED,
+            value=compiler.version,
+        )
+
+
 def _inspect_program(program: str) -> Compiler | None:
+    """Return what a g++ says of itself; None if it is not GCC with glibc."""
     try:
         machine = subprocess.run(
             [program, "-dumpmachine"], capture_output=True, text=True, check=True, timeout=60
@@ -93,17 +105,18 @@ def _inspect_program(program: str) -> Compiler | None:
             "install g++ with its C and C++ libraries",
             kind=FAILED,
         ) from error
-    known = dict(re.findall(r"(?m)^#define (__\w+__) (.+)$", macros))
+    macros_by_name = dict(re.findall(r"(?m)^#define (__\w+__) (.+)$", macros))
     if (
-        "__clang__" in known
-        or not {"__GNUC__", "__GLIBC__", "__GLIBC_MINOR__", "__GLIBCXX__"} <= known.keys()
+        "__clang__" in macros_by_name
+        or not {"__GNUC__", "__GLIBC__", "__GLIBC_MINOR__", "__GLIBCXX__"} <= macros_by_name.keys()
     ):
-        return None  # another compiler by that name, or another C library
-    version = f"{known['__GNUC__']}.{known['__GNUC_MINOR__']}.{known['__GNUC_PATCHLEVEL__']}"
+        return None
+    version_macros = ("__GNUC__", "__GNUC_MINOR__", "__GNUC_PATCHLEVEL__")
+    version = ".".join(macros_by_name[macro] for macro in version_macros)
     return Compiler(
         program,
         version,
         machine,
-        f"{known['__GLIBC__']}.{known['__GLIBC_MINOR__']}",
-        known["__GLIBCXX__"],
+        f"{macros_by_name['__GLIBC__']}.{macros_by_name['__GLIBC_MINOR__']}",
+        macros_by_name["__GLIBCXX__"],
     )

@@ -1,5 +1,6 @@
-"""The headers of Python that bindings are compiled with: Debian's package of them for each Python
-and architecture, locked in locks/te-python.json.
+"""Lock and fetch Debian's packages with the headers of Python, for compiling bindings.
+
+locks/te-python.json has one package for each Python version and architecture.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ _REMAKE = "python build.py lock --base"
 
 @dataclass(frozen=True)
 class HeaderLock:
-    """The locked packages by Python ("3.13") and architecture, and a day on which Debian had
-    them.
+    """The content of locks/te-python.json.
+
+    Attributes:
+        packages: The packages by Python version, for example "3.13", and architecture.
+        date: A day on which Debian had these packages; empty if it is not known.
     """
 
     packages: dict[tuple[str, str], Deb]
@@ -37,14 +41,12 @@ class HeaderLock:
 
 
 def load_packages(manifest: Manifest) -> dict[tuple[str, str], Deb]:
-    """Return the locked packages by Python ("3.13") and architecture; none where there is no file
-    yet.
-    """
+    """Return the locked packages by Python version and architecture; none if there is no lock."""
     return read_lock(manifest).packages
 
 
 def read_lock(manifest: Manifest) -> HeaderLock:
-    """Read locks/te-python.json; an empty lock where there is no file yet."""
+    """Read locks/te-python.json; return an empty lock if there is no file yet."""
     file = manifest.folder(FILE)
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -73,10 +75,10 @@ def read_lock(manifest: Manifest) -> HeaderLock:
 
 
 def render_lock(locked: dict[tuple[str, str], Deb], date: str = "") -> str:
-    """Return the file's text: nothing of the machine that made it."""
+    """Return the text of the lock, which is the same on every machine."""
     pythons = sorted({python for python, _ in locked})
     rows = {
-        python: [vars(deb) for (each, _), deb in sorted(locked.items()) if each == python]
+        python: [vars(deb) for (version, _), deb in sorted(locked.items()) if version == python]
         for python in pythons
     }
     return (
@@ -86,9 +88,11 @@ def render_lock(locked: dict[tuple[str, str], Deb], date: str = "") -> str:
 
 
 def update_lock(manifest: Manifest, *, offline: bool) -> dict[str, list[str]]:
-    """Lock today's packages anew; what changed, a line a package, by file.
+    """Lock the packages that Debian has today.
 
-    Nothing where the manifest has no Transformer Engine.
+    Returns:
+        The changes by lock file: a line that begins with "-" or "+" for each package. Nothing if
+        the manifest has no Transformer Engine.
     """
     te = manifest.transformer_engine
     if te is None:
@@ -100,79 +104,87 @@ def update_lock(manifest: Manifest, *, offline: bool) -> dict[str, list[str]]:
             f"{_REMAKE}, without --offline",
             kind=MISSING,
         )
-    known, after = read_lock(manifest), {}
-    before = known.packages
+    old_lock = read_lock(manifest)
+    old_packages, new_packages = old_lock.packages, dict[tuple[str, str], Deb]()
     for python, base, architecture in _list_targets(manifest):
         with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
-            found = debian_resolution.find_newest_package(
+            package = debian_resolution.find_newest_package(
                 manifest.bases[base].bootstrap,
                 architecture,
                 f"libpython{python}-dev",
                 Path(scratch),
             )
-        if found:
-            after[python, architecture] = found
-    date = known.date if after == before and known.date else debian_resolution.current_date()
-    write_atomic(manifest.folder(FILE), render_lock(after, date))
+        if package:
+            new_packages[python, architecture] = package
+    is_unchanged = new_packages == old_packages
+    date = old_lock.date if is_unchanged and old_lock.date else debian_resolution.current_date()
+    write_atomic(manifest.folder(FILE), render_lock(new_packages, date))
+    return {FILE: _list_changes(old_packages, new_packages)}
+
+
+def _list_changes(
+    old_packages: dict[tuple[str, str], Deb], new_packages: dict[tuple[str, str], Deb]
+) -> list[str]:
     old, new = (
-        {f"{deb.name} {deb.version} {deb.architecture}" for deb in each.values()}
-        for each in (before, after)
+        {f"{deb.name} {deb.version} {deb.architecture}" for deb in packages.values()}
+        for packages in (old_packages, new_packages)
     )
-    return {
-        FILE: [
-            *(f"- {each}" for each in sorted(old - new)),
-            *(f"+ {each}" for each in sorted(new - old)),
-        ]
-    }
+    removed = [f"- {package}" for package in sorted(old - new)]
+    added = [f"+ {package}" for package in sorted(new - old)]
+    return [*removed, *added]
 
 
 def _list_targets(manifest: Manifest) -> list[tuple[str, str, str]]:
-    """Python, base and architecture of every image that may have it."""
+    """Return the Python, base and architecture of every image that can have Transformer Engine."""
     te = manifest.transformer_engine
-    found = set()
-    for each in manifest.distributions.values():
-        line = manifest.lines[each.line]
+    targets = set()
+    for distribution in manifest.distributions.values():
+        line = manifest.lines[distribution.line]
         if (
             te
-            and each.line in te.lines
+            and distribution.line in te.lines
             and line.base
-            and set(te.accelerators) & set(each.accelerators)
+            and set(te.accelerators) & set(distribution.accelerators)
         ):
-            found |= {(line.python, line.base, architecture) for architecture in each.architectures}
-    return sorted(found)
+            targets |= {
+                (line.python, line.base, architecture)
+                for architecture in distribution.architectures
+            }
+    return sorted(targets)
 
 
 def find_problems(manifest: Manifest) -> list[str]:
-    """Return what the lock lacks, as far as it can be told without asking anyone."""
+    """Return the errors of the lock that can be found without the network."""
     try:
-        known = load_packages(manifest)
+        locked = load_packages(manifest)
     except UserError as error:
         return [str(error)]
-    lacking = [
+    missing = [
         f"Python {python} on {architecture}"
         for python, _, architecture in _list_targets(manifest)
-        if (python, architecture) not in known
+        if (python, architecture) not in locked
     ]
-    return [f"{FILE}: lacks the headers of {', '.join(lacking)}; {_REMAKE}"] if lacking else []
+    return [f"{FILE}: lacks the headers of {', '.join(missing)}; {_REMAKE}"] if missing else []
 
 
 def require_package(manifest: Manifest, python: str, architecture: str) -> Deb:
-    """Return the locked package; UserError where there is none for this Python."""
-    known = load_packages(manifest)
-    if (python, architecture) not in known:
-        there = ", ".join(f"{each} on {other}" for each, other in sorted(known)) or "none"
+    """Return the locked package; raise UserError if there is none for the Python version."""
+    locked = load_packages(manifest)
+    if (python, architecture) not in locked:
+        targets = ", ".join(f"{version} on {locked_for}" for version, locked_for in sorted(locked))
         raise UserError(
-            f"no headers of Python {python} for {architecture} are locked (locked: {there})",
+            f"no headers of Python {python} for {architecture} are locked "
+            f"(locked: {targets or 'none'})",
             FILE,
-            f"take one of these, or {_REMAKE}",
+            f"use one of these, or {_REMAKE}",
             kind=MISSING,
             value=python,
         )
-    return known[python, architecture]
+    return locked[python, architecture]
 
 
 def find_current(manifest: Manifest, line: str, locked: Deb) -> Deb:
-    """Return today's version of a locked package of headers that Debian has superseded."""
+    """Return the package that supersedes a locked package of headers in Debian today."""
     base = manifest.bases[manifest.lines[line].base or ""].bootstrap
     with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
         current = debian_resolution.find_newest_package(
@@ -190,13 +202,16 @@ def find_current(manifest: Manifest, line: str, locked: Deb) -> Deb:
 
 
 def ensure_headers(cache: Cache, deb: Deb, date: str = "", *, offline: bool) -> Path:
-    """Return the package, unpacked: `usr/include/python3.X` and `usr/include` are what a compiler
-    needs.
+    """Return a folder with the unpacked package; its headers are below usr/include.
 
-    `date` is the day of its lock, for the snapshot service.
+    Args:
+        cache: Keeps the folder.
+        deb: The locked package.
+        date: The day of its lock, for Debian's snapshot service.
+        offline: Fetch nothing from the network.
     """
 
-    def make(into: Path) -> None:
+    def unpack(into: Path) -> None:
         files = debian_lock.fetch_packages(
             cache,
             BaseLock("te-python", "Debian", deb.architecture, packages=(deb,), date=date),
@@ -210,4 +225,4 @@ def ensure_headers(cache: Cache, deb: Deb, date: str = "", *, offline: bool) -> 
             do="delete the cache's folder debs and run again",
         )
 
-    return cache.ensure_folder("base", f"headers-{deb.sha256}", make)
+    return cache.ensure_folder("base", f"headers-{deb.sha256}", unpack)

@@ -1,11 +1,13 @@
-"""A library without code, whose one purpose is to be loaded: it brings in two that Transformer
-Engine needs and does not find by itself.
+"""Link a library without code that makes `transformer_engine.common` load cudart and NCCL.
 
-`transformer_engine.common` loads NVIDIA's libraries from their wheels by name before its own. Among
-them is cudart, which it looks for in a folder that the wheel for CUDA 12 does not have, so that its
-import fails; NCCL is not among them, so that its import fails unless JAX has loaded NCCL before. In
-every place that it searches for cudart it loads whatever it finds there; the first such place is
-free, and this library is put there.
+`transformer_engine.common` loads NVIDIA's libraries from their wheels, by name, before its own. Two
+of them are a problem:
+
+- cudart: the import looks in a folder that the wheel for CUDA 12 does not have, and fails.
+- NCCL: the import does not load it, and fails unless JAX has loaded NCCL before.
+
+The import loads every file that it finds in the folders where it searches for cudart. The first of
+these folders is unused, and this library is installed there. The library depends on the other two.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
 
     from builder.packages.transformer_engine.compiler import Compiler
 
-# By accelerator, below site-packages: where the library goes, and what it brings in.
+# Paths below site-packages.
 NCCL = "nvidia/nccl/lib/libnccl.so.2"
+# By accelerator: the path of the library, and the libraries that it loads.
 PLACES = {
     "cuda12": (
         "nvidia/cudart/lib/libcudart_te.so.12",
@@ -40,21 +43,31 @@ PLACES = {
 def link_library(
     compiler: Compiler, accelerator: str, site: Path, scratch: Path
 ) -> tuple[str, bytes]:
-    """Its place below site-packages and its content; `site` holds the libraries it is linked with,
-    `scratch` is a folder to work in.
+    """Link the library for an accelerator.
+
+    Args:
+        compiler: The compiler that links it.
+        accelerator: "cuda12" or "cuda13".
+        site: The site-packages folder with cudart and NCCL.
+        scratch: A folder for temporary files.
+
+    Returns:
+        The path of the library below site-packages, and its content.
+
+    Raises:
+        UserError: cudart or NCCL is missing, or the linker fails.
     """
-    place, libraries = PLACES[accelerator]
-    if missing := [each for each in libraries if not (site / each).is_file()]:
+    path, libraries = PLACES[accelerator]
+    if missing := [library for library in libraries if not (site / library).is_file()]:
         raise UserError(
-            "is not in what it is compiled against",
+            "is not in the packages to compile against",
             missing[0],
-            "check the locks: the package that brings it is missing, or is laid out otherwise",
+            "check the locks: the package that has this file is missing, or has another layout",
             kind=MISSING,
         )
-    start = os.path.dirname(place)
-    runpath = ":".join(
-        f"$ORIGIN/{os.path.relpath(os.path.dirname(each), start)}" for each in libraries
-    )
+    folder = os.path.dirname(path)
+    library_folders = [os.path.relpath(os.path.dirname(library), folder) for library in libraries]
+    runpath = ":".join(f"$ORIGIN/{library_folder}" for library_folder in library_folders)
     out = scratch / "loader.so"
     argv = [
         *sdist_building.network_isolation_prefix(),
@@ -71,18 +84,18 @@ def link_library(
         "-Wl,--build-id=none",
         "-Wl,--enable-new-dtags",
         "-Wl,--allow-shlib-undefined",
-        f"-Wl,-soname,{os.path.basename(place)}",
+        f"-Wl,-soname,{os.path.basename(path)}",
         f"-Wl,-rpath,{runpath}",
-        *(str(site / each) for each in libraries),
+        *(str(site / library) for library in libraries),
         "-o",
         str(out),
     ]
     subprocesses.run_program(
         argv,
-        where=place,
+        where=path,
         what="does not link",
         do="check the compiler",
         env=object_files.compiler_environment(scratch),
         cwd=scratch,
     )
-    return place, out.read_bytes()
+    return path, out.read_bytes()

@@ -1,9 +1,11 @@
-"""What the manifest and the locks say of Transformer Engine: which packages it is, for whom, and
-what its bindings are compiled against.
+"""Read from the manifest and the locks which packages Transformer Engine consists of.
+
+The module also selects the packages that its bindings are compiled against.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from builder.packages import lock_file
@@ -19,55 +21,59 @@ if TYPE_CHECKING:
 SOURCE = "transformer-engine-jax"
 TOOLS = "locks/te-build.txt"
 _CUDA = {"cuda12": "cu12", "cuda13": "cu13"}
-_NOT_OF_CUDA = "nvidia-cudnn-frontend"  # headers that go with either
+_CUDNN_FRONTEND = "nvidia-cudnn-frontend"  # headers for every version of CUDA
 
 
 def library_project(accelerator: str) -> str:
-    """Return the project that has the compiled libraries."""
+    """Return the name of the project with the compiled libraries for an accelerator."""
     return f"transformer-engine-{_CUDA[accelerator]}"
 
 
 def lock_path(manifest: Manifest, line: str, accelerator: str) -> str:
-    """Where the lock of what it adds to a distribution stands, relative to the manifest."""
+    """Return the path of the lock of Transformer Engine's packages, relative to the manifest."""
     return f"{manifest.lines[line].common.rpartition('/')[0]}/te-{accelerator}.txt"
 
 
 def list_requirements(
     manifest: Manifest, line: str, read: Callable[[Path], Sequence[str]]
 ) -> dict[str, tuple[str, ...]]:
-    """For each of its locks in `line`, by path, the requirements; `read` gives those of a *.in
-    file.
+    """Return the requirements of each lock of Transformer Engine in a line, by the lock's path.
+
+    Args:
+        manifest: The manifest.
+        line: The name of the line.
+        read: Reads the requirements of a *.in file.
     """
     te = manifest.transformer_engine
     if te is None or line not in te.lines:
         return {}
-    found = {}
+    requirements: dict[str, tuple[str, ...]] = {}
     for accelerator in te.accelerators:
         path = lock_path(manifest, line, accelerator)
-        own = (f"transformer-engine=={te.version}", f"{library_project(accelerator)}=={te.version}")
-        found[path] = (*own, *read(manifest.folder(path.removesuffix(".txt") + ".in")))
-    return found
+        pinned = (
+            f"transformer-engine=={te.version}",
+            f"{library_project(accelerator)}=={te.version}",
+        )
+        additional = read(manifest.folder(path.removesuffix(".txt") + ".in"))
+        requirements[path] = (*pinned, *additional)
+    return requirements
 
 
 def list_lock_paths(manifest: Manifest) -> set[str]:
-    """All lock files it has."""
+    """Return the paths of all locks of Transformer Engine, relative to the manifest."""
     te = manifest.transformer_engine
-    return (
-        {
-            TOOLS,
-            *(
-                lock_path(manifest, line, accelerator)
-                for line in te.lines
-                for accelerator in te.accelerators
-            ),
-        }
-        if te
-        else set()
-    )
+    if te is None:
+        return set()
+    targets = itertools.product(te.lines, te.accelerators)
+    return {TOOLS, *(lock_path(manifest, line, accelerator) for line, accelerator in targets)}
 
 
 def require_entry(manifest: Manifest, line: str, accelerator: str) -> TransformerEngine:
-    """Its entry in the manifest; UserError where it is not for this line and accelerator."""
+    """Return the section transformer-engine of the manifest.
+
+    Raises:
+        UserError: The section is missing, or does not list the line or the accelerator.
+    """
     te = manifest.transformer_engine
     if te is None:
         raise UserError(
@@ -80,7 +86,7 @@ def require_entry(manifest: Manifest, line: str, accelerator: str) -> Transforme
         raise UserError(
             f"Transformer Engine is not locked for the line {line!r}",
             "transformer-engine",
-            f"go without, or use one of: {', '.join(te.lines)}",
+            f"build without Transformer Engine, or use one of: {', '.join(te.lines)}",
             kind=MISSING,
             value=line,
         )
@@ -88,7 +94,7 @@ def require_entry(manifest: Manifest, line: str, accelerator: str) -> Transforme
         raise UserError(
             f"Transformer Engine is not for {accelerator!r}",
             "--accelerator",
-            f"go without, or use one of: {', '.join(te.accelerators)}",
+            f"build without Transformer Engine, or use one of: {', '.join(te.accelerators)}",
             kind=UNSUPPORTED,
             value=accelerator,
         )
@@ -98,7 +104,7 @@ def require_entry(manifest: Manifest, line: str, accelerator: str) -> Transforme
 def installed_pins(
     manifest: Manifest, line: str, accelerator: str, python: str, architecture: str
 ) -> list[Pin]:
-    """Return what it adds to a distribution from the package index, by hash."""
+    """Return the locked packages that Transformer Engine adds to a distribution."""
     return _matching_pins(
         manifest.folder(lock_path(manifest, line, accelerator)), python, architecture
     )
@@ -107,28 +113,30 @@ def installed_pins(
 def compile_time_pins(
     manifest: Manifest, line: str, accelerator: str, python: str, architecture: str
 ) -> list[Pin]:
-    """Return the packages whose headers (and libnccl) the bindings are compiled against, sorted by
-    name.
+    """Return the locked packages that the bindings are compiled against, sorted by name.
+
+    Raises:
+        UserError: The locks lack jaxlib, pybind11 or the frontend of cuDNN.
     """
     common = manifest.folder(manifest.lines[line].common.removesuffix(".in") + ".txt")
-    found = {
+    pins = {
         pin.name: pin
         for pin in _matching_pins(common, python, architecture)
         if pin.name == "jaxlib" or pin.name.startswith("nvidia-")
     }
-    found |= {pin.name: pin for pin in _matching_pins(manifest.folder(TOOLS), python, architecture)}
-    found |= {
+    pins |= {pin.name: pin for pin in _matching_pins(manifest.folder(TOOLS), python, architecture)}
+    pins |= {
         pin.name: pin
         for pin in installed_pins(manifest, line, accelerator, python, architecture)
-        if pin.name == _NOT_OF_CUDA
+        if pin.name == _CUDNN_FRONTEND
     }
-    chosen_ = [
+    selected = [
         pin
-        for name, pin in sorted(found.items())
-        if not name.startswith("nvidia-") or name == _NOT_OF_CUDA or _is_for(name, accelerator)
+        for name, pin in sorted(pins.items())
+        if not name.startswith("nvidia-") or name == _CUDNN_FRONTEND or _is_for(name, accelerator)
     ]
-    for name in ("jaxlib", "pybind11", _NOT_OF_CUDA):
-        if name not in found:
+    for name in ("jaxlib", "pybind11", _CUDNN_FRONTEND):
+        if name not in pins:
             raise UserError(
                 f"no lock has {name} for Python {python} on {architecture}",
                 str(common),
@@ -136,14 +144,17 @@ def compile_time_pins(
                 kind=MISSING,
                 value=name,
             )
-    return chosen_
+    return selected
 
 
 def _is_for(name: str, accelerator: str) -> bool:
-    """NVIDIA's packages for CUDA 12 end in -cu12; those for 13 in -cu13 or in nothing."""
+    """Return whether a package of NVIDIA is for the CUDA version of an accelerator.
+
+    The names for CUDA 12 end in -cu12. The names for CUDA 13 end in -cu13 or have no suffix.
+    """
     return name.endswith("-cu12") == (accelerator == "cuda12")
 
 
 def _matching_pins(lock: Path, python: str, architecture: str) -> list[Pin]:
-    here = lock_file.marker_environment(python, f"{python}.0", architecture)
-    return [pin for pin in lock_file.read_lock(lock) if pin.applies_to(here)]
+    environment = lock_file.marker_environment(python, f"{python}.0", architecture)
+    return [pin for pin in lock_file.read_lock(lock) if pin.applies_to(environment)]

@@ -1,6 +1,6 @@
-"""The wheel of the bindings as a file: put together by us, or made elsewhere and checked.
+"""Write the wheel of the bindings, or check a wheel that was built elsewhere.
 
-Its bytes depend on nothing but its content.
+The same content gives the same bytes.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from packaging.tags import Tag
+
 PROJECT = "transformer_engine_jax"
-NOTE = "rosetta-build.json"  # in its dist-info: what it was compiled from and with
+NOTE = "rosetta-build.json"  # in the dist-info folder: the inputs and the compiler
 _DATE = (1980, 1, 1, 0, 0, 0)
 _MACHINES = {"amd64": 62, "arm64": 183}  # EM_X86_64, EM_AARCH64
+_REBUILD = "build it with `build.py wheel transformer-engine` from the same manifest and locks"
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a wheel is for: "2.20.2", "cuda13", "amd64", "3.13"."""
+    """What a wheel is for, for example "2.20.2", "cuda13", "amd64" and "3.13"."""
 
     version: str
     accelerator: str
@@ -57,25 +60,29 @@ class Target:
 
     @property
     def module(self) -> str:
-        """The compiled module's place, as the package's own build has it."""
+        """The path of the compiled module below site-packages, as in upstream's build."""
         abi = f"cpython-{self.python.replace('.', '')}"
         return f"transformer_engine/wheel_lib/{PROJECT}.{abi}-{TRIPLETS[self.architecture]}.so"
 
 
 def adapt_metadata(text: str, accelerator: str) -> str:
-    """Return the sdist's PKG-INFO, asking for the libraries of `accelerator` where it asks for
-    those of the machine it was made on.
+    """Return the PKG-INFO of the sdist with a requirement for an accelerator's libraries.
+
+    The original requires the libraries for the CUDA version of the machine that made the sdist.
+
+    Raises:
+        UserError: The text does not have exactly one such requirement.
     """
-    wanted = version_pins.library_project(accelerator).replace("-", "_")
+    project = version_pins.library_project(accelerator).replace("-", "_")
     changed, count = re.subn(
-        r"(?m)^(Requires-Dist: )transformer_engine_cu[0-9]+(==.*)$", rf"\g<1>{wanted}\g<2>", text
+        r"(?m)^(Requires-Dist: )transformer_engine_cu[0-9]+(==.*)$", rf"\g<1>{project}\g<2>", text
     )
     if count != 1:
         raise UserError(
-            f"its metadata asks {count} times for its libraries, not once",
+            f"its metadata requires its libraries {count} times, not once",
             "PKG-INFO",
             (
-                "this release is not like those before: see "
+                "this release differs from earlier ones: see "
                 "builder/packages/transformer_engine/wheel_file.py"
             ),
             kind=UNSUPPORTED,
@@ -92,8 +99,18 @@ def write_wheel(
     licence: bytes,
     note: Mapping[str, Any],
 ) -> Path:
-    """Return the wheel with `content` (by its path below site-packages), in `folder`: sorted, with
-    constant times, stored (another zlib would give other bytes).
+    """Write a wheel and return its path.
+
+    The files are sorted and have constant times. They are stored without compression, because
+    versions of zlib give different bytes.
+
+    Args:
+        folder: The folder of the wheel.
+        target: What the wheel is for.
+        content: The files by path below site-packages.
+        meta: The text of METADATA.
+        licence: The text of the licence.
+        note: The content of `rosetta-build.json`.
     """
     info = f"{PROJECT}-{target.version}.dist-info"
     files = {
@@ -129,29 +146,44 @@ def write_wheel(
 
 
 def find_required_glibc(module: bytes) -> str:
-    """Return the newest glibc whose symbols a compiled module wants, "2.34"; what is older cannot
-    load it.
-    """
-    found = {
+    """Return the oldest glibc that can load a compiled module, for example "2.34"."""
+    versions = {
         tuple(int(part) for part in text.split(b"."))
         for text in re.findall(rb"\0GLIBC_([0-9]+\.[0-9]+)(?=[.\0])", module)
     }
-    return ".".join(map(str, max(found, default=(2, 0))))
+    return ".".join(map(str, max(versions, default=(2, 0))))
 
 
 def check_wheel(path: Path, sha256: str, target: Target, inputs: str) -> str:
-    """Return the name a wheel made elsewhere should have, once all that can be told of it is right.
+    """Check a wheel that was built elsewhere.
 
-    `inputs` is the key of what it must have been compiled against, held against the note in it.
-    Raises UserError for another file than the sha256 says, another project, version, Python or
-    architecture, a broken zip, missing libraries in its requirements.
+    Args:
+        path: The wheel.
+        sha256: The hash that the builder of the wheel gave.
+        target: What the wheel has to be for.
+        inputs: The key of the inputs that the wheel has to be compiled from and against.
+
+    Returns:
+        The file name of the wheel.
+
+    Raises:
+        UserError: The hash, the project, the version, the Python or the architecture differs, the
+            zip is damaged, or the requirements lack the libraries.
     """
-    where, do = (
-        path.name,
-        "make it by `build.py wheel transformer-engine` with the same manifest and locks",
-    )
+    _check_hash(path, sha256)
+    _check_file_name(path.name, target)
+    files = read_wheel_files(path)
+    _check_module({name: data for name, (_, data) in files.items()}, path.name, target)
+    info = f"{PROJECT}-{target.version}.dist-info"
+    metadata = files.get(f"{info}/METADATA", ("", b""))[1].decode("utf-8", "replace")
+    _check_requirements(metadata, target, path.name)
+    _check_note(files.get(f"{info}/{NOTE}", ("", b"{}"))[1], inputs, path.name)
+    return target.file
+
+
+def _check_hash(path: Path, sha256: str) -> None:
     try:
-        data = path.read_bytes()
+        actual = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise UserError(
             f"cannot be read ({error.strerror})",
@@ -159,74 +191,78 @@ def check_wheel(path: Path, sha256: str, target: Target, inputs: str) -> str:
             "give the path of the wheel",
             kind=MISSING,
         ) from error
-    if (found := hashlib.sha256(data).hexdigest()) != sha256:
+    if actual != sha256:
         raise UserError(
-            f"has the sha256 {found}, not {sha256}",
-            where,
-            "get it again, or give the sha256 that its maker names",
+            f"has the sha256 {actual}, not {sha256}",
+            path.name,
+            "copy the wheel again, or give the sha256 that its builder printed",
             kind=DAMAGED,
-            value=found,
+            value=actual,
         )
+
+
+def _check_file_name(file_name: str, target: Target) -> None:
     try:
-        name, version, _, tags = parse_wheel_filename(path.name)
+        name, version, _, tags = parse_wheel_filename(file_name)
     except InvalidWheelFilename as error:
         raise UserError(
-            "is not the file name of a wheel", where, "keep the name it was made with", kind=INVALID
+            "is not the file name of a wheel",
+            file_name,
+            "keep the name that the build gave",
+            kind=INVALID,
         ) from error
     if name != canonicalize_name(PROJECT) or str(version) != target.version:
         raise UserError(
             f"is {name} {version}, not {version_pins.SOURCE} {target.version}",
-            where,
-            do,
+            file_name,
+            _REBUILD,
             kind=DIFFERS,
             value=f"{name} {version}",
         )
+    if not any(_tag_matches(tag, target) for tag in tags):
+        tag_names = " ".join(sorted(map(str, tags)))
+        raise UserError(
+            f"is for {tag_names}, not for {target.tag}",
+            file_name,
+            _REBUILD,
+            kind=DIFFERS,
+            value=tag_names,
+        )
+
+
+def _tag_matches(tag: Tag, target: Target) -> bool:
     interpreter, machine = target.tag.split("-")[0], target.tag.partition("linux_")[2]
-    if not any(
+    return (
         tag.interpreter == interpreter
         and tag.abi == interpreter
         and tag.platform.endswith(f"_{machine}")
         and "linux" in tag.platform
-        for tag in tags
-    ):
-        raise UserError(
-            f"is for {' '.join(sorted(map(str, tags)))}, not for {target.tag}",
-            where,
-            do,
-            kind=DIFFERS,
-            value=" ".join(sorted(map(str, tags))),
-        )
-    files = read_wheel_files(path)
-    modules = [file for file in files if file.endswith(".so")]
+    )
+
+
+def _check_module(files: Mapping[str, bytes], where: str, target: Target) -> None:
+    modules = [name for name in files if name.endswith(".so")]
     if modules != [target.module]:
         raise UserError(
-            f"holds {', '.join(modules) or 'no compiled module'}, not {target.module}",
+            f"has {', '.join(modules) or 'no compiled module'}, not {target.module}",
             where,
-            do,
+            _REBUILD,
             kind=DIFFERS,
             value=", ".join(modules),
         )
-    module = files[target.module][1]
-    if (
-        module[:6] != b"\x7fELF\x02\x01"
-        or int.from_bytes(module[18:20], "little") != _MACHINES[target.architecture]
-    ):
+    module = files[target.module]
+    machine = int.from_bytes(module[18:20], "little")
+    if module[:6] != b"\x7fELF\x02\x01" or machine != _MACHINES[target.architecture]:
         raise UserError(
             f"its module is not compiled for {target.architecture}",
             where,
-            do,
+            _REBUILD,
             kind=UNSUPPORTED,
             value=target.architecture,
         )
-    info = f"{PROJECT}-{target.version}.dist-info"
-    _check_requirements(
-        files.get(f"{info}/METADATA", ("", b""))[1].decode("utf-8", "replace"), target, where, do
-    )
-    _check_note(files.get(f"{info}/{NOTE}", ("", b"{}"))[1], inputs, where, do)
-    return target.file
 
 
-def _check_requirements(text: str, target: Target, where: str, do: str) -> None:
+def _check_requirements(text: str, target: Target, where: str) -> None:
     message = email.message_from_string(text)
     if (
         canonicalize_name(str(message.get("Name", ""))) != canonicalize_name(PROJECT)
@@ -235,45 +271,46 @@ def _check_requirements(text: str, target: Target, where: str, do: str) -> None:
         raise UserError(
             "its metadata names another project or version than its file name",
             where,
-            do,
+            _REBUILD,
             kind=DIFFERS,
         )
-    wanted = version_pins.library_project(target.accelerator)
+    library = version_pins.library_project(target.accelerator)
     try:
-        asked = {
+        required = {
             canonicalize_name(Requirement(str(line)).name)
             for line in message.get_all("Requires-Dist") or []
         }
     except InvalidRequirement as error:
         raise UserError(
-            "its metadata holds a requirement that is none", where, do, kind=INVALID
+            "its metadata has an invalid requirement", where, _REBUILD, kind=INVALID
         ) from error
-    if others := {name for name in asked if name.startswith("transformer-engine")} - {wanted}:
+    others = {name for name in required if name.startswith("transformer-engine")} - {library}
+    if others:
         raise UserError(
-            f"asks for {', '.join(sorted(others))}, not for {wanted}",
+            f"requires {', '.join(sorted(others))}, not {library}",
             where,
-            do,
+            _REBUILD,
             kind=DIFFERS,
             value=", ".join(sorted(others)),
         )
-    if wanted not in asked:
-        raise UserError(f"does not ask for {wanted}", where, do, kind=MISSING, value=wanted)
+    if library not in required:
+        raise UserError(f"does not require {library}", where, _REBUILD, kind=MISSING, value=library)
 
 
-def _check_note(raw: bytes, inputs: str, where: str, do: str) -> None:
+def _check_note(raw: bytes, inputs: str, where: str) -> None:
     try:
-        known = json.loads(raw).get("inputs", "")
+        actual_inputs = json.loads(raw).get("inputs", "")
     except (ValueError, AttributeError, RecursionError) as error:
-        raise UserError(f"its {NOTE} is broken", where, do, kind=DAMAGED) from error
-    if not known:
+        raise UserError(f"its {NOTE} is damaged", where, _REBUILD, kind=DAMAGED) from error
+    if not actual_inputs:
         log.warn(
-            f"{where} was not made by this builder: which JAX and CUDA it was compiled "
-            "against cannot be told, only the sha256 vouches for it"
+            f"{where} was not built by this builder: the JAX and CUDA versions that it was "
+            "compiled against are unknown, and only its sha256 was checked"
         )
-    elif known != inputs:
+    elif actual_inputs != inputs:
         raise UserError(
-            "was compiled from or against other packages than the locks name",
+            "was compiled from or against other packages than the locked ones",
             where,
-            do,
+            _REBUILD,
             kind=DIFFERS,
         )
