@@ -1,4 +1,4 @@
-"""The completion files of bash and zsh, which shtab makes of the parsers."""
+"""Make the completion files for bash and zsh from the parsers, with shtab."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHELLS = ("bash", "zsh")
-# Places below share/ where the shells look.
+# The paths below share/ where the shells search.
 PLACES = {
     "bash": "bash-completion/completions/rosetta",
     "zsh": "zsh/site-functions/_rosetta",
 }
 VERSION = importlib.metadata.version("shtab")
-# The package that is baked may be of another commit than this checkout: a process of its own
-# imports it.
+# A separate process imports the package, because it may be of another commit than this checkout.
 _PROGRAM = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -45,13 +44,13 @@ def has_completion(package: Path) -> bool:
 
 @functools.cache
 def make_files(package: Path, digest: str) -> dict[str, str]:
-    """Return shell -> its completion file for the commands of rosetta.
+    """Return the completion file of each shell for the commands of rosetta.
 
     Args:
       package: The folder `rosetta`.
       digest: The hash of its content.
     """
-    del digest  # it tells the results for a folder apart
+    del digest  # functools.cache needs it as a part of the key
     done = subprocess.run(
         [sys.executable, "-I", "-c", _PROGRAM, str(package.parent), *SHELLS],
         capture_output=True,
@@ -62,7 +61,7 @@ def make_files(package: Path, digest: str) -> dict[str, str]:
         raise UserError(
             f"its completion files cannot be made: {done.stderr.strip().splitlines()[-1:]}",
             str(package),
-            "mend rosetta/commands/completion.py, or the parsers that it reads",
+            "check rosetta/commands/completion.py and the parsers that it reads",
             kind=FAILED,
         )
     files: dict[str, str] = json.loads(done.stdout)

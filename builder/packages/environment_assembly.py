@@ -1,9 +1,8 @@
-"""Put the finished parts together into a bare environment: a folder that runs where it stands and
-may be moved as a whole.
+"""Assemble finished parts into an environment: a folder that runs in place and can be moved.
 
-The folder is written beside its final place and renamed, or, where it exists, part by part: each
-part is prepared under `.rosetta/`, and the state file has the part without a key from before the
-swap until after it, so that a killed run is finished by the next one.
+A new folder is written beside its final path and renamed. An existing folder is updated part by
+part: each part is prepared below `.rosetta/` and swapped in. During the swap, the state file has an
+empty key for the part, so that the next build finishes what a killed build began.
 """
 
 from __future__ import annotations
@@ -30,8 +29,12 @@ STATE = ".rosetta/state.json"
 
 @dataclass(frozen=True)
 class Part:
-    """A path below the output, the key of what belongs there, and how it is made in an empty
-    place.
+    """One file or folder of an environment.
+
+    Attributes:
+        path: Its path below the environment.
+        key: The hash of its inputs.
+        make: Writes the part to a path that does not exist yet.
     """
 
     path: str
@@ -40,7 +43,7 @@ class Part:
 
 
 def is_current(output: Path, parts: list[Part]) -> bool:
-    """Return whether `output` holds exactly these parts."""
+    """Return whether an environment consists of exactly these parts, all of them current."""
     keys = _read_keys(output)
     return keys == {part.path: part.key for part in parts} and all(
         (output / part.path).exists() for part in parts
@@ -48,66 +51,74 @@ def is_current(output: Path, parts: list[Part]) -> bool:
 
 
 def has_part(output: Path, part: Part) -> bool:
-    """Return whether `output` holds this part, as far as its state file says."""
+    """Return whether an environment has a part in its current form, by its state file."""
     return _read_keys(output).get(part.path) == part.key and (output / part.path).exists()
 
 
 def output_of(new: Path) -> Path:
-    """Return the output that a part belongs to, of the empty place where the part is being made."""
+    """Return the environment for which a part is being made at the path `new`."""
     return new.parents[1]
 
 
 def refuse_foreign_output(output: Path, distribution: str) -> None:
-    """UserError, before anything is made, where `output` is not ours to write: another's files, or
-    another distribution's environment.
+    """Refuse a folder that cannot become or stay an environment of a distribution.
+
+    Raises:
+        UserError: The folder has other files, or the environment of another distribution.
     """
     if output.is_symlink() or (output.exists() and not output.is_dir()):
         raise UserError("is not a folder", str(output), "give another --output env:DIR")
     _refuse_foreign_files(output)
     try:
-        known = json.loads((output / "opt/rosetta/lock.json").read_text(encoding="utf-8"))[
+        existing = json.loads((output / "opt/rosetta/lock.json").read_text(encoding="utf-8"))[
             "distribution"
         ]
     except (OSError, ValueError, KeyError, TypeError):
         return
-    if known != distribution:
+    if existing != distribution:
         raise UserError(
-            f"holds the distribution {known}",
+            f"has the distribution {existing}",
             str(output),
             f"give {distribution} another --output env:DIR, or delete this one",
             kind=CONFLICT,
-            value=known,
+            value=existing,
         )
 
 
 def refuse_unmarked(folder: Path, mark: str) -> None:
-    """Raise UserError if a folder cannot be replaced: it holds files, and not the file `mark` that
-    we put into every folder of its kind.
+    """Refuse to replace a folder that build.py did not write.
+
+    Args:
+        folder: The folder; it may be missing or empty.
+        mark: The name of the file that every folder of its kind has.
+
+    Raises:
+        UserError: The folder has files, and the file `mark` is not one of them.
     """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UserError("is not a folder", str(folder), "give another folder", kind=EXISTS)
     if folder.exists() and any(folder.iterdir()) and not (folder / mark).is_file():
         raise UserError(
-            f"holds files that build.py did not write: it has no {mark}",
+            f"has files that build.py did not write: the file {mark} is missing",
             str(folder),
-            "give a new or an empty folder; nothing was touched",
+            "give a new or an empty folder; nothing was changed",
             kind=EXISTS,
         )
 
 
 def assemble_parts(output: Path, parts: list[Part]) -> list[str]:
-    """Bring `output` to hold exactly these parts; returns the paths of those that changed."""
+    """Make an environment consist of exactly these parts; return the paths of changed parts."""
     if output.is_symlink() or (output.exists() and not output.is_dir()):
         raise UserError(
             "is not a folder", str(output), "give another --output env:DIR", kind=EXISTS
         )
     _refuse_foreign_files(output)
-    fresh = not (output / STATE).is_file() and not os.path.ismount(output)
-    where = output.with_name(f".{output.name}.rosetta-new") if fresh else output
-    if fresh:
-        _refuse_foreign_files(where)
+    is_new = not (output / STATE).is_file() and not os.path.ismount(output)
+    folder = output.with_name(f".{output.name}.rosetta-new") if is_new else output
+    if is_new:
+        _refuse_foreign_files(folder)
         try:
-            where.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
                 f"cannot be made ({error.strerror})",
@@ -115,11 +126,11 @@ def assemble_parts(output: Path, parts: list[Part]) -> list[str]:
                 "give another --output env:DIR",
                 kind=DENIED,
             ) from error
-    if not (where / STATE).is_file():
-        _write_keys(where, {})
-    changed = _update_parts(where, parts)
-    if fresh:
-        os.rename(where, output)  # onto nothing, or onto an empty folder
+    if not (folder / STATE).is_file():
+        _write_keys(folder, {})
+    changed = _update_parts(folder, parts)
+    if is_new:
+        os.rename(folder, output)  # there is nothing at `output`, or an empty folder
     return changed
 
 
@@ -130,17 +141,19 @@ def _refuse_foreign_files(folder: Path) -> None:
         and any(entry.name not in ("lost+found", ".rosetta") for entry in folder.iterdir())
     ):
         raise UserError(
-            "holds files that are not an environment of rosetta's",
+            "has files that are not part of an environment of rosetta",
             str(folder),
-            "give an empty or new folder; nothing was touched",
+            "give a new or an empty folder; nothing was changed",
             kind=EXISTS,
         )
 
 
 @contextlib.contextmanager
 def lock_output(output: Path) -> Iterator[Path]:
-    """One build at a time below the folder that holds `output`, whichever name and cache each uses;
-    yields the output's own name.
+    """Let only one build at a time write environments into the parent folder of `output`.
+
+    Yields:
+        The path of the output with its parent resolved.
     """
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -148,70 +161,78 @@ def lock_output(output: Path) -> Iterator[Path]:
         raise UserError(
             f"cannot be made ({error.strerror})", str(output), "give another folder"
         ) from error
-    own = output.parent.resolve() / output.name
-    handle = os.open(own.parent, os.O_RDONLY | os.O_DIRECTORY)
+    resolved = output.parent.resolve() / output.name
+    handle = os.open(resolved.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log.info(f"waiting for another build in {own.parent}")
+            log.info(f"waiting for another build in {resolved.parent}")
             fcntl.flock(handle, fcntl.LOCK_EX)
-        yield own
+        yield resolved
     finally:
         os.close(handle)
 
 
 @contextlib.contextmanager
-def replace_path(place: Path) -> Iterator[Path]:
-    """Yield a free path beside `place`; what is made there, a file or a folder, takes the place of
-    what is at `place` if all went well.
+def replace_path(path: Path) -> Iterator[Path]:
+    """Replace a file or a folder with what the body of the `with` statement writes.
+
+    Yields:
+        A free path beside `path`. After an exception, `path` is unchanged.
     """
-    new, old = (place.with_name(f".{place.name}.rosetta-{which}") for which in ("new", "old"))
+    new, old = (path.with_name(f".{path.name}.rosetta-{suffix}") for suffix in ("new", "old"))
     remove_path(new)
     remove_path(old)
     try:
         yield new
-        if place.is_dir():
-            os.rename(place, old)
-        os.rename(new, place)
+        if path.is_dir():
+            os.rename(path, old)
+        os.rename(new, path)
     except BaseException:
         remove_path(new)
         raise
     remove_path(old)
 
 
-def _update_parts(where: Path, parts: list[Part]) -> list[str]:
-    keys = _read_keys(where)
-    wanted = {part.path: part for part in parts}
-    for path in set(keys) - set(wanted):
-        del keys[path]
-        _write_keys(where, keys)
-        remove_path(where / path)
+def _update_parts(folder: Path, parts: list[Part]) -> list[str]:
+    keys = _read_keys(folder)
+    _remove_unknown_parts(folder, keys, {part.path for part in parts})
     changed = []
     for part in parts:
-        final = where / part.path
-        if keys.get(part.path) == part.key and final.exists():
+        if keys.get(part.path) == part.key and (folder / part.path).exists():
             continue
-        new, old = where / ".rosetta" / "new", where / ".rosetta" / "old"
-        remove_path(new)
-        remove_path(old)
-        new.parent.mkdir(exist_ok=True)
-        part.make(new)
-        keys[part.path] = (
-            # Known, and not current: a kill between here and the end leaves nothing that no one
-            # knows of.
-            ""
-        )
-        _write_keys(where, keys)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        if final.exists() or final.is_symlink():
-            os.rename(final, old)
-        os.rename(new, final)
-        keys[part.path] = part.key
-        _write_keys(where, keys)
-        remove_path(old)
+        _replace_part(folder, part, keys)
         changed.append(part.path)
     return changed
+
+
+def _remove_unknown_parts(folder: Path, keys: dict[str, str], wanted: set[str]) -> None:
+    for path in set(keys) - wanted:
+        del keys[path]
+        _write_keys(folder, keys)
+        remove_path(folder / path)
+
+
+def _replace_part(folder: Path, part: Part, keys: dict[str, str]) -> None:
+    """Make a part beside its final path, swap it in, and record its key."""
+    final = folder / part.path
+    new, old = folder / ".rosetta" / "new", folder / ".rosetta" / "old"
+    remove_path(new)
+    remove_path(old)
+    new.parent.mkdir(exist_ok=True)
+    part.make(new)
+    # An empty key means that the part is known but not current. If the build is killed during the
+    # swap, the next build finishes it.
+    keys[part.path] = ""
+    _write_keys(folder, keys)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    if final.exists() or final.is_symlink():
+        os.rename(final, old)
+    os.rename(new, final)
+    keys[part.path] = part.key
+    _write_keys(folder, keys)
+    remove_path(old)
 
 
 def _read_keys(output: Path) -> dict[str, str]:
@@ -233,5 +254,5 @@ def _read_keys(output: Path) -> dict[str, str]:
 def _write_keys(output: Path, keys: dict[str, str]) -> None:
     state = output / STATE
     text = json.dumps({"schema": 1, "parts": keys}, indent=1)
-    # One name, since the output is locked: a kill leaves no litter.
+    # The output is locked, so one temporary name is enough. A killed build leaves at most one file.
     write_atomic(state, text, None, temporary=state.with_name("state.new"))

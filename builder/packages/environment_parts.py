@@ -1,5 +1,6 @@
-"""The parts of a distribution that are ours: the package rosetta, its programs, and the record of
-what was built.
+"""The parts of an environment that come from rosetta.
+
+They are the package rosetta, its programs, its shell completion and the record of the build.
 """
 
 from __future__ import annotations
@@ -36,8 +37,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Tree:
-    """A patched source: its name, its place below opt/, what its content hangs on, and how to come
-    by it.
+    """A patched source.
+
+    Attributes:
+        name: The name of the source in the manifest.
+        folder: Its path below opt/.
+        key: The hash of its content.
+        path: Exports the source if needed, and returns its folder in the cache.
     """
 
     name: str
@@ -49,11 +55,9 @@ class Tree:
 def list_trees(
     manifest: Manifest, sources: Mapping[str, PatchedSource], access: Access, python: Interpreter
 ) -> list[Tree]:
-    """Return the patched sources of a distribution, in their order, each exported when its path is
-    asked for.
-    """
+    """Return the patched sources of a distribution in their order, without exporting them."""
 
-    def one(name: str, state: PatchedSource) -> Tree:
+    def make_tree(name: str, state: PatchedSource) -> Tree:
         return Tree(
             name,
             state.folder,
@@ -61,30 +65,33 @@ def list_trees(
             lambda: source_tree.export_source(manifest.source(name), state, access, python),
         )
 
-    return [one(name, state) for name, state in sources.items()]
+    return [make_tree(name, state) for name, state in sources.items()]
 
 
 def refuse_shadowed_modules(site: Path, trees: Sequence[Tree], lock: str) -> None:
-    """UserError where a locked package ships a module that would be imported instead of a patched
-    source or of rosetta.
+    """Refuse locked packages that have a module of a patched source or of rosetta.
+
+    Raises:
+        UserError: Python would import the module of the locked package.
     """
-    modules = {
-        path.parent.name: "the patched source"
-        for each in trees
-        for path in each.path().glob("*/*.py")
-    } | {"rosetta": "ours"}
-    for module, what in sorted(modules.items()):
+    modules = {"rosetta": "the package rosetta"}
+    for tree in trees:
+        for path in tree.path().glob("*/*.py"):
+            modules.setdefault(path.parent.name, "the patched source")
+    for module, hidden in sorted(modules.items()):
         if (site / module).exists() or (site / f"{module}.py").exists():
             raise UserError(
-                f"a locked package ships the module {module}, which would hide {what}",
+                f"a locked package has the module {module}, which would hide {hidden}",
                 lock,
                 "drop that package by an override",
             )
 
 
 def path_file_text(folders: list[str]) -> str:
-    """Return the .pth that puts the patched trees and rosetta on sys.path, relative to
-    site-packages, and gives users without a name one.
+    """Return the text of the .pth file of an environment.
+
+    The file adds the patched sources and rosetta to sys.path, relative to site-packages. The file
+    also gives a name to a user who has none.
     """
     up = "../../../../.."  # opt/rosetta/env/lib/python3.X/site-packages -> opt
     return (
@@ -119,61 +126,56 @@ def _copy_files(folder: Path, into: Path) -> None:
 
 
 def rosetta_parts(python: Interpreter, trees: Sequence[Tree]) -> list[Part]:
-    """Return the package, its programs, doors to the scripts of the patched trees, and what shells
-    complete after `rosetta`.
+    """Return the parts with the package rosetta, its programs and its shell completion.
+
+    Args:
+        python: The Python of the environment, for the bytecode.
+        trees: The patched sources, whose scripts get a program each.
     """
-
-    def package(into: Path) -> None:
-        _copy_files(find_baked_package(), into)
-        bytecode.compile_tree(python, into)
-
-    def programs(into: Path) -> None:
-        into.mkdir()
-        found = {
-            name: text
-            for tree in trees
-            for name, text in program_wrappers.wrappers_for_scripts(
-                tree.path(), tree.folder
-            ).items()
-        }
-        for name, text in sorted({**found, **program_wrappers.PROGRAMS}.items()):
-            (into / name).write_text(text, encoding="ascii")
-            (into / name).chmod(0o755)
-
-    def link(into: Path) -> None:
-        into.symlink_to("opt/rosetta/bin")
-
     rosetta = find_baked_package()
     digest = _hash_files(rosetta)
-    share = Part(
-        "opt/rosetta/share",
-        stage_key("completion", {"files": digest, "shtab": completion.VERSION}),
-        lambda into: completion.write_files(rosetta, digest, into),
-    )
     return [
-        Part(
-            "opt/rosetta/rosetta",
-            stage_key("rosetta", {"files": digest, "python": python.full}),
-            package,
-        ),
-        Part(
-            "opt/rosetta/bin",
-            stage_key(
-                "programs",
-                {
-                    "doors": program_wrappers.TEXTS,
-                    "trees": {tree.folder: tree.key for tree in trees},
-                },
-            ),
-            programs,
-        ),
-        *([share] if completion.has_completion(rosetta) else []),
-        Part("bin", "link", link),
+        _package_part(rosetta, digest, python),
+        _programs_part(trees),
+        *([_completion_part(rosetta, digest)] if completion.has_completion(rosetta) else []),
+        Part("bin", "link", lambda into: into.symlink_to("opt/rosetta/bin")),
     ]
 
 
+def _package_part(rosetta: Path, digest: str, python: Interpreter) -> Part:
+    def write_package(into: Path) -> None:
+        _copy_files(rosetta, into)
+        bytecode.compile_tree(python, into)
+
+    key = stage_key("rosetta", {"files": digest, "python": python.full})
+    return Part("opt/rosetta/rosetta", key, write_package)
+
+
+def _programs_part(trees: Sequence[Tree]) -> Part:
+    def write_programs(into: Path) -> None:
+        into.mkdir()
+        programs: dict[str, str] = {}
+        for tree in trees:
+            programs |= program_wrappers.wrappers_for_scripts(tree.path(), tree.folder)
+        programs |= program_wrappers.PROGRAMS
+        for name, text in sorted(programs.items()):
+            (into / name).write_text(text, encoding="ascii")
+            (into / name).chmod(0o755)
+
+    tree_keys = {tree.folder: tree.key for tree in trees}
+    key = stage_key("programs", {"doors": program_wrappers.TEXTS, "trees": tree_keys})
+    return Part("opt/rosetta/bin", key, write_programs)
+
+
+def _completion_part(rosetta: Path, digest: str) -> Part:
+    key = stage_key("completion", {"files": digest, "shtab": completion.VERSION})
+    return Part(
+        "opt/rosetta/share", key, lambda into: completion.write_files(rosetta, digest, into)
+    )
+
+
 def make_record(wanted: Packages, sources: Mapping[str, PatchedSource]) -> dict[str, Any]:
-    """lock.json: what an environment is made of."""
+    """Return the content of lock.json, the record of what an environment consists of."""
     return {
         "schema": 1,
         "distribution": wanted.distribution,
@@ -195,12 +197,13 @@ def lock_text(record: dict[str, Any]) -> str:
 def constraints_text(
     pins: Sequence[Pin], transformer_engine: Mapping[str, Any] | None = None
 ) -> str:
-    """Return the locked versions as pip's constraints; the first line's third word names this set
-    of packages.
+    """Return the locked versions as constraints for pip.
+
+    The third word of the first line is a hash that identifies this set of packages.
     """
     body = "".join(f"{pin.name}=={pin.version}\n" for pin in pins)
     if transformer_engine:
-        # The one wheel of ours that no lock has.
+        # The builder compiles this wheel, so that no lock has it.
         body += f"transformer-engine-jax=={transformer_engine['version']}\n"
     return f"# packages {hashlib.sha256(body.encode()).hexdigest()[:16]}\n{body}"
 
@@ -212,20 +215,40 @@ def record_parts(
     site: Callable[[Path], Path],
     trees: Sequence[Tree],
 ) -> list[Part]:
-    """lock.json, the patches with their outcomes, constraints for `pip install` on top, the known
-    issues, and the licences.
+    """Return the parts that describe a build: patches, licences, known issues and the record.
 
-    `site` gives the site-packages folder that was made of `pins`, by the place where the part is
-    made.
+    Args:
+        record: The content of lock.json.
+        manifest: Has the patches of the sources.
+        pins: The locked packages.
+        site: Returns the site-packages folder, given the path at which a part is made.
+        trees: The patched sources, for their licences.
     """
-    lock, constraints, issues = (
-        lock_text(record),
-        constraints_text(pins, record.get("transformer_engine")),
-        known_issues.render_issues(record, {pin.name: pin.version for pin in pins}),
-    )
+    versions = {pin.name: pin.version for pin in pins}
+    constraints = constraints_text(pins, record.get("transformer_engine"))
+    return [
+        _sources_part(record, manifest),
+        _licences_part(record, constraints, site, trees),
+        _text_part(
+            "known_issues.json", "known issues", known_issues.render_issues(record, versions)
+        ),
+        _text_part("constraints.txt", "constraints", constraints),
+        _text_part("lock.json", "lock", lock_text(record)),
+    ]
+
+
+def _text_part(name: str, stage: str, content: str) -> Part:
+    def write_text(into: Path) -> None:
+        into.write_text(content, encoding="utf-8")
+
+    return Part(f"opt/rosetta/{name}", stage_key(stage, {"text": content}), write_text)
+
+
+def _sources_part(record: dict[str, Any], manifest: Manifest) -> Part:
+    """Return the part with the patches of each source and their list."""
     folders = {name: manifest.source(name).patches for name in record["sources"]}
 
-    def sources(into: Path) -> None:
+    def write_sources(into: Path) -> None:
         for name, folder in folders.items():
             _copy_files(folder, into / name)
             (into / name).mkdir(parents=True, exist_ok=True)
@@ -233,7 +256,21 @@ def record_parts(
                 json.dumps(record["sources"][name], indent=1) + "\n", encoding="utf-8"
             )
 
-    licensed = {
+    patches = {name: _hash_files(folder) for name, folder in folders.items()}
+    key = stage_key("sources", {"lock": lock_text(record), "patches": patches})
+    return Part("opt/rosetta/sources", key, write_sources)
+
+
+def _licences_part(
+    record: dict[str, Any],
+    constraints: str,
+    site: Callable[[Path], Path],
+    trees: Sequence[Tree],
+) -> Part:
+    def write_texts(into: Path) -> None:
+        licences.write_licences(into, site(into), {tree.name: tree.path() for tree in trees})
+
+    inputs = {
         "rosetta": hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest(),
         "pins": constraints,
         "requirements": record["requirements"],
@@ -241,35 +278,4 @@ def record_parts(
         "trees": [[tree.name, tree.key] for tree in trees],
         "layout": 2,
     }
-
-    def texts(into: Path) -> None:
-        licences.write_licences(into, site(into), {tree.name: tree.path() for tree in trees})
-
-    def text(content: str) -> Any:
-        return lambda into: into.write_text(content, encoding="utf-8")
-
-    return [
-        Part(
-            "opt/rosetta/sources",
-            stage_key(
-                "sources",
-                {
-                    "lock": lock,
-                    "patches": {name: _hash_files(folder) for name, folder in folders.items()},
-                },
-            ),
-            sources,
-        ),
-        Part("opt/rosetta/LICENSES", stage_key("licences", licensed), texts),
-        Part(
-            "opt/rosetta/known_issues.json",
-            stage_key("known issues", {"text": issues}),
-            text(issues),
-        ),
-        Part(
-            "opt/rosetta/constraints.txt",
-            stage_key("constraints", {"text": constraints}),
-            text(constraints),
-        ),
-        Part("opt/rosetta/lock.json", stage_key("lock", {"text": lock}), text(lock)),
-    ]
+    return Part("opt/rosetta/LICENSES", stage_key("licences", inputs), write_texts)

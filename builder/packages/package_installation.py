@@ -1,6 +1,4 @@
-"""The stage that turns a lock into an environment: installed by hash, with bytecode, checked, and
-kept under its key.
-"""
+"""Install the packages of a lock into an environment, by hash, and check the result."""
 
 from __future__ import annotations
 
@@ -30,8 +28,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Packages:
-    """What is to be installed: one distribution's lock, for one accelerator, on one Python of this
-    machine.
+    """The packages to install for one distribution, accelerator and Python.
+
+    Attributes:
+        distribution: The name of the distribution.
+        line: The name of its line.
+        accelerator: "cpu", "cuda12" or "cuda13".
+        architecture: "amd64" or "arm64".
+        python: The Python of the environment.
+        lock: The lock file.
+        build_lock: The lock of the tools that build sdists.
+        manifest: Has the overrides, the sdists to build and the wheels to strip.
+        extra: Locked packages beside those of the distribution, such as Transformer Engine's.
+        wheels: Wheels that the builder made earlier, with their sha256.
+        replaced: Locked Debian packages for which `wheels` were compiled with a newer version.
     """
 
     distribution: str
@@ -42,33 +52,32 @@ class Packages:
     lock: Path
     build_lock: Path
     manifest: Manifest
-    extra: tuple[
-        lock_file.Pin, ...
-    ] = ()  # locked beside the distribution: what Transformer Engine adds
-    wheels: tuple[tuple[Path, str], ...] = ()  # made by us before, with their sha256
-    replaced: tuple[
-        Replacement, ...
-    ] = ()  # locked Debian packages that those wheels were compiled with newer versions of
+    extra: tuple[lock_file.Pin, ...] = ()
+    wheels: tuple[tuple[Path, str], ...] = ()
+    replaced: tuple[Replacement, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The distribution and the accelerator, as messages name them."""
+        return f"{self.distribution}-{self.accelerator}"
 
     @property
     def digest(self) -> str:
-        """Sha256 of the lock."""
+        """The sha256 of the lock."""
         return lock_file.hash_lock(self.lock)
 
     def pins(self) -> list[lock_file.Pin]:
-        """Return what of the lock holds for this Python and machine."""
-        here = lock_file.marker_environment(
+        """Return the locked packages whose markers match this Python and architecture."""
+        environment = lock_file.marker_environment(
             self.python.version, self.python.full, self.architecture
         )
-        pins = [pin for pin in lock_file.read_lock(self.lock) if pin.applies_to(here)]
-        known = {pin.name for pin in pins}
-        return [
-            *pins,
-            *(pin for pin in self.extra if pin.name not in known and pin.applies_to(here)),
-        ]
+        pins = [pin for pin in lock_file.read_lock(self.lock) if pin.applies_to(environment)]
+        names = {pin.name for pin in pins}
+        extra = [pin for pin in self.extra if pin.name not in names and pin.applies_to(environment)]
+        return [*pins, *extra]
 
     def inputs(self) -> dict[str, Any]:
-        """All that decides what is installed, but for the Python's place on this machine."""
+        """Return everything that affects the installation, except the path of the Python."""
         return {
             "lock": self.digest,
             "python": self.python.full,
@@ -91,9 +100,7 @@ class Packages:
 
 
 def ensure_environment(cache: Cache, packages: Packages, *, offline: bool) -> Path:
-    """Return an environment in the cache, for programs of the builder; made if the cache lacks
-    it.
-    """
+    """Return an environment with the packages; make it if the cache lacks it."""
     return cache.ensure_folder(
         "env",
         packages.key,
@@ -103,7 +110,7 @@ def ensure_environment(cache: Cache, packages: Packages, *, offline: bool) -> Pa
 
 
 def make_environment(cache: Cache, packages: Packages, folder: Path, *, offline: bool) -> None:
-    """Make the environment (a relocatable venv) in `folder`, which is empty or not there."""
+    """Make a relocatable virtual environment in `folder`, which is empty or missing."""
     uv.run(
         "venv",
         "--quiet",
@@ -126,21 +133,20 @@ def make_environment(cache: Cache, packages: Packages, folder: Path, *, offline:
         offline=offline,
     )
     bytecode.install_bytecode(cache, packages.python, find_site_packages(folder))
-    for name in (
-        ".gitignore",
-        ".lock",
-        "CACHEDIR.TAG",
-    ):  # uv's: a backup must not pass over an environment
+    # uv's files would make a backup skip the environment.
+    for name in (".gitignore", ".lock", "CACHEDIR.TAG"):
         (folder / name).unlink(missing_ok=True)
     dependency_check.require_explained(folder / "bin" / "python", packages.manifest, packages.line)
 
 
-def find_site_packages(environment_: Path) -> Path:
-    """Return the site-packages folder of a venv."""
-    found = sorted(environment_.glob("lib/python3.*/site-packages"))
-    if len(found) != 1:
-        raise UserError("is not a whole environment", str(environment_), "delete it and run again")
-    return found[0]
+def find_site_packages(environment: Path) -> Path:
+    """Return the site-packages folder of a virtual environment."""
+    folders = sorted(environment.glob("lib/python3.*/site-packages"))
+    if len(folders) != 1:
+        raise UserError(
+            "is not a complete environment", str(environment), "delete it and run again"
+        )
+    return folders[0]
 
 
 def install_packages(
@@ -151,75 +157,90 @@ def install_packages(
     builder: Interpreter,
     offline: bool,
 ) -> None:
-    """Put all packages into `folder`, the place that uv's arguments `target` name; sdists are built
-    by the Python `builder`, which runs here.
+    """Install all packages into a folder.
+
+    Args:
+        cache: Keeps the wheels that are built.
+        packages: The packages.
+        folder: The virtual environment or the folder for modules.
+        *target: The options of uv that name the folder.
+        builder: The Python of this machine that builds sdists.
+        offline: Fetch nothing from the network.
     """
     pins = packages.pins()
     if not pins:
         raise UserError(
-            "holds no package for this Python and machine",
+            "has no package for this Python and machine",
             str(packages.lock),
             "make it: python build.py lock",
         )
-    unbuilt = {entry.name for entry in packages.manifest.sdists}
+    from_sdists = {entry.name for entry in packages.manifest.sdists}
     stripped = {
         entry.name
         for entry in packages.manifest.strip
         if packages.architecture in entry.architectures
     }
-    where = f"{packages.distribution}-{packages.accelerator}"
+    downloaded = [pin for pin in pins if pin.name not in from_sdists | stripped]
     with log.stage(
-        f"install {len(pins) + len(packages.wheels)} packages ({where}, {packages.architecture})"
+        f"install {len(pins) + len(packages.wheels)} packages "
+        f"({packages.label}, {packages.architecture})"
     ):
         requirements = folder / "rosetta-requirements.txt"
-        requirements.write_text(
-            "".join(pin.requirement_lines() for pin in pins if pin.name not in unbuilt | stripped),
-            encoding="utf-8",
-        )
-        uv.run(
-            "pip",
-            "sync",
-            "--quiet",
-            *target,
-            "--require-hashes",
-            "--only-binary",
-            ":all:",
-            str(requirements),
-            offline=offline,
-            where=where,
-        )
-        requirements.unlink()
-        built = [
+        _install_locked(downloaded, requirements, target, offline=offline, where=packages.label)
+        wheels = [
             sdist_building.ensure_wheel(cache, pin, builder, packages.build_lock, offline=offline)
             for pin in pins
-            if pin.name in unbuilt
+            if pin.name in from_sdists
         ]
-        built += [
+        wheels += [
             pure_python_wheels.ensure_wheel(cache, pin, packages.python, offline=offline)
             for pin in pins
             if pin.name in stripped
         ]
-        built += [path for path, _ in packages.wheels]
-        if built:
-            # By name and --find-links, so that no path of this machine ends in the packages'
-            # metadata.
-            links = [part for wheel in built for part in ("--find-links", str(wheel.parent))]
-            names = ["==".join(wheel.name.split("-")[:2]) for wheel in built]
-            uv.run(
-                "pip",
-                "install",
-                "--quiet",
-                *target,
-                "--no-deps",
-                "--no-index",
-                "--offline",
-                *links,
-                *names,
-                where=where,
-            )
+        wheels += [path for path, _ in packages.wheels]
+        _install_wheels(wheels, target, where=packages.label)
         site = folder if target[0] == "--target" else find_site_packages(folder)
-        fetched = [pin for pin in pins if pin.name not in unbuilt | stripped]
-        _replace_edited(site, fetched, requirements, target, offline=offline, where=where)
+        _replace_edited(
+            site, downloaded, requirements, target, offline=offline, where=packages.label
+        )
+
+
+def _install_locked(
+    pins: list[lock_file.Pin],
+    requirements: Path,
+    target: tuple[str, ...],
+    *,
+    offline: bool,
+    where: str,
+) -> None:
+    """Install packages from the package index by hash."""
+    requirements.write_text("".join(pin.requirement_lines() for pin in pins), encoding="utf-8")
+    options = ("--require-hashes", "--only-binary", ":all:")
+    uv.run(
+        "pip",
+        "sync",
+        "--quiet",
+        *target,
+        *options,
+        str(requirements),
+        offline=offline,
+        where=where,
+    )
+    requirements.unlink()
+
+
+def _install_wheels(wheels: list[Path], target: tuple[str, ...], *, where: str) -> None:
+    """Install wheels that the builder made.
+
+    uv gets names and --find-links instead of paths, because uv writes the path of a wheel into the
+    metadata of the installed package.
+    """
+    if not wheels:
+        return
+    links = [option for wheel in wheels for option in ("--find-links", str(wheel.parent))]
+    names = ["==".join(wheel.name.split("-")[:2]) for wheel in wheels]
+    options = ("--no-deps", "--no-index", "--offline")
+    uv.run("pip", "install", "--quiet", *target, *options, *links, *names, where=where)
 
 
 def _replace_edited(
@@ -231,11 +252,10 @@ def _replace_edited(
     offline: bool,
     where: str,
 ) -> None:
-    """Compare every installed file with its wheel's RECORD; what uv's cache has in an edited form
-    is fetched again.
+    """Install packages again if their files differ from the RECORD of their wheels.
 
-    Other environments may be hard links into uv's cache, so that a file edited in one of them is
-    edited there.
+    The files of other environments may be hard links into uv's cache. A file that somebody edits in
+    such an environment changes in the cache too.
     """
     edited = wheel_record.find_edited_files(site)
     if not edited:
@@ -244,8 +264,9 @@ def _replace_edited(
     if offline or len(lines) < len(edited):
         wheel_record.require_unedited(site, where)
     log.warn(
-        f"uv's cache holds files that were edited: {wheel_record.describe_edits(edited)}; fetched "
-        f"again past that cache, to mend it: {wheel_record.clean_command(edited)}"
+        f"uv's cache holds files that were edited: {wheel_record.describe_edits(edited)}; the "
+        "builder downloads them again without that cache; to repair the cache: "
+        f"{wheel_record.clean_command(edited)}"
     )
     requirements.write_text("".join(lines), encoding="utf-8")
     options = (

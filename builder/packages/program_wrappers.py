@@ -1,5 +1,6 @@
-"""The programs in opt/rosetta/bin: thin doors that find their own environment, so that it may be
-moved and linked to.
+"""Write the programs of opt/rosetta/bin: wrappers that find their own environment.
+
+The environment can be moved, and links to the programs work.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from rosetta.core import value_parsing
 if TYPE_CHECKING:
     from pathlib import Path
 
-SCRIPTS = "contrib/gpu/scripts_gpu"  # below an upstream package: what people call by name
+SCRIPTS = "contrib/gpu/scripts_gpu"  # below an upstream package: the scripts that get a program
 
-# Shell that gives any user, on any file system, a home that can be written and a name: NLTK stops
-# without the one, absl and etils without the other. Nothing is touched where both are there
-# already. Used by the doors and by an image's entrypoint. A folder in /tmp is taken up again only
-# if it is our own and no one else could have put it there: what pip installed is still found.
+# Shell code that gives every user a writable home and a name. NLTK needs the home; absl and etils
+# need the name. Nothing changes for a user who has both. The wrappers and the entrypoint of images
+# use this code. A folder in /tmp is used again, with what pip installed there, only if it belongs
+# to the user and nobody else can have created it.
 HOME = """\
 # shellcheck disable=SC3065,SC3067 # a shell without -O or -k goes on to mktemp
 rosetta_own() {
@@ -90,8 +91,8 @@ exec "$here/../env/bin/python" -m pip "$@"
 )
 PROGRAMS = {"python": _PYTHON, "python3": _PYTHON, "pip": _PIP, "pip3": _PIP, "rosetta": _ROSETTA}
 
-# bash, since people type `bash NAME`: bash looks for NAME here and then on PATH, and BASH_SOURCE
-# says where it was.
+# For bash, because people type `bash NAME`: bash searches NAME in the working folder and then on
+# PATH, and BASH_SOURCE has the path that it used.
 _SCRIPT = """\
 #!/bin/bash
 # {name} of the patched source.
@@ -105,8 +106,8 @@ case ${{te,,}} in
 esac
 exec bash "$here/../../{path}" "$@"
 """.replace("FALSE_WORDS", " | ".join(value_parsing.FALSE_WORDS))
-# Read by sh up to its third line, and by Python, for which that line is a string. Run by its path:
-# importing its package takes seconds.
+# sh runs the file up to its third line; Python reads that line as a string. The script runs by its
+# path, because importing its package takes seconds.
 _MODULE = """\
 #!/bin/sh
 # {name} of the patched source.
@@ -117,22 +118,22 @@ import runpy
 runpy.run_path(\
 os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../{path}"), run_name="__main__")
 """
-TEXTS = {
-    **PROGRAMS,
-    "script": _SCRIPT,
-    "module": _MODULE,
-}  # all that decides a door, but for its tree
+# Everything that affects the wrappers, except the scripts.
+TEXTS = {**PROGRAMS, "script": _SCRIPT, "module": _MODULE}
 
 
 def wrappers_for_scripts(tree: Path, folder: str) -> dict[str, str]:
-    """Name -> text of a door for every script that the patched tree has for people; `folder` is the
-    tree's place below opt/.
+    """Return the text of a wrapper for each script of a patched source, by name.
+
+    Args:
+        tree: The patched source.
+        folder: Its path below opt/.
     """
-    found = {}
+    wrappers = {}
     for path in sorted(tree.glob(f"*/{SCRIPTS}/*")):
-        inside = path.relative_to(tree)
+        script = f"{folder}/{path.relative_to(tree).as_posix()}"
         if path.suffix == ".sh":
-            found[path.name] = _SCRIPT.format(name=path.name, path=f"{folder}/{inside.as_posix()}")
+            wrappers[path.name] = _SCRIPT.format(name=path.name, path=script)
         elif path.suffix == ".py" and path.name.startswith("download_"):
-            found[path.name] = _MODULE.format(name=path.name, path=f"{folder}/{inside.as_posix()}")
-    return found
+            wrappers[path.name] = _MODULE.format(name=path.name, path=script)
+    return wrappers

@@ -1,4 +1,4 @@
-"""Find the Python that an environment will stand on: one that the line's locks hold for."""
+"""Find a Python for an environment: an installed one for which the line has locks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rosetta.core.errors import FAILED, MISSING, UNSUPPORTED, UserError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_ASK = (
+_QUERY = (
     "import sys, platform; print('%d.%d' % sys.version_info[:2], platform.python_version(), "
     "sys.implementation.cache_tag, sep='\\n')"
 )
@@ -25,7 +25,14 @@ _ASK = (
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A base Python on this machine: its program, "3.11", "3.11.2" and "cpython-311"."""
+    """A Python on this machine.
+
+    Attributes:
+        path: The program.
+        version: For example "3.11".
+        full: For example "3.11.2".
+        tag: The tag of its bytecode files, for example "cpython-311".
+    """
 
     path: Path
     version: str
@@ -33,79 +40,90 @@ class Interpreter:
     tag: str
 
 
-def find_interpreter(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter:
-    """Return the Python `asked` for, else the line's own, else the line's newest that is installed.
+def find_interpreter(versions: Sequence[str], preferred: str, requested: str = "") -> Interpreter:
+    """Find an installed Python for which there are locks.
 
-    `asked` is a version or a path.
+    Args:
+        versions: The versions that have locks, for example "3.11".
+        preferred: The version that the line prefers; the other versions follow, newest first.
+        requested: A version or a path from the command line.
+
+    Raises:
+        UserError: The requested Python has no locks, or no suitable Python is installed.
     """
-    wanted = sorted(
-        pythons,
-        key=lambda version: (version == preferred, tuple(map(int, version.split(".")))),
-        reverse=True,
-    )
-    if asked and os.sep in asked:
-        found = _inspect_program(Path(asked))
-        if found.version not in pythons:
+    if requested and os.sep in requested:
+        interpreter = _inspect_program(Path(requested))
+        if interpreter.version not in versions:
             raise UserError(
-                f"is Python {found.version}, for which there are no locks",
-                asked,
-                f"give one of: {', '.join(sorted(pythons))}",
+                f"is Python {interpreter.version}, for which there are no locks",
+                requested,
+                f"give one of: {', '.join(sorted(versions))}",
                 kind=UNSUPPORTED,
-                value=found.version,
+                value=interpreter.version,
             )
-        return found
-    if asked:
-        if asked not in pythons:
-            raise UserError(
-                f"there are no locks for Python {asked}",
-                "--python",
-                f"give one of: {', '.join(sorted(pythons))}",
-                kind=UNSUPPORTED,
-                value=asked,
-            )
-        wanted = [asked]
+        return interpreter
+    if requested and requested not in versions:
+        raise UserError(
+            f"there are no locks for Python {requested}",
+            "--python",
+            f"give one of: {', '.join(sorted(versions))}",
+            kind=UNSUPPORTED,
+            value=requested,
+        )
+    wanted = [requested] if requested else _order_versions(versions, preferred)
     for version in wanted:
         for path in _list_candidates(version):
-            with contextlib.suppress(
-                UserError
-            ):  # a shim of a version manager that has no such Python
-                if (found := _inspect_program(path)).version == version:
-                    return found
-    need = " or ".join(sorted(wanted))
+            # A version manager may have a stub for a Python that is not installed.
+            with contextlib.suppress(UserError):
+                interpreter = _inspect_program(path)
+                if interpreter.version == version:
+                    return interpreter
+    alternatives = " or ".join(sorted(wanted))
     raise UserError(
-        f"no Python {need} at hand",
+        f"Python {alternatives} is not installed",
         "PATH",
         (
             "install one (apt-get install python3 gives 3.11 on Debian 12 and 3.13 on Debian 13), "
             "or give --python PATH"
         ),
         kind=MISSING,
-        value=need,
+        value=alternatives,
+    )
+
+
+def _order_versions(versions: Sequence[str], preferred: str) -> list[str]:
+    """Return the preferred version, then the other ones, newest first."""
+    return sorted(
+        versions,
+        key=lambda version: (version == preferred, tuple(map(int, version.split(".")))),
+        reverse=True,
     )
 
 
 def find_command() -> str:
-    """Return the name by which a shell here finds a Python: `python`, or `python3` as on Debian."""
+    """Return the command that starts Python in a shell: `python`, or `python3` as on Debian."""
     return "python" if shutil.which("python") else "python3"
 
 
 def builder_interpreter() -> Interpreter:
-    """Return the Python that the builder itself runs on, without our environment around it."""
+    """Return the Python of the builder, outside its virtual environment."""
     return _inspect_program(Path(sys._base_executable))  # type: ignore[attr-defined]  # noqa: SLF001 - what made our .venv
 
 
 def _list_candidates(version: str) -> Iterator[Path]:
+    """Yield the programs that may be a Python of a version: the builder's own, then PATH."""
     base = Path(sys._base_executable)  # type: ignore[attr-defined]  # noqa: SLF001 - what made our .venv
     if f"{sys.version_info.major}.{sys.version_info.minor}" == version and os.path.isfile(base):
         yield base
     for folder in os.get_exec_path():
         program = Path(folder) / f"python{version}"
-        # Path.is_file would raise in a folder that the user may not search.
+        # Path.is_file raises an error in a folder that the user must not search.
         if os.path.isfile(program) and os.access(program, os.X_OK):
             yield program
 
 
 def _inspect_program(path: Path) -> Interpreter:
+    """Ask a program for its versions; raise UserError if it is not a working Python."""
     if path == Path(sys._base_executable) and os.path.isfile(path):  # type: ignore[attr-defined]  # noqa: SLF001
         version = sys.version_info
         return Interpreter(
@@ -116,13 +134,13 @@ def _inspect_program(path: Path) -> Interpreter:
         )
     try:
         done = subprocess.run(
-            [str(path), "-I", "-S", "-c", _ASK],
+            [str(path), "-I", "-S", "-c", _QUERY],
             capture_output=True,
             text=True,
             check=True,
             timeout=60,
         )
-        version_, full, tag = done.stdout.split()
+        short_version, full, tag = done.stdout.split()
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         reason = output_end(getattr(error, "stderr", "") or str(error))
         raise UserError(
@@ -131,4 +149,4 @@ def _inspect_program(path: Path) -> Interpreter:
             "give the path of a Python program",
             kind=FAILED,
         ) from error
-    return Interpreter(path.absolute(), version_, full, tag)
+    return Interpreter(path.absolute(), short_version, full, tag)

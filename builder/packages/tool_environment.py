@@ -1,6 +1,4 @@
-"""Environments of the builder's own tools: installed by hash from a lock of locks/, and kept in the
-cache.
-"""
+"""Install the builder's tools from a lock into environments of the cache."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ def ensure_environment(
         offline: Take packages from uv's cache only.
     """
 
-    def make(folder: Path) -> None:
+    def install(folder: Path) -> None:
         uv.run(
             "venv",
             "--quiet",
@@ -62,4 +60,4 @@ def ensure_environment(
             wheel_record.require_unedited(site, where)
 
     inputs = {"lock": lock_file.hash_lock(lock), "python": python.full, "path": str(python.path)}
-    return cache.ensure_folder("env", stage_key("build-tools", inputs), make)
+    return cache.ensure_folder("env", stage_key("build-tools", inputs), install)

@@ -1,6 +1,4 @@
-"""uv as a subroutine: the pinned program beside our Python, the machine's index settings, errors in
-one line.
-"""
+"""Run the pinned uv with the machine's index settings, and explain its failures in one line."""
 
 from __future__ import annotations
 
@@ -26,14 +24,14 @@ from rosetta.core.errors import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Of uv's settings only those that say where from and how to fetch; none that could change what is
+# The settings of uv that say how and from where to fetch. Other settings could change what is
 # installed.
-_TAKEN = re.compile(
+_PASSED_SETTINGS = re.compile(
     r"UV_(CACHE_DIR|DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|INDEX_\w+_(USERNAME|PASSWORD)|HTTP_\w+|REQUEST_TIMEOUT|NATIVE_TLS|SYSTEM_CERTS|"
     r"INSECURE_HOST|KEYRING_PROVIDER|CONCURRENT_\w+|LOCK_TIMEOUT)"
 )
-# Characters of uv's message that an error shows: its reason stands at the beginning, its hints at
-# the end.
+# The number of characters of uv's message that an error shows. The reason is at the beginning, and
+# the hints are at the end.
 _LONGEST = 1000
 
 
@@ -52,14 +50,19 @@ def find_program() -> str:
 def make_environment(
     *, offline: bool = False, extra: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the caller's environment without what would change uv's result.
+    """Return the environment variables for uv.
 
-    Where uv's settings name no index, the environment names the one that pip would use.
+    They are the caller's variables without those that would change uv's result. If uv's settings
+    name no index, the variables name the index that pip would use.
+
+    Args:
+        offline: Let uv fetch nothing from the network.
+        extra: More variables, which take precedence.
     """
     env = {
         key: value
         for key, value in os.environ.items()
-        if not key.startswith(("UV_", "VIRTUAL_ENV", "PYTHON")) or _TAKEN.fullmatch(key)
+        if not key.startswith(("UV_", "VIRTUAL_ENV", "PYTHON")) or _PASSED_SETTINGS.fullmatch(key)
     }
     env |= {
         "UV_NO_PROGRESS": "1",
@@ -68,9 +71,9 @@ def make_environment(
         "UV_PYTHON_DOWNLOADS": "never",
         "UV_NO_INSTALLER_METADATA": "1",
     }
-    # Never hard links, which "clone" falls back to as well: uv's cache serves other environments,
-    # whose files people edit. "copy" makes reflinks where the file system can (Rust's fs::copy
-    # calls copy_file_range).
+    # Hard links, which "clone" falls back to, would share files with uv's cache: people edit the
+    # files of other environments. "copy" makes reflinks if the file system supports them, because
+    # Rust's fs::copy calls copy_file_range.
     env["UV_LINK_MODE"] = "copy"
     if not any(env.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")) and (
         url := package_index.find_index_url()
@@ -92,8 +95,19 @@ def run(
     check: bool = True,
     binary: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run `uv *args` (the program `binary`, else ours); with `check`, a failure is a UserError
-    with the cause that uv names.
+    """Run uv and return the finished process.
+
+    Args:
+        *args: The arguments.
+        offline: Fetch nothing from the network.
+        cwd: The working folder.
+        env: More environment variables.
+        where: What the error message names as the place of a failure.
+        check: Turn a failure into a UserError.
+        binary: The program, instead of the builder's own uv.
+
+    Raises:
+        UserError: uv failed and `check` is set; the error names the reason that uv gave.
     """
     done = subprocess.run(
         [binary or find_program(), *args],
@@ -104,13 +118,21 @@ def run(
         env=make_environment(offline=offline, extra=env),
     )
     if check and done.returncode:
-        what, do, kind = explain_failure(done.stderr, offline=offline)
-        raise UserError(what, where, do, kind=kind)
+        reason, remedy, kind = explain_failure(done.stderr, offline=offline)
+        raise UserError(reason, where, remedy, kind=kind)
     return done
 
 
 def explain_failure(stderr: str, *, offline: bool) -> tuple[str, str, str]:
-    """Return one line for what uv printed, its hints included, what to do, and the kind."""
+    """Explain why uv failed.
+
+    Args:
+        stderr: What uv printed.
+        offline: Whether uv ran without network.
+
+    Returns:
+        The reason with uv's hints in one line, what to do, and the kind of the error.
+    """
     lines = [re.sub(r"^[\s×╰├│─▶>-]+", "", line).strip() for line in stderr.splitlines()]  # noqa: RUF001 - what uv draws
     lines = [
         line.removeprefix("error: ")
@@ -123,7 +145,7 @@ def explain_failure(stderr: str, *, offline: bool) -> tuple[str, str, str]:
     if "hash mismatch" in text.lower():
         return (
             f"a downloaded package is not the locked one: {text}",
-            "nothing was installed; run again, and if it stays, the index serves a different file",
+            "nothing was installed; run again; if the error persists, the index is at fault",
             DAMAGED,
         )
     if "no space left" in text.lower():
@@ -148,31 +170,29 @@ def explain_failure(stderr: str, *, offline: bool) -> tuple[str, str, str]:
     ):
         return (
             f"the package index cannot be reached: {text}",
-            "check the network and the index settings, then run again: what was fetched is kept",
+            "check the network and the index settings, then run again: fetched files are kept",
             UNREACHABLE,
         )
-    return f"uv failed: {text}", "mend what uv names, then run again", FAILED
+    return f"uv failed: {text}", "correct what uv reports, then run again", FAILED
 
 
 def explain_refusal(stderr: str) -> tuple[str, str, str] | None:
-    """Return what to say, what to do and the kind where an index or a proxy refused the user.
+    """Explain that an index or a proxy refused the user; return None if none did.
 
-    None where none did.
-
-    uv reads a refusal as a package that does not exist, and names it in a hint only.
+    uv treats a refusal as a missing package, and reports the refusal only in a hint.
     """
-    found = re.search(
+    refusal = re.search(
         (
             r"lack of valid authentication credentials|401 Unauthorized|403 Forbidden|407 Proxy "
             r"Authentication"
         ),
         stderr,
     )
-    if not found:
+    if not refusal:
         return None
-    start = stderr.rfind("\n", 0, found.start()) + 1
+    start = stderr.rfind("\n", 0, refusal.start()) + 1
     line = output_end(stderr[start:].split("\n", 1)[0].strip().removeprefix("hint: "))
-    if found[0].startswith("407"):
+    if refusal[0].startswith("407"):
         return (
             f"the proxy refuses the user: {line}",
             "check the user and the password of the proxy settings",
