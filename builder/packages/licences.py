@@ -1,6 +1,4 @@
-"""The licence texts of everything that is shipped: rosetta, the upstream sources, every installed
-package, with an index of them.
-"""
+"""Collect the licence texts of rosetta, the upstream sources and every installed package."""
 
 from __future__ import annotations
 
@@ -23,53 +21,54 @@ _TEXT = re.compile(
 )
 _NO_TEXT = re.compile(r"\.(py|pyc|pyi|so|json|h|hpp|js|css|html)$", re.IGNORECASE)
 _CLASSIFIER = "License :: "
-_LONG = 120  # a License field beyond that is a text, not a name
+_LONG = 120  # characters; a longer License field is a text, not a name
 
 
 def write_licences(into: Path, site: Path, trees: Mapping[str, Path]) -> None:
-    """Fill `into` with rosetta's licence, a folder per source and per package, index.json and
-    index.txt.
+    """Write the licence texts into a new folder, with index.json and index.txt.
 
-    `site` is a site-packages folder, `trees` are the patched trees by source. The same content
-    gives the same files.
+    The same input gives the same files.
+
+    Args:
+        into: The folder.
+        site: The site-packages folder of the installed packages.
+        trees: The folders of the patched sources, by source.
     """
     into.mkdir()
     shutil.copyfile(ROOT / "LICENSE", into / "rosetta")
     rows = [{"name": "rosetta", "version": "", "licence": "Apache-2.0", "files": ["rosetta"]}]
-    for name, tree in sorted(trees.items()):
-        rows.append(
-            {
-                "name": name,
-                "version": "",
-                "licence": _find_tree_licence(tree),
-                "files": _copy_texts(into, f"sources/{name}", _list_tree_texts(tree)),
-            }
-        )
-    for info in sorted(site.glob("*.dist-info")):
-        head = read_metadata(info)
-        project, version = str(head["Name"]), str(head["Version"])
-        files = _copy_texts(
-            into,
-            f"packages/{re.sub(r'[-_.]+', '-', project).lower()}",
-            _list_package_texts(info.parent, info),
-        )
-        rows.append(
-            {
-                "name": project,
-                "version": version,
-                "licence": find_declared_licence(head),
-                "files": files,
-            }
-        )
-    (into / "index.json").write_text(
-        json.dumps({"schema": 1, "licences": rows}, indent=1, ensure_ascii=True) + "\n",
-        encoding="ascii",
-    )
+    rows += [_add_tree(into, name, tree) for name, tree in sorted(trees.items())]
+    rows += [_add_package(into, info) for info in sorted(site.glob("*.dist-info"))]
+    index = json.dumps({"schema": 1, "licences": rows}, indent=1, ensure_ascii=True) + "\n"
+    (into / "index.json").write_text(index, encoding="ascii")
     (into / "index.txt").write_text("".join(_format_line(row) for row in rows), encoding="utf-8")
 
 
+def _add_tree(into: Path, name: str, tree: Path) -> dict[str, Any]:
+    """Copy the licence texts of a patched source; return its row of the index."""
+    return {
+        "name": name,
+        "version": "",
+        "licence": _find_tree_licence(tree),
+        "files": _copy_texts(into, f"sources/{name}", _list_tree_texts(tree)),
+    }
+
+
+def _add_package(into: Path, info: Path) -> dict[str, Any]:
+    """Copy the licence texts of an installed package; return its row of the index."""
+    metadata = read_metadata(info)
+    project = str(metadata["Name"])
+    folder = f"packages/{re.sub(r'[-_.]+', '-', project).lower()}"
+    return {
+        "name": project,
+        "version": str(metadata["Version"]),
+        "licence": find_declared_licence(metadata),
+        "files": _copy_texts(into, folder, _list_package_texts(info.parent, info)),
+    }
+
+
 def read_metadata(info: Path) -> Any:
-    """Return the head of a package's METADATA."""
+    """Return the fields of the METADATA of an installed package."""
     try:
         text = (info / "METADATA").read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -82,43 +81,44 @@ def read_metadata(info: Path) -> Any:
     return email.parser.Parser(policy=email.policy.compat32).parsestr(text, headersonly=True)
 
 
-def find_declared_licence(head: Any) -> str:
-    """Return the licence that a package declares: its expression, its License field, or its
-    classifiers; "" where it declares none.
+def find_declared_licence(metadata: Any) -> str:
+    """Return the licence that a package declares, or "".
+
+    The licence expression comes first, then the field License, then the classifiers.
     """
-    expression = str(head["License-Expression"] or "").strip()
-    field = str(head["License"] or "").strip()
-    named = [
-        line.removeprefix(_CLASSIFIER).rpartition(" :: ")[2]
-        for line in head.get_all("Classifier", [])
-        if line.startswith(_CLASSIFIER)
-    ]
-    short = (
-        field if len(field) <= _LONG and "\n" not in field and field.upper() != "UNKNOWN" else ""
-    )
+    expression = str(metadata["License-Expression"] or "").strip()
+    field = str(metadata["License"] or "").strip()
+    field_is_name = len(field) <= _LONG and "\n" not in field and field.upper() != "UNKNOWN"
     return (
         expression
-        or short
-        or ", ".join(sorted({name for name in named if name != "OSI Approved"}))
+        or (field if field_is_name else "")
+        or ", ".join(sorted(_classified_licences(metadata)))
         or (field.splitlines()[0][:_LONG] if field else "")
     )
 
 
+def _classified_licences(metadata: Any) -> set[str]:
+    """Return the names of the licences in the classifiers."""
+    names = {
+        classifier.rpartition(" :: ")[2]
+        for classifier in metadata.get_all("Classifier", [])
+        if classifier.startswith(_CLASSIFIER)
+    }
+    return names - {"OSI Approved"}
+
+
 def _find_tree_licence(tree: Path) -> str:
-    infos = sorted(tree.glob("*.dist-info"))  # of a source that was released as a wheel
-    if infos:
+    infos = sorted(tree.glob("*.dist-info"))
+    if infos:  # the source was released as a wheel
         return find_declared_licence(read_metadata(infos[0]))
-    return (
-        "Apache-2.0"
-        if any(
-            "Apache License" in path.read_text(encoding="utf-8", errors="replace")[:2000]
-            for path, _ in _list_tree_texts(tree)
-        )
-        else ""
-    )
+    for path, _ in _list_tree_texts(tree):
+        if "Apache License" in path.read_text(encoding="utf-8", errors="replace")[:2000]:
+            return "Apache-2.0"
+    return ""
 
 
 def _list_tree_texts(tree: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the path and the relative name of each licence text of a patched source."""
     for path in sorted(
         (*tree.iterdir(), *tree.glob("*.dist-info/*"), *tree.glob("*.dist-info/licenses/**/*"))
     ):
@@ -127,26 +127,27 @@ def _list_tree_texts(tree: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _list_package_texts(site: Path, info: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the texts that RECORD lists, with the name each gets: those of the project itself, and
-    those of what it has taken in.
+    """Yield the path and the name of each licence text that RECORD lists.
+
+    The texts are those of the project and of the code that it includes.
     """
     licences = f"{info.name}/licenses/"
     for line in sorted((info / "RECORD").read_text(encoding="utf-8").splitlines()):
         inside = line.rsplit(",", 2)[0].strip('"')
         name = inside.rpartition("/")[2]
-        own = inside.startswith(licences) and not inside.endswith(".pyc")
+        is_licence_file = inside.startswith(licences) and not inside.endswith(".pyc")
         path = site / inside
         if (
-            (own or (_TEXT.fullmatch(name) and not _NO_TEXT.search(name)))
+            (is_licence_file or (_TEXT.fullmatch(name) and not _NO_TEXT.search(name)))
             and ".." not in Path(inside).parts
             and path.is_file()
         ):
             yield path, inside.removeprefix(licences).removeprefix(f"{info.name}/")
 
 
-def _copy_texts(into: Path, folder: str, found: Iterator[tuple[Path, str]]) -> list[str]:
+def _copy_texts(into: Path, folder: str, texts: Iterator[tuple[Path, str]]) -> list[str]:
     names: list[str] = []
-    for path, inside in found:
+    for path, inside in texts:
         name = f"{folder}/{inside}"
         target = into / name
         if name in names:
@@ -160,5 +161,5 @@ def _copy_texts(into: Path, folder: str, found: Iterator[tuple[Path, str]]) -> l
 
 def _format_line(row: Mapping[str, Any]) -> str:
     head = " ".join(part for part in (row["name"], row["version"]) if part)
-    where = ", ".join(row["files"]) or "no text is shipped with it"
-    return f"{head}: {row['licence'] or 'not declared'}: {where}\n"
+    files = ", ".join(row["files"]) or "it has no licence text"
+    return f"{head}: {row['licence'] or 'not declared'}: {files}\n"

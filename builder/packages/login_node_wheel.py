@@ -1,5 +1,6 @@
-"""The wheel for login nodes: the package `rosetta` without JAX, for whatever Python from 3.9 on,
-with the one program `rosetta` and PyYAML as its one need.
+"""Build the wheel for login nodes: the package and the program `rosetta`, without JAX.
+
+The wheel works with Python 3.9 and newer, and requires only PyYAML.
 """
 
 from __future__ import annotations
@@ -30,11 +31,22 @@ Requires-Dist: PyYAML
     "WHEEL": "Wheel-Version: 1.0\nGenerator: rosetta\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     "entry_points.txt": "[console_scripts]\nrosetta = rosetta.cli:main\n",
 }
-_DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip can have: the same files make the same wheel
+_DATE = (
+    1980,
+    1,
+    1,
+    0,
+    0,
+    0,
+)  # the first date of the zip format; a constant keeps the wheel reproducible
 
 
 def build_wheel(root: Path) -> bytes:
-    """Return the wheel of a checkout, the same bytes for the same files."""
+    """Return the bytes of the wheel; the same files give the same bytes.
+
+    Args:
+        root: The folder of the checkout.
+    """
     package = root / "rosetta"
     files = {
         f"rosetta/{path.relative_to(package)}": path.read_bytes()
@@ -43,17 +55,21 @@ def build_wheel(root: Path) -> bytes:
     }
     files |= {f"{_INFO}/{name}": text.encode("ascii") for name, text in _TEXTS.items()}
     files[f"{_INFO}/LICENSE"] = (root / "LICENSE").read_bytes()
-    record = [
-        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}"
-        for name, data in files.items()
-    ]
-    files[f"{_INFO}/RECORD"] = "".join(
-        f"{line}\n" for line in [*record, f"{_INFO}/RECORD,,"]
-    ).encode()
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w") as out:
+    record = [f"{name},{_record_hash(data)},{len(data)}\n" for name, data in files.items()]
+    files[f"{_INFO}/RECORD"] = "".join([*record, f"{_INFO}/RECORD,,\n"]).encode()
+    return _pack_files(files)
+
+
+def _record_hash(data: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
+    return f"sha256={digest.rstrip(b'=').decode()}"
+
+
+def _pack_files(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, data in files.items():
             entry = zipfile.ZipInfo(name, _DATE)
             entry.external_attr = 0o644 << 16
-            out.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)
-    return held.getvalue()
+            archive.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)
+    return buffer.getvalue()

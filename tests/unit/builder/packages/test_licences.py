@@ -109,8 +109,8 @@ def test_the_index_has_those_without_a_text_too(made: Path) -> None:
     assert rows["bare"]["files"] == []
     assert all((made / file).is_file() for row in rows.values() for file in row["files"])
     text = (made / "index.txt").read_text()
-    assert "bare 1.0: Apache Software License: no text is shipped with it\n" in text
-    assert "silent 1.0: not declared: no text is shipped with it\n" in text
+    assert "bare 1.0: Apache Software License: it has no licence text\n" in text
+    assert "silent 1.0: not declared: it has no licence text\n" in text
 
 
 def test_the_same_twice(made: Path, tmp_path: Path) -> None:
