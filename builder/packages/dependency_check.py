@@ -67,9 +67,9 @@ def find_unmet_requirements(site_packages: Path, environment: Mapping[str, str])
         versions[name] = str(message["Version"])
         requirements[name] = [str(value) for value in message.get_all("Requires-Dist") or []]
     findings = set()
-    for name, texts in requirements.items():
+    for package, texts in requirements.items():
         for text in texts:
-            finding = _check_requirement(name, text, versions, environment)
+            finding = _check_requirement(package, text, versions, environment)
             if finding:
                 findings.add(finding)
     return sorted(findings)
