@@ -1,5 +1,6 @@
-"""A git index in a file of its own: trees changed by plumbing alone, with no work tree that a link
-or a filter could play with.
+"""Change git trees through an index file of our own.
+
+There is no work tree, so no link and no filter can change what is written.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Index:
     def run(
         self, *args: str, stdin: bytes = b"", check: bool = True
     ) -> subprocess.CompletedProcess[bytes]:
-        """`git *args` with this index."""
+        """Run `git *args` with this index."""
         return self.git.run(*args, stdin=stdin, env={"GIT_INDEX_FILE": str(self.file)}, check=check)
 
     def read_tree(self, tree: str) -> None:
@@ -39,8 +40,8 @@ class Index:
         self.run("read-tree", "--end-of-options", tree)
 
     def entries(self) -> dict[str, tuple[str, str]]:
-        """Mode and blob of every path."""
-        found: dict[str, tuple[str, str]] = {}
+        """Return the mode and the blob of every path."""
+        entries: dict[str, tuple[str, str]] = {}
         for line in (
             self.run("ls-files", "-s", "-z")
             .stdout.decode("utf-8", "surrogateescape")
@@ -48,11 +49,15 @@ class Index:
         ):
             info, path = line.split("\t", 1)
             mode, blob, _ = info.split(" ")
-            found[path] = (mode, blob)
-        return found
+            entries[path] = (mode, blob)
+        return entries
 
     def apply(self, diff: bytes, *options: str) -> str | None:
-        """Put a diff in, all of it or nothing; None, or what git said."""
+        """Apply a whole diff or nothing of it.
+
+        Returns:
+            None if the diff was applied, else git's error.
+        """
         trial = self.file.with_name(self.file.name + ".trial")
         shutil.copyfile(self.file, trial)
         done = Index(self.git, trial).run(
@@ -67,15 +72,15 @@ class Index:
         )
         if done.returncode:
             return extract_error(done.stderr)
-        os.replace(trial, self.file)  # git wrote it, and said that all of the diff fits
+        os.replace(trial, self.file)  # git has applied the whole diff to this file
         return None
 
     def merge(self, diff: bytes) -> str | None:
-        """Like `apply`, by a three-way merge with the blobs that the diff names."""
+        """Apply a diff by a three-way merge with the blobs that the diff names."""
         return self.apply(diff, "--3way")
 
     def put(self, changes: Iterable[tuple[str, str, str]]) -> None:
-        """Set (path, mode, blob) for each; the blob NOTHING takes a path out."""
+        """Set the mode and the blob of paths; the blob NOTHING removes a path."""
         lines = "".join(
             f"{'0' if blob == NOTHING else mode} {blob}\t{path}\0" for path, mode, blob in changes
         )
@@ -84,12 +89,15 @@ class Index:
         )
 
     def write_tree(self) -> str:
-        """Return the tree's SHA. Blobs that the pin lists as absent need not exist."""
+        """Write the tree objects and return the SHA of the root.
+
+        Blobs that the pin lists as absent need not exist.
+        """
         return self.run("write-tree", "--missing-ok").stdout.decode().strip()
 
 
 def create_commit(git: Git, tree: str, parent: str, message: str, date: int) -> str:
-    """Return a commit by rosetta whose SHA depends on the arguments alone."""
+    """Create a commit by rosetta and return its SHA, which depends on the arguments alone."""
     stamp = f"@{date} +0000"
     dates = {"GIT_AUTHOR_DATE": stamp, "GIT_COMMITTER_DATE": stamp}
     return git.text("commit-tree", tree, "-p", parent, stdin=message.encode(), env=dates)

@@ -1,4 +1,4 @@
-"""A source's git server: which URLs may be asked, and what is fetched from one."""
+"""Check the URL of a git server, list its branches and fetch commits from it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ _DO = "name an https:// URL"
 
 
 class UnreachableError(UserError):
-    """The server did not answer, or not as a git server does."""
+    """The server did not answer, or did not answer as a git server does."""
 
 
 def check_url(url: str, protocols: Iterable[str], where: str) -> str:
-    """`url` as it came, if it may be asked: a scheme of `protocols`, a host, no credentials,
-    nothing git takes for an option.
+    """Return `url` if git may connect to it.
+
+    Raises:
+        UserError: the URL has a scheme that is not in `protocols`, no host, credentials, or a part
+          that git could take for an option.
     """
     shown = redact(url)
     match = re.fullmatch(r"([a-z][a-z0-9+.-]*)://([^/]*)(/.*)", url)
@@ -42,7 +45,7 @@ def check_url(url: str, protocols: Iterable[str], where: str) -> str:
             f"the URL {shown!r} holds a space or a control character", where, _DO, kind=INVALID
         )
     if not match:
-        raise UserError(f"{shown!r} is no URL", where, _DO, kind=INVALID, value=shown)
+        raise UserError(f"{shown!r} is not a valid URL", where, _DO, kind=INVALID, value=shown)
     scheme, host, path = match.groups()
     if scheme not in protocols:
         raise UserError(
@@ -76,14 +79,12 @@ def check_url(url: str, protocols: Iterable[str], where: str) -> str:
 
 
 def check_ref(name: str, where: str) -> str:
-    """Return a branch or tag by its short name, or a full ref, as it came; a UserError if git
-    could take it for anything else.
-    """
+    """Return the name of a branch, a tag or a full ref if git cannot take it for anything else."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._/+-]*", name) or re.search(
         r"\.\.|//|/\.|\.lock(/|$)|[/.]$", name
     ):
         raise UserError(
-            f"{name!r} is no name of a branch or tag",
+            f"{name!r} is not a valid name of a branch or tag",
             where,
             "name a branch",
             kind=INVALID,
@@ -93,21 +94,23 @@ def check_ref(name: str, where: str) -> str:
 
 
 def refs_for(name: str) -> tuple[str, ...]:
-    """Return the full names that the short name of a branch or tag may stand for, the likeliest
-    first.
-    """
+    """Return the full refs that a short name of a branch or tag may mean, the likeliest first."""
     return (name,) if name.startswith("refs/") else (f"refs/heads/{name}", f"refs/tags/{name}")
 
 
 def find_tip(git: Git, url: str, name: str, where: str) -> str | None:
-    """Where a branch or tag of the server stands; None if it has no such ref, UnreachableError if
-    it cannot be asked.
+    """Return the commit of a branch or tag on the server; None if the server has no such ref.
+
+    Raises:
+        UnreachableError: the server does not answer.
     """
-    found = _refs(git, url, where, *(ref + peel for ref in refs_for(name) for peel in ("", "^{}")))
-    for ref in refs_for(name):
-        if stands := found.get(ref + "^{}") or found.get(ref):
-            return stands
-    if not _refs(git, url, where):
+    names = refs_for(name)
+    peeled_names = [f"{ref}^{{}}" for ref in names]
+    refs = _list_refs(git, url, where, *names, *peeled_names)
+    for ref, peeled in zip(names, peeled_names, strict=True):
+        if commit := refs.get(peeled) or refs.get(ref):
+            return commit
+    if not _list_refs(git, url, where):
         raise UnreachableError(
             f"{redact(url)} answers, but with no branch at all (a login page or a proxy's answer?)",
             where,
@@ -117,18 +120,21 @@ def find_tip(git: Git, url: str, name: str, where: str) -> str | None:
 
 
 def list_branches(git: Git, url: str, where: str) -> dict[str, str]:
-    """Return the branches of the server and where they stand; UnreachableError if it cannot be
-    asked.
+    """Return the branches of the server and their commits.
+
+    Raises:
+        UnreachableError: the server does not answer.
     """
     heads = "refs/heads/"
     return {
         name.removeprefix(heads): sha
-        for name, sha in _refs(git, url, where, f"{heads}*").items()
+        for name, sha in _list_refs(git, url, where, f"{heads}*").items()
         if name.startswith(heads)
     }
 
 
-def _refs(git: Git, url: str, where: str, *patterns: str) -> dict[str, str]:
+def _list_refs(git: Git, url: str, where: str, *patterns: str) -> dict[str, str]:
+    """Return the refs of the server that match the patterns, with their objects."""
     done = git.run("ls-remote", "--quiet", "--end-of-options", url, *patterns, check=False)
     if done.returncode:
         raise UnreachableError(
@@ -143,19 +149,21 @@ def _refs(git: Git, url: str, where: str, *patterns: str) -> dict[str, str]:
 def fetch_commit(
     into: Path, url: str, commit: str, track: str, *, protocols: Iterable[str], where: str
 ) -> Git:
-    """Fetch `commit` into the new bare repository `into`: by its name, or, where the server refuses
-    that, with its branch.
+    """Fetch `commit` into the new bare repository `into`.
 
-    Raises a UserError that says which of it is: the server unreachable, the branch lost, the
-    commit gone.
+    The commit is fetched by its hash. If the server refuses that, its branch is fetched.
+
+    Raises:
+        UserError: the server is unreachable, the branch is lost, or the commit is gone; the error
+          tells which.
     """
     git = Git(into, protocols=":".join(protocols))
     git.init()
     by_name = git.run(*_FETCH, "--depth=1", "--end-of-options", url, commit, check=False)
     if by_name.returncode:
-        stands = find_tip(git, url, track, where)
+        tip = find_tip(git, url, track, where)
         refused = extract_error(by_name.stderr)
-        if stands is None:
+        if tip is None:
             raise UserError(
                 (
                     f"commit {commit} cannot be fetched ({refused}), and the branch {track} is "
@@ -166,12 +174,12 @@ def fetch_commit(
                 kind=MISSING,
                 value=track,
             )
-        fetch_branch(git, url, stands, where=where)
-        if not contains_commit(git, stands, commit):
+        fetch_branch(git, url, tip, where=where)
+        if not contains_commit(git, tip, commit):
             raise UserError(
                 (
-                    f"commit {commit} is gone from {redact(url)}: the branch {track} stands at "
-                    f"{stands} and does not hold it (force-pushed?)"
+                    f"commit {commit} is gone from {redact(url)}: the branch {track} is at "
+                    f"{tip} and does not contain it (force-pushed?)"
                 ),
                 where,
                 "move the pin, or use a --mirror that still has it",
@@ -181,30 +189,27 @@ def fetch_commit(
     return Git(into)
 
 
-def fetch_branch(
-    git: Git, url: str, stands: str, *, where: str, without_trees: bool = False
-) -> None:
-    """Fetch the commit at which a branch stands and all before it; the server may leave the trees
-    away if asked to.
+def fetch_branch(git: Git, url: str, tip: str, *, where: str, without_trees: bool = False) -> None:
+    """Fetch the commit at the tip of a branch, with its history.
+
+    With `without_trees`, the server may leave the trees out.
     """
     done = git.run(
         *_FETCH,
         *(("--filter=tree:0",) if without_trees else ()),
         "--end-of-options",
         url,
-        stands,
+        tip,
         check=False,
     )
     if done.returncode:
         raise UnreachableError(
-            f"{stands} cannot be fetched from {redact(url)} ({extract_error(done.stderr)})",
+            f"{tip} cannot be fetched from {redact(url)} ({extract_error(done.stderr)})",
             where,
             "run again",
         )
 
 
-def contains_commit(git: Git, stands: str, commit: str) -> bool:
-    """Whether `commit` is `stands` or one of its ancestors, as far as the repository's history
-    reaches.
-    """
-    return git.run("merge-base", "--is-ancestor", commit, stands, check=False).returncode == 0
+def contains_commit(git: Git, tip: str, commit: str) -> bool:
+    """Return whether `commit` is `tip` or one of its ancestors in the repository's history."""
+    return git.run("merge-base", "--is-ancestor", commit, tip, check=False).returncode == 0

@@ -42,8 +42,8 @@ def find_mirrors(root: Path, word: str) -> Iterator[Mirror]:
         raise UserError(
             "is not a folder", str(root), "give --mirror a folder with clones", kind=MISSING
         )
-    found = sorted(_clones(root, 0), key=lambda path: (word not in words(path, root), str(path)))
-    for path in found:
+    clones = sorted(_clones(root, 0), key=lambda path: (word not in words(path, root), str(path)))
+    for path in clones:
         try:
             objects = _check_objects(path / "objects", root.resolve(), path)
         except OSError as error:
@@ -152,5 +152,5 @@ def read_branches(mirror: Mirror) -> dict[str, str]:
                 r"(?m)^[0-9a-f]{40} refs/heads/(\S+)$", packed.read_text("utf-8", "surrogateescape")
             )
         )
-    found = {name: read_ref(mirror, f"refs/heads/{name}") for name in sorted(names)}
-    return {name: sha for name, sha in found.items() if sha}
+    tips = {name: read_ref(mirror, f"refs/heads/{name}") for name in sorted(names)}
+    return {name: sha for name, sha in tips.items() if sha}

@@ -1,4 +1,4 @@
-"""Whole files of ours that stand in for upstream's, each with the blob it replaces."""
+"""Read and check the overlay of a source: whole files that replace or add to upstream's files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OverlayFile:
-    """One file; `replaces` is the upstream blob it was written against, None where upstream has no
-    such file.
+    """One file of an overlay.
+
+    `replaces` is the upstream blob that the file replaces, None if upstream has no such file.
     """
 
     path: str
@@ -35,7 +36,7 @@ class OverlayFile:
 
 @dataclass(frozen=True)
 class OverlayResult:
-    """What became of one file. `detail` is a line that a person can act on."""
+    """What became of one file. `detail` is one line that tells the maintainer what to do."""
 
     path: str
     blob: str
@@ -45,7 +46,7 @@ class OverlayResult:
 
 
 def load_overlay(folder: Path | None) -> tuple[OverlayFile, ...]:
-    """Return the files of an overlay, read; REPLACES and the folder must name the same ones."""
+    """Return the files of an overlay; REPLACES must list exactly the files in the folder."""
     if folder is None:
         return ()
     listed, present = _read_replaces(folder / "REPLACES"), _list_files(folder)
@@ -76,6 +77,7 @@ def _read_file(path: str, file: Path, replaces: str | None) -> OverlayFile:
 
 
 def _read_replaces(file: Path) -> dict[str, str | None]:
+    """Return the paths of REPLACES, each with the blob that its file replaces, if any."""
     if file.is_symlink() or not file.is_file():
         raise UserError(
             "is not there",
@@ -83,7 +85,7 @@ def _read_replaces(file: Path) -> dict[str, str | None]:
             "write `PATH <blob it replaces>` or `PATH new` into it, one a line",
             kind=MISSING,
         )
-    found: dict[str, str | None] = {}
+    replaced: dict[str, str | None] = {}
     for number, line in enumerate(read_text(file).splitlines(), 1):
         where = f"{file}:{number}"
         path, _, blob = line.rpartition(" ")
@@ -103,27 +105,28 @@ def _read_replaces(file: Path) -> dict[str, str | None]:
                 kind=INVALID,
                 value=path,
             )
-        if found and path <= list(found)[-1]:
+        if replaced and path <= list(replaced)[-1]:
             raise UserError(
-                f"{path} {'comes twice' if path in found else 'is out of order'}",
+                f"{path} {'comes twice' if path in replaced else 'is out of order'}",
                 where,
                 "sort the lines by path",
-                kind=CONFLICT if path in found else INVALID,
+                kind=CONFLICT if path in replaced else INVALID,
                 value=path,
             )
-        found[path] = None if blob == "new" else blob
-    return found
+        replaced[path] = None if blob == "new" else blob
+    return replaced
 
 
 def _list_files(folder: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    """Return the files below the folder of an overlay, by their paths in the source."""
+    present: dict[str, Path] = {}
     for root, folders, files in os.walk(folder):
         for name in [*folders, *files]:
             full = folder.__class__(root, name)
             path = full.relative_to(folder).as_posix()
             if full.is_symlink() or not (full.is_file() or full.is_dir()):
                 raise UserError(
-                    "is a link or no plain file",
+                    "is a link or not a plain file",
                     str(full),
                     "put the file itself there",
                     kind=INVALID,
@@ -137,65 +140,75 @@ def _list_files(folder: Path) -> dict[str, Path]:
                     value=path,
                 )
             if full.is_file() and path != "REPLACES" and not is_temporary(name):
-                found[path] = full
-    return found
+                present[path] = full
+    return present
 
 
 def check_file(
     pinned: Pinned, file: OverlayFile, entries: Mapping[str, tuple[str, str]]
 ) -> OverlayResult:
-    """Whether one file may be laid over the pinned tree, whose `entries` are path -> (mode,
-    blob).
+    """Check whether a file may be laid over the pinned tree.
+
+    Args:
+        pinned: The source at its pin.
+        file: The file of the overlay.
+        entries: The mode and the blob of every path of the pinned tree.
     """
     for parent in patch_path_rules.list_parents(file.path):
         if parent in entries:
-            return OverlayResult(
-                file.path, file.blob, "conflict", f"{parent} is a file or a link upstream"
-            )
+            return _conflict(file, f"{parent} is a file or a link upstream")
     if any(path.startswith(file.path + "/") for path in entries):
-        return OverlayResult(file.path, file.blob, "conflict", f"{file.path} is a folder upstream")
-    there = entries.get(file.path)
-    git, commit = pinned.git, pinned.commit
-    if there is None and file.replaces is None:
-        return OverlayResult(file.path, file.blob, "applied", "")
-    if there is None:
-        found = breakage_search.find_removal(git, commit, file.path) if pinned.history else None
-        detail = "upstream has no such file" + (
-            f": {'moved to ' + found[1] if found[1] else 'deleted'} by {found[0]}" if found else ""
-        )
-        return OverlayResult(
-            file.path,
-            file.blob,
-            "gone",
-            f"{detail}; drop it or mark it `new`{_history_hint(pinned)}",
-            found[0] if found else None,
-        )
-    mode, blob = there
+        return _conflict(file, f"{file.path} is a folder upstream")
+    if file.path not in entries:
+        return _check_new_file(pinned, file)
+    mode, blob = entries[file.path]
     if mode == git_objects.LINK:
-        return OverlayResult(file.path, file.blob, "conflict", "upstream has a link there")
+        return _conflict(file, "upstream has a link there")
     if blob == file.blob and mode == file.mode:
         return OverlayResult(
             file.path, file.blob, "upstream", "upstream has the same file: drop it from the overlay"
         )
     if blob == file.replaces:
         return OverlayResult(file.path, file.blob, "applied", "")
+    return _explain_changed_file(pinned, file, blob)
+
+
+def _conflict(file: OverlayFile, detail: str, cause: Cause | None = None) -> OverlayResult:
+    return OverlayResult(file.path, file.blob, "conflict", detail, cause)
+
+
+def _check_new_file(pinned: Pinned, file: OverlayFile) -> OverlayResult:
+    """Return what becomes of a file that the pinned tree does not have."""
     if file.replaces is None:
-        by = breakage_search.find_addition(git, commit, file.path) if pinned.history else None
+        return OverlayResult(file.path, file.blob, "applied", "")
+    detail, cause = "upstream has no such file", None
+    if pinned.history and (
+        removal := breakage_search.find_removal(pinned.git, pinned.commit, file.path)
+    ):
+        cause, new_path = removal
+        change = f"moved to {new_path}" if new_path else "deleted"
+        detail += f": {change} by {cause}"
+    detail += f"; drop it or mark it `new`{_history_hint(pinned)}"
+    return OverlayResult(file.path, file.blob, "gone", detail, cause)
+
+
+def _explain_changed_file(pinned: Pinned, file: OverlayFile, blob: str) -> OverlayResult:
+    """Return the conflict with an upstream file that has another blob than REPLACES states."""
+    git, commit = pinned.git, pinned.commit
+    cause = None
+    if file.replaces is None:
         detail = f"upstream now has this file, blob {blob}"
+        if pinned.history:
+            cause = breakage_search.find_addition(git, commit, file.path)
     else:
-        by = (
-            breakage_search.find_first_change(git, commit, file.path, file.replaces)
-            if pinned.history
-            else None
-        )
         detail = f"upstream's blob is now {blob}, not {file.replaces}"
-    detail += f", since {by}" if by else ""
-    return OverlayResult(
-        file.path,
-        file.blob,
-        "conflict",
-        f"{detail}; see what changed, then write that blob into REPLACES{_history_hint(pinned)}",
-        by,
+        if pinned.history:
+            cause = breakage_search.find_first_change(git, commit, file.path, file.replaces)
+    if cause:
+        detail += f", since {cause}"
+    hint = _history_hint(pinned)
+    return _conflict(
+        file, f"{detail}; see what changed, then write that blob into REPLACES{hint}", cause
     )
 
 

@@ -62,8 +62,8 @@ def patch_source(entry: GitSource | WheelSource, access: Access) -> PatchedSourc
     """Return the patched source; nothing is fetched or applied if the same inputs were patched
     before.
     """
-    kept = stamp_path(entry, access)
-    if (data := read_stamp(kept)) is not None:
+    stamp = stamp_path(entry, access)
+    if (data := read_stamp(stamp)) is not None:
         try:
             lists = {
                 "absent": tuple(data["absent"]),
@@ -77,8 +77,13 @@ def patch_source(entry: GitSource | WheelSource, access: Access) -> PatchedSourc
         pinned = source.acquire_source(entry, access)
         done = patched_source.build_patched_source(pinned, entry)
     patches = tuple(
-        {"name": each.name, "sha256": each.sha256, "subject": each.subject, "outcome": each.outcome}
-        for each in done.patches
+        {
+            "name": patch.name,
+            "sha256": patch.sha256,
+            "subject": patch.subject,
+            "outcome": patch.outcome,
+        }
+        for patch in done.patches
     )
     result = PatchedSource(
         entry.name,
@@ -93,7 +98,7 @@ def patch_source(entry: GitSource | WheelSource, access: Access) -> PatchedSourc
         tuple(done.overlay),
         pinned.date,
     )
-    write_stamp(kept, result.as_json())
+    write_stamp(stamp, result.as_json())
     return result
 
 

@@ -1,5 +1,6 @@
-"""From a tree to a folder: the blobs' bytes as they are, whatever git's attributes, the umask or
-the locale say.
+"""Export a git tree to a folder.
+
+The files have the bytes of the blobs, whatever git's attributes, the umask and the locale are.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
     from builder.upstream.git_objects import Reader
 
-_MOST_LINKS = 40  # as Linux follows
+_MOST_LINKS = 40  # Linux follows as many
 _DO = "take no source that holds it"
 
 
 def exported_entries(entries: Iterable[Entry], absent: Iterable[str]) -> list[Entry]:
-    """`entries` without the paths that are never exported, sorted by path."""
+    """Return `entries` without the paths that are never exported, sorted by path."""
     left_out = frozenset(absent)
     return sorted(
         (entry for entry in entries if entry.path not in left_out), key=lambda entry: entry.path
@@ -30,11 +31,14 @@ def exported_entries(entries: Iterable[Entry], absent: Iterable[str]) -> list[En
 
 
 def write_tree(reader: Reader, entries: Iterable[Entry], into: Path) -> None:
-    """Write `entries` below the folder `into`: files 0644 or 0755, folders 0755, symbolic links
-    only if they stay inside.
+    """Write `entries` below the folder `into`.
 
-    Raises UserError before anything is written if a link climbs out or a path lies below a link or
-    a file.
+    Files get the mode 0644 or 0755, folders 0755.
+
+    Raises:
+        UserError: a symbolic link leads out of the tree, or a path is below a link or a file.
+          Nothing is written then.
+        UserError: the disk is full or refuses a file.
     """
     wanted = sorted(entries, key=lambda entry: entry.path)
     links = {entry.path: _read_link_target(reader, entry) for entry in wanted if entry.mode == LINK}
@@ -49,11 +53,8 @@ def write_tree(reader: Reader, entries: Iterable[Entry], into: Path) -> None:
             if entry.mode == LINK:
                 os.symlink(links[entry.path], into / entry.path)
             else:
-                _write_file(
-                    into / entry.path,
-                    reader.read(entry.sha, "blob"),
-                    0o755 if entry.mode == EXECUTABLE else 0o644,
-                )
+                permissions = 0o755 if entry.mode == EXECUTABLE else 0o644
+                _write_file(into / entry.path, reader.read(entry.sha, "blob"), permissions)
     except OSError as error:
         raise UserError(
             f"cannot be written ({error.strerror})",
@@ -64,8 +65,18 @@ def write_tree(reader: Reader, entries: Iterable[Entry], into: Path) -> None:
 
 
 def check_layout(entries: Iterable[Entry], links: Mapping[str, str], where: str) -> set[str]:
-    """Return the folders that `entries` need; a UserError where two entries collide or one of
-    `links` (path: target) leads out.
+    """Check that no entries collide and no link leads out of the tree.
+
+    Args:
+        entries: The files and links of the tree.
+        links: The target of each link, by the path of the link.
+        where: The repository, for errors.
+
+    Returns:
+        The folders that the entries need.
+
+    Raises:
+        UserError: two entries collide, or a link leads out of the tree.
     """
     paths: set[str] = set()
     folders: set[str] = set()
@@ -91,36 +102,39 @@ def check_layout(entries: Iterable[Entry], links: Mapping[str, str], where: str)
 
 
 def _check_link(path: str, links: Mapping[str, str], where: str) -> None:
-    """Follow a link as a file system would, every link on the way included: what climbs out
-    anywhere is refused.
+    """Follow a link as a file system would, with every link on the way.
+
+    Raises:
+        UserError: the link or another on its way leads out of the tree.
     """
     target = links[path]
-    refused = UserError(
+    error = UserError(
         f"holds the link {path!r} to {target!r}, which leads out of the tree", where, _DO
     )
-    here = path.split("/")[:-1]
-    todo = list(reversed(target.split("/")))
     if not target or target.startswith("/") or "\\" in target or "\0" in target:
-        raise refused
+        raise error
+    folder = path.split("/")[:-1]
+    remaining = target.split("/")[::-1]
     followed = 0
-    while todo:
-        part = todo.pop()
+    while remaining:
+        part = remaining.pop()
         if part == "..":
-            if not here:
-                raise refused
-            here.pop()
+            if not folder:
+                raise error
+            folder.pop()
         elif part not in ("", "."):
-            here.append(check_name(part, where))
-            further = links.get("/".join(here))
-            if further is not None:
+            folder.append(check_name(part, where))
+            next_target = links.get("/".join(folder))
+            if next_target is not None:
                 followed += 1
-                if followed > _MOST_LINKS or further.startswith("/"):
-                    raise refused
-                here.pop()
-                todo += reversed(further.split("/"))
+                if followed > _MOST_LINKS or next_target.startswith("/"):
+                    raise error
+                folder.pop()
+                remaining += reversed(next_target.split("/"))
 
 
 def _read_link_target(reader: Reader, entry: Entry) -> str:
+    """Return the target of a symbolic link, which must be UTF-8."""
     raw = reader.read(entry.sha, "blob")
     try:
         return raw.decode("utf-8")
@@ -131,6 +145,7 @@ def _read_link_target(reader: Reader, entry: Entry) -> str:
 
 
 def _write_file(path: Path, data: bytes, mode: int) -> None:
+    """Create a file with exactly this mode; never follow a link or replace a file."""
     descriptor = os.open(
         path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode
     )

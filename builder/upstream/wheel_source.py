@@ -31,7 +31,7 @@ def read_wheel_files(wheel: Path) -> dict[str, tuple[str, bytes]]:
     Nothing is written.
     """
     where = wheel.name
-    found: dict[str, tuple[str, bytes]] = {}
+    files: dict[str, tuple[str, bytes]] = {}
     total = 0
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -50,7 +50,7 @@ def read_wheel_files(wheel: Path) -> dict[str, tuple[str, bytes]]:
                     )
                 if is_folder:
                     continue
-                if info.filename in found:
+                if info.filename in files:
                     raise UserError(
                         f"holds {info.filename!r} twice",
                         where,
@@ -59,7 +59,7 @@ def read_wheel_files(wheel: Path) -> dict[str, tuple[str, bytes]]:
                         value=info.filename,
                     )
                 with archive.open(info) as member:
-                    found[info.filename] = (FILE, member.read(_LARGEST_FILE + 1))
+                    files[info.filename] = (FILE, member.read(_LARGEST_FILE + 1))
     except (
         zipfile.BadZipFile,
         zlib.error,
@@ -78,8 +78,8 @@ def read_wheel_files(wheel: Path) -> dict[str, tuple[str, bytes]]:
         ) from error
     except OSError as error:
         raise UserError(f"cannot be read ({error.strerror})", str(wheel), "get it anew") from error
-    check_layout([Entry(path, mode, "") for path, (mode, _) in found.items()], {}, where)
-    return dict(sorted(found.items()))
+    check_layout([Entry(path, mode, "") for path, (mode, _) in files.items()], {}, where)
+    return dict(sorted(files.items()))
 
 
 def _check_member(info: zipfile.ZipInfo, where: str) -> bool:
