@@ -1,11 +1,12 @@
-"""The locks of a line: what each of them is resolved from, and how it is written."""
+"""Plan, resolve and write the locks of a line."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from builder.core import log
 from builder.core.cache import stage_key
@@ -26,14 +27,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.core.manifest import Manifest
+    from builder.packages.environment_markers import Environment
     from builder.packages.lock_file import Pin
+    from builder.packages.resolution import Rules
     from builder.packages.upstream_requirements import Declared
 
 
 @dataclass(frozen=True)
 class PlannedLock:
-    """One lock: its path in the repository, what it holds, and the key of everything that decides
-    it.
+    """A lock to make: its path in the repository, the request that it answers, and the key over
+    everything that decides its content.
     """
 
     path: str
@@ -43,100 +46,135 @@ class PlannedLock:
 
 @dataclass(frozen=True)
 class Plan:
-    """The locks of a line: the joint request first, then each lock as a part of it, then those that
-    go beside them and must fit.
+    """The locks of a line.
+
+    Attributes:
+        line: The name of the line.
+        joint: The request for the requirements of all locks together.
+        joint_locks: The locks that are a part of the joint resolution.
+        fitted_locks: The locks that are resolved afterwards, constrained by the joint resolution.
     """
 
     line: str
     joint: Request
-    wanted: tuple[PlannedLock, ...]
-    beside: tuple[PlannedLock, ...] = ()
+    joint_locks: tuple[PlannedLock, ...]
+    fitted_locks: tuple[PlannedLock, ...] = ()
 
     @property
-    def all(self) -> tuple[PlannedLock, ...]:
+    def all_locks(self) -> tuple[PlannedLock, ...]:
         """All locks of the line."""
-        return (*self.wanted, *self.beside)
+        return (*self.joint_locks, *self.fitted_locks)
 
 
-def plan_locks(loaded: Manifest, line: str, found: Mapping[str, Declared]) -> Plan:
-    """Return the requests of a line, read from its *.in files."""
-    entry, rules = loaded.lines[line], resolution.rules_for_line(loaded, line)
-    common = read_requirements(loaded.folder(entry.common))
-    distributions = {name: each for name, each in loaded.distributions.items() if each.line == line}
-    accelerated = {
-        accelerator: common
-        if accelerator == "cpu"
-        else (
-            *common,
-            *read_requirements(loaded.folder(entry.common).with_name(f"{accelerator}.in")),
-        )
-        for accelerator in sorted(
-            {accelerator for each in distributions.values() for accelerator in each.accelerators}
-        )
-    }
-    everywhere = environment_markers.list_environments(
-        entry.pythons,
-        {architecture for each in distributions.values() for architecture in each.architectures},
+def plan_locks(manifest: Manifest, line: str, declared: Mapping[str, Declared]) -> Plan:
+    """Return the locks of a line, with their requests.
+
+    Args:
+        manifest: The manifest. Its folder has the `*.in` files of the line.
+        line: The name of the line.
+        declared: What each source of the line's distributions declares, by the source's name.
+    """
+    rules = resolution.rules_for_line(manifest, line)
+    distributions = [entry for entry in manifest.distributions.values() if entry.line == line]
+    architectures = {name for entry in distributions for name in entry.architectures}
+    environments = environment_markers.list_environments(
+        manifest.lines[line].pythons, architectures
     )
-    everything = tuple(requirement for each in accelerated.values() for requirement in each)
-    parts = [
-        (
-            entry.common.removesuffix(".in") + ".txt",
-            tuple(dict.fromkeys((*common, *everything))),
-            everywhere,
-        )
-    ]
-    for name, each in distributions.items():
-        ours = (
-            read_requirements(file) if (file := loaded.folder(f"locks/{name}.in")).exists() else ()
-        )
-        theirs = tuple(
-            requirement for source in each.sources for requirement in found[source].requirements
-        )
-        for accelerator in each.accelerators:
-            needs = tuple(dict.fromkeys((*accelerated[accelerator], *ours, *theirs)))
-            parts.append(
-                (
-                    f"locks/{name}-{accelerator}.txt",
-                    needs,
-                    environment_markers.list_environments(entry.pythons, each.architectures),
-                )
-            )
+    requests = _request_locks(manifest, line, declared, rules, environments)
     joint = Request(
-        tuple(dict.fromkeys(requirement for _, needs, _ in parts for requirement in needs)),
+        _join_requirements(*(request.requirements for request in requests)),
         rules,
-        everywhere,
+        environments,
         f"line {line}",
     )
-    wanted = []
-    for path, needs, environments in parts:
-        request = Request(needs, rules, environments, path)
-        wanted.append(
-            PlannedLock(
-                path,
-                request,
-                stage_key(
-                    "lock", {"path": path, "joint": joint.key_inputs(), "own": request.key_inputs()}
-                ),
-            )
+    joint_locks = [
+        _plan_lock(request, {"joint": joint.key_inputs(), "own": request.key_inputs()})
+        for request in requests
+    ]
+    additional = version_pins.list_requirements(manifest, line, read_requirements)
+    fitted_locks = []
+    for path, requirements in additional.items():
+        request = Request(requirements, rules, environments, path)
+        inputs = {"fits": joint.key_inputs(), "own": request.key_inputs()}
+        fitted_locks.append(_plan_lock(request, inputs))
+    return Plan(line, joint, tuple(joint_locks), tuple(fitted_locks))
+
+
+def _plan_lock(request: Request, inputs: dict[str, Any]) -> PlannedLock:
+    path = request.where
+    return PlannedLock(path, request, stage_key("lock", {"path": path, **inputs}))
+
+
+def _request_locks(
+    manifest: Manifest,
+    line: str,
+    declared: Mapping[str, Declared],
+    rules: Rules,
+    environments: tuple[Environment, ...],
+) -> list[Request]:
+    """Return the requests of the common lock and of the lock of each distribution.
+
+    The path of a lock is the `where` of its request.
+    """
+    common = read_requirements(manifest.folder(manifest.lines[line].common))
+    by_accelerator = _read_accelerator_requirements(manifest, line, common)
+    common_path = manifest.lines[line].common.removesuffix(".in") + ".txt"
+    requests = [
+        Request(
+            _join_requirements(common, *by_accelerator.values()),
+            rules,
+            environments,
+            common_path,
         )
-    beside = []
-    for path, needs in version_pins.list_requirements(loaded, line, read_requirements).items():
-        request = Request(needs, rules, everywhere, path)
-        beside.append(
-            PlannedLock(
-                path,
-                request,
-                stage_key(
-                    "lock", {"path": path, "fits": joint.key_inputs(), "own": request.key_inputs()}
-                ),
-            )
+    ]
+    for name, distribution in manifest.distributions.items():
+        if distribution.line != line:
+            continue
+        pythons = manifest.lines[line].pythons
+        own_environments = environment_markers.list_environments(
+            pythons, distribution.architectures
         )
-    return Plan(line, joint, tuple(wanted), tuple(beside))
+        own_file = manifest.folder(f"locks/{name}.in")
+        own_requirements = read_requirements(own_file) if own_file.exists() else ()
+        source_requirements = [declared[source].requirements for source in distribution.sources]
+        for accelerator in distribution.accelerators:
+            requirements = _join_requirements(
+                by_accelerator[accelerator], own_requirements, *source_requirements
+            )
+            path = f"locks/{name}-{accelerator}.txt"
+            requests.append(Request(requirements, rules, own_environments, path))
+    return requests
+
+
+def _read_accelerator_requirements(
+    manifest: Manifest, line: str, common: tuple[str, ...]
+) -> dict[str, tuple[str, ...]]:
+    """Return what every distribution of a line requires on each accelerator, sorted by its name:
+    the common requirements and, on a GPU, those of `ACCELERATOR.in`.
+    """
+    common_file = manifest.folder(manifest.lines[line].common)
+    accelerators = {
+        accelerator
+        for distribution in manifest.distributions.values()
+        if distribution.line == line
+        for accelerator in distribution.accelerators
+    }
+    requirements = {}
+    for accelerator in sorted(accelerators):
+        requirements[accelerator] = common
+        if accelerator != "cpu":
+            own_requirements = read_requirements(common_file.with_name(f"{accelerator}.in"))
+            requirements[accelerator] = (*common, *own_requirements)
+    return requirements
+
+
+def _join_requirements(*lists: Iterable[str]) -> tuple[str, ...]:
+    """Return the requirements of several lists, each once, in their first order."""
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(lists)))
 
 
 def read_requirements(file: Path) -> tuple[str, ...]:
-    """Return the requirements of an *.in file: one a line, with comments."""
+    """Return the requirements of an `*.in` file, which has one on each line, and comments."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -148,46 +186,55 @@ def read_requirements(file: Path) -> tuple[str, ...]:
             kind=MISSING,
         ) from error
     return tuple(
-        str(upstream_requirements.parse_requirement(text_, f"{file.name}:{number}", ""))
-        for number, text_ in upstream_requirements.parse_requirements_file(text, file.name)
+        str(upstream_requirements.parse_requirement(line, f"{file.name}:{number}", ""))
+        for number, line in upstream_requirements.parse_requirements_file(text, file.name)
     )
 
 
 def resolve_locks(
-    loaded: Manifest, each: Plan, upgrade: Sequence[str] = (), *, offline: bool = False
+    manifest: Manifest, plan: Plan, upgrade: Sequence[str] = (), *, offline: bool = False
 ) -> dict[str, list[Pin]]:
-    """Resolve the pins of every lock of a line, by path; keep present versions that still fit."""
-    now = {
-        pin.text: pin
-        for wanted in each.wanted
-        for pin in read_existing_pins(loaded.root / wanted.path)
-    }
-    preferred = [] if "all" in upgrade else [pin for pin in now.values() if pin.name not in upgrade]
-    with log.stage(f"resolve line {each.line}"):
-        constraints = resolution.resolve_jointly(each.joint, preferred, offline=offline)
-        pins = {
-            wanted.path: resolution.resolve_lock(wanted.request, constraints, offline=offline)
-            for wanted in each.wanted
+    """Return the pins of every lock of a line, by its path.
+
+    A version that a lock has today is kept if it still fits.
+
+    Args:
+        manifest: The manifest that the plan was made from.
+        plan: The locks of the line.
+        upgrade: The projects whose versions are chosen anew, or "all".
+        offline: Use only what uv has in its cache.
+    """
+    with log.stage(f"resolve line {plan.line}"):
+        old_pins = {
+            pin.text: pin
+            for lock in plan.joint_locks
+            for pin in _preferred_pins(manifest.root / lock.path, upgrade)
         }
-        for wanted in each.beside:
-            kept = (
-                []
-                if "all" in upgrade
-                else [
-                    pin
-                    for pin in read_existing_pins(loaded.root / wanted.path)
-                    if pin.name not in upgrade
-                ]
-            )
+        constraints = resolution.resolve_jointly(plan.joint, old_pins.values(), offline=offline)
+        pins = {
+            lock.path: resolution.resolve_lock(lock.request, constraints, offline=offline)
+            for lock in plan.joint_locks
+        }
+        for lock in plan.fitted_locks:
             fitting = resolution.resolve_jointly(
-                wanted.request, kept, constraints=constraints, offline=offline
+                lock.request,
+                _preferred_pins(manifest.root / lock.path, upgrade),
+                constraints=constraints,
+                offline=offline,
             )
-            pins[wanted.path] = resolution.resolve_lock(wanted.request, fitting, offline=offline)
+            pins[lock.path] = resolution.resolve_lock(lock.request, fitting, offline=offline)
     return pins
 
 
+def _preferred_pins(file: Path, upgrade: Sequence[str]) -> list[Pin]:
+    """Return the pins of a lock as it is, without those that are to be upgraded."""
+    if "all" in upgrade:
+        return []
+    return [pin for pin in read_existing_pins(file) if pin.name not in upgrade]
+
+
 def read_existing_pins(file: Path) -> list[Pin]:
-    """Return the pins of a lock as it is; none if it is missing or broken."""
+    """Return the pins of a lock as it is, or none if the file is missing or damaged."""
     try:
         return lock_file.read_lock(file)
     except UserError:
@@ -195,7 +242,12 @@ def read_existing_pins(file: Path) -> list[Pin]:
 
 
 def render_lock(pins: Iterable[Pin], key: str) -> str:
-    """Return a lock's text: no URL, no path, nothing of the machine that made it."""
+    """Return the text of a lock. It has no URL, no path and nothing else of this machine.
+
+    Args:
+        pins: The pins of the lock, sorted.
+        key: The key over everything that decides the lock, see `PlannedLock`.
+    """
     version = uv.run("--version").stdout.split()[1]
     body = "".join(pin.requirement_lines() for pin in pins)
     head = (
@@ -206,7 +258,7 @@ def render_lock(pins: Iterable[Pin], key: str) -> str:
 
 
 def write_changed(file: Path, text: str) -> None:
-    """Write unless only the version of uv differs."""
+    """Write a lock, unless it differs from the file only in the version of uv."""
     old = file.read_text(encoding="utf-8") if file.is_file() else ""
     if re.sub(r"(?m)^# uv .*\n", "", old) != re.sub(r"(?m)^# uv .*\n", "", text):
         write_atomic(file, text)

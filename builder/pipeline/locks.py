@@ -102,7 +102,7 @@ def _resolve_and_write(
     texts = dict(inputs.records)
     changes: dict[str, list[str]] = {}
     for plan in inputs.plans:
-        keys = {lock.path: lock.key for lock in plan.all}
+        keys = {lock.path: lock.key for lock in plan.all_locks}
         for path, pins in line_locks.resolve_locks(loaded, plan, upgrade, offline=offline).items():
             texts[path] = line_locks.render_lock(pins, keys[path])
             changes[path] = lock_file.describe_changes(
@@ -114,7 +114,7 @@ def _resolve_and_write(
 
 
 def _lock_paths(plans: Iterable[Plan]) -> list[str]:
-    return [lock.path for plan in plans for lock in plan.all]
+    return [lock.path for plan in plans for lock in plan.all_locks]
 
 
 def check_locks(inputs: Inputs) -> dict[str, Any]:

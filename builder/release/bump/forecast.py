@@ -187,7 +187,7 @@ def _read_request(context: Context, copy: Manifest, line: str, lock: str) -> Req
         names,
         declared_requirements.load_record(copy.folder(declared_requirements.RECORD)),
     )
-    locks = line_locks.plan_locks(copy, line, sources.declared).wanted
+    locks = line_locks.plan_locks(copy, line, sources.declared).joint_locks
     return next(wanted.request for wanted in locks if wanted.path == lock)
 
 

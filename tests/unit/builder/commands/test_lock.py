@@ -308,7 +308,7 @@ def test_edits_by_hand(repo: Path) -> None:
     (repo / "locks/gone-cpu.txt").write_text(whole)
     assert _problems(repo) == [
         "locks/two-cpu.txt: missing",
-        "locks/gone-cpu.txt: nothing in the manifest has it; remove it",
+        "locks/gone-cpu.txt: nothing in the manifest uses it; remove it",
     ]
     (repo / "locks/gone-cpu.txt").unlink()
     _run(repo)
@@ -353,8 +353,8 @@ def test_entries_of_the_manifest_that_nothing_needs(repo: Path) -> None:
         out.write('sdists: [{name: gone, why: "in no lock"}]\n')
     _run(repo)
     assert _problems(repo) == [
-        "sdists: gone: no lock holds it; remove it",
-        "strip: away: no lock holds it; remove it",
+        "sdists: gone: no lock pins it; remove it",
+        "strip: away: no lock pins it; remove it",
     ]
 
 
