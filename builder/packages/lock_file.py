@@ -14,13 +14,20 @@ from packaging.utils import canonicalize_name
 from rosetta.core.errors import DAMAGED, INVALID, MISSING, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 
 @dataclass(frozen=True)
 class Pin:
-    """One locked project: `text` is its line without the hashes."""
+    """One locked project.
+
+    Attributes:
+        name: The normalised name of the project.
+        version: The version.
+        marker: The environments that the pin is for, or "" for all.
+        hashes: The sha256 of each file that may be installed.
+    """
 
     name: str
     version: str
@@ -29,22 +36,28 @@ class Pin:
 
     @property
     def text(self) -> str:
+        """The requirement without its hashes: `name==version ; marker`."""
         return f"{self.name}=={self.version}" + (f" ; {self.marker}" if self.marker else "")
 
     def applies_to(self, environment: Mapping[str, str]) -> bool:
-        """Return whether it applies in this environment (PEP 508's names, as platform_machine)."""
+        """Return whether the pin is for an environment.
+
+        Args:
+            environment: The variables of PEP 508, see `marker_environment`.
+        """
         return not self.marker or Marker(self.marker).evaluate(dict(environment))
 
     def requirement_lines(self) -> str:
-        return (
-            " \\\n".join([self.text, *(f"    --hash=sha256:{digest}" for digest in self.hashes)])
-            + "\n"
-        )
+        """Return the pin with its hashes, as lines of a requirements file."""
+        hashes = [f"    --hash=sha256:{digest}" for digest in self.hashes]
+        return " \\\n".join([self.text, *hashes]) + "\n"
 
 
 def read_lock(path: Path) -> list[Pin]:
-    """All pins of a lock; UserError with the line for anything that is not `name==version` with
-    sha256 hashes.
+    """Return all pins of a lock.
+
+    Raises:
+        UserError: The file cannot be read, or a line is not `name==version` with sha256 hashes.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -54,31 +67,36 @@ def read_lock(path: Path) -> list[Pin]:
             f"cannot be read ({reason})", str(path), "make it: python build.py lock", kind=MISSING
         ) from error
     _check_digest(text, path)
-    pins = []
-    number, start, gathered = 0, 1, ""
+    return [_parse_pin(line, f"{path}:{number}") for number, line in _join_lines(text, path)]
+
+
+def _join_lines(text: str, path: Path) -> Iterator[tuple[int, str]]:
+    """Yield each requirement with the number of its first line; a backslash continues a line."""
+    first_number, joined = 1, ""
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
-        if not gathered:
+        if not joined:
             if not line or line.startswith("#"):
                 continue
-            start = number
-        gathered += " " + line.removesuffix("\\")
+            first_number = number
+        joined += " " + line.removesuffix("\\")
         if not line.endswith("\\"):
-            pins.append(_parse_pin(gathered.strip(), f"{path}:{start}"))
-            gathered = ""
-    if gathered:
+            yield first_number, joined.strip()
+            joined = ""
+    if joined:
         raise UserError(
             "ends in the middle of a requirement",
-            f"{path}:{start}",
+            f"{path}:{first_number}",
             "the file is machine-owned: python build.py lock",
             kind=DAMAGED,
         )
-    return pins
 
 
 def _check_digest(text: str, path: Path) -> None:
-    """Check the sha256 in the head of a lock against what follows it: a line lost or changed is not
-    taken for the lock.
+    """Check the sha256 in the head of a lock against the pins below it.
+
+    Raises:
+        UserError: A line was changed or lost.
     """
     head = re.search(r"(?m)^# pins: ([0-9a-f]{64})\n", text)
     if head and hashlib.sha256(text[head.end() :].encode()).hexdigest() != head[1]:
@@ -91,7 +109,7 @@ def _check_digest(text: str, path: Path) -> None:
 
 
 def hash_lock(path: Path) -> str:
-    """Sha256 of a lock file."""
+    """Return the sha256 of a lock file."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
@@ -104,6 +122,7 @@ def hash_lock(path: Path) -> str:
 
 
 def _parse_pin(text: str, where: str) -> Pin:
+    """Return a pin from its requirement and hashes. `where` is the place that errors name."""
     requirement, *options = re.split(r"\s+--hash=", text)
     hashes = tuple(
         re.sub(r"\s+#.*", "", option).strip().removeprefix("sha256:") for option in options
@@ -131,24 +150,27 @@ def _parse_pin(text: str, where: str) -> Pin:
             kind=INVALID,
             value=parsed.name,
         )
-    found = Pin(canonicalize_name(parsed.name), versions[0], str(parsed.marker or ""), hashes)
+    pin = Pin(canonicalize_name(parsed.name), versions[0], str(parsed.marker or ""), hashes)
     try:
-        found.applies_to(marker_environment("3.11", "3.11.0", "amd64"))
+        pin.applies_to(marker_environment("3.11", "3.11.0", "amd64"))
     except (UndefinedComparison, UndefinedEnvironmentName) as error:
         raise UserError(
-            f"the marker of {parsed.name} means nothing: {found.marker}",
+            f"the marker of {parsed.name} means nothing: {pin.marker}",
             where,
             "the file is machine-owned: python build.py lock",
             kind=INVALID,
             value=parsed.name,
         ) from error
-    return found
+    return pin
 
 
 def marker_environment(python: str, full: str, architecture: str) -> dict[str, str]:
-    """PEP 508's variables for a Linux of ours.
+    """Return the variables of environment markers (PEP 508) for CPython on Linux.
 
-    `python`: "3.11", `full`: "3.11.2", `architecture`: amd64 or arm64.
+    Args:
+        python: The Python version, as "3.11".
+        full: The same with the micro version, as "3.11.2".
+        architecture: "amd64" or "arm64".
     """
     return {
         "python_version": python,
@@ -164,7 +186,7 @@ def marker_environment(python: str, full: str, architecture: str) -> dict[str, s
 
 
 def describe_changes(old: Iterable[Pin], new: Iterable[Pin]) -> list[str]:
-    """Return what changed, a line a project, for people: added, removed, other version, other
+    """Return one line for each project that was added, was removed, or has other versions or
     files.
     """
     before, after = _group_by_name(old), _group_by_name(new)
@@ -172,20 +194,20 @@ def describe_changes(old: Iterable[Pin], new: Iterable[Pin]) -> list[str]:
     lines += [f"- {name} {_join_versions(before[name])}" for name in before if name not in after]
     for name in sorted(before.keys() & after.keys()):
         if before[name] != after[name]:
-            one, other = _join_versions(before[name]), _join_versions(after[name])
-            lines.append(
-                f"{name} {one} -> {other}"
-                if one != other
-                else f"{name} {one}: other files or environments"
-            )
+            old_versions = _join_versions(before[name])
+            new_versions = _join_versions(after[name])
+            if old_versions == new_versions:
+                lines.append(f"{name} {old_versions}: other files or environments")
+            else:
+                lines.append(f"{name} {old_versions} -> {new_versions}")
     return lines
 
 
 def _group_by_name(pins: Iterable[Pin]) -> dict[str, frozenset[Pin]]:
-    found: dict[str, frozenset[Pin]] = {}
+    groups: dict[str, frozenset[Pin]] = {}
     for pin in pins:
-        found[pin.name] = found.get(pin.name, frozenset()) | {pin}
-    return found
+        groups[pin.name] = groups.get(pin.name, frozenset()) | {pin}
+    return groups
 
 
 def _join_versions(pins: Iterable[Pin]) -> str:
