@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from packaging.tags import Tag
 
-# 2.28: wheels that need a newer one would not load on all the systems that a bare environment is
-# made for.
+# The minor version of the newest glibc that a wheel may need: 2.28. Some of the systems that an
+# environment is made for have no newer one.
 GLIBC = 28
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _LAST_MICRO = 99
@@ -28,17 +28,19 @@ _LAST_MICRO = 99
 
 @dataclass(frozen=True, order=True)
 class Environment:
-    """One Python on one architecture: "3.11" and amd64 or arm64."""
+    """A Python version, as "3.11", on an architecture, "amd64" or "arm64"."""
 
     python: str
     architecture: str
 
     @property
     def machine(self) -> str:
+        """The architecture as `platform_machine` names it: "x86_64" or "aarch64"."""
         return _MACHINES[self.architecture]
 
     @property
     def minor(self) -> int:
+        """The minor version of Python: 11 for "3.11"."""
         return int(self.python.partition(".")[2])
 
     def __str__(self) -> str:
@@ -48,7 +50,7 @@ class Environment:
 def list_environments(
     pythons: Iterable[str], architectures: Iterable[str]
 ) -> tuple[Environment, ...]:
-    """Every Python on every architecture, sorted."""
+    """Return every Python version on every architecture, sorted."""
     return tuple(
         sorted(
             Environment(python, architecture)
@@ -59,18 +61,28 @@ def list_environments(
 
 
 def bounding_marker(environments: Sequence[Environment]) -> str:
-    """Return the marker that holds in these environments and (nearly) nowhere else."""
+    """Return a marker that selects these environments.
+
+    It also selects Python versions between the oldest and the newest, and every combination of a
+    Python version and an architecture.
+    """
     minors = [environment.minor for environment in environments]
     machines = sorted({environment.machine for environment in environments})
-    either = " or ".join(f"platform_machine == '{machine}'" for machine in machines)
+    machine_term = " or ".join(f"platform_machine == '{machine}'" for machine in machines)
     return (
         f"sys_platform == 'linux' and python_full_version >= '3.{min(minors)}' and "
-        f"python_full_version < '3.{max(minors) + 1}' and ({either})"
+        f"python_full_version < '3.{max(minors) + 1}' and ({machine_term})"
     )
 
 
 def marker_applies(marker: str, environment: Environment, micro: int = 0) -> bool:
-    """Return whether `marker` holds there. An empty one always does."""
+    """Return whether a marker selects an environment. An empty marker selects all.
+
+    Args:
+        marker: The marker.
+        environment: The environment.
+        micro: The micro version of its Python.
+    """
     full = f"{environment.python}.{micro}"
     return not marker or _parse_marker(marker).evaluate(
         marker_environment(environment.python, full, environment.architecture)
@@ -85,73 +97,85 @@ def _parse_marker(marker: str) -> Marker:
 def matching_environments(
     marker: str, environments: Sequence[Environment]
 ) -> frozenset[Environment] | None:
-    """Return the environments in which `marker` holds; None where that depends on more than
-    Python's minor version and architecture.
+    """Return the environments that a marker selects.
+
+    Returns:
+        The environments, or None if the answer depends on more than the minor version of Python
+        and the architecture.
     """
-    found = frozenset(each for each in environments if marker_applies(marker, each))
-    return (
-        found
-        if found
-        == frozenset(each for each in environments if marker_applies(marker, each, _LAST_MICRO))
-        else None
+    matching, matching_last = (
+        frozenset(
+            environment
+            for environment in environments
+            if marker_applies(marker, environment, micro)
+        )
+        for micro in (0, _LAST_MICRO)
     )
+    return matching if matching == matching_last else None
 
 
 def simplify_marker(marker: str, environments: Sequence[Environment]) -> str | None:
-    """Return the shortest marker that says the same of these environments: empty for all, None for
-    none of them.
+    """Return the shortest marker that selects the same of these environments.
+
+    Returns:
+        The marker: empty if it selects all environments, None if it selects none of them.
     """
-    found = matching_environments(marker, environments)
-    if found is None:
+    matching = matching_environments(marker, environments)
+    if matching is None:
         return marker
-    if not found:
+    if not matching:
         return None
-    text = marker_for(found, environments)
+    text = marker_for(matching, environments)
     return str(_parse_marker(text)) if text else ""
 
 
-def marker_for(chosen: Iterable[Environment], environments: Sequence[Environment]) -> str:
-    """Return the marker for some of these environments; empty for all of them."""
-    pythons = sorted({each.python for each in environments})
-    by_machine = {
-        machine: tuple(
-            python
-            for python in pythons
-            if any(each.python == python and each.machine == machine for each in chosen)
-        )
-        for machine in sorted({each.machine for each in environments})
+def marker_for(selected: Iterable[Environment], environments: Sequence[Environment]) -> str:
+    """Return the marker that selects some of these environments; empty for all of them."""
+    pythons = sorted({environment.python for environment in environments})
+    machines = sorted({environment.machine for environment in environments})
+    selected_pairs = {(environment.python, environment.machine) for environment in selected}
+    pythons_by_machine = {
+        machine: tuple(python for python in pythons if (python, machine) in selected_pairs)
+        for machine in machines
     }
-    terms = {machine: _python_term(some, pythons) for machine, some in by_machine.items() if some}
-    if len(set(by_machine.values())) == 1:
+    terms = {
+        machine: _python_term(machine_pythons, pythons)
+        for machine, machine_pythons in pythons_by_machine.items()
+        if machine_pythons
+    }
+    if len(set(pythons_by_machine.values())) == 1:
         return next(iter(terms.values()))
-    parts = [
-        " and ".join(filter(None, (term, f"platform_machine == '{machine}'")))
-        for machine, term in terms.items()
-    ]
+    parts = []
+    for machine, python_term in terms.items():
+        machine_term = f"platform_machine == '{machine}'"
+        parts.append(f"{python_term} and {machine_term}" if python_term else machine_term)
     return parts[0] if len(parts) == 1 else " or ".join(f"({part})" for part in parts)
 
 
-def _python_term(some: Sequence[str], pythons: Sequence[str]) -> str:
-    if list(some) == list(pythons):
+def _python_term(selected: Sequence[str], pythons: Sequence[str]) -> str:
+    """Return the part of a marker that selects some of these Python versions."""
+    count = len(selected)
+    if list(selected) == list(pythons):
         return ""
-    if list(some) == list(pythons[: len(some)]):
-        return f"python_version < '{pythons[len(some)]}'"
-    if list(some) == list(pythons[-len(some) :]):
-        return f"python_version >= '{some[0]}'"
-    either = " or ".join(f"python_version == '{python}'" for python in some)
-    return either if len(some) == 1 else f"({either})"
+    if list(selected) == list(pythons[:count]):
+        return f"python_version < '{pythons[count]}'"
+    if list(selected) == list(pythons[-count:]):
+        return f"python_version >= '{selected[0]}'"
+    versions = " or ".join(f"python_version == '{python}'" for python in selected)
+    return versions if count == 1 else f"({versions})"
 
 
 @cache
 def _rank_tags(environment: Environment) -> dict[Tag, int]:
-    """Every wheel tag that works there, with its rank (0 is best)."""
+    """Return every wheel tag that works in an environment, with its rank: 0 is the best."""
     version, interpreter = (3, environment.minor), f"cp3{environment.minor}"
-    oldest = 17 if environment.machine == "aarch64" else 5
+    oldest_glibc = 17 if environment.machine == "aarch64" else 5
     aliases = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
     platforms = []
-    for minor in range(GLIBC, oldest - 1, -1):
+    for minor in range(GLIBC, oldest_glibc - 1, -1):
         platforms.append(f"manylinux_2_{minor}_{environment.machine}")
-        platforms += [f"{aliases[minor]}_{environment.machine}"] if minor in aliases else []
+        if minor in aliases:
+            platforms.append(f"{aliases[minor]}_{environment.machine}")
     platforms.append(f"linux_{environment.machine}")
     ranked = [
         *tags.cpython_tags(version, [interpreter], platforms),
@@ -161,16 +185,17 @@ def _rank_tags(environment: Environment) -> dict[Tag, int]:
 
 
 def choose_wheel(names: Iterable[str], environment: Environment) -> str | None:
-    """Return the wheel, by file name, that an installer takes in this environment; None where none
-    works.
+    """Return the file name of the wheel that an installer takes in an environment, or None if no
+    wheel works there.
     """
-    known, found = _rank_tags(environment), []
+    tag_ranks = _rank_tags(environment)
+    candidates = []
     for name in names:
         try:
-            _, _, build, its_tags = parse_wheel_filename(name)
+            _, _, build, wheel_tags = parse_wheel_filename(name)
         except InvalidWheelFilename:
             continue
-        ranks = [known[tag] for tag in its_tags if tag in known]
+        ranks = [tag_ranks[tag] for tag in wheel_tags if tag in tag_ranks]
         if ranks:
-            found.append((min(ranks), -build[0] if build else 1, name))
-    return min(found)[2] if found else None
+            candidates.append((min(ranks), -build[0] if build else 1, name))
+    return min(candidates)[2] if candidates else None

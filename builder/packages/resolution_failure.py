@@ -21,37 +21,41 @@ _LONGEST = 600  # characters of uv's reason, and of its hints, that an error sho
 
 
 def explain_no_solution(stderr: str) -> tuple[str, str, str] | None:
-    """Return what is wrong, what to do and the kind of error.
-
-    None where uv did not look for a solution in vain.
+    """Return what is wrong, what to do and the kind of error, from the messages of uv.
 
     Args:
         stderr: What `uv pip compile` printed.
+
+    Returns:
+        The three, or None if the messages do not say that there is no solution.
     """
     if "No solution found" not in stderr:
         return None
-    if refused := uv.explain_refusal(stderr):
-        return refused
-    plain = re.sub(r"[{][^}]*[}]", "", stderr)  # the environments that each requirement is bound to
-    before, _, hints = plain.partition("hint:")
-    cause = " ".join(before.partition("cause:")[2].split())
+    refusal = uv.explain_refusal(stderr)
+    if refusal:
+        return refusal
+    # Braces have the environments that a requirement is bound to.
+    plain = re.sub(r"[{][^}]*[}]", "", stderr)
+    explanation, _, hints = plain.partition("hint:")
+    cause = " ".join(explanation.partition("cause:")[2].split())
     reason = _shorten(output_end(cause, longest=max(len(cause) * 10, _LONGEST)))
     if hints.strip():
-        reason += f" hint: {_shorten(' '.join(output_end(hints, longest=len(hints) * 10).split()))}"
-    if sources := sorted(set(re.findall(r"Wheels are required for `([^`]+)`", plain))):
-        names = ", ".join(sources)
+        hint = " ".join(output_end(hints, longest=len(hints) * 10).split())
+        reason += f" hint: {_shorten(hint)}"
+    projects = sorted(set(re.findall(r"Wheels are required for `([^`]+)`", plain)))
+    if projects:
+        names = ", ".join(projects)
         do = (
             f"list {names} under `sdists:` in the manifest (pure Python only), pin another "
-            "version, "
-            "or drop it by an override"
+            "version, or drop it by an override"
         )
         return f"{names} has no usable wheel, only an sdist: {reason}", do, UNSUPPORTED
     for kind, pattern in _ABSENT:
         if absent := re.search(pattern, cause):
             do = (
                 "correct the name or the version where it is asked for (a locks/*.in or an "
-                "override), "
-                "or check the index settings"
+                "override), or "
+                "check the index settings"
             )
             return f"the package index has no {kind} '{absent[1]}': {reason}", do, MISSING
     do = "change a locks/*.in, an override, or the line's Pythons in the manifest"
