@@ -1,5 +1,5 @@
-"""The declared requirements of the manifest's sources, and the record of them for machines that
-cannot reach a source.
+"""Read the requirements that the manifest's sources declare, and keep a record of them for machines
+that cannot reach a source.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ RECORD = "locks/declared.json"
 
 @dataclass(frozen=True)
 class SourceRequirements:
-    """What the sources declare, by source; how each was patched, where it was at hand; and those
-    taken from the record.
+    """What the sources require.
+
+    Attributes:
+        declared: What each source declares, by its name.
+        states: The sources that were patched and read.
+        recorded: The names of the sources whose requirements come from the record.
     """
 
     declared: dict[str, Declared]
@@ -42,100 +46,117 @@ class SourceRequirements:
 
 
 def read_sources(
-    manifest: Manifest, access: Access, names: Iterable[str], known: Mapping[str, Any]
+    manifest: Manifest, access: Access, names: Iterable[str], record: Mapping[str, Any]
 ) -> SourceRequirements:
-    """Return what each source declares after its patches; from `known`, the record, where the
-    source cannot be had.
+    """Return what each source declares after its patches.
+
+    Args:
+        manifest: The manifest with the sources.
+        access: How sources are fetched.
+        names: The names of the sources to read.
+        record: What the sources declared earlier, see `load_record`. It is used for a source that
+            cannot be fetched.
 
     Raises:
-        UserError: a source can neither be had nor is its record of the present pin and patches.
+        UserError: A source cannot be fetched, and the record is missing or was made from another
+            pin or other patches.
     """
-    own = {project_name(manifest.source(name)) for name in manifest.sources}
-    found: dict[str, Declared] = {}
+    source_projects = {project_name(manifest.source(name)) for name in manifest.sources}
+    declared: dict[str, Declared] = {}
     states, recorded = [], []
     for name in names:
         entry = manifest.source(name)
         try:
             pinned = source.acquire_source(entry, access)
         except UserError as error:
-            kept = known.get(name, {})
-            if kept.get("key") != compute_key(entry):
+            earlier = record.get(name, {})
+            if earlier.get("key") != compute_key(entry):
                 raise
             log.info(f"{name}: taken from {RECORD}, since the source is not at hand ({error.what})")
-            found[name] = Declared(name, kept["origin"], tuple(kept["requirements"]))
+            declared[name] = Declared(name, earlier["origin"], tuple(earlier["requirements"]))
             recorded.append(name)
         else:
             states.append(source_tree.patch_source(entry, access))
-            found[name] = _read_patched(entry, pinned, own)
-    return SourceRequirements(found, tuple(states), tuple(recorded))
+            declared[name] = _read_patched(entry, pinned, source_projects)
+    return SourceRequirements(declared, tuple(states), tuple(recorded))
 
 
 def project_name(entry: GitSource | WheelSource) -> str:
-    """Return the normalised name of the project that a source is."""
-    return str(
-        canonicalize_name(
-            entry.wheel.partition("==")[0] if isinstance(entry, WheelSource) else entry.name
-        )
-    )
+    """Return the normalised name of the project that a source has."""
+    if isinstance(entry, WheelSource):
+        return str(canonicalize_name(entry.wheel.partition("==")[0]))
+    return str(canonicalize_name(entry.name))
 
 
 def compute_key(entry: GitSource | WheelSource) -> str:
-    """Over the pin and what of ours changes the files that declare requirements."""
+    """Return the key over the pin of a source, and over the patches and overlay files that change
+    the files which declare requirements.
+    """
     patches = [
         [patch.name, patch.sha256]
         for patch in patch_series.load_patches(entry.patches)
         if any(_is_declaration(file.path) for file in patch.files)
     ]
-    laid = [
+    overlay_files = [
         [file.path, file.blob]
         for file in overlay.load_overlay(entry.overlay)
         if _is_declaration(file.path)
     ]
     pin = entry.sha256 if isinstance(entry, WheelSource) else entry.commit
-    return stage_key("declared", {"pin": pin, "patches": patches, "overlay": laid})
+    return stage_key("declared", {"pin": pin, "patches": patches, "overlay": overlay_files})
 
 
 def _is_declaration(path: str) -> bool:
     return path in ("requirements.in", "setup.py") or path.endswith(".dist-info/METADATA")
 
 
-def _read_patched(entry: GitSource | WheelSource, pinned: Pinned, own: set[str]) -> Declared:
-    done = patched_source.build_patched_source(pinned, entry)
+def _read_patched(
+    entry: GitSource | WheelSource, pinned: Pinned, source_projects: set[str]
+) -> Declared:
+    patched = patched_source.build_patched_source(pinned, entry)
     with Reader(pinned.git) as reader:
-        blobs = {each.path: each.sha for each in list_tree_files(reader, done.exported_tree)}
+        blobs = {file.path: file.sha for file in list_tree_files(reader, patched.exported_tree)}
         return upstream_requirements.read_declared(
-            entry.name, blobs.keys(), lambda path: reader.read(blobs[path], "blob"), own
+            entry.name,
+            blobs.keys(),
+            lambda path: reader.read(blobs[path], "blob"),
+            source_projects,
         )
 
 
 def load_record(file: Path) -> dict[str, Any]:
-    """Return the record; empty where there is none (or none that can be read: it is machine-owned
-    and made anew).
+    """Return the record of what the sources declare, by the source's name.
+
+    The result is empty if the file is missing or cannot be read: the builder makes it anew.
     """
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        return dict(found["sources"])
+        document = json.loads(file.read_text(encoding="utf-8"))
+        return dict(document["sources"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
 def render_record(
-    manifest: Manifest, known: Mapping[str, Any], found: Mapping[str, Declared]
+    manifest: Manifest, record: Mapping[str, Any], declared: Mapping[str, Declared]
 ) -> str:
-    """Return the record's text: what is known, brought up to date with what was found; sources that
-    are gone drop out.
+    """Return the text of the record after an update.
+
+    Args:
+        manifest: The manifest. A source that it no longer has is left out.
+        record: What the sources declared earlier.
+        declared: What some of the sources declare now.
     """
-    fresh = {
+    updates = {
         name: {
             "key": compute_key(manifest.source(name)),
-            "origin": each.origin,
-            "requirements": list(each.requirements),
+            "origin": entry.origin,
+            "requirements": list(entry.requirements),
         }
-        for name, each in found.items()
+        for name, entry in declared.items()
     }
     sources = {
         name: entry
-        for name, entry in sorted({**known, **fresh}.items())
+        for name, entry in sorted({**record, **updates}.items())
         if name in manifest.sources
     }
     return json.dumps({"schema": 1, "sources": sources}, indent=1) + "\n"

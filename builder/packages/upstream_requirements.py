@@ -1,4 +1,4 @@
-"""What an upstream asks for, read from its files without running any of them."""
+"""Read what an upstream project requires from its files, without running them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Declared:
-    """The requirements of one source as its file `origin` states them, sorted and normalised; our
-    own sources are left out.
+    """The requirements of one source.
+
+    Attributes:
+        source: The name of the source.
+        origin: The path of the file that states the requirements.
+        requirements: The requirements, sorted and normalised, without projects that are sources
+            themselves.
     """
 
     source: str
@@ -29,48 +34,44 @@ class Declared:
 
 
 def read_declared(
-    source: str, paths: Collection[str], read: Callable[[str], bytes], own: Collection[str]
+    source: str,
+    paths: Collection[str],
+    read: Callable[[str], bytes],
+    source_projects: Collection[str],
 ) -> Declared:
-    """Read requirements.in, else setup.py, else a wheel's METADATA, whichever of `paths` is there
-    first.
+    """Read the requirements of a source from the first of requirements.in, setup.py and a wheel's
+    METADATA that it has.
 
     Args:
-        source: its name, for messages.
-        paths: every path of its tree.
-        read: gives the content of one of them.
-        own: normalised names of projects that are sources themselves.
+        source: The name of the source, for messages.
+        paths: Every path of its tree.
+        read: A function that returns the content of a path.
+        source_projects: The normalised names of the projects that are sources themselves.
 
     Raises:
-        UserError: nothing declares anything, or a requirement cannot be read or is by URL; names
-          source, file and line.
+        UserError: The source has none of these files, or a requirement cannot be read or is by
+            URL. The error has the source, the file and the line.
     """
     metadata = [path for path in paths if re.fullmatch(r"[^/]+\.dist-info/METADATA", path)]
-    for origin, parse in (
+    parsers: list[tuple[str, Callable[[str, str], Iterator[tuple[int, str]]]]] = [
         ("requirements.in", parse_requirements_file),
         ("setup.py", _parse_setup),
         *((path, _parse_metadata) for path in metadata[:1]),
-    ):
-        if origin not in paths:
-            continue
-        try:
-            text = read(origin).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(
-                "is not UTF-8", f"{source}: {origin}", "see the upstream", kind=INVALID
-            ) from error
-        found = {
-            parse_requirement(text_, f"{source}: {origin}:{line}", source)
-            for line, text_ in parse(text, f"{source}: {origin}")
-        }
-        return Declared(
-            source,
-            origin,
-            tuple(
-                sorted(
-                    str(each) for each in found if each and canonicalize_name(each.name) not in own
-                )
-            ),
-        )
+    ]
+    for origin, parse in parsers:
+        if origin in paths:
+            place = f"{source}: {origin}"
+            text = _decode(read(origin), place)
+            parsed = [
+                parse_requirement(line, f"{place}:{number}", source)
+                for number, line in parse(text, place)
+            ]
+            requirements = {
+                str(requirement)
+                for requirement in parsed
+                if requirement and requirement.name not in source_projects
+            }
+            return Declared(source, origin, tuple(sorted(requirements)))
     raise UserError(
         "declares no requirements: no requirements.in, setup.py or METADATA",
         source,
@@ -79,64 +80,90 @@ def read_declared(
     )
 
 
-def parse_requirement(text: str, where: str, source: str) -> Requirement | None:
-    """One requirement with its project's name normalised; None for one of an extra that nobody
-    asked for.
-    """
-    mend = f"by a patch in patches/{source}" if source else "there"
+def _decode(content: bytes, place: str) -> str:
     try:
-        found = Requirement(text)
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError("is not UTF-8", place, "see the upstream", kind=INVALID) from error
+
+
+def parse_requirement(text: str, where: str, source: str) -> Requirement | None:
+    """Return a requirement with the normalised name of its project.
+
+    Args:
+        text: The requirement, as PEP 508 writes it.
+        where: The file and line, for messages.
+        source: The source that has the file; "" for a file of this repository.
+
+    Returns:
+        The requirement, or None for a requirement of an extra.
+
+    Raises:
+        UserError: The text is not a requirement, or it names a URL.
+    """
+    place_of_fix = f"by a patch in patches/{source}" if source else "there"
+    try:
+        requirement = Requirement(text)
     except InvalidRequirement as error:
         raise UserError(
-            f"{text!r} is not a requirement", where, f"mend it {mend}", kind=INVALID, value=text
-        ) from error
-    if found.url:
-        raise UserError(
-            f"{found.name} is required by URL, which cannot be locked",
+            f"{text!r} is not a requirement",
             where,
-            f"name a release {mend}",
+            f"mend it {place_of_fix}",
+            kind=INVALID,
+            value=text,
+        ) from error
+    if requirement.url:
+        raise UserError(
+            f"{requirement.name} is required by URL, which cannot be locked",
+            where,
+            f"name a release {place_of_fix}",
             kind=UNSUPPORTED,
-            value=found.name,
+            value=requirement.name,
         )
-    if found.marker and "extra" in str(found.marker):
+    if requirement.marker and "extra" in str(requirement.marker):
         return None
-    found.name = canonicalize_name(found.name)
-    return found
+    requirement.name = canonicalize_name(requirement.name)
+    return requirement
 
 
 def parse_requirements_file(text: str, where: str) -> Iterator[tuple[int, str]]:
-    """Line number and requirement of each line of a requirements file that holds nothing else."""
+    """Yield the line number and the text of each requirement of a requirements file.
+
+    Raises:
+        UserError: A line is an option.
+    """
     for number, raw in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#.*", "", raw).strip()
         if line.startswith("-"):
+            option = line.split()[0]
             raise UserError(
-                f"{line.split()[0]} is an option, not a requirement",
+                f"{option} is an option, not a requirement",
                 f"{where}:{number}",
                 "write the requirements out",
                 kind=UNSUPPORTED,
-                value=line.split()[0],
+                value=option,
             )
         if line:
             yield number, line
 
 
 def _parse_metadata(text: str, where: str) -> Iterator[tuple[int, str]]:
-    number = next(
-        (
-            number
-            for number, line in enumerate(text.splitlines(), 1)
-            if line.startswith("Requires-Dist:")
-        ),
-        1,
-    )
+    """Yield the line number and the text of each requirement of a wheel's METADATA."""
+    numbers = [
+        number
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.startswith("Requires-Dist:")
+    ]
+    first_number = numbers[0] if numbers else 1
     message = email.message_from_string(text)
     if not message.get("Name"):
         raise UserError("is not a wheel's METADATA", where, "see the wheel", kind=INVALID)
     for index, value in enumerate(message.get_all("Requires-Dist") or []):
-        yield number + index, str(value)
+        yield first_number + index, str(value)
 
 
 def _parse_setup(text: str, where: str) -> Iterator[tuple[int, str]]:
+    """Yield the line number and the text of each requirement of the call of `setup()`."""
     try:
         module = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -169,17 +196,25 @@ def _parse_setup(text: str, where: str) -> Iterator[tuple[int, str]]:
 
 
 def _called_name(node: ast.Call) -> str:
-    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return getattr(node.func, "id", "")
 
 
 def _evaluate_strings(
     node: ast.expr, constants: Mapping[str, ast.expr], where: str
 ) -> Iterator[tuple[int, str]]:
+    """Yield the line number and the text of each string of a list that the source spells out.
+
+    Args:
+        node: The expression: a list or tuple, a sum of such, or the name of a constant.
+        constants: The expressions that the module assigns to names.
+        where: The file, for messages.
+    """
     if isinstance(node, ast.Name) and node.id in constants:
         name, node = node.id, constants[node.id]
-        constants = {
-            key: value for key, value in constants.items() if key != name
-        }  # a name defined by itself must end here
+        # A constant that is defined by itself must not be followed again.
+        constants = {key: value for key, value in constants.items() if key != name}
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         yield from _evaluate_strings(node.left, constants, where)
         yield from _evaluate_strings(node.right, constants, where)
@@ -191,6 +226,7 @@ def _evaluate_strings(
 
 
 def _evaluate_string(node: ast.expr, constants: Mapping[str, ast.expr], where: str) -> str:
+    """Return the value of an expression of string literals, string constants and f-strings."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if (
