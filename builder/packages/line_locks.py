@@ -159,7 +159,7 @@ def _read_accelerator_requirements(
         if distribution.line == line
         for accelerator in distribution.accelerators
     }
-    requirements = {}
+    requirements: dict[str, tuple[str, ...]] = {}
     for accelerator in sorted(accelerators):
         requirements[accelerator] = common
         if accelerator != "cpu":

@@ -220,7 +220,7 @@ def _run_uv_compile(
     )
     if completed.returncode:
         failure = None if offline else resolution_failure.explain_no_solution(completed.stderr)
-        what, do, kind = failure or uv.explain(completed.stderr, offline=offline)
+        what, do, kind = failure or uv.explain_failure(completed.stderr, offline=offline)
         raise UserError(what, request.where, do, kind=kind)
 
 
