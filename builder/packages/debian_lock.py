@@ -1,8 +1,8 @@
-"""The locked Debian packages of a base: locks/base-NAME-ARCHITECTURE.json, and a folder that holds
-exactly these files.
+"""Read and write the locked Debian packages of a base, and fetch them into a folder.
 
-They are fetched by the machine's own apt, so that its mirror, proxies, certificates and credentials
-count; each is checked by its sha256.
+The lock of a base is locks/base-NAME-ARCHITECTURE.json. The apt of this machine fetches the
+packages, so its mirror, proxies, certificates and credentials apply. The builder checks the sha256
+of each package.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 
     from builder.core.manifest import Manifest
 
-ROOT = (
-    Path(__file__).resolve().parents[2]
-)  # of the repository: Dockerfile.base and what it runs are ours, whatever manifest is used
-# The OS packages of an image, for people, Dockerfile.base and the locks alike.
+# The repository of the builder. Its Dockerfile.base and OS packages are used with every manifest.
+ROOT = Path(__file__).resolve().parents[2]
+# The list of the OS packages of an image, which Dockerfile.base and the locks share.
 PACKAGES = "docker/packages"
 _DIGEST = r"sha256:[0-9a-f]{64}"
 _DATE = r"(\d{4}-\d{2}-\d{2})?"
@@ -51,8 +50,14 @@ _FIELDS = {
 class Deb:
     """One package file.
 
-    `filename` is its path below a Debian archive, `layer` "base" (what a minimal system has) or
-    "os", `size` in bytes.
+    Attributes:
+        name: The name of the package.
+        version: Its version.
+        architecture: "all", "amd64" or "arm64".
+        filename: The path of the file below a Debian archive.
+        sha256: The hash of the file.
+        size: The size of the file in bytes.
+        layer: "base" for a package of a minimal system, otherwise "os".
     """
 
     name: str
@@ -70,13 +75,21 @@ class Deb:
 
 
 class SupersededError(UserError):
-    """A locked package is no longer to be had: Debian has a newer version of it."""
+    """A locked package is no longer available: Debian has a newer version."""
 
 
 @dataclass(frozen=True)
 class BaseLock:
-    """What a base is on one architecture: the registry images whose digests were recorded, and the
-    packages it is made from without a registry.
+    """A base on one architecture.
+
+    Attributes:
+        base: The name of the base.
+        suite: The Debian release.
+        architecture: "amd64" or "arm64".
+        inputs: The key of what the packages were chosen for, see `compute_inputs_key`.
+        images: Names of registry images, with the digests that were recorded.
+        packages: The packages that the base is made from without a registry.
+        date: A day on which the archive had all packages, as "2026-01-31", or "".
     """
 
     base: str
@@ -85,11 +98,11 @@ class BaseLock:
     inputs: str = ""
     images: tuple[tuple[str, str], ...] = ()
     packages: tuple[Deb, ...] = ()
-    date: str = ""  # "2026-01-31": a day on which the archive had all packages
+    date: str = ""
 
     @property
     def digest(self) -> str:
-        """What stands for an image's digest where there is none: the sha256 of the package list."""
+        """The sha256 of the package list, used as a digest for a base without an image."""
         rows = [
             [deb.name, deb.version, deb.architecture, deb.sha256, deb.layer]
             for deb in self.packages
@@ -110,7 +123,7 @@ def lock_path(manifest: Manifest, base: str, architecture: str) -> Path:
 
 
 def read_package_names(root: Path = ROOT) -> tuple[str, ...]:
-    """Return the OS packages of an image by name, from docker/packages."""
+    """Return the names of the OS packages of an image, from docker/packages."""
     file = root / PACKAGES
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -120,22 +133,25 @@ def read_package_names(root: Path = ROOT) -> tuple[str, ...]:
         ) from error
     names = []
     for number, line in enumerate(lines, 1):
-        if name := line.partition("#")[0].strip():
-            if not re.fullmatch(_FIELDS["name"], name):
-                raise UserError(
-                    f"{name[:60]!r} is not the name of a Debian package",
-                    f"{PACKAGES}:{number}",
-                    "one name a line",
-                    kind=INVALID,
-                    value=name[:60],
-                )
-            names.append(name)
+        name = line.partition("#")[0].strip()
+        if not name:
+            continue
+        if not re.fullmatch(_FIELDS["name"], name):
+            raise UserError(
+                f"{name[:60]!r} is not the name of a Debian package",
+                f"{PACKAGES}:{number}",
+                "one name a line",
+                kind=INVALID,
+                value=name[:60],
+            )
+        names.append(name)
     return tuple(names)
 
 
 def compute_inputs_key(manifest: Manifest, base: str, architecture: str) -> str:
-    """Return the key of what a package list is made from: another list is due where it differs from
-    the lock's.
+    """Return the key of what the packages of a base are chosen for.
+
+    If it differs from the key in the lock, the lock is stale.
     """
     return stage_key(
         "base-lock",
@@ -150,13 +166,20 @@ def compute_inputs_key(manifest: Manifest, base: str, architecture: str) -> str:
 def load_lock(
     manifest: Manifest, base: str, architecture: str, *, current: bool = True
 ) -> BaseLock:
-    """Return the lock of a base; an empty one where there is no file yet.
+    """Return the lock of a base, or an empty one if the file does not exist.
 
-    UserError where it is no such lock, or (if `current`) no longer that of the manifest.
+    Args:
+        manifest: The manifest with the base.
+        base: The name of the base.
+        architecture: "amd64" or "arm64".
+        current: Refuse a lock that was made for another suite or other OS packages.
+
+    Raises:
+        UserError: The file is not a lock of this base, or it is stale.
     """
     file, suite = lock_path(manifest, base, architecture), manifest.bases[base].bootstrap
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return BaseLock(base, suite, architecture)
     except (OSError, ValueError, RecursionError) as error:
@@ -164,29 +187,11 @@ def load_lock(
             "is not a lock of a base", str(file), "git checkout it, or python build.py lock --base"
         ) from error
     try:
-        images = tuple(sorted(data["images"].items()))
-        packages = tuple(parse_package(row) for row in data["packages"])
-        lock = BaseLock(
-            data["base"],
-            data["suite"],
-            data["architecture"],
-            data["inputs"],
-            images,
-            packages,
-            check_date(data.get("date", "")),
-        )
-        if (
-            data["schema"] != 1
-            or (lock.base, lock.architecture) != (base, architecture)
-            or (current and lock.suite != suite)
-        ):
+        lock = _parse_lock(document)
+        if (lock.base, lock.architecture) != (base, architecture):
             raise ValueError(file.name)
-        if not all(
-            isinstance(name, str) and re.fullmatch(_DIGEST, digest) for name, digest in images
-        ):
-            raise ValueError(file.name)
-        if len({deb.file for deb in packages}) != len(packages):
-            raise ValueError(file.name)
+        if current and lock.suite != suite:
+            raise ValueError(lock.suite)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"is not the lock of {base} ({suite}) for {architecture}",
@@ -194,7 +199,8 @@ def load_lock(
             "git checkout it, or python build.py lock --base",
             kind=INVALID,
         ) from error
-    if current and packages and lock.inputs != compute_inputs_key(manifest, base, architecture):
+    is_checked = current and bool(lock.packages)
+    if is_checked and lock.inputs != compute_inputs_key(manifest, base, architecture):
         raise UserError(
             f"was made for other packages than {PACKAGES} names",
             str(file),
@@ -204,8 +210,38 @@ def load_lock(
     return lock
 
 
+def _parse_lock(document: Any) -> BaseLock:
+    """Return a lock from its document.
+
+    Raises:
+        ValueError: A value is not valid. KeyError, TypeError and AttributeError mean the same.
+    """
+    lock = BaseLock(
+        document["base"],
+        document["suite"],
+        document["architecture"],
+        document["inputs"],
+        tuple(sorted(document["images"].items())),
+        tuple(parse_package(row) for row in document["packages"]),
+        check_date(document.get("date", "")),
+    )
+    if document["schema"] != 1:
+        raise ValueError(document["schema"])
+    for name, digest in lock.images:
+        if not isinstance(name, str) or not re.fullmatch(_DIGEST, digest):
+            raise ValueError(name)
+    if len({deb.file for deb in lock.packages}) != len(lock.packages):
+        raise ValueError("two packages of one file name")
+    return lock
+
+
 def parse_package(row: Any) -> Deb:
-    """Return a row of a lock as a package; ValueError or TypeError where it is none."""
+    """Return a package from its row in a lock.
+
+    Raises:
+        ValueError: A field is not valid.
+        TypeError: A field is missing, unknown or of another type.
+    """
     deb = Deb(**row)
     for field, pattern in _FIELDS.items():
         if not re.fullmatch(pattern, getattr(deb, field)):
@@ -216,8 +252,11 @@ def parse_package(row: Any) -> Deb:
 
 
 def check_date(date: Any) -> str:
-    """Return the date of a lock, or "" for one without; ValueError or TypeError for anything
-    else.
+    """Return the date of a lock, which is a day or "".
+
+    Raises:
+        ValueError: The date is neither.
+        TypeError: The date is not a string.
     """
     if not re.fullmatch(_DATE, date):
         raise ValueError("date")
@@ -225,7 +264,7 @@ def check_date(date: Any) -> str:
 
 
 def render_lock(lock: BaseLock) -> str:
-    """Return the file's text: nothing of the machine that made it."""
+    """Return the text of a lock. It has nothing of the machine that made it."""
     head: dict[str, Any] = {
         "schema": 1,
         "base": lock.base,
@@ -233,53 +272,59 @@ def render_lock(lock: BaseLock) -> str:
         "architecture": lock.architecture,
         "inputs": lock.inputs,
     }
-    head |= ({"date": lock.date} if lock.date else {}) | {"images": dict(lock.images)}
-    rows = ",\n".join(
-        "  " + json.dumps(vars(deb))
-        for deb in sorted(lock.packages, key=lambda deb: (deb.name, deb.architecture))
-    )
-    return (
-        json.dumps(head, indent=1)[:-2]
-        + ',\n "packages": ['
-        + (f"\n{rows}\n ]" if rows else "]")
-        + "\n}\n"
-    )
+    if lock.date:
+        head["date"] = lock.date
+    head["images"] = dict(lock.images)
+    packages = sorted(lock.packages, key=lambda deb: (deb.name, deb.architecture))
+    # One line for each package keeps the differences of two versions short.
+    rows = ",\n".join("  " + json.dumps(vars(deb)) for deb in packages)
+    package_list = f"[\n{rows}\n ]" if rows else "[]"
+    return f'{json.dumps(head, indent=1)[:-2]},\n "packages": {package_list}\n}}\n'
 
 
 def fetch_packages(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
-    """Return a folder with the locked package files and a `Packages` index over them: a flat
-    repository, for apt's `deb [trusted=yes] copy:FOLDER ./`.
+    """Return a folder with the locked package files and their index `Packages`.
+
+    The folder is a flat repository, for apt's `deb [trusted=yes] copy:FOLDER ./`.
+
+    Raises:
+        SupersededError: A package is no longer available.
+        UserError: A package cannot be fetched, or is not in the cache if `offline`.
     """
 
-    def make(folder: Path) -> None:
-        kept = cache.path("debs")
+    def fill_folder(folder: Path) -> None:
+        package_folder = cache.path("debs")
         with cache.lock("debs"):
-            missing = [
-                deb for deb in lock.packages if not _is_complete(kept / f"{deb.sha256}.deb", deb)
-            ]
-            if missing and offline:
-                raise UserError(
-                    (
-                        f"{len(missing)} of {len(lock.packages)} packages of {lock.suite} are not "
-                        "in the cache"
-                    ),
-                    str(kept),
-                    "run once without --offline",
-                    kind=MISSING,
-                )
-            if missing:
-                with log.stage(
-                    f"fetch {len(missing)} Debian packages "
-                    f"({sum(deb.size for deb in missing) / 1e6:.0f} MB)"
-                ):
-                    _download_packages(missing, kept, lock.date)
+            _fetch_missing(lock, package_folder, offline=offline)
         index = []
         for deb in sorted(lock.packages, key=lambda deb: deb.file):
-            copy_file(kept / f"{deb.sha256}.deb", folder / deb.file)
+            copy_file(package_folder / f"{deb.sha256}.deb", folder / deb.file)
             index.append(_index_entry(folder / deb.file, deb))
         (folder / "Packages").write_text("\n".join(index), encoding="utf-8")
 
-    return cache.ensure_folder("base", f"debs-{lock.key}", make)
+    return cache.ensure_folder("base", f"debs-{lock.key}", fill_folder)
+
+
+def _fetch_missing(lock: BaseLock, package_folder: Path, *, offline: bool) -> None:
+    """Fetch the packages of a lock that the cache does not have."""
+    missing = [
+        deb for deb in lock.packages if not _is_complete(package_folder / f"{deb.sha256}.deb", deb)
+    ]
+    if not missing:
+        return
+    if offline:
+        raise UserError(
+            (
+                f"{len(missing)} of {len(lock.packages)} packages of {lock.suite} are not "
+                "in the cache"
+            ),
+            str(package_folder),
+            "run once without --offline",
+            kind=MISSING,
+        )
+    megabytes = sum(deb.size for deb in missing) / 1e6
+    with log.stage(f"fetch {len(missing)} Debian packages ({megabytes:.0f} MB)"):
+        _download_packages(missing, package_folder, lock.date)
 
 
 def _is_complete(file: Path, deb: Deb) -> bool:
@@ -292,16 +337,16 @@ def _is_complete(file: Path, deb: Deb) -> bool:
         return False
 
 
-def _download_packages(missing: Sequence[Deb], kept: Path, date: str) -> None:
-    """Fetch package files from the mirrors, and what these no longer have from the snapshot
-    service.
+def _download_packages(missing: Sequence[Deb], package_folder: Path, date: str) -> None:
+    """Fetch package files from the mirrors, or from the snapshot service if the mirrors no longer
+    have them.
 
-    What arrives whole is kept, even if another file fails.
+    A complete file stays in the cache, even if another file fails.
 
     Args:
         missing: The packages to fetch.
-        kept: The folder of the cache that they go to.
-        date: The day of the lock; without one there is no snapshot to ask for.
+        package_folder: The folder of the cache that gets the files.
+        date: The day of the lock, or "" to leave the snapshot service out.
 
     Raises:
         SupersededError: A package is neither on its mirror nor at the snapshot service.
@@ -309,12 +354,12 @@ def _download_packages(missing: Sequence[Deb], kept: Path, date: str) -> None:
     """
     if not os.access(_HELPER, os.X_OK):
         raise UserError(
-            "Debian packages are fetched by apt, which is not here",
+            "apt is needed to fetch Debian packages, and is not installed",
             _HELPER,
             "build on Debian or Ubuntu, or give --base IMAGE",
         )
     urls = find_mirrors()
-    failed = _fetch_files({deb: mirror_url(urls, deb.filename) for deb in missing}, kept)
+    failed = _fetch_files({deb: mirror_url(urls, deb.filename) for deb in missing}, package_folder)
     if not failed:
         return
     unreachable = [(deb, message) for deb, message in failed.items() if not _is_gone(message)]
@@ -330,7 +375,9 @@ def _download_packages(missing: Sequence[Deb], kept: Path, date: str) -> None:
             kind=UNREACHABLE,
         )
     gone = list(failed)
-    snapshot_message = _fetch_from_snapshot(gone, kept, date) if date else "the lock has no date"
+    snapshot_message = (
+        _fetch_from_snapshot(gone, package_folder, date) if date else "the lock has no date"
+    )
     if snapshot_message:
         raise SupersededError(
             (
@@ -346,66 +393,81 @@ def _download_packages(missing: Sequence[Deb], kept: Path, date: str) -> None:
         )
 
 
-def _fetch_from_snapshot(gone: Sequence[Deb], kept: Path, date: str) -> str:
-    """Fetch superseded packages as of the lock's day. Returns why this failed, or ""."""
+def _fetch_from_snapshot(gone: Sequence[Deb], package_folder: Path, date: str) -> str:
+    """Fetch superseded packages as they were on the day of the lock.
+
+    Returns:
+        The message of the first failure, or "" if all packages were fetched.
+    """
     log.info(
         f"the Debian mirror no longer has {_count_packages(gone)}: asking the snapshot "
         f"service of {date}"
     )
-    # One file first: where the service cannot be reached, the others need not wait for it too.
+    # The first file alone: if the service cannot be reached, the others need not wait for it.
     for part in (gone[:1], gone[1:]):
         failed = _fetch_files(
-            {deb: snapshot_url(date, deb.filename) for deb in part}, kept, patient=False
+            {deb: snapshot_url(date, deb.filename) for deb in part}, package_folder, patient=False
         )
         if failed:
             return next(iter(failed.values()))
     return ""
 
 
-def _fetch_files(urls: dict[Deb, str], kept: Path, *, patient: bool = True) -> dict[Deb, str]:
-    """Fetch package files by one run of apt's own downloader.
+def _fetch_files(
+    urls: dict[Deb, str], package_folder: Path, *, patient: bool = True
+) -> dict[Deb, str]:
+    """Fetch package files with one run of apt's downloader.
 
-    Returns those that failed, and why.
+    Args:
+        urls: The address of each package.
+        package_folder: The folder of the cache that gets the files.
+        patient: Wait and try again if a server does not answer.
+
+    Returns:
+        The message of each package that could not be fetched.
     """
     if not urls:
         return {}
-    new = kept / ".tmp-new"
+    new = package_folder / ".tmp-new"
     new.mkdir(exist_ok=True)
-    limits = (
-        ["Acquire::Retries=3"]
-        if patient
-        else ["Acquire::Retries=0", "Acquire::http::Timeout=20", "Acquire::https::Timeout=20"]
-    )
-    argv = [
-        _HELPER,
-        "-o",
-        "APT::Sandbox::User=root",
-        *(word for limit in limits for word in ("-o", limit)),
-        "download-file",
-    ]
+    settings = ["APT::Sandbox::User=root"]
+    if patient:
+        settings += ["Acquire::Retries=3"]
+    else:
+        settings += ["Acquire::Retries=0"]
+        settings += ["Acquire::http::Timeout=20", "Acquire::https::Timeout=20"]
+    argv = [_HELPER, *(word for setting in settings for word in ("-o", setting)), "download-file"]
     for deb, url in urls.items():
         argv += [url, str(new / deb.sha256), f"SHA256:{deb.sha256}"]
-    done = subprocess.run(
+    completed = subprocess.run(
         argv, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C.UTF-8"}
     )
     messages = [
-        line[3:].strip() for line in done.stderr.splitlines() if line.startswith(("E: ", "W: "))
-    ] or ["no message"]
+        line[3:].strip()
+        for line in completed.stderr.splitlines()
+        if line.startswith(("E: ", "W: "))
+    ]
     failed = {}
     for deb, url in urls.items():
         if _is_complete(new / deb.sha256, deb):
             # apt wrote it, beside other files of the same call.
-            os.replace(new / deb.sha256, kept / f"{deb.sha256}.deb")
+            os.replace(new / deb.sha256, package_folder / f"{deb.sha256}.deb")
         else:
-            message = next(
-                (line for line in messages if unquote(url) in unquote(line)), messages[0]
-            )  # apt writes %2b for +
-            failed[deb] = redact(re.sub(r"\s+", " ", message))[:300]
+            failed[deb] = _find_message(messages, url)
     remove_path(new)
     return failed
 
 
+def _find_message(messages: Sequence[str], url: str) -> str:
+    """Return the message of apt about an address, else the first message, on one line."""
+    # apt may write %2b for "+".
+    about_url = [message for message in messages if unquote(url) in unquote(message)]
+    message = [*about_url, *messages, "no message"][0]
+    return redact(re.sub(r"\s+", " ", message))[:300]
+
+
 def _is_gone(message: str) -> bool:
+    """Return whether a message of apt says that a server has no such file."""
     return bool(re.search(r"\b(404|410)\b|[Nn]ot [Ff]ound|No such file", message))
 
 
@@ -415,21 +477,20 @@ def _count_packages(packages: Sequence[Deb]) -> str:
 
 
 def _index_entry(file: Path, deb: Deb) -> str:
-    """Return a package's entry in the index.
+    """Return the entry of a package in the index.
 
-    What belongs to the minimal system is marked required, whatever the archive's editors say of it
-    today.
+    A package of the minimal system is marked as required, whatever priority the archive gives it.
     """
-    done = subprocess.run(
+    completed = subprocess.run(
         ["dpkg-deb", "-f", str(file)],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "LC_ALL": "C.UTF-8"},
     )
-    fields = re.sub(r"(?m)^Priority:.*\n", "", done.stdout)
+    fields = re.sub(r"(?m)^Priority:.*\n", "", completed.stdout)
     if (
-        done.returncode
+        completed.returncode
         or f"Package: {deb.name}\n" not in fields
         or f"Version: {deb.version}\n" not in fields
     ):
@@ -439,7 +500,8 @@ def _index_entry(file: Path, deb: Deb) -> str:
             "python build.py lock --base",
             kind=DIFFERS,
         )
+    priority = "required" if deb.layer == "base" else "optional"
     return (
-        f"{fields}Priority: {'required' if deb.layer == 'base' else 'optional'}\nFilename: "
-        f"./{deb.file}\nSize: {deb.size}\nSHA256: {deb.sha256}\n"
+        f"{fields}Priority: {priority}\nFilename: ./{deb.file}\n"
+        f"Size: {deb.size}\nSHA256: {deb.sha256}\n"
     )

@@ -24,8 +24,8 @@ _SECURITY_POOL = "pool/updates/"
 def find_mirrors() -> dict[str, str]:
     """Return the addresses of the archives "debian" and, if it is known, "security".
 
-    They come from the environment, else from the lists that apt has downloaded, else from apt's
-    configured sources: a fresh machine has sources and no lists.
+    The addresses come from the environment, else from the lists that apt has downloaded, else from
+    apt's configured sources. A new machine has sources and no lists.
 
     Raises:
         UserError: No mirror of the archive "debian" is known, or an address is malformed.
@@ -41,10 +41,10 @@ def find_mirrors() -> dict[str, str]:
         _check_url(url, {"debian": MIRROR, "security": SECURITY}[archive])
     if "debian" not in urls:
         raise UserError(
-            "no Debian mirror is known here: apt's sources name none that answers",
+            "no Debian mirror is known: none of apt's sources answers",
             MIRROR,
             (
-                "set it to the address of the folder that holds dists/ and pool/, and install apt "
+                "set it to the address of the folder with dists/ and pool/, and install apt "
                 "(or give --base IMAGE)"
             ),
         )
@@ -54,8 +54,11 @@ def find_mirrors() -> dict[str, str]:
 def mirror_url(urls: dict[str, str], filename: str) -> str:
     """Return the address of a package file. `filename` is its path below its archive.
 
-    Files below pool/updates/ are in the archive of security updates only. Where no mirror of that
-    is known, it is taken to stand beside the main one, as on Debian's own hosts.
+    Only the archive of security updates has files below pool/updates/. If no mirror of that archive
+    is known, its address is guessed from the main mirror's, as on Debian's own hosts.
+
+    Raises:
+        UserError: No address of the archive is known.
     """
     base = urls["debian"]
     if filename.startswith(_SECURITY_POOL):
@@ -64,16 +67,16 @@ def mirror_url(urls: dict[str, str], filename: str) -> str:
             base = f"{urls['debian']}-security"
         if not base:
             raise UserError(
-                "no mirror of Debian's security updates is known here",
+                "no mirror of Debian's security updates is known",
                 SECURITY,
-                "set it to the address of one, the folder that holds dists/ and pool/",
+                "set it to the address of the folder with dists/ and pool/",
                 kind=MISSING,
             )
     return f"{base}/{filename}"
 
 
 def snapshot_url(date: str, filename: str) -> str:
-    """Return where the snapshot service has a package file as it was at the end of a day.
+    """Return the address of a package file at the snapshot service, as of the end of a day.
 
     Args:
         date: The day, as "2026-01-31".
@@ -90,13 +93,13 @@ def _check_url(url: str, variable: str) -> None:
         raise UserError(
             f"{redact(url)[:80]!r} is not a valid address of a Debian mirror",
             variable,
-            "give the address that holds dists/ and pool/",
+            "give the address of the folder with dists/ and pool/",
             kind=INVALID,
         )
 
 
 def _labels_of_lists() -> dict[str, str]:
-    """Return the address of each archive, by its label, that apt has downloaded lists of."""
+    """Return the addresses of the archives that apt has downloaded lists of, by their labels."""
     shown = _apt_get("indextargets", "--format", "$(LABEL)\t$(REPO_URI)", "Created-By: Packages")
     labels: dict[str, str] = {}
     for line in shown.splitlines():
@@ -107,9 +110,10 @@ def _labels_of_lists() -> dict[str, str]:
 
 
 def _labels_of_sources() -> dict[str, str]:
-    """Return the same for apt's configured sources, by a look at their Release files alone.
+    """Return the addresses of the archives of apt's configured sources, by their labels.
 
-    The files go to a folder of our own, so that this needs no root and changes nothing.
+    Only the Release files are fetched. They go to a temporary folder, so this needs no root and
+    changes nothing.
     """
     with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
         lists = Path(scratch, "lists")
@@ -132,15 +136,12 @@ def _labels_of_sources() -> dict[str, str]:
 
 def _read_label(in_release: Path) -> str:
     """Return the label of an archive from its InRelease file, or from Release beside it."""
-    for file in (
-        in_release,
-        in_release.with_name(in_release.name.removesuffix("InRelease") + "Release"),
-    ):
+    release = in_release.with_name(in_release.name.removesuffix("InRelease") + "Release")
+    for file in (in_release, release):
         if file.is_file():
-            found = re.search(
-                r"(?m)^Label: *(.+)$", file.read_text(encoding="utf-8", errors="replace")
-            )
-            return found[1].strip() if found else ""
+            text = file.read_text(encoding="utf-8", errors="replace")
+            label = re.search(r"(?m)^Label: *(.+)$", text)
+            return label[1].strip() if label else ""
     return ""
 
 
@@ -149,6 +150,9 @@ def _apt_get(*arguments: str) -> str:
 
 
 def _run_program(*argv: str) -> str:
-    """Return what a program prints. A source that does not answer leaves the others usable."""
+    """Return what a program prints, whatever its exit status.
+
+    apt fails if one source does not answer, and the others are still usable.
+    """
     env = {**os.environ, "LC_ALL": "C.UTF-8"}
     return subprocess.run(argv, capture_output=True, text=True, check=False, env=env).stdout

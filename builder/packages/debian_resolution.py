@@ -1,5 +1,7 @@
-"""Make the package list of a base with apt: a private root, the Debian mirror of this machine,
-signatures checked.
+"""Choose the Debian packages of a base with apt, and write them to its lock.
+
+apt gets a private root, so it sees nothing of what this machine has installed. It uses the Debian
+mirror of this machine and checks Debian's signatures.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import CONFLICT, MISSING, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from builder.core.manifest import Manifest
 
@@ -32,69 +34,112 @@ _KEYRINGS = (
 
 
 def resolve_packages(manifest: Manifest, base: str, architecture: str, scratch: Path) -> BaseLock:
-    """Return the packages that a minimal system of the base's Debian release and docker/packages
-    need today. `scratch` is an empty folder.
+    """Return the packages of a base today: those of a minimal system of its Debian release, and
+    those that docker/packages needs.
+
+    Args:
+        manifest: The manifest with the base.
+        base: The name of the base.
+        architecture: "amd64" or "arm64".
+        scratch: An empty folder, for the private root of apt.
     """
     suite = manifest.bases[base].bootstrap
     with log.stage(f"choose the Debian packages of {suite} for {architecture}"):
         env = _prepare_apt(scratch, suite, architecture)
-        archives = _read_indexes(env)
-        essential = sorted(
-            {
-                fields["Package"]
-                for fields in archives
-                if fields.get("Essential") == "yes" or fields.get("Priority") == "required"
-            }
-            | {"apt"}
-        )
+        available = _read_indexes(env)
+        essential = _essential_names(available)
         minimal = _simulate_installation(env, essential)
         everything = _simulate_installation(env, [*essential, *debian_lock.read_package_names()])
-    if changed := set(minimal) - set(everything):
+    changed = minimal - everything
+    if changed:
         raise UserError(
-            (
-                f"the packages of {debian_lock.PACKAGES} do not go with "
-                f"{' '.join(sorted(name for name, *_ in changed))}"
-            ),
+            f"the packages of {debian_lock.PACKAGES} do not go with {_join_names(changed)}",
             suite,
             f"change {debian_lock.PACKAGES}",
         )
-    by_name: dict[tuple[str, str, str], Deb] = {}
-    for fields in archives:
-        chosen = (fields["Package"], fields["Version"], fields["Architecture"])
-        # The archive proper before the one of security updates: it keeps its files longer.
-        if chosen in everything and (
-            chosen not in by_name or by_name[chosen].filename.startswith("pool/updates/")
-        ):
-            layer = "base" if chosen in minimal else "os"
-            by_name[chosen] = Deb(
-                *chosen, fields["Filename"], fields["SHA256"], int(fields["Size"]), layer
-            )
-    if lost := set(everything) - set(by_name):
+    packages = _find_files(available, everything, minimal)
+    without_file = everything - {(deb.name, deb.version, deb.architecture) for deb in packages}
+    if without_file:
         raise UserError(
-            f"apt's lists name no file of {' '.join(sorted(name for name, *_ in lost))}",
+            f"apt's lists name no file of {_join_names(without_file)}",
             suite,
             "check the Debian mirror, then run again",
         )
-    packages = tuple(sorted(by_name.values(), key=lambda deb: deb.name))
     return BaseLock(
         base,
         suite,
         architecture,
         debian_lock.compute_inputs_key(manifest, base, architecture),
         (),
-        packages,
+        tuple(packages),
         current_date(),
     )
 
 
+def _essential_names(available: Sequence[dict[str, str]]) -> list[str]:
+    """Return the names of the packages that a minimal system has: required ones, and apt."""
+    names = {
+        fields["Package"]
+        for fields in available
+        if fields.get("Essential") == "yes" or fields.get("Priority") == "required"
+    }
+    return sorted(names | {"apt"})
+
+
+def _find_files(
+    available: Sequence[dict[str, str]],
+    everything: set[tuple[str, str, str]],
+    minimal: set[tuple[str, str, str]],
+) -> list[Deb]:
+    """Return the chosen packages with their files, sorted by name.
+
+    Args:
+        available: The fields of every package of the archives.
+        everything: Name, version and architecture of every chosen package.
+        minimal: The same for the packages of a minimal system.
+    """
+    files: dict[tuple[str, str, str], Deb] = {}
+    for fields in available:
+        package = (fields["Package"], fields["Version"], fields["Architecture"])
+        if package not in everything:
+            continue
+        # The main archive is preferred to the one of security updates: it keeps files longer.
+        if package in files and not files[package].filename.startswith("pool/updates/"):
+            continue
+        files[package] = _deb_from_fields(fields, "base" if package in minimal else "os")
+    return sorted(files.values(), key=lambda deb: deb.name)
+
+
+def _deb_from_fields(fields: dict[str, str], layer: str) -> Deb:
+    return Deb(
+        fields["Package"],
+        fields["Version"],
+        fields["Architecture"],
+        fields["Filename"],
+        fields["SHA256"],
+        int(fields["Size"]),
+        layer,
+    )
+
+
+def _join_names(packages: Iterable[tuple[str, str, str]]) -> str:
+    return " ".join(sorted(name for name, _, _ in packages))
+
+
 def current_date() -> str:
-    """Return the date that a lock made now gets: where superseded packages are looked for later."""
+    """Return the date for a new lock. The snapshot service is asked for packages of that day."""
     return datetime.now(tz=UTC).date().isoformat()
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """A locked package of which a local build took another version; "" where there is none."""
+    """A locked package that a local build replaced by another version.
+
+    Attributes:
+        name: The name of the package.
+        locked: The version of the lock, or "" if the lock does not have the package.
+        taken: The version that the build uses, or "" if it does not use the package.
+    """
 
     name: str
     locked: str
@@ -104,23 +149,21 @@ class Replacement:
 def resolve_current(
     manifest: Manifest, locked: BaseLock
 ) -> tuple[BaseLock, tuple[Replacement, ...]]:
-    """Choose today's packages of a lock's suite, because Debian superseded a locked one.
+    """Choose the packages of a lock's suite again, because Debian superseded a locked package.
 
-    All packages are chosen anew, from lists with Debian's signature: a newer version may need
-    newer versions of others.
+    All packages are chosen again, because a newer version may need newer versions of others. Their
+    lists have Debian's signature.
 
     Returns:
-        The packages, and where they differ from the lock.
+        The packages, and the replaced packages.
 
     Raises:
         UserError: The mirror is older than the lock.
     """
     with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
         current = resolve_packages(manifest, locked.base, locked.architecture, Path(scratch))
-    old, new = (
-        {deb.name: deb.version for deb in packages}
-        for packages in (locked.packages, current.packages)
-    )
+    old = {deb.name: deb.version for deb in locked.packages}
+    new = {deb.name: deb.version for deb in current.packages}
     replaced = tuple(
         Replacement(name, old.get(name, ""), new.get(name, ""))
         for name in sorted({*old, *new})
@@ -132,17 +175,20 @@ def resolve_current(
 
 
 def refuse_older(package: Replacement, where: str) -> None:
-    """Raise UserError if the mirror has an older version than the lock: it is out of date, or
-    lacks security updates.
+    """Raise UserError if the mirror has an older version than the lock.
+
+    Such a mirror is out of date or lacks security updates.
+
+    Args:
+        package: The package.
+        where: What the error names: the suite and the architecture.
     """
     if not (package.locked and package.taken):
         return
-    if (
-        subprocess.run(
-            ["dpkg", "--compare-versions", package.taken, "lt", package.locked], check=False
-        ).returncode
-        == 0
-    ):
+    comparison = subprocess.run(
+        ["dpkg", "--compare-versions", package.taken, "lt", package.locked], check=False
+    )
+    if comparison.returncode == 0:
         raise UserError(
             (
                 f"the Debian mirror has {package.name} {package.taken}, which is older than the "
@@ -156,48 +202,41 @@ def refuse_older(package: Replacement, where: str) -> None:
 
 
 def find_newest_package(suite: str, architecture: str, name: str, scratch: Path) -> Deb | None:
-    """Return the package `name` that `suite` has today; None where it has none.
+    """Return the newest version of a package in a suite, or None if the suite does not have it.
 
-    `scratch` is an empty folder.
+    Args:
+        suite: The Debian release.
+        architecture: "amd64" or "arm64".
+        name: The name of the package.
+        scratch: An empty folder, for the private root of apt.
     """
     with log.stage(f"look {name} up in {suite} for {architecture}"):
         env = _prepare_apt(scratch, suite, architecture)
-        candidate = (
-            re.search(
-                r"(?m)^Version: (.+)$",
-                _run_apt(env, "apt-cache", "show", "--no-all-versions", "--", name),
-            )
-            if name in _run_apt(env, "apt-cache", "pkgnames", name).split()
-            else None
-        )
-        found = [
-            fields
-            for fields in _read_indexes(env)
-            if candidate and (fields["Package"], fields["Version"]) == (name, candidate[1])
-        ]
-    # The archive proper before the one of security updates, as above.
-    found.sort(key=lambda fields: fields["Filename"].startswith("pool/updates/"))
-    return next(
-        (
-            Deb(
-                name,
-                each["Version"],
-                each["Architecture"],
-                each["Filename"],
-                each["SHA256"],
-                int(each["Size"]),
-                "os",
-            )
-            for each in found
-        ),
-        None,
-    )
+        if name not in _run_apt(env, "apt-cache", "pkgnames", name).split():
+            return None
+        description = _run_apt(env, "apt-cache", "show", "--no-all-versions", "--", name)
+        version = re.search(r"(?m)^Version: (.+)$", description)
+        available = _read_indexes(env)
+    candidates = [
+        _deb_from_fields(fields, "os")
+        for fields in available
+        if version and (fields["Package"], fields["Version"]) == (name, version[1])
+    ]
+    # The main archive is preferred to the one of security updates, as in _find_files.
+    candidates.sort(key=lambda deb: deb.filename.startswith("pool/updates/"))
+    return candidates[0] if candidates else None
 
 
 def update_lock(
     manifest: Manifest, base: str, architecture: str, *, offline: bool = False
 ) -> BaseLock:
-    """Make the list anew and write it to locks/, the digests of images that stand there kept."""
+    """Choose the packages of a base again and write its lock.
+
+    The digests of images stay as they are in the lock.
+
+    Raises:
+        UserError: `offline` is set, or apt cannot choose the packages.
+    """
     if offline:
         raise UserError(
             f"Debian's packages are not locked yet for {base} on {architecture}",
@@ -206,111 +245,128 @@ def update_lock(
             kind=MISSING,
         )
     with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
-        made = resolve_packages(manifest, base, architecture, Path(scratch))
+        lock = resolve_packages(manifest, base, architecture, Path(scratch))
     before = debian_lock.load_lock(manifest, base, architecture, current=False)
-    date = before.date if before.digest == made.digest and before.date else made.date
-    return write_lock(manifest, replace(made, images=tuple(sorted(before.images)), date=date))
+    date = before.date if before.digest == lock.digest and before.date else lock.date
+    return write_lock(manifest, replace(lock, images=tuple(sorted(before.images)), date=date))
 
 
-def write_lock(manifest: Manifest, made: BaseLock) -> BaseLock:
-    """Write a lock, if it says something new."""
-    file, text = (
-        debian_lock.lock_path(manifest, made.base, made.architecture),
-        debian_lock.render_lock(made),
-    )
+def write_lock(manifest: Manifest, lock: BaseLock) -> BaseLock:
+    """Write a lock if its text differs from the file, and return it."""
+    file = debian_lock.lock_path(manifest, lock.base, lock.architecture)
+    text = debian_lock.render_lock(lock)
     if not file.is_file() or file.read_text(encoding="utf-8") != text:
         write_atomic(file, text)
-    return made
+    return lock
 
 
 def list_bases(manifest: Manifest, lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Return base and architecture of every lock that these lines need."""
-    wanted = {
-        (base, architecture)
-        for each in manifest.distributions.values()
-        if each.line in lines and (base := manifest.lines[each.line].base)
-        for architecture in each.architectures
-    }
-    return sorted(wanted)
+    """Return the base and the architecture of every lock that some lines need."""
+    bases = set()
+    for distribution in manifest.distributions.values():
+        base = manifest.lines[distribution.line].base
+        if distribution.line in lines and base:
+            bases |= {(base, architecture) for architecture in distribution.architectures}
+    return sorted(bases)
 
 
 def relock_bases(
     manifest: Manifest, lines: Sequence[str], *, offline: bool
 ) -> dict[str, list[str]]:
-    """`build.py lock --base`: what changed in each lock, a line a package."""
+    """Update the lock of every base that some lines need, for `build.py lock --base`.
+
+    Returns:
+        The changes of each lock, by its path: one text for each package, beginning with - or +.
+    """
     changes = {}
     for base, architecture in list_bases(manifest, lines):
-        before = {
-            f"{deb.name} {deb.version}"
-            for deb in debian_lock.load_lock(manifest, base, architecture, current=False).packages
-        }
-        after = {
-            f"{deb.name} {deb.version}"
-            for deb in update_lock(manifest, base, architecture, offline=offline).packages
-        }
-        changes[f"locks/{debian_lock.lock_path(manifest, base, architecture).name}"] = [
-            *(f"- {each}" for each in sorted(before - after)),
-            *(f"+ {each}" for each in sorted(after - before)),
-        ]
+        old_lock = debian_lock.load_lock(manifest, base, architecture, current=False)
+        new_lock = update_lock(manifest, base, architecture, offline=offline)
+        old = {f"{deb.name} {deb.version}" for deb in old_lock.packages}
+        new = {f"{deb.name} {deb.version}" for deb in new_lock.packages}
+        path = f"locks/{debian_lock.lock_path(manifest, base, architecture).name}"
+        removed = [f"- {package}" for package in sorted(old - new)]
+        added = [f"+ {package}" for package in sorted(new - old)]
+        changes[path] = removed + added
     return changes
 
 
 def find_problems(manifest: Manifest, lines: Sequence[str]) -> list[str]:
-    """Return what is wrong with the locks of the bases of these lines, as far as it can be told
-    without asking anyone.
-    """
-    found = []
+    """Return the problems of the base locks of some lines that are visible without network."""
+    problems = []
     for base, architecture in list_bases(manifest, lines):
         try:
-            known = debian_lock.load_lock(manifest, base, architecture)
+            lock = debian_lock.load_lock(manifest, base, architecture)
         except UserError as error:
-            found.append(str(error))
+            problems.append(str(error))
         else:
-            if not known.packages and not known.images:
-                found.append(
-                    f"locks/{debian_lock.lock_path(manifest, base, architecture).name}: is missing "
-                    "-> python build.py lock --base"
-                )
-    return found
+            if not lock.packages and not lock.images:
+                file = debian_lock.lock_path(manifest, base, architecture)
+                problems.append(f"locks/{file.name}: is missing -> python build.py lock --base")
+    return problems
 
 
 def _prepare_apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]:
-    """Return the environment of an apt with an empty system of its own, after an update.
+    """Update the package lists of an apt with a private, empty root.
 
-    Of the machine's settings it has those of how to fetch.
+    Of this machine's settings, apt uses only those of how to fetch.
+
+    Args:
+        scratch: An empty folder, for the private root.
+        suite: The Debian release.
+        architecture: "amd64" or "arm64".
+
+    Returns:
+        The environment in which apt uses that root.
     """
+    for folder in ("lists/partial", "cache/archives/partial"):
+        (scratch / folder).mkdir(parents=True)
+    sources = "".join(f"{line}\n" for line in _source_lines(suite))
+    (scratch / "sources.list").write_text(sources, encoding="utf-8")
+    config = scratch / "apt.conf"
+    config.touch(mode=0o600)
+    config.write_text(_apt_config(scratch, architecture), encoding="utf-8")
+    env = {**os.environ, "APT_CONFIG": str(config), "LC_ALL": "C.UTF-8"}
+    # With "Error-Mode=any", an index that cannot be fetched is an error, not a warning.
+    _run_apt(env, "apt-get", "update", "-q", "-o", "APT::Update::Error-Mode=any")
+    return env
+
+
+def _source_lines(suite: str) -> list[str]:
+    """Return the lines of sources.list for a suite, its updates and its security updates."""
     keyring = next((path for path in _KEYRINGS if Path(path).is_file()), "")
     if not keyring:
         raise UserError(
-            "Debian's keys are not here, so nothing of it can be checked",
+            "Debian's keys are not installed, so Debian's signatures cannot be checked",
             _KEYRINGS[1],
             "apt-get install apt debian-archive-keyring",
         )
-    known = debian_mirrors.find_mirrors()
+    mirrors = debian_mirrors.find_mirrors()
     lines = [
-        f"deb [signed-by={keyring}] {known['debian']} {name} main"
+        f"deb [signed-by={keyring}] {mirrors['debian']} {name} main"
         for name in (suite, f"{suite}-updates")
     ]
-    if "security" in known:
-        lines.append(f"deb [signed-by={keyring}] {known['security']} {suite}-security main")
+    if "security" in mirrors:
+        lines.append(f"deb [signed-by={keyring}] {mirrors['security']} {suite}-security main")
     else:
         log.warn(
-            "no mirror of Debian's security updates is known here (set "
-            f"{debian_mirrors.SECURITY}): the list is made without them"
+            "no mirror of Debian's security updates is known (set "
+            f"{debian_mirrors.SECURITY}): the packages are chosen without them"
         )
-    for folder in ("lists/partial", "cache/archives/partial"):
-        (scratch / folder).mkdir(parents=True)
-    (scratch / "sources.list").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    asked = subprocess.run(
+    return lines
+
+
+def _apt_config(scratch: Path, architecture: str) -> str:
+    """Return the configuration of an apt whose root is `scratch`."""
+    machine_config = subprocess.run(
         ["apt-config", "dump"], capture_output=True, text=True, check=False
     ).stdout
-    fetching = "\n".join(
-        line
-        for line in asked.splitlines()
-        if line.startswith("Acquire::")
-        and not line.startswith(("Acquire::Languages", "Acquire::IndexTargets"))
+    fetch_settings = "".join(
+        f"{line}\n"
+        for line in machine_config.splitlines()
+        if re.match(r"Acquire::(?!Languages|IndexTargets)", line)
     )
-    own = {
+    settings = {
         "Dir::Etc::main": "/dev/null",
         "Dir::Etc::parts": "/dev/null",
         "Dir::Etc::sourcelist": scratch / "sources.list",
@@ -326,25 +382,17 @@ def _prepare_apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]
         "Acquire::Languages": "none",
         "APT::Install-Recommends": "false",
     }
-    config = scratch / "apt.conf"
-    config.touch(mode=0o600)
-    config.write_text(
-        fetching
-        + "\n"
-        + "".join(f'{name} "{value}";\n' for name, value in own.items())
-        + f'APT::Architectures {{ "{architecture}"; }};\n',
-        encoding="utf-8",
-    )
-    env = {**os.environ, "APT_CONFIG": str(config), "LC_ALL": "C.UTF-8"}
-    # "Error-Mode=any": an index that cannot be had is an error, not a warning.
-    _run_apt(env, "apt-get", "update", "-q", "-o", "APT::Update::Error-Mode=any")
-    return env
+    root_settings = "".join(f'{name} "{value}";\n' for name, value in settings.items())
+    architectures = f'APT::Architectures {{ "{architecture}"; }};\n'
+    return fetch_settings + root_settings + architectures
 
 
 def _run_apt(env: dict[str, str], *argv: str) -> str:
     if not shutil.which(argv[0], path=env.get("PATH")):
         raise UserError(
-            f"{argv[0]} is not here", argv[0], "make the lists of a base on Debian or Ubuntu"
+            f"{argv[0]} is not installed",
+            argv[0],
+            "lock the packages of a base on Debian or Ubuntu",
         )
     do = f"check the Debian mirror ({debian_mirrors.MIRROR}) and the network"
     return subprocesses.run_program(
@@ -353,7 +401,7 @@ def _run_apt(env: dict[str, str], *argv: str) -> str:
 
 
 def _read_indexes(env: dict[str, str]) -> list[dict[str, str]]:
-    """Return the fields of every package that the indexes name."""
+    """Return the fields of every package that the archives have."""
     files = _run_apt(
         env, "apt-get", "indextargets", "--format", "$(FILENAME)", "Created-By: Packages"
     ).split()
@@ -365,24 +413,19 @@ def _read_indexes(env: dict[str, str]) -> list[dict[str, str]]:
 
 
 def _parse_stanzas(text: str) -> Iterator[dict[str, str]]:
+    """Yield the fields of each package of an index."""
+    names = "Package|Version|Architecture|Essential|Priority|Filename|Size|SHA256"
     for stanza in text.split("\n\n"):
-        if fields := dict(
-            re.findall(
-                (
-                    r"(?m)^(Package|Version|Architecture|Essential|Priority|Filename|Size|SHA256): "
-                    r"(.+)$"
-                ),
-                stanza,
-            )
-        ):
+        fields = dict(re.findall(rf"(?m)^({names}): (.+)$", stanza))
+        if fields:
             yield fields
 
 
 def _simulate_installation(env: dict[str, str], names: Sequence[str]) -> set[tuple[str, str, str]]:
-    """Name, version and architecture of all that apt would install for these names on an empty
-    system.
+    """Return the name, version and architecture of each package that apt would install on an empty
+    system to get some packages.
     """
-    shown = _run_apt(
+    output = _run_apt(
         env, "apt-get", "install", "--simulate", "--yes", "--no-install-recommends", "--", *names
     )
-    return set(re.findall(r"(?m)^Inst (\S+) \((\S+) .*\[(\w+)\]\)", shown))
+    return set(re.findall(r"(?m)^Inst (\S+) \((\S+) .*\[(\w+)\]\)", output))
