@@ -10,12 +10,12 @@ ROOT = Path(__file__).parents[1]
 # Module -> the functions that rename. A comment in each says why it does not call replace_file.
 RENAMING = {
     "builder/bootstrap.py": {"_ensure"},
-    "builder/core/cache.py": {"folder"},
-    "builder/images/image_environment.py": {"_settle"},
-    "builder/images/oci/layer.py": {"_made"},
+    "builder/core/cache.py": {"ensure_folder"},
+    "builder/images/image_environment.py": {"_move_file"},
+    "builder/images/oci/layer.py": {"_write_blob"},
     "builder/packages/debian_lock.py": {"_fetch_files"},
-    "builder/packages/environment_assembly.py": {"assemble", "exchanged", "_bring"},
-    "builder/packages/transformer_engine/object_files.py": {"_finish"},
+    "builder/packages/environment_assembly.py": {"_update_parts", "assemble_parts", "replace_path"},
+    "builder/packages/transformer_engine/object_files.py": {"_finish_compiler"},
     "builder/release/bump/working_copy.py": {"replace_folder"},
     "builder/upstream/git_index.py": {"apply"},
     "rosetta/convert/output_folder.py": {"_move"},
