@@ -255,12 +255,12 @@ def list_tree_files(reader: Reader, tree_sha: str) -> list[Entry]:
     """Every file below a tree, sorted by path; a submodule or a hostile name is a UserError, and
     so are duplicates.
     """
-    found: list[Entry] = []
-    _collect_files(reader, tree_sha, "", found)
-    return sorted(found, key=lambda entry: entry.path)
+    files: list[Entry] = []
+    _collect_files(reader, tree_sha, "", files)
+    return sorted(files, key=lambda entry: entry.path)
 
 
-def _collect_files(reader: Reader, tree_sha: str, prefix: str, found: list[Entry]) -> None:
+def _collect_files(reader: Reader, tree_sha: str, prefix: str, files: list[Entry]) -> None:
     data = reader.read(tree_sha, "tree")
     seen: set[str] = set()
     for mode, raw, sha in _parse_tree(data, f"{reader.where}, tree {tree_sha}"):
@@ -277,9 +277,9 @@ def _collect_files(reader: Reader, tree_sha: str, prefix: str, found: list[Entry
         seen.add(filename)
         path = check_path(prefix + filename, where)
         if mode == TREE:
-            _collect_files(reader, sha, path + "/", found)
+            _collect_files(reader, sha, path + "/", files)
         elif mode in (FILE, EXECUTABLE, LINK):
-            found.append(Entry(path, mode, sha))
+            files.append(Entry(path, mode, sha))
         elif mode == SUBMODULE:
             raise UserError(
                 f"holds the submodule {path!r}",
@@ -296,7 +296,7 @@ def _collect_files(reader: Reader, tree_sha: str, prefix: str, found: list[Entry
                 kind=UNSUPPORTED,
                 value=path,
             )
-        if len(found) > _MOST_FILES:
+        if len(files) > _MOST_FILES:
             raise UserError(
                 f"holds more than {_MOST_FILES} files",
                 reader.where,

@@ -51,7 +51,7 @@ def _render_job(template: str, fields: dict[str, Any], file: str) -> str:
     blocks = {
         "options": fields["options"],
         "usage": _indent("#   ", fields["usage"]),
-        "variables": _indent("#   ", _describe(variables, file)),
+        "variables": _indent("#   ", _describe_variables(variables, file)),
         "note": fields["note"],
         "defaults": _indent("  ", "".join(_write_defaults(variables, file))),
         "checks": _indent("  ", "".join(_write_checks(variables))),
@@ -72,7 +72,7 @@ def _render_job(template: str, fields: dict[str, Any], file: str) -> str:
     return text
 
 
-def _describe(variables: Iterable[Variable], file: str) -> str:
+def _describe_variables(variables: Iterable[Variable], file: str) -> str:
     """Return the lines that describe a file's own variables, as the help of a command does."""
     width = WIDTH - len("#   ")
     own = [variable for variable in variables if variable.scope is Scope.SLURM_FILE]

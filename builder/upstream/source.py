@@ -68,9 +68,9 @@ class Pinned:
 
 @dataclass(frozen=True)
 class Access:
-    """Where sources may be had from.
+    """Where sources can be fetched.
 
-    `release_lines` names, for a source, a distribution that does with its wheel.
+    `release_lines` maps a source to a distribution that uses the wheel of the same project.
     """
 
     cache: Cache
@@ -81,8 +81,9 @@ class Access:
 
 
 def configure_access(context: Context, manifest: Manifest) -> Access:
-    """Where a verb's sources may be had from; a source whose project is also shipped as a wheel has
-    that as a way out.
+    """Return where the sources of a command can be fetched.
+
+    If another distribution uses the wheel of a source, an error about that source suggests it.
     """
     wheels = {
         entry.wheel.partition("==")[0]: name
@@ -91,9 +92,9 @@ def configure_access(context: Context, manifest: Manifest) -> Access:
     }
     shipped = {
         project: line
-        for line, each in manifest.distributions.items()
+        for line, distribution in manifest.distributions.items()
         for project, name in wheels.items()
-        if name in each.sources
+        if name in distribution.sources
     }
     return Access(
         context.cache,

@@ -57,18 +57,18 @@ def check_record(manifest: Manifest, state: PatchedSource) -> None:
     """UserError if the same pin, patches and overlay gave something else here than where the lock
     was made.
     """
-    known, found = read_records(manifest).get(state.name), make_record(state)
+    known, record = read_records(manifest).get(state.name), make_record(state)
     if known is None:
         return
     if not all(
-        _round_trip_json(known.get(key)) == found[key] for key in _INPUTS
-    ) or _list_patch_hashes(known) != _list_patch_hashes(found):
+        _round_trip_json(known.get(key)) == record[key] for key in _INPUTS
+    ) or _list_patch_hashes(known) != _list_patch_hashes(record):
         log.info(f"{state.name}: patched otherwise than {FILE} says; `build.py lock` records it")
         return
     for key in _RESULTS:
-        if known.get(key) != found[key]:
+        if known.get(key) != record[key]:
             raise UserError(
-                f"{key} is {found[key]}, the lock has {known.get(key)}",
+                f"{key} is {record[key]}, the lock has {known.get(key)}",
                 f"{FILE}: {state.name}",
                 "the same inputs must give the same result: report it with your git version",
             )

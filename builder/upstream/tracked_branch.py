@@ -1,4 +1,4 @@
-"""The branch that a source tracks: where it stands now, and whether the pin lies on it."""
+"""Find the tip of the branch that a source tracks, and check that the pin is on it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def check_on_branch(source: GitSource, access: Access) -> None:
 
 
 def find_tip(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
-    """`resolve_ref`, and the mirror that said it; None where the server was asked."""
+    """Return the tip of the branch, and the mirror that has it; None if the server has it."""
     check_pin(source, access)
     where = f"source {source.name}"
     word = word_of(source.git)
@@ -99,7 +99,7 @@ def find_tip(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
 
 
 def has_commit(mirror: Mirror, commit: str) -> bool:
-    """Whether a mirror has this commit."""
+    """Return whether a mirror has this commit."""
     with tempfile.TemporaryDirectory() as folder:
         return (
             _open_mirror(Path(folder), mirror).run("cat-file", "-e", commit, check=False).returncode
