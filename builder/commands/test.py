@@ -1,4 +1,4 @@
-"""Run this repository's own checks: lint, types, shell scripts, tests."""
+"""The command `test`: check this repository with linters, a type checker and its tests."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from builder.packages import package_installation
 from builder.pipeline import environment_build
 from rosetta.core.errors import CONFLICT, MISSING, UserError
 
-# What `--fast` leaves out; pyproject.toml says what each mark means.
-FAST = (
+# The tests that `--fast` runs; pyproject.toml says what each mark means.
+FAST_MARKS = (
     "not slow and not long and not engine and not registry and not slurm and not shell "
     "and not upstream"
 )
-# What only `--all`, or a TEST that is named, runs.
-SHORT = "not long"
-# What `--all` runs besides: a Python that is not the builder's own, and the tests that need it.
-# `--inside` with one of these names and without a TEST runs the same tests.
-INSIDE = {
+# The tests that run by default. Only `--all`, or a TEST on the command line, runs the long ones.
+SHORT_MARKS = "not long"
+# The tests that need a Python other than the builder's own, by the value of `--inside`.
+# `--all` runs all of them; `--inside` without a TEST runs those of its value.
+INSIDE_TESTS = {
     "env:build/quickstart/pax-1.4": (
         "tests/unit/rosetta/pax/test_inputs.py",
         "tests/unit/rosetta/pax/test_data.py",
@@ -116,130 +116,183 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def shell_scripts(root: Path) -> list[str]:
-    """Every shell script of the repository, by suffix or by its first line."""
-    listed = subprocess.run(
+def list_shell_scripts(root: Path) -> list[str]:
+    """List the shell scripts of the repository, known by their suffix or their first line."""
+    listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,
         capture_output=True,
         check=True,
         text=True,
     )
-    found = []
-    for name in filter(None, listed.stdout.split("\0")):
-        path = root / name
-        if path.is_file() and not path.is_symlink():
-            with open(path, "rb") as file:
-                first = file.readline(80)
-            if name.endswith((".sh", ".sub")) or (
-                first.startswith(b"#!") and b"sh" in first and b"python" not in first
-            ):
-                found.append(name)
-    return found
+    names = filter(None, listing.stdout.split("\0"))
+    return [name for name in names if _is_shell_script(root / name)]
 
 
-_INSIDE = (
+def _is_shell_script(path: Path) -> bool:
+    if not path.is_file() or path.is_symlink():
+        return False
+    if path.name.endswith((".sh", ".sub")):
+        return True
+    with open(path, "rb") as file:
+        first_line = file.readline(80)
+    return first_line.startswith(b"#!") and b"sh" in first_line and b"python" not in first_line
+
+
+# Run a module with another Python, which finds its own packages before the builder's.
+_RUN_MODULE = (
     "import runpy, sys; sys.path.append(sys.argv.pop(1)); sys.argv.pop(1); "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
 
 
-def _python(context: Context, inside: str) -> list[str]:
-    """Return the Python that takes `-m MODULE`: ours, or another that has our packages too."""
+def _make_python_command(context: Context, inside: str) -> list[str]:
+    """Return the start of a command that `-m MODULE` completes.
+
+    Args:
+        context: The checkout and the cache.
+        inside: The value of --inside: env:DIR, lock:NAME, or empty for the builder's own Python.
+            Another Python also sees the builder's packages.
+
+    Raises:
+        UserError: `inside` does not name an environment that exists.
+    """
     if not inside:
         return [sys.executable]
     kind, _, name = inside.partition(":")
     if kind == "lock":
-        wanted = environment_build.plan_environment(
-            context, name, "cpu", context.root / "build"
-        ).packages
-        program = (
-            package_installation.ensure_environment(context.cache, wanted, offline=context.offline)
-            / "bin/python"
-        )
+        python = _ensure_locked_packages(context, name) / "bin/python"
     else:
-        program = Path(name).absolute() / "bin/python"
-        if kind != "env" or not program.is_file():
+        python = Path(name).absolute() / "bin/python"
+        if kind != "env" or not python.is_file():
             raise UserError(
-                "is no baked environment",
+                "is not a baked environment",
                 f"--inside {inside}",
                 "give env:DIR, or lock:NAME",
                 kind=MISSING,
             )
-    return [str(program), "-c", _INSIDE, sysconfig.get_path("purelib")]
+    return [str(python), "-c", _RUN_MODULE, sysconfig.get_path("purelib")]
 
 
-def _shellcheck(here: Path) -> str:
-    """Ours, or on an architecture its publisher has no wheel for, the machine's."""
-    found = shutil.which("shellcheck", path=f"{here}{os.pathsep}{os.environ.get('PATH', '')}")
-    if not found:
+def _ensure_locked_packages(context: Context, distribution: str) -> Path:
+    """Return an environment with the locked CPU packages of a distribution."""
+    plan = environment_build.plan_environment(context, distribution, "cpu", context.root / "build")
+    return package_installation.ensure_environment(
+        context.cache, plan.packages, offline=context.offline
+    )
+
+
+def _find_shellcheck(tools: Path) -> str:
+    """Return shellcheck: the builder's, or the machine's where no wheel of shellcheck exists."""
+    program = shutil.which("shellcheck", path=_put_on_path(tools))
+    if not program:
         raise UserError(
             "shellcheck is not installed", "test", "apt-get install shellcheck, or give --no-lint"
         )
-    return found
+    return program
 
 
-def _lint(context: Context, here: Path, *, fast: bool) -> dict[str, list[str]]:
-    """Return the command of each linter by its name."""
-    ruff = str(here / "ruff")
-    jobs = {"ruff": [ruff, "check", "."], "ruff format": [ruff, "format", "--check", "."]}
+def _put_on_path(folder: Path) -> str:
+    """Return PATH with the folder in front."""
+    return f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
+
+
+def _list_lint_commands(context: Context, tools: Path, *, fast: bool) -> dict[str, list[str]]:
+    """Return the command of each linter by its name.
+
+    Args:
+        context: The checkout.
+        tools: The folder of the linters.
+        fast: Whether to run only ruff.
+    """
+    ruff = str(tools / "ruff")
+    commands = {"ruff": [ruff, "check", "."], "ruff format": [ruff, "format", "--check", "."]}
     if fast:
-        return jobs
-    jobs["mypy"] = [str(here / "mypy")]
-    jobs["lint-imports"] = [str(here / "lint-imports"), "--no-logo", "--no-cache"]
-    if scripts := shell_scripts(context.root):
-        jobs["shellcheck"] = [
-            _shellcheck(here),
+        return commands
+    commands["mypy"] = [str(tools / "mypy")]
+    commands["lint-imports"] = [str(tools / "lint-imports"), "--no-logo", "--no-cache"]
+    if scripts := list_shell_scripts(context.root):
+        commands["shellcheck"] = [
+            _find_shellcheck(tools),
             "--external-sources",
             "--source-path=SCRIPTDIR",
             "--",
             *scripts,
         ]
-    return jobs
+    return commands
 
 
-def _pytest(context: Context, arguments: argparse.Namespace) -> list[str]:
+def _make_pytest_command(context: Context, arguments: argparse.Namespace) -> list[str]:
     """Return the command that runs the tests."""
-    tests = arguments.tests or INSIDE.get(arguments.inside, ())
-    words = list[str]()
+    tests = arguments.tests or INSIDE_TESTS.get(arguments.inside, ())
+    options = list[str]()
     if arguments.fast:
-        # Why something was not checked is of no use at every save.
-        words = ["-m", FAST, "-rfE"]
+        # The reasons for skipped tests are of no use at every save of a file.
+        options = ["-m", FAST_MARKS, "-rfE"]
     elif not tests and not arguments.all:
-        words = ["-m", SHORT]
+        options = ["-m", SHORT_MARKS]
     if arguments.inside:
-        words += ["-o", "filterwarnings=default"]  # a framework's own warnings are not our fault
+        # The warnings of a framework are not faults of this repository.
+        options += ["-o", "filterwarnings=default"]
     elif not tests:
-        # The tests of a file share fixtures and the storage of engines, so that a file stays in
-        # one process. Many wait for other programs: there is one process more than processors.
+        # The tests of a file share fixtures and the storage of engines, so a file stays in one
+        # process. Many tests wait for other programs, so there is one process more than CPUs.
         # The order in which tests/conftest.py puts the files is kept.
         workers = min(len(os.sched_getaffinity(0)) + 1, 6)
-        words += ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
-    python = _python(context, arguments.inside)
-    return [*python, "-m", "pytest", "-q", *words, *tests, *arguments.pytest]
+        options += ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+    python = _make_python_command(context, arguments.inside)
+    return [*python, "-m", "pytest", "-q", *options, *tests, *arguments.pytest]
 
 
-def _inside(
+def _list_inside_commands(
     context: Context, arguments: argparse.Namespace
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the commands of the tests that need another Python, and what cannot run, with why."""
-    jobs, missing = {}, []
-    for name, tests in INSIDE.items():
-        kind, _, where = name.partition(":")
-        inside = f"env:{context.root / where}" if kind == "env" else name
-        own = argparse.Namespace(inside=inside, tests=tests, fast=False, pytest=arguments.pytest)
+    """Return the commands of the tests that need another Python.
+
+    Returns:
+        The commands by name, and a line for each Python that is missing: which, and what to do.
+    """
+    commands, missing = {}, []
+    for name, tests in INSIDE_TESTS.items():
+        kind, _, folder = name.partition(":")
+        inside = f"env:{context.root / folder}" if kind == "env" else name
+        inside_arguments = argparse.Namespace(
+            inside=inside, tests=tests, fast=False, pytest=arguments.pytest
+        )
         try:
-            jobs[f"pytest --inside {name}"] = _pytest(context, own)
+            commands[f"pytest --inside {name}"] = _make_pytest_command(context, inside_arguments)
         except UserError as error:
-            remedy = f"python build.py quickstart --distribution {Path(where).name}"
+            remedy = f"python build.py quickstart --distribution {Path(folder).name}"
             missing.append(
                 f"{name}: it is not baked -> {remedy}" if kind == "env" else f"{name}: {error}"
             )
-    return jobs, missing
+    return commands, missing
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
+    _refuse_conflicts(arguments)
+    tools = Path(sys.executable).parent
+    commands: dict[str, list[str]] = {}
+    missing: list[str] = []
+    if not arguments.no_lint:
+        commands |= _list_lint_commands(context, tools, fast=arguments.fast)
+    if not arguments.only_lint:
+        commands["pytest"] = _make_pytest_command(context, arguments)
+        if arguments.all:
+            inside_commands, missing = _list_inside_commands(context, arguments)
+            commands |= inside_commands
+    environment = {**os.environ, "PATH": _put_on_path(tools), "PYTHONDONTWRITEBYTECODE": "1"}
+    statuses = {
+        name: _run_check(context, name, command, environment) for name, command in commands.items()
+    }
+    for line in missing:
+        log.info(f"!!! NOT CHECKED: {line}")
+    return Result({"status": statuses}, "", ok=not any(statuses.values()))
+
+
+def _refuse_conflicts(arguments: argparse.Namespace) -> None:
+    """Raise UserError if two options contradict each other."""
     if arguments.no_lint and arguments.only_lint:
         raise UserError(
             "with both there is nothing to do",
@@ -254,37 +307,19 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             "leave out --inside and TEST, or --all",
             kind=CONFLICT,
         )
-    here = Path(sys.executable).parent
-    env = {
-        **os.environ,
-        "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    jobs: dict[str, list[str]] = {}
-    missing: list[str] = []
-    if not arguments.no_lint:
-        jobs |= _lint(context, here, fast=arguments.fast)
-    if not arguments.only_lint:
-        jobs["pytest"] = _pytest(context, arguments)
-        if arguments.all:
-            inside, missing = _inside(context, arguments)
-            jobs |= inside
-    status = {}
-    for name, argv in jobs.items():
-        log.info(f"== {name}")
-        start = time.monotonic()
-        done = subprocess.run(
-            argv,
-            cwd=context.root,
-            env=env,
-            check=False,
-            stdout=sys.stderr if context.json else None,
-        )
-        status[name] = done.returncode
-        log.info(
-            f"== {name}: {'ok' if not done.returncode else f'status {done.returncode}'}, "
-            f"{time.monotonic() - start:.1f} s"
-        )
-    for line in missing:
-        log.info(f"!!! NOT CHECKED: {line}")
-    return Result({"status": status}, "", ok=not any(status.values()))
+
+
+def _run_check(context: Context, name: str, command: list[str], environment: dict[str, str]) -> int:
+    """Run a linter or the tests, log the outcome and return the exit status."""
+    log.info(f"== {name}")
+    start = time.monotonic()
+    status = subprocess.run(
+        command,
+        cwd=context.root,
+        env=environment,
+        check=False,
+        stdout=sys.stderr if context.json else None,
+    ).returncode
+    outcome = f"status {status}" if status else "ok"
+    log.info(f"== {name}: {outcome}, {time.monotonic() - start:.1f} s")
+    return status

@@ -1,4 +1,4 @@
-"""By which Python the tests run."""
+"""The command `test`: which checks run, and with which Python."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def test_shell_scripts_by_suffix_or_first_line(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     (tmp_path / "link.sh").symlink_to("a.sh")
     subprocess.run(["git", "-C", tmp_path, "add", "a.sh"], check=True)
-    assert sorted(test.shell_scripts(tmp_path)) == ["a.sh", "b.sub", "bash", "c.py", "door"]
+    assert sorted(test.list_shell_scripts(tmp_path)) == ["a.sh", "b.sub", "bash", "c.py", "door"]
 
 
-def test_ours_are_found() -> None:
-    found = test.shell_scripts(ROOT)
+def test_shell_scripts_of_this_repository() -> None:
+    scripts = test.list_shell_scripts(ROOT)
     assert {
         "overlay/t5x/t5x/contrib/gpu/scripts_gpu/singlenode_pretrain_pile.sh",
         "overlay/t5x/t5x/contrib/gpu/scripts_gpu/example_slurm_ft_frompile.sub",
         ".ci/run",
-    } <= set(found)
+    } <= set(scripts)
 
 
 def arguments(**changes: Any) -> argparse.Namespace:
@@ -76,8 +76,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         commands.append(argv)
         return subprocess.CompletedProcess(argv, 0)
 
-    monkeypatch.setattr(test, "shell_scripts", lambda _: ["a.sh"])
-    monkeypatch.setattr(test, "_shellcheck", lambda _: "shellcheck")
+    monkeypatch.setattr(test, "list_shell_scripts", lambda _: ["a.sh"])
+    monkeypatch.setattr(test, "_find_shellcheck", lambda _: "shellcheck")
     monkeypatch.setattr(subprocess, "run", start)
     return commands
 
@@ -115,7 +115,7 @@ def test_each_tier_has_its_linters(
 
 def test_the_fast_tier_leaves_marked_tests_out(context: Context, started: list[list[str]]) -> None:
     test.run(context, arguments(no_lint=True, fast=True))
-    assert started[0][started[0].index("-m", 3) + 1] == test.FAST
+    assert started[0][started[0].index("-m", 3) + 1] == test.FAST_MARKS
 
 
 def test_words_go_to_pytest(
@@ -137,7 +137,7 @@ def test_all_tests_run_where_their_environment_is_baked(
     python.parent.mkdir(parents=True)
     python.touch()
     monkeypatch.setattr(
-        test, "INSIDE", {name: ("t",) for name in test.INSIDE if name[:4] == "env:"}
+        test, "INSIDE_TESTS", {name: ("t",) for name in test.INSIDE_TESTS if name[:4] == "env:"}
     )
     context = Context(tmp_path, ROOT / "manifest.yaml", Cache(tmp_path))
     result = test.run(context, arguments(no_lint=True, all=True))
@@ -149,14 +149,14 @@ def test_all_tests_run_where_their_environment_is_baked(
 
 
 def test_named_tests_exist() -> None:
-    for tests in test.INSIDE.values():
+    for tests in test.INSIDE_TESTS.values():
         for name in tests:
             assert (ROOT / name).exists(), name
 
 
 @pytest.mark.slow
 def test_the_fast_tier_is_not_a_token() -> None:
-    words = ["-m", "pytest", "-q", "--collect-only", "-m", test.FAST, "tests"]
+    words = ["-m", "pytest", "-q", "--collect-only", "-m", test.FAST_MARKS, "tests"]
     done = subprocess.run(
         [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -166,13 +166,15 @@ def test_the_fast_tier_is_not_a_token() -> None:
 
 
 def test_our_own_python_unless_asked(context: Context) -> None:
-    assert test._python(context, "") == [sys.executable]
+    assert test._make_python_command(context, "") == [sys.executable]
 
 
 def test_a_baked_environments_python(context: Context, tmp_path: Path) -> None:
     (tmp_path / "env/bin").mkdir(parents=True)
     (tmp_path / "env/bin/python").touch()
-    assert test._python(context, f"env:{tmp_path}/env")[0] == f"{tmp_path}/env/bin/python"
+    assert (
+        test._make_python_command(context, f"env:{tmp_path}/env")[0] == f"{tmp_path}/env/bin/python"
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,4 +190,4 @@ def test_what_has_no_python_is_refused(
     context: Context, inside: str, kind: str, where: str, value: str | None
 ) -> None:
     with errors.refused(kind, where=where, value=value):
-        test._python(context, inside)
+        test._make_python_command(context, inside)
