@@ -206,7 +206,7 @@ def test_the_readme_bakes_what_it_runs() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = "\n".join(re.findall(r"```bash\n(.*?)```", readme, re.DOTALL))
     used = re.findall(r"build/(\S+)/bin", blocks)
-    assert used == [f"quickstart/{quickstart.ORDER[0]}"]
+    assert used == [f"quickstart/{quickstart.DISTRIBUTIONS[0]}"]
     assert blocks.index("build.py quickstart\n") < blocks.index("/bin")
 
 

@@ -67,7 +67,7 @@ def test_takes_the_first_whose_sources_can_be_had_and_says_why(
         return real(entry, access) if entry.name == "t5x" else None
 
     monkeypatch.setattr(source_tree, "patch_source", only_wheels)
-    name, reason = quickstart.choose(_context(cache))
+    name, reason = quickstart.choose_distribution(_context(cache))
     assert name == "pax-1.4"
     assert "t5x" in reason
     assert "\nt5x " in "\n" + capsys.readouterr().err
@@ -76,7 +76,7 @@ def test_takes_the_first_whose_sources_can_be_had_and_says_why(
 @pytest.mark.usefixtures("any_python")
 def test_none_can_be_had(cache: Cache) -> None:
     with pytest.raises(UserError) as caught:
-        quickstart.choose(_context(cache))
+        quickstart.choose_distribution(_context(cache))
     assert "1.4" in str(caught.value)
 
 
@@ -91,7 +91,7 @@ def test_without_sources_and_the_wheels_python_both_ways_out_are_named(
 
     monkeypatch.setattr(python_interpreter, "find_interpreter", find_without_311)
     with pytest.raises(UserError) as caught:
-        quickstart.choose(_context(cache))
+        quickstart.choose_distribution(_context(cache))
     assert "for t5x: --mirror DIR" in caught.value.do
     assert "; or for pax-1.4: install one" in caught.value.do
     assert "\n" not in str(caught.value)
@@ -100,7 +100,7 @@ def test_without_sources_and_the_wheels_python_both_ways_out_are_named(
 
 def test_the_curve_is_a_picture(tmp_path: Path) -> None:
     path = tmp_path / "loss.png"
-    quickstart.draw(REPORT, path, "t5x")
+    quickstart.draw_loss_curves(REPORT, path, "t5x")
     data = path.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", data[16:24])
@@ -113,7 +113,7 @@ def test_a_run_that_was_not_resumed_is_shown_too(tmp_path: Path) -> None:
     """The first run failed: what is known is shown, with the problem."""
     run: dict[str, Any] = REPORT["runs"][0] | {"resumed_from": None, "resumed_losses": {}}
     report = REPORT | {"runs": [run], "problems": ["training ended with status 134"]}
-    quickstart.draw(report, tmp_path / "loss.png", "t5x")
+    quickstart.draw_loss_curves(report, tmp_path / "loss.png", "t5x")
     assert (tmp_path / "loss.png").read_bytes()[:4] == b"\x89PNG"
     text = verification.format_report(report)
     assert "not resumed" in text

@@ -50,7 +50,7 @@ class Recorder:
     def remove(self, tags: Sequence[str]) -> None:
         self.removed += tags
 
-    def digest(self, tag: str) -> str:
+    def find_digest(self, tag: str) -> str:
         return "" if tag == "none" else "sha256:1"
 
     def run(
