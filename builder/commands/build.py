@@ -1,6 +1,4 @@
-"""Bake a distribution: resolve, fetch, patch, install by lock and put it together as a bare
-environment or an image.
-"""
+"""The command `build`: build a distribution as a bare environment or as an image."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--distribution",
         metavar="NAME",
         default="",
-        help="the distribution to bake: t5x, pax or pax-1.4 (required)",
+        help="the distribution to build: t5x, pax or pax-1.4 (required)",
     )
     parser.add_argument(
         "--accelerator",
@@ -60,7 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--since",
         metavar="LOCK",
         default="",
-        help="bundle: leave out the layers in this lock.json or bundle.json, which the site has",
+        help=(
+            "bundle: leave out the layers that this lock.json or bundle.json names, because the "
+            "site has them"
+        ),
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="print what would be done, but do nothing"
@@ -71,53 +72,76 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     if not arguments.distribution:
         raise UserError(
-            "no distribution was named",
+            "name the distribution to build",
             "--distribution",
             f"one of: {', '.join(manifest.load(context.manifest_path).distributions)}",
         )
     if arguments.output and not arguments.output.startswith("env:"):
-        return _run_image(context, arguments)
-    image_options.refuse_options(arguments)
+        return _build_image(context, arguments)
+    return _build_environment(context, arguments)
+
+
+def _build_environment(context: Context, arguments: argparse.Namespace) -> Result:
+    """Build a bare environment, or list the steps of its build."""
+    image_options.refuse_image_options(arguments)
     plan = environment_build.plan_environment(
         context,
         arguments.distribution,
         arguments.accelerator,
-        output_folder(arguments),
+        parse_output_folder(arguments),
         arguments.python,
     )
     if arguments.dry_run:
-        return _dry_run(plan)
+        return _list_environment_steps(plan)
     data = environment_build.bake_environment(plan)
-    shown = ", ".join(data["changed"]) or "nothing had changed"
-    sources = "\n".join(
-        f"  {each['name']:<12} {each['commit'][:12]} patched {each['patched_commit'][:12]}"
-        for each in data["sources"]
-    )
-    return Result(
-        data,
-        (
-            f"{arguments.distribution} ({arguments.accelerator}, Python {data['python']}) is in "
-            f"{data['output']}\n{sources}\n  made: {shown}\n"
-            f"next: {python_interpreter.find_command()} {context.root / 'build.py'} "
-            f"verify env:{data['output']}"
-        ),
-    )
+    return Result(data, _describe_environment(context, arguments, data))
 
 
-def output_folder(arguments: argparse.Namespace) -> Path:
-    """Return the folder that --output names."""
+def parse_output_folder(arguments: argparse.Namespace) -> Path:
+    """Return the folder of --output env:DIR, or the default folder of the distribution.
+
+    Raises:
+        UserError: --output has another form, or the folder cannot be created.
+    """
     text = arguments.output or f"env:build/{arguments.distribution}-{arguments.accelerator}"
     kind, colon, folder = text.partition(":")
     if kind != "env" or not colon or not folder:
         raise UserError(
-            f"{text!r} is no kind of output", "--output", f"give env:DIR, {image_target.FORMS}"
+            f"{text!r} is not a valid output",
+            "--output",
+            f"give env:DIR, {image_target.FORMS}",
         )
     path = Path(folder).absolute()
     image_target.require_folder_above(path, "--output")
     return path
 
 
-def _dry_run(plan: Plan) -> Result:
+def _describe_environment(
+    context: Context, arguments: argparse.Namespace, data: dict[str, Any]
+) -> str:
+    """Return for people what is in the environment and how to verify it."""
+    changed = ", ".join(data["changed"]) or "nothing, all steps were up to date"
+    lines = [
+        (
+            f"{arguments.distribution} ({arguments.accelerator}, Python {data['python']}) is in "
+            f"{data['output']}"
+        )
+    ]
+    for entry in data["sources"]:
+        commit, patched_commit = entry["commit"][:12], entry["patched_commit"][:12]
+        lines.append(f"  {entry['name']:<12} {commit} patched {patched_commit}")
+    lines += [
+        f"  made: {changed}",
+        (
+            f"next: {python_interpreter.find_command()} {context.root / 'build.py'} "
+            f"verify env:{data['output']}"
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def _list_environment_steps(plan: Plan) -> Result:
+    """Return the steps of the build of an environment, without doing them."""
     steps = environment_build.describe_steps(plan)
     data: dict[str, Any] = {
         "distribution": plan.distribution,
@@ -126,43 +150,41 @@ def _dry_run(plan: Plan) -> Result:
         "output": str(plan.output),
         "steps": steps,
     }
-    return Result(data, _list_steps(steps))
+    return Result(data, _format_steps(steps))
 
 
-def _list_steps(steps: list[dict[str, Any]]) -> str:
+def _format_steps(steps: list[dict[str, Any]]) -> str:
     return "\n".join(f"{'done ' if step['done'] else 'to do'}  {step['stage']}" for step in steps)
 
 
-def _run_image(context: Context, arguments: argparse.Namespace) -> Result:
-    """Run the command where the output is an image."""
+def _build_image(context: Context, arguments: argparse.Namespace) -> Result:
+    """Build an image and deliver it, or list the steps of its build."""
     from builder.pipeline import image_output
 
-    wanted = image_target.parse_output(
+    target = image_target.parse_output(
         arguments.output, arguments.distribution, arguments.accelerator
     )
     if arguments.python:
         raise UserError(
-            "an image has its base's Python",
+            "an image has the Python of its base",
             "--python",
-            "leave it out, or choose the base by --base",
+            "leave it out, or choose the base with --base",
         )
-    if arguments.since and wanted.kind != "bundle":
-        raise UserError("goes with bundle:DIR", "--since", "leave it out")
-    if arguments.compression == "zstd" and wanted.kind in ("bundle", "registry"):
-        log.warn("an enroot before 4.0 cannot read zstd layers")
-    asked = image_output.make_request(
-        context, arguments.distribution, image_options.read(arguments), wanted
-    )
+    if arguments.since and target.kind != "bundle":
+        raise UserError("is only for --output bundle:DIR", "--since", "leave it out")
+    if arguments.compression == "zstd" and target.kind in ("bundle", "registry"):
+        log.warn("enroot before 4.0 cannot read zstd layers")
+    options = image_options.read_image_options(arguments)
+    request = image_output.make_request(context, arguments.distribution, options, target)
     if arguments.dry_run:
-        return _dry_run_image(asked, wanted)
-    data = image_output.build_and_deliver(asked, wanted, arguments.since) | {
-        "output": arguments.output
-    }
+        return _list_image_steps(request, target)
+    data = image_output.build_and_deliver(request, target, arguments.since)
+    data = {**data, "output": arguments.output}
     return Result(data, _describe_image(data))
 
 
 def _describe_image(data: dict[str, Any]) -> str:
-    """Return what was built, for people."""
+    """Return for people what was built, with the size of each layer."""
     lines = [
         (
             f"{data['distribution']} ({data['accelerator']}) is in {data['output']}, index "
@@ -171,26 +193,24 @@ def _describe_image(data: dict[str, Any]) -> str:
     ]
     for image in data["images"]:
         lines.append(f"  {image['platform']}  {image['size'] / 1e6:,.1f} MB  {image['digest']}")
-        lines += [
-            (
-                f"    {each['name']:<12}{each['size'] / 1e6:>10,.1f} "
-                f"MB{each['unpacked'] / 1e6:>10,.1f} MB unpacked"
-            )
-            for each in image["layers"]
-        ]
+        lines += [_describe_layer(layer) for layer in image["layers"]]
     return "\n".join([*lines, *data.get("next", [])])
 
 
-def _dry_run_image(asked: ImageRequest, wanted: Output) -> Result:
+def _describe_layer(layer: dict[str, Any]) -> str:
+    size, unpacked_size = layer["size"] / 1e6, layer["unpacked"] / 1e6
+    return f"    {layer['name']:<12}{size:>10,.1f} MB{unpacked_size:>10,.1f} MB unpacked"
+
+
+def _list_image_steps(request: ImageRequest, target: Output) -> Result:
+    """Return the steps of the build of an image, without doing them."""
     from builder.images import image_build
 
-    steps = image_build.list_steps(asked)
-    return Result(
-        {
-            "distribution": asked.distribution,
-            "accelerator": asked.accelerator,
-            "output": wanted.kind,
-            "steps": steps,
-        },
-        _list_steps(steps),
-    )
+    steps = image_build.list_steps(request)
+    data = {
+        "distribution": request.distribution,
+        "accelerator": request.accelerator,
+        "output": target.kind,
+        "steps": steps,
+    }
+    return Result(data, _format_steps(steps))

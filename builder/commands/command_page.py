@@ -1,4 +1,4 @@
-"""Render docs/reference/commands.md from the registries of both programs."""
+"""The page docs/reference/commands.md, rendered from the registries of both programs."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ Every command ends with one of these [exit statuses](public-api.md#exit-statuses
 """
 
 
-def render() -> str:
-    """Return the whole page."""
+def render_page() -> str:
+    """Return the text of docs/reference/commands.md."""
     return "\n".join([_HEAD, _render_program(ROSETTA), _render_program(BUILDER)])
 
 

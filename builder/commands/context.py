@@ -1,4 +1,4 @@
-"""The command `context`: write the layers of an image as folders for a `docker build` of one's own.
+"""The command `context`: write the layers of an image as folders, to build on with `docker build`.
 
 Dockerfile.t5x and Dockerfile.pax copy these folders.
 """
@@ -42,15 +42,12 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     request = image_output.make_request(
         context,
         arguments.distribution,
-        image_options.read(arguments),
+        image_options.read_image_options(arguments),
         image_target.Output("image", ""),
     )
     architecture, labels = build_context.write_context(request, folder)
     recipe = context.root / f"Dockerfile.{'t5x' if arguments.distribution == 't5x' else 'pax'}"
-    lines = (
-        f"{folder} is ready. An engine makes an image of it:\n  "
-        f"{build_context.render_build_command(folder, recipe, arguments.distribution)}"
-    )
+    command = build_context.render_build_command(folder, recipe, arguments.distribution)
     return Result(
         {
             "folder": str(folder),
@@ -58,5 +55,5 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             "platform": f"linux/{architecture}",
             "labels": labels,
         },
-        lines,
+        f"{folder} is ready. Build the image with an engine:\n  {command}",
     )

@@ -57,7 +57,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     pages = {
         manifest_page.PAGE: manifest_page.render(),
         contents_page.PAGE: contents_page.render(context.root),
-        command_page.PAGE: command_page.render(),
+        command_page.PAGE: command_page.render_page(),
         GPU_PAGE: gpu_page.render(),
         variable_page.PAGE: variables,
         preset_page.PAGE: preset_page.render(),

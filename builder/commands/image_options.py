@@ -1,4 +1,4 @@
-"""The options of every command that makes an image: build, context and publish."""
+"""The options that describe an image, for the commands build, context and publish."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from builder.pipeline.image_output import Options
 
-_ONLY_IMAGES = (
+# The options that a bare environment does not have, as attributes of the parsed arguments.
+_IMAGE_OPTIONS = (
     "platform",
     "base",
     "engine",
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help=(
             "the platforms, such as linux/amd64,linux/arm64 (default: all of the distribution; "
-            "for `image` the one of this machine)"
+            "for `image` the platform of this machine)"
         ),
     )
     group.add_argument(
@@ -72,9 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def refuse_options(arguments: argparse.Namespace) -> None:
-    """UserError where an option for images stands beside a bare environment."""
-    for name in _ONLY_IMAGES:
+def refuse_image_options(arguments: argparse.Namespace) -> None:
+    """Raise UserError if an option for images is given and the output is a bare environment."""
+    for name in _IMAGE_OPTIONS:
         if getattr(arguments, name):
             raise UserError(
                 "is for images, and the output is a bare environment",
@@ -83,8 +84,8 @@ def refuse_options(arguments: argparse.Namespace) -> None:
             )
 
 
-def read(arguments: argparse.Namespace) -> Options:
-    """Return what the command line says of the image."""
+def read_image_options(arguments: argparse.Namespace) -> Options:
+    """Return the options of the command line that describe an image."""
     from builder.pipeline.image_output import Options
 
     return Options(

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Collection, Mapping, Sequence
 
+    from builder.core.manifest import Manifest
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to `parser`."""
@@ -52,24 +54,10 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     loaded = manifest.load(context.manifest_path)
     if arguments.tools or arguments.builder:
-        candidates = (
-            ("build", arguments.tools),
-            ("te-build", arguments.tools and loaded.transformer_engine),
-            ("builder", arguments.builder),
-            ("docs", arguments.builder),
-        )
-        names = [name for name, is_chosen in candidates if is_chosen]
+        names = _list_tool_locks(loaded, tools=arguments.tools, builder=arguments.builder)
         return _report_changes(locks.write_tool_locks(loaded, names, offline=context.offline))
-    for line in arguments.lines:
-        if line not in loaded.lines:
-            raise UserError(
-                f"no line {line!r}",
-                "lock",
-                f"one of: {', '.join(loaded.lines)}",
-                kind=UNKNOWN,
-                value=line,
-            )
     lines = arguments.lines or list(loaded.lines)
+    _require_lines(loaded, lines)
     if arguments.base:
         return _report_changes(locks.write_base_locks(loaded, lines, offline=context.offline))
     inputs = locks.read_inputs(context, loaded, lines)
@@ -78,6 +66,31 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         return Result(data, _describe_check(data), ok=not data["problems"])
     changes, new_paths = locks.write_locks(inputs, arguments.upgrade, context.cache)
     return _report_changes(changes, new_paths)
+
+
+def _list_tool_locks(loaded: Manifest, *, tools: bool, builder: bool) -> list[str]:
+    """Return the names of the locks that --tools and --builder write."""
+    names = []
+    if tools:
+        names.append("build")
+        if loaded.transformer_engine:
+            names.append("te-build")
+    if builder:
+        names += ["builder", "docs"]
+    return names
+
+
+def _require_lines(loaded: Manifest, lines: Sequence[str]) -> None:
+    """Raise UserError if the manifest does not have one of the lines."""
+    for line in lines:
+        if line not in loaded.lines:
+            raise UserError(
+                f"no line {line!r}",
+                "lock",
+                f"one of: {', '.join(loaded.lines)}",
+                kind=UNKNOWN,
+                value=line,
+            )
 
 
 def _report_changes(
@@ -96,8 +109,10 @@ def _report_changes(
 
 
 def _describe_check(data: dict[str, Any]) -> str:
+    """Return for people the problems and notes of a check, and how many problems there are."""
     problems = data["problems"]
     notes = [f"note: {note}" for note in data["notes"]]
-    problem_count = f"{len(problems) or 'no'} problem{'s' * (len(problems) != 1)}"
+    plural = "" if len(problems) == 1 else "s"
+    problem_count = f"{len(problems) or 'no'} problem{plural}"
     summary = f"{len(data['locks'])} locks checked: {problem_count}"
     return "\n".join([*problems, *notes, summary])

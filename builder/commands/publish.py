@@ -128,7 +128,9 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if request.digest:
         return _move_tags_back(request, key, arguments)
     builder = provenance.parse_builder_id(arguments.builder_id)
-    image = platform_images.collect_images(context, image_options.read(arguments), arguments.what)
+    image = platform_images.collect_images(
+        context, image_options.read_image_options(arguments), arguments.what
+    )
     predicates = publication.make_predicates(
         image, request.repository, provenance.describe_checkout(context.root), builder
     )

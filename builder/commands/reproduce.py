@@ -1,5 +1,6 @@
-"""Build an image again from its own lock, with nothing of it taken from the cache of layers, and
-name the first difference.
+"""The command `reproduce`: build an image again from its own lock and name the first difference.
+
+No layer of the image is taken from the cache.
 """
 
 from __future__ import annotations
@@ -39,11 +40,10 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     data = reproduction.reproduce_image(context, arguments.image, arguments.base, arguments.engine)
     if data["same"]:
         return Result(data, f"the same, byte for byte: {data['digest']}")
-    return Result(
-        data,
-        (
-            f"not the same\n  image    {data['digest']}\n  rebuilt  {data['rebuilt']}\n  first "
-            f"difference: {data['difference'] or 'the index itself'}"
-        ),
-        ok=False,
-    )
+    lines = [
+        "not the same",
+        f"  image    {data['digest']}",
+        f"  rebuilt  {data['rebuilt']}",
+        f"  first difference: {data['difference'] or 'the index itself'}",
+    ]
+    return Result(data, "\n".join(lines), ok=False)

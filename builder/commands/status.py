@@ -1,4 +1,4 @@
-"""`build.py status`: make the status page and its badges from the reports of nightly runs.
+"""The command `status`: make the status page and its badges from the reports of nightly runs.
 
 The page is static files, which any web server can serve.
 """
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--earlier",
         metavar="URL",
         default="",
-        help="take the reports of earlier nights from this page, which was made before",
+        help="also take the reports of earlier nights from this published status page",
     )
     parser.add_argument(
         "--output",
@@ -79,7 +79,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         "newest": content.newest.date,
         "verdicts": {status.title: status.verdict for status in content.titles},
     }
-    return Result(data, _format_text(content, output, len(documents)))
+    return Result(data, _format_summary(content, output, len(documents)))
 
 
 def _write_page(
@@ -87,8 +87,8 @@ def _write_page(
 ) -> None:
     """Write the page, its badges and its data to a folder, which is replaced as a whole."""
     with (
-        environment_assembly.lock_output(output) as place,
-        environment_assembly.replace_path(place) as folder,
+        environment_assembly.lock_output(output) as locked_output,
+        environment_assembly.replace_path(locked_output) as folder,
     ):
         folder.mkdir()
         for name, badge in badges.items():
@@ -98,7 +98,8 @@ def _write_page(
         write_atomic(folder / "index.html", page.render_page(content))
 
 
-def _format_text(content: PageContent, output: Path, night_count: int) -> str:
+def _format_summary(content: PageContent, output: Path, night_count: int) -> str:
+    """Return for people the verdict on each title and the path of the page."""
     lines = []
     for status in content.titles:
         last_green = f"last green {status.last_green}" if status.last_green else "never green"

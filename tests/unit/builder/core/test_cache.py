@@ -251,7 +251,7 @@ def test_check_is_a_verb_that_ends_with_1_where_something_is_damaged(cache: Cach
     kept = cache.ensure_folder("trees", "k", _make)
     context = Context(ROOT, ROOT / "manifest.yaml", cache)
     whole = cache_command.run(context, argparse.Namespace(action="check"))
-    assert (whole.ok, whole.text) == (True, f"all 1 entries of {cache.root} are as they were made")
+    assert (whole.ok, whole.text) == (True, f"all 1 entries of {cache.root} are unchanged")
     _flip(kept / "d/f")
     damaged = cache_command.run(context, argparse.Namespace(action="check"))
     assert not damaged.ok

@@ -39,7 +39,7 @@ def test_only_what_stays_here_may_take_current_debian_packages(
         image_output.make_request(
             context,
             "t5x",
-            image_options.read(arguments),
+            image_options.read_image_options(arguments),
             image_target.parse_output(place, "t5x", "cpu"),
         ).local
         is local
