@@ -1,5 +1,6 @@
-"""Compile Transformer Engine's bindings for JAX into a wheel, or bring one here that was made
-elsewhere; or make the one for login nodes.
+"""The command `wheel`: make the wheel of Transformer Engine for JAX, or the one for login nodes.
+
+The wheel of Transformer Engine is compiled here, or imported from another machine.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from rosetta.core.errors import CONFLICT, EXISTS, INVALID, MISSING, UNKNOWN, Use
 if TYPE_CHECKING:
     import argparse
 
+    from builder.core.manifest import Manifest
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to `parser`."""
@@ -35,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--architecture",
         choices=["amd64", "arm64"],
-        help="the architecture that the wheel is for (default: the one of this machine)",
+        help="the architecture that the wheel is for (default: that of this machine)",
     )
     parser.add_argument(
         "--line",
@@ -47,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--python",
         default="",
         metavar="3.X",
-        help="the Python that the wheel is for (default: the one of the images of the line)",
+        help="the Python that the wheel is for (default: that of the images of the line)",
     )
     parser.add_argument(
         "--output", default="", metavar="DIR", help="also copy the wheel to this folder"
@@ -58,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help=(
-            "compilers at a time, with up to 3 GB each (default: as many as cores and free memory "
-            "allow)"
+            "compilers that run at a time, with up to 3 GB each (default: as many as cores and "
+            "free memory allow)"
         ),
     )
     parser.add_argument(
@@ -79,34 +82,63 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
     if arguments.output and Path(arguments.output).exists() and not Path(arguments.output).is_dir():
         raise UserError(
-            "is no folder",
+            "is not a folder",
             f"--output {arguments.output}",
             "give the folder that the wheel goes into",
             kind=EXISTS,
         )
     if arguments.project == "launcher":
-        return _launcher(context.root, Path(arguments.output or "build"))
+        return _build_login_node_wheel(context.root, Path(arguments.output or "build"))
+    _refuse_bad_arguments(arguments)
+    plan = _plan_wheel(manifest.load(context.manifest_path), arguments)
+    if arguments.drop_import:
+        is_dropped = addition.forget_imported_wheel(context.cache, plan)
+        text = "forgot the imported wheel" if is_dropped else "there was no imported wheel"
+        return Result({"dropped": is_dropped}, text)
+    imported: wheel_build.BuiltWheel | None
+    if arguments.file:
+        imported = addition.import_wheel(
+            context.cache, plan, Path(arguments.file), arguments.sha256
+        )
+    else:
+        imported = addition.find_imported_wheel(context.cache, plan)
+    wheel = imported or wheel_build.ensure_wheel(
+        context.cache, plan, offline=context.offline, compiler_count=arguments.jobs
+    )
+    data = addition.describe_wheel(plan, wheel, is_imported=imported is not None)
+    lines = _describe_wheel(wheel, data["bytes"], imported=imported is not None)
+    if arguments.output:
+        data["output"] = str(_copy_wheel(wheel.path, Path(arguments.output)))
+        lines.append(data["output"])
+    return Result(data, "\n".join(lines))
+
+
+def _refuse_bad_arguments(arguments: argparse.Namespace) -> None:
+    """Raise UserError for missing or contradicting options of a Transformer Engine wheel."""
     if not arguments.accelerator:
         raise UserError(
-            "it is not given",
+            "is required",
             "--accelerator",
-            "name the CUDA that the wheel is for: cuda12 or cuda13",
+            "give the CUDA version of the wheel: cuda12 or cuda13",
             kind=MISSING,
         )
-    loaded = manifest.load(context.manifest_path)
     if arguments.file and not re.fullmatch(r"[0-9a-f]{64}", arguments.sha256):
         raise UserError(
-            "an imported wheel is taken by its sha256: 64 lower-case hex digits",
+            "--import needs the sha256 of the wheel: 64 lower-case hex digits",
             "--sha256",
-            "give the one that its maker names",
+            "give the one that the maker of the wheel published",
             kind=INVALID,
         )
     if arguments.sha256 and not arguments.file:
         raise UserError(
-            "goes with --import only", "--sha256", "give the wheel by --import FILE", kind=CONFLICT
+            "is only for --import", "--sha256", "give the wheel with --import FILE", kind=CONFLICT
         )
-    te = loaded.transformer_engine
-    line = arguments.line or (te.lines[0] if te else "")
+
+
+def _plan_wheel(loaded: Manifest, arguments: argparse.Namespace) -> wheel_build.Plan:
+    """Return the plan of the Transformer Engine wheel that the options describe."""
+    settings = loaded.transformer_engine
+    line = arguments.line or (settings.lines[0] if settings else "")
     if line and line not in loaded.lines:
         raise UserError(
             f"no line {line!r}",
@@ -115,55 +147,49 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             kind=UNKNOWN,
             value=line,
         )
-    architecture = arguments.architecture or machine_architecture.detect_architecture()
-    wanted = wheel_build.make_plan(
+    return wheel_build.make_plan(
         loaded,
         line,
         arguments.accelerator,
-        architecture,
+        arguments.architecture or machine_architecture.detect_architecture(),
         arguments.python or (loaded.lines[line].python if line else ""),
     )
-    if arguments.drop_import:
-        gone = addition.forget_imported_wheel(context.cache, wanted)
-        return Result({"dropped": gone}, "forgotten" if gone else "there was no imported wheel")
-    brought = (
-        addition.import_wheel(context.cache, wanted, Path(arguments.file), arguments.sha256)
-        if arguments.file
-        else addition.find_imported_wheel(context.cache, wanted)
-    )
-    made = brought or wheel_build.ensure_wheel(
-        context.cache, wanted, offline=context.offline, compiler_count=arguments.jobs
-    )
-    data = addition.describe_wheel(wanted, made, is_imported=brought is not None)
-    text = [
+
+
+def _describe_wheel(wheel: wheel_build.BuiltWheel, size: int, *, imported: bool) -> list[str]:
+    """Return for people the name, size and hash of a wheel, and what its compilation took."""
+    origin = ", imported" if imported else ""
+    lines = [
         (
-            f"{made.path.name}: {data['bytes'] / 1e6:.1f} MB, sha256 {made.sha256}, needs glibc "
-            f"{made.glibc}{', imported' if brought else ''}"
+            f"{wheel.path.name}: {size / 1e6:.1f} MB, sha256 {wheel.sha256}, needs glibc "
+            f"{wheel.glibc}{origin}"
         )
     ]
-    if made.effort:
-        text.append(
-            f"compiled in {made.effort['seconds']:.0f} s, {made.effort['at_once']} files at a "
-            f"time, at most {made.effort['peak_bytes'] / 1e9:.1f} GB of memory each"
+    if wheel.effort:
+        lines.append(
+            f"compiled in {wheel.effort['seconds']:.0f} s, {wheel.effort['at_once']} files at a "
+            f"time, at most {wheel.effort['peak_bytes'] / 1e9:.1f} GB of memory each"
         )
-    if arguments.output:
-        data["output"] = str(_copied(made.path, Path(arguments.output)))
-        text.append(data["output"])
-    return Result(data, "\n".join(text))
+    return lines
 
 
-def _launcher(root: Path, folder: Path) -> Result:
-    data, target = login_node_wheel.build_wheel(root), folder.absolute() / login_node_wheel.NAME
-    write_atomic(target, data)
+def _build_login_node_wheel(root: Path, folder: Path) -> Result:
+    """Write the wheel that starts runs from a login node."""
+    data = login_node_wheel.build_wheel(root)
+    path = folder.absolute() / login_node_wheel.NAME
+    write_atomic(path, data)
     digest = hashlib.sha256(data).hexdigest()
     return Result(
-        {"output": str(target), "sha256": digest, "bytes": len(data)},
-        f"{target}: {len(data) / 1e6:.1f} MB, sha256 {digest}, for Python 3.9 and later",
+        {"output": str(path), "sha256": digest, "bytes": len(data)},
+        f"{path}: {len(data) / 1e6:.1f} MB, sha256 {digest}, for Python 3.9 and later",
     )
 
 
-def _copied(wheel: Path, folder: Path) -> Path:
-    """Copy the wheel into a folder of the user's: whole or not at all."""
+def _copy_wheel(wheel: Path, folder: Path) -> Path:
+    """Copy the wheel into a folder of the user and return its path there.
+
+    A copy that fails leaves no partial file.
+    """
     target = folder.absolute() / wheel.name
     with replace_file(target, None) as new:
         shutil.copyfile(wheel, new)
