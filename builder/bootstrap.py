@@ -1,11 +1,14 @@
-"""The builder's own environment: `.venv`, made from locks/builder.txt by the uv that this lock
-pins. Standard library only.
+"""Make the builder's own environment, `.venv`, and run the builder in it.
+
+The uv that locks/builder.txt pins installs the packages of this lock. This module runs before the
+environment exists, so it imports only the standard library and modules that do the same.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import platform
@@ -27,7 +30,9 @@ from rosetta.core.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# A package missing from .venv and an early Ctrl-C get a sentence too.
+# The file in the environment that has the stamp: what the environment was made from.
+_STAMP = "rosetta-stamp"
+# A missing package and an early Ctrl-C end with one line too, not with a traceback.
 _RUN = f"""import sys
 sys.path.insert(0, sys.argv.pop(1))
 try:
@@ -45,10 +50,20 @@ sys.exit({exit_status.USER} if isinstance(status, str) else status)
 
 
 def hand_over(root: str, arguments: Sequence[str]) -> int:
-    """Make the environment if it is not there or not current, then become the builder in it."""
+    """Run the builder in its own environment, in place of this process.
+
+    The environment is made first if it is missing or out of date.
+
+    Args:
+        root: The folder of the checkout.
+        arguments: The words of the command line, without the program.
+
+    Returns:
+        The exit status, if the environment cannot be made.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        python = _ensure(Path(root), offline="--offline" in arguments)
+        python = _ensure_environment(Path(root), offline="--offline" in arguments)
     except UserError as error:
         if "--json" in arguments:
             print(json_document.render("", ok=False, error=error.as_json(), only_ascii=True))
@@ -59,23 +74,17 @@ def hand_over(root: str, arguments: Sequence[str]) -> int:
     return os.execv(python, [str(python), "-I", "-c", _RUN, root, *arguments])  # noqa: S606 - it replaces this process
 
 
-def _ensure(root: Path, *, offline: bool) -> Path:
-    """Return the Python of an environment that holds exactly what locks/builder.txt says."""
+def _ensure_environment(root: Path, *, offline: bool) -> Path:
+    """Return the Python of an environment with exactly the packages of locks/builder.txt."""
     lock = root / "locks" / "builder.txt"
     venv = root / ".venv"
-    python, stamp = venv / "bin" / "python", venv / "rosetta-stamp"
-    base = f"{sys.version_info.major}.{sys.version_info.minor} {os.path.realpath(sys.executable)}"
-    try:
-        wanted = hashlib.sha256(lock.read_bytes() + base.encode()).hexdigest()
-    except OSError as error:
-        raise UserError(
-            f"cannot be read ({error.strerror or error})",
-            str(lock),
-            "restore it: git checkout -- locks/builder.txt",
-        ) from error
+    python = venv / "bin" / "python"
+    stamp = _compute_stamp(lock)
     if venv.is_symlink() and python.exists():
-        return python  # another checkout's, as in a worktree of git: that one keeps it current
-    if _read(stamp) == wanted and python.exists():
+        return (
+            python  # a git worktree shares the environment of its checkout, which keeps it current
+        )
+    if _read_stamp(venv) == stamp and python.exists():
         return python
     if sys.prefix == str(venv):
         raise UserError(
@@ -83,66 +92,83 @@ def _ensure(root: Path, *, offline: bool) -> Path:
             str(venv),
             "leave it (deactivate) and run python3 build.py",
         )
-    with _locked(root / ".venv.lock"):
-        if _read(stamp) == wanted and python.exists():
-            return python
-        log.info("making the builder's own environment (.venv) ...")
-        new = root / ".venv.new"
-        _remove(new)
-        try:
-            uv_program = _uv(lock, offline=offline)
-            run = {
-                "offline": offline,
-                "binary": str(uv_program),
-                "where": "the builder's environment",
-            }
-            uv.run(
-                "venv",
-                "--quiet",
-                "--relocatable",
-                "--no-project",
-                "--python",
-                sys.executable,
-                str(new),
-                **run,  # type: ignore[arg-type]
-            )
-            target = ("--python", str(new / "bin" / "python"))
-            uv.run(
-                "pip",
-                "sync",
-                "--quiet",
-                *target,
-                "--require-hashes",
-                "--only-binary",
-                ":all:",
-                "--compile-bytecode",
-                str(lock),
-                **run,  # type: ignore[arg-type]
-            )
-            (new / "rosetta-stamp").write_text(wanted)
-            _remove(venv)
-            os.rename(new, venv)  # a folder, whole, under the lock of the cache
-        except OSError as error:
-            raise UserError(
-                f"cannot be made ({error.strerror})",
-                str(venv),
-                "free space or make the folder writable, then run again",
-            ) from error
-        finally:
-            _remove(new)
+    with _lock_checkout(root / ".venv.lock"):
+        # Another process may have made the environment while this one waited.
+        if _read_stamp(venv) != stamp or not python.exists():
+            log.info("making the builder's own environment (.venv) ...")
+            _replace_environment(venv, lock, stamp, offline=offline)
     return python
 
 
-def _uv(lock: Path, *, offline: bool) -> Path:
-    """Return the uv program that the lock pins for this machine, unpacked from its wheel."""
-    text = lock.read_text(encoding="utf-8", errors="replace").replace("\\\n", " ")
-    found = re.search(r"^uv==(\S+)(.*)$", text, re.MULTILINE)
-    if not found:
-        raise UserError("names no uv", str(lock), "restore it: git checkout -- locks/builder.txt")
-    hashes = frozenset(re.findall(r"--hash=sha256:([0-9a-f]{64})", found[2]))
+def _compute_stamp(lock: Path) -> str:
+    """Return a hash of everything that the environment depends on: the lock and this Python."""
+    base = f"{sys.version_info.major}.{sys.version_info.minor} {os.path.realpath(sys.executable)}"
+    try:
+        return hashlib.sha256(lock.read_bytes() + base.encode()).hexdigest()
+    except OSError as error:
+        raise UserError(
+            f"cannot be read ({error.strerror or error})",
+            str(lock),
+            "restore it: git checkout -- locks/builder.txt",
+        ) from error
+
+
+def _replace_environment(venv: Path, lock: Path, stamp: str, *, offline: bool) -> None:
+    """Make a new environment beside `venv`, then put it in the place of `venv`."""
+    new = venv.with_name(".venv.new")
+    _remove_folder(new)
+    try:
+        _install_packages(new, lock, offline=offline)
+        (new / _STAMP).write_text(stamp)
+        _remove_folder(venv)
+        os.rename(new, venv)  # a folder, whole, under the lock of the checkout
+    except OSError as error:
+        raise UserError(
+            f"cannot be made ({error.strerror})",
+            str(venv),
+            "free space or make the folder writable, then run again",
+        ) from error
+    finally:
+        _remove_folder(new)
+
+
+def _install_packages(venv: Path, lock: Path, *, offline: bool) -> None:
+    """Make an environment in a new folder and install the packages of the lock into it."""
+    run_uv = functools.partial(
+        uv.run,
+        offline=offline,
+        binary=str(_ensure_uv(lock, offline=offline)),
+        where="the builder's environment",
+    )
+    run_uv(
+        "venv",
+        "--quiet",
+        "--relocatable",
+        "--no-project",
+        "--python",
+        sys.executable,
+        str(venv),
+    )
+    run_uv(
+        "pip",
+        "sync",
+        "--quiet",
+        "--python",
+        str(venv / "bin" / "python"),
+        "--require-hashes",
+        "--only-binary",
+        ":all:",
+        "--compile-bytecode",
+        str(lock),
+    )
+
+
+def _ensure_uv(lock: Path, *, offline: bool) -> Path:
+    """Return the uv program that the lock pins for this machine, from the cache or its wheel."""
+    version, hashes = _read_uv_pin(lock)
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         raise UserError(
-            "is no Linux with glibc",
+            "is not a Linux with glibc",
             platform.platform(),
             "use Debian, Ubuntu, Fedora or the like, or a container of one",
         )
@@ -151,18 +177,11 @@ def _uv(lock: Path, *, offline: bool) -> Path:
         wheels = cache / "wheels"
         wheels.mkdir(parents=True, exist_ok=True)
         wheel = package_index.fetch_file(
-            "uv", found[1], hashes, wheels, part=f"_{platform.machine()}.", offline=offline
+            "uv", version, hashes, wheels, part=f"_{platform.machine()}.", offline=offline
         )
-        program = cache / "bin" / f"uv-{found[1]}-{wheel.parent.name}"
-        if program.is_file():
-            return program
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(f"uv-{found[1]}.data/scripts/uv") as source,
-            replace_file(program, stat.S_IRWXU) as new,
-            open(new, "wb") as out,
-        ):
-            shutil.copyfileobj(source, out)
+        program = cache / "bin" / f"uv-{version}-{wheel.parent.name}"
+        if not program.is_file():
+            _unpack_uv(wheel, version, program)
     except OSError as error:
         raise UserError(
             f"the cache cannot be written ({error.strerror})",
@@ -172,8 +191,31 @@ def _uv(lock: Path, *, offline: bool) -> Path:
     return program
 
 
+def _read_uv_pin(lock: Path) -> tuple[str, frozenset[str]]:
+    """Return the version of uv in the lock, and the SHA-256 of each of its files."""
+    text = lock.read_text(encoding="utf-8", errors="replace").replace("\\\n", " ")
+    pin = re.search(r"^uv==(\S+)(.*)$", text, re.MULTILINE)
+    if not pin:
+        raise UserError(
+            "does not pin uv", str(lock), "restore it: git checkout -- locks/builder.txt"
+        )
+    return pin[1], frozenset(re.findall(r"--hash=sha256:([0-9a-f]{64})", pin[2]))
+
+
+def _unpack_uv(wheel: Path, version: str, program: Path) -> None:
+    """Copy the uv program out of its wheel, as an executable file."""
+    with (
+        zipfile.ZipFile(wheel) as archive,
+        archive.open(f"uv-{version}.data/scripts/uv") as packed_program,
+        replace_file(program, stat.S_IRWXU) as new,
+        open(new, "wb") as file,
+    ):
+        shutil.copyfileobj(packed_program, file)
+
+
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_checkout(path: Path) -> Iterator[None]:
+    """Hold the lock file of the checkout, so that only one process makes the environment."""
     try:
         with open(path, "w", encoding="ascii") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -186,12 +228,13 @@ def _locked(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _read(path: Path) -> str:
+def _read_stamp(venv: Path) -> str:
+    """Return the stamp of an environment; empty if the environment has none."""
     try:
-        return path.read_text(encoding="ascii")
+        return (venv / _STAMP).read_text(encoding="ascii")
     except (OSError, UnicodeError):
         return ""
 
 
-def _remove(path: Path) -> None:
+def _remove_folder(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)

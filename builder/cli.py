@@ -1,4 +1,4 @@
-"""The command line of build.py: how a command is found, run and ended."""
+"""The command line of build.py: parse it, run the command and end with an exit status."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rosetta.core.command_line import Command
 
 
-def common() -> Parser:
+def make_shared_parser() -> Parser:
     """Return a parser of the options that every command has."""
     options = Parser(add_help=False, prog=PROGRAM.name)
     group = options.add_argument_group("options of every command")
@@ -65,35 +65,37 @@ def common() -> Parser:
     return options
 
 
-def parser() -> ProgramParser:
-    """Return the grammar of all commands; this loads all of their modules."""
-    top = _program_parser()
-    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+def make_parser() -> ProgramParser:
+    """Return the parser of all commands; this loads the modules of all commands."""
+    parser = _make_program_parser()
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for command in PROGRAM.commands:
         _add_command(commands, command)
-    return top
+    return parser
 
 
-def command_parser(name: str) -> Parser:
-    """Return the parser of one command; this loads only its module, which keeps a build without
-    changes fast.
+def make_command_parser(name: str) -> Parser:
+    """Return the parser of one command.
+
+    This loads only the module of the command, so that a build without changes stays fast.
     """
-    return _add_command(_program_parser().add_subparsers(), PROGRAM.command(name))
+    return _add_command(_make_program_parser().add_subparsers(), PROGRAM.command(name))
 
 
-def _program_parser() -> ProgramParser:
+def _make_program_parser() -> ProgramParser:
     return ProgramParser(PROGRAM, lambda: f"rosetta builder {__version__}")
 
 
 def _add_command(commands: Any, command: Command) -> Parser:
-    parser: Parser = commands.add_parser(command.name, parents=[common()])
+    """Add the parser of one command to the subparsers of the program."""
+    parser: Parser = commands.add_parser(command.name, parents=[make_shared_parser()])
     command.load().add_arguments(parser)
     return parser
 
 
 def main(argv: list[str]) -> int:
-    """Run one command; returns the exit status."""
-    status = _run(argv)
+    """Run one command, print its result and return the exit status."""
+    status = _run_and_print(argv)
     try:
         sys.stderr.flush()
     except OSError:  # Python would try once more when it ends, and end with status 120
@@ -101,48 +103,52 @@ def main(argv: list[str]) -> int:
     return status
 
 
-def _run(argv: list[str]) -> int:
-    own = argv[: argv.index("--")] if "--" in argv else argv
-    as_json = "--json" in own
+def _run_and_print(argv: list[str]) -> int:
+    # The words after -- go to pytest.
+    words = argv[: argv.index("--")] if "--" in argv else argv
+    as_json = "--json" in words
     name = ""
     try:
         remember(argv, os.environ)
-        if own[:1] != ["test"]:  # its words go to pytest
-            _refuse_secrets(own)
-            _refuse_empty_values(own)
+        if words[:1] != ["test"]:  # a TEST may hold anything that pytest takes
+            _refuse_secrets(words)
+            _refuse_empty_values(words)
         name = PROGRAM.select(argv)
         if not name:
-            _program_parser().parse_args(argv or ["--help"])
-        os.umask(0o022)  # what is built must not depend on it, and others must be able to use it
-        result = _call(name, argv[1:] if argv[0] == name else argv)
+            _make_program_parser().parse_args(argv or ["--help"])
+        os.umask(0o022)  # a build must not depend on the umask, and other users must read it
+        result = _run_command(name, argv[1:] if argv[0] == name else argv)
         _print_result(name, result, as_json=as_json)
     except SystemExit as stop:  # --help, or nobody reads the output
         return int(stop.code or exit_status.FINE) if argv else exit_status.USER
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last line of defence: a report instead of a traceback
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - print a report instead of a traceback
         code, failure = exit_status.explain_failure(error, name, REMEDIES)
-        return _fail(name, failure, code, as_json=as_json)
+        return _print_error(name, failure, code, as_json=as_json)
     return exit_status.FINE if result.ok else exit_status.FAILED
 
 
-def _call(name: str, words: Sequence[str]) -> Result:
-    """Run the command with the words that follow its name."""
+def _run_command(name: str, words: Sequence[str]) -> Result:
+    """Run a command with the words that follow its name."""
     pytest_words: Sequence[str] = ()
     if name == "test" and "--" in words:
-        place = words.index("--")
-        words, pytest_words = words[:place], words[place + 1 :]
-    shared, own = common().split_known(words)
-    context, arguments = _context(shared), command_parser(name).parse_args(own)
+        separator = words.index("--")
+        words, pytest_words = words[:separator], words[separator + 1 :]
+    shared, command_words = make_shared_parser().split_known(words)
+    context = _make_context(shared)
+    arguments = make_command_parser(name).parse_args(command_words)
     if name == "test":
         arguments.pytest = pytest_words
     reading.check_settings(os.environ, PROGRAM.name)
-    # These two hold nothing of the cache, or hold it alone.
-    use = contextlib.nullcontext() if name in ("cache", "test") else context.cache.in_use()
-    with log.use_level(getattr(shared, "log_level", None)), use:
+    # `test` does not use the cache, and `cache` takes the cache's lock for itself.
+    needs_cache = name not in ("cache", "test")
+    cache_use = context.cache.in_use() if needs_cache else contextlib.nullcontext()
+    with log.use_level(getattr(shared, "log_level", None)), cache_use:
         result: Result = PROGRAM.command(name).load().run(context, arguments)
     return result
 
 
 def _print_result(name: str, result: Result, *, as_json: bool) -> None:
+    """Print the result of a command for people, or with --json as a document."""
     text = escape(redact(result.text))
     if as_json:
         data = redact_document(result.data)
@@ -155,7 +161,7 @@ def _refuse_secrets(words: Sequence[str]) -> None:
     """Raise UserError if a word of the command line holds a secret."""
     if secret := find_exposed(words):
         raise UserError(
-            f"holds {secret}, which everyone on this machine can read",
+            f"holds {secret}, and every user of this machine can read the command line",
             "build.py",
             (
                 "leave it out: give --key a file or env:NAME, and log in to registries with docker "
@@ -164,27 +170,27 @@ def _refuse_secrets(words: Sequence[str]) -> None:
         )
 
 
-_MAY_BE_EMPTY = (
-    "--earlier",
-)  # the nightly workflow gives it a setting that a repository need not have
+# The nightly workflow fills --earlier from a setting that a repository need not have.
+_MAY_BE_EMPTY = ("--earlier",)
 
 
-def _refuse_empty_values(own: Sequence[str]) -> None:
-    """Raise UserError for an option whose value is empty, as from a variable of the shell that is
-    not set.
+def _refuse_empty_values(words: Sequence[str]) -> None:
+    """Raise UserError for an option with an empty value, as an unset shell variable gives.
+
+    The value may be part of the word (--option=) or the next word.
     """
-    joined = [
-        word[:-1] for word in own if word.startswith("--") and word.find("=") == len(word) - 1
+    options = [word for word in words if word.startswith("--")]
+    joined = [option[:-1] for option in options if option.find("=") == len(option) - 1]
+    separate = [
+        word for word, value in itertools.pairwise(words) if word.startswith("--") and not value
     ]
-    apart = [
-        option for option, value in itertools.pairwise(own) if option.startswith("--") and not value
-    ]
-    for option in (*joined, *apart):
+    for option in (*joined, *separate):
         if option not in _MAY_BE_EMPTY:
             raise UserError("its value is empty", option, "give a value, or leave the option out")
 
 
-def _context(arguments: argparse.Namespace) -> Context:
+def _make_context(arguments: argparse.Namespace) -> Context:
+    """Return the checkout, manifest, cache and mirrors that the shared options describe."""
     from builder.core.cache import Cache
     from builder.core.command_context import Context
 
@@ -208,8 +214,8 @@ def _context(arguments: argparse.Namespace) -> Context:
     )
 
 
-def _fail(name: str, error: UserError, code: int, *, as_json: bool) -> int:
-    """Print an error; return the exit status."""
+def _print_error(name: str, error: UserError, code: int, *, as_json: bool) -> int:
+    """Print an error, with --json also as a document, and return the exit status."""
     if as_json:
         shown = redact_document(error.as_json())
         with contextlib.suppress(UserError, SystemExit):
@@ -221,27 +227,27 @@ def _fail(name: str, error: UserError, code: int, *, as_json: bool) -> int:
 
 
 def _write_report(error: BaseException) -> str:
-    """Write what is needed to report a fault of the builder to a file; return its name.
+    """Write the traceback of a fault of the builder to a new file and return the file's name.
 
-    ROSETTA_DEBUG=1 also prints the traceback.
+    With ROSETTA_DEBUG=1 the traceback is also printed.
     """
-    lines = "".join(traceback.format_exception(error))
+    trace = "".join(traceback.format_exception(error))
     if exit_status.wants_traceback():
-        log.error(lines.rstrip())
+        log.error(trace.rstrip())
     report = (
         f"rosetta builder {__version__}, {platform.platform()}, Python "
-        f"{platform.python_version()}\n{lines}"
+        f"{platform.python_version()}\n{trace}"
     )
     with tempfile.NamedTemporaryFile(
         "w", prefix="rosetta-error-", suffix=".log", delete=False, encoding="utf-8"
-    ) as out:
-        out.write(redact(report))
-    return out.name
+    ) as file:
+        file.write(redact(report))
+    return file.name
 
 
 REMEDIES = exit_status.Remedies(
     interrupted="finished steps are kept; run the command again to continue",
-    machine="mend that and run again: what was finished is kept",
+    machine="fix the problem and run again: finished steps are kept",
     module="delete the folder .venv and run again",
     report=_write_report,
 )

@@ -156,7 +156,7 @@ def commands(
 @functools.cache
 def builder_commands() -> dict[str, argparse.ArgumentParser]:
     """Return the commands of build.py."""
-    return dict(commands(builder.cli.parser()))
+    return dict(commands(builder.cli.make_parser()))
 
 
 @functools.cache

@@ -120,7 +120,7 @@ def _rosetta_parser(name: str) -> ProgramParser:
 
 @functools.cache
 def _builder_parser() -> ProgramParser:
-    return builder_cli.parser()
+    return builder_cli.make_parser()
 
 
 def _split_inner(words: list[str]) -> tuple[list[str], list[str]]:

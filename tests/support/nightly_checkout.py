@@ -166,7 +166,7 @@ class Place:
     def run(self, *argv: str, date: str = "2026-11-28") -> Result:
         """`build.py nightly`; errors come as they are raised."""
         dated = ("--date", date) if date else ()
-        arguments = cli.command_parser("nightly").parse_args(
+        arguments = cli.make_command_parser("nightly").parse_args(
             ["--folder", str(self.folder), *dated, *argv]
         )
         return nightly.run(self.context, arguments)

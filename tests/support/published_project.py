@@ -361,7 +361,7 @@ bases:
         context = Context(small_distribution.ROOT, self.manifest, self.cache)
         found: Result = module.run(
             context,
-            cli.command_parser(verb).parse_args([*more, "--key", f"{self.keys['ours']}.pem"]),
+            cli.make_command_parser(verb).parse_args([*more, "--key", f"{self.keys['ours']}.pem"]),
         )
         return found
 

@@ -92,7 +92,7 @@ NOT_RUN = {"test"}  # it would run all tests, this one too
 def _commands() -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
     """Every command and the parser of its own options."""
     for verb in PROGRAM.names:
-        parser = cli.command_parser(verb)
+        parser = cli.make_command_parser(verb)
         below = [
             action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
         ]
@@ -105,7 +105,9 @@ def _commands() -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
 
 def _cases() -> Iterator[tuple[str, list[str]]]:
     """The name of each tested value's place, and the words around the value "VALUE"."""
-    shared = {option for action in cli.common()._actions for option in action.option_strings}
+    shared = {
+        option for action in cli.make_shared_parser()._actions for option in action.option_strings
+    }
     for command, parser in _commands():
         if command[0] in NOT_RUN:
             continue

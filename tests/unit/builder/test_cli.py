@@ -249,10 +249,13 @@ def test_a_linked_environment_is_used_as_it_is(tmp_path: Path) -> None:
     python.parent.mkdir(parents=True)
     python.touch()
     (tmp_path / ".venv").symlink_to("main")
-    assert bootstrap._ensure(tmp_path, offline=True) == tmp_path / ".venv" / "bin" / "python"
+    assert (
+        bootstrap._ensure_environment(tmp_path, offline=True)
+        == tmp_path / ".venv" / "bin" / "python"
+    )
     python.unlink()
     with errors.refused(errors.MISSING):
-        bootstrap._ensure(tmp_path, offline=True)
+        bootstrap._ensure_environment(tmp_path, offline=True)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +334,7 @@ def test_a_number_that_was_refused_is_one_in_the_document(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     error = UserError("too many", "--jobs", "give fewer", kind=errors.TOO_BIG, value=300)
-    assert cli._fail("build", error, exit_status.USER, as_json=True) == 2
+    assert cli._print_error("build", error, exit_status.USER, as_json=True) == 2
     shown = errors.from_document(json.loads(capsys.readouterr().out))
     errors.check(shown, errors.TOO_BIG, where="--jobs", value=300)
 
@@ -339,7 +342,7 @@ def test_a_number_that_was_refused_is_one_in_the_document(
 def test_an_error_is_one_line_and_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--distribution", "t5x\n\x1b[31m\u202e", "--offline"]) == 2
     error = UserError("a\nb\x1b[31m", "w\u202e\n", "d\r")
-    assert cli._fail("build", error, exit_status.USER, as_json=False) == 2
+    assert cli._print_error("build", error, exit_status.USER, as_json=False) == 2
     lines = capsys.readouterr().err.split("\n")
     assert len(lines) == 3
     assert lines[1] == r"rosetta: w\u202e\n: a\nb\x1b[31m; d\r"

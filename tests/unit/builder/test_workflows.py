@@ -171,8 +171,10 @@ def test_every_run_is_one_command_of_ours_whose_arguments_it_takes(
             program, script, *argv = shlex.split(said)
             assert (program, script) == ("python3", "build.py")
             verb = argv[0] if argv[0] in PROGRAM.names else "build"
-            shared, own = cli.common().split_known(argv[1:] if verb == argv[0] else argv)
-            cli.command_parser(verb).parse_args(own)
+            shared, own = cli.make_shared_parser().split_known(
+                argv[1:] if verb == argv[0] else argv
+            )
+            cli.make_command_parser(verb).parse_args(own)
             assert not shared.mirror, (name, key)
 
 

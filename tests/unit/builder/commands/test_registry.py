@@ -37,13 +37,13 @@ def loaded(*words: str) -> set[str]:
 
 
 def test_the_registry_is_complete() -> None:
-    check_registry(PROGRAM, cli.parser())
+    check_registry(PROGRAM, cli.make_parser())
 
 
 def test_help_describes_the_variables_of_a_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    check_variables_in_help(PROGRAM, cli.parser())
+    check_variables_in_help(PROGRAM, cli.make_parser())
     assert cli.main(["publish", "--help"]) == 0
     assert "\n  ROSETTA_KEY_PASSWORD=PASSWORD" in capsys.readouterr().out
 
@@ -68,7 +68,7 @@ def test_a_command_loads_its_own_module_only(name: str) -> None:
 
 
 def test_all_commands_have_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, _ in leaf_parsers(cli.parser()):
+    for words, _ in leaf_parsers(cli.make_parser()):
         assert cli.main([*words, "--help"]) == 0
         out = capsys.readouterr().out
         assert out.startswith(f"usage: build.py {' '.join(words)} ")

@@ -89,7 +89,7 @@ def _commands() -> Iterator[tuple[str, ...]]:
     for verb in PROGRAM.names:
         if verb in _UNTRIED:
             continue
-        for path, actions in _actions(cli.command_parser(verb)):
+        for path, actions in _actions(cli.make_command_parser(verb)):
             for tried in actions:
                 words: list[str] = []
                 for action in actions:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 def make(tmp_path: Path, *words: str) -> dict[str, object]:
     context = Context(ROOT, ROOT / "manifest.yaml", Cache(tmp_path / "cache"))
-    return dict(wheel.run(context, cli.command_parser("wheel").parse_args(words)).data)
+    return dict(wheel.run(context, cli.make_command_parser("wheel").parse_args(words)).data)
 
 
 def test_the_same_files_make_the_same_wheel(tmp_path: Path) -> None:

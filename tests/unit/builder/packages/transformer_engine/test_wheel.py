@@ -23,7 +23,7 @@ NAME = f"transformer_engine_jax-{te_project.VERSION}-cp313-cp313-linux_x86_64.wh
 
 
 def _run(te: Te, cache: Cache, *args: str) -> Result:
-    arguments = cli.command_parser("wheel").parse_args(
+    arguments = cli.make_command_parser("wheel").parse_args(
         ["transformer-engine", "--accelerator", "cuda13", "--architecture", "amd64", *args]
     )
     return wheel.run(te.context(cache), arguments)
