@@ -256,7 +256,7 @@ def test_check_is_a_verb_that_ends_with_1_where_something_is_damaged(cache: Cach
     damaged = cache_command.run(context, argparse.Namespace(action="check"))
     assert not damaged.ok
     assert "trees/k: d/f: its content has changed" in damaged.text
-    assert "makes it again" in damaged.text
+    assert "makes them again" in damaged.text
 
 
 @pytest.mark.parametrize(
