@@ -14,7 +14,7 @@ RENAMING = {
     "builder/images/image_environment.py": {"_move_file"},
     "builder/images/oci/layer.py": {"_write_blob"},
     "builder/packages/debian_lock.py": {"_fetch_files"},
-    "builder/packages/environment_assembly.py": {"_update_parts", "assemble_parts", "replace_path"},
+    "builder/packages/environment_assembly.py": {"_replace_part", "assemble_parts", "replace_path"},
     "builder/packages/transformer_engine/object_files.py": {"_finish_compiler"},
     "builder/release/bump/working_copy.py": {"replace_folder"},
     "builder/upstream/git_index.py": {"apply"},
