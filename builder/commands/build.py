@@ -107,7 +107,7 @@ def parse_output_folder(arguments: argparse.Namespace) -> Path:
     kind, colon, folder = text.partition(":")
     if kind != "env" or not colon or not folder:
         raise UserError(
-            f"{text!r} is not a valid output",
+            f"{text!r} is not a valid kind of output",
             "--output",
             f"give env:DIR, {image_target.FORMS}",
         )

@@ -287,7 +287,7 @@ def test_a_patch_that_does_not_apply_leaves_the_output_alone(chain: Chain) -> No
 def test_a_foreign_output_folder_is_refused(chain: Chain) -> None:
     chain.output.mkdir()
     (chain.output / "thesis.tex").write_text("mine")
-    _refused(chain.run(), "not an environment")
+    _refused(chain.run(), "not part of an environment")
     assert [path.name for path in chain.output.iterdir()] == ["thesis.tex"]
 
 
