@@ -196,7 +196,7 @@ def _draw_loss_curves(image: Image) -> Markup:
 
 
 def _format_window(line: Line) -> str:
-    return f"until {line.until}" if line.until else "no end set"
+    return f"until {line.until}" if line.until else "no end date"
 
 
 def _format_error(error: str) -> str:

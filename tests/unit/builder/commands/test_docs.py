@@ -229,5 +229,5 @@ def test_the_windows_of_support_are_those_of_the_manifest() -> None:
         )
         assert (
             row
-            == f"| `{name}` | {named} | {f'until {line.until}' if line.until else 'no end set'}: {line.support} |"
+            == f"| `{name}` | {named} | {f'until {line.until}' if line.until else 'no end date'}: {line.support} |"
         )
