@@ -36,7 +36,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "--batch-per-gpu",
         type=option_types.parse_count,
         default=32,
-        help="sequences for each GPU (default: 32)",
+        help="sequences for each GPU, or for each group of --tp GPUs (default: 32)",
     )
     t5x.add_argument(
         "--tp",
@@ -47,7 +47,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     t5x.add_argument(
         "--fsdp",
         action="store_true",
-        help="shard parameters and optimizer state over the data axis",
+        help="shard the optimizer's state over the data axis",
     )
     t5x.add_argument(
         "--microbatches",
