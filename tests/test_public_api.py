@@ -6,6 +6,7 @@ import argparse
 import ast
 import functools
 import re
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -239,6 +240,7 @@ def test_exit_statuses() -> None:
     existing = {
         str(code) for code in (*known, exit_status.CLOSED, exit_status.EARLY, exit_status.LOST)
     }
+    existing |= {str(128 + number) for number in (signal.SIGABRT, signal.SIGKILL)}
     assert_same("Exit statuses", names("Exit statuses"), existing)
 
 

@@ -35,7 +35,8 @@ and the same programs. It has no operating system, no entrypoint and no settings
 _VERSIONS = """
 The versions are those of this commit, on amd64. On arm64, `tensorflow` replaces `tensorflow-cpu`.
 The file `/opt/rosetta/constraints.txt` of an image lists all of its Python packages.
-`python3 build.py changelog OLD NEW` compares two published images.
+`python3 build.py changelog OLD NEW` compares two published images. CUDA, cuDNN and NCCL are in the
+next table.
 """
 _CUDA = """
 Images for the CPU have none of these packages. The driver is not in the image: CUDA 12 needs
@@ -224,7 +225,7 @@ def render(root: Path) -> str:
         _HEAD,
         "## Images\n",
         _render_table(_IMAGE_COLUMNS, _image_rows(shipped)),
-        f"\n## Versions of JAX, TensorFlow and Python\n{_VERSIONS}",
+        f"\n## Versions in the image: JAX, CUDA, cuDNN, NCCL, TensorFlow and Python\n{_VERSIONS}",
         _render_table(("package", *_code(shipped.lines)), _version_rows(shipped)),
         *_cuda_sections(shipped),
         f"\n## Layers\n{_LAYERS}",
