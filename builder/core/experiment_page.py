@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 PAGE = "docs/reference/pax-experiments.md"
 _HEAD = """# Experiments of Pax
 
-*Reference: every experiment of Pax, its sizes, and every hyper-parameter. Generated from
+*Reference: every experiment of Pax, its sizes, and every hyperparameter. Generated from
 rosetta/pax by `python build.py docs`: edit there.*
 
 An experiment is a model with its data. `CONFIG` names it in the scripts and commands, and

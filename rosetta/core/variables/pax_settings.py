@@ -35,7 +35,8 @@ PAX_SETTINGS = (
     Variable(
         "ROSETTA_FDL",
         FiddleWords(),
-        "Hyper-parameters that have no variable, and other options of Paxml. They win.",
+        "Hyper-parameters that have no variable, and other options of Paxml. "
+        "They win over other variables.",
         Group.MODEL,
         PAX,
         example="'--fdl.NUM_LAYERS=12'",
@@ -271,6 +272,10 @@ PAX_SETTINGS = (
         default="test_logdir",
         default_for={PAX_BOOLQ: "/tmp/llama"},  # noqa: S108 (documented)
         example="/workspace/5b",
+        page=(
+            "reference/t5x-checkpoints.md"
+            "#where-checkpoints-are-saved-written-how-often-and-how-many-are-kept-keep"
+        ),
     ),
     Variable(
         "CHECKPOINT_RESTORE_PATH",

@@ -365,7 +365,10 @@ T5X_SETTINGS = (
             "A checkpoint is also written at the last step, on Ctrl-C, and on the signals SIGTERM "
             "and SIGUSR1."
         ),
-        page="reference/t5x-checkpoints.md",
+        page=(
+            "reference/t5x-checkpoints.md"
+            "#where-checkpoints-are-saved-written-how-often-and-how-many-are-kept-keep"
+        ),
     ),
     Variable(
         "MODEL_DIR",
@@ -381,7 +384,10 @@ T5X_SETTINGS = (
             "A run whose MODEL_DIR has checkpoints resumes from the newest one. A relative folder "
             "counts from the current folder. An address that begins with s3:// is refused."
         ),
-        page="reference/t5x-checkpoints.md",
+        page=(
+            "reference/t5x-checkpoints.md"
+            "#where-checkpoints-are-saved-written-how-often-and-how-many-are-kept-keep"
+        ),
     ),
     Variable(
         "FT_DIR",
