@@ -1,4 +1,4 @@
-"""Inspect the builder's cache: sizes, damaged entries, and entries that were not used lately."""
+"""Check, measure and prune the builder's cache."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-# The kinds of entries. "git" is added on request only: sources are small and the hardest to get
-# again.
+# The folders that have entries. "git", with the upstream sources, is added on request only, because
+# sources are small and the hardest to fetch again.
 _KINDS = ("base", "bin", "debs", "env", "layers", "pyc", "stamps", "trees", "wheels")
 
 
 def check_entries(cache: Cache) -> tuple[int, dict[str, list[str]]]:
-    """Compare every entry with its record, and every blob with its name.
+    """Compare entries with their checksums, stamps with their hash, and blobs with their name.
+
+    Entries without recorded checksums are skipped.
 
     Damaged entries are removed; the next build makes them again. Sources are not read, because git
     checks the hash of each object when it uses the object.
 
     Returns:
-        The number of entries, records and blobs that were compared, and the problems of the
+        The number of entries, stamps and blobs that were compared, and the problems of the
         damaged ones, by name.
     """
     _require_cache(cache)
@@ -59,13 +61,13 @@ def check_entries(cache: Cache) -> tuple[int, dict[str, list[str]]]:
                 advance(1)
             for stamp in stamps:
                 if read_stamp(stamp) is None:
-                    problem = "its hash does not fit its content, or an earlier version wrote it"
+                    problem = "its hash does not match its content, or an earlier version wrote it"
                     damaged[f"stamps/{stamp.name}"] = [problem]
                     remove_path(stamp)
                 advance(1)
             for blob in blobs:
                 if not _is_intact_blob(blob):
-                    damaged[f"blobs/{blob.name}"] = ["its content does not fit its name"]
+                    damaged[f"blobs/{blob.name}"] = ["its content does not match its name"]
                     remove_path(blob)
                 advance(1)
     return count, damaged
@@ -74,7 +76,7 @@ def check_entries(cache: Cache) -> tuple[int, dict[str, list[str]]]:
 def _check_entry(entry: Path, checksums: Path) -> list[str]:
     recorded = folder_checksums.read_record(checksums)
     if not recorded:
-        return ["has no checksums of its contents; an earlier version made it"]
+        return ["was made by an earlier version, without checksums; the next build makes it again"]
     return folder_checksums.list_differences(entry, recorded, contents=True)
 
 
@@ -86,9 +88,9 @@ def _is_intact_blob(blob: Path) -> bool:
 
 
 def measure_usage(root: Path) -> dict[str, int]:
-    """Return the bytes on disk of each kind of entry.
+    """Return the bytes on disk of each folder of the cache.
 
-    A file with several hard links counts for the first kind that has it.
+    A file with several hard links counts for the first of its folders, in alphabetical order.
     """
     if not root.is_dir():
         return {}
@@ -113,7 +115,7 @@ def _measure_folder(folder: Path, seen: set[tuple[int, int]]) -> int:
 
 
 def prune_entries(cache: Cache, *, days: float, sources: bool, dry_run: bool) -> dict[str, int]:
-    """Remove entries that were not used lately, and temporary entries.
+    """Remove temporary entries, entries not used lately, and blobs that no layer record names.
 
     The function waits for the builds that use the cache. Nothing behind a symbolic link is touched:
     a link in place of an entry is removed itself, a link in place of a folder of entries is left.
@@ -128,6 +130,7 @@ def prune_entries(cache: Cache, *, days: float, sources: bool, dry_run: bool) ->
         The bytes of each removed entry, by name.
     """
     _require_cache(cache)
+    # The cache sets the modification time of an entry when it is used.
     oldest_use = time.time() - days * 86400
     removed = {}
     with cache.in_use(exclusive=True):
@@ -166,6 +169,7 @@ def _list_unused_blobs(root: Path, removed: Collection[str]) -> Iterator[Path]:
     used_digests = set()
     for record in (root / "layers").glob("*.json"):
         if f"layers/{record.name}" not in removed:
+            # A record that cannot be read names no blob; its layer is made again.
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
                 digest = json.loads(record.read_text(encoding="ascii"))["digest"]
                 used_digests.add(digest.removeprefix("sha256:"))

@@ -44,11 +44,11 @@ class ImageRequest:
     architectures: tuple[str, ...]
     transformer_engine: bool
     compression: str
-    base: str = ""  # the value of --base
-    engine: str = ""  # the value of --engine
-    layers: Cache | None = None  # the cache of layers, if it is not the context's cache
-    # The image stays on this machine: current Debian packages may replace locked ones that are
-    # gone.
+    base: str = ""  # the value of --base; empty for the base of the line
+    engine: str = ""  # the container engine; empty for the first that answers
+    layers: Cache | None = None  # a cache for the layers; None for the context's cache
+    # Whether the image is for this machine only. If so, Debian's current packages may replace
+    # locked ones that Debian no longer offers.
     local: bool = False
 
     @property
@@ -130,13 +130,16 @@ def _record_transformer_engine(packages: Packages) -> dict[str, Any] | None:
 
 
 def count_replaced(record: dict[str, Any]) -> int:
-    """Return for how many locked Debian packages an image took newer versions, by its lock.json."""
+    """Return the number of Debian packages that are newer than the locked ones, by lock.json."""
     described = (record.get("base"), record.get("transformer_engine"))
     return sum(len(part.get("replaced", ())) for part in described if isinstance(part, dict))
 
 
 def list_steps(request: ImageRequest) -> list[dict[str, Any]]:
-    """Return the stages of a build, and whether each is done; nothing is fetched or made."""
+    """Return the stages of a build, and whether each is done.
+
+    Nothing is downloaded or built. At most, the Python of a finished base is unpacked.
+    """
     check_request(request)
     access = source.configure_access(request.context, request.manifest)
     entry = request.manifest.distribution(request.distribution)
@@ -180,7 +183,7 @@ def _list_layer_steps(
     request: ImageRequest, bases: dict[str, Base], architecture: str
 ) -> list[dict[str, Any]]:
     python = interpreter.ensure_interpreter(request.cache, bases)
-    packages = _select_packages(request, bases[architecture], python, architecture)
+    packages = _prepare_packages(request, bases[architecture], python, architecture)
     steps = []
     for name, key in layer_assignment.compute_layer_keys(packages).items():
         existing_layer = layer.find_layer(request.cache, key, name, request.compression)
@@ -219,7 +222,7 @@ def resolve_image(request: ImageRequest) -> ResolvedImage:
     bases = _resolve_bases(request, allow_current=request.local)
     python = interpreter.ensure_interpreter(request.cache, bases)
     packages = {
-        architecture: _select_packages(request, bases[architecture], python, architecture)
+        architecture: _prepare_packages(request, bases[architecture], python, architecture)
         for architecture in request.architectures
     }
     return ResolvedImage(request, access, sources, bases, packages)
@@ -236,10 +239,13 @@ def build_image(request: ImageRequest) -> BuiltImage:
     return BuiltImage(oci_documents.make_index(images, annotations), records)
 
 
-def _select_packages(
+def _prepare_packages(
     request: ImageRequest, base: Base, python: Interpreter, architecture: str
 ) -> Packages:
-    """Return the packages of one architecture, for the base's Python."""
+    """Return the packages to install for one architecture.
+
+    If the image has Transformer Engine, its wheel is built first unless the cache has the wheel.
+    """
     locks = request.manifest.folder("locks")
     line = request.manifest.distribution(request.distribution).line
     packages = package_installation.Packages(
@@ -267,9 +273,9 @@ def _select_packages(
     )
     if _parse_version(added.glibc) > _parse_version(base.glibc):
         raise UserError(
-            f"its Transformer Engine was built for glibc {added.glibc}, the base has {base.glibc}",
+            f"Transformer Engine was built for glibc {added.glibc}, but this base has {base.glibc}",
             base.name,
-            "give another --base, or --transformer-engine no",
+            "give another --base, or build with --transformer-engine no",
         )
     return replace(
         packages,
@@ -393,7 +399,7 @@ def _write_rosetta_layer(writer: _LayerWriter, record: dict[str, Any]) -> Layer:
             writer.trees,
         ),
     ]
-    # A bare environment has a folder "bin" of its own, which images lack.
+    # The part "bin" is a link to opt/rosetta/bin, which only environments outside an image have.
     parts = [part for part in parts if part.path != "bin"]
     settings_files = list(
         image_settings.list_entries(record, {pin.name: pin.version for pin in pins})
@@ -411,7 +417,8 @@ def _write_rosetta_layer(writer: _LayerWriter, record: dict[str, Any]) -> Layer:
                 target = Path(folder, part.path)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 part.make(target)
-            # The content goes into memory: the layer is written when this folder is gone.
+            # The content is read into memory: the writer collects all entries before it reads any
+            # content, and this folder is removed by then.
             for entry in walk_folder(folder, ""):
                 if entry.kind == "file":
                     yield replace(entry, source="", data=Path(entry.source).read_bytes())

@@ -1,5 +1,7 @@
 """Choose the Debian packages of a base with apt, and write them to its lock.
 
+A base is the Debian system that images are built on (`bases` in the manifest).
+
 apt gets a private root, so it sees nothing of what this machine has installed. It uses the Debian
 mirror of this machine and checks Debian's signatures.
 """
@@ -239,7 +241,7 @@ def update_lock(
     """
     if offline:
         raise UserError(
-            f"Debian's packages are not locked yet for {base} on {architecture}",
+            f"choosing Debian packages for {base} on {architecture} needs the network",
             debian_lock.lock_path(manifest, base, architecture).name,
             "python build.py lock --base, without --offline",
             kind=MISSING,

@@ -1,5 +1,6 @@
-"""Environment markers over the few environments that a line is locked for, and the wheel that each
-of them takes.
+"""Evaluate and shorten environment markers, and choose the wheel for each environment.
+
+An environment is here a Python version and an architecture. A line is locked for a few of them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 
     from packaging.tags import Tag
 
-# The minor version of the newest glibc that a wheel may need: 2.28. Some of the systems that an
-# environment is made for have no newer one.
+# The newest glibc that a wheel may require is 2.28 (this is the minor version), because the oldest
+# supported systems have that one.
 GLIBC = 28
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-_LAST_MICRO = 99
+_LAST_MICRO = 99  # higher than any micro version of Python
 
 
 @dataclass(frozen=True, order=True)
@@ -103,22 +104,25 @@ def matching_environments(
         The environments, or None if the answer depends on more than the minor version of Python
         and the architecture.
     """
-    matching, matching_last = (
-        frozenset(
+
+    def select(micro: int) -> frozenset[Environment]:
+        return frozenset(
             environment
             for environment in environments
             if marker_applies(marker, environment, micro)
         )
-        for micro in (0, _LAST_MICRO)
-    )
-    return matching if matching == matching_last else None
+
+    # Markers compare versions with < and >=: the first and the last micro version suffice.
+    first, last = select(0), select(_LAST_MICRO)
+    return first if first == last else None
 
 
 def simplify_marker(marker: str, environments: Sequence[Environment]) -> str | None:
-    """Return the shortest marker that selects the same of these environments.
+    """Return a short marker that selects the same environments.
 
     Returns:
-        The marker: empty if it selects all environments, None if it selects none of them.
+        The marker: empty if it selects all environments, None if it selects none of them. A marker
+        that depends on the micro version, too, is returned unchanged.
     """
     matching = matching_environments(marker, environments)
     if matching is None:
@@ -130,7 +134,10 @@ def simplify_marker(marker: str, environments: Sequence[Environment]) -> str | N
 
 
 def marker_for(selected: Iterable[Environment], environments: Sequence[Environment]) -> str:
-    """Return the marker that selects some of these environments; empty for all of them."""
+    """Return a marker that selects exactly `selected`, which has at least one environment.
+
+    The marker is empty if `selected` has all of `environments`.
+    """
     pythons = sorted({environment.python for environment in environments})
     machines = sorted({environment.machine for environment in environments})
     selected_pairs = {(environment.python, environment.machine) for environment in selected}
@@ -143,6 +150,7 @@ def marker_for(selected: Iterable[Environment], environments: Sequence[Environme
         for machine, machine_pythons in pythons_by_machine.items()
         if machine_pythons
     }
+    # If every architecture has the same Python versions, the marker need not name one.
     if len(set(pythons_by_machine.values())) == 1:
         return next(iter(terms.values()))
     parts = []

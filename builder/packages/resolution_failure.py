@@ -21,20 +21,21 @@ _LONGEST = 600  # characters of uv's reason, and of its hints, that an error sho
 
 
 def explain_no_solution(stderr: str) -> tuple[str, str, str] | None:
-    """Return what is wrong, what to do and the kind of error, from the messages of uv.
+    """Explain why uv found no solution.
 
     Args:
         stderr: What `uv pip compile` printed.
 
     Returns:
-        The three, or None if the messages do not say that there is no solution.
+        The problem, the remedy and the kind of error; None if uv did not say that there is no
+        solution.
     """
     if "No solution found" not in stderr:
         return None
     refusal = uv.explain_refusal(stderr)
     if refusal:
         return refusal
-    # Braces have the environments that a requirement is bound to.
+    # uv puts environment markers in braces; the error does not show them.
     plain = re.sub(r"[{][^}]*[}]", "", stderr)
     explanation, _, hints = plain.partition("hint:")
     cause = " ".join(explanation.partition("cause:")[2].split())
@@ -47,19 +48,18 @@ def explain_no_solution(stderr: str) -> tuple[str, str, str] | None:
         names = ", ".join(projects)
         do = (
             f"list {names} under `sdists:` in the manifest (pure Python only), pin another "
-            "version, or drop it by an override"
+            "version, or exclude the package with an override"
         )
         return f"{names} has no usable wheel, only an sdist: {reason}", do, UNSUPPORTED
-    for kind, pattern in _ABSENT:
+    for missing_item, pattern in _ABSENT:
         if absent := re.search(pattern, cause):
             do = (
-                "correct the name or the version where it is asked for (a locks/*.in or an "
-                "override), or "
-                "check the index settings"
+                "correct the name or the version in a locks/*.in file or an override, or check the "
+                "index settings"
             )
-            return f"the package index has no {kind} '{absent[1]}': {reason}", do, MISSING
-    do = "change a locks/*.in, an override, or the line's Pythons in the manifest"
-    return f"its requirements contradict each other: {reason}", do, CONFLICT
+            return f"the package index has no {missing_item} '{absent[1]}': {reason}", do, MISSING
+    do = "change a locks/*.in file, an override, or the Python versions of the line"
+    return f"the requirements contradict each other: {reason}", do, CONFLICT
 
 
 def _shorten(text: str) -> str:

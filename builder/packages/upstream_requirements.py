@@ -1,4 +1,4 @@
-"""Read what an upstream project requires from its files, without running them."""
+"""Read the requirements that an upstream project declares, without running its code."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def read_declared(
             }
             return Declared(source, origin, tuple(sorted(requirements)))
     raise UserError(
-        "declares no requirements: no requirements.in, setup.py or METADATA",
+        "has no requirements.in, setup.py or METADATA to read requirements from",
         source,
-        "see the upstream at its pin",
+        f"add a requirements.in by a patch in patches/{source}",
         kind=MISSING,
     )
 
@@ -84,7 +84,9 @@ def _decode(content: bytes, place: str) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError("is not UTF-8", place, "see the upstream", kind=INVALID) from error
+        raise UserError(
+            "is not UTF-8", place, "correct the file by a patch", kind=INVALID
+        ) from error
 
 
 def parse_requirement(text: str, where: str, source: str) -> Requirement | None:
@@ -101,14 +103,14 @@ def parse_requirement(text: str, where: str, source: str) -> Requirement | None:
     Raises:
         UserError: The text is not a requirement, or it names a URL.
     """
-    place_of_fix = f"by a patch in patches/{source}" if source else "there"
+    way = f"by a patch in patches/{source}" if source else "in that file"
     try:
         requirement = Requirement(text)
     except InvalidRequirement as error:
         raise UserError(
             f"{text!r} is not a requirement",
             where,
-            f"mend it {place_of_fix}",
+            f"correct it {way}",
             kind=INVALID,
             value=text,
         ) from error
@@ -116,10 +118,11 @@ def parse_requirement(text: str, where: str, source: str) -> Requirement | None:
         raise UserError(
             f"{requirement.name} is required by URL, which cannot be locked",
             where,
-            f"name a release {place_of_fix}",
+            f"require a released version instead, {way}",
             kind=UNSUPPORTED,
             value=requirement.name,
         )
+    # No other variable of a marker has "extra" in its name.
     if requirement.marker and "extra" in str(requirement.marker):
         return None
     requirement.name = canonicalize_name(requirement.name)
@@ -139,7 +142,7 @@ def parse_requirements_file(text: str, where: str) -> Iterator[tuple[int, str]]:
             raise UserError(
                 f"{option} is an option, not a requirement",
                 f"{where}:{number}",
-                "write the requirements out",
+                "list the requirements themselves in this file",
                 kind=UNSUPPORTED,
                 value=option,
             )
@@ -157,18 +160,24 @@ def _parse_metadata(text: str, where: str) -> Iterator[tuple[int, str]]:
     first_number = numbers[0] if numbers else 1
     message = email.message_from_string(text)
     if not message.get("Name"):
-        raise UserError("is not a wheel's METADATA", where, "see the wheel", kind=INVALID)
+        raise UserError(
+            "is not a wheel's METADATA",
+            where,
+            "check that the source is an unpacked wheel",
+            kind=INVALID,
+        )
+    # The Requires-Dist lines follow each other.
     for index, value in enumerate(message.get_all("Requires-Dist") or []):
         yield first_number + index, str(value)
 
 
 def _parse_setup(text: str, where: str) -> Iterator[tuple[int, str]]:
-    """Yield the line number and the text of each requirement of the call of `setup()`."""
+    """Yield the line number and the text of each requirement in `install_requires` of `setup()`."""
     try:
         module = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise UserError(
-            f"is not Python ({error})", where, "see the upstream", kind=INVALID
+            f"is not Python ({error})", where, "correct the file by a patch", kind=INVALID
         ) from error
     constants = {
         target.id: node.value
@@ -186,7 +195,7 @@ def _parse_setup(text: str, where: str) -> Iterator[tuple[int, str]]:
         raise UserError(
             f"calls setup() {len(calls)} times",
             where,
-            "its requirements cannot be read without running it",
+            "list the requirements in a requirements.in, by a patch",
             kind=UNSUPPORTED,
             value=len(calls),
         )

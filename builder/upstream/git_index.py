@@ -53,7 +53,7 @@ class Index:
         return entries
 
     def apply(self, diff: bytes, *options: str) -> str | None:
-        """Apply a whole diff or nothing of it.
+        """Apply a diff to the index, completely or not at all.
 
         Returns:
             None if the diff was applied, else git's error.
@@ -91,7 +91,7 @@ class Index:
     def write_tree(self) -> str:
         """Write the tree objects and return the SHA of the root.
 
-        Blobs that the pin lists as absent need not exist.
+        Blobs need not exist: files that the manifest lists as `absent` were never fetched.
         """
         return self.run("write-tree", "--missing-ok").stdout.decode().strip()
 

@@ -1,5 +1,7 @@
-"""Clones on a local disk (`--mirror DIR`): found, vetted and read by hand; git never runs in
-one.
+"""Find git clones in a local folder (`--mirror DIR`), check them, and read their refs.
+
+The files are read directly. git never runs in such a clone, because its config and hooks could run
+programs.
 """
 
 from __future__ import annotations
@@ -16,60 +18,74 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_DEEPEST = 3
-_DO = "give a --mirror that holds plain clones"
+_MAX_DEPTH = 3  # folders below the mirror folder
+_MAX_ALTERNATES = 5  # object folders that borrow from each other
+_REMEDY = "give a --mirror with complete clones, whose objects all are in the mirror folder"
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """A clone below a mirror folder.
+    """A clone in a mirror folder.
 
-    `objects` is what git may read of it; its config, hooks and refs play no part.
+    `objects` is its object folder, the only part that git is allowed to read.
     """
 
     path: Path
     objects: Path
 
 
-def find_mirrors(root: Path, word: str) -> Iterator[Mirror]:
-    """Yield the vetted clones at `root` or up to three levels below, those first whose path names
-    `word` (a repository's name).
+def find_mirrors(root: Path, repository: str) -> Iterator[Mirror]:
+    """Yield the clones at `root` and up to three levels below, after checking each.
 
-    Links to folders are not followed. A clone whose objects lie elsewhere, or are no plain files,
-    is a UserError.
+    Args:
+        root: The mirror folder. Links to folders in it are not followed.
+        repository: The name of a repository. Clones whose path has this name come first.
+
+    Raises:
+        UserError: The object folder of a clone, or an alternate, is outside `root`; or a file in
+            its `pack` or `info` is not a regular file.
     """
     if not root.is_dir():
         raise UserError(
             "is not a folder", str(root), "give --mirror a folder with clones", kind=MISSING
         )
-    clones = sorted(_clones(root, 0), key=lambda path: (word not in words(path, root), str(path)))
+    clones = sorted(
+        _list_clones(root, 0),
+        key=lambda path: (repository not in path_words(path, root), str(path)),
+    )
     for path in clones:
         try:
             objects = _check_objects(path / "objects", root.resolve(), path)
         except OSError as error:
-            raise UserError(f"cannot be read ({error.strerror})", f"mirror {path}", _DO) from error
+            raise UserError(
+                f"cannot be read ({error.strerror})", f"mirror {path}", _REMEDY
+            ) from error
         yield Mirror(path, objects)
 
 
-def word_of(url: str) -> str:
-    """Return the word that a URL's clone is looked for by: t5x for https://host/group/t5x.git."""
+def repository_name(url: str) -> str:
+    """Return the name of the repository at a URL: t5x for https://host/group/t5x.git."""
     return url.rstrip("/").rpartition("/")[2].removesuffix(".git")
 
 
-def words(path: Path, root: Path) -> set[str]:
-    """Return what a clone's path says about whose clone it is: a+b/c.git says a, b and c."""
+def path_words(path: Path, root: Path) -> set[str]:
+    """Return the parts of a clone's path, split at / and +: a, b and c for a+b/c.git.
+
+    One of them is the name of the repository, if the folders have usual names.
+    """
     name = "/".join((root.absolute().name, *path.relative_to(root).parts))
     return {word.removesuffix(".git") for word in re.split(r"[/+]", name)}
 
 
-def _clones(folder: Path, depth: int) -> Iterator[Path]:
+def _list_clones(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield `folder` if it is a clone (bare, or with .git), and otherwise the clones below it."""
     for candidate in (folder, folder / ".git"):
         if (candidate / "objects").is_dir() and (
             (candidate / "refs").is_dir() or (candidate / "packed-refs").is_file()
         ):
             yield candidate
             return
-    if depth == _DEEPEST:
+    if depth == _MAX_DEPTH:
         return
     try:
         with os.scandir(folder) as entries:
@@ -77,52 +93,64 @@ def _clones(folder: Path, depth: int) -> Iterator[Path]:
     except OSError:  # it may not be read, or has gone meanwhile
         return
     for name in below:
-        yield from _clones(folder / name, depth + 1)
+        yield from _list_clones(folder / name, depth + 1)
 
 
 def _check_objects(objects: Path, root: Path, clone: Path, depth: int = 0) -> Path:
+    """Check that the object folder, its pack, info and alternates are in `root`; return it."""
     where = f"mirror {clone}"
     for folder in (objects, objects / "pack", objects / "info"):
         if folder.is_symlink() and not folder.resolve().is_relative_to(root):
             raise UserError(
                 f"its {folder.name}/ is a link that leads out of the mirror folder",
                 where,
-                _DO,
+                _REMEDY,
                 kind=INVALID,
             )
     if not objects.resolve().is_relative_to(root):
         raise UserError(
-            f"its objects lie in {objects.resolve()}, outside the mirror folder", where, _DO
+            f"its objects lie in {objects.resolve()}, outside the mirror folder", where, _REMEDY
         )
     for folder in (objects / "pack", objects / "info"):
         for name in os.listdir(folder) if folder.is_dir() else ():
             if not stat.S_ISREG((folder / name).lstat().st_mode):
                 raise UserError(
-                    f"its {folder.name}/{name} is not a plain file", where, _DO, kind=INVALID
+                    f"its {folder.name}/{name} is not a plain file", where, _REMEDY, kind=INVALID
                 )
-    alternates = objects / "info" / "alternates"
-    for line in (
-        alternates.read_text("utf-8", "surrogateescape").splitlines()
-        if alternates.is_file()
-        else ()
-    ):
-        if line and not line.startswith("#"):
-            further = objects / line.strip('"')
-            if depth > 4 or not further.resolve().is_relative_to(root):
-                raise UserError(
-                    f"its objects/info/alternates leads out of the mirror folder, to {line}",
-                    where,
-                    _DO,
-                    kind=INVALID,
-                    value=line,
-                )
-            _check_objects(further, root, clone, depth + 1)
+    for alternate in _list_alternates(objects):
+        if depth == _MAX_ALTERNATES:
+            raise UserError(
+                f"its alternates are nested more than {_MAX_ALTERNATES} deep",
+                where,
+                _REMEDY,
+                kind=INVALID,
+            )
+        if not alternate.resolve().is_relative_to(root):
+            raise UserError(
+                f"its objects/info/alternates leads out of the mirror folder, to {alternate}",
+                where,
+                _REMEDY,
+                kind=INVALID,
+                value=str(alternate),
+            )
+        _check_objects(alternate, root, clone, depth + 1)
     return objects
 
 
+def _list_alternates(objects: Path) -> list[Path]:
+    """Return the object folders that an object folder borrows from."""
+    file = objects / "info" / "alternates"
+    if not file.is_file():
+        return []
+    lines = file.read_text("utf-8", "surrogateescape").splitlines()
+    return [objects / line.strip('"') for line in lines if line and not line.startswith("#")]
+
+
 def read_ref(mirror: Mirror, name: str) -> str | None:
-    """Return the object that a ref of the mirror (`refs/heads/main`) names, read by hand; None
-    where it has no such ref.
+    """Return the SHA-1 that a ref of the mirror (`refs/heads/main`) names; None if there is none.
+
+    An annotated tag gives the commit that it points to if it is in `packed-refs`, and otherwise
+    the tag object itself.
     """
     loose = mirror.path / name
     if loose.is_file() and loose.resolve().is_relative_to(mirror.path.resolve()):
@@ -140,7 +168,7 @@ def read_ref(mirror: Mirror, name: str) -> str | None:
 
 
 def read_branches(mirror: Mirror) -> dict[str, str]:
-    """Return the branches of the mirror and where they stand, read by hand."""
+    """Return the branches of the mirror, and the commit that each one points to."""
     names = set()
     heads = mirror.path / "refs/heads"
     for folder, _, files in os.walk(heads):

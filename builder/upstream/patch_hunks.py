@@ -145,10 +145,11 @@ def contains_hunks(text: Sequence[bytes], hunks: Sequence[Hunk]) -> bool:
 
 
 def accepts_hunks(text: Sequence[bytes], hunks: Sequence[Hunk]) -> bool:
-    """Return whether all hunks fit beyond doubt.
+    """Return whether every hunk fits in exactly one credible place.
 
-    Lines inserted before an empty line fit a second time after themselves. So a hunk is in doubt
-    too if it fits at a line other than its own and the text has its change already.
+    A patch that is applied already can seem to fit again: after a line was inserted before an empty
+    line, the same context follows the inserted line. So if any hunk fits at a line other than the
+    one that it names, the text must not have the changes of all the hunks already.
     """
     _, fits = fit_hunks(text, hunks)
     if any(fit.position is None or fit.is_ambiguous for fit in fits):

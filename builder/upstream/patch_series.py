@@ -23,8 +23,8 @@ def find_name_problem(name: str) -> str | None:
     if _NAME.fullmatch(name) and ".." not in name and not name.endswith(".patch"):
         return None
     return (
-        f"{name!r} is not a valid patch name (a letter first, then letters, digits and _.+-; "
-        "without .patch; the order is in series)"
+        f"{name!r} is not a valid patch name (a letter, then letters, digits and _ . + -, "
+        "without '..' and without .patch at the end)"
     )
 
 
@@ -33,9 +33,9 @@ def read_names(folder: Path) -> list[str]:
     file = folder / "series"
     if file.is_symlink() or not file.is_file():
         raise UserError(
-            "is not there",
+            "does not exist",
             str(file),
-            "write the patches' names into it, one a line (it may be empty)",
+            "create it, with the names of the patches, one per line (it may be empty)",
             kind=MISSING,
         )
     names: list[str] = []
@@ -47,15 +47,15 @@ def read_names(folder: Path) -> list[str]:
             raise UserError(
                 problem,
                 f"{file}:{number}",
-                "name the patch NAME.patch of this folder NAME",
+                "write NAME for the file NAME.patch in this folder",
                 kind=INVALID,
                 value=entry,
             )
         if entry in names:
             raise UserError(
-                f"{entry} comes twice",
+                f"{entry} is listed twice",
                 f"{file}:{number}",
-                "keep one of the two",
+                "remove one of the two lines",
                 kind=CONFLICT,
                 value=entry,
             )
@@ -79,7 +79,7 @@ def load_patches(folder: Path, *, tolerated: Collection[str] = ()) -> tuple[Patc
     for entry in listed:
         if entry not in present:
             raise UserError(
-                f"lists {entry}, which is not there",
+                f"lists {entry}, which does not exist",
                 str(folder / "series"),
                 "add the file or drop the line",
                 kind=MISSING,
@@ -87,9 +87,9 @@ def load_patches(folder: Path, *, tolerated: Collection[str] = ()) -> tuple[Patc
             )
         if (folder / entry).is_symlink() or not (folder / entry).is_file():
             raise UserError(
-                "is not a plain file",
+                "is a symbolic link, or not a regular file",
                 str(folder / entry),
-                "put the patch itself there",
+                "replace it by the patch file",
                 kind=INVALID,
             )
     if extra := sorted(present - set(listed) - set(tolerated)):
@@ -109,12 +109,12 @@ def read_text(file: Path) -> str:
     try:
         text = file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError("is not UTF-8", str(file), "write it anew", kind=INVALID) from error
+        raise UserError("is not UTF-8", str(file), "save it as UTF-8", kind=INVALID) from error
     if "\r" in text or "\0" in text:
         raise UserError(
             "has carriage returns or NUL bytes",
             str(file),
-            "plain text with LF line ends",
+            "save it as plain text with LF line ends",
             kind=INVALID,
         )
     return text

@@ -29,7 +29,7 @@ from builder.upstream.git_objects import (
     write_object,
     write_trees,
 )
-from builder.upstream.local_mirror import find_mirrors, word_of
+from builder.upstream.local_mirror import find_mirrors, repository_name
 from builder.upstream.path_rules import check_path
 from builder.upstream.pinned_commit import check_absent, read_commit, verify_commit
 from rosetta.core.atomic_files import write_atomic
@@ -231,7 +231,7 @@ def _fetch_git_commit(source: GitSource, access: Access, repository: Path) -> st
             verify_commit(reader, source.commit, source.absent, source.name)
             return "cache"
     for root in access.mirrors:
-        for mirror in find_mirrors(root, word_of(source.git)):
+        for mirror in find_mirrors(root, repository_name(source.git)):
             with _scratch_folder(access, source.name) as folder:
                 view = Git(folder, alternates=(mirror.objects,))
                 view.init()
@@ -317,7 +317,7 @@ def _fetch_wheel(source: WheelSource, access: Access, repository: Path) -> str:
 def _join_history(pinned: Pinned, source: GitSource, access: Access) -> Pinned:
     """`pinned` with the commits before it readable through the first mirror that has them."""
     for root in access.mirrors:
-        for mirror in find_mirrors(root, word_of(source.git)):
+        for mirror in find_mirrors(root, repository_name(source.git)):
             if _has_parents(pinned, mirror):
                 git = Git(pinned.git.git_dir, alternates=(mirror.objects,))
                 return replace(pinned, git=git, history=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from builder.upstream import git_server
 from builder.upstream.git import Git
-from builder.upstream.local_mirror import find_mirrors, read_ref, word_of, words
+from builder.upstream.local_mirror import find_mirrors, path_words, read_ref, repository_name
 from builder.upstream.source import check_pin
 from rosetta.core.errors import CONFLICT, MISSING, UNREACHABLE, UserError
 
@@ -62,11 +62,11 @@ def find_tip(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
     """Return the tip of the branch, and the mirror that has it; None if the server has it."""
     check_pin(source, access)
     where = f"source {source.name}"
-    word = word_of(source.git)
+    word = repository_name(source.git)
     seen = False
     for root in access.mirrors:
         for mirror in find_mirrors(root, word):
-            if word in words(mirror.path, root) or has_commit(mirror, source.commit):
+            if word in path_words(mirror.path, root) or has_commit(mirror, source.commit):
                 seen = True
                 for name in git_server.refs_for(source.track):
                     if sha := read_ref(mirror, name):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from builder.upstream.git_objects import Reader
 
-_MOST_LINKS = 40  # Linux follows as many
-_DO = "take no source that holds it"
+_MAX_LINKS = 40  # as in Linux
+_REMEDY = "use another commit of the source, without this file or link"
 
 
 def exported_entries(entries: Iterable[Entry], absent: Iterable[str]) -> list[Entry]:
@@ -36,9 +36,8 @@ def write_tree(reader: Reader, entries: Iterable[Entry], into: Path) -> None:
     Files get the mode 0644 or 0755, folders 0755.
 
     Raises:
-        UserError: a symbolic link leads out of the tree, or a path is below a link or a file.
-          Nothing is written then.
-        UserError: the disk is full or refuses a file.
+        UserError: Before anything is written: a symbolic link leads out of the tree, or a path is
+            below a link or a file. Later: the disk is full or refuses a file.
     """
     wanted = sorted(entries, key=lambda entry: entry.path)
     links = {entry.path: _read_link_target(reader, entry) for entry in wanted if entry.mode == LINK}
@@ -84,7 +83,7 @@ def check_layout(entries: Iterable[Entry], links: Mapping[str, str], where: str)
         parts = check_path(entry.path, where).split("/")
         if entry.path in paths:
             raise UserError(
-                f"holds {entry.path!r} twice", where, _DO, kind=CONFLICT, value=entry.path
+                f"holds {entry.path!r} twice", where, _REMEDY, kind=CONFLICT, value=entry.path
             )
         paths.add(entry.path)
         folders |= {"/".join(parts[:depth]) for depth in range(1, len(parts))}
@@ -92,7 +91,7 @@ def check_layout(entries: Iterable[Entry], links: Mapping[str, str], where: str)
         raise UserError(
             f"holds {path!r} as a file or link and as a folder",
             where,
-            _DO,
+            _REMEDY,
             kind=CONFLICT,
             value=path,
         )
@@ -102,19 +101,21 @@ def check_layout(entries: Iterable[Entry], links: Mapping[str, str], where: str)
 
 
 def _check_link(path: str, links: Mapping[str, str], where: str) -> None:
-    """Follow a link as a file system would, with every link on the way.
+    """Resolve a link and every link that its path goes through, as a file system would.
 
     Raises:
-        UserError: the link or another on its way leads out of the tree.
+        UserError: The target is empty or absolute, leads out of the tree, or is a loop of links.
     """
     target = links[path]
     error = UserError(
-        f"holds the link {path!r} to {target!r}, which leads out of the tree", where, _DO
+        f"holds the link {path!r} to {target!r}, which is not a valid link within the tree",
+        where,
+        _REMEDY,
     )
     if not target or target.startswith("/") or "\\" in target or "\0" in target:
         raise error
     folder = path.split("/")[:-1]
-    remaining = target.split("/")[::-1]
+    remaining = target.split("/")[::-1]  # a stack: the next part is the last item
     followed = 0
     while remaining:
         part = remaining.pop()
@@ -127,7 +128,7 @@ def _check_link(path: str, links: Mapping[str, str], where: str) -> None:
             next_target = links.get("/".join(folder))
             if next_target is not None:
                 followed += 1
-                if followed > _MOST_LINKS or next_target.startswith("/"):
+                if followed > _MAX_LINKS or next_target.startswith("/"):
                     raise error
                 folder.pop()
                 remaining += reversed(next_target.split("/"))
@@ -140,7 +141,7 @@ def _read_link_target(reader: Reader, entry: Entry) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"holds the link {entry.path!r} to something that is not UTF-8", reader.where, _DO
+            f"holds the link {entry.path!r}, whose target is not UTF-8", reader.where, _REMEDY
         ) from error
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
-FORMAT = 2  # counts up whenever the same input gives other bytes than before
+FORMAT = 2  # increase this number whenever the same input would give other bytes than before
 MEDIA_TYPES = {
     "gzip": "application/vnd.oci.image.layer.v1.tar+gzip",
     "zstd": "application/vnd.oci.image.layer.v1.tar+zstd",
@@ -183,8 +183,8 @@ class Compressor:
 
     def finish(self) -> BlobSums:
         """Write the rest of the blob and return its sums. Nothing may be written afterwards."""
-        is_empty = not (self._pending or self._unpacked_size)
-        if self._filled or is_empty:
+        has_no_block = not (self._pending or self._unpacked_size)
+        if self._filled or has_no_block:
             self._submit()
         while self._pending:
             self._write_block()

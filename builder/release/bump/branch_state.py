@@ -98,7 +98,7 @@ def _locate_tip(source: GitSource, access: Access, target: str) -> _Tip | Branch
     own_clone = access.cache.path("git", f"{source.name}+history.git")
     if target:
         for root in (*access.mirrors, own_clone):
-            for clone in _list_clones(root, local_mirror.word_of(source.git)):
+            for clone in _list_clones(root, local_mirror.repository_name(source.git)):
                 if tracked_branch.has_commit(clone, target):
                     return _Tip(target, clone, is_tag=False)
     branch = source.track.removeprefix("refs/heads/")
@@ -148,11 +148,11 @@ def _fetch_history(source: GitSource, access: Access, tip: str) -> None:
 
 def _list_branches_of_mirrors(source: GitSource, access: Access) -> dict[str, str]:
     """Return the branches that contain the pin, with their tips, of all mirrors of a source."""
-    word = local_mirror.word_of(source.git)
+    word = local_mirror.repository_name(source.git)
     branches: dict[str, str] = {}
     for root in access.mirrors:
         for clone in local_mirror.find_mirrors(root, word):
-            if word not in local_mirror.words(clone.path, root):
+            if word not in local_mirror.path_words(clone.path, root):
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 git = Git(Path(folder), alternates=(clone.objects,))

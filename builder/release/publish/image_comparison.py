@@ -237,7 +237,7 @@ def _list_clones(context: Context, name: str, url: str) -> Iterator[local_mirror
     cached_clone = context.cache.path("git", f"{name}+history.git")
     for root in (*context.mirrors, cached_clone):
         if root.is_dir():
-            yield from local_mirror.find_mirrors(root, local_mirror.word_of(url))
+            yield from local_mirror.find_mirrors(root, local_mirror.repository_name(url))
 
 
 def _compare_packages(old: Versions, new: Versions) -> list[dict[str, Any]]:

@@ -28,13 +28,13 @@ HEAD = "error: No solution found when resolving dependencies\n  cause: Because "
             "there is no version of foo[a,b]==1.0 and",
             "the package index has no version 'foo[a,b]==1.0': ",
         ),
-        ("a==1 needs b>2 and b<2", "its requirements contradict each other: Because a==1"),
+        ("a==1 needs b>2 and b<2", "the requirements contradict each other: Because a==1"),
         (
             "a has no usable wheels\n\nhint: Wheels are required for `a` because x",
             "a has no usable wheel, only an sdist: ",
         ),
         ("x\n\nhint: returned a 403 Forbidden error", "the package index refuses the credentials"),
-        ("x" * 5000, "its requirements contradict each other: Because xxx"),
+        ("x" * 5000, "the requirements contradict each other: Because xxx"),
     ],
 )
 def test_the_reason_comes_first(cause: str, what: str) -> None:

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.upstream.local_mirror import Mirror, find_mirrors, read_ref, word_of, words
+from builder.upstream.local_mirror import (
+    Mirror,
+    find_mirrors,
+    path_words,
+    read_ref,
+    repository_name,
+)
 from rosetta.core.errors import UserError
 from tests.support import errors, git_repository
 
@@ -51,14 +57,14 @@ def test_a_mirror_that_is_no_folder_is_named(tmp_path: Path, name: str) -> None:
 
 def test_words() -> None:
     assert (
-        word_of("https://github.com/google-research/t5x.git")
-        == word_of("ssh://git@h/t5x/")
+        repository_name("https://github.com/google-research/t5x.git")
+        == repository_name("ssh://git@h/t5x/")
         == "t5x"
     )
 
 
 def test_the_mirror_folders_own_name_counts(tmp_path: Path) -> None:
-    assert "t5x" in words(tmp_path / "t5x" / ".git", tmp_path / "t5x")
+    assert "t5x" in path_words(tmp_path / "t5x" / ".git", tmp_path / "t5x")
 
 
 def _link_objects(clone: Path, elsewhere: Path) -> None:
