@@ -12,7 +12,7 @@ from builder import __version__
 from builder.core.command_context import Context, Result
 from builder.release import release_notes
 from rosetta.core.atomic_files import write_atomic
-from rosetta.core.errors import DIFFERS, UserError
+from rosetta.core.errors import DIFFERS, INVALID, UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -45,8 +45,13 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             kind=DIFFERS,
             value=arguments.tag,
         )
+    output = Path(arguments.write).absolute() if arguments.write else None
+    if output and output.exists() and not output.is_file():
+        raise UserError(
+            "is not a file", f"--write {output}", "give the name of a file", kind=INVALID
+        )
     changelog = (context.root / release_notes.FILE).read_text(encoding="utf-8")
     notes = release_notes.read_notes(changelog, __version__)
-    if arguments.write:
-        write_atomic(Path(arguments.write).absolute(), notes + "\n")
+    if output:
+        write_atomic(output, notes + "\n")
     return Result({"version": __version__, "notes": notes}, notes)

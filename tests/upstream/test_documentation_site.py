@@ -55,7 +55,10 @@ def test_the_site_has_every_page_and_finds_its_words(checkout: Context) -> None:
     items = json.loads((site.folder / "search.json").read_text())["items"]
     found = {item["location"].partition("#")[0] for item in items if "nvidia-smi" in item["text"]}
     assert "reference/gpus/" in found
-    assert "me/fork/blob/main/manifest.yaml" in (site.folder / "support/index.html").read_text()
+    assert (
+        "me/fork/blob/main/manifest.yaml"
+        in (site.folder / "project/support/index.html").read_text()
+    )
     assert not list(site.folder.parent.glob(".site*"))
 
 

@@ -35,8 +35,7 @@ PAX_SETTINGS = (
     Variable(
         "ROSETTA_FDL",
         FiddleWords(),
-        "Hyper-parameters that have no variable, and other options of Paxml. "
-        "They win over other variables.",
+        "Hyper-parameters without a variable, and options of Paxml. They win over variables.",
         Group.MODEL,
         PAX,
         example="'--fdl.NUM_LAYERS=12'",
