@@ -146,15 +146,15 @@ def main() -> None:
         context = Context(folder, folder / "manifest.yaml", Cache(scratch / "base-cache"))
         loaded = manifest.load(context.manifest_path)
         line = loaded.distribution(arguments.distribution).line
-        found = base_image.resolve_bases(context, loaded, line, "", ["amd64"], "", "zstd")
-        python = interpreter.ensure_interpreter(context.cache, found)
+        bases = base_image.resolve_bases(context, loaded, line, "", ["amd64"], "", "zstd")
+        python = interpreter.ensure_interpreter(context.cache, bases)
         tags = {
             name: f"localhost/rosetta-bench:{name}"
             for name in ("base", "ours", "plain", "plain_last")
         }
         base = oci_documents.make_image(
             "amd64",
-            found["amd64"].layers,
+            bases["amd64"].layers,
             "2026-01-01T00:00:00Z",
             {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
             {},
@@ -223,8 +223,8 @@ def main() -> None:
                         for path in (cache / "trees").iterdir()
                         if not path.name.startswith(".")
                     ]
-                    for each in trees:
-                        shutil.copytree(each, plain / "sources" / each.name[:12], symlinks=True)
+                    for tree in trees:
+                        shutil.copytree(tree, plain / "sources" / tree.name[:12], symlinks=True)
                 note("ours_nothing_changed", timed(build, env=env, cwd=folder))
                 edit_a_patch(folder, arguments.distribution, number)
                 note("ours_pin", timed(build, env=env, cwd=folder))

@@ -50,11 +50,11 @@ def _plain(folder: Path, scratch: Path) -> int:
 def _ours(compression: str) -> Callable[[Path, Path], int]:
     def write(folder: Path, scratch: Path) -> int:
         cache = Cache(scratch / "cache")
-        made = layer.write_layer(
+        new_layer = layer.write_layer(
             cache, "bench", "bench", compression, lambda: tar_file.walk_folder(folder, "opt/site")
         )
         shutil.rmtree(cache.root)
-        return made.size
+        return new_layer.size
 
     return write
 
@@ -93,11 +93,10 @@ def main() -> None:
     }  # says what a machine that others use at the same time would blur
     sizes: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="rosetta-bench-", dir=arguments.scratch) as scratch:
-        for each in tar_file.walk_folder(
-            arguments.folder, ""
-        ):  # into the page cache, so that the first way does not pay for the others
-            if each.kind == "file":
-                with open(each.source, "rb", buffering=0) as file:
+        # Read all files into the page cache, so that the first way does not pay for the others.
+        for entry in tar_file.walk_folder(arguments.folder, ""):
+            if entry.kind == "file":
+                with open(entry.source, "rb", buffering=0) as file:
                     while file.read(1 << 20):
                         pass
         for _ in range(arguments.times):
@@ -110,7 +109,7 @@ def main() -> None:
     plain = medians["tar | zstd -1 -T0"]
     result = {
         "cores": len(os.sched_getaffinity(0)),
-        "folder_bytes": sum(each.size for each in tar_file.walk_folder(arguments.folder, "")),
+        "folder_bytes": sum(entry.size for entry in tar_file.walk_folder(arguments.folder, "")),
         "seconds": {
             name: [round(value, 2) for value in values] for name, values in seconds.items()
         },

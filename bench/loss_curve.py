@@ -69,6 +69,8 @@ def read_run(path: Path) -> Run:
     losses = dict[int, float]()
     for line in file.read_text(encoding="utf-8").splitlines():
         report = json.loads(line)
+        if not isinstance(report, dict):
+            raise ValueError("has a line that is not a report of a run")  # noqa: TRY004 - the file is bad
         loss = report.get("loss")
         if isinstance(loss, (int, float)) and math.isfinite(loss):
             losses[int(report["step"])] = float(loss)
@@ -177,7 +179,10 @@ def main() -> int:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             parser.exit(2, f"loss_curve.py: {path}: {reason}\n")
-    options.output.write_text(draw(runs, options.title, options.mark), encoding="utf-8")
+    try:
+        options.output.write_text(draw(runs, options.title, options.mark), encoding="utf-8")
+    except OSError as error:
+        parser.exit(2, f"loss_curve.py: {options.output}: cannot be written ({error.strerror})\n")
     print(f"{options.output}: {describe(runs)}")
     return 0
 

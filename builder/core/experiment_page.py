@@ -185,7 +185,9 @@ def _group_by_model(experiments: list[dict[str, Any]]) -> dict[str, list[dict[st
 
 def _size_row(model: str, experiments: list[dict[str, Any]]) -> Iterator[str]:
     """Return the sizes of a model; the number of steps is that of experiments with data."""
-    trained = next(each for each in experiments if not each["name"].startswith(_SYNTHETIC))
+    trained = next(
+        experiment for experiment in experiments if not experiment["name"].startswith(_SYNTHETIC)
+    )
     values = trained["values"]
     yield f"`{model}`"
     yield ", ".join(f"`{experiment['name']}`" for experiment in experiments)

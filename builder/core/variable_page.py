@@ -69,7 +69,9 @@ def render() -> str:
     for group, variables in lookup.in_groups(settings):
         parts.append(f"## {group.value}\n")
         for name in _names(variables):
-            parts += _render_section(tuple(each for each in variables if each.name == name))
+            parts += _render_section(
+                tuple(variable for variable in variables if variable.name == name)
+            )
     for scope in (Scope.PROGRAM, Scope.SLURM_FILE):
         rows = (_describe(variable) for variable in lookup.in_scope(scope))
         parts += [_open_section(scope.value), _render_table(_COLUMNS, rows)]

@@ -312,13 +312,13 @@ def _cuda_sections(shipped: Manifest) -> Iterator[str]:
 
 
 def _cuda_accelerators(shipped: Manifest, line: str) -> list[str]:
-    found = {
+    accelerators = {
         accelerator
         for entry in shipped.distributions.values()
         if entry.line == line
         for accelerator in entry.accelerators
     }
-    return sorted(found - {"cpu"})
+    return sorted(accelerators - {"cpu"})
 
 
 def _cuda_rows(shipped: Manifest, line: str, accelerators: Sequence[str]) -> Iterator[list[str]]:
@@ -327,7 +327,7 @@ def _cuda_rows(shipped: Manifest, line: str, accelerators: Sequence[str]) -> Ite
         has_te = [te.version if name in te.accelerators else "-" for name in accelerators]
         yield ["Transformer Engine", *has_te]
     versions = {name: _cuda_versions(shipped, line, name) for name in accelerators}
-    for project in sorted({project for found in versions.values() for project in found}):
+    for project in sorted({project for projects in versions.values() for project in projects}):
         yield [f"`{project}`", *(found.get(project, "-") for found in versions.values())]
 
 

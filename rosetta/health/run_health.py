@@ -132,7 +132,10 @@ class Health:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Pause watching for a block of code; continue after it if steps were watched before."""
+        """Pause watching for a block of code; continue after it if steps were watched before.
+
+        If the block raises an error, the run ends, so watching does not continue.
+        """
         watched = self._within
         self.pause()
         yield

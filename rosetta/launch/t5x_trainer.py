@@ -81,7 +81,10 @@ def command(
         script, words, environment, devices.devices(found, environment, on_cpu=on_cpu)
     )
     variables, values = given.variables, given.values
-    files = [*gin_files.of_script(root, given.size, given.task), *gin_files.own(variables)]
+    files = [
+        *gin_files.select_script_files(root, given.size, given.task),
+        *gin_files.own(variables),
+    ]
     chosen = t5x_switches.choose(variables, found, on_cpu=on_cpu)
     env, notes = devices.share(given, found, environment, on_cpu=on_cpu)
     configuration = gin_reader.read(files, (Path.cwd(), gin_files.HOME, root))

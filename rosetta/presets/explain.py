@@ -154,7 +154,7 @@ def _gin(
     notes: list[str] = []
     if spec is not None and spec.submodule_search_locations:
         root = Path(next(iter(spec.submodule_search_locations))).parent
-        read = gin_files.of_script(root, run.model, task)
+        read = gin_files.select_script_files(root, run.model, task)
     else:
         root = gin_files.HOME
         read = [

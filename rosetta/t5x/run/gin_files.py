@@ -65,18 +65,18 @@ def example(root: Path, size: str, suffix: str) -> str:
     return name
 
 
-def of_script(root: Path, size: str, task: str) -> list[Path]:
+def select_script_files(root: Path, size: str, task: str) -> list[Path]:
     """Return the gin files of a run of the scripts.
 
     Args:
-      root: The tree of T5X, which has the files of the old scripts.
+      root: The tree of T5X, which has the gin files of NVIDIA's scripts.
       size: small, base, ...
-      task: What is finetuned on, see FT_TASK; "" in pretraining.
+      task: The task of finetuning (FT_TASK); empty in pretraining.
 
     Raises:
       UserError: There is no such size.
     """
-    if task == choices.PAIRS:  # the old scripts had no such task, and the tree has no files of it
+    if task == choices.PAIRS:  # NVIDIA's scripts had no such task, so the tree has no file for it
         names = (model("t5_1_1", size, "T5_SIZE"), f"{GIN}/runs/finetune_pairs.gin")
         return [HOME / name for name in names]
     return [root / example(root, size, f"{task}_finetune_adam" if task else "pile_pretrain")]

@@ -158,7 +158,7 @@ def _read_data(configuration: Configuration, *, trains: bool) -> _Data | None:
     """Return what a run reads; None where the files leave a part of it open.
 
     Raises:
-      UserError: They set no data.
+      UserError: The gin files do not set DATA.
     """
     if configuration.value("MIXTURE_OR_TASK_NAME") != Reference(_TASK):
         return None
@@ -166,9 +166,7 @@ def _read_data(configuration: Configuration, *, trains: bool) -> _Data | None:
         return None
     source = configuration.value(f"{_TASK}.data")
     if source is None:
-        raise UserError(
-            "it is not set", "DATA", "name records, as in DATA=jsonl:GLOB", kind=MISSING
-        )
+        raise UserError("is not set", "DATA", "name records, as in DATA=jsonl:GLOB", kind=MISSING)
     evaluated = configuration.value(f"{_TASK}.eval_data")
     objective = configuration.text(f"{_TASK}.objective")
     vocabulary = configuration.text(f"{_VOCABULARY}.name")
