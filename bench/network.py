@@ -71,7 +71,12 @@ def main() -> None:
     """Run the benchmark that the command line describes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     option_types.add_shape_options(
-        parser, size="small", sizes=", ".join(modes.sizes()), inputs=128, targets=64, dropout=0.1
+        parser,
+        size="small",
+        sizes=", ".join(modes.list_sizes()),
+        inputs=128,
+        targets=64,
+        dropout=0.1,
     )
     parser.add_argument(
         "--layers",
@@ -85,7 +90,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", help="of activations (default float32)")
     parser.add_argument("--turns", type=option_types.parse_count, default=15, help="(default 15)")
     args = parser.parse_args()
-    fields = modes.size(args.size) | {"dropout_rate": args.dropout, "dtype": args.dtype}
+    fields = modes.read_size_fields(args.size) | {"dropout_rate": args.dropout, "dtype": args.dtype}
     if args.layers:
         fields |= {"num_encoder_layers": args.layers, "num_decoder_layers": args.layers}
     batch, key = (
@@ -114,7 +119,7 @@ def main() -> None:
     def run(name: str) -> Callable[[], object]:
         return lambda: jax.block_until_ready(compiled[name](params, batch, key))
 
-    found = timing.interleaved(
+    found = timing.time_in_turns(
         {"upstream": run("upstream"), "rosetta": run("rosetta"), "again": run("upstream")},
         args.turns,
     )

@@ -17,13 +17,13 @@ from rosetta.core.value_parsing import asks_for_cpu, parse_whole_number
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-TIMES = 10  # that a program sends its bytes: one start for all of them
+REPEATS = 10  # that a program sends its bytes: one start for all of them
 TURNS = 5  # that a program is timed; the median counts
-_NAME = 64  # bytes of a host's name
+_HOST_NAME_BYTES = 64  # bytes of a host's name
 
 
 @dataclass(frozen=True)
-class Link:
+class PairRate:
     """What was measured between two: `between` are their names, `rate` GB/s in each direction, both
     at once.
     """
@@ -33,7 +33,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """All that was measured.
 
     Attributes:
@@ -50,13 +50,13 @@ class Measured:
     kind: str
     nodes: tuple[str, ...]
     size: int
-    pairs: tuple[Link, ...]
-    links: tuple[Link, ...]
+    pairs: tuple[PairRate, ...]
+    links: tuple[PairRate, ...]
     all_reduce: float
     all_gather: float
 
 
-def rounds(number: int) -> list[list[tuple[int, int]]]:
+def schedule_pairs(number: int) -> list[list[tuple[int, int]]]:
     """Return all pairs of so many, the smaller first, in as few rounds as there can be, none of
     which has one twice (the circle method of tournaments).
     """
@@ -77,7 +77,7 @@ def rounds(number: int) -> list[list[tuple[int, int]]]:
     return found
 
 
-def start(environment: Mapping[str, str]) -> None:
+def join_processes(environment: Mapping[str, str]) -> None:
     """Join the processes of a Slurm step, or those that JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES
     and JAX_PROCESS_ID name; alone otherwise.
 
@@ -135,24 +135,29 @@ def start(environment: Mapping[str, str]) -> None:
         )
 
 
-def nodes() -> list[str]:
+def list_process_hosts() -> list[str]:
     """Return each process's host; two processes of one host have one node."""
     import jax
     import numpy as np
     from jax.experimental import multihost_utils
 
-    name = (os.environ.get("SLURMD_NODENAME") or socket.gethostname()).encode()[:_NAME]
+    name = (os.environ.get("SLURMD_NODENAME") or socket.gethostname()).encode()[:_HOST_NAME_BYTES]
     if jax.process_count() == 1:
         return [name.decode(errors="replace")]
     every = np.asarray(
-        multihost_utils.process_allgather(np.frombuffer(name.ljust(_NAME, b"\0"), np.uint8))
+        multihost_utils.process_allgather(
+            np.frombuffer(name.ljust(_HOST_NAME_BYTES, b"\0"), np.uint8)
+        )
     )
-    return [bytes(each).rstrip(b"\0").decode(errors="replace") for each in every.reshape(-1, _NAME)]
+    return [
+        bytes(each).rstrip(b"\0").decode(errors="replace")
+        for each in every.reshape(-1, _HOST_NAME_BYTES)
+    ]
 
 
-def measure(
+def measure_all_devices(
     hosts: Sequence[str], size: int, say: Callable[[str], None] = lambda _: None
-) -> Measured:
+) -> Measurement:
     """Measure between all devices.
 
     Args:
@@ -165,15 +170,17 @@ def measure(
     """
     import jax
 
-    return between(jax.devices(), [hosts[each.process_index] for each in jax.devices()], size, say)
+    return measure_devices(
+        jax.devices(), [hosts[each.process_index] for each in jax.devices()], size, say
+    )
 
 
-def between(
+def measure_devices(
     devices: Sequence[Any],
     hosts: Sequence[str],
     size: int,
     say: Callable[[str], None] = lambda _: None,
-) -> Measured:
+) -> Measurement:
     """As `measure`, of these devices, each on its host.
 
     Devices of one process that are said to be of several nodes are timed as one.
@@ -195,30 +202,30 @@ def between(
             "give it as many on each node",
             kind=DIFFERS,
         )
-    bench = _Bench(devices, size)
+    bench = _TransferPrograms(devices, size)
     local = len(inside[0])
     say(
         f"{len(devices)} devices on {len(names)} node(s): {local * (local - 1) // 2} pairs of "
-        f"a node, {len(rounds(len(names)))} rounds between nodes, then all"
+        f"a node, {len(schedule_pairs(len(names)))} rounds between nodes, then all"
     )
-    pairs = list[Link]()
-    for turn in rounds(local):
+    pairs = list[PairRate]()
+    for turn in schedule_pairs(local):
         for a, b in turn:  # one after the other within a node, all nodes at once
             seconds = bench.exchange([(each[a], each[b]) for each in inside])
             pairs += [
-                Link(
+                PairRate(
                     (f"{name}:{a}", f"{name}:{b}"),
                     bench.rate(max(seconds[each[a]], seconds[each[b]])),
                 )
                 for name, each in zip(names, inside, strict=True)
             ]
-    links = list[Link]()
-    for turn in rounds(len(names)):
+    links = list[PairRate]()
+    for turn in schedule_pairs(len(names)):
         seconds = bench.exchange(
             [both for a, b in turn for both in zip(inside[a], inside[b], strict=True)]
         )
         links += [
-            Link(
+            PairRate(
                 (names[a], names[b]),
                 bench.rate(max(seconds[each] for each in (*inside[a], *inside[b]))),
             )
@@ -226,7 +233,7 @@ def between(
         ]
     count = len(devices)
     reduced, gathered = bench.all_reduce(), bench.all_gather()
-    return Measured(
+    return Measurement(
         count,
         devices[0].device_kind,
         names,
@@ -238,7 +245,7 @@ def between(
     )
 
 
-class _Bench:
+class _TransferPrograms:
     """Programs over devices in a line, each with `size` bytes of its own."""
 
     def __init__(self, devices: Sequence[Any], size: int) -> None:
@@ -266,7 +273,8 @@ class _Bench:
 
         both = [(a, b) for a, b in pairs] + [(b, a) for a, b in pairs]
         return self._gathered(
-            self._timed(self._compiled(lambda x: jax.lax.ppermute(x, "all", both), TIMES)) / TIMES
+            self._timed(self._compiled(lambda x: jax.lax.ppermute(x, "all", both), REPEATS))
+            / REPEATS
         )
 
     def all_reduce(self) -> float:
@@ -276,7 +284,8 @@ class _Bench:
         count = len(self.devices)
         return max(
             self._gathered(
-                self._timed(self._compiled(lambda x: jax.lax.psum(x, "all") / count, TIMES)) / TIMES
+                self._timed(self._compiled(lambda x: jax.lax.psum(x, "all") / count, REPEATS))
+                / REPEATS
             )
         )
 
@@ -288,9 +297,9 @@ class _Bench:
         return max(
             self._gathered(
                 self._timed(
-                    self._compiled(lambda x: jax.lax.all_gather(x, "all").max(axis=0), TIMES)
+                    self._compiled(lambda x: jax.lax.all_gather(x, "all").max(axis=0), REPEATS)
                 )
-                / TIMES
+                / REPEATS
             )
         )
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # The fields of T5Config that say which model it is, and not how it is computed.
-SHAPE = (
+MODEL_FIELDS = (
     "vocab_size",
     "mlp_activations",
     "logits_via_embedding",
@@ -64,7 +64,7 @@ class Mode:
         return "fp8" if self.fp8 else str(self.fields["dtype"])
 
 
-def parse(name: str) -> Mode:
+def parse_mode(name: str) -> Mode:
     """Return the mode for words joined by "+"; bfloat16 where none of them is a dtype."""
     fields: dict[str, Any] = {"dtype": DTYPES["bf16"]}
     for word in name.split("+"):
@@ -84,7 +84,7 @@ def parse(name: str) -> Mode:
     return Mode(name, fields)
 
 
-def unfit(mode: Mode, platform: str, capability: tuple[int, int]) -> str:
+def explain_unsupported_mode(mode: Mode, platform: str, capability: tuple[int, int]) -> str:
     """Say why a device cannot run a mode, or nothing if it can.
 
     platform: "gpu" or "cpu", where XLA imitates FP8; capability: the GPU's compute capability.
@@ -102,7 +102,7 @@ def unfit(mode: Mode, platform: str, capability: tuple[int, int]) -> str:
     return ""
 
 
-def sizes() -> tuple[str, ...]:
+def list_sizes() -> tuple[str, ...]:
     """Return the names of the T5 1.1 sizes, smallest first."""
     return tuple(
         name for name in ("tiny", "small", "base", "large", "xl", "xxl") if _file(name).is_file()
@@ -113,15 +113,15 @@ def _file(size: str) -> Path:
     return gin_files.HOME / gin_files.GIN / "t5_1_1" / f"{size}.gin"
 
 
-def size(name: str) -> dict[str, Any]:
+def read_size_fields(name: str) -> dict[str, Any]:
     """Return the fields of T5Config that make a T5 1.1 of one size; the vocabulary is T5's for all
     of them.
     """
-    if name not in sizes():
+    if name not in list_sizes():
         raise UserError(
             f"there is no size {name!r}",
             "bench t5 --size",
-            f"choose one of: {', '.join(sizes())}",
+            f"choose one of: {', '.join(list_sizes())}",
             kind=UNKNOWN,
             value=name,
         )
@@ -129,7 +129,7 @@ def size(name: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for file in (family, _file(name)):
         configuration = gin_reader.read([file], [gin_files.HOME])
-        for field in SHAPE:
+        for field in MODEL_FIELDS:
             value = network_fields.read_field(configuration, field)
             if value is not NOT_KNOWN:
                 values[field] = value

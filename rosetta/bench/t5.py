@@ -52,7 +52,7 @@ class Task:
     devices: int = 1
 
 
-def synthetic(task: Task, vocabulary: int) -> dict[str, np.ndarray[Any, Any]]:
+def make_random_batch(task: Task, vocabulary: int) -> dict[str, np.ndarray[Any, Any]]:
     """Return a batch of random tokens without padding, int32 [batch, length] each."""
     random = np.random.default_rng(0)
     inputs = random.integers(2, vocabulary, (task.batch, task.inputs), dtype=np.int32)
@@ -65,7 +65,7 @@ def synthetic(task: Task, vocabulary: int) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-def mean_loss(config: T5Config, variables: Any, batch: Any, key: Any) -> Any:
+def compute_mean_loss(config: T5Config, variables: Any, batch: Any, key: Any) -> Any:
     """Return the cross entropy a target token has on average, with T5's z-loss."""
     how = {"enable_dropout": config.dropout_rate > 0, "rngs": {"dropout": key}}
     targets = batch["decoder_target_tokens"]
@@ -89,20 +89,22 @@ def mean_loss(config: T5Config, variables: Any, batch: Any, key: Any) -> Any:
     return jnp.mean(total - hit + Z_LOSS * jnp.square(total))
 
 
-def optimizer() -> Any:
+def make_optimizer() -> Any:
     """Return the optimizer of the benchmark: AdamW with clipped gradients."""
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-4, weight_decay=0.01))
 
 
-def step(config: T5Config, state: Any, own: Any, batch: Any, key: Any) -> tuple[Any, Any, Any]:
+def run_training_step(
+    config: T5Config, state: Any, own: Any, batch: Any, key: Any
+) -> tuple[Any, Any, Any]:
     """Do one step: state (params, optimizer's) and a mode's own collections to the next ones, and
     the loss.
     """
     params, moments = state
     value, (gradients, seen) = jax.value_and_grad(
-        lambda both: mean_loss(config, {"params": both[0], **both[1]}, batch, key)
+        lambda both: compute_mean_loss(config, {"params": both[0], **both[1]}, batch, key)
     )((params, own))
-    updates, moments = optimizer().update(gradients, moments, params)
+    updates, moments = make_optimizer().update(gradients, moments, params)
     following = fp8.advance(own, seen, optax.tree_utils.tree_get(moments, "count")) if own else own
     return (optax.apply_updates(params, updates), moments), following, value
 
@@ -110,9 +112,11 @@ def step(config: T5Config, state: Any, own: Any, batch: Any, key: Any) -> tuple[
 class Candidate:
     """One mode, compiled: call it to train some steps on the shared state and wait for them."""
 
-    def __init__(self, mode: modes.Mode, config: T5Config, run: Shared) -> None:
+    def __init__(self, mode: modes.Mode, config: T5Config, run: SharedState) -> None:
         self.mode, self.config, self.run = mode, config, run
-        shapes = jax.eval_shape(functools.partial(_variables, config), jax.random.key(0), run.batch)
+        shapes = jax.eval_shape(
+            functools.partial(_initialize_variables, config), jax.random.key(0), run.batch
+        )
         own = {fp8.COLLECTION: shapes[fp8.COLLECTION]} if fp8.COLLECTION in shapes else {}
         # Scales start at one and magnitudes at zero, as the network itself declares them.
         self.own = jax.tree_util.tree_map_with_path(
@@ -122,7 +126,7 @@ class Candidate:
             own,
         )
         self.own = jax.device_put(self.own, run.everywhere)
-        jitted = jax.jit(functools.partial(step, config), donate_argnums=(0, 1))
+        jitted = jax.jit(functools.partial(run_training_step, config), donate_argnums=(0, 1))
         begin = time.perf_counter()
         lowered = jitted.lower(run.state, self.own, run.batch, run.key)
         options = (
@@ -152,11 +156,11 @@ class Candidate:
         )
 
 
-def _variables(config: T5Config, key: Any, batch: Any) -> Any:
+def _initialize_variables(config: T5Config, key: Any, batch: Any) -> Any:
     return Transformer(config).init({"params": key, "dropout": key}, **batch, enable_dropout=False)
 
 
-class Shared:
+class SharedState:
     """What all modes work on: devices, batch, and the state that goes from one to the next."""
 
     def __init__(self, task: Task, config: T5Config) -> None:
@@ -178,26 +182,28 @@ class Shared:
                 value=task.batch,
             )
         self.task, self.platform, self.card = task, devices[0].platform, devices[0].device_kind
-        self.accelerator = layers.find_accelerator([DetectedGpu(self.card, capability(devices[0]))])
+        self.accelerator = layers.find_accelerator(
+            [DetectedGpu(self.card, read_compute_capability(devices[0]))]
+        )
         mesh = jax.sharding.Mesh(np.array(devices[: task.devices]), ("data",))
         self.everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-        self.batch = jax.device_put(synthetic(task, config.vocab_size), rows)
+        self.batch = jax.device_put(make_random_batch(task, config.vocab_size), rows)
         self.key = jax.device_put(jax.random.key(0), self.everywhere)
 
         def fresh(key: Any) -> tuple[Any, Any]:
-            params = _variables(config, key, self.batch)["params"]
-            return params, optimizer().init(params)
+            params = _initialize_variables(config, key, self.batch)["params"]
+            return params, make_optimizer().init(params)
 
         self.state = jax.jit(fresh, out_shardings=self.everywhere)(self.key)
 
 
-def capability(device: Any) -> tuple[int, int]:
+def read_compute_capability(device: Any) -> tuple[int, int]:
     """Return a GPU's compute capability, (0, 0) for other devices."""
     return parse_capability(getattr(device, "compute_capability", None) or "")
 
 
-def bench(
+def run_benchmark(
     task: Task, names: Sequence[str], *, skip: bool, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Measure modes against the first of them.
@@ -216,10 +222,12 @@ def bench(
       UserError: a mode or size that does not exist or that this device cannot do, a batch that does
         not divide, or too little memory.
     """
-    asked, device = [modes.parse(name) for name in names], jax.devices()[0]
+    asked, device = [modes.parse_mode(name) for name in names], jax.devices()[0]
     chosen = []
     for mode in asked:
-        reason = modes.unfit(mode, device.platform, capability(device))
+        reason = modes.explain_unsupported_mode(
+            mode, device.platform, read_compute_capability(device)
+        )
         if reason and not skip:
             raise UserError(
                 f"{reason}", f"bench t5 --modes {mode.name}", "leave it out", kind=UNSUPPORTED
@@ -228,21 +236,22 @@ def bench(
             say(f"{mode.name} is left out: {reason}")
         else:
             chosen.append(mode)
-    base = modes.size(task.size) | {"dropout_rate": task.dropout}
+    base = modes.read_size_fields(task.size) | {"dropout_rate": task.dropout}
     plain = T5Config(**base)
-    with _memory(task, "the model"):
-        run = Shared(task, plain)
+    with _report_exhausted_memory(task, "the model"):
+        run = SharedState(task, plain)
     candidates: dict[str, Candidate] = {}
     for mode in chosen:
-        with _memory(task, mode.name):
+        with _report_exhausted_memory(task, mode.name):
             candidates[mode.name] = made = Candidate(mode, T5Config(**base | mode.fields), run)
             made()
         say(f"{mode.name}: compiled in {made.compile_seconds:.1f} s, loss {made.loss:.3f}")
-    samples = timing.interleaved(candidates, task.turns)
+    samples = timing.time_in_turns(candidates, task.turns)
     work = flops.train_flops(plain, task.inputs, task.targets, task.batch)
     first = samples[chosen[0].name]
     rows = [
-        _row(candidates[name], found, found.ratio(first), work) for name, found in samples.items()
+        _describe_candidate(candidates[name], found, found.ratio(first), work)
+        for name, found in samples.items()
     ]
     return {
         "card": run.card,
@@ -257,7 +266,7 @@ def bench(
 
 
 @contextlib.contextmanager
-def _memory(task: Task, what: str) -> Iterator[None]:
+def _report_exhausted_memory(task: Task, what: str) -> Iterator[None]:
     """Turn running out of a device's memory into a UserError."""
     try:
         yield
@@ -272,7 +281,9 @@ def _memory(task: Task, what: str) -> Iterator[None]:
         ) from None
 
 
-def _row(candidate: Candidate, samples: timing.Samples, ratio: float, work: int) -> dict[str, Any]:
+def _describe_candidate(
+    candidate: Candidate, samples: timing.Timings, ratio: float, work: int
+) -> dict[str, Any]:
     task, mode = candidate.run.task, candidate.mode
     seconds = samples.median / task.steps
     peak = gpus.find_peak_flops(candidate.run.card, mode.arithmetic)

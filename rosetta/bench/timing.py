@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Samples:
+class Timings:
     """Seconds that one candidate took, one for each turn, in order."""
 
     seconds: tuple[float, ...]
@@ -23,19 +23,19 @@ class Samples:
     def median(self) -> float:
         return statistics.median(self.seconds)
 
-    def ratio(self, reference: Samples) -> float:
+    def ratio(self, reference: Timings) -> float:
         """Return the median over turns of these seconds by the reference's in the same turn."""
         return statistics.median(
             mine / theirs for mine, theirs in zip(self.seconds, reference.seconds, strict=True)
         )
 
 
-def interleaved(
+def time_in_turns(
     candidates: Mapping[str, Callable[[], object]],
     turns: int,
     *,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, Samples]:
+) -> dict[str, Timings]:
     """Run every candidate once a turn, in an order that is reversed every other turn, and return
     what each took.
 
@@ -51,4 +51,4 @@ def interleaved(
             begin = clock()
             candidates[name]()
             taken[name].append(clock() - begin)
-    return {name: Samples(tuple(seconds)) for name, seconds in taken.items()}
+    return {name: Timings(tuple(seconds)) for name, seconds in taken.items()}

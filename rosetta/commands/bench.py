@@ -35,7 +35,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
             "docs/reference/gpus.md has the peaks of GPUs, for the MFU."
         ),
     )
-    option_types.add_shape_options(t5, size="small", sizes=", ".join(modes.sizes()))
+    option_types.add_shape_options(t5, size="small", sizes=", ".join(modes.list_sizes()))
     words = ", ".join([*modes.DTYPES, *modes.SWITCHES])
     t5.add_argument(
         "--modes",
@@ -72,10 +72,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta bench t5`; returns what --json prints, and a table."""
-    modes.size(args.size)  # refused before JAX is imported, which takes seconds
+    modes.read_size_fields(args.size)  # refused before JAX is imported, which takes seconds
     names = parse_list("--modes", args.modes or "") or list(modes.DEFAULT)
     for name in names:
-        modes.parse(name)
+        modes.parse_mode(name)
     if len(set(names)) < len(names):
         raise UserError("a mode is named twice", "bench t5 --modes", "name each once", kind=INVALID)
     if (
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         args.turns,
         args.devices,
     )
-    result = t5.bench(
+    result = t5.run_benchmark(
         task,
         names,
         skip=args.modes is None,

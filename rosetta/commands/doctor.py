@@ -90,12 +90,12 @@ def _nccl(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             kind=CONFLICT,
         )
     with _stdout_aside():
-        bandwidth.start(os.environ)
+        bandwidth.join_processes(os.environ)
         import jax
 
         first = jax.process_index() == 0
-        measured = bandwidth.measure(
-            bandwidth.nodes(),
+        measured = bandwidth.measure_all_devices(
+            bandwidth.list_process_hosts(),
             args.mib << 20,
             log.info if first else lambda _: None,
         )

@@ -14,14 +14,14 @@ from rosetta.doctor.finding import WARNING, Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rosetta.bench.bandwidth import Link, Measured
+    from rosetta.bench.bandwidth import Measurement, PairRate
 
 # Of the median of its kind: less, and something is broken, or set up otherwise than the others.
 FAR = 0.5
 _SHOWN = 5  # slow links in a line
 
 
-def check(measured: Measured) -> Iterator[Finding]:
+def check(measured: Measurement) -> Iterator[Finding]:
     """Yield what is far slower than its like."""
     slow = _slow(measured.pairs)
     if slow:
@@ -62,7 +62,7 @@ def check(measured: Measured) -> Iterator[Finding]:
         )
 
 
-def of_nodes(measured: Measured) -> dict[str, float]:
+def of_nodes(measured: Measurement) -> dict[str, float]:
     """Return the median of each node's links with the others, GB/s; with two nodes, there is
     nothing to tell them apart by.
     """
@@ -74,12 +74,12 @@ def of_nodes(measured: Measured) -> dict[str, float]:
     }
 
 
-def _slow(links: Sequence[Link]) -> list[Link]:
+def _slow(links: Sequence[PairRate]) -> list[PairRate]:
     usual = statistics.median(each.rate for each in links) if links else 0.0
     return sorted((each for each in links if each.rate < FAR * usual), key=lambda each: each.rate)
 
 
-def _told(slow: Sequence[Link], links: Sequence[Link]) -> str:
+def _told(slow: Sequence[PairRate], links: Sequence[PairRate]) -> str:
     shown = ", ".join(
         f"{' and '.join(each.between)} {each.rate:.3g} GB/s" for each in slow[:_SHOWN]
     )
@@ -89,12 +89,12 @@ def _told(slow: Sequence[Link], links: Sequence[Link]) -> str:
     )
 
 
-def as_json(measured: Measured) -> dict[str, Any]:
+def as_json(measured: Measurement) -> dict[str, Any]:
     """Return it as an object of --json."""
     return dataclasses.asdict(measured)
 
 
-def table(measured: Measured) -> str:
+def table(measured: Measurement) -> str:
     """Return it as lines: of each node its GPUs against each other, of the nodes one against
     another, and all together; the slowest of each by name.
     """

@@ -7,8 +7,12 @@ from tests.support import errors
 
 
 def test_words_are_joined_and_bfloat16_is_the_default() -> None:
-    assert modes.parse("fp8+fused").fields == {"dtype": "bfloat16", "fp8": "xla", "fuse_qkv": True}
-    assert modes.parse("f32+transposed").fields == {
+    assert modes.parse_mode("fp8+fused").fields == {
+        "dtype": "bfloat16",
+        "fp8": "xla",
+        "fuse_qkv": True,
+    }
+    assert modes.parse_mode("f32+transposed").fields == {
         "dtype": "float32",
         "transpose_batch_sequence": True,
     }
@@ -17,11 +21,11 @@ def test_words_are_joined_and_bfloat16_is_the_default() -> None:
 @pytest.mark.parametrize("name", ["", "fp9", "fp8+", "fp8 fused"])
 def test_unknown_words_are_refused_with_the_known_ones(name: str) -> None:
     with errors.refused(errors.UNKNOWN, where="--modes", remedy="transposed"):
-        modes.parse(name)
+        modes.parse_mode(name)
 
 
 def test_mfu_is_of_the_peak_of_what_multiplies() -> None:
-    assert [modes.parse(name).arithmetic for name in ("bf16", "f32", "fp8+fused")] == [
+    assert [modes.parse_mode(name).arithmetic for name in ("bf16", "f32", "fp8+fused")] == [
         "bfloat16",
         "float32",
         "fp8",
@@ -49,12 +53,12 @@ def test_mfu_is_of_the_peak_of_what_multiplies() -> None:
 def test_what_a_device_cannot_do_has_a_reason(
     name: str, platform: str, capability: tuple[int, int], reason: str
 ) -> None:
-    assert modes.unfit(modes.parse(name), platform, capability) == reason
+    assert modes.explain_unsupported_mode(modes.parse_mode(name), platform, capability) == reason
 
 
 def test_sizes_are_those_of_the_gin_files() -> None:
-    assert modes.sizes() == ("tiny", "small", "base", "large", "xl", "xxl")
-    assert modes.size("large") == {
+    assert modes.list_sizes() == ("tiny", "small", "base", "large", "xl", "xxl")
+    assert modes.read_size_fields("large") == {
         "vocab_size": 32128,
         "mlp_activations": ("gelu", "linear"),
         "logits_via_embedding": False,
@@ -69,4 +73,4 @@ def test_sizes_are_those_of_the_gin_files() -> None:
 
 def test_unknown_size_is_refused_with_the_known_ones() -> None:
     with errors.refused(errors.UNKNOWN, where="--size", value="../small", remedy=("tiny", "xxl")):
-        modes.size("../small")
+        modes.read_size_fields("../small")

@@ -22,7 +22,7 @@ TASK = t5.Task("tiny", batch=2, inputs=8, targets=4, steps=1, turns=2)
 
 @pytest.fixture(scope="module", autouse=True)
 def _smaller() -> Any:
-    real = modes.size
+    real = modes.read_size_fields
     narrow = {
         "vocab_size": 64,
         "num_encoder_layers": 1,
@@ -31,7 +31,7 @@ def _smaller() -> Any:
         "mlp_dim": 16,
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(modes, "size", lambda name: real(name) | narrow)
+        patch.setattr(modes, "read_size_fields", lambda name: real(name) | narrow)
         yield
 
 
@@ -50,7 +50,9 @@ def ran() -> dict[str, Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(t5, "Candidate", make)
-        found = t5.bench(TASK, ["f32", "f32+fp8+fused", "cudnn"], skip=True, say=said.append)
+        found = t5.run_benchmark(
+            TASK, ["f32", "f32+fp8+fused", "cudnn"], skip=True, say=said.append
+        )
     return found | {"said": said, "candidates": made, "fresh": fresh}
 
 
@@ -78,7 +80,7 @@ def test_the_modes_train_one_state(ran: dict[str, Any]) -> None:
 def test_what_the_device_cannot_do_is_said_or_refused(ran: dict[str, Any]) -> None:
     assert "cudnn is left out: cuDNN needs a GPU" in ran["said"]
     with errors.refused(errors.UNSUPPORTED, where="bench t5 --modes cudnn", names=("cuDNN", "GPU")):
-        t5.bench(TASK, ["cudnn"], skip=False, say=print)
+        t5.run_benchmark(TASK, ["cudnn"], skip=False, say=print)
 
 
 def test_the_table_names_each_mode(ran: dict[str, Any]) -> None:
@@ -93,7 +95,7 @@ def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(t5, "Candidate", full)
     with errors.refused(errors.TOO_BIG, where="bench t5 --batch 2", names="f32"):
-        t5.bench(TASK, ["f32"], skip=False, say=print)
+        t5.run_benchmark(TASK, ["f32"], skip=False, say=print)
 
 
 def test_another_failure_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,12 +104,12 @@ def test_another_failure_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(t5, "Candidate", broken)
     with pytest.raises(jax.errors.JaxRuntimeError):
-        t5.bench(TASK, ["f32"], skip=False, say=print)
+        t5.run_benchmark(TASK, ["f32"], skip=False, say=print)
 
 
 def test_a_loss_that_is_no_number_fails_and_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(t5, "mean_loss", lambda *_: jax.numpy.float32(float("nan")))
-    found = t5.bench(TASK, ["f32"], skip=False, say=print)
+    monkeypatch.setattr(t5, "compute_mean_loss", lambda *_: jax.numpy.float32(float("nan")))
+    found = t5.run_benchmark(TASK, ["f32"], skip=False, say=print)
     assert not found["ok"]
     json.dumps(found, allow_nan=False)
     assert (
@@ -118,7 +120,7 @@ def test_a_loss_that_is_no_number_fails_and_is_json(monkeypatch: pytest.MonkeyPa
 
 def test_on_a_gpu_the_options_are_the_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    run = t5.Shared(TASK, T5Config(**modes.size("tiny")))
+    run = t5.SharedState(TASK, T5Config(**modes.read_size_fields("tiny")))
     run.platform = "gpu"
 
     def options(fp8: str, size: str, accelerator: str | None) -> dict[str, Any]:
@@ -127,8 +129,8 @@ def test_on_a_gpu_the_options_are_the_trainers(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(t5x_switches, "xla_options", options)
     for name in ("f32", "f32+fp8"):
-        mode = modes.parse(name)
-        t5.Candidate(mode, T5Config(**modes.size("tiny") | mode.fields), run)
+        mode = modes.parse_mode(name)
+        t5.Candidate(mode, T5Config(**modes.read_size_fields("tiny") | mode.fields), run)
     assert seen == [("off", "tiny", None), ("xla", "tiny", None)]
 
 
@@ -147,13 +149,13 @@ def _histories(own: Any) -> list[Any]:
 
 
 def test_loss_in_slices_is_the_same_loss() -> None:
-    config = T5Config(**modes.size("tiny"), dropout_rate=0.0)
-    batch = t5.synthetic(TASK, config.vocab_size)
+    config = T5Config(**modes.read_size_fields("tiny"), dropout_rate=0.0)
+    batch = t5.make_random_batch(TASK, config.vocab_size)
 
     def both(key: Any) -> tuple[Any, Any]:
-        variables = {"params": t5._variables(config, key, batch)["params"]}
+        variables = {"params": t5._initialize_variables(config, key, batch)["params"]}
         sliced = dataclasses.replace(config, loss_chunks=3)
-        return t5.mean_loss(config, variables, batch, key), t5.mean_loss(
+        return t5.compute_mean_loss(config, variables, batch, key), t5.compute_mean_loss(
             sliced, variables, batch, key
         )
 
@@ -162,16 +164,16 @@ def test_loss_in_slices_is_the_same_loss() -> None:
 
 
 def test_batches_and_devices_that_do_not_fit_are_refused() -> None:
-    config = T5Config(**modes.size("tiny"))
+    config = T5Config(**modes.read_size_fields("tiny"))
     with errors.refused(errors.TOO_BIG, where="bench t5 --devices", value=999):
-        t5.Shared(dataclasses.replace(TASK, devices=999), config)
+        t5.SharedState(dataclasses.replace(TASK, devices=999), config)
     if len(jax.devices()) > 1:
         with errors.refused(errors.INVALID, where="bench t5 --batch", value=3, remedy="2"):
-            t5.Shared(dataclasses.replace(TASK, devices=2, batch=3), config)
+            t5.SharedState(dataclasses.replace(TASK, devices=2, batch=3), config)
 
 
 def test_the_batch_is_shifted_targets_and_the_same_each_time() -> None:
-    batch, again = t5.synthetic(TASK, 64), t5.synthetic(TASK, 64)
+    batch, again = t5.make_random_batch(TASK, 64), t5.make_random_batch(TASK, 64)
     assert {name: array.tolist() for name, array in batch.items()} == {
         name: array.tolist() for name, array in again.items()
     }

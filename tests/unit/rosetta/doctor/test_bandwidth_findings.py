@@ -6,13 +6,13 @@ import re
 import pytest
 
 from rosetta.bench import bandwidth
-from rosetta.bench.bandwidth import Link, Measured
+from rosetta.bench.bandwidth import Measurement, PairRate
 from rosetta.doctor import bandwidth_findings
 
 
 @pytest.mark.parametrize("number", range(10))
 def test_rounds_have_each_pair_once_and_none_twice_in_one(number: int) -> None:
-    found = bandwidth.rounds(number)
+    found = bandwidth.schedule_pairs(number)
     assert sorted(itertools.chain(*found)) == list(itertools.combinations(range(number), 2))
     assert all(len({one for pair in turn for one in pair}) == 2 * len(turn) for turn in found)
     assert len(found) == (0 if number < 2 else number - 1 + number % 2)
@@ -21,7 +21,7 @@ def test_rounds_have_each_pair_once_and_none_twice_in_one(number: int) -> None:
 NAMES_AND_NUMBERS = r"\bn?\d[\d:]*"
 
 
-def cluster(nodes: int, gpus: int, slow: dict[tuple[str, str], float] | None = None) -> Measured:
+def cluster(nodes: int, gpus: int, slow: dict[tuple[str, str], float] | None = None) -> Measurement:
     """A cluster whose GPUs talk at 200 GB/s and whose nodes at 40, but for some."""
     slow = slow or {}
     names = tuple(f"n{number}" for number in range(nodes))
@@ -31,13 +31,13 @@ def cluster(nodes: int, gpus: int, slow: dict[tuple[str, str], float] | None = N
         for a, b in itertools.combinations(range(gpus), 2)
     ]
     links = list(itertools.combinations(names, 2))
-    return Measured(
+    return Measurement(
         nodes * gpus,
         "H100",
         names,
         64 << 20,
-        tuple(Link(each, slow.get(each, 200.0)) for each in pairs),
-        tuple(Link(each, slow.get(each, 40.0)) for each in links),
+        tuple(PairRate(each, slow.get(each, 200.0)) for each in pairs),
+        tuple(PairRate(each, slow.get(each, 40.0)) for each in links),
         180.0,
         150.0,
     )
