@@ -45,7 +45,7 @@ except KeyboardInterrupt:
     status = {exit_status.INTERRUPTED}
 if isinstance(status, str):
     print(status, file=sys.stderr)
-sys.exit({exit_status.USER} if isinstance(status, str) else status)
+sys.exit({exit_status.USER_ERROR} if isinstance(status, str) else status)
 """
 
 
@@ -66,9 +66,11 @@ def hand_over(root: str, arguments: Sequence[str]) -> int:
         python = _ensure_environment(Path(root), offline="--offline" in arguments)
     except UserError as error:
         if "--json" in arguments:
-            print(json_document.render("", ok=False, error=error.as_json(), only_ascii=True))
+            print(
+                json_document.render_document("", ok=False, error=error.as_json(), only_ascii=True)
+            )
         log.error(str(error))
-        return exit_status.USER
+        return exit_status.USER_ERROR
     except KeyboardInterrupt:
         return exit_status.INTERRUPTED
     return os.execv(python, [str(python), "-I", "-c", _RUN, root, *arguments])  # noqa: S606 - it replaces this process

@@ -21,7 +21,7 @@ from rosetta.core.command_line import Parser, ProgramParser
 from rosetta.core.errors import UserError
 from rosetta.core.log import add_level_option
 from rosetta.core.printable_text import escape
-from rosetta.core.variables import reading
+from rosetta.core.variables import setting_values
 
 if TYPE_CHECKING:
     import argparse
@@ -99,7 +99,7 @@ def main(argv: list[str]) -> int:
     try:
         sys.stderr.flush()
     except OSError:  # Python would try once more when it ends, and end with status 120
-        exit_status.discard(sys.stderr)
+        exit_status.discard_output(sys.stderr)
     return status
 
 
@@ -120,11 +120,11 @@ def _run_and_print(argv: list[str]) -> int:
         result = _run_command(name, argv[1:] if argv[0] == name else argv)
         _print_result(name, result, as_json=as_json)
     except SystemExit as stop:  # --help, or nobody reads the output
-        return int(stop.code or exit_status.FINE) if argv else exit_status.USER
+        return int(stop.code or exit_status.SUCCESS) if argv else exit_status.USER_ERROR
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - print a report instead of a traceback
         code, failure = exit_status.explain_failure(error, name, REMEDIES)
         return _print_error(name, failure, code, as_json=as_json)
-    return exit_status.FINE if result.ok else exit_status.FAILED
+    return exit_status.SUCCESS if result.ok else exit_status.FAILED
 
 
 def _run_command(name: str, words: Sequence[str]) -> Result:
@@ -138,7 +138,7 @@ def _run_command(name: str, words: Sequence[str]) -> Result:
     arguments = make_command_parser(name).parse_args(command_words)
     if name == "test":
         arguments.pytest = pytest_words
-    reading.check_settings(os.environ, PROGRAM.name)
+    setting_values.check_settings(os.environ, PROGRAM.name)
     # `test` does not use the cache, and `cache` takes the cache's lock for itself.
     needs_cache = name not in ("cache", "test")
     cache_use = context.cache.in_use() if needs_cache else contextlib.nullcontext()
@@ -152,7 +152,7 @@ def _print_result(name: str, result: Result, *, as_json: bool) -> None:
     text = escape(redact(result.text))
     if as_json:
         data = redact_document(result.data)
-        text = json_document.render(name, ok=result.ok, result=data, only_ascii=True)
+        text = json_document.render_document(name, ok=result.ok, result=data, only_ascii=True)
     if text:
         exit_status.print_result(text)
 
@@ -220,7 +220,7 @@ def _print_error(name: str, error: UserError, code: int, *, as_json: bool) -> in
         shown = redact_document(error.as_json())
         with contextlib.suppress(UserError, SystemExit):
             exit_status.print_result(
-                json_document.render(name, ok=False, error=shown, only_ascii=True)
+                json_document.render_document(name, ok=False, error=shown, only_ascii=True)
             )
     log.error(escape(str(error), keep=""))
     return code

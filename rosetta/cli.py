@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def _version() -> str:
+def _describe_version() -> str:
     """Return the version of this rosetta, and what it was baked for; of a checkout only that it is
     one.
     """
     from rosetta.core import lock_record
 
-    if not lock_record.path().exists():
+    if not lock_record.get_lock_path().exists():
         return "rosetta (not baked: from a checkout)"
-    known = lock_record.read()
+    known = lock_record.read_lock()
     baked = [known.get("distribution"), known.get("accelerator"), f"Python {known.get('python')}"]
     return (
         f"rosetta {known.get('builder') or 'of an unknown version'} "
@@ -33,14 +33,14 @@ def _version() -> str:
     )
 
 
-def parser(command: str | None = None, program: Program = PROGRAM) -> ProgramParser:
+def build_parser(command: str | None = None, program: Program = PROGRAM) -> ProgramParser:
     """Return the grammar of all commands.
 
     Args:
       command: Load the module of this command only; "": load none.
       program: The registry.
     """
-    top = ProgramParser(program, _version)
+    top = ProgramParser(program, _describe_version)
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     common = Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON document on stdout")
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     with secrets.redacted_output(words):
-        return _run(words or ["--help"], program)
+        return _run_command(words or ["--help"], program)
 
 
 def _check_variables(command: str) -> None:
@@ -71,28 +71,28 @@ def _check_variables(command: str) -> None:
 
     The doctor names them among other problems.
     """
-    from rosetta.core.variables import readers, reading
+    from rosetta.core.variables import readers, setting_values
 
     if command != readers.DOCTOR:
-        reading.check_settings(os.environ, readers.ROSETTA)
-        reading.check_settings(os.environ, command)
+        setting_values.check_settings(os.environ, readers.ROSETTA)
+        setting_values.check_settings(os.environ, command)
 
 
-def _run(words: list[str], program: Program) -> int:
+def _run_command(words: list[str], program: Program) -> int:
     as_json = "--json" in words[: words.index("--") if "--" in words else None]
     name: str | None = None
     # Whoever ends us by SIGTERM wants the children gone as well.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         name = program.select(words)
-        args = parser(name, program).parse_args(words)
+        args = build_parser(name, program).parse_args(words)
         from rosetta.core import log
 
         with log.use_level(getattr(args, "log_level", None)):
             _check_variables(name)
             result, text = program.command(name).load().RUN[name](args)
         ok = bool(result.get("ok", True))
-        shown = json_document.render(name, ok=ok, result=result) if as_json else text
+        shown = json_document.render_document(name, ok=ok, result=result) if as_json else text
         exit_status.print_result(shown)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)
         code, failure = exit_status.explain_failure(error, name or program.name)
@@ -101,8 +101,8 @@ def _run(words: list[str], program: Program) -> int:
             file=sys.stderr,
         )
         if as_json:
-            shown = json_document.render(name, ok=False, error=failure.as_json())
+            shown = json_document.render_document(name, ok=False, error=failure.as_json())
             with contextlib.suppress(UserError, SystemExit):
                 exit_status.print_result(shown)
         return code
-    return exit_status.FINE if ok else exit_status.FAILED
+    return exit_status.SUCCESS if ok else exit_status.FAILED

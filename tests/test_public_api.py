@@ -163,7 +163,7 @@ def builder_commands() -> dict[str, argparse.ArgumentParser]:
 @functools.cache
 def rosetta_commands() -> dict[str, argparse.ArgumentParser]:
     """Return the commands of rosetta."""
-    return dict(commands(rosetta.cli.parser()))
+    return dict(commands(rosetta.cli.build_parser()))
 
 
 def options(parser: argparse.ArgumentParser) -> set[str]:
@@ -231,14 +231,20 @@ def test_kinds_of_output() -> None:
 def test_exit_statuses() -> None:
     """Exit statuses are those that the page lists."""
     known = (
-        exit_status.FINE,
+        exit_status.SUCCESS,
         exit_status.FAILED,
-        exit_status.USER,
-        exit_status.OURS,
+        exit_status.USER_ERROR,
+        exit_status.INTERNAL_ERROR,
         exit_status.INTERRUPTED,
     )
     existing = {
-        str(code) for code in (*known, exit_status.CLOSED, exit_status.EARLY, exit_status.LOST)
+        str(code)
+        for code in (
+            *known,
+            exit_status.OUTPUT_CLOSED,
+            exit_status.ENDED_EARLY,
+            exit_status.PROCESS_LOST,
+        )
     }
     existing |= {str(128 + number) for number in (signal.SIGABRT, signal.SIGKILL)}
     assert_same("Exit statuses", names("Exit statuses"), existing)
@@ -329,7 +335,7 @@ def test_documentation_names_variables_that_exist() -> None:
     for file, text in [*texts(["docs"], ".md"), *texts_of(["README.md", "CONTRIBUTING.md"])]:
         spans = "\n".join(re.findall(r"`[^`\n]+`|```.*?```", text, re.DOTALL))
         for name in re.findall(r"(?<![\w.$/-])([A-Z][A-Z0-9_]{2,})=", spans):
-            if not lookup.is_known(name) and name not in known:
+            if not lookup.is_known_variable(name) and name not in known:
                 unknown.add(f"{file}: {name}")
     assert not unknown, sorted(unknown)
 
@@ -338,7 +344,7 @@ def test_code_reads_variables_of_the_table_alone() -> None:
     """What Python or shell code reads by its name is in the table."""
     read = read_by_python() | read_by_shell()
     assert len(read) > 100
-    assert {name for name in read if not lookup.is_known(name)} == set()
+    assert {name for name in read if not lookup.is_known_variable(name)} == set()
 
 
 def test_every_variable_of_the_table_is_read() -> None:

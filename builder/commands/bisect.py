@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--repeat",
-        type=option_types.whole_number(maximum=100),
+        type=option_types.make_whole_number_type(maximum=100),
         default=1,
         metavar="N",
         help="run COMMAND N times in each build, and stop if the results differ (default: 1)",

@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--log",
-        type=option_types.whole_number(minimum=0, maximum=999_999),
+        type=option_types.make_whole_number_type(minimum=0, maximum=999_999),
         default=30,
         metavar="N",
         help="the number of upstream commits to show for each source (default: 30)",

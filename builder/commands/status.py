@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--keep",
-        type=option_types.whole_number(maximum=1000),
+        type=option_types.make_whole_number_type(maximum=1000),
         default=60,
         metavar="N",
         help="the number of nights on the page (default: 60)",

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--steps",
-        type=option_types.whole_number(maximum=999_999),
+        type=option_types.make_whole_number_type(maximum=999_999),
         default=20,
         help="training steps before the restore (default: 20)",
     )

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--jobs",
-        type=option_types.whole_number(minimum=0),
+        type=option_types.make_whole_number_type(minimum=0),
         default=0,
         metavar="N",
         help=(

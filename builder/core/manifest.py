@@ -485,7 +485,9 @@ def load(path: Path) -> Manifest:
         raise UserError(
             f"cannot be read ({reason})", str(path), "give --manifest FILE", kind=MISSING
         ) from error
-    document = strict_yaml.load(text, str(path) if path.name != "manifest.yaml" else path.name)
+    document = strict_yaml.parse_document(
+        text, str(path) if path.name != "manifest.yaml" else path.name
+    )
     if not isinstance(document.data, dict):
         raise UserError("is not a mapping", document.place(()), "see docs/reference/manifest.md")
     try:

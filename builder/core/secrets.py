@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def redact(text: str) -> str:
     """Replace credentials in URLs, values of secret variables, and private keys in a text."""
-    return secrets.redact(text, strict=True)
+    return secrets.redact_text(text, strict=True)
 
 
 def redact_document(value: Any) -> Any:
@@ -29,8 +29,8 @@ def redact_document(value: Any) -> Any:
 
 def remember(arguments: Iterable[str], environment: Mapping[str, str]) -> None:
     """Hide the secrets among these arguments and variables from now on, and no others."""
-    secrets.forget()
-    secrets.remember(arguments, environment, strict=True)
+    secrets.forget_secrets()
+    secrets.remember_secrets(arguments, environment, strict=True)
 
 
 def remember_login(user: str, password: str, token: str = "") -> None:
@@ -46,7 +46,7 @@ def remember_login(user: str, password: str, token: str = "") -> None:
                 urllib.parse.quote(text, safe=""),
                 urllib.parse.quote_plus(text),
             ):
-                secrets.remember_value(form)
+                secrets.remember_secret(form)
 
 
 def find_exposed(words: Sequence[str]) -> str:
@@ -60,7 +60,7 @@ def find_exposed(words: Sequence[str]) -> str:
     for word in words:
         name, equals, _ = word.partition("=")
         option = name if re.fullmatch(r"--[a-z-]+", name) else option
-        if secret := secrets.find_form(word):
+        if secret := secrets.describe_secret_form(word):
             return f"{secret}, at {option}"
         option = option if name == option and not equals else "the command line"
     return ""

@@ -58,25 +58,26 @@ _HEADING = re.compile(r"### ([A-Z][A-Z0-9_]*)")
 
 def render() -> str:
     """Return the whole page."""
-    settings = lookup.in_scope(Scope.RUN)
+    settings = lookup.list_variables_in_scope(Scope.RUN)
     parts = [_HEAD]
     for framework, title in _FRAMEWORKS.items():
         index = [
             (group.value, " ".join(f"[{name}](#{_anchor(name)})" for name in _names(variables)))
-            for group, variables in lookup.in_groups(_settings(framework))
+            for group, variables in lookup.group_variables(_settings(framework))
         ]
         parts += [_open_section(title), _render_table(("subject", "variables"), index)]
-    for group, variables in lookup.in_groups(settings):
+    for group, variables in lookup.group_variables(settings):
         parts.append(f"## {group.value}\n")
         for name in _names(variables):
             parts += _render_section(
                 tuple(variable for variable in variables if variable.name == name)
             )
     for scope in (Scope.PROGRAM, Scope.SLURM_FILE):
-        rows = (_describe(variable) for variable in lookup.in_scope(scope))
+        rows = (_describe(variable) for variable in lookup.list_variables_in_scope(scope))
         parts += [_open_section(scope.value), _render_table(_COLUMNS, rows)]
     others = sorted(
-        lookup.in_scope(Scope.OTHER_PROGRAM), key=lambda variable: variable.owner.lower()
+        lookup.list_variables_in_scope(Scope.OTHER_PROGRAM),
+        key=lambda variable: variable.owner.lower(),
     )
     parts += [
         _open_section(Scope.OTHER_PROGRAM.value),
@@ -90,7 +91,10 @@ def render() -> str:
         _open_section(Scope.INTERNAL.value),
         _render_table(
             ("variable", "meaning"),
-            ((f"`{variable.name}`", variable.help) for variable in lookup.in_scope(Scope.INTERNAL)),
+            (
+                (f"`{variable.name}`", variable.help)
+                for variable in lookup.list_variables_in_scope(Scope.INTERNAL)
+            ),
         ),
     ]
     return "\n".join(parts)
@@ -138,7 +142,7 @@ def refuse_removals(committed: str, page: str) -> None:
 def _settings(framework: str) -> tuple[Variable, ...]:
     return tuple(
         variable
-        for variable in lookup.in_scope(Scope.RUN)
+        for variable in lookup.list_variables_in_scope(Scope.RUN)
         if framework in variable.frameworks or _commands(variable, framework)
     )
 

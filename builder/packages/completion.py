@@ -28,7 +28,8 @@ sys.path.insert(0, sys.argv[1])
 import shtab
 from rosetta import cli
 from rosetta.commands import completion
-texts = {shell: completion.make(shell, cli.parser(), shtab.complete) for shell in sys.argv[2:]}
+parser = cli.build_parser()
+texts = {shell: completion.make(shell, parser, shtab.complete) for shell in sys.argv[2:]}
 json.dump(texts, sys.stdout)
 """
 

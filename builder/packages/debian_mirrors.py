@@ -82,7 +82,7 @@ def snapshot_url(date: str, filename: str) -> str:
         date: The day, as "2026-01-31".
         filename: The path of the file below its archive.
     """
-    service = os.environ.get(SNAPSHOT) or lookup.find(SNAPSHOT).default
+    service = os.environ.get(SNAPSHOT) or lookup.find_variable(SNAPSHOT).default
     _check_url(service, SNAPSHOT)
     archive = "debian-security" if filename.startswith(_SECURITY_POOL) else "debian"
     return f"{service.rstrip('/')}/{archive}/{date.replace('-', '')}T235959Z/{filename}"

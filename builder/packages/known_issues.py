@@ -33,7 +33,7 @@ def load_issues(path: Path | None = None) -> list[dict[str, Any]]:
         UserError: An issue does not have the form that the head of the file describes.
     """
     path = path or find_baked_package() / "known_issues.yaml"
-    document = strict_yaml.load(path.read_text(encoding="utf-8"), str(path)).data
+    document = strict_yaml.parse_document(path.read_text(encoding="utf-8"), str(path)).data
     issues = document.get("issues") if isinstance(document, dict) else None
     if not isinstance(issues, list):
         raise UserError("has no list `issues`", str(path), "see the head of the file")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import strict_yaml, value_parsing
 from rosetta.core.errors import UserError
-from rosetta.core.variables import help_text, lookup, reading, value_types
+from rosetta.core.variables import help_text, lookup, setting_values, value_types
 from rosetta.core.variables.declaration import Scope
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def render_files(root: Path) -> dict[str, str]:
     """Return the text of every Slurm file, by its path below the root of the repository."""
     template = (root / SOURCE / "job.template").read_text(encoding="utf-8")
     where = root / SOURCE / "jobs.yaml"
-    table = strict_yaml.load(where.read_text(encoding="utf-8"), str(where)).data
+    table = strict_yaml.parse_document(where.read_text(encoding="utf-8"), str(where)).data
     texts: dict[str, str] = {}
     for name, job in table["jobs"].items():
         framework = table["frameworks"][job["framework"]]
@@ -45,7 +45,7 @@ def _render_job(template: str, fields: dict[str, Any], file: str) -> str:
     """Return the text of one job."""
     variables = [
         variable
-        for variable in lookup.read_by(file)
+        for variable in lookup.list_variables(file)
         if variable.scope in (Scope.RUN, Scope.SLURM_FILE)
     ]
     blocks = {
@@ -97,7 +97,7 @@ def _write_checks(variables: Iterable[Variable]) -> Iterable[str]:
         if not test:
             continue
         try:
-            reading.parse_value(variable, _INVALID)
+            setting_values.parse_value(variable, _INVALID)
         except UserError as error:
             what = error.what.removeprefix(f"{_INVALID!r} is not a valid ")
             words = f'check {variable.name} "{what}" "{error.do}"'

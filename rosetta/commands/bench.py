@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     if (
         not os.environ.get("JAX_PLATFORMS")
         and not gpu_query.detect_gpus(os.environ)
-        and not gpu_query.present()
+        and not gpu_query.has_gpu_device_file()
     ):
         # JAX with CUDA prints tracebacks while it looks for a GPU that is not there.
         if not args.allow_cpu:

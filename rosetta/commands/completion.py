@@ -216,10 +216,12 @@ def _function(command: str) -> str:
 
 def _lists() -> dict[str, list[str]]:
     """Return function -> its entries, see _FUNCTIONS."""
-    training = [*lookup.settings_of_training("t5x"), *lookup.settings_of_training("pax")]
+    training = [*lookup.list_training_settings("t5x"), *lookup.list_training_settings("pax")]
     presets = list(preset_files.presets())
     data = [f"{kind}:" for kind in spec.KINDS if kind != "synthetic"]
-    lists = {_function(command): _entries(lookup.settings_of(command)) for command in readers.RUNS}
+    lists = {
+        _function(command): _entries(lookup.list_settings(command)) for command in readers.RUNS
+    }
     return {
         **lists,
         "_rosetta_of_presets": _entries(training),

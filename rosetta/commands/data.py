@@ -19,7 +19,7 @@ _PERIOD = 0.2  # s between counts on a terminal
 _EXTRA_IDS = (
     "sentinels to add (default: 100; none for bytes, and none if the vocabulary has sentinels)"
 )
-_count = option_types.whole_number(minimum=0)
+_count = option_types.make_whole_number_type(minimum=0)
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:

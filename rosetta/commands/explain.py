@@ -62,7 +62,7 @@ def _explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     if args.preset is None:
         found = explain.listing()
         return found, explain.list_table(found)
-    if lookup.is_known(args.preset):
+    if lookup.is_known_variable(args.preset):
         return _explain_variable(args)
     _refuse_unknown(args.preset)
     settings = user_settings.with_card(
@@ -81,7 +81,9 @@ def _explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         gpus_per_node=args.gpus_per_node,
         environment=os.environ,
     )
-    misspellings.warn(os.environ, "rosetta explain", "explain", found["framework"])
+    misspellings.warn_of_unknown_variables(
+        os.environ, "rosetta explain", "explain", found["framework"]
+    )
     return found, explain.table(found)
 
 
@@ -103,7 +105,7 @@ def _explain_variable(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             kind=CONFLICT,
             value=words[0],
         )
-    found = explanation.describe(args.preset)
+    found = explanation.describe_variable(args.preset)
     return found, explanation.format_explanation(found)
 
 
@@ -116,7 +118,7 @@ def _refuse_unknown(name: str) -> None:
     variables = dict.fromkeys(variable.name for variable in lookup.TABLE)
     if name in presets or preset_files.is_file(name):
         return
-    meant = lookup.find_by_word(name.upper())
+    meant = lookup.find_variable_by_word(name.upper())
     near = [meant.name] if meant else difflib.get_close_matches(name, [*presets, *variables], 1)
     near = near or difflib.get_close_matches(name.upper(), variables, 1)
     is_variable = bool(near) and near[0] in variables

@@ -24,16 +24,16 @@ def _info(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.core import environment_info
 
     if args.licences:
-        rows = environment_info.licences()
-        return {"licences": rows}, environment_info.licence_table(rows)
-    result = environment_info.info()
-    return result, environment_info.table(result)
+        rows = environment_info.read_licences()
+        return {"licences": rows}, environment_info.format_licences(rows)
+    result = environment_info.describe_environment()
+    return result, environment_info.format_environment(result)
 
 
 def _te(_: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.core import transformer_engine
 
-    found = transformer_engine.require()
+    found = transformer_engine.require_transformer_engine()
     return {"version": found}, found
 
 

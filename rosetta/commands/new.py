@@ -256,7 +256,7 @@ def write(args: argparse.Namespace) -> list[Path]:
                 "choose another NAME or --out, or remove it",
                 kind=EXISTS,
             )
-    path_checks.writable(str(args.out))
+    path_checks.check_local_folder_writable(str(args.out))
     args.out.mkdir(parents=True, exist_ok=True)
     placed: list[Path] = []
     try:

@@ -31,10 +31,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
             command.removeprefix("pax "),
             parents=[common],
             help=summary,
-            description=option_types.SETTINGS,
+            description=option_types.SETTINGS_HELP,
             options_anywhere=True,
         )
-        option_types.add_settings(
+        option_types.add_run_arguments(
             parser,
             "a variable of the groups below, such as DATA=text:FILES, or a hyper-parameter of the "
             "experiment: fdl.NAME=VALUE",
@@ -44,14 +44,14 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become Paxml; with --dry-run, say what it would be."""
     from rosetta.core import lock_record
-    from rosetta.core.variables import misspellings, reading
+    from rosetta.core.variables import misspellings, setting_values
     from rosetta.launch import execution, pax_trainer
 
     command = f"pax {args.what}"
-    misspellings.warn(os.environ, f"rosetta {command}", command)
+    misspellings.warn_of_unknown_variables(os.environ, f"rosetta {command}", command)
     hyper = [word for word in args.settings if word.startswith("fdl.")]
     given = (
-        reading.parse_setting_word(
+        setting_values.parse_setting_word(
             word,
             command,
             "any hyper-parameter: fdl.NAME=VALUE; what is for other programs: the environment",
@@ -74,7 +74,7 @@ def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "use an image or environment of the distribution pax",
             kind=MISSING,
         )
-    door = lock_record.path().parent / "bin" / "python"
+    door = lock_record.get_lock_path().parent / "bin" / "python"
     if door.is_file():
         environment.setdefault(
             "PYTHON", str(door)

@@ -190,7 +190,7 @@ def _file(given: Path | None) -> Path | None:
         return None
     if given.exists() and not given.is_file():
         raise UserError("it is no file", f"--hlo {given}", "name a file, new or old", kind=INVALID)
-    run_folders.writable(str(given.resolve().parent))
+    run_folders.check_folder_writable(str(given.resolve().parent))
     return given.resolve()
 
 
@@ -211,7 +211,7 @@ def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     )
     planned = pax_step.plan(made, card=args.card, nodes=count, per_node=per_node)
     if hlo:
-        run_folders.write(hlo, planned.compiled.text)
+        run_folders.write_file(hlo, planned.compiled.text)
     found = planned.report()
     gpu = gpus.get_gpu(args.card, "--card")
     found["run"] = report.describe_fit(found["memory"]["peak"], gpu, args.config, count * per_node)
@@ -266,7 +266,7 @@ def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
         fsdp=args.fsdp,
     )
     if hlo:
-        run_folders.write(hlo, compiled.text)
+        run_folders.write_file(hlo, compiled.text)
     log.info("plan: reading the compiled step")
     found = report.report(compiled)
     gpu = gpus.get_gpu(args.card, "--card")

@@ -116,7 +116,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def _of_nodes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--node",
-        type=option_types.whole_number(minimum=0),
+        type=option_types.make_whole_number_type(minimum=0),
         metavar="I",
         help=(
             "the number of this node, from 0, if you start the command on several nodes (default: "
@@ -225,7 +225,9 @@ def _say(args: argparse.Namespace, run: Run) -> None:
     from rosetta.launch import placement_checks
 
     if args.on != "local" or args.dry_run:  # else the run itself warns
-        misspellings.warn(os.environ, f"rosetta {args.command}", args.command, run.framework)
+        misspellings.warn_of_unknown_variables(
+            os.environ, f"rosetta {args.command}", args.command, run.framework
+        )
     mask = Mask(run.env)
     lines = placement_checks.folders(run, args.on) + placement_checks.platform(
         run, args.on, os.environ
@@ -335,7 +337,7 @@ def _read(args: argparse.Namespace) -> Run:
             "write it with --json of rosetta explain",
             kind=INVALID,
         ) from None
-    return run_description.read(document)
+    return run_description.parse_run(document)
 
 
 def _mount(text: str) -> tuple[str, str]:

@@ -64,7 +64,7 @@ def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.selftest import report, selftest
 
     if read_truth_value(os.environ, "ENABLE_TE"):
-        transformer_engine.require()
+        transformer_engine.require_transformer_engine()
         raise UserError(
             "the self-test does not train with Transformer Engine in this release",
             "ENABLE_TE",
@@ -72,19 +72,21 @@ def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             kind=UNSUPPORTED,
         )
     distribution = (
-        lock_record.read().get("distribution")
-        if args.framework is None or lock_record.path().exists()
+        lock_record.read_lock().get("distribution")
+        if args.framework is None or lock_record.get_lock_path().exists()
         else None
     )
-    framework = args.framework or (lock_record.framework(distribution) if distribution else None)
+    framework = args.framework or (
+        lock_record.get_framework(distribution) if distribution else None
+    )
     if framework is None:
         raise UserError(
             "the lock names no distribution",
-            str(lock_record.path()),
+            str(lock_record.get_lock_path()),
             "name one with --framework",
             kind=MISSING,
         )
-    if distribution and lock_record.framework(distribution) != framework:
+    if distribution and lock_record.get_framework(distribution) != framework:
         raise UserError(
             f"this environment is of {distribution}, not of {framework}",
             "selftest --framework",

@@ -32,10 +32,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
             command.removeprefix("t5x "),
             parents=[common],
             help=summary,
-            description=option_types.SETTINGS,
+            description=option_types.SETTINGS_HELP,
             options_anywhere=True,
         )
-        option_types.add_settings(
+        option_types.add_run_arguments(
             parser,
             "a variable of the groups below, such as T5_SIZE=small or DATA=text:FILES",
             traced=command in readers.T5X_TRAINING,
@@ -45,19 +45,19 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become the trainer; with --dry-run, say what it would be."""
     from rosetta.core import lock_record
-    from rosetta.core.variables import misspellings, reading
+    from rosetta.core.variables import misspellings, setting_values
     from rosetta.launch import execution, t5x_evaluation, t5x_trainer
 
     command, profile = f"t5x {args.what}", getattr(args, "profile", None)
-    misspellings.warn(os.environ, f"rosetta {command}", command)
+    misspellings.warn_of_unknown_variables(os.environ, f"rosetta {command}", command)
     given = (
-        reading.parse_setting_word(
+        setting_values.parse_setting_word(
             word, command, "what is for other programs goes into the environment"
         )
         for word in [*args.settings, *([f"PROFILE_STEPS={profile}"] if profile else [])]
     )
     environment = {**os.environ, **dict(given)}
-    door = lock_record.path().parent / "bin" / "python"
+    door = lock_record.get_lock_path().parent / "bin" / "python"
     if door.is_file():
         environment.setdefault(
             "PYTHON", str(door)

@@ -121,7 +121,7 @@ def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         environment=os.environ,
     )
     run = describe.run(resolved)
-    misspellings.warn(os.environ, "rosetta tune", "tune", run.framework)
+    misspellings.warn_of_unknown_variables(os.environ, "rosetta tune", "tune", run.framework)
     count, batch = run.nodes * run.gpus_per_node, run.batch.get("per_gpu")
     names = candidates.off(
         candidates.usual(run, planned=bool(args.card), on_cpu=here.on_cpu)
@@ -189,7 +189,7 @@ def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     extends = (
         args.preset if args.preset in preset_files.presets() else str(Path(args.preset).absolute())
     )
-    run_folders.write(
+    run_folders.write_file(
         output,
         preset_output.text(
             preset_output.preset(
@@ -274,7 +274,7 @@ def _here(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
     found = gpu_query.detect_gpus(environment)
     on_cpu = user_settings.on_cpu(settings, os.environ)
     if not on_cpu:
-        gpu_query.platform(found, environment)  # refuses what would be the CPU unasked
+        gpu_query.select_jax_platforms(found, environment)  # refuses what would be the CPU unasked
     gpus = args.gpus or devices.devices(found, environment, on_cpu=on_cpu)
     return (
         _Where(None, "CPU", gpus, on_cpu=True)
@@ -303,7 +303,7 @@ def _files(args: argparse.Namespace) -> tuple[Path, Path]:
             kind=CONFLICT,
         )
     for each in (output, file):
-        run_folders.writable(str(each.resolve().parent))
+        run_folders.check_folder_writable(str(each.resolve().parent))
         if each.exists() and not each.is_file():
             raise UserError("it is no file", str(each), "name another", kind=MISSING)
     return output, file

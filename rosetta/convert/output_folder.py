@@ -94,7 +94,7 @@ def made(folder: Path, needed: int) -> Iterator[Path]:
       UserError: `folder` holds something or cannot be made, or there is less room than the `needed`
         bytes.
     """
-    path_checks.writable(str(folder.parent))
+    path_checks.check_local_folder_writable(str(folder.parent))
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError("it is there already", str(folder), "name a new folder", kind=EXISTS)
     target = folder.resolve()

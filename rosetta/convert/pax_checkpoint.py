@@ -44,13 +44,13 @@ def found(path: Path) -> Path:
     """Return the checkpoint that a path names: itself, or the newest in the folder or in
     `checkpoints` below. UserError for none.
     """
-    if run_folders.step_of(path.name) is not None:
+    if run_folders.parse_checkpoint_step(path.name) is not None:
         return path
     for folder in (path / "checkpoints", path):
         numbered = [
             (step, each)
             for each in (folder.iterdir() if folder.is_dir() else ())
-            if (step := run_folders.step_of(each.name)) is not None
+            if (step := run_folders.parse_checkpoint_step(each.name)) is not None
         ]
         if numbered:
             return max(numbered)[1]

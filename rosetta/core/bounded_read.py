@@ -11,7 +11,7 @@ from rosetta.core.errors import UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
-LIMIT = (
+LARGEST_FILE = (
     16 << 20
 )  # bytes of a file that people write: presets and descriptions of runs have some thousand
 
@@ -29,7 +29,9 @@ def read_text(path: Path, where: str) -> str:
         UnicodeDecodeError: It is not UTF-8.
     """
     with path.open("rb") as file:
-        content = file.read(LIMIT + 1)
-    if len(content) > LIMIT:
-        raise UserError(f"larger than {LIMIT >> 20} MiB, or a device", where, "name a text file")
+        content = file.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise UserError(
+            f"larger than {LARGEST_FILE >> 20} MiB, or a device", where, "name a text file"
+        )
     return content.decode("utf-8")

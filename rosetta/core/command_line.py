@@ -20,7 +20,7 @@ from rosetta.core.errors import INVALID, UNKNOWN, UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-HELP, VERSION = ("-h", "--help"), ("-V", "--version")
+HELP_OPTIONS, VERSION_OPTIONS = ("-h", "--help"), ("-V", "--version")
 EXAMPLES = "examples"
 
 
@@ -85,7 +85,9 @@ class Program(NamedTuple):
             if command.name == name:
                 return command
         otherwise = f"choose one of: {', '.join(self.names)};"
-        raise _unknown(f"there is no command {name!r}", self.name, name, self.names, otherwise)
+        raise _make_unknown_error(
+            f"there is no command {name!r}", self.name, name, self.names, otherwise
+        )
 
     def select(self, words: Sequence[str]) -> str:
         """Return the name of the command that a command line calls; "" where it asks for the help
@@ -94,8 +96,8 @@ class Program(NamedTuple):
         Raises:
           UserError: it calls none.
         """
-        first = words[0] if words else HELP[-1]
-        if first in (*HELP, *VERSION):
+        first = words[0] if words else HELP_OPTIONS[-1]
+        if first in (*HELP_OPTIONS, *VERSION_OPTIONS):
             return ""
         if not first.startswith("-"):
             return self.command(first).name
@@ -134,7 +136,7 @@ class Program(NamedTuple):
             if lines:
                 parts.append("".join([f"{heading}:\n", *lines]))
         examples = [self.format_examples(self.command(name))[0] for name in self.shown]
-        variables = _help_text().format_program(self.name)
+        variables = _help_text().format_program_variables(self.name)
         parts += [options, _format_section("variables of every command", variables)]
         parts += [_format_section(EXAMPLES, examples)]
         parts.append(f"`{self.typed} COMMAND --help` describes a command.\n")
@@ -154,7 +156,7 @@ def _format_section(heading: str, lines: Iterable[str]) -> str:
     return "".join([f"{heading}:\n", *(f"  {line}\n" for line in lines)])
 
 
-def _unknown(
+def _make_unknown_error(
     what: str, where: str, word: str, known: Iterable[str], otherwise: str = ""
 ) -> UserError:
     """Return the error for an unknown word: with the known word that is nearly the same, or else
@@ -225,7 +227,7 @@ class Parser(argparse.ArgumentParser):
             what = f"unrecognized arguments: {' '.join(left)}"
             options = [name for action in self._actions for name in action.option_strings]
             known = [name for name in options if name.startswith("--")]
-            raise _unknown(what, self.prog, odd, known)
+            raise _make_unknown_error(what, self.prog, odd, known)
         return values, left
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
@@ -247,7 +249,7 @@ class Parser(argparse.ArgumentParser):
                 f"there is no {' '.join([*(action.option_strings[-1:] or metavar), repr(value)])}"
             )
             otherwise = f"choose one of: {', '.join(known)};"
-            raise _unknown(what, self.prog, str(value), known, otherwise)
+            raise _make_unknown_error(what, self.prog, str(value), known, otherwise)
 
     def _names_below(self) -> set[str]:
         """Return the names of the commands below this one."""
@@ -279,7 +281,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Return the help with its sections: the variables that the command reads, and examples."""
-        variables = {} if self._names_below() else _help_text().format_command(self.prog)
+        variables = {} if self._names_below() else _help_text().format_command_variables(self.prog)
         ordered = sorted(self.sections.items(), key=lambda section: section[0] == EXAMPLES)
         sections = [*variables.items(), *ordered]
         texts = [_format_section(heading, lines) for heading, lines in sections if lines]
@@ -306,8 +308,8 @@ class ProgramParser(Parser):
         self.program = program
         self.version = version
         options = self.add_argument_group("options")
-        options.add_argument(*HELP, action="help", help="show this help")
-        options.add_argument(*VERSION, action=_PrintVersion, help="show the version")
+        options.add_argument(*HELP_OPTIONS, action="help", help="show this help")
+        options.add_argument(*VERSION_OPTIONS, action=_PrintVersion, help="show the version")
         self._options = options
 
     def format_help(self) -> str:
@@ -335,7 +337,7 @@ class _PrintVersion(argparse.Action):
         """See argparse."""
         del namespace, values, option_string
         exit_status.print_result(parser.version())
-        raise SystemExit(exit_status.FINE)
+        raise SystemExit(exit_status.SUCCESS)
 
 
 class _Subcommands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noqa: SLF001 (argparse has no public name for it)

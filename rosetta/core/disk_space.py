@@ -13,16 +13,16 @@ from rosetta.core.errors import TOO_BIG, UserError
 from rosetta.core.value_parsing import is_address
 
 GB, MB = 1e9, 1e6
-FLOAT = 4  # bytes of a number in a checkpoint
-ADAM = 2  # moments of a parameter
+FLOAT_BYTES = 4  # bytes of a number in a checkpoint
+ADAM_MOMENTS = 2  # moments of a parameter
 
 
-def shown(count: float) -> str:
+def format_size(count: float) -> str:
     """Return so many bytes as people read them: in GB, below one in MB."""
     return f"{count / GB:.1f} GB" if count >= GB else f"{count / MB:.1f} MB"
 
 
-def at_once(saves: int, keep: int | None, there: int) -> int:
+def count_added_checkpoints(saves: int, keep: int | None, there: int) -> int:
     """Return how many checkpoints a folder gains, at most, at a time.
 
     Args:
@@ -33,7 +33,7 @@ def at_once(saves: int, keep: int | None, there: int) -> int:
     return saves if keep is None else min(saves, max(keep - there, 0) + 1)
 
 
-def check(folder: str, one: int, times: int, name: str) -> tuple[str, ...]:
+def check_checkpoints_fit(folder: str, one: int, times: int, name: str) -> tuple[str, ...]:
     """Return a line where not all of a run's checkpoints fit. Nothing is known of object stores,
     quotas, and file systems without a size.
 
@@ -48,22 +48,23 @@ def check(folder: str, one: int, times: int, name: str) -> tuple[str, ...]:
     """
     if is_address(folder) or not times:
         return ()
-    found = system_queries.room(
+    found = system_queries.query_free_space(
         next(each for each in (Path(folder), *Path(folder).parents) if os.path.isdir(each))
     )
     if found is None or found.free >= one * times:
         return ()
-    where, free = f"{name}={folder}", f"{shown(found.free)} are free"
+    where, free = f"{name}={folder}", f"{format_size(found.free)} are free"
     if found.free < one:
         raise UserError(
-            f"a checkpoint takes at least {shown(one)}, and {free}",
+            f"a checkpoint takes at least {format_size(one)}, and {free}",
             where,
             f"make room, or name another {name}",
             kind=TOO_BIG,
         )
     return (
         (
-            f"{where}: the run's checkpoints come to at least {shown(one * times)} ({times} of "
-            f"{shown(one)}), and {free}: make room, keep fewer, or name another folder"
+            f"{where}: the run's checkpoints come to at least {format_size(one * times)} "
+            f"({times} of {format_size(one)}), and {free}: make room, keep fewer, "
+            "or name another folder"
         ),
     )

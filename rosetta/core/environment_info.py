@@ -29,10 +29,10 @@ PACKAGES = (
     "tensorflow-cpu",
     "numpy",
 )
-UPSTREAM = ("t5x", "paxml", "praxis")
+UPSTREAM_PACKAGES = ("t5x", "paxml", "praxis")
 
 
-def installed() -> dict[str, str]:
+def find_package_versions() -> dict[str, str]:
     """Return name -> version of the packages worth naming, from their metadata."""
     found = {}
     for name in PACKAGES:
@@ -43,9 +43,9 @@ def installed() -> dict[str, str]:
     return found
 
 
-def trees() -> dict[str, str]:
+def find_upstream_folders() -> dict[str, str]:
     """Return upstream package -> the folder it is imported from."""
-    specs = {name: importlib.util.find_spec(name) for name in UPSTREAM}
+    specs = {name: importlib.util.find_spec(name) for name in UPSTREAM_PACKAGES}
     return {
         n: next(iter(s.submodule_search_locations))
         for n, s in specs.items()
@@ -53,11 +53,11 @@ def trees() -> dict[str, str]:
     }
 
 
-def info() -> dict[str, Any]:
+def describe_environment() -> dict[str, Any]:
     """Return what lock.json and the packages' metadata say; keys that an older lock lacks are
     None.
     """
-    known = lock_record.read()
+    known = lock_record.read_lock()
     sources = {
         name: {
             "url": source.get("url"),
@@ -79,29 +79,29 @@ def info() -> dict[str, Any]:
         "requirements": known.get("requirements"),
         "sources": sources,
         "base": known.get("base"),
-        "transformer_engine": transformer_engine.version(),
-        "transformer_engine_reason": transformer_engine.reason(),
-        "known_issues": issues(),
-        "packages": installed(),
-        "trees": trees(),
+        "transformer_engine": transformer_engine.find_installed_version(),
+        "transformer_engine_reason": transformer_engine.explain_absence(),
+        "known_issues": read_known_issues(),
+        "packages": find_package_versions(),
+        "trees": find_upstream_folders(),
     }
 
 
-def issues() -> list[dict[str, str]]:
+def read_known_issues() -> list[dict[str, str]]:
     """Return the known issues of exactly these versions, as they were found when this was built."""
-    return list(_beside("known_issues.json", "issues", missing=[]))
+    return list(_read_baked_list("known_issues.json", "issues", missing=[]))
 
 
-def licences() -> list[dict[str, Any]]:
+def read_licences() -> list[dict[str, Any]]:
     """Return name, version, licence and files (below opt/rosetta/LICENSES) of everything that is
     shipped.
     """
-    return list(_beside("LICENSES/index.json", "licences"))
+    return list(_read_baked_list("LICENSES/index.json", "licences"))
 
 
-def _beside(name: str, member: str, missing: list[Any] | None = None) -> list[Any]:
+def _read_baked_list(name: str, member: str, missing: list[Any] | None = None) -> list[Any]:
     """Return a list that the builder wrote beside lock.json."""
-    where = lock_record.path().parent / name
+    where = lock_record.get_lock_path().parent / name
     if missing is not None and not where.exists():
         return missing
     try:
@@ -115,34 +115,35 @@ def _beside(name: str, member: str, missing: list[Any] | None = None) -> list[An
     return found
 
 
-def licence_table(rows: list[dict[str, Any]]) -> str:
+def format_licences(rows: list[dict[str, Any]]) -> str:
     """Return `licences()` as lines for people."""
     width = max((len(f"{row['name']} {row['version']}") for row in rows), default=0)
     lines = [
         f"{row['name']} {row['version']}".ljust(width) + f"  {row['licence'] or 'not declared'}"
         for row in rows
     ]
-    lines.append(f"texts in {lock_record.path().parent / 'LICENSES'}")
-    if lock_record.read().get("base"):
+    lines.append(f"texts in {lock_record.get_lock_path().parent / 'LICENSES'}")
+    if lock_record.read_lock().get("base"):
         lines.append("those of the operating system's packages: /usr/share/doc/*/copyright")
     return "\n".join(lines)
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     return "unknown" if value is None else str(value)
 
 
-def table(result: dict[str, Any]) -> str:
+def format_environment(result: dict[str, Any]) -> str:
     """Return `info()` as lines for people."""
     rows = [
-        (key, _text(result[key]))
+        (key, _format_value(result[key]))
         for key in ("distribution", "line", "accelerator", "architecture", "python", "builder")
     ]
     for name, source in result["sources"].items():
-        rows.append((name, f"{_text(source['commit'])}  {source['url'] or ''}".rstrip()))
-        rows.append(("  patched", _text(source["patched_commit"])))
+        rows.append((name, f"{_format_value(source['commit'])}  {source['url'] or ''}".rstrip()))
+        rows.append(("  patched", _format_value(source["patched_commit"])))
         rows.extend(
-            ("  patch", f"{_text(p['name'])}: {_text(p['outcome'])}") for p in source["patches"]
+            ("  patch", f"{_format_value(p['name'])}: {_format_value(p['outcome'])}")
+            for p in source["patches"]
         )
     if base := result["base"]:
         rows.append(("base", f"{base.get('name')}  {base.get('digest')}"))

@@ -21,14 +21,14 @@ from rosetta.core.value_parsing import read_truth_value
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FINE, FAILED, USER, OURS, INTERRUPTED = 0, 1, 2, 3, 130
+SUCCESS, FAILED, USER_ERROR, INTERNAL_ERROR, INTERRUPTED = 0, 1, 2, 3, 130
 # Nobody reads stdout any more: 128 + SIGPIPE, as for programs that the signal ends.
-CLOSED = 141
+OUTPUT_CLOSED = 141
 # A run wrote a checkpoint and ended before its time: EX_TEMPFAIL of sysexits.h, "try again later".
-EARLY = 75
+ENDED_EARLY = 75
 # Another process hangs or is lost. Above 128 + any signal: srun returns the highest status of all
 # processes, and the other process is killed.
-LOST = 200
+PROCESS_LOST = 200
 
 # The errors that the user's machine, paths and network bring about, and the kind of each. Any other
 # error of the operating system is a fault of the program.
@@ -97,11 +97,11 @@ class Remedies(NamedTuple):
     report: Callable[[BaseException], str] = _print_traceback
 
 
-RUN = Remedies()
+RUN_REMEDIES = Remedies()
 
 
 def explain_failure(
-    error: BaseException, where: str, remedies: Remedies = RUN
+    error: BaseException, where: str, remedies: Remedies = RUN_REMEDIES
 ) -> tuple[int, UserError]:
     """Return the exit status for an exception, and the exception as an error of one line.
 
@@ -111,14 +111,14 @@ def explain_failure(
       remedies: What the program advises.
     """
     if isinstance(error, UserError):
-        return USER, error
+        return USER_ERROR, error
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, UserError("interrupted", where, remedies.interrupted)
     if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] not in (
         "rosetta",
         "builder",
     ):
-        return USER, UserError(
+        return USER_ERROR, UserError(
             f"{sys.executable} has no module {error.name!r}",
             where,
             remedies.module,
@@ -126,8 +126,8 @@ def explain_failure(
             value=error.name,
         )
     if isinstance(error, OSError) and (problem := _explain_system_error(error, where, remedies)):
-        return USER, problem
-    return OURS, UserError(
+        return USER_ERROR, problem
+    return INTERNAL_ERROR, UserError(
         f"{type(error).__name__}: {error}",
         where,
         f"this is a fault of ours: report it with {remedies.report(error)}",
@@ -166,9 +166,9 @@ def print_result(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as error:
-        discard(sys.stdout)
+        discard_output(sys.stdout)
         if isinstance(error, BrokenPipeError):
-            raise SystemExit(CLOSED) from None
+            raise SystemExit(OUTPUT_CLOSED) from None
         raise UserError(
             error.strerror or str(error),
             "stdout",
@@ -176,7 +176,7 @@ def print_result(text: str) -> None:
         ) from None
 
 
-def discard(stream: TextIO) -> None:
+def discard_output(stream: TextIO) -> None:
     """Drop what a stream that cannot be written still holds: Python would write it once more when
     it ends.
     """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core.errors import MISSING, UserError
 from rosetta.core.value_parsing import parse_digits
-from rosetta.core.variables import reading
+from rosetta.core.variables import setting_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,12 +50,12 @@ def detect_gpus(environment: Mapping[str, str]) -> list[DetectedGpu]:
     Args:
       environment: The variables of the run. CUDA_VISIBLE_DEVICES chooses the GPUs.
     """
-    lines = queried("name,compute_cap").splitlines()
+    lines = query_nvidia_smi("name,compute_cap").splitlines()
     detected_gpus = [_parse_line(line) for line in lines if "," in line]
-    return visible(detected_gpus, environment.get("CUDA_VISIBLE_DEVICES"))
+    return select_visible_gpus(detected_gpus, environment.get("CUDA_VISIBLE_DEVICES"))
 
 
-def queried(fields: str) -> str:
+def query_nvidia_smi(fields: str) -> str:
     """Return what nvidia-smi says of all GPUs, a line for each; empty without a driver."""
     argv = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
@@ -65,7 +65,7 @@ def queried(fields: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def visible(found: list[DetectedGpu], chosen: str | None) -> list[DetectedGpu]:
+def select_visible_gpus(found: list[DetectedGpu], chosen: str | None) -> list[DetectedGpu]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, None leaving all.
 
     As in CUDA, the first name of no GPU ends the list.
@@ -91,12 +91,12 @@ def _parse_line(line: str) -> DetectedGpu:
     return DetectedGpu(name.strip(), parse_capability(capability))
 
 
-def present() -> bool:
+def has_gpu_device_file() -> bool:
     """Is there a GPU's device file? True in containers whose image lacks nvidia-smi, too."""
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
 
 
-def platform(found: list[DetectedGpu], environment: Mapping[str, str]) -> str:
+def select_jax_platforms(found: list[DetectedGpu], environment: Mapping[str, str]) -> str:
     """Return JAX_PLATFORMS for a run: what the user set, else CUDA.
 
     Args:
@@ -106,7 +106,7 @@ def platform(found: list[DetectedGpu], environment: Mapping[str, str]) -> str:
     Raises:
       UserError: JAX has no such platform; or there is no GPU, and nobody asked for the CPU.
     """
-    if asked := reading.read_setting(environment, "JAX_PLATFORMS"):
+    if asked := setting_values.read_setting(environment, "JAX_PLATFORMS"):
         return ",".join(asked)  # JAX takes no spaces between them
     chosen_gpus = environment.get("CUDA_VISIBLE_DEVICES", "?")
     if not found and chosen_gpus.strip() in ("", "-1"):
@@ -116,7 +116,7 @@ def platform(found: list[DetectedGpu], environment: Mapping[str, str]) -> str:
             "unset it, or set JAX_PLATFORMS=cpu to run on the CPU",
             kind=MISSING,
         )
-    if not found and not present():
+    if not found and not has_gpu_device_file():
         raise UserError(
             "no NVIDIA GPU is visible",
             "this machine",
@@ -126,7 +126,7 @@ def platform(found: list[DetectedGpu], environment: Mapping[str, str]) -> str:
     return "cuda,cpu"
 
 
-def platform_or_refusal(
+def select_jax_platforms_or_error(
     found: list[DetectedGpu], environment: Mapping[str, str]
 ) -> tuple[str, UserError | None]:
     """Return JAX_PLATFORMS for a run, and why it cannot start on this machine: a dry run may be for
@@ -140,7 +140,7 @@ def platform_or_refusal(
       UserError: JAX has no such platform.
     """
     try:
-        return platform(found, environment), None
+        return select_jax_platforms(found, environment), None
     except UserError as error:
         if error.kind != MISSING:
             raise

@@ -16,48 +16,50 @@ from rosetta.core.errors import DENIED, MISSING, UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_PLACES = ("/var/tmp", "/dev/shm")  # noqa: S108 (after /tmp: a read-only root may leave only these)
+_OTHER_TEMPORARY_FOLDERS = ("/var/tmp", "/dev/shm")  # noqa: S108 (after /tmp: a read-only root may leave only these)
 
 
-def folder() -> Path:
+def make_home_folder() -> Path:
     """Return the folder, made with mode 0700 if it was not there; UserError where none can be
     had.
     """
     if asked := os.environ.get("ROSETTA_HOME"):
-        return _own(Path(asked).absolute(), "set ROSETTA_HOME to a folder of yours, or unset it")
-    if usable(os.environ):
+        return _make_own_folder(
+            Path(asked).absolute(), "set ROSETTA_HOME to a folder of yours, or unset it"
+        )
+    if is_home_usable(os.environ):
         try:
-            return _own(Path(os.environ["HOME"]) / ".rosetta", "")
+            return _make_own_folder(Path(os.environ["HOME"]) / ".rosetta", "")
         except UserError:
             pass  # its quota is used up, say, or .rosetta is another's
-    return _apart()
+    return _make_temporary_home()
 
 
-def usable(environment: Mapping[str, str]) -> bool:
+def is_home_usable(environment: Mapping[str, str]) -> bool:
     """Is `HOME` there, more than the root of the file system, and writable for us?"""
     home = environment.get("HOME") or "/"
     return os.path.isabs(home) and Path(home) != Path("/") and os.access(home, os.W_OK | os.X_OK)
 
 
-def variables() -> dict[str, str]:
+def get_child_variables() -> dict[str, str]:
     """Return what a child has to be given beyond our environment: a home where there is none, a
     name where the user has none.
     """
     found = {}
-    if not usable(os.environ):
-        place = str(folder())
+    if not is_home_usable(os.environ):
+        place = str(make_home_folder())
         found["ROSETTA_HOME"] = place
         if (os.environ.get("HOME") or "/") == "/" or not os.access(os.environ["HOME"], os.X_OK):
             found["HOME"] = place
         else:
             found["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME") or f"{place}/cache"
             found["MPLCONFIGDIR"] = os.environ.get("MPLCONFIGDIR") or f"{place}/matplotlib"
-    if not any(os.environ.get(name) for name in ("LOGNAME", "USER")) and not _named():
+    if not any(os.environ.get(name) for name in ("LOGNAME", "USER")) and not _has_user_name():
         found["LOGNAME"] = found["USER"] = f"uid{os.getuid()}"
     return found
 
 
-def _named() -> bool:
+def _has_user_name() -> bool:
     import pwd
 
     try:
@@ -67,7 +69,7 @@ def _named() -> bool:
     return True
 
 
-def _own(path: Path, do: str) -> Path:
+def _make_own_folder(path: Path, do: str) -> Path:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = os.lstat(path)
@@ -81,12 +83,12 @@ def _own(path: Path, do: str) -> Path:
 
 
 @cache
-def _apart() -> Path:
+def _make_temporary_home() -> Path:
     """Return a folder of our own in /tmp; the sticky bit of /tmp keeps others from replacing it.
 
     Where the name is taken by anything else, it is a new one that nobody can guess.
     """
-    for place in (Path(os.environ.get("TMPDIR") or "/tmp"), *map(Path, _PLACES)):  # noqa: S108
+    for place in (Path(os.environ.get("TMPDIR") or "/tmp"), *map(Path, _OTHER_TEMPORARY_FOLDERS)):  # noqa: S108
         path = place / f"rosetta-{os.getuid()}"
         try:
             try:

@@ -11,7 +11,7 @@ from typing import Any
 SCHEMA = 1
 
 
-def render(
+def render_document(
     command: str | None,
     *,
     ok: bool,

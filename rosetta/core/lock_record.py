@@ -10,14 +10,14 @@ import rosetta
 from rosetta.core.errors import UserError
 
 
-def path() -> Path:
+def get_lock_path() -> Path:
     """Return where lock.json lies in a baked environment: beside the package."""
     return Path(rosetta.__file__).resolve().parents[1] / "lock.json"
 
 
-def read() -> dict[str, Any]:
+def read_lock() -> dict[str, Any]:
     """Return lock.json; UserError where there is none (a checkout, say) or it cannot be read."""
-    where = path()
+    where = get_lock_path()
     try:
         lock = json.loads(where.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -41,6 +41,6 @@ def read() -> dict[str, Any]:
     return lock
 
 
-def framework(distribution: str) -> str:
+def get_framework(distribution: str) -> str:
     """Return the framework a distribution is of: `t5x`, or `pax` for `pax` and `pax-1.4`."""
     return distribution.partition("-")[0]

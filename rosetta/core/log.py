@@ -24,9 +24,9 @@ from rosetta.core.variables.choices import LOG_LEVELS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-VARIABLE = "ROSETTA_LOG_LEVEL"
+LEVEL_VARIABLE = "ROSETTA_LOG_LEVEL"
 # A file descriptor of the terminal, for lines that people wait for while stderr goes to a file.
-TERMINAL = "ROSETTA_PROGRESS_FD"
+TERMINAL_VARIABLE = "ROSETTA_PROGRESS_FD"
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 _LEVELS = {name: getattr(logging, name.upper()) for name in LOG_LEVELS}
 
@@ -50,7 +50,7 @@ class Output:
         self.logger.propagate = False  # libraries give the root logger handlers of their own
         self.logger.handlers[:] = [_Handler()]
         self.logger.handlers[0].setFormatter(_Formatter(prefixes, clean))
-        self.logger.setLevel(_LEVELS.get(os.environ.get(VARIABLE, ""), INFO))
+        self.logger.setLevel(_LEVELS.get(os.environ.get(LEVEL_VARIABLE, ""), INFO))
         self._shown: set[str] = set()
 
     def write(
@@ -97,10 +97,10 @@ class Output:
         Raises:
           UserError: ROSETTA_LOG_LEVEL is not valid.
         """
-        before, variable = self.logger.level, os.environ.get(VARIABLE)
-        chosen = level or check_variable(os.environ)
+        before, variable = self.logger.level, os.environ.get(LEVEL_VARIABLE)
+        chosen = level or read_level(os.environ)
         if level:
-            os.environ[VARIABLE] = level
+            os.environ[LEVEL_VARIABLE] = level
         self.logger.setLevel(_LEVELS[chosen])
         if chosen == "debug":
             self._show_commands()
@@ -112,8 +112,8 @@ class Output:
             raise
         finally:
             self.logger.setLevel(before)
-            os.environ.pop(VARIABLE, None)
-            os.environ.update({} if variable is None else {VARIABLE: variable})
+            os.environ.pop(LEVEL_VARIABLE, None)
+            os.environ.update({} if variable is None else {LEVEL_VARIABLE: variable})
 
     def _show_commands(self) -> None:
         """Show every command that this process starts. Python can add an audit hook only."""
@@ -162,7 +162,7 @@ class _Handler(logging.Handler):
 _output = Output(
     "rosetta",
     {DEBUG: "rosetta: debug: ", INFO: "rosetta: ", WARNING: "rosetta: ", ERROR: "rosetta: "},
-    secrets.redact,
+    secrets.redact_text,
 )
 is_shown, use_level, forget_shown = _output.is_shown, _output.use_level, _output.forget_shown
 
@@ -189,10 +189,10 @@ def error(text: str, *, terminal: bool = False) -> None:
 
 def write_to_terminal(line: str) -> None:
     """Write a line to the terminal if stderr goes to a file, unless nobody looks at it any more."""
-    terminal = value_parsing.parse_digits(os.environ.get(TERMINAL, ""))
+    terminal = value_parsing.parse_digits(os.environ.get(TERMINAL_VARIABLE, ""))
     if terminal is not None:
         with contextlib.suppress(OSError, OverflowError):
-            os.write(terminal, f"{secrets.redact(line)}\n".encode())
+            os.write(terminal, f"{secrets.redact_text(line)}\n".encode())
 
 
 def show_count(text: str, *, last: bool = False) -> None:
@@ -221,11 +221,11 @@ def add_level_option(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def check_variable(variables: Mapping[str, str]) -> str:
+def read_level(variables: Mapping[str, str]) -> str:
     """Return the level that ROSETTA_LOG_LEVEL sets, "info" if it sets none.
 
     Raises:
       UserError: the value is not valid.
     """
-    level = variables.get(VARIABLE) or "info"
-    return value_parsing.parse_choice(VARIABLE, level, LOG_LEVELS)
+    level = variables.get(LEVEL_VARIABLE) or "info"
+    return value_parsing.parse_choice(LEVEL_VARIABLE, level, LOG_LEVELS)

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def whole_number(minimum: int = 1, maximum: int = value_parsing.LARGEST) -> Callable[[str], int]:
+def make_whole_number_type(
+    minimum: int = 1, maximum: int = value_parsing.LARGEST
+) -> Callable[[str], int]:
     """Return the type of an option whose value is a whole number in a range."""
     return lambda text: value_parsing.parse_whole_number("", text, minimum=minimum, maximum=maximum)
 
 
-parse_count = whole_number()
+parse_count = make_whole_number_type()
 
 
 def parse_positive_number(text: str) -> float:
@@ -97,13 +99,15 @@ def add_shape_options(
 
 
 # What the help of a command says that takes settings of a run.
-SETTINGS = (
+SETTINGS_HELP = (
     "Every setting is a word NAME=VALUE, or else a variable of the environment. `rosetta explain "
     "NAME` describes one."
 )
 
 
-def add_settings(parser: argparse.ArgumentParser, help_text: str, *, traced: bool = True) -> None:
+def add_run_arguments(
+    parser: argparse.ArgumentParser, help_text: str, *, traced: bool = True
+) -> None:
     """Add the arguments of a command that starts a run by its settings.
 
     Args:

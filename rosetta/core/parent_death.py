@@ -9,7 +9,7 @@ import signal
 _PR_SET_PDEATHSIG = 1
 
 
-def to(parent: int, number: int = signal.SIGTERM) -> None:
+def die_with_parent(parent: int, number: int = signal.SIGTERM) -> None:
     """Let the kernel send this process a signal when its parent ends, killed or not; called in the
     child, before it executes a program.
 

@@ -8,12 +8,12 @@ import tempfile
 from rosetta.core.errors import DENIED, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import split_scheme
 
-CERTIFICATES = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
+CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 # Where Debian and Red Hat keep them: libcurl inside TensorFlow looks at Debian's path only.
 SYSTEM_CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 
 
-def local(path: str, where: str) -> None:
+def check_is_local(path: str, where: str) -> None:
     """Raise UserError where the path is in an object store: examples are read by position, from
     mapped files.
     """
@@ -28,13 +28,13 @@ def local(path: str, where: str) -> None:
         )
 
 
-def certificates(*, needed: bool = False) -> None:
+def check_certificates(*, needed: bool = False) -> None:
     """Raise UserError for a certificate variable that names no file; with `needed`, also where
     there are none at all.
 
     Seen on Red Hat machines, whose certificates are not where TensorFlow's libcurl looks for them.
     """
-    for name in CERTIFICATES:
+    for name in CERTIFICATE_VARIABLES:
         path = os.environ.get(name)
         if path and not os.path.exists(path):
             raise UserError(
@@ -46,7 +46,7 @@ def certificates(*, needed: bool = False) -> None:
             )
     if (
         needed
-        and not any(os.environ.get(name) for name in CERTIFICATES)
+        and not any(os.environ.get(name) for name in CERTIFICATE_VARIABLES)
         and not os.path.exists(SYSTEM_CERTIFICATES[0])
     ):
         there = next((path for path in SYSTEM_CERTIFICATES if os.path.exists(path)), None)
@@ -63,7 +63,7 @@ def certificates(*, needed: bool = False) -> None:
         )
 
 
-def remote_path(path: str) -> None:
+def check_remote_path(path: str) -> None:
     """Check a folder that may be in an object store (MODEL_DIR, a checkpoint): scheme,
     certificates, credentials' presence.
 
@@ -98,7 +98,7 @@ def remote_path(path: str) -> None:
         raise UserError(
             "the bucket's name is missing", path, "write gs://BUCKET/FOLDER", kind=INVALID
         )
-    certificates(needed=True)
+    check_certificates(needed=True)
     named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if named and not os.path.isfile(named):
         raise UserError(
@@ -110,7 +110,7 @@ def remote_path(path: str) -> None:
         )
 
 
-def writable(folder: str) -> None:
+def check_local_folder_writable(folder: str) -> None:
     """Raise UserError where a folder of this machine cannot be written to or made.
 
     Leaves nothing.

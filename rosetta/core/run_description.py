@@ -74,19 +74,19 @@ class Run:
         return found
 
 
-def _text(value: Any) -> bool:
+def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _count(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 1
 
 
-def _list(value: Any, item: Callable[[Any], bool]) -> bool:
+def _is_list_of(value: Any, item: Callable[[Any], bool]) -> bool:
     return isinstance(value, list) and all(map(item, value))
 
 
-def _mapping(value: Any, item: Callable[[Any], bool] = lambda _: True) -> bool:
+def _is_mapping_of(value: Any, item: Callable[[Any], bool] = lambda _: True) -> bool:
     return isinstance(value, dict) and all(map(item, value.values()))
 
 
@@ -94,35 +94,37 @@ def _mapping(value: Any, item: Callable[[Any], bool] = lambda _: True) -> bool:
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "framework": (lambda value: value in FRAMEWORKS, f"give one of: {', '.join(FRAMEWORKS)}"),
     "entry": (
-        lambda value: _list(value, _text) and bool(value),
+        lambda value: _is_list_of(value, _is_text) and bool(value),
         "give a list of texts, a program and its arguments",
     ),
-    "model": (_text, "give a text"),
-    "precision": (_text, "give a text"),
-    "nodes": (_count, "give a whole number, at least 1"),
-    "gpus_per_node": (_count, "give a whole number, at least 1"),
+    "model": (_is_text, "give a text"),
+    "precision": (_is_text, "give a text"),
+    "nodes": (_is_count, "give a whole number, at least 1"),
+    "gpus_per_node": (_is_count, "give a whole number, at least 1"),
     "processes_per_node": (
         lambda value: value in PROCESSES,
         f"give one of: {', '.join(PROCESSES)}",
     ),
     "xla_flags": (
-        lambda value: _mapping(value, lambda each: isinstance(each, (str, int, float))),
+        lambda value: _is_mapping_of(value, lambda each: isinstance(each, (str, int, float))),
         "give flag: value, each true, false, a number or a text",
     ),
-    "env": (lambda value: _mapping(value, _text), "give NAME: VALUE, each a text"),
-    "origin": (lambda value: _mapping(value, _text), "give FIELD: PLACE, each a text"),
+    "env": (lambda value: _is_mapping_of(value, _is_text), "give NAME: VALUE, each a text"),
+    "origin": (lambda value: _is_mapping_of(value, _is_text), "give FIELD: PLACE, each a text"),
     "mounts": (
-        lambda value: _list(value, lambda pair: _list(pair, _text) and len(pair) == 2),
+        lambda value: _is_list_of(
+            value, lambda pair: _is_list_of(pair, _is_text) and len(pair) == 2
+        ),
         "give pairs: [[OUTSIDE, INSIDE], ...]",
     ),
-    "mesh": (_mapping, "give NAME: VALUE"),
-    "batch": (_mapping, "give NAME: VALUE"),
-    "gin": (_mapping, "give NAME: VALUE"),
-    "fdl": (_mapping, "give NAME: VALUE"),
+    "mesh": (_is_mapping_of, "give NAME: VALUE"),
+    "batch": (_is_mapping_of, "give NAME: VALUE"),
+    "gin": (_is_mapping_of, "give NAME: VALUE"),
+    "fdl": (_is_mapping_of, "give NAME: VALUE"),
 }
 
 
-def read(document: Any) -> Run:
+def parse_run(document: Any) -> Run:
     """Return the run that a JSON document describes.
 
     Raises:
@@ -170,7 +172,7 @@ def read(document: Any) -> Run:
     )
 
 
-def on_cpu(run: Run) -> bool:
+def runs_on_cpu(run: Run) -> bool:
     """Return whether a run is to do without GPUs, which is never so unless JAX_PLATFORMS says
     it.
     """

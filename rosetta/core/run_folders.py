@@ -17,15 +17,15 @@ from rosetta.core.value_parsing import is_address
 _NUMBERED = re.compile(r"checkpoint_(\d+)")
 
 
-def writable(folder: str) -> None:
+def check_folder_writable(folder: str) -> None:
     """UserError where a folder cannot be written to or made. Makes nothing."""
     if is_address(folder):
-        path_checks.remote_path(folder)
+        path_checks.check_remote_path(folder)
     else:
-        path_checks.writable(folder)
+        path_checks.check_local_folder_writable(folder)
 
 
-def write(path: Any, text: str) -> None:
+def write_file(path: Any, text: str) -> None:
     """Write a file whole or not at all, see `path`. A folder of this machine need not be there
     yet.
     """
@@ -35,7 +35,7 @@ def write(path: Any, text: str) -> None:
         path.write_text(text)  # an object store shows an object when all of it has arrived
 
 
-def path(name: str) -> Any:
+def make_path(name: str) -> Any:
     """Return a path that can be read and written: of this machine, or through TensorFlow in an
     object store.
     """
@@ -44,29 +44,31 @@ def path(name: str) -> Any:
     return importlib.import_module("etils.epath").Path(name)  # object stores, through TensorFlow
 
 
-def split(checkpoint: str) -> tuple[str, str]:
+def split_checkpoint_path(checkpoint: str) -> tuple[str, str]:
     """Return the folder of a checkpoint, and its name in it."""
     folder, _, name = checkpoint.rstrip("/").rpartition("/")
     return folder or ".", name
 
 
-def exists(checkpoint: str) -> bool:
+def folder_exists(checkpoint: str) -> bool:
     """Return whether there is such a folder."""
-    return bool(path(checkpoint).is_dir())
+    return bool(make_path(checkpoint).is_dir())
 
 
-def step_of(checkpoint: str) -> int | None:
+def parse_checkpoint_step(checkpoint: str) -> int | None:
     """Return the step in a checkpoint_N's name, None for another name."""
-    found = _NUMBERED.fullmatch(split(checkpoint)[1])
+    found = _NUMBERED.fullmatch(split_checkpoint_path(checkpoint)[1])
     return int(found[1]) if found else None
 
 
-def steps(folder: str) -> list[int]:
+def list_checkpoint_steps(folder: str) -> list[int]:
     """Return the steps of the whole checkpoints in a folder, smallest first."""
-    if not exists(folder):
+    if not folder_exists(folder):
         return []
     return sorted(
-        step for step in (step_of(each.name) for each in path(folder).iterdir()) if step is not None
+        step
+        for step in (parse_checkpoint_step(each.name) for each in make_path(folder).iterdir())
+        if step is not None
     )
 
 

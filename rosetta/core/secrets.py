@@ -82,7 +82,7 @@ def hide_forms(text: str, *, strict: bool = False) -> str:
     return _SETTING.sub(rf"\g<name>={HIDDEN}", text)
 
 
-def redact(text: str, *, strict: bool = False) -> str:
+def redact_text(text: str, *, strict: bool = False) -> str:
     """Return a text without secrets, those that were remembered among them."""
     text = _KEY_TEXT.sub(f"{HIDDEN} (a private key)", text)
     return hide_forms(_hide_values(text, _values), strict=strict)
@@ -151,13 +151,13 @@ def _hide_values(text: str, values: Iterable[str]) -> str:
     return text
 
 
-def remember(
+def remember_secrets(
     arguments: Iterable[str], environment: Mapping[str, str], *, strict: bool = False
 ) -> None:
     """Hide from now on the secrets among these arguments and variables, too."""
     for name, value in environment.items():
         if is_secret_name(name) and len(value) >= _SHORTEST_VARIABLE:
-            remember_value(value)
+            remember_secret(value)
         _remember_forms(value, strict=strict)
     words = list(arguments)
     for word in words:
@@ -167,13 +167,13 @@ def remember(
         _remember_key(" ".join(words))
 
 
-def remember_value(value: str) -> None:
+def remember_secret(value: str) -> None:
     """Hide from now on a value, unless it is so short that it is part of other words."""
     if len(value) >= _SHORTEST:
         _values.update({value, repr(value)[1:-1]})
 
 
-def forget() -> None:
+def forget_secrets() -> None:
     """Forget all values that were remembered."""
     _values.clear()
 
@@ -183,7 +183,7 @@ def holds_private_key(text: str) -> bool:
     return bool(_KEY_TEXT.search(text))
 
 
-def find_form(word: str) -> str:
+def describe_secret_form(word: str) -> str:
     """Name the secret that a word of a command line holds by its form; empty where it has none."""
     if _KEY_BODY.search(word):
         return "the text of a key"
@@ -200,18 +200,18 @@ def _remember_forms(text: str, *, strict: bool) -> None:
         _remember_login(login)
         # Quoting may change what stands between the pieces.
         for piece in re.split(r"[\s'\"\\]+", login.partition(":")[2] or login):
-            remember_value(piece)
+            remember_secret(piece)
 
 
 def _remember_login(login: str) -> None:
     password = login.partition(":")[2] or login
     for value in (login, password, urllib.parse.unquote(password)):
-        remember_value(value)
+        remember_secret(value)
 
 
 def _remember_key(text: str) -> None:
     for line in re.findall(r"[A-Za-z0-9+/=]{16,}", text):
-        remember_value(line)
+        remember_secret(line)
 
 
 def _find_login(text: str) -> str:
@@ -261,7 +261,7 @@ class RedactedStream:
 
     def write(self, text: str) -> int:
         """Write a text without its secrets; return how many characters of it were taken."""
-        shown = redact(text)
+        shown = redact_text(text)
         if self._escaped:  # a pipe or a file gets what is written as it is, as far as it can
             shown = escape(shown) if self._stream.isatty() else escape_surrogates(shown)
         self._stream.write(shown)
@@ -276,9 +276,9 @@ class RedactedStream:
         return getattr(self._stream, name)
 
 
-def install() -> None:
+def redact_standard_streams() -> None:
     """Hide secrets in all that this process prints from now on."""
-    remember(sys.argv[1:], os.environ)
+    remember_secrets(sys.argv[1:], os.environ)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, RedactedStream):
@@ -290,7 +290,7 @@ def redacted_output(arguments: Iterable[str]) -> Iterator[None]:
     """Hide secrets in what is printed in this context, where `arguments` is the command line."""
     streams = sys.stdout, sys.stderr
     remembered = set(_values)
-    remember(arguments, os.environ)
+    remember_secrets(arguments, os.environ)
     sys.stdout, sys.stderr = (RedactedStream(stream, escaped=True) for stream in streams)
     try:
         yield

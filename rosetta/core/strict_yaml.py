@@ -67,7 +67,7 @@ def _refuse_deep(text: str, where: str) -> None:
 
 
 @functools.lru_cache(maxsize=8)
-def _compose(text: str, loader: Any) -> tuple[Any, ...]:
+def _compose_nodes(text: str, loader: Any) -> tuple[Any, ...]:
     """Return the nodes of each document; a command reads the manifest several times."""
     return tuple(yaml.compose_all(text, Loader=loader))
 
@@ -77,7 +77,7 @@ def _refuse_anchors(text: str, where: str) -> None:
         return
     for event in yaml.parse(text, Loader=_LOADER):
         if getattr(event, "anchor", None):
-            raise _error(
+            raise _make_error(
                 where,
                 event.start_mark,
                 "anchors and aliases are not allowed",
@@ -85,7 +85,7 @@ def _refuse_anchors(text: str, where: str) -> None:
             )
 
 
-def load(text: str, where: str, *, may_be_empty: bool = False) -> Document:
+def parse_document(text: str, where: str, *, may_be_empty: bool = False) -> Document:
     """Return the one document of a text.
 
     Args:
@@ -99,10 +99,10 @@ def load(text: str, where: str, *, may_be_empty: bool = False) -> Document:
     _refuse_deep(text, where)
     try:
         _refuse_anchors(text, where)
-        nodes = _compose(text, _LOADER)
+        nodes = _compose_nodes(text, _LOADER)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise _error(
+        raise _make_error(
             where, mark, f"not valid YAML: {error.problem or error.context}", "mend the syntax"
         ) from error
     except RecursionError as error:
@@ -122,10 +122,10 @@ def load(text: str, where: str, *, may_be_empty: bool = False) -> Document:
             value=len(nodes),
         )
     lines: dict[Path, int] = {}
-    return Document(_build(nodes[0], (), lines, where), lines, where)
+    return Document(_build_value(nodes[0], (), lines, where), lines, where)
 
 
-def _error(
+def _make_error(
     where: str,
     mark: Any,
     what: str,
@@ -141,21 +141,21 @@ def _error(
     return UserError(what, place, do, kind=kind, value=value)
 
 
-def _build(node: Any, path: Path, lines: dict[Path, int], where: str) -> Any:
+def _build_value(node: Any, path: Path, lines: dict[Path, int], where: str) -> Any:
     lines.setdefault(path, node.start_mark.line + 1)
     if len(path) > _DEEPEST:
-        raise _error(
+        raise _make_error(
             where, node.start_mark, "is nested too deeply", "write it flat", path, kind=TOO_BIG
         )
     if isinstance(node, yaml.MappingNode):
         if node.tag != _TAG + "map":
-            raise _error(
+            raise _make_error(
                 where, node.start_mark, f"tag {node.tag} is not allowed", "remove it", path
             )
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if key_node.tag == _TAG + "merge":
-                raise _error(
+                raise _make_error(
                     where,
                     key_node.start_mark,
                     "merge keys (<<) are not allowed",
@@ -164,7 +164,7 @@ def _build(node: Any, path: Path, lines: dict[Path, int], where: str) -> Any:
                 )
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != _TAG + "str":
                 shown = key_node.value if isinstance(key_node, yaml.ScalarNode) else "a collection"
-                raise _error(
+                raise _make_error(
                     where,
                     key_node.start_mark,
                     f"key {shown} is not a string",
@@ -173,7 +173,7 @@ def _build(node: Any, path: Path, lines: dict[Path, int], where: str) -> Any:
                 )
             key = key_node.value
             if key in result:
-                raise _error(
+                raise _make_error(
                     where,
                     key_node.start_mark,
                     f"duplicate key {key!r}",
@@ -182,18 +182,21 @@ def _build(node: Any, path: Path, lines: dict[Path, int], where: str) -> Any:
                     value=key,
                 )
             lines[(*path, key)] = key_node.start_mark.line + 1
-            result[key] = _build(value_node, (*path, key), lines, where)
+            result[key] = _build_value(value_node, (*path, key), lines, where)
         return result
     if isinstance(node, yaml.SequenceNode):
         if node.tag != _TAG + "seq":
-            raise _error(
+            raise _make_error(
                 where, node.start_mark, f"tag {node.tag} is not allowed", "remove it", path
             )
-        return [_build(item, (*path, index), lines, where) for index, item in enumerate(node.value)]
-    return _scalar(node, path, where)
+        return [
+            _build_value(item, (*path, index), lines, where)
+            for index, item in enumerate(node.value)
+        ]
+    return _parse_scalar(node, path, where)
 
 
-def _scalar(node: Any, path: Path, where: str) -> Any:
+def _parse_scalar(node: Any, path: Path, where: str) -> Any:
     tag, value = node.tag.removeprefix(_TAG), node.value
     if tag == "str":
         return value
@@ -209,7 +212,7 @@ def _scalar(node: Any, path: Path, where: str) -> Any:
         "bool": "write true or false, or put it in quotes",
         "timestamp": "put it in quotes",
     }
-    raise _error(
+    raise _make_error(
         where,
         node.start_mark,
         f"{value!r} is read as a {tag}",

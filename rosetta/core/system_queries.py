@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Done:
+class CommandResult:
     """A command that has ended."""
 
     status: int
@@ -31,7 +31,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Room:
+class FileSystemSpace:
     """Of a file system: bytes in all, and bytes and files that an ordinary user can still have."""
 
     total: int
@@ -39,7 +39,7 @@ class Room:
     files: int
 
 
-def run(argv: Sequence[str], seconds: float) -> Done | None:
+def run_command(argv: Sequence[str], seconds: float) -> CommandResult | None:
     """Run a command; None where there is none of that name, or it does not end in time."""
     try:
         done = subprocess.run(
@@ -53,10 +53,10 @@ def run(argv: Sequence[str], seconds: float) -> Done | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return Done(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
-def addresses(name: str) -> list[str]:
+def resolve_host(name: str) -> list[str]:
     """Return the addresses that a host's name resolves to here; empty where it does not."""
     try:
         return sorted(
@@ -66,7 +66,7 @@ def addresses(name: str) -> list[str]:
         return []
 
 
-def driver_api() -> int | None:
+def query_driver_cuda_version() -> int | None:
     """Return the version of CUDA that libcuda implements, as 12040 for 12.4; None where it cannot
     be loaded. No GPU is touched.
     """
@@ -82,7 +82,7 @@ def driver_api() -> int | None:
         return None
 
 
-def room(path: Path) -> Room | None:
+def query_free_space(path: Path) -> FileSystemSpace | None:
     """Return the room on a path's file system; None where that cannot be said, or it has no size,
     as /proc and some FUSE and network file systems.
     """
@@ -93,14 +93,14 @@ def room(path: Path) -> Room | None:
     if not state.f_blocks:
         return None
     # Some file systems have no count of files: they say 0 of 0.
-    return Room(
+    return FileSystemSpace(
         state.f_blocks * state.f_frsize,
         state.f_bavail * state.f_frsize,
         state.f_favail if state.f_files else 1,
     )
 
 
-def written(folder: Path) -> float:
+def probe_folder(folder: Path) -> float:
     """Write a file into a folder and take it away again; return how far the file system's clock is
     ahead of ours, in seconds. OSError where it cannot be written.
     """
@@ -113,7 +113,7 @@ def written(folder: Path) -> float:
     return stamp - before if stamp < before else max(stamp - after, 0.0)
 
 
-def packages(paths: Sequence[str] | None = None) -> dict[str, list[str]]:
+def find_installed_packages(paths: Sequence[str] | None = None) -> dict[str, list[str]]:
     """Return normalised name -> versions, those that Python takes first, from the names of the
     folders that pip leaves.
 
@@ -131,7 +131,7 @@ def packages(paths: Sequence[str] | None = None) -> dict[str, list[str]]:
     return found
 
 
-def flags_refused(flags: Sequence[str]) -> str:
+def explain_refused_flags(flags: Sequence[str]) -> str:
     """Return why the XLA of this Python does not take these flags; "" where it does.
 
     It starts a Python with JAX on the CPU.
@@ -140,7 +140,7 @@ def flags_refused(flags: Sequence[str]) -> str:
     from rosetta.core.errors import UserError
 
     try:
-        xla_flags.require_known(flags, sys.executable)
+        xla_flags.check_flags_known(flags, sys.executable)
     except UserError as error:
         return error.what
     return ""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PACKAGE = "transformer-engine-jax"
 
 
-def version() -> str | None:
+def find_installed_version() -> str | None:
     """Return the version that is installed, None where there is none."""
     try:
         return metadata.version(PACKAGE)
@@ -26,11 +26,11 @@ def version() -> str | None:
         return None
 
 
-def reason() -> str | None:
+def explain_absence() -> str | None:
     """Return why there is none; None where there is one."""
-    if version() is not None:
+    if find_installed_version() is not None:
         return None
-    known = lock_record.read() if lock_record.path().exists() else {}
+    known = lock_record.read_lock() if lock_record.get_lock_path().exists() else {}
     if known.get("transformer_engine"):
         return "lock.json lists it, but it is not installed any more"
     return str(
@@ -38,12 +38,12 @@ def reason() -> str | None:
     )
 
 
-def require() -> str:
+def require_transformer_engine() -> str:
     """Return its version; UserError with the reason where there is none."""
-    found = version()
+    found = find_installed_version()
     if found is None:
         raise UserError(
-            f"not in this environment: {reason()}",
+            f"not in this environment: {explain_absence()}",
             "Transformer Engine",
             "set ENABLE_TE=0, or use an image that has it",
             kind=MISSING,
@@ -51,7 +51,7 @@ def require() -> str:
     return found
 
 
-def keeps_fused_attention_off(environment: Mapping[str, str]) -> bool:
+def disables_fused_attention(environment: Mapping[str, str]) -> bool:
     """Return whether NVTE_FUSED_ATTN forbids the fused attention of Transformer Engine.
 
     Transformer Engine reads a whole number there, so "off" is not valid.

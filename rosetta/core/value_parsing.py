@@ -220,7 +220,7 @@ def parse_host_and_port(name: str, text: str) -> tuple[str, int]:
     raise _invalid(name, text, "address", "write HOST:PORT, as in node1:1234")
 
 
-def list_common_divisors(*numbers: int) -> str:
+def suggest_common_divisors(*numbers: int) -> str:
     """Return advice that lists the numbers by which all of these can be divided."""
     divisors = [
         str(divisor)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Old name -> the newest jaxlib that was seen to take it. A flag that is dropped did what happens
 # now anyway, or what does not exist any more. Where another name follows, XLA has it from the next
 # jaxlib on.
-GONE = {
+LAST_JAXLIB_WITH_FLAG = {
     **dict.fromkeys(
         (
             "xla_gpu_simplify_all_fp_conversions",
@@ -87,16 +87,16 @@ GONE = {
     ),
 }
 RENAMED = {"xla_gpu_enable_address_computation_fusion": "xla_gpu_enable_dynamic_slice_fusion"}
-LOCKED = "0.10.2"  # the jaxlib that is meant where none is at hand
-PIPELINED = (
+LOCKED_JAXLIB = "0.10.2"  # the jaxlib that is meant where none is at hand
+PIPELINED_FLAGS = (
     "xla_gpu_enable_pipelined_all_gather",
     "xla_gpu_enable_pipelined_all_reduce",
     "xla_gpu_enable_pipelined_reduce_scatter",
 )
 # XLA's own words for the three: "True maps to --xla_gpu_pipeline_all_gather=on and false maps to
 # ...=default"; they are deprecated from this jaxlib on.
-PIPELINE_FROM = (0, 12)
-_LAST = "xla_rosetta_is_the_last"
+FIRST_JAXLIB_WITH_PIPELINE_FLAGS = (0, 12)
+_LAST_FLAG = "xla_rosetta_is_the_last"
 CACHE_MODE = "xla_gpu_experimental_autotune_cache_mode"
 CACHE_MODES = {
     "1": "AUTOTUNE_CACHE_MODE_UPDATE",
@@ -104,7 +104,7 @@ CACHE_MODES = {
 }  # by number, which XLA took once
 
 
-def written(options: Mapping[str, object]) -> list[str]:
+def format_flags(options: Mapping[str, object]) -> list[str]:
     """Return options as XLA_FLAGS has them: a truth value as true or false."""
     return [
         f"--{name}={str(value).lower() if isinstance(value, bool) else value}"
@@ -112,7 +112,7 @@ def written(options: Mapping[str, object]) -> list[str]:
     ]
 
 
-def split(text: str, name: str = "XLA_FLAGS") -> list[str]:
+def split_flags(text: str, name: str = "XLA_FLAGS") -> list[str]:
     """Return the flags of a variable, which may go over several lines and have quotes.
 
     Args:
@@ -167,7 +167,7 @@ def split_words(text: str, name: str = "XLA_FLAGS") -> list[str]:
         ) from None
 
 
-def joined(flags: Iterable[str]) -> str:
+def join_flags(flags: Iterable[str]) -> str:
     """Return flags as one variable, as XLA splits it: what has a space in it is quoted after its
     name.
     """
@@ -178,7 +178,7 @@ def joined(flags: Iterable[str]) -> str:
     )
 
 
-def value(flags: Iterable[str], name: str) -> str | None:
+def find_flag_value(flags: Iterable[str], name: str) -> str | None:
     """Return what the last of these flags with a name gives it, None where there is none.
 
     A flag without a value is "true".
@@ -191,7 +191,7 @@ def value(flags: Iterable[str], name: str) -> str | None:
     return found
 
 
-def jaxlib() -> str | None:
+def find_jaxlib_version() -> str | None:
     """Return the version of the jaxlib of this Python, None without one."""
     from importlib import metadata
 
@@ -201,12 +201,12 @@ def jaxlib() -> str | None:
         return None
 
 
-def numbers(version: str) -> tuple[int, ...]:
+def parse_version(version: str) -> tuple[int, ...]:
     """Return a version's numbers, to compare."""
     return tuple(int(each) for each in re.findall(r"\d+", version.partition("+")[0]))
 
 
-def today(
+def update_flags(
     text: str, version: str | None = None, where: str = "XLA_FLAGS"
 ) -> tuple[list[str], tuple[str, ...]]:
     """Return flags as the XLA of a jaxlib takes them, and a line for each that is another there.
@@ -220,8 +220,8 @@ def today(
       UserError: see split.
     """
     flags, said = list[str](), list[str]()
-    for flag in split(text, where):
-        now = _today(flag, version or LOCKED)
+    for flag in split_flags(text, where):
+        now = _update_flag(flag, version or LOCKED_JAXLIB)
         flags += now
         if now != [flag]:
             said.append(
@@ -231,14 +231,14 @@ def today(
     return flags, tuple(said)
 
 
-def _today(flag: str, version: str) -> list[str]:
+def _update_flag(flag: str, version: str) -> list[str]:
     name, equals, given = flag.removeprefix("--").partition("=")
     if name.startswith("set_xla_"):  # as it was once documented
         name = name.removeprefix("set_")
     given = given.lower() if given in ("True", "False") else given  # XLA's own two words
-    if name == CACHE_MODE and given in CACHE_MODES and numbers(version) > (0, 4, 31):
+    if name == CACHE_MODE and given in CACHE_MODES and parse_version(version) > (0, 4, 31):
         given = CACHE_MODES[given]
-    if name in PIPELINED and numbers(version) >= PIPELINE_FROM:
+    if name in PIPELINED_FLAGS and parse_version(version) >= FIRST_JAXLIB_WITH_PIPELINE_FLAGS:
         return (
             [
                 (
@@ -249,14 +249,16 @@ def _today(flag: str, version: str) -> list[str]:
             if given in ("true", "false", "")
             else [flag]
         )
-    if name in GONE and numbers(version) > numbers(GONE[name]):
+    if name in LAST_JAXLIB_WITH_FLAG and parse_version(version) > parse_version(
+        LAST_JAXLIB_WITH_FLAG[name]
+    ):
         if name == "xla_gpu_graph_level":
             return ["--xla_gpu_enable_command_buffer="] if given == "0" else []
         if name == "xla_gpu_enable_pipelined_collectives":
             return [
                 each
-                for wanted in PIPELINED
-                for each in _today(f"--{wanted}={given or 'true'}", version)
+                for wanted in PIPELINED_FLAGS
+                for each in _update_flag(f"--{wanted}={given or 'true'}", version)
             ]
         if name not in RENAMED:
             return []
@@ -265,7 +267,7 @@ def _today(flag: str, version: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedFlag:
     """A flag that XLA does not take: its name without dashes, what is wrong with it, and what to
     do.
     """
@@ -275,7 +277,7 @@ class Refused:
     do: str
 
 
-def refused(flags: Sequence[str], python: str) -> Refused | None:
+def find_refused_flag(flags: Sequence[str], python: str) -> RefusedFlag | None:
     """Return a flag that the XLA of an interpreter does not take, None where it takes all. Takes
     half a second, and no device.
 
@@ -285,7 +287,7 @@ def refused(flags: Sequence[str], python: str) -> Refused | None:
     # An old XLA stops reading at a value that it does not take, and says nothing: a last flag that
     # there is not says whether it came so far.
     environment = {
-        "XLA_FLAGS": joined([*flags, f"--{_LAST}"]),
+        "XLA_FLAGS": join_flags([*flags, f"--{_LAST_FLAG}"]),
         "JAX_PLATFORMS": "cpu",
         "PATH": "/usr/bin:/bin",
     }
@@ -308,46 +310,44 @@ def refused(flags: Sequence[str], python: str) -> Refused | None:
         done.stderr,
         re.MULTILINE,
     ):
-        return _value_refused(
-            bad["name"] or bad["set"], bad["word"] if bad["set"] else bad["value"]
-        )
+        return _refuse_value(bad["name"] or bad["set"], bad["word"] if bad["set"] else bad["value"])
     if unknown := re.search(r"Unknown flags? in XLA_FLAGS: (\S+)", done.stderr):
         name = unknown[1].lstrip("-").partition("=")[0]
         return (
             None
-            if name == _LAST
-            else Refused(name, f"XLA has no flag {unknown[1]}", _nearest(unknown[1]))
+            if name == _LAST_FLAG
+            else RefusedFlag(name, f"XLA has no flag {unknown[1]}", _suggest_remedy(unknown[1]))
         )
     if done.returncode and "Flag parsing failed" not in done.stderr:
         raise LookupError((done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1])
     if len(flags) > 1:  # there is one, and XLA does not say which
         half = len(flags) // 2
-        return refused(flags[:half], python) or refused(flags[half:], python)
-    return _value_refused(*flags[0].lstrip("-").partition("=")[::2])
+        return find_refused_flag(flags[:half], python) or find_refused_flag(flags[half:], python)
+    return _refuse_value(*flags[0].lstrip("-").partition("=")[::2])
 
 
-def _value_refused(name: str, value: str) -> Refused:
-    return Refused(
+def _refuse_value(name: str, value: str) -> RefusedFlag:
+    return RefusedFlag(
         name, f"XLA takes no {value!r} for {name}", "give another value, or leave the flag out"
     )
 
 
-def require_known(flags: Sequence[str], python: str) -> None:
+def check_flags_known(flags: Sequence[str], python: str) -> None:
     """UserError for a flag that the XLA of an interpreter does not take.
 
     Where that has no JAX, nothing is known, and nothing is said.
     """
     try:
-        found = refused(flags, python) if flags else None
+        found = find_refused_flag(flags, python) if flags else None
     except LookupError:
         return
     if found:
         raise UserError(found.what, "XLA_FLAGS", found.do, kind=INVALID)
 
 
-def _nearest(flag: str) -> str:
+def _suggest_remedy(flag: str) -> str:
     near = difflib.get_close_matches(
-        flag.lstrip("-").partition("=")[0], [*RENAMED.values(), *PIPELINED], 1, 0.85
+        flag.lstrip("-").partition("=")[0], [*RENAMED.values(), *PIPELINED_FLAGS], 1, 0.85
     )
     return (
         f"write --{near[0]}, or leave it out"

@@ -13,7 +13,7 @@ _OTHER = re.compile(
 )  # what some reader has for a truth value, a number or nothing
 
 
-def written(found: dict[str, Any]) -> str:
+def format_yaml(found: dict[str, Any]) -> str:
     """Return a document as YAML in which each text is quoted that a reader might take for something
     else.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import log
 from rosetta.core.errors import INVALID, UserError
-from rosetta.core.variables.reading import read_setting
+from rosetta.core.variables.setting_values import read_setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

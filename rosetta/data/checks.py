@@ -82,7 +82,7 @@ def before_start(
     """
     from rosetta.data import objectives, pipeline, spec, task_records, vocabulary
 
-    path_checks.certificates()
+    path_checks.check_certificates()
     positive_lengths(lengths)
     chosen = vocabulary.named(vocab, extra_ids, causal=objective in spec.CAUSAL)
     if vocab_size is not None:

@@ -189,7 +189,7 @@ def open_hugging_face(spec: Spec, split: str) -> Any:
     Raises:
       UserError: the datasets package, the set, the split or the permission is missing.
     """
-    path_checks.certificates()
+    path_checks.check_certificates()
     try:
         import datasets  # type: ignore[import-not-found]
     except ImportError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, UNSUPPORTED, UserError
-from rosetta.core.variables.reading import read_setting
+from rosetta.core.variables.setting_values import read_setting
 from rosetta.data import (
     Array,
     documents,

@@ -17,7 +17,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 import rosetta
-from rosetta.core.variables.reading import read_setting
+from rosetta.core.variables.setting_values import read_setting
 from rosetta.data import bad_records, spec
 
 if TYPE_CHECKING:

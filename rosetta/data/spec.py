@@ -225,7 +225,7 @@ def files(spec: Spec) -> tuple[str, ...]:
         # A comma may be part of a name, so the longest run of pieces that names files is taken.
         for count in range(len(pieces), 0, -1):
             pattern = ",".join(pieces[:count])
-            path_checks.local(pattern, f"DATA={spec}")
+            path_checks.check_is_local(pattern, f"DATA={spec}")
             matching = match_files(pattern)
             if matching:
                 break

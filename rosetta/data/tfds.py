@@ -38,7 +38,7 @@ def folder(name: str) -> str:
     wanted, _, version = name.partition(":")
     place = os.path.join(root(), *wanted.split("/"))
     where = f"TFDS_DATA_DIR={root()}"
-    path_checks.local(root(), where)
+    path_checks.check_is_local(root(), where)
     if not os.path.isdir(place):
         there = (
             ", ".join(sorted(os.listdir(root()))[:8])

@@ -95,7 +95,7 @@ def indexed(path: str) -> Array:
     name = hashlib.sha256(
         f"{os.path.abspath(path)}:{status.st_size}:{status.st_mtime_ns}".encode()
     ).hexdigest()[:32]
-    kept = home_folder.folder() / "tfrecord-index" / f"{name}.npy"
+    kept = home_folder.make_home_folder() / "tfrecord-index" / f"{name}.npy"
     if kept.exists():
         with contextlib.suppress(OSError, ValueError, EOFError):  # cut short: walked again
             return np.load(kept, mmap_mode="r")

@@ -127,7 +127,7 @@ def begin(folder: str, recipe: Recipe) -> dict[str, Any]:
     Raises:
       UserError: the folder cannot be written, holds something else, or another recipe's cache.
     """
-    path_checks.writable(folder)
+    path_checks.check_local_folder_writable(folder)
     held = os.listdir(folder) if os.path.isdir(folder) else []
     known = [name for name in ("meta.json", "progress.json") if name in held]
     if held and not known and not all(name.endswith(".part") for name in held):
@@ -270,7 +270,7 @@ class Tokens:
     """A complete cache, read by position."""
 
     def __init__(self, folder: str) -> None:
-        path_checks.local(folder, f"DATA=cache:{folder}")
+        path_checks.check_is_local(folder, f"DATA=cache:{folder}")
         meta_path = os.path.join(folder, "meta.json")
         if not os.path.exists(meta_path):
             unfinished = os.path.exists(os.path.join(folder, "progress.json"))

@@ -197,7 +197,7 @@ def named(
         if (parse_digits(name[4:]) or 0) < 4:
             raise UserError("ids: needs a size", f"VOCAB={name}", "write ids:32128", kind=INVALID)
         return Vocabulary(name, extra_ids or 0)
-    path_checks.local(name, f"VOCAB={name}")
+    path_checks.check_is_local(name, f"VOCAB={name}")
     if os.path.isdir(name):
         inside = sorted(each for each in os.listdir(name) if each.endswith(".model"))
         raise UserError(

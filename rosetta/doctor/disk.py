@@ -42,7 +42,7 @@ def check(machine: Machine, folders: Sequence[str] = ()) -> Iterator[Finding]:
     yield from _folder(machine, "TMPDIR", environment.get("TMPDIR") or "/tmp", GB)  # noqa: S108
     if environment.get("ROSETTA_HOME"):
         yield from _folder(machine, "ROSETTA_HOME", environment["ROSETTA_HOME"], GB)
-    elif home_folder.usable(environment):
+    elif home_folder.is_home_usable(environment):
         yield from _folder(machine, "HOME", environment["HOME"], GB)
     else:
         do = "set ROSETTA_HOME to a folder that stays, or mount one as HOME"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rosetta import doctor
 from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.value_parsing import asks_for_cpu
-from rosetta.core.variables.reading import read_setting
+from rosetta.core.variables.setting_values import read_setting
 from rosetta.doctor.finding import BLOCKER
 
 if TYPE_CHECKING:

@@ -18,14 +18,14 @@ from rosetta.core.gpu_query import (
     UNKNOWN_CAPABILITY,
     DetectedGpu,
     parse_capability,
-    visible,
+    select_visible_gpus,
 )
 from rosetta.core.value_parsing import asks_for_cpu, read_truth_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rosetta.core.system_queries import Done, Room
+    from rosetta.core.system_queries import CommandResult, FileSystemSpace
 
 _READ = 1 << 20  # bytes: no file that the checks read is longer
 _QUERY = "name,compute_cap,driver_version,memory.total,memory.used"
@@ -66,12 +66,12 @@ class Machine:
     pinned: Mapping[str, str] = field(default_factory=dict)
     issues: Sequence[Mapping[str, Any]] = ()
     installed: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    run: Callable[[Sequence[str], float], Done | None] = system_queries.run
-    addresses: Callable[[str], list[str]] = system_queries.addresses
-    driver_api: Callable[[], int | None] = system_queries.driver_api
-    room: Callable[[Path], Room | None] = system_queries.room
-    written: Callable[[Path], float] = system_queries.written
-    flags_refused: Callable[[Sequence[str]], str] = system_queries.flags_refused
+    run: Callable[[Sequence[str], float], CommandResult | None] = system_queries.run_command
+    addresses: Callable[[str], list[str]] = system_queries.resolve_host
+    driver_api: Callable[[], int | None] = system_queries.query_driver_cuda_version
+    room: Callable[[Path], FileSystemSpace | None] = system_queries.query_free_space
+    written: Callable[[Path], float] = system_queries.probe_folder
+    flags_refused: Callable[[Sequence[str]], str] = system_queries.explain_refused_flags
 
     def text(self, path: str) -> str:
         """Return a file below the root; "" where it cannot be read."""
@@ -198,7 +198,7 @@ class Machine:
         return (
             list(self.given)
             if self.given is not None
-            else visible(self.all_cards, self.environment.get("CUDA_VISIBLE_DEVICES"))
+            else select_visible_gpus(self.all_cards, self.environment.get("CUDA_VISIBLE_DEVICES"))
         )
 
     @cached_property
@@ -233,10 +233,10 @@ def here(
     Raises:
       UserError: that cannot be read any more.
     """
-    installed = system_queries.packages()
-    if not lock_record.path().exists():
+    installed = system_queries.find_installed_packages()
+    if not lock_record.get_lock_path().exists():
         return Machine(environment=environment, quick=quick, given=cards, installed=installed)
-    constraints = lock_record.path().parent / "constraints.txt"
+    constraints = lock_record.get_lock_path().parent / "constraints.txt"
     text = constraints.read_text(encoding="utf-8") if constraints.exists() else ""
     pinned = dict(re.findall(r"^([\w.-]+)==(\S+)$", text, re.MULTILINE))
     return Machine(
@@ -244,8 +244,8 @@ def here(
         quick=quick,
         given=cards,
         baked=True,
-        record=lock_record.read(),
+        record=lock_record.read_lock(),
         pinned=pinned,
-        issues=environment_info.issues(),
+        issues=environment_info.read_known_issues(),
         installed=installed,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rosetta.core import xla_flags
 from rosetta.core.errors import UserError
 from rosetta.core.value_parsing import parse_decimal, parse_list
-from rosetta.core.variables import lookup, readers, reading, value_types
+from rosetta.core.variables import lookup, readers, setting_values, value_types
 from rosetta.doctor.finding import BLOCKER, NOTE, WARNING, Finding
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _invalid(machine: Machine) -> Iterator[Finding]:
         if not text or has_finding or (variable.owner and not is_list):
             continue
         try:
-            reading.parse_value(variable, text)
+            setting_values.parse_value(variable, text)
             taken.add(variable.name)
         except UserError as error:
             refused[variable.name] = error.do
@@ -61,7 +61,7 @@ def _invalid(machine: Machine) -> Iterator[Finding]:
 
 def _slow_variables(machine: Machine) -> Iterator[Finding]:
     """Yield the variables that are on and make a run slow: left over from looking for a fault."""
-    for variable in lookup.read_by(readers.DOCTOR):
+    for variable in lookup.list_variables(readers.DOCTOR):
         if variable.slow_because and machine.on(variable.name):
             yield Finding(
                 "slow-variable",
@@ -90,7 +90,7 @@ def _xla(machine: Machine) -> Iterator[Finding]:
             )
             continue
         for flag in flags:
-            now = xla_flags.today(shlex.quote(flag))[0]
+            now = xla_flags.update_flags(shlex.quote(flag))[0]
             taken += now
             name, names = _name(flag), [_name(each) for each in now]
             if names != [name]:

@@ -26,9 +26,9 @@ def parse_with_level(
     """
 
     def parse_flags(words: list[str]) -> Any:
-        level = log.check_variable(os.environ)
+        level = log.read_level(os.environ)
         rest = parse(words)
-        if os.environ.get(log.VARIABLE) and flag_values["verbosity"].using_default_value:
+        if os.environ.get(log.LEVEL_VARIABLE) and flag_values["verbosity"].using_default_value:
             flag_values.verbosity = _VERBOSITY[level]
         return rest
 

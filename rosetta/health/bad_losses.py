@@ -81,7 +81,7 @@ def dump(
     if is_address(folder):
         into = f"{Path.cwd()}/bad_step_{bad.step}"
     if batch is not None:
-        run_folders.write(Path(into, f"batch-{rank:04d}.json"), json.dumps(batch))
+        run_folders.write_file(Path(into, f"batch-{rank:04d}.json"), json.dumps(batch))
     if rank == 0:
         told = {
             "step": bad.step,
@@ -89,9 +89,9 @@ def dump(
             "why": bad.why,
             "losses": [[step, progress.finite(loss)] for step, loss in history],
         }
-        run_folders.write(Path(into, "loss.json"), json.dumps(told))
+        run_folders.write_file(Path(into, "loss.json"), json.dumps(told))
         if scales:
-            run_folders.write(
+            run_folders.write_file(
                 Path(into, "fp8.json"),
                 json.dumps(
                     {

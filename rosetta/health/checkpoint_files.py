@@ -67,18 +67,20 @@ def find_problem(folder: str, step: int) -> str | None:
     """Return why a step's checkpoint in a folder can't be gone on from, as a sentence's end; None
     where it is complete.
     """
-    for path in run_folders.path(folder).iterdir() if run_folders.exists(folder) else ():
-        if run_folders.step_of(path.name) == step:
+    for path in (
+        run_folders.make_path(folder).iterdir() if run_folders.folder_exists(folder) else ()
+    ):
+        if run_folders.parse_checkpoint_step(path.name) == step:
             damage = find_damage(f"{folder.rstrip('/')}/{path.name}")
             return f"{damage.file}: {damage.what}" if damage else None
-    last = max(run_folders.steps(folder), default=None)
+    last = max(run_folders.list_checkpoint_steps(folder), default=None)
     return f"{folder} has no checkpoint of step {step:,}" + (
         "" if last is None else f", its newest one is of step {last:,}"
     )
 
 
 def _check_marks(checkpoint: str) -> None:
-    folder = run_folders.path(checkpoint)
+    folder = run_folders.make_path(checkpoint)
     if not folder.is_dir():
         raise _DamagedError(checkpoint, "the folder is missing")
     if checkpoint.startswith("gs://") and not (folder / _COMMITTED).exists():
@@ -104,7 +106,7 @@ def _is_older(checkpoint: str) -> bool:
     file.
     """
     return any(
-        run_folders.path(f"{checkpoint}/{name}").exists()
+        run_folders.make_path(f"{checkpoint}/{name}").exists()
         for name in ("checkpoint", "state/checkpoint")
     )
 
@@ -112,11 +114,11 @@ def _is_older(checkpoint: str) -> bool:
 def _is_database(folder: str) -> bool:
     """Return whether a folder holds a database, or what is left of one."""
     if (
-        run_folders.path(f"{folder}/{_MANIFEST}").exists()
-        or run_folders.path(f"{folder}/d").is_dir()
+        run_folders.make_path(f"{folder}/{_MANIFEST}").exists()
+        or run_folders.make_path(f"{folder}/d").is_dir()
     ):
         return True
-    listed = run_folders.path(f"{folder}/_METADATA")
+    listed = run_folders.make_path(f"{folder}/_METADATA")
     return listed.exists() and bool(json.loads(listed.read_text()).get("use_ocdbt"))
 
 
@@ -124,7 +126,7 @@ def _check_database(folder: str, *, read_values: bool) -> None:
     import tensorstore  # type: ignore[import-not-found]
 
     for name in (_MANIFEST, "_METADATA"):
-        if not run_folders.path(f"{folder}/{name}").exists():
+        if not run_folders.make_path(f"{folder}/{name}").exists():
             raise _DamagedError(f"{folder}/{name}", "the file is missing")
     address = folder if is_address(folder) else f"file://{folder}"
     base = tensorstore.KvStore.open(f"{address}/").result()
@@ -166,7 +168,7 @@ def _check_database(folder: str, *, read_values: bool) -> None:
 
 
 def _check_size(name: str, needed: int) -> None:
-    path = run_folders.path(name)
+    path = run_folders.make_path(name)
     if not path.exists():
         raise _DamagedError(name, "the file is missing")
     found = path.stat()
@@ -217,7 +219,7 @@ def _array_names(folder: str) -> set[str]:
     """Return the names of the arrays that Orbax's own list has; none where there is no such
     list.
     """
-    path = run_folders.path(f"{folder}/_METADATA")
+    path = run_folders.make_path(f"{folder}/_METADATA")
     if not path.exists():
         return set()
     names = set[str]()
@@ -230,12 +232,12 @@ def _array_names(folder: str) -> set[str]:
 def _check_array_folders(checkpoint: str, *, read_values: bool) -> None:
     for place in {
         str(chunk.parent)
-        for chunk in run_folders.path(checkpoint).glob("**/0*")
+        for chunk in run_folders.make_path(checkpoint).glob("**/0*")
         if _CHUNK.fullmatch(chunk.name)
     }:
-        if not run_folders.path(f"{place}/.zarray").exists():
+        if not run_folders.make_path(f"{place}/.zarray").exists():
             raise _DamagedError(f"{place}/.zarray", "the file is missing")
-    described = sorted(run_folders.path(checkpoint).glob("**/.zarray"), key=str)
+    described = sorted(run_folders.make_path(checkpoint).glob("**/.zarray"), key=str)
     if not described and not _is_older(checkpoint):
         raise _DamagedError(f"{checkpoint}/state", "there are no arrays in it")
     for path in described:
@@ -312,8 +314,8 @@ def explain_damage(checkpoint: str, damage: Damage, *, resumes: bool) -> UserErr
       damage: what find_damage returned.
       resumes: whether a run was to go on from it, rather than to read weights from it.
     """
-    folder, name = run_folders.split(checkpoint)
-    step = run_folders.step_of(checkpoint)
+    folder, name = run_folders.split_checkpoint_path(checkpoint)
+    step = run_folders.parse_checkpoint_step(checkpoint)
     what = f"{damage.what}, so {name} can't be restored"
     whole = _newest_whole(folder, step) if step is not None else None
     if whole is None:
@@ -330,8 +332,8 @@ def explain_damage(checkpoint: str, damage: Damage, *, resumes: bool) -> UserErr
 def _newest_whole(folder: str, before: int) -> str | None:
     """Return the name of the newest checkpoint before a step whose arrays can all be read."""
     names: dict[int, str] = {}
-    for path in run_folders.path(folder).iterdir():
-        step = run_folders.step_of(path.name)
+    for path in run_folders.make_path(folder).iterdir():
+        step = run_folders.parse_checkpoint_step(path.name)
         if step is not None and step < before:
             names[step] = path.name
     for step in sorted(names, reverse=True):

@@ -74,7 +74,7 @@ class Saves:
             self._threads[-1].start()
 
     def _wait(self, step: int, since: float, stall: float) -> None:
-        while step not in run_folders.steps(self._folder):
+        while step not in run_folders.list_checkpoint_steps(self._folder):
             if time.monotonic() - since > _PATIENCE or self._missing or self._ending.is_set():
                 return
             self._ending.wait(_PAUSE)

@@ -65,7 +65,7 @@ class Goodput:
         whole = self._before + time.time() - BEGAN
         if self._path:
             try:
-                run_folders.write(
+                run_folders.write_file(
                     self._path,
                     json.dumps(
                         {

@@ -266,7 +266,7 @@ class Health:
             self._ends_for_data(stopped.error, stopped.step, folder)
         line = f"ended by {stopped.reason} before step {stopped.step:,}"
         if folder is None:
-            self._finish(f"{line}: no checkpoint is written in this run", exit_status.EARLY)
+            self._finish(f"{line}: no checkpoint is written in this run", exit_status.ENDED_EARLY)
         problem = checkpoint_files.find_problem(folder, stopped.step)
         if problem:
             self._finish(
@@ -274,7 +274,7 @@ class Health:
             )
         self._finish(
             f"{line}: its checkpoint is written, and the next start goes on from it",
-            exit_status.EARLY,
+            exit_status.ENDED_EARLY,
         )
 
     def _ends_for_data(self, error: UserError, step: int, folder: str | None) -> NoReturn:
@@ -293,7 +293,9 @@ class Health:
                     "CHANGED_DATA=accept"
                 )
             )
-        self._finish(f"{error} (the run ended before step {step:,}, and {saved})", exit_status.USER)
+        self._finish(
+            f"{error} (the run ended before step {step:,}, and {saved})", exit_status.USER_ERROR
+        )
 
     def fail(self, line: str, code: int) -> NoReturn:
         """End the process with a line and a status."""
@@ -447,7 +449,7 @@ def explain(error: Exception, advice: str, finish: Callable[[], object]) -> None
     step = failed.step if failed else _current.follower.given if _current else None
     where = "the start of the run" if step is None else f"step {step:,}"
     if step_failure.is_out_of_memory(cause):
-        line, code = str(step_failure.describe_memory(cause, where, advice)), exit_status.USER
+        line, code = str(step_failure.describe_memory(cause, where, advice)), exit_status.USER_ERROR
     elif failed is not None:
         line, code = (
             (
@@ -489,8 +491,8 @@ def blame(error: BaseException) -> None:
         stop_signals.end(
             (
                 f"{who} is lost ({type(error).__name__}: {watchdog.first_line(error)}); it ends "
-                f"with status {exit_status.LOST}: start it again, it goes on from its "
+                f"with status {exit_status.PROCESS_LOST}: start it again, it goes on from its "
                 "last checkpoint"
             ),
-            exit_status.LOST,
+            exit_status.PROCESS_LOST,
         )

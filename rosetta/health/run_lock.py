@@ -136,7 +136,7 @@ class Lock:
     def _write(self) -> None:
         text = json.dumps({"holder": asdict(self._own), "signs": self._signs}).ljust(_WIDTH)
         if self._file is None:
-            run_folders.path(f"{self._folder}/{FILE}").write_text(text)
+            run_folders.make_path(f"{self._folder}/{FILE}").write_text(text)
         else:
             os.pwrite(self._file, text.encode(), 0)
 
@@ -145,7 +145,7 @@ class Lock:
         long; None where nobody has.
         """
         if self._file is None:
-            found = _parse(run_folders.path(f"{self._folder}/{FILE}").read_text())[0]
+            found = _parse(run_folders.make_path(f"{self._folder}/{FILE}").read_text())[0]
         else:
             # Opening the file a second time and closing it would give up the kernel's lock.
             found = _parse(os.pread(self._file, _WIDTH, 0).decode(errors="replace"))[0]
@@ -187,7 +187,7 @@ class Lock:
         _held.pop(self._folder, None)
         try:
             if self.taken_by() is None:
-                run_folders.path(f"{self._folder}/{FILE}").unlink()
+                run_folders.make_path(f"{self._folder}/{FILE}").unlink()
         except Exception:  # noqa: BLE001, S110 (see above)
             pass
         if self._file is not None:
@@ -278,7 +278,7 @@ def _acquire_file(folder: str, own: Holder, name: str, lease: float) -> tuple[in
 
 
 def _read(folder: str) -> str:
-    path = run_folders.path(f"{folder}/{FILE}")
+    path = run_folders.make_path(f"{folder}/{FILE}")
     return str(path.read_text()) if path.exists() else ""
 
 

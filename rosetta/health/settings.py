@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rosetta.core.variables.reading import read_setting
+from rosetta.core.variables.setting_values import read_setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

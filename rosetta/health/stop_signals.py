@@ -88,7 +88,7 @@ def _say(line: str) -> None:
     log.write_to_terminal(f"rosetta: {line}")
 
 
-def end(line: str, code: int = exit_status.EARLY) -> NoReturn:
+def end(line: str, code: int = exit_status.ENDED_EARLY) -> NoReturn:
     """End a run before its time, with one line; nothing that still runs in it is waited for."""
     log.error(line, terminal=True)
     with contextlib.suppress(OSError):

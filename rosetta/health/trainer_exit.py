@@ -34,4 +34,4 @@ def now(error: UserError, *, printed: bool = False) -> NoReturn:
     else:
         log.error(line, terminal=True)
     stop_signals.run_last()
-    os._exit(exit_status.USER)
+    os._exit(exit_status.USER_ERROR)

@@ -191,14 +191,14 @@ class Watch:
         first = min((rank for rank in range(self._ranks) if rank not in silent), default=self._rank)
         line = (
             f"no step for {stood:.0f} s, where one takes {median:.3g} s: {self._cause(silent)}; "
-            f"stacks in {path.parent}; it ends with status {exit_status.LOST}: start it again, it "
-            "goes on from its last checkpoint"
+            f"stacks in {path.parent}; it ends with status {exit_status.PROCESS_LOST}: start it "
+            "again, it goes on from its last checkpoint"
         )
         if self._rank == 0:
             time.sleep(3 * self.interval)  # the board goes with this process
         if self._rank == first:
-            stop_signals.end(line, exit_status.LOST)
-        os._exit(exit_status.LOST)
+            stop_signals.end(line, exit_status.PROCESS_LOST)
+        os._exit(exit_status.PROCESS_LOST)
 
     def _ask(self) -> None:
         with contextlib.suppress(Exception):

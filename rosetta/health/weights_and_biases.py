@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import log
 from rosetta.core.secrets import Mask
-from rosetta.core.variables.reading import read_setting
+from rosetta.core.variables.setting_values import read_setting
 from rosetta.health import watchdog
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ def devices(found: Sequence[DetectedGpu], environment: Mapping[str, str], *, on_
 
 def _flags(environment: Mapping[str, str]) -> str:
     """Return the flags of XLA_FLAGS, which may be the path of a file of flags."""
-    return xla_flags.joined(xla_flags.split(environment.get("XLA_FLAGS", "")))
+    return xla_flags.join_flags(xla_flags.split_flags(environment.get("XLA_FLAGS", "")))
 
 
 def share(

@@ -57,7 +57,7 @@ def render(
     ]
     if options.name:
         argv.append(f"--name={options.name}")
-    if not run_description.on_cpu(run):
+    if not run_description.runs_on_cpu(run):
         argv.append(f"--gpus={_gpus(run, around)}")
     argv += [f"--mount={_mount(*each)}" for each in run.mounts] + [f"--env={name}" for name in env]
     return Rendering([*argv, rendering.image(options, "docker"), *spawned(run)], env)

@@ -115,7 +115,7 @@ def compiled(environment: Mapping[str, str], processes: int) -> dict[str, str]:
     the others, which do not, share out among all.
     """
     ours = environment.get("ROSETTA_HOME") or (
-        f"{environment['HOME']}/.rosetta" if home_folder.usable(environment) else None
+        f"{environment['HOME']}/.rosetta" if home_folder.is_home_usable(environment) else None
     )
     return (
         {CACHE[0]: f"{ours}/compiled"}
@@ -142,7 +142,7 @@ def execute(wanted: Command) -> NoReturn:
         wanted.log.parent.mkdir(parents=True, exist_ok=True)
         terminal = os.dup(2)
         os.set_inheritable(terminal, True)
-        env[log.TERMINAL] = str(terminal)
+        env[log.TERMINAL_VARIABLE] = str(terminal)
         file = os.open(wanted.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         os.dup2(file, 1)
         os.dup2(file, 2)
@@ -174,11 +174,11 @@ def _child(wanted: Command) -> int:
     ours, child = os.getpid(), os.fork()
     if child == 0:
         try:
-            parent_death.to(ours)
+            parent_death.die_with_parent(ours)
             execute(wanted)
         except OSError as error:
             log.error(f"{error.filename}: {error.strerror}")
-        os._exit(exit_status.USER)
+        os._exit(exit_status.USER_ERROR)
     before = {
         number: signal.signal(number, lambda given, _: os.kill(child, given)) for number in _SIGNALS
     }

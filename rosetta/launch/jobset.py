@@ -70,7 +70,7 @@ def document(run: Run, options: Options) -> dict[str, Any]:
                     "onExitCodes": {
                         "containerName": _CONTAINER,
                         "operator": "In",
-                        "values": [exit_status.EARLY],
+                        "values": [exit_status.ENDED_EARLY],
                     },
                 }
             ]
@@ -123,7 +123,7 @@ def _pod(run: Run, options: Options, name: str) -> dict[str, Any]:
         ]
     gpus = (
         {}
-        if run_description.on_cpu(run)
+        if run_description.runs_on_cpu(run)
         else {"resources": {"limits": {"nvidia.com/gpu": run.gpus_per_node}}}
     )
     container = {

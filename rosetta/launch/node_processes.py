@@ -175,7 +175,7 @@ def _watch(running: dict[int, int], first: int, watched: set[signal.Signals], gr
                 status, deadline = code, time.monotonic() + grace
                 if running:
                     log.warn(f"process {first + rank} ended with status {code}; so do the others")
-                if code != exit_status.EARLY:  # else the others are about to end so too
+                if code != exit_status.ENDED_EARLY:  # else the others are about to end so too
                     _send(running, signal.SIGTERM)
     return status
 
@@ -204,13 +204,13 @@ def _start(
         return process
     try:
         os.setsid()
-        parent_death.to(ours)
+        parent_death.die_with_parent(ours)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execve(argv[0], list(argv), environment)  # noqa: S606
     except OSError as error:
         log.error(f"{argv[0]}: {error.strerror}")
-    os._exit(exit_status.USER)
+    os._exit(exit_status.USER_ERROR)
 
 
 def _program(name: str, around: Mapping[str, str]) -> str:
@@ -220,8 +220,8 @@ def _program(name: str, around: Mapping[str, str]) -> str:
     from rosetta.core import lock_record
 
     found = which(name, path=around.get("PATH"))
-    if found is None and name == "rosetta" and lock_record.path().is_file():
-        found = which(str(lock_record.path().parent / "bin" / name))
+    if found is None and name == "rosetta" and lock_record.get_lock_path().is_file():
+        found = which(str(lock_record.get_lock_path().parent / "bin" / name))
     if found is None:
         raise UserError(
             "there is no such program on PATH",

@@ -43,7 +43,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
       UserError: anything that can be known to be wrong before JAX starts.
     """
     found = gpu_query.detect_gpus(environment)
-    platforms, no_gpu = gpu_query.platform_or_refusal(found, environment)
+    platforms, no_gpu = gpu_query.select_jax_platforms_or_error(found, environment)
     on_cpu = asks_for_cpu(platforms)
     given = settings.read(
         script, words, environment, devices.devices(found, environment, on_cpu=on_cpu)
@@ -54,7 +54,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     flags = pax_flags.used(given, env, found, None, on_cpu=on_cpu).flags
     chosen = pax_switches.choose(given, found, flags, on_cpu=on_cpu)
     used = pax_flags.used(given, env, found, chosen, on_cpu=on_cpu)
-    xla_flags.require_known(used.typed, execution.python(env))
+    xla_flags.check_flags_known(used.typed, execution.python(env))
     vocab, more = preflight.vocabulary(given)
     data = preflight.data(given)
     reads = preflight.of_script(given)
@@ -175,7 +175,9 @@ def _job(given: Settings, hyper: Mapping[str, str]) -> str:
     name = f"{before}{int(given.reads_on('ENABLE_TE'))}{after}"
     # Up to rosetta 0.1 the name had the word as it was typed, such as ENABLE_TE=true.
     typed = f"{before}{given.variables.get('ENABLE_TE') or 0}{after}"
-    return typed if typed != name and run_folders.exists(f"{given.log_dir}/{typed}") else name
+    return (
+        typed if typed != name and run_folders.folder_exists(f"{given.log_dir}/{typed}") else name
+    )
 
 
 def _log(given: Settings, name: str) -> Path | None:
@@ -242,7 +244,7 @@ def _environment(
         **known,
         **_compiled(known, given),
         **chosen.env,
-        "XLA_FLAGS": xla_flags.joined(used.flags),
+        "XLA_FLAGS": xla_flags.join_flags(used.flags),
     }
 
 

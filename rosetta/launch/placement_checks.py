@@ -39,7 +39,7 @@ def platform(run: Run, on: str, around: Mapping[str, str]) -> tuple[str, ...]:
       around: our environment.
     """
     where = run.origin.get(f"settings.{_PLATFORMS}")
-    if run_description.on_cpu(run) and where == _PLATFORMS and on != "local":
+    if run_description.runs_on_cpu(run) and where == _PLATFORMS and on != "local":
         return (
             (
                 f"{_PLATFORMS}={run.env[_PLATFORMS]} of the environment goes along: there, too, "
@@ -58,7 +58,7 @@ def platform(run: Run, on: str, around: Mapping[str, str]) -> tuple[str, ...]:
 
 def no_card(run: Run, fields: tuple[str, ...]) -> tuple[str, ...]:
     """Return a line where nobody named the card of a run; fields: what presets set for cards."""
-    if run_description.on_cpu(run):
+    if run_description.runs_on_cpu(run):
         return ()
     return (
         (

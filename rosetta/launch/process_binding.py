@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query
 from rosetta.core.value_parsing import asks_for_cpu, parse_digits
-from rosetta.core.variables.reading import read_setting
+from rosetta.core.variables.setting_values import read_setting
 from rosetta.doctor import slurm
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def gpus() -> list[Gpu]:
     """Return the cards that the driver shows; empty without one."""
     rows = re.findall(
         r"^(\d+), *(GPU-\S+), *([0-9A-Fa-f]{4,8}):([0-9A-Fa-f:.]+)$",
-        gpu_query.queried("index,uuid,pci.bus_id"),
+        gpu_query.query_nvidia_smi("index,uuid,pci.bus_id"),
         re.MULTILINE,
     )
     return [

@@ -42,7 +42,7 @@ class Rendering:
     @property
     def stdin(self) -> str:
         """What it reads."""
-        return "" if self.document is None else yaml_output.written(self.document)
+        return "" if self.document is None else yaml_output.format_yaml(self.document)
 
     def shown(self) -> dict[str, Any]:
         """Return it as JSON without secrets."""
@@ -58,7 +58,7 @@ class Rendering:
         """
         found = self.shown()
         if "document" in found:
-            return yaml_output.written(found["document"]).rstrip()
+            return yaml_output.format_yaml(found["document"]).rstrip()
         settings = [f"{name}={shlex.quote(value)}" for name, value in found["env"].items()]
         return " \\\n  ".join([*settings, shlex.join(found["argv"])])
 
@@ -101,7 +101,7 @@ def variables(run: Run) -> dict[str, str]:
     """
     found = dict(run.env)
     if run.xla_flags:
-        found["XLA_FLAGS"] = xla_flags.joined(xla_flags.written(run.xla_flags))
+        found["XLA_FLAGS"] = xla_flags.join_flags(xla_flags.format_flags(run.xla_flags))
     for name, value in found.items():
         if not _VARIABLE.fullmatch(name):
             raise UserError(

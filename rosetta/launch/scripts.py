@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import exit_status, log, secrets
 from rosetta.core.errors import UNKNOWN, UserError
-from rosetta.core.variables import help_text, lookup, misspellings, readers, reading
+from rosetta.core.variables import help_text, lookup, misspellings, readers, setting_values
 from rosetta.launch import execution
 
 if TYPE_CHECKING:
@@ -117,19 +117,19 @@ def _run(
 ) -> int:
     if not set(HELP).isdisjoint(words):
         exit_status.print_result(format_help(name, positionals))
-        return exit_status.FINE
+        return exit_status.SUCCESS
     values = [word for word in words if word != DRY_RUN]
     _refuse_options(name, values, positionals)
     with log.use_level(None):
-        misspellings.warn(os.environ, f"{name}.sh", name)
-        reading.check_settings(os.environ, readers.ROSETTA)
+        misspellings.warn_of_unknown_variables(os.environ, f"{name}.sh", name)
+        setting_values.check_settings(os.environ, readers.ROSETTA)
         commands = command(values)
         if DRY_RUN not in words:
             execution.one_after_the_other(commands)
     documents = [execution.shown(each) for each in commands]
     shown = documents[0] if len(documents) == 1 else documents
     exit_status.print_result(json.dumps(shown, indent=2))
-    return exit_status.FINE
+    return exit_status.SUCCESS
 
 
 def _refuse_options(name: str, words: Sequence[str], positionals: Sequence[str]) -> None:
@@ -159,8 +159,8 @@ def format_help(name: str, words: Sequence[str]) -> str:
         usage += f" [{' '.join(_shown_name(name, word) for word in words)}]"
     about = "The script reads these variables from the environment."
     paragraphs = [
-        help_text.wrap(usage, width, later="  "),
-        help_text.wrap(SCRIPTS[name].summary, width),
+        help_text.wrap_text(usage, width, later="  "),
+        help_text.wrap_text(SCRIPTS[name].summary, width),
     ]
     paragraphs += [_section("words, in this order", _describe_words(name, words, width))]
     paragraphs += [
@@ -171,9 +171,9 @@ def format_help(name: str, words: Sequence[str]) -> str:
                 f"{', '.join(HELP)}  show this help",
             ],
         ),
-        help_text.wrap(about, width),
+        help_text.wrap_text(about, width),
     ]
-    sections = help_text.format_sections(lookup.read_by(name), name, width)
+    sections = help_text.format_sections(lookup.list_variables(name), name, width)
     paragraphs += [_section(heading, lines) for heading, lines in sections.items()]
     paragraphs += [_section("example", [SCRIPTS[name].example])]
     return "\n\n".join("\n".join(lines) for lines in paragraphs)
@@ -185,7 +185,7 @@ def _section(heading: str, lines: Sequence[str]) -> list[str]:
 
 def _shown_name(name: str, word: str) -> str:
     """Return what people call the word that sets a variable."""
-    return lookup.find(word, name).known_as or word
+    return lookup.find_variable(word, name).known_as or word
 
 
 def _describe_words(name: str, words: Sequence[str], width: int) -> list[str]:
@@ -196,12 +196,12 @@ def _describe_words(name: str, words: Sequence[str], width: int) -> list[str]:
     for number, word in enumerate(words, 1):
         shown = _shown_name(name, word)
         details = [f"sets the variable {word}"] if shown != word else []
-        details += help_text.describe_default(lookup.find(word, name), name)
+        details += help_text.describe_default(lookup.find_variable(word, name), name)
         detail = f"  ({'; '.join(details)})" if details else ""
-        lines += help_text.wrap(f"{number:>2} {shown}{detail}", width - 2, later=" " * 6)
+        lines += help_text.wrap_text(f"{number:>2} {shown}{detail}", width - 2, later=" " * 6)
     rest = (
         "Words may be left out from the end, and an empty word counts as left out. In place of a "
         "word that is left out, the script reads the variable that the list names, or else the "
         "variable of the same name. A word wins over its variable."
     )
-    return [*lines, *help_text.wrap(rest, width - 2)]
+    return [*lines, *help_text.wrap_text(rest, width - 2)]

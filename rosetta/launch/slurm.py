@@ -58,7 +58,12 @@ def apptainer(run: Run, options: Options) -> Rendering:
       UserError: there is no image, or a mount's path has a comma or a colon.
     """
     env = rendering.variables(run)
-    words = ["apptainer", "exec", "--no-eval", *([] if run_description.on_cpu(run) else ["--nv"])]
+    words = [
+        "apptainer",
+        "exec",
+        "--no-eval",
+        *([] if run_description.runs_on_cpu(run) else ["--nv"]),
+    ]
     words += [f"--bind={each}" for each in rendering.plain_mounts(run, "--on apptainer")]
     inside = {f"APPTAINERENV_{name}": value for name, value in env.items()}
     return _job(run, options, [*words, rendering.image(options, "apptainer")], {**env, **inside})
@@ -85,7 +90,7 @@ def _job(run: Run, options: Options, words: list[str], env: dict[str, str]) -> R
         f"--signal=B:USR1@{options.warning}",
     ]
     batch += ["--requeue" if options.requeue else "--no-requeue"]
-    batch += [] if run_description.on_cpu(run) else [f"--gres=gpu:{run.gpus_per_node}"]
+    batch += [] if run_description.runs_on_cpu(run) else [f"--gres=gpu:{run.gpus_per_node}"]
     batch += [] if options.shared else ["--exclusive", "--mem=0"]
     batch += [
         f"--{name}={value}"

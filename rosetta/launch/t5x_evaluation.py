@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query
 from rosetta.core.errors import INVALID, MISSING, UserError
-from rosetta.core.run_folders import writable
+from rosetta.core.run_folders import check_folder_writable
 from rosetta.core.value_parsing import asks_for_cpu, parse_path
-from rosetta.core.variables import reading
+from rosetta.core.variables import setting_values
 from rosetta.launch import devices as seen
 from rosetta.launch import t5x_trainer
 from rosetta.launch.execution import Command, WarningLine
@@ -39,12 +39,12 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     for name in ("CHECKPOINT_PATH", "OUTPUT_DIR"):
         if not environment.get(name):
             raise UserError("it is not set", name, f"give {name}=FOLDER", kind=MISSING)
-    values = reading.read_settings(environment, f"t5x {what}")
+    values = setting_values.read_settings(environment, f"t5x {what}")
     task = settings.require_task(values)
     size = values["T5_SIZE"]
     model = gin_files.model(values["T5_FAMILY"], size)
     found = gpu_query.detect_gpus(environment)
-    platforms, no_gpu = gpu_query.platform_or_refusal(found, environment)
+    platforms, no_gpu = gpu_query.select_jax_platforms_or_error(found, environment)
     on_cpu = asks_for_cpu(platforms)
     chosen = t5x_switches.choose(environment, found, on_cpu=on_cpu)
     batch, ways = values["BSIZE"], values["TP_SIZE"]
@@ -83,7 +83,7 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     preflight.split(configuration, ways, devices, size=size)
     scores = what == "infer" and configuration.value("__main__.infer.mode") == "score"
     preflight.data(configuration, environment, answered=what == "eval" or scores)
-    writable(str(bindings[OUTPUTS[what]]))
+    check_folder_writable(str(bindings[OUTPUTS[what]]))
     argv = t5x_trainer.trainer(environment, [*names, *map(str, own)], bindings, program=what)
     used = t5x_trainer.of_preset(environment, size, chosen, found, on_cpu=on_cpu)
     return Command(

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import gpu_query, xla_flags
 from rosetta.core.errors import CONFLICT, MISSING, UNKNOWN, UserError
-from rosetta.core.run_folders import step_of, steps, writable
+from rosetta.core.run_folders import (
+    check_folder_writable,
+    list_checkpoint_steps,
+    parse_checkpoint_step,
+)
 from rosetta.core.value_parsing import asks_for_cpu, is_address, parse_path
 from rosetta.doctor import launch_checks as machine
 from rosetta.health import run_lock
@@ -75,7 +79,7 @@ def command(
     """
     root = tree(environment, here)
     found = gpu_query.detect_gpus(environment)
-    platforms, no_gpu = gpu_query.platform_or_refusal(found, environment)
+    platforms, no_gpu = gpu_query.select_jax_platforms_or_error(found, environment)
     on_cpu = asks_for_cpu(platforms)
     given = settings.read(
         script, words, environment, devices.devices(found, environment, on_cpu=on_cpu)
@@ -109,9 +113,9 @@ def command(
         bindings["utils.CheckpointConfig.save"] = None
     configuration = configuration.bind(bindings)
     preflight.check(given, configuration, environment)
-    writable(model_dir)
-    begun = step_of(str(bindings.get("INITIAL_CHECKPOINT_PATH") or "")) or 0
-    own = [] if is_address(model_dir) else steps(model_dir)
+    check_folder_writable(model_dir)
+    begun = parse_checkpoint_step(str(bindings.get("INITIAL_CHECKPOINT_PATH") or "")) or 0
+    own = [] if is_address(model_dir) else list_checkpoint_steps(model_dir)
     folder = "FT_DIR" if given.finetune else "MODEL_DIR"
     if own:
         newest = f"{model_dir}/checkpoint_{own[-1]}"
@@ -123,7 +127,7 @@ def command(
         )
     log = None
     if given.log_dir:
-        writable(parse_path("LOGDIR", given.log_dir))
+        check_folder_writable(parse_path("LOGDIR", given.log_dir))
         log = Path(given.log_dir) / (
             f"{'ft_' if given.finetune else ''}{given.size}_gpu_{given.gpus}"
             f"_{chosen.precision}_gbs_{given.batch}.log"
@@ -342,7 +346,7 @@ def of_preset(
     used = launch_flags.use(
         "t5x", size, environment, found, on_cpu=on_cpu, precision=precision, devices=devices
     )
-    xla_flags.require_known(used.typed, execution.python(environment))
+    xla_flags.check_flags_known(used.typed, execution.python(environment))
     return used
 
 
@@ -358,7 +362,7 @@ def surroundings(
         **known,
         **execution.compiled(known, processes),
         "TFDS_DATA_DIR": preflight.datasets(environment),
-        "XLA_FLAGS": xla_flags.joined(used.flags),
+        "XLA_FLAGS": xla_flags.join_flags(used.flags),
         "JAX_PLATFORMS": platforms,
     }
 

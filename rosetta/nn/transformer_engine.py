@@ -44,7 +44,7 @@ def require() -> Any:
     """Return transformer_engine.jax; UserError where it is not installed, or cannot be loaded (it
     needs a driver).
     """
-    package.require()
+    package.require_transformer_engine()
     try:
         found = importlib.import_module("transformer_engine.jax")
         for name in _MODULES:
@@ -241,7 +241,7 @@ def attention(
       UserError: it has no fused kernel for this call. Its own, unfused way would compute something
         else than was asked for.
     """
-    if package.keeps_fused_attention_off(os.environ):
+    if package.disables_fused_attention(os.environ):
         raise UserError(
             "is 0", "NVTE_FUSED_ATTN", "unset it, or set ATTENTION to xla", kind=CONFLICT
         )

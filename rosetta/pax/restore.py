@@ -34,14 +34,16 @@ def found(path: str) -> tuple[str, int | None]:
     Raises:
       UserError: a path of this machine with no checkpoint.
     """
-    step = run_folders.step_of(path)
-    folder = (path.rstrip("/") or "/") if step is None else run_folders.split(path)[0]
+    step = run_folders.parse_checkpoint_step(path)
+    folder = (
+        (path.rstrip("/") or "/") if step is None else run_folders.split_checkpoint_path(path)[0]
+    )
     if is_address(path):
         return folder, step
     if step is None and Path(folder, "checkpoints").is_dir():
         folder = f"{folder}/checkpoints"
-    kept = run_folders.steps(folder)
-    if not kept or (step is not None and not run_folders.exists(path)):
+    kept = run_folders.list_checkpoint_steps(folder)
+    if not kept or (step is not None and not run_folders.folder_exists(path)):
         raise UserError(
             "there is no checkpoint_N",
             f"CHECKPOINT_RESTORE_PATH={path}",

@@ -117,7 +117,7 @@ class Switches:
         stored_checkpoint.agree(folder, fp8=chosen.fp8 != "off", lora=chosen.rank > 0)
 
     def _attention(self, *, with_te: bool) -> str:
-        kept_off = transformer_engine.keeps_fused_attention_off(os.environ)
+        kept_off = transformer_engine.disables_fused_attention(os.environ)
         fused = _asked("USE_CUDNN_FLASH_ATTENTION", self.USE_CUDNN_FLASH_ATTENTION)
         if self.ATTENTION is None:
             return "cudnn" if fused else "te" if with_te and not kept_off else "xla"
@@ -157,7 +157,7 @@ class Switches:
                 value=jax.__version__,
             )
         if "te" in (chosen.fp8, chosen.attention):
-            transformer_engine.require()
+            transformer_engine.require_transformer_engine()
         stack = _stack(task.model.lm_tpl)
         if chosen.attention != "xla":
             self._fuse(task.model, stack, chosen.attention)

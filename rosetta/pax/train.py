@@ -36,7 +36,7 @@ def main() -> None:
     """Run paxml.main with our command line, and one option more: --evaluate_from, the folder of
     checkpoints that --mode=eval reads.
     """
-    secrets.install()
+    secrets.redact_standard_streams()
     if "--mode=eval" not in sys.argv:
         stop_signals.take()
     unneeded_imports.install()
@@ -77,7 +77,7 @@ def main() -> None:
         _refuse_damaged(*begun[0])
         own = stored_checkpoint.newest(read_from)
         if own and flags.FLAGS.mode == "train" and jax.process_index() == 0:
-            line = f"goes on from {own}: {run_folders.step_of(own):,} steps are done"
+            line = f"goes on from {own}: {run_folders.parse_checkpoint_step(own):,} steps are done"
             log.info(line, terminal=True)
         if isinstance(experiment_config, experiment.Experiment):
             folder = str(flags.FLAGS.job_log_dir)

@@ -71,12 +71,16 @@ def prepare_without_gpu(options: Mapping[str, object], card: str) -> None:
     Raises:
       UserError: see require_compiler.
     """
-    given, _ = xla_flags.today(os.environ.get("XLA_FLAGS", ""), xla_flags.jaxlib())
-    flags, _ = xla_flags.today(xla_flags.joined(xla_flags.written(options)), xla_flags.jaxlib())
+    given, _ = xla_flags.update_flags(
+        os.environ.get("XLA_FLAGS", ""), xla_flags.find_jaxlib_version()
+    )
+    flags, _ = xla_flags.update_flags(
+        xla_flags.join_flags(xla_flags.format_flags(options)), xla_flags.find_jaxlib_version()
+    )
     require_compiler(gpus.get_gpu(card, "--card"))
     os.environ["JAX_PLATFORMS"] = "cuda,cpu"
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
-    os.environ["XLA_FLAGS"] = xla_flags.joined([*flags, UNTUNED, *given])
+    os.environ["XLA_FLAGS"] = xla_flags.join_flags([*flags, UNTUNED, *given])
 
 
 def require_compiler(gpu: Gpu) -> None:

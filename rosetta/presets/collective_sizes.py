@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import MISSING, UserError
-from rosetta.core.variables.reading import read_setting
+from rosetta.core.variables.setting_values import read_setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

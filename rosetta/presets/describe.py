@@ -10,7 +10,7 @@ from rosetta.core import log
 from rosetta.core.errors import CONFLICT, MISSING, UserError
 from rosetta.core.run_description import Run
 from rosetta.core.value_parsing import read_truth_value
-from rosetta.core.variables import lookup, reading
+from rosetta.core.variables import lookup, setting_values
 from rosetta.pax.run.settings import is_of_user
 from rosetta.presets import collective_sizes, layers, preset_files, user_settings
 from rosetta.presets.layers import Resolved
@@ -331,12 +331,12 @@ def _check_settings(found: Settings, settings: Mapping[str, str], of: str) -> No
     for name, value in settings.items():
         if name not in user_settings.variables(framework):
             continue
-        variable = lookup.find(name, framework)
+        variable = lookup.find_variable(name, framework)
         text = value.strip() if variable.hyper_parameter else value
         if not text or (name == "LR_SCHEDULE" and is_of_user(of)):
             continue
         try:
-            reading.parse_value(variable, text)
+            setting_values.parse_value(variable, text)
         except UserError as error:
             origin = found.values[f"settings.{name}"].origin
             if ".yaml:" not in origin:

@@ -64,7 +64,9 @@ def document(
         environment=environment,
     )
     run = describe.run(found)
-    accelerator = accelerator or (None if run_description.on_cpu(run) else found.get("accelerator"))
+    accelerator = accelerator or (
+        None if run_description.runs_on_cpu(run) else found.get("accelerator")
+    )
     config, notes = (
         _gin(found, run, accelerator) if found.framework == "t5x" else _fiddle(found, run)
     )
@@ -184,7 +186,7 @@ def _gin(
         for name, value in gin_bindings.sizes(given, configuration).items()
     }
     described = gpus.GPUS.get(accelerator or "")
-    on_cpu = described is None and run_description.on_cpu(run)
+    on_cpu = described is None and run_description.runs_on_cpu(run)
     try:
         chosen = t5x_switches.choose(
             environment,
@@ -291,8 +293,8 @@ def table(found: dict[str, Any]) -> str:
 def _help(path: str, framework: str) -> str:
     """Return what the table of variables says of a setting; "" for other fields."""
     group, _, name = path.partition(".")
-    is_variable = group == "settings" and lookup.is_known(name)
-    return lookup.find(name, framework).help if is_variable else ""
+    is_variable = group == "settings" and lookup.is_known_variable(name)
+    return lookup.find_variable(name, framework).help if is_variable else ""
 
 
 def _text(value: Any) -> str:

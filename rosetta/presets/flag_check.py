@@ -43,7 +43,7 @@ def flags(framework: str) -> dict[str, str]:
                 and each.value is not None
                 and not layers.unfit(each, layers.installed)
             ):
-                (flag,) = xla_flags.written({name: each.value})
+                (flag,) = xla_flags.format_flags({name: each.value})
                 found.setdefault(flag, each.origin)
     return found
 
@@ -55,10 +55,12 @@ def problems(framework: str, python: str = sys.executable) -> list[str]:
       LookupError: that interpreter has no JAX, or cannot be asked.
     """
     left, found = flags(framework), list[str]()
-    while left and (refused := xla_flags.refused(list(left), python)):
+    while left and (refused := xla_flags.find_refused_flag(list(left), python)):
         wrong = [flag for flag in left if flag[2:].partition("=")[0] == refused.name]
         # Of several values of a flag, those that are refused by themselves.
-        wrong = [flag for flag in wrong if len(wrong) == 1 or xla_flags.refused([flag], python)]
+        wrong = [
+            flag for flag in wrong if len(wrong) == 1 or xla_flags.find_refused_flag([flag], python)
+        ]
         found += [
             f"{left.pop(flag)}: {refused.what if len(wrong) == 1 else f'XLA does not take {flag}'}"
             for flag in wrong

@@ -132,8 +132,8 @@ def use(
     Raises:
       UserError: see values; or a quote in a variable is not closed.
     """
-    version = xla_flags.jaxlib()
-    own, said = xla_flags.today(environment.get("XLA_FLAGS", ""), version)
+    version = xla_flags.find_jaxlib_version()
+    own, said = xla_flags.update_flags(environment.get("XLA_FLAGS", ""), version)
     if environment.get(user_settings.PRESET) == user_settings.GIVEN:
         return Used(tuple(own), tuple(own), {}, said)
     found = values(
@@ -145,12 +145,14 @@ def use(
         mesh=mesh,
         devices=devices,
     )
-    base, _ = xla_flags.today(
-        xla_flags.joined(xla_flags.written(found.group("xla_flags"))), version
+    base, _ = xla_flags.update_flags(
+        xla_flags.join_flags(xla_flags.format_flags(found.group("xla_flags"))), version
     )
     typed, before = tuple[str, ...](own), tuple[str, ...]()
     if environment.get(user_settings.BASE):
-        base, before = xla_flags.today(environment[user_settings.BASE], version, user_settings.BASE)
+        base, before = xla_flags.update_flags(
+            environment[user_settings.BASE], version, user_settings.BASE
+        )
         typed = (*base, *own)
     flags = (*base, *own)
     env = {
@@ -172,9 +174,11 @@ def _against(precision: str, flags: Sequence[str], version: str | None) -> list[
     lines = list[str]()
     for path, each in wanted.items():
         name = path.partition(".")[2]
-        today, _ = xla_flags.today(xla_flags.joined(xla_flags.written({name: each.value})), version)
+        today, _ = xla_flags.update_flags(
+            xla_flags.join_flags(xla_flags.format_flags({name: each.value})), version
+        )
         written, _, needed = today[0].removeprefix("--").partition("=")
-        there = xla_flags.value(flags, written)
+        there = xla_flags.find_flag_value(flags, written)
         if there is not None and there.lower() != needed:
             lines.append(f"--{written}={there} goes against {precision}: {each.why}")
     return lines

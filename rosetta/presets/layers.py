@@ -221,11 +221,11 @@ def unfit(value: Value, versions: Callable[[str], str | None]) -> str:
     """
     for package, end in value.until.items():
         there = versions(package)
-        if there is not None and xla_flags.numbers(there) >= xla_flags.numbers(end):
+        if there is not None and xla_flags.parse_version(there) >= xla_flags.parse_version(end):
             return f"with {package} {there} it is no longer needed, since {end}"
     for package, start in value.since.items():
         there = versions(package)
-        if there is not None and xla_flags.numbers(there) < xla_flags.numbers(start):
+        if there is not None and xla_flags.parse_version(there) < xla_flags.parse_version(start):
             return f"{package} {there} has it not, before {start}"
     return ""
 

@@ -98,7 +98,7 @@ def _te(
                 kind=CONFLICT,
             )
         if asked:
-            transformer_engine.require()
+            transformer_engine.require_transformer_engine()
             if on_cpu:
                 raise UserError(
                     "it needs an NVIDIA GPU",
@@ -109,7 +109,7 @@ def _te(
         return asked
     able = (
         not on_cpu
-        and transformer_engine.version() is not None
+        and transformer_engine.find_installed_version() is not None
         and bool(detected_gpus)
         and all(gpus.TRANSFORMER_ENGINE.supported_by(gpu.capability) for gpu in detected_gpus)
     )
@@ -165,8 +165,8 @@ def _attention(
         return {}
     if asked := given.values["ATTENTION"]:
         return {"ATTENTION": fiddle_arguments.literal(asked)}
-    refused = xla_flags.value(flags, _FMHA) == "false" or (
-        with_te and transformer_engine.keeps_fused_attention_off(given.variables)
+    refused = xla_flags.find_flag_value(flags, _FMHA) == "false" or (
+        with_te and transformer_engine.disables_fused_attention(given.variables)
     )
     able = (
         not on_cpu

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import bounded_read, gpus, log, strict_yaml
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNKNOWN, UserError
-from rosetta.core.variables import reading
+from rosetta.core.variables import setting_values
 from rosetta.presets import schema
 from rosetta.presets.schema import Value
 
@@ -53,7 +53,7 @@ def document(path: Path, where: str) -> Document:
         raise UserError(
             "it is no text in UTF-8", where, "write it in UTF-8", kind=INVALID
         ) from None
-    return strict_yaml.load(text, where, may_be_empty=True)
+    return strict_yaml.parse_document(text, where, may_be_empty=True)
 
 
 @functools.cache
@@ -209,7 +209,7 @@ def site(environment: Mapping[str, str]) -> Layer:
     """
     given = environment.get("ROSETTA_SITE")
     if given:
-        reading.read_setting(environment, "ROSETTA_SITE")
+        setting_values.read_setting(environment, "ROSETTA_SITE")
     home = environment.get("XDG_CONFIG_HOME") or (
         f"{environment['HOME']}/.config" if environment.get("HOME") else ""
     )

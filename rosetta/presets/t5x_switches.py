@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import gpus, transformer_engine
 from rosetta.core.errors import UNSUPPORTED, UserError
-from rosetta.core.variables.reading import read_setting
+from rosetta.core.variables.setting_values import read_setting
 from rosetta.presets import launch_flags
 from rosetta.t5x.run.model_config import T5Config
 
@@ -101,7 +101,7 @@ def choose(
         given, detected_gpus, on_cpu=on_cpu, precision=precision, with_te=with_te
     )
     if with_te or attention == "te":
-        transformer_engine.require()
+        transformer_engine.require_transformer_engine()
         if on_cpu:
             raise UserError(
                 "it needs an NVIDIA GPU",

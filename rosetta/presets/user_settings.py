@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core import xla_flags
 from rosetta.core.errors import CONFLICT, INVALID, UNKNOWN, UserError
 from rosetta.core.value_parsing import asks_for_cpu, parse_list, parse_number, parse_whole_number
-from rosetta.core.variables import lookup, reading
+from rosetta.core.variables import lookup, setting_values
 from rosetta.pax.run import fiddle_arguments
 from rosetta.presets import schema
 from rosetta.presets.layers import WITH
@@ -34,21 +34,21 @@ _PASSED = re.compile(
 
 def variables(framework: str) -> tuple[str, ...]:
     """Return the variables that a framework's scripts read."""
-    return tuple(variable.name for variable in lookup.settings_of_training(framework))
+    return tuple(variable.name for variable in lookup.list_training_settings(framework))
 
 
 def fields(framework: str) -> dict[str, str]:
     """Return variable of the scripts -> the field of a preset that it sets."""
     return {
         variable.name: variable.preset_field
-        for variable in lookup.settings_of_training(framework)
+        for variable in lookup.list_training_settings(framework)
         if variable.preset_field
     }
 
 
 def _is_passed_on(name: str) -> bool:
     """Return whether a variable of the environment may reach the run."""
-    return not lookup.is_known(name) or lookup.find(name).passed_to_run
+    return not lookup.is_known_variable(name) or lookup.find_variable(name).passed_to_run
 
 
 def on_cpu(words: Mapping[str, str], environment: Mapping[str, str]) -> bool:
@@ -110,7 +110,7 @@ def flags(environment: Mapping[str, str], origin: str = "") -> dict[str, Value]:
     """
     found: dict[str, Value] = {}
     for variable in (BASE, "XLA_FLAGS"):
-        for flag in xla_flags.split(environment.get(variable, ""), variable):
+        for flag in xla_flags.split_flags(environment.get(variable, ""), variable):
             name, equals, value = flag.lstrip("-").partition("=")
             found[f"xla_flags.{name}"] = Value(value if equals else True, origin or variable)
     return found
@@ -194,7 +194,7 @@ def _variable(framework: str, name: str, value: str, origin: str) -> dict[str, V
             )
         }
     if path := fields(framework).get(name):
-        reading.parse_value(lookup.find(name, framework), value.strip())
+        setting_values.parse_value(lookup.find_variable(name, framework), value.strip())
         return {path: _field(path, value, origin, name)}
     group = "settings" if name in variables(framework) else "env"
     return {f"{group}.{name}": Value(value, origin)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rosetta.core import home_folder
-from rosetta.core.variables.reading import read_setting
+from rosetta.core.variables.setting_values import read_setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -89,7 +89,12 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **home_folder.variables(), **environment(context.cache), **env},
+            env={
+                **os.environ,
+                **home_folder.get_child_variables(),
+                **environment(context.cache),
+                **env,
+            },
             cwd=log.parent,
             start_new_session=True,
         )

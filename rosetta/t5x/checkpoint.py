@@ -202,7 +202,7 @@ class Initializer(utils.TrainStateInitializer):
             shared_run_lock.acquire_for_run(
                 model_dir, "MODEL_DIR", os.environ, jax.process_index(), jax.process_count()
             )
-        own = run_folders.steps(model_dir) if model_dir else []
+        own = run_folders.list_checkpoint_steps(model_dir) if model_dir else []
         state = self.global_train_state_shape.state_dict()
         shapes = {
             name: tuple(leaf.shape)
@@ -258,7 +258,9 @@ class Initializer(utils.TrainStateInitializer):
         from rosetta.t5x import dataset
 
         found = checkpoint_record.read(checkpoint)
-        if found is None and checkpoint_record.was_begun_here(run_folders.split(checkpoint)[0]):
+        if found is None and checkpoint_record.was_begun_here(
+            run_folders.split_checkpoint_path(checkpoint)[0]
+        ):
             checkpoint_record.require(checkpoint, "where in its data the run stands")
         if found:
             _same_scale(checkpoint, found, config)
@@ -276,7 +278,7 @@ class Initializer(utils.TrainStateInitializer):
         optimizer: bool,
         trains: bool,
     ) -> None:
-        if not run_folders.exists(checkpoint):
+        if not run_folders.folder_exists(checkpoint):
             raise UserError(
                 "there is no such folder",
                 checkpoint,

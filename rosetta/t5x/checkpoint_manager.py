@@ -48,7 +48,7 @@ def _with_record(folder: str) -> type:
 
         async def finalize(self) -> None:
             """See Orbax."""
-            step = run_folders.step_of(self.get_final().name)
+            step = run_folders.parse_checkpoint_step(self.get_final().name)
             if step is not None:
                 checkpoint_record.put_inside(folder, step, str(self.get()))
             await super().finalize()
@@ -125,7 +125,7 @@ class Manager(_Upstream):
         """
         state = self._train_state.state_dict()
         checkpoint = path or f"{self.directory}/checkpoint_{step}"
-        resumes = run_folders.split(checkpoint)[0] == str(self.directory)
+        resumes = run_folders.split_checkpoint_path(checkpoint)[0] == str(self.directory)
         refuse_damaged(checkpoint, resumes=resumes)
         kept = checkpoint_arrays.tree(checkpoint)
         for transformation in state_transformation_fns:
@@ -241,7 +241,7 @@ def refuse_damaged(checkpoint: str, *, resumes: bool, read_values: bool = False)
       resumes: whether a run was to go on from it.
       read_values: decode its arrays as well, which takes as long as restoring it.
     """
-    if not run_folders.exists(checkpoint) or not (
+    if not run_folders.folder_exists(checkpoint) or not (
         read_values or checkpoint_record.is_orbax(checkpoint)
     ):
         return

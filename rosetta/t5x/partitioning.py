@@ -20,7 +20,7 @@ from t5x import partitioning
 from t5x.partitioning import standard_logical_axis_rules
 
 from rosetta.core.errors import INVALID, UserError
-from rosetta.core.value_parsing import list_common_divisors
+from rosetta.core.value_parsing import suggest_common_divisors
 from rosetta.nn import fallback_notice
 from rosetta.nn.mesh_axes import DATA, MODEL, REPLICA, named
 from rosetta.t5x.run.model_config import T5Config, whole
@@ -66,7 +66,7 @@ def _uneven(what: str, size: int, parts: int) -> UserError:
     return UserError(
         f"{what}, which does not divide over {parts} devices",
         SPLIT,
-        list_common_divisors(size),
+        suggest_common_divisors(size),
         kind=INVALID,
         value=parts,
     )

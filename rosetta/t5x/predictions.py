@@ -26,7 +26,7 @@ def write(path: str, inferences: Any, task_ds: Any, mode: str, vocabulary: Any =
         if name.endswith("_pretokenized") or name == RECORD_NAME
     ]
     _upstream()(path, inferences, task_ds, mode, vocabulary, input_fields_to_include=fields)
-    file = run_folders.path(path)
+    file = run_folders.make_path(path)
     lines = [json.dumps(name_line(json.loads(line))) for line in file.read_text().splitlines()]
     file.write_text("".join(f"{line}\n" for line in lines))
 

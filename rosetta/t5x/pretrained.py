@@ -30,12 +30,12 @@ def start(checkpoint: str | None, model_dir: str | None = None) -> str | None:
     """
     if not checkpoint:
         return None
-    steps = run_folders.steps(model_dir) if model_dir else []
+    steps = run_folders.list_checkpoint_steps(model_dir) if model_dir else []
     own = checkpoint_record.read(f"{model_dir}/checkpoint_{steps[-1]}") if steps else None
-    began = run_folders.step_of(own.start) if own and own.start else None
+    began = run_folders.parse_checkpoint_step(own.start) if own and own.start else None
     if own is None or began is None:
         return named(checkpoint)
-    given = run_folders.step_of(checkpoint)
+    given = run_folders.parse_checkpoint_step(checkpoint)
     if given not in (None, began):
         raise UserError(
             f"the finetuning in {model_dir} started from {own.start}",
@@ -45,7 +45,7 @@ def start(checkpoint: str | None, model_dir: str | None = None) -> str | None:
         )
     folder = checkpoint.rstrip("/")
     found = folder if given is not None else f"{folder}/checkpoint_{began}"
-    if not run_folders.exists(found):
+    if not run_folders.folder_exists(found):
         raise UserError(
             f"the finetuning in {model_dir} started from it, and it is gone",
             found,
@@ -70,13 +70,13 @@ def named(checkpoint: str | None) -> str:
             kind=MISSING,
         )
     folder = checkpoint.rstrip("/")
-    if run_folders.step_of(folder) is not None:
+    if run_folders.parse_checkpoint_step(folder) is not None:
         return folder
-    steps = run_folders.steps(folder)
+    steps = run_folders.list_checkpoint_steps(folder)
     if not steps:
         what = (
             "there is no checkpoint_N in it"
-            if run_folders.exists(folder)
+            if run_folders.folder_exists(folder)
             else "there is no such folder"
         )
         raise UserError(
@@ -163,7 +163,7 @@ def vocabulary(checkpoint: str | None, model_dir: str | None) -> str:
       checkpoint: the checkpoint_N that the run starts from or reads; None for none.
       model_dir: where the run saves; the newest checkpoint there comes first.
     """
-    steps = run_folders.steps(model_dir) if model_dir else []
+    steps = run_folders.list_checkpoint_steps(model_dir) if model_dir else []
     newest = f"{model_dir}/checkpoint_{steps[-1]}" if steps else checkpoint
     found = checkpoint_record.read(named(newest)) if newest else None
     return found.vocabulary if found else ""

@@ -27,7 +27,7 @@ _LESS_MEMORY = (
 
 def main(module: str = "t5x.train") -> None:
     """Run one of T5X's programs with our command line, as if it had been started itself."""
-    secrets.install()
+    secrets.redact_standard_streams()
     sys.argv[0] = module
     if module == "t5x.train":
         stop_signals.take()

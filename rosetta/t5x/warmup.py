@@ -25,7 +25,7 @@ def default_steps(total: int, model_dir: str | None = None) -> int:
       total: steps of the run.
       model_dir: where the run saves, and goes on from; None or "": nowhere.
     """
-    steps = run_folders.steps(model_dir) if model_dir else []
+    steps = run_folders.list_checkpoint_steps(model_dir) if model_dir else []
     if not steps:
         return min(LONGEST, max(1, total // SHARE))
     own = checkpoint_record.read(f"{model_dir}/checkpoint_{steps[-1]}")

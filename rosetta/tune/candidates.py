@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core.errors import UNKNOWN, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import parse_list
-from rosetta.core.variables.reading import read_setting
+from rosetta.core.variables.setting_values import read_setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

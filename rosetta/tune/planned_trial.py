@@ -14,7 +14,7 @@ from rosetta.core import gpus, xla_flags
 from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.gpu_query import DetectedGpu
 from rosetta.core.value_parsing import parse_number
-from rosetta.core.variables import readers, reading
+from rosetta.core.variables import readers, setting_values
 from rosetta.presets import describe
 from rosetta.tune import trial_process
 from rosetta.tune.search import MEMORY, OK, Choice, Outcome
@@ -90,7 +90,11 @@ class Plans:
             data = {name: run.env[name] for name in DATA if name in run.env}
             status, log = self._processes.run(
                 argv,
-                {**os.environ, **data, "XLA_FLAGS": xla_flags.joined(xla_flags.written(flags))},
+                {
+                    **os.environ,
+                    **data,
+                    "XLA_FLAGS": xla_flags.join_flags(xla_flags.format_flags(flags)),
+                },
                 out,
             )
             out.seek(0)
@@ -172,7 +176,7 @@ def _t5x(run: Run, here: list[DetectedGpu], gpu_options: list[str]) -> list[str]
 
     for name in NOT_PLANNED:
         value = run.env.get(name, "")
-        if value and (name != "PACK" or reading.read_setting(run.env, name)):
+        if value and (name != "PACK" or setting_values.read_setting(run.env, name)):
             raise UserError(
                 "no plan is made with it",
                 f"{name}={value}",
@@ -231,7 +235,7 @@ def _pax(run: Run, here: list[DetectedGpu], gpu_options: list[str]) -> list[str]
             ),
             kind=UNSUPPORTED,
         )
-    chosen = pax_switches.choose(given, here, xla_flags.written(run.xla_flags), on_cpu=False)
+    chosen = pax_switches.choose(given, here, xla_flags.format_flags(run.xla_flags), on_cpu=False)
     return [
         "pax",
         run.model,

@@ -64,5 +64,5 @@ def text(document: Mapping[str, Any], evidence: str) -> str:
     """Return a preset's file; its first line says where its evidence is."""
     return (
         f"# Made by rosetta tune; each trial is in {evidence}\n"
-        f"{yaml_output.written(dict(document))}"
+        f"{yaml_output.format_yaml(dict(document))}"
     )

@@ -104,7 +104,7 @@ class Trials:
                 for name, value in os.environ.items()
                 if name not in (*node_processes.SLURM, "XLA_FLAGS", "BASE_XLA_FLAGS")
             } | variables
-            if run_description.on_cpu(run):
+            if run_description.runs_on_cpu(run):
                 env["JAX_PLATFORMS"] = "cpu"
             status, log = self._processes.run(argv, env)
             mask = Mask(variables)

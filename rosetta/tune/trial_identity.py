@@ -23,19 +23,19 @@ _ASK = (
 
 def comes_to(run: Run) -> tuple[object, ...]:
     """Return what makes a run what it is: two runs are the same where these are equal."""
-    flags, _ = xla_flags.today(
-        xla_flags.joined(
-            xla_flags.written(
+    flags, _ = xla_flags.update_flags(
+        xla_flags.join_flags(
+            xla_flags.format_flags(
                 {name: value for name, value in run.xla_flags.items() if value is not None}
             )
         ),
-        xla_flags.jaxlib(),
+        xla_flags.find_jaxlib_version(),
     )
     return (
         run.model,
         run.precision,
         tuple(sorted(run.env.items())),
-        options(xla_flags.joined(flags)),
+        options(xla_flags.join_flags(flags)),
     )
 
 
@@ -55,4 +55,6 @@ def options(flags: str, python: str = sys.executable) -> tuple[str, ...]:
     lines = [
         line for line in done.stdout.splitlines() if not line.startswith("goo.gle/")
     ]  # of the text format's: it is not always the same
-    return tuple(sorted(lines if done.returncode == 0 and lines else set(xla_flags.split(flags))))
+    return tuple(
+        sorted(lines if done.returncode == 0 and lines else set(xla_flags.split_flags(flags)))
+    )

@@ -46,7 +46,7 @@ class Processes:
         self._logs.mkdir(parents=True, exist_ok=True)
         self._number += 1
         log = self._logs / f"{self._number}.log"
-        tie = functools.partial(parent_death.to, os.getpid(), signal.SIGKILL)
+        tie = functools.partial(parent_death.die_with_parent, os.getpid(), signal.SIGKILL)
         with log.open("wb") as file:
             process = subprocess.Popen(  # a thread could hang in it, and we have none
                 list(argv),

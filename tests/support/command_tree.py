@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # The commands that read variables, and the variables that each of them reads.
 VARIABLES = {
-    tuple(command.split()): lookup.accepted_names(command)
+    tuple(command.split()): lookup.list_accepted_names(command)
     for command in (*readers.T5X, readers.PAX_TRAIN)
 }
 
@@ -105,7 +105,7 @@ def check_variables_in_help(program: Program, parser: ProgramParser) -> None:
         assert sorted(described) == sorted({variable.name for variable in variables}), command
     everywhere = [
         variable.name
-        for variable in lookup.read_by(program.name)
+        for variable in lookup.list_variables(program.name)
         if variable.scope not in (Scope.OTHER_PROGRAM, Scope.INTERNAL)
     ]
     assert _described(parser) == everywhere

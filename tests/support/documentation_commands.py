@@ -15,7 +15,7 @@ from rosetta import cli
 from rosetta.core.command_line import ProgramParser
 from rosetta.core.commands import PROGRAM as ROSETTA
 from rosetta.core.errors import UserError
-from rosetta.core.variables import lookup, misspellings, readers, reading
+from rosetta.core.variables import lookup, misspellings, readers, setting_values
 from rosetta.launch import scripts
 from rosetta.pax.run import settings as pax_settings
 from rosetta.t5x.run import settings as t5x_settings
@@ -61,7 +61,7 @@ def check_command(command: Command) -> None:
     Raises:
       UserError: The program refuses an option, a setting or a value.
     """
-    for name, meant in misspellings.find_unknown(command.variables, lookup.TABLE):
+    for name, meant in misspellings.find_unknown_variables(command.variables, lookup.TABLE):
         raise UserError(f"{name} is not a variable", "environment", f"did you mean {meant}?")
     words = own_words(command.words)
     if not words:
@@ -106,7 +106,7 @@ def _check_rosetta(words: list[str], variables: Mapping[str, str]) -> None:
     settings = [word for word in own[1:] if _SETTING.fullmatch(word)]
     for word in settings:
         if is_run:
-            reading.parse_setting_word(word, reader, "see the page of variables")
+            setting_values.parse_setting_word(word, reader, "see the page of variables")
         variable, _, value = word.partition("=")
         _check_value(variable, value, reader)
     for variable, value in variables.items():
@@ -115,7 +115,7 @@ def _check_rosetta(words: list[str], variables: Mapping[str, str]) -> None:
 
 @functools.cache
 def _rosetta_parser(name: str) -> ProgramParser:
-    return cli.parser(name)
+    return cli.build_parser(name)
 
 
 @functools.cache
@@ -169,8 +169,8 @@ def _check_script(name: str, words: list[str], variables: Mapping[str, str]) -> 
 
 def _check_value(name: str, value: str, reader: str) -> None:
     """Check a value by the table of variables. What the shell would replace is not known here."""
-    if value and "$" not in value and lookup.is_known(name):
-        reading.parse_value(lookup.find(name, reader), value)
+    if value and "$" not in value and lookup.is_known_variable(name):
+        setting_values.parse_value(lookup.find_variable(name, reader), value)
 
 
 def split_commands(text: str) -> list[Command]:

@@ -102,7 +102,7 @@ def collected() -> Iterator[list[UserError]]:
     explain = exit_status.explain_failure
 
     def record(
-        error: BaseException, where: str, remedies: exit_status.Remedies = exit_status.RUN
+        error: BaseException, where: str, remedies: exit_status.Remedies = exit_status.RUN_REMEDIES
     ) -> tuple[int, UserError]:
         status, shown = explain(error, where, remedies)
         ended.append(shown)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rosetta import doctor
-from rosetta.core.system_queries import Done, Room
+from rosetta.core.system_queries import CommandResult, FileSystemSpace
 from rosetta.doctor.finding import Finding
 from rosetta.doctor.machine import Machine
 
@@ -87,7 +87,7 @@ def machine(
         if cards:
             write(root, **{"dev__nvidia-uvm": ""})
     rows = "".join(f"{name}, {capability}, {driver}, 81559, {used}\n" for name, capability in cards)
-    answers = {"nvidia-smi": Done(0, rows, "")} if driver and cards else {}
+    answers = {"nvidia-smi": CommandResult(0, rows, "")} if driver and cards else {}
     (root / "home").mkdir(exist_ok=True)
     (root / "dev/shm").mkdir(parents=True, exist_ok=True)
     made = Machine(
@@ -104,7 +104,9 @@ def machine(
         addresses=lambda _: ["10.0.0.1"],
         driver_api=lambda: 13000,
         room=lambda path: (
-            Room(shm, shm, 1000) if path.name == "shm" else Room(9000 * GIB, 5000 * GIB, 1000000)
+            FileSystemSpace(shm, shm, 1000)
+            if path.name == "shm"
+            else FileSystemSpace(9000 * GIB, 5000 * GIB, 1000000)
         ),
         written=lambda _: 0.0,
         flags_refused=lambda _: "",

@@ -62,7 +62,7 @@ def run_in_process(entry: Callable[[], int], folder: Path, environment: Mapping[
         del file
         programs.append(Program(list(argv[1:]), dict(env)))
         os.write(1, f"{OUTPUT}\n".encode())
-        if terminal := env.get(log.TERMINAL):
+        if terminal := env.get(log.TERMINAL_VARIABLE):
             os.close(int(terminal))
         raise BecameProgramError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import UserError
-from rosetta.core.variables import reading, value_types
+from rosetta.core.variables import setting_values, value_types
 
 if TYPE_CHECKING:
     from rosetta.core.variables.declaration import Variable
@@ -87,7 +87,7 @@ def _is_taken(variable: Variable, value: str) -> bool:
     if not value:
         return True
     try:
-        reading.parse_value(variable, value)
+        setting_values.parse_value(variable, value)
     except UserError:
         return False
     return True

@@ -145,7 +145,9 @@ class Run:
 
     def steps(self) -> list[int]:
         """The checkpoints."""
-        return run_folders.steps(str(self.place if T5X else self.place / "checkpoints"))
+        return run_folders.list_checkpoint_steps(
+            str(self.place if T5X else self.place / "checkpoints")
+        )
 
     def progress(self) -> list[dict[str, Any]]:
         path = self.place / "progress.jsonl"

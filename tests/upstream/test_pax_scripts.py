@@ -224,7 +224,7 @@ def test_killed_and_continued_is_the_same_run(place: Place, pretrained: Path) ->
     )
     end = time.monotonic() + 1000
     while not (
-        SAVED in run_folders.steps(str(folder / "checkpoints"))
+        SAVED in run_folders.list_checkpoint_steps(str(folder / "checkpoints"))
         and (folder / "progress.jsonl").exists()
         and max(_progress(folder), default=0) >= SAVED + EVERY
     ):

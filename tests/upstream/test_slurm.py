@@ -60,9 +60,9 @@ class Trained:
         return {line["step"]: line["loss"] for line in lines if "loss" in line}
 
     def saved(self) -> list[int]:
-        found = run_folders.steps(str(self.folder)) or run_folders.steps(
-            str(self.folder / "checkpoints")
-        )
+        found = run_folders.list_checkpoint_steps(
+            str(self.folder)
+        ) or run_folders.list_checkpoint_steps(str(self.folder / "checkpoints"))
         return sorted(found)
 
     def hashes(self) -> dict[int, int]:

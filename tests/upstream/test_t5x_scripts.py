@@ -208,7 +208,7 @@ def finetuned(place: Place, pretrained: Path) -> dict[str, Path]:
 
 
 def _steps(folder: Path) -> list[int]:
-    return run_folders.steps(str(folder))  # whole ones
+    return run_folders.list_checkpoint_steps(str(folder))  # whole ones
 
 
 def test_pretraining_learns_and_says_so(pretrained: Path) -> None:

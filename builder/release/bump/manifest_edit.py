@@ -24,7 +24,7 @@ def set_pin(manifest: Path, name: str, old: str, new: str) -> None:
     """
     file = manifest.resolve()
     text = file.read_bytes().decode("utf-8")
-    current = strict_yaml.load(text, manifest.name).data["sources"][name]["commit"]
+    current = strict_yaml.parse_document(text, manifest.name).data["sources"][name]["commit"]
     if current == new:
         return
     start, end = _find_commit(text, name)

@@ -127,7 +127,7 @@ class PatchHistory:
     def _read_pin(self, blob: str, name: str) -> str | None:
         try:
             text = self._read_blob(blob).decode("utf-8", "replace")
-            entry = strict_yaml.load(text, "").data["sources"][name]
+            entry = strict_yaml.parse_document(text, "").data["sources"][name]
             return str(entry.get("commit") or entry.get("sha256"))
         except (UserError, KeyError, TypeError, AttributeError):
             return None

@@ -19,7 +19,7 @@ _PLACES = {
 _FRAMEWORKS = {"t5x": "T5X", "pax": "Pax"}
 
 
-def describe(name: str) -> dict[str, Any]:
+def describe_variable(name: str) -> dict[str, Any]:
     """Return what the table says of a variable, as JSON.
 
     Args:
@@ -34,7 +34,7 @@ def describe(name: str) -> dict[str, Any]:
 
 def _describe_entry(variable: Variable) -> dict[str, Any]:
     return {
-        "of": _owner(variable),
+        "of": _describe_owner(variable),
         "help": variable.help,
         "details": variable.details,
         "scope": variable.scope.value,
@@ -49,11 +49,11 @@ def _describe_entry(variable: Variable) -> dict[str, Any]:
         "example": "" if variable.secret else variable.example_word(),
         "secret": variable.secret,
         "since": variable.since,
-        "page": _path(variable),
+        "page": _get_page_path(variable),
     }
 
 
-def _owner(variable: Variable) -> str:
+def _describe_owner(variable: Variable) -> str:
     """Return whose meaning of the name an entry has."""
     if variable.scope is Scope.OTHER_PROGRAM:
         return variable.owner
@@ -68,7 +68,7 @@ def describe_meaning(variable: Variable) -> list[str]:
     return [text for text in sentences if text]
 
 
-def _path(variable: Variable) -> str:
+def _get_page_path(variable: Variable) -> str:
     """Return the page that has more on a variable, from the root of the repository."""
     return f"docs/{variable.page}" if variable.page else ""
 
@@ -114,7 +114,7 @@ def format_explanation(found: dict[str, Any]) -> str:
     for variable in entries:
         is_name = isinstance(variable.type, value_types.Name)
         rows = {
-            "of": _owner(variable),
+            "of": _describe_owner(variable),
             "group": variable.group.value,
             "values": variable.type.description,
             "names": ", ".join(variable.type.choices) if is_name else "",
@@ -124,13 +124,13 @@ def format_explanation(found: dict[str, Any]) -> str:
             "read by": "; ".join(describe_readers(variable)),
             "scripts": ", ".join(describe_scripts(variable)),
             "since": variable.since,
-            "more": _path(variable),
+            "more": _get_page_path(variable),
         }
         width = max(map(len, rows)) + 2
         meaning = " ".join(describe_meaning(variable))
-        lines = [variable.name, *help_text.wrap(meaning, columns, "  ", "  ")]
+        lines = [variable.name, *help_text.wrap_text(meaning, columns, "  ", "  ")]
         for name, text in rows.items():
             if text:
-                lines += help_text.wrap(text, columns, f"  {name:<{width}}", " " * (width + 2))
+                lines += help_text.wrap_text(text, columns, f"  {name:<{width}}", " " * (width + 2))
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)

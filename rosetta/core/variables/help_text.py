@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from rosetta.core.variables.declaration import Variable
 
-OTHERS = "Variables of other programs"
+OTHER_PROGRAMS_HEADING = "Variables of other programs"
 _NARROWEST, _WIDEST = 80, 100
-_SAID_BY_PLACEHOLDER = (
+_SHOWN_BY_PLACEHOLDER = (
     value_types.Address,
     value_types.Choice,
     value_types.File,
@@ -27,7 +27,7 @@ _SAID_BY_PLACEHOLDER = (
 )
 
 
-def format_command(command: str, width: int = 0) -> dict[str, list[str]]:
+def format_command_variables(command: str, width: int = 0) -> dict[str, list[str]]:
     """Return heading -> lines that describe the variables that a command reads.
 
     Those that every command of its program reads are in `format_program`.
@@ -38,12 +38,12 @@ def format_command(command: str, width: int = 0) -> dict[str, list[str]]:
     """
     words = command.removeprefix("rosetta ").split()
     names = [" ".join(words[: count + 1]) for count in range(len(words))]
-    variables = [lookup.read_by(name) for name in names if name != readers.BUILDER]
+    variables = [lookup.list_variables(name) for name in names if name != readers.BUILDER]
     found = {id(variable): variable for group in variables for variable in group}
     return format_sections(tuple(found.values()), names[-1], width)
 
 
-def format_program(program: str, width: int = 0) -> list[str]:
+def format_program_variables(program: str, width: int = 0) -> list[str]:
     """Return lines that describe the variables that every command of a program reads.
 
     Args:
@@ -51,7 +51,7 @@ def format_program(program: str, width: int = 0) -> list[str]:
       width: See format_sections.
     """
     width = (width or terminal_width()) - 2
-    own = [variable for variable in lookup.read_by(program) if _is_described(variable)]
+    own = [variable for variable in lookup.list_variables(program) if _is_described(variable)]
     return [line for variable in own for line in format_entry(variable, program, width)]
 
 
@@ -63,20 +63,20 @@ def format_sections(
     The variables of other programs come last, and only with their names.
 
     Args:
-      variables: For example `lookup.read_by(reader)`.
+      variables: For example `lookup.list_variables(reader)`.
       reader: The command or script whose defaults are shown.
       width: Columns of the terminal; 0 for those of this process, from 80 to 100.
     """
     width = width or terminal_width()
     own = tuple(variable for variable in variables if _is_described(variable))
     sections: dict[str, list[str]] = {}
-    for group, members in lookup.in_groups(own):
+    for group, members in lookup.group_variables(own):
         lines = (format_entry(variable, reader, width - 2) for variable in members)
         sections[group.value] = [line for entry in lines for line in entry]
     others = [variable.name for variable in variables if variable.scope is Scope.OTHER_PROGRAM]
     if others:
         text = f"{', '.join(dict.fromkeys(others))}. docs/reference/variables.md describes them."
-        sections[OTHERS] = wrap(text, width - 2)
+        sections[OTHER_PROGRAMS_HEADING] = wrap_text(text, width - 2)
     return sections
 
 
@@ -91,7 +91,10 @@ def format_entry(variable: Variable, reader: str, width: int) -> list[str]:
     details = "; ".join([*describe_values(variable), *describe_default(variable, reader)])
     title = f"{variable.name}={describe_placeholder(variable)}"
     head = f"{title}  ({details})" if details else title
-    return [*wrap(head, width, later="      "), *wrap(variable.help, width, "    ", "    ")]
+    return [
+        *wrap_text(head, width, later="      "),
+        *wrap_text(variable.help, width, "    ", "    "),
+    ]
 
 
 def describe_default(variable: Variable, reader: str) -> list[str]:
@@ -118,7 +121,7 @@ def describe_placeholder(variable: Variable) -> str:
 def describe_values(variable: Variable) -> list[str]:
     """Return which values a variable takes, with their unit, if its placeholder does not say so."""
     kind, unit = variable.type, variable.unit
-    if isinstance(kind, _SAID_BY_PLACEHOLDER):
+    if isinstance(kind, _SHOWN_BY_PLACEHOLDER):
         return []
     if isinstance(kind, value_types.Folder):
         return ["or gs://BUCKET/FOLDER"] if kind.remote else []
@@ -153,7 +156,7 @@ def _is_described(variable: Variable) -> bool:
     return variable.scope not in (Scope.OTHER_PROGRAM, Scope.INTERNAL)
 
 
-def wrap(text: str, width: int, first: str = "", later: str = "") -> list[str]:
+def wrap_text(text: str, width: int, first: str = "", later: str = "") -> list[str]:
     """Return the lines of a text.
 
     Args:

@@ -28,7 +28,7 @@ TABLE: tuple[Variable, ...] = (
 
 
 @functools.cache  # functools.cache is the same
-def read_by(reader: str) -> tuple[Variable, ...]:
+def list_variables(reader: str) -> tuple[Variable, ...]:
     """Return the variables that a command, script or program reads, in the order of the table.
 
     Args:
@@ -40,13 +40,13 @@ def read_by(reader: str) -> tuple[Variable, ...]:
 
 
 @functools.cache
-def settings_of(reader: str) -> tuple[Variable, ...]:
+def list_settings(reader: str) -> tuple[Variable, ...]:
     """Return the settings of a run among the variables that a command or script reads."""
-    return tuple(variable for variable in read_by(reader) if variable.scope is Scope.RUN)
+    return tuple(variable for variable in list_variables(reader) if variable.scope is Scope.RUN)
 
 
 @functools.cache
-def accepted_names(reader: str) -> tuple[str, ...]:
+def list_accepted_names(reader: str) -> tuple[str, ...]:
     """Return the names that a command takes as NAME=VALUE.
 
     Every command of Pax takes the settings of all: one that it does not read is refused with the
@@ -56,12 +56,12 @@ def accepted_names(reader: str) -> tuple[str, ...]:
       reader: A command of `rosetta t5x` or `rosetta pax`.
     """
     commands = readers.PAX if reader in readers.PAX else (reader,)
-    names = {variable.name for command in commands for variable in settings_of(command)}
+    names = {variable.name for command in commands for variable in list_settings(command)}
     return tuple(dict.fromkeys(variable.name for variable in TABLE if variable.name in names))
 
 
 @functools.cache
-def settings_of_training(framework: str) -> tuple[Variable, ...]:
+def list_training_settings(framework: str) -> tuple[Variable, ...]:
     """Return the settings of a framework's training runs: what presets and `rosetta run` take.
 
     Args:
@@ -75,7 +75,7 @@ def settings_of_training(framework: str) -> tuple[Variable, ...]:
     )
 
 
-def find(name: str, reader: str = "") -> Variable:
+def find_variable(name: str, reader: str = "") -> Variable:
     """Return the variable of a name.
 
     Args:
@@ -86,7 +86,7 @@ def find(name: str, reader: str = "") -> Variable:
     Raises:
       KeyError: The table has no such variable.
     """
-    entries = _entries()[name]
+    entries = _map_names_to_entries()[name]
     command = readers.SCRIPT_COMMANDS.get(reader, reader)
     for entry in entries:
         if command in entry.read_by or command in entry.frameworks:
@@ -94,7 +94,7 @@ def find(name: str, reader: str = "") -> Variable:
     return entries[0]
 
 
-def find_by_word(word: str, variables: tuple[Variable, ...] = TABLE) -> Variable | None:
+def find_variable_by_word(word: str, variables: tuple[Variable, ...] = TABLE) -> Variable | None:
     """Return the variable that a word of the scripts sets under another name, None without one.
 
     Args:
@@ -104,13 +104,13 @@ def find_by_word(word: str, variables: tuple[Variable, ...] = TABLE) -> Variable
     return next((variable for variable in variables if word and variable.known_as == word), None)
 
 
-def is_known(name: str) -> bool:
+def is_known_variable(name: str) -> bool:
     """Return whether the table has a variable of this name."""
-    return name in _entries()
+    return name in _map_names_to_entries()
 
 
 @functools.cache
-def _entries() -> Mapping[str, tuple[Variable, ...]]:
+def _map_names_to_entries() -> Mapping[str, tuple[Variable, ...]]:
     """Return name -> its entries, in the order of the table."""
     entries: dict[str, tuple[Variable, ...]] = {}
     for variable in TABLE:
@@ -118,11 +118,13 @@ def _entries() -> Mapping[str, tuple[Variable, ...]]:
     return entries
 
 
-def in_groups(variables: tuple[Variable, ...]) -> Iterator[tuple[Group, tuple[Variable, ...]]]:
+def group_variables(
+    variables: tuple[Variable, ...],
+) -> Iterator[tuple[Group, tuple[Variable, ...]]]:
     """Yield the groups that variables belong to, in the order of help texts, with their variables.
 
     Args:
-      variables: For example `settings_of(reader)`.
+      variables: For example `list_settings(reader)`.
     """
     for group in Group:
         members = tuple(variable for variable in variables if variable.group is group)
@@ -130,15 +132,15 @@ def in_groups(variables: tuple[Variable, ...]) -> Iterator[tuple[Group, tuple[Va
             yield group, members
 
 
-def in_scope(scope: Scope) -> tuple[Variable, ...]:
+def list_variables_in_scope(scope: Scope) -> tuple[Variable, ...]:
     """Return the variables that are for one thing, in the order of the table."""
     return tuple(variable for variable in TABLE if variable.scope is scope)
 
 
-def commands_by_name() -> Mapping[str, tuple[str, ...]]:
+def map_settings_to_commands() -> Mapping[str, tuple[str, ...]]:
     """Return setting of a run -> the commands that read it, as the reference page lists them."""
     shown: dict[str, dict[str, None]] = {}
-    for variable in in_scope(Scope.RUN):
+    for variable in list_variables_in_scope(Scope.RUN):
         for reader in variable.read_by:
             program, _, command = reader.partition(" ")
             if reader in readers.RUNS:

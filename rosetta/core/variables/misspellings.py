@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from rosetta.core.variables.declaration import Variable
 
-SHORTEST = 5  # with fewer letters, too many names are one edit from each other
+SHORTEST_NAME = 5  # with fewer letters, too many names are one edit from each other
 PREFIX = "ROSETTA_"  # only rosetta has variables that begin with it
 _SIMILAR = 0.7  # of difflib, for what follows the prefix
 _ORDINARY = frozenset(("NUM_CPUS", "NUM_TPUS"))  # of clusters, one letter from NUM_GPUS
 _RANKS = ("SLURM_PROCID", "JAX_PROCESS_ID")
 
 
-def warn(
+def warn_of_unknown_variables(
     environment: Mapping[str, str], program: str, reader: str = "", framework: str = ""
 ) -> None:
     """Print a warning line for each unknown variable, in the first process of a run alone.
@@ -38,22 +38,22 @@ def warn(
     if rank != "0":
         return
     variables = (
-        *lookup.read_by(readers.ROSETTA),
-        *(lookup.read_by(reader) if reader else ()),
-        *_passed_on(framework),
+        *lookup.list_variables(readers.ROSETTA),
+        *(lookup.list_variables(reader) if reader else ()),
+        *_list_passed_on_settings(framework),
     )
-    for name, meant in find_unknown(environment, variables):
+    for name, meant in find_unknown_variables(environment, variables):
         advice = f"did you mean {meant}?" if meant else "see docs/reference/variables.md"
         log.warn(f"warning: {name} is not a variable of {program}; {advice}", prefix=False)
 
 
-def _passed_on(framework: str) -> tuple[Variable, ...]:
+def _list_passed_on_settings(framework: str) -> tuple[Variable, ...]:
     """Return the settings of a training run that commands pass on, () without a framework."""
-    settings = lookup.settings_of_training(framework) if framework else ()
+    settings = lookup.list_training_settings(framework) if framework else ()
     return tuple(variable for variable in settings if variable.passed_to_run)
 
 
-def find_unknown(
+def find_unknown_variables(
     environment: Mapping[str, str], variables: tuple[Variable, ...]
 ) -> Iterator[tuple[str, str]]:
     """Yield each name that nobody reads and somebody may have meant to be read, and what is meant.
@@ -72,10 +72,10 @@ def find_unknown(
     own = tuple(variable for variable in variables if variable.scope is not Scope.OTHER_PROGRAM)
     known = tuple(dict.fromkeys(variable.name for variable in own))
     for name in sorted(environment):
-        is_correct = lookup.is_known(name) or name in _ORDINARY
+        is_correct = lookup.is_known_variable(name) or name in _ORDINARY
         if is_correct or not re.fullmatch(r"[A-Za-z0-9_]+", name):
             continue
-        by_word = lookup.find_by_word(name, own)
+        by_word = lookup.find_variable_by_word(name, own)
         meant = by_word.name if by_word else _find_near(name, known)
         if meant or name.startswith(PREFIX):
             yield name, meant
@@ -85,7 +85,11 @@ def _find_near(name: str, known: tuple[str, ...]) -> str:
     """Return the variable that a misspelt name stands for, "" if there is none."""
     for meant in known:
         is_numbered = name[:-1] == meant and name[-1].isdigit()
-        if min(len(name), len(meant)) >= SHORTEST and not is_numbered and is_edit(name, meant):
+        if (
+            min(len(name), len(meant)) >= SHORTEST_NAME
+            and not is_numbered
+            and is_one_edit_apart(name, meant)
+        ):
             return meant
     if not name.startswith(PREFIX):
         return ""
@@ -94,7 +98,7 @@ def _find_near(name: str, known: tuple[str, ...]) -> str:
     return f"{PREFIX}{near[0]}" if near else ""
 
 
-def is_edit(word: str, other: str) -> bool:
+def is_one_edit_apart(word: str, other: str) -> bool:
     """Return whether one edit makes one word of the other.
 
     An edit inserts, deletes or replaces a letter, or swaps two that are next to each other.

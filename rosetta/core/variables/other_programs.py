@@ -38,7 +38,7 @@ _SWITCH = Text("0 or 1", "0|1")
 _URL = Text("an address such as https://HOST", "URL")
 
 
-def _variable(
+def _declare_variable(
     name: str,
     owner: str,
     help_: str,
@@ -53,7 +53,7 @@ def _variable(
 
 
 _NVIDIA = (
-    _variable(
+    _declare_variable(
         "CUDA_VISIBLE_DEVICES",
         "CUDA",
         "GPUs that a process may use.",
@@ -67,7 +67,7 @@ _NVIDIA = (
         example="0,1",
         passed_to_run=False,
     ),
-    _variable(
+    _declare_variable(
         "CUDA_DEVICE_MAX_CONNECTIONS",
         "CUDA",
         "Queues to a GPU. On Hopper, 1 lets communication start in time.",
@@ -75,7 +75,7 @@ _NVIDIA = (
         group=Group.XLA,
         example="1",
     ),
-    _variable(
+    _declare_variable(
         "CUDA_LAUNCH_BLOCKING",
         "CUDA",
         "1: the host waits for each kernel, which is slow.",
@@ -84,7 +84,7 @@ _NVIDIA = (
         group=Group.XLA,
         slow_because="the host waits for each kernel",
     ),
-    _variable(
+    _declare_variable(
         "TF_FORCE_UNIFIED_MEMORY",
         "CUDA",
         "1: memory of the host stands in for a GPU's.",
@@ -92,7 +92,7 @@ _NVIDIA = (
         type_=_SWITCH,
         group=Group.XLA,
     ),
-    _variable(
+    _declare_variable(
         "JAX_LOCAL_DEVICE_IDS",
         "JAX",
         "GPUs of a process among those of its node.",
@@ -102,7 +102,7 @@ _NVIDIA = (
         example="0,1",
         passed_to_run=False,
     ),
-    _variable(
+    _declare_variable(
         "JAX_COORDINATOR_ADDRESS",
         "JAX",
         "Address of the first process, HOST:PORT.",
@@ -112,14 +112,14 @@ _NVIDIA = (
         example="node1:1234",
         passed_to_run=False,
     ),
-    _variable(
+    _declare_variable(
         "JAX_COORDINATOR_PORT",
         "JAX",
         "Port of the first process.",
         TRAINER,
         passed_to_run=False,
     ),
-    _variable(
+    _declare_variable(
         "JAX_PROCESS_ID",
         "JAX",
         "Number of this process.",
@@ -128,7 +128,7 @@ _NVIDIA = (
         type_=_INDEX,
         passed_to_run=False,
     ),
-    _variable(
+    _declare_variable(
         "JAX_NUM_PROCESSES",
         "JAX",
         "Number of processes.",
@@ -137,7 +137,7 @@ _NVIDIA = (
         type_=_COUNT,
         passed_to_run=False,
     ),
-    _variable(
+    _declare_variable(
         "JAX_ENABLE_COMPILATION_CACHE",
         "JAX",
         "Set: rosetta chooses no folder for compiled programs.",
@@ -145,7 +145,7 @@ _NVIDIA = (
         type_=_SWITCH,
         group=Group.XLA,
     ),
-    _variable(
+    _declare_variable(
         "JAX_DISABLE_JIT",
         "JAX",
         "1: nothing is compiled, which is slow.",
@@ -154,7 +154,7 @@ _NVIDIA = (
         group=Group.XLA,
         slow_because="nothing is compiled",
     ),
-    _variable(
+    _declare_variable(
         "JAX_DEBUG_NANS",
         "JAX",
         "1: JAX looks for values that are not numbers after each step, which is slow.",
@@ -163,14 +163,14 @@ _NVIDIA = (
         group=Group.XLA,
         slow_because="JAX waits for each step and looks through its values",
     ),
-    _variable(
+    _declare_variable(
         "NCCL_IB_DISABLE",
         "NCCL",
         "1: NCCL does not use InfiniBand.",
         DOCTOR,
         type_=_SWITCH,
     ),
-    _variable(
+    _declare_variable(
         "NCCL_IB_HCA",
         "NCCL",
         "Network cards that NCCL uses. If it is set, rosetta binds none.",
@@ -178,14 +178,14 @@ _NVIDIA = (
         *RUNS,
         example="=mlx5_0:1",
     ),
-    _variable(
+    _declare_variable(
         "NCCL_SOCKET_IFNAME",
         "NCCL",
         "Network interfaces that NCCL uses.",
         DOCTOR,
         example="eth0",
     ),
-    _variable(
+    _declare_variable(
         "NCCL_P2P_DISABLE",
         "NCCL",
         "1: GPUs exchange data through the host's memory, which is slow.",
@@ -193,7 +193,7 @@ _NVIDIA = (
         type_=_SWITCH,
         slow_because="GPUs exchange data through the host's memory, and not over NVLink",
     ),
-    _variable(
+    _declare_variable(
         "NCCL_SHM_DISABLE",
         "NCCL",
         "1: GPUs of a node exchange data over the network, which is slow.",
@@ -201,7 +201,7 @@ _NVIDIA = (
         type_=_SWITCH,
         slow_because="GPUs of a node exchange data over the network",
     ),
-    _variable(
+    _declare_variable(
         "NVTE_FWD_LAYERNORM_SM_MARGIN",
         "Transformer Engine",
         "Multiprocessors that the forward pass of a layer norm leaves to communication.",
@@ -209,7 +209,7 @@ _NVIDIA = (
         group=Group.PRECISION,
         default="4",
     ),
-    _variable(
+    _declare_variable(
         "NVTE_BWD_LAYERNORM_SM_MARGIN",
         "Transformer Engine",
         "Multiprocessors that the backward pass of a layer norm leaves to communication.",
@@ -217,21 +217,21 @@ _NVIDIA = (
         group=Group.PRECISION,
         default="4",
     ),
-    _variable(
+    _declare_variable(
         "NSYS_PROFILING_SESSION_ID",
         "Nsight Systems",
         "Set in a process that Nsight Systems has started.",
         TRAINER,
         group=Group.PROFILING,
     ),
-    _variable(
+    _declare_variable(
         "NVIDIA_DRIVER_CAPABILITIES",
         "NVIDIA's container toolkit",
         "Parts of the driver that a container gets.",
         DOCTOR,
         example="compute,utility",
     ),
-    _variable(
+    _declare_variable(
         "NVIDIA_VISIBLE_DEVICES",
         "NVIDIA's container toolkit",
         "GPUs that a container gets.",
@@ -240,7 +240,7 @@ _NVIDIA = (
     ),
 )
 _CLUSTER = (
-    _variable(
+    _declare_variable(
         "SLURM_JOB_ID",
         "Slurm",
         "Number of the job.",
@@ -249,8 +249,8 @@ _CLUSTER = (
         TRAINER,
         *SLURM_FILES,
     ),
-    _variable("SLURM_JOB_NAME", "Slurm", "Name of the job.", *SLURM_FILES),
-    _variable(
+    _declare_variable("SLURM_JOB_NAME", "Slurm", "Name of the job.", *SLURM_FILES),
+    _declare_variable(
         "SLURM_NTASKS",
         "Slurm",
         "Processes of the job's step.",
@@ -259,7 +259,7 @@ _CLUSTER = (
         type_=_COUNT,
         default="1",
     ),
-    _variable(
+    _declare_variable(
         "SLURM_JOB_NUM_NODES",
         "Slurm",
         "Nodes of the job.",
@@ -267,21 +267,23 @@ _CLUSTER = (
         *SLURM_FILES,
         type_=_COUNT,
     ),
-    _variable(
+    _declare_variable(
         "SLURM_NNODES",
         "Slurm",
         "Nodes of the job, in older releases.",
         *PAX,
         type_=_COUNT,
     ),
-    _variable("SLURM_PROCID", "Slurm", "Number of this process.", *RUNS, DOCTOR),
-    _variable("SLURM_LOCALID", "Slurm", "Number of this process on its node.", *RUNS, SPAWN),
-    _variable("SLURM_NODEID", "Slurm", "Number of this node.", *RUNS, DOCTOR, SPAWN),
-    _variable("SLURMD_NODENAME", "Slurm", "Name of this node.", DOCTOR, BENCH),
-    _variable("SLURM_NODELIST", "Slurm", "Nodes of the job.", DOCTOR, SPAWN),
-    _variable("SLURM_JOB_NODELIST", "Slurm", "Nodes of the job.", DOCTOR, SPAWN),
-    _variable("SLURM_STEP_NODELIST", "Slurm", "Nodes of the job's step.", DOCTOR, SPAWN),
-    _variable(
+    _declare_variable("SLURM_PROCID", "Slurm", "Number of this process.", *RUNS, DOCTOR),
+    _declare_variable(
+        "SLURM_LOCALID", "Slurm", "Number of this process on its node.", *RUNS, SPAWN
+    ),
+    _declare_variable("SLURM_NODEID", "Slurm", "Number of this node.", *RUNS, DOCTOR, SPAWN),
+    _declare_variable("SLURMD_NODENAME", "Slurm", "Name of this node.", DOCTOR, BENCH),
+    _declare_variable("SLURM_NODELIST", "Slurm", "Nodes of the job.", DOCTOR, SPAWN),
+    _declare_variable("SLURM_JOB_NODELIST", "Slurm", "Nodes of the job.", DOCTOR, SPAWN),
+    _declare_variable("SLURM_STEP_NODELIST", "Slurm", "Nodes of the job's step.", DOCTOR, SPAWN),
+    _declare_variable(
         "SLURM_STEP_TASKS_PER_NODE",
         "Slurm",
         "Processes on each node of the job's step.",
@@ -289,12 +291,14 @@ _CLUSTER = (
         DOCTOR,
         SPAWN,
     ),
-    _variable("SLURM_TASKS_PER_NODE", "Slurm", "Processes on each node of the job.", SPAWN),
-    _variable("SLURM_NTASKS_PER_NODE", "Slurm", "Processes on each node of the job.", SPAWN),
-    _variable("SLURM_STEP_NUM_TASKS", "Slurm", "Processes of the job's step.", BENCH),
-    _variable("SLURM_STEP_GPUS", "Slurm", "GPUs of the job's step on this node.", *RUNS),
-    _variable("SLURM_JOB_GPUS", "Slurm", "GPUs of the job on this node.", *RUNS),
-    _variable(
+    _declare_variable("SLURM_TASKS_PER_NODE", "Slurm", "Processes on each node of the job.", SPAWN),
+    _declare_variable(
+        "SLURM_NTASKS_PER_NODE", "Slurm", "Processes on each node of the job.", SPAWN
+    ),
+    _declare_variable("SLURM_STEP_NUM_TASKS", "Slurm", "Processes of the job's step.", BENCH),
+    _declare_variable("SLURM_STEP_GPUS", "Slurm", "GPUs of the job's step on this node.", *RUNS),
+    _declare_variable("SLURM_JOB_GPUS", "Slurm", "GPUs of the job on this node.", *RUNS),
+    _declare_variable(
         "SLURM_RESTART_COUNT",
         "Slurm",
         "How often the job was requeued.",
@@ -302,7 +306,7 @@ _CLUSTER = (
         TRAINER,
         default="0",
     ),
-    _variable(
+    _declare_variable(
         "JOB_COMPLETION_INDEX",
         "Kubernetes",
         "Number of this pod.",
@@ -310,11 +314,13 @@ _CLUSTER = (
         type_=_INDEX,
         default="0",
     ),
-    _variable("KUBERNETES_SERVICE_HOST", "Kubernetes", "Set in a container of Kubernetes.", DOCTOR),
-    _variable("ENROOT_ROOTFS", "enroot", "Set in a container of enroot.", DOCTOR),
+    _declare_variable(
+        "KUBERNETES_SERVICE_HOST", "Kubernetes", "Set in a container of Kubernetes.", DOCTOR
+    ),
+    _declare_variable("ENROOT_ROOTFS", "enroot", "Set in a container of enroot.", DOCTOR),
 )
 _SYSTEM = (
-    _variable(
+    _declare_variable(
         "HOME",
         "the system",
         "Home of the user.",
@@ -325,7 +331,7 @@ _SYSTEM = (
         type_=_FOLDER,
         group=Group.PROGRAMS,
     ),
-    _variable(
+    _declare_variable(
         "PATH",
         "the system",
         "Folders of programs.",
@@ -335,7 +341,7 @@ _SYSTEM = (
         *RUNS,
         group=Group.PROGRAMS,
     ),
-    _variable(
+    _declare_variable(
         "PWD",
         "the system",
         "The current folder.",
@@ -343,7 +349,7 @@ _SYSTEM = (
         type_=_FOLDER,
         group=Group.PROGRAMS,
     ),
-    _variable(
+    _declare_variable(
         "TMPDIR",
         "the system",
         "Folder of temporary files.",
@@ -355,16 +361,20 @@ _SYSTEM = (
         group=Group.PROGRAMS,
         default="/tmp",  # noqa: S108 (what it is if it is not set)
     ),
-    _variable("USER", "the system", "Name of the user.", ROSETTA, IMAGE, group=Group.PROGRAMS),
-    _variable("LOGNAME", "the system", "Name of the user.", ROSETTA, IMAGE, group=Group.PROGRAMS),
-    _variable(
+    _declare_variable(
+        "USER", "the system", "Name of the user.", ROSETTA, IMAGE, group=Group.PROGRAMS
+    ),
+    _declare_variable(
+        "LOGNAME", "the system", "Name of the user.", ROSETTA, IMAGE, group=Group.PROGRAMS
+    ),
+    _declare_variable(
         "LD_LIBRARY_PATH",
         "the system",
         "Folders of libraries, searched first.",
         DOCTOR,
         group=Group.PROGRAMS,
     ),
-    _variable(
+    _declare_variable(
         "PYTHONPATH",
         "Python",
         "Folders of Python modules, searched first.",
@@ -373,7 +383,7 @@ _SYSTEM = (
         IMAGE,
         group=Group.PROGRAMS,
     ),
-    _variable(
+    _declare_variable(
         "XDG_CACHE_HOME",
         "XDG base directories",
         "Folder of caches.",
@@ -385,7 +395,7 @@ _SYSTEM = (
         group=Group.PROGRAMS,
         default="~/.cache",
     ),
-    _variable(
+    _declare_variable(
         "XDG_CONFIG_HOME",
         "XDG base directories",
         "Folder of settings.",
@@ -396,7 +406,7 @@ _SYSTEM = (
         group=Group.PROGRAMS,
         default="~/.config",
     ),
-    _variable(
+    _declare_variable(
         "XDG_RUNTIME_DIR",
         "XDG base directories",
         "Folder of a session's files.",
@@ -404,7 +414,7 @@ _SYSTEM = (
         type_=_FOLDER,
         group=Group.PROGRAMS,
     ),
-    _variable(
+    _declare_variable(
         "MPLCONFIGDIR",
         "Matplotlib",
         "Folder of Matplotlib's settings.",
@@ -415,7 +425,7 @@ _SYSTEM = (
     ),
 )
 _NETWORK = (
-    _variable(
+    _declare_variable(
         "ALL_PROXY",
         "proxies",
         "Proxy of all protocols.",
@@ -423,7 +433,7 @@ _NETWORK = (
         type_=_URL,
         group=Group.NETWORK,
     ),
-    _variable(
+    _declare_variable(
         "HTTPS_PROXY",
         "proxies",
         "Proxy of https.",
@@ -431,7 +441,7 @@ _NETWORK = (
         type_=_URL,
         group=Group.NETWORK,
     ),
-    _variable(
+    _declare_variable(
         "NO_PROXY",
         "proxies",
         "Hosts that are reached without a proxy.",
@@ -439,7 +449,7 @@ _NETWORK = (
         DOCTOR,
         group=Group.NETWORK,
     ),
-    _variable(
+    _declare_variable(
         "SSL_CERT_FILE",
         "TLS",
         "File of the certificates that are trusted.",
@@ -448,14 +458,14 @@ _NETWORK = (
         type_=_FILE,
         group=Group.NETWORK,
     ),
-    _variable(
+    _declare_variable(
         "SSL_CERT_DIR",
         "TLS",
         "Folders of certificates that are trusted.",
         BUILDER,
         group=Group.NETWORK,
     ),
-    _variable(
+    _declare_variable(
         "CURL_CA_BUNDLE",
         "TLS",
         "File of the certificates that curl trusts.",
@@ -464,7 +474,7 @@ _NETWORK = (
         type_=_FILE,
         group=Group.NETWORK,
     ),
-    _variable(
+    _declare_variable(
         "REQUESTS_CA_BUNDLE",
         "TLS",
         "File of the certificates that Requests trusts.",
@@ -473,7 +483,7 @@ _NETWORK = (
         type_=_FILE,
         group=Group.NETWORK,
     ),
-    _variable(
+    _declare_variable(
         "DOCKER_CONFIG",
         "Docker and podman",
         "Folder of Docker's settings and logins.",
@@ -482,7 +492,7 @@ _NETWORK = (
         group=Group.NETWORK,
         default="~/.docker",
     ),
-    _variable(
+    _declare_variable(
         "REGISTRY_AUTH_FILE",
         "Docker and podman",
         "File of logins to registries.",
@@ -490,7 +500,7 @@ _NETWORK = (
         type_=_FILE,
         group=Group.NETWORK,
     ),
-    _variable(
+    _declare_variable(
         "GOOGLE_APPLICATION_CREDENTIALS",
         "Google Cloud",
         "File of the credentials for gs:// addresses.",
@@ -499,7 +509,7 @@ _NETWORK = (
         type_=_FILE,
         group=Group.NETWORK,
     ),
-    _variable(
+    _declare_variable(
         "HF_TOKEN",
         "Hugging Face",
         "Token for data sets of the Hugging Face Hub.",
@@ -510,7 +520,7 @@ _NETWORK = (
         group=Group.NETWORK,
         secret=True,
     ),
-    _variable(
+    _declare_variable(
         "WANDB_API_KEY",
         "Weights & Biases",
         "Key of the account that gets the scalars of a run.",
@@ -520,7 +530,7 @@ _NETWORK = (
         default=Note("none: nothing is sent"),
         secret=True,
     ),
-    _variable(
+    _declare_variable(
         "WANDB_PROJECT",
         "Weights & Biases",
         "Project that gets the scalars of a run.",
@@ -528,7 +538,7 @@ _NETWORK = (
         group=Group.NETWORK,
         default="rosetta",
     ),
-    _variable(
+    _declare_variable(
         "PIP_INDEX_URL",
         "pip",
         "Index of Python packages.",
@@ -536,7 +546,7 @@ _NETWORK = (
         type_=_URL,
         group=Group.NETWORK,
     ),
-    _variable(
+    _declare_variable(
         "PIP_CERT",
         "pip",
         "File of the certificates that pip trusts.",
@@ -544,7 +554,7 @@ _NETWORK = (
         type_=_FILE,
         group=Group.NETWORK,
     ),
-    _variable(
+    _declare_variable(
         "PIP_CONFIG_FILE",
         "pip",
         "File of pip's settings.",
@@ -552,7 +562,7 @@ _NETWORK = (
         type_=_FILE,
         group=Group.NETWORK,
     ),
-    _variable(
+    _declare_variable(
         "PIP_CONSTRAINT",
         "pip",
         "File of the versions that pip may install.",
@@ -560,7 +570,7 @@ _NETWORK = (
         type_=_FILE,
         group=Group.NETWORK,
     ),
-    _variable(
+    _declare_variable(
         "UV_DEFAULT_INDEX",
         "uv",
         "Index of Python packages.",
@@ -568,7 +578,7 @@ _NETWORK = (
         type_=_URL,
         group=Group.NETWORK,
     ),
-    _variable(
+    _declare_variable(
         "UV_INDEX_URL",
         "uv",
         "Index of Python packages, in older releases.",
@@ -576,7 +586,7 @@ _NETWORK = (
         type_=_URL,
         group=Group.NETWORK,
     ),
-    _variable(
+    _declare_variable(
         "UV_CONSTRAINT",
         "uv",
         "File of the versions that uv may install.",

@@ -99,13 +99,13 @@ def fetch(name: str, root: str) -> str:
         )
     if found(name, root):
         return f"{root}/{name}: it is there, nothing to download"
-    run_folders.writable(parse_path("TFDS_DATA_DIR", root))
+    run_folders.check_folder_writable(parse_path("TFDS_DATA_DIR", root))
     data = _get(source.url)
     texts = {file: _text(data, inside, source.url) for file, (inside, _, _) in source.files.items()}
     for file, (_, lines, fields) in source.files.items():
         _examine(texts[file], lines, fields, source.url)
     for file, text in texts.items():
-        run_folders.write(Path(root, file), text)
+        run_folders.write_file(Path(root, file), text)
     counts = [f"{Path(file).name} {lines:,}" for file, (_, lines, _) in source.files.items()]
     return f"{root}/{name}: {', '.join(counts)} examples, from {source.url}"
 
@@ -214,7 +214,7 @@ def main(name: str, words: Sequence[str] | None = None) -> int:
             exit_status.print_result(
                 _HELP.format(name=name, summary=_SUMMARIES[name], home=HOME).rstrip()
             )
-            return exit_status.FINE
+            return exit_status.SUCCESS
         if words:
             raise UserError(
                 f"there is no argument {words[0]!r}",
@@ -226,5 +226,5 @@ def main(name: str, words: Sequence[str] | None = None) -> int:
         print(pile(root) if name == "the_pile" else fetch(name, root))
     except UserError as error:
         print(f"download_{name}: {error}", file=sys.stderr)
-        return exit_status.USER
-    return exit_status.FINE
+        return exit_status.USER_ERROR
+    return exit_status.SUCCESS

@@ -61,7 +61,7 @@ def kernels(known: Mapping[str, object]) -> int | None:
 def room(
     config: str, folder: str, hyper: Mapping[str, str], words: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return a line where the checkpoints of a training run do not all fit, see disk_space.check;
+    """Return a line where the checkpoints of a training run do not all fit, see disk_space;
     nothing for experiments that are not ours.
 
     Args:
@@ -80,13 +80,17 @@ def room(
     if count is None or not isinstance(end, int) or NOT_KNOWN in (*periods, frozen):
         return ()
     every, keep = (period if isinstance(period, int) and period > 0 else None for period in periods)
-    own = [] if is_address(folder) else run_folders.steps(f"{folder}/{preflight.CHECKPOINTS}")
+    own = (
+        []
+        if is_address(folder)
+        else run_folders.list_checkpoint_steps(f"{folder}/{preflight.CHECKPOINTS}")
+    )
     left = end - max(own, default=0)
     saves = -(-left // every) + (not own) if every and left > 0 else 0  # the first step's, too
-    moments = 0 if experiment_checks.read_switch("USE_LORA", frozen) else disk_space.ADAM
-    return disk_space.check(
+    moments = 0 if experiment_checks.read_switch("USE_LORA", frozen) else disk_space.ADAM_MOMENTS
+    return disk_space.check_checkpoints_fit(
         folder,
-        count * (1 + moments) * disk_space.FLOAT,
-        disk_space.at_once(saves, keep, len(own)),
+        count * (1 + moments) * disk_space.FLOAT_BYTES,
+        disk_space.count_added_checkpoints(saves, keep, len(own)),
         "LOG_DIR",
     )

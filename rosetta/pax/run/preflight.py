@@ -335,7 +335,7 @@ def newest(run: str) -> int | None:
     """Return the step of the newest whole checkpoint of a run's folder of this machine, None where
     it has none.
     """
-    steps = run_folders.steps(f"{run}/{CHECKPOINTS}")
+    steps = run_folders.list_checkpoint_steps(f"{run}/{CHECKPOINTS}")
     return steps[-1] if steps else None
 
 
@@ -377,5 +377,5 @@ def of_script(given: Settings) -> Mapping[str, object]:
         )
     if given.script == "run_lambada_singlenode":
         _, found["step"] = pretrained("LOG_DIR", given.log_dir)
-    run_folders.writable(given.log_dir)
+    run_folders.check_folder_writable(given.log_dir)
     return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.value_parsing import parse_path
-from rosetta.core.variables import lookup, reading
+from rosetta.core.variables import lookup, setting_values
 from rosetta.core.variables.value_types import MeshShape, TruthValue
 from rosetta.pax.run import experiment_checks, fiddle_arguments
 
@@ -207,14 +207,14 @@ def _read_values(script: str, variables: Mapping[str, str]) -> dict[str, Any]:
     Spaces around a hyper-parameter are ignored. An experiment of the user's own may have other
     schedules than ours.
     """
-    own = reading.read_setting(variables, "CONFIG", script)
+    own = setting_values.read_setting(variables, "CONFIG", script)
     leave_out = ("LR_SCHEDULE",) if own and is_of_user(own) else ()
     hyper = {
         variable.name: "" if variable.name in leave_out else variables[variable.name].strip()
-        for variable in lookup.settings_of(script)
+        for variable in lookup.list_settings(script)
         if variable.hyper_parameter and variable.name in variables
     }
-    return reading.read_settings({**variables, **hyper}, script)
+    return setting_values.read_settings({**variables, **hyper}, script)
 
 
 def _devices(values: Mapping[str, Any], devices: int, *, single: bool) -> tuple[int, int, int]:
@@ -253,7 +253,7 @@ def _hyper(found: Settings) -> dict[str, str]:
     hyper = {"FPROP_DTYPE": fiddle_arguments.literal(found.precision)} if found.precision else {}
     here = found.gpus // found.nodes
     settings = [
-        variable for variable in lookup.settings_of(found.script) if variable.hyper_parameter
+        variable for variable in lookup.list_settings(found.script) if variable.hyper_parameter
     ]
     defaults = {
         variable.name: _literal(variable, default)
@@ -271,7 +271,7 @@ def _hyper(found: Settings) -> dict[str, str]:
 def _literal(variable: Variable, text: str) -> str:
     """Return a value as the literal of Python that --fdl takes."""
     if isinstance(variable.type, (TruthValue, MeshShape)):
-        text = str(reading.parse_value(variable, text))
+        text = str(setting_values.parse_value(variable, text))
     return fiddle_arguments.literal(text)
 
 
@@ -325,7 +325,9 @@ def _of_llama_alone(variables: Mapping[str, str]) -> None:
     """UserError for a variable that only run_llama_boolq reads: left unread, it would train
     something else than was asked for.
     """
-    switches = [name for name in ("USE_LORA", "EVAL_ONLY") if reading.read_setting(variables, name)]
+    switches = [
+        name for name in ("USE_LORA", "EVAL_ONLY") if setting_values.read_setting(variables, name)
+    ]
     values = [name for name in (*_LORA, "CHECKPOINT_RESTORE_PATH") if variables.get(name)]
     asked = next(iter([*switches, *values]), None)
     if asked:

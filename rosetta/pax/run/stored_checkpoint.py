@@ -23,7 +23,7 @@ _PARTS = (("FP8 state", r"_amax_history$"), ("LoRA's kernels", r"lora_a$"))
 
 def newest(folder: str) -> str | None:
     """Return the newest checkpoint_N in a folder of them, None where there is none."""
-    steps = run_folders.steps(folder)
+    steps = run_folders.list_checkpoint_steps(folder)
     return named(folder, steps[-1]) if steps else None
 
 
@@ -43,7 +43,7 @@ def shapes(checkpoint: str) -> Shapes | None:
       UserError: the metadata cannot be understood.
     """
     place = f"{checkpoint}/metadata/metadata"
-    path = run_folders.path(place)
+    path = run_folders.make_path(place)
     if not path.exists():
         return None
     try:
@@ -95,8 +95,8 @@ def agree(folder: str, *, fp8: bool, lora: bool) -> None:
             )
             raise UserError(
                 (
-                    f"{run_folders.split(checkpoint)[1]} {has} {what}, and the run would "
-                    f"{'have some' if wanted else 'have none'}"
+                    f"{run_folders.split_checkpoint_path(checkpoint)[1]} {has} {what}, and the run "
+                    f"would {'have some' if wanted else 'have none'}"
                 ),
                 folder,
                 do,

@@ -62,9 +62,9 @@ def read(checkpoint: str) -> Record | None:
     Raises:
       UserError: what it says cannot be understood.
     """
-    folder, name = run_folders.split(checkpoint)
+    folder, name = run_folders.split_checkpoint_path(checkpoint)
     for place in (f"{folder}/{name}/{FILE}", f"{folder}/{FOLDER}/{name}.json"):
-        path = run_folders.path(place)
+        path = run_folders.make_path(place)
         if not path.exists():
             continue
         try:
@@ -83,7 +83,7 @@ def read(checkpoint: str) -> Record | None:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             do = "restore the file, or remove it and set network.T5Config.scale_attn_logits"
             beside = f"{folder}/{FOLDER}/{name}.json"
-            if place != beside and run_folders.path(beside).exists():
+            if place != beside and run_folders.make_path(beside).exists():
                 do = f"copy {beside} over it, a copy of it"
             raise UserError(
                 f"it cannot be read ({type(error).__name__})", place, do, kind=DAMAGED
@@ -93,9 +93,9 @@ def read(checkpoint: str) -> Record | None:
 
 def write(folder: str, record: Record) -> None:
     """Put a record beside the checkpoint that is being saved in `folder`, whole or not at all."""
-    beside = run_folders.path(f"{folder}/{FOLDER}")
+    beside = run_folders.make_path(f"{folder}/{FOLDER}")
     beside.mkdir(parents=True, exist_ok=True)
-    run_folders.write(
+    run_folders.write_file(
         beside / f"checkpoint_{record.step}.json",
         json.dumps({"schema": SCHEMA, **dataclasses.asdict(record)}, indent=1),
     )
@@ -110,9 +110,9 @@ def put_inside(folder: str, step: int, checkpoint: str) -> None:
       step: the checkpoint's.
       checkpoint: where its files are now. Orbax gives it its name afterwards.
     """
-    beside = run_folders.path(f"{folder}/{FOLDER}/checkpoint_{step}.json")
+    beside = run_folders.make_path(f"{folder}/{FOLDER}/checkpoint_{step}.json")
     if beside.exists():
-        run_folders.write(run_folders.path(f"{checkpoint}/{FILE}"), beside.read_text())
+        run_folders.write_file(run_folders.make_path(f"{checkpoint}/{FILE}"), beside.read_text())
 
 
 def is_orbax(checkpoint: str) -> bool:
@@ -121,7 +121,7 @@ def is_orbax(checkpoint: str) -> bool:
     Public weights are in T5X's older one.
     """
     marks = ("_CHECKPOINT_METADATA", "state/_METADATA", "_METADATA")
-    return any(run_folders.path(f"{checkpoint}/{mark}").exists() for mark in marks)
+    return any(run_folders.make_path(f"{checkpoint}/{mark}").exists() for mark in marks)
 
 
 def require(checkpoint: str, setting: str) -> Record | None:
@@ -139,7 +139,7 @@ def require(checkpoint: str, setting: str) -> Record | None:
     if found is None and is_orbax(checkpoint):
         known = {
             "schema": SCHEMA,
-            "step": run_folders.step_of(checkpoint),
+            "step": run_folders.parse_checkpoint_step(checkpoint),
             "scale_attn_logits": True,
             "batch_size": 128,
             "targets_length": 114,
@@ -166,52 +166,52 @@ def stamp(folder: str, *, idle: bool = False) -> None:
       idle: nothing is being saved in it. Else a record later than all checkpoints may be that of
         one which is.
     """
-    beside = run_folders.path(f"{folder}/{FOLDER}")
+    beside = run_folders.make_path(f"{folder}/{FOLDER}")
     if not beside.is_dir():
         return
-    there = run_folders.steps(folder)
+    there = run_folders.list_checkpoint_steps(folder)
     for path in sorted(beside.iterdir(), key=str):
         step = (
-            run_folders.step_of(path.name.removesuffix(".json"))
+            run_folders.parse_checkpoint_step(path.name.removesuffix(".json"))
             if path.name.endswith(".json")
             else None
         )
         if step is None:
             continue
         if step in there:
-            inside = run_folders.path(f"{folder}/checkpoint_{step}/{FILE}")
+            inside = run_folders.make_path(f"{folder}/checkpoint_{step}/{FILE}")
             if not inside.exists():
-                run_folders.write(inside, path.read_text())
+                run_folders.write_file(inside, path.read_text())
         elif idle or (there and step < there[-1]):
             path.unlink()
 
 
 def run(folder: str) -> str:
     """Return the name of the run that saves in `folder`, given to it when it is first asked for."""
-    path = run_folders.path(f"{folder}/{FOLDER}/run")
+    path = run_folders.make_path(f"{folder}/{FOLDER}/run")
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        run_folders.write(path, uuid.uuid4().hex)
+        run_folders.write_file(path, uuid.uuid4().hex)
     return str(path.read_text())
 
 
 def was_begun_here(folder: str) -> bool:
     """Return whether a run of ours has saved in a folder."""
-    return bool(run_folders.path(f"{folder}/{FOLDER}/run").exists())
+    return bool(run_folders.make_path(f"{folder}/{FOLDER}/run").exists())
 
 
 def made_here(folder: str, step: int) -> bool:
     """Return whether the run that saves in `folder` made this checkpoint: not one without a record,
     nor one copied from another run.
     """
-    name = run_folders.path(f"{folder}/{FOLDER}/run")
+    name = run_folders.make_path(f"{folder}/{FOLDER}/run")
     found = read(f"{folder}/checkpoint_{step}")
     return found is not None and bool(found.run) and name.exists() and found.run == name.read_text()
 
 
 def make(folder: str) -> None:
     """Make a folder, and those above it, where it is missing."""
-    run_folders.path(folder).mkdir(parents=True, exist_ok=True)
+    run_folders.make_path(folder).mkdir(parents=True, exist_ok=True)
 
 
 def require_folder(folder: str) -> None:
@@ -227,7 +227,7 @@ def require_folder(folder: str) -> None:
             f"give it whole: {os.path.abspath(folder)}",
             kind=INVALID,
         )
-    path_checks.writable(folder)
+    path_checks.check_local_folder_writable(folder)
 
 
 def require_room(folder: str, needed: int) -> None:
@@ -243,7 +243,8 @@ def require_room(folder: str, needed: int) -> None:
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise NoRoomError(
-            f"a checkpoint takes {disk_space.shown(needed)}, and {disk_space.shown(free)} are free",
+            f"a checkpoint takes {disk_space.format_size(needed)}, and "
+            f"{disk_space.format_size(free)} are free",
             folder,
             "make room, or name another MODEL_DIR",
             kind=TOO_BIG,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import CONFLICT, MISSING, UNSUPPORTED, UserError
-from rosetta.core.run_folders import steps, write
+from rosetta.core.run_folders import list_checkpoint_steps, write_file
 from rosetta.core.value_parsing import is_address, parse_path
-from rosetta.core.variables import reading
+from rosetta.core.variables import setting_values
 from rosetta.t5x.run import checkpoint_record
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def newest(folder: str) -> str | None:
     """Return the newest checkpoint_N of a folder of this machine, or None."""
-    found = steps(folder)
+    found = list_checkpoint_steps(folder)
     return f"{folder}/checkpoint_{found[-1]}" if found else None
 
 
@@ -41,7 +41,7 @@ def finetuning(
     Raises:
       UserError: there is nothing to start from, or the folder belongs to another run.
     """
-    own_folder = reading.read_setting(variables, "MAKE_FT_DIR")
+    own_folder = setting_values.read_setting(variables, "MAKE_FT_DIR")
     if own_folder is False:
         out = model_dir
     else:
@@ -59,7 +59,7 @@ def finetuning(
         if not is_address(out) and start_file(out).is_file()
         else ""
     )
-    if kept and (out == model_dir or steps(out)):
+    if kept and (out == model_dir or list_checkpoint_steps(out)):
         if out != model_dir and Path(kept).parent != Path(model_dir):
             raise UserError(
                 f"the finetuning in it started from {kept}",
@@ -109,4 +109,4 @@ def keep_start(out: str, start: str) -> None:
     """Write that file. Several processes may: they write the same."""
     if is_address(out) or is_address(start):
         return
-    write(start_file(out), start)
+    write_file(start_file(out), start)

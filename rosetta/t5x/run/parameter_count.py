@@ -80,7 +80,7 @@ def find_last_step(configuration: Configuration, begun: int) -> int | None:
 def room(
     configuration: Configuration, folder: str, own: Sequence[int], begun: int, name: str
 ) -> tuple[str, ...]:
-    """Return a line where a run's checkpoints do not all fit, see disk_space.check; nothing where
+    """Return a line where a run's checkpoints do not all fit, see disk_space; nothing where
     the files leave open how long it trains, or it saves none. The trainer compares one checkpoint
     with the disk, too.
 
@@ -105,13 +105,13 @@ def room(
         return ()
     model = network_fields.find_model(configuration)
     is_adam = configuration.value(f"{model}.optimizer_def") == _ADAM
-    moments = disk_space.ADAM * disk_space.FLOAT if is_adam else 0
+    moments = disk_space.ADAM_MOMENTS * disk_space.FLOAT_BYTES if is_adam else 0
     is_float = configuration.value(f"{SAVE_CONFIG}.dtype") == "float32"
-    width = disk_space.FLOAT if is_float else disk_space.FLOAT // 2
+    width = disk_space.FLOAT_BYTES if is_float else disk_space.FLOAT_BYTES // 2
     checkpoints = -(-max(end - max(own, default=begun), 0) // period)
-    return disk_space.check(
+    return disk_space.check_checkpoints_fit(
         folder,
         count * (width + moments),
-        disk_space.at_once(checkpoints, keep, len(own)),
+        disk_space.count_added_checkpoints(checkpoints, keep, len(own)),
         name,
     )

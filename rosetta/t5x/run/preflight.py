@@ -15,7 +15,7 @@ from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, MISSING, UserError
 from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.run_folders import check_last_step as check_end
 from rosetta.core.value_parsing import is_address, parse_path
-from rosetta.core.variables import reading
+from rosetta.core.variables import setting_values
 from rosetta.data import checks
 from rosetta.data.spec import PAIRS
 from rosetta.t5x.run import checkpoint_record, folders, network_fields, parameter_count
@@ -73,7 +73,7 @@ def split(
             raise UserError(
                 f"a {size} model's {what} of {count} do not divide by it",
                 f"{name}{ways}",
-                value_parsing.list_common_divisors(
+                value_parsing.suggest_common_divisors(
                     *([devices] if devices else []), *known.values()
                 ),
                 kind=INVALID,
@@ -350,7 +350,7 @@ def datasets(environment: Mapping[str, str]) -> str:
     """Return the folder of prepared data sets: TFDS_DATA_DIR, else where the image's documentation
     mounts it.
     """
-    folder: str = reading.read_setting(environment, "TFDS_DATA_DIR", "t5x")
+    folder: str = setting_values.read_setting(environment, "TFDS_DATA_DIR", "t5x")
     return folder
 
 
@@ -360,7 +360,7 @@ def checkpoint(path: str, name: str) -> str:
     """
     found = parse_path(name, path)
     if is_address(found):
-        path_checks.remote_path(found)
+        path_checks.check_remote_path(found)
     elif not Path(found).is_dir() or (
         not re.search(r"/checkpoint_\d+$", found) and folders.newest(found) is None
     ):

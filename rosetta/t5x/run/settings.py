@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import INVALID, MISSING, UserError
-from rosetta.core.value_parsing import list_common_divisors, parse_path
-from rosetta.core.variables import lookup, reading
+from rosetta.core.value_parsing import parse_path, suggest_common_divisors
+from rosetta.core.variables import lookup, setting_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,7 +108,7 @@ def read(
       UserError: one line for the first thing that is wrong.
     """
     variables = {**environment, **_read_words(script, words)}
-    values = reading.read_settings(variables, script)
+    values = setting_values.read_settings(variables, script)
     single, finetune = script.startswith("singlenode"), "_ft_" in script
     # Inside a Slurm job SLURM_NTASKS is set for all that runs there, also for what is one process
     # by its name.
@@ -143,7 +143,7 @@ def _read_words(script: str, words: Sequence[str]) -> dict[str, str]:
     """Return variable -> the word of a script that sets it; UserError for too many words."""
     names = POSITIONALS[script]
     if len(words) > len(names):
-        shown = " ".join(lookup.find(name, "t5x").known_as or name for name in names)
+        shown = " ".join(lookup.find_variable(name, "t5x").known_as or name for name in names)
         remedy = (
             f"there are only {shown}"
             if names
@@ -159,7 +159,7 @@ def require_task(values: Mapping[str, Any]) -> str:
     """Return the task that FT_TASK names; UserError where it is not set."""
     task: str | None = values["FT_TASK"]
     if task is None:
-        choices = ", ".join(lookup.find("FT_TASK").type.choices)
+        choices = ", ".join(lookup.find_variable("FT_TASK").type.choices)
         raise UserError("it is not set", "FT_TASK", f"choose one of: {choices}", kind=MISSING)
     return task
 
@@ -197,7 +197,7 @@ def arithmetic(
         raise UserError(
             f"{gpus} GPUs do not divide into groups of {split}",
             f"{names[0]}{split}",
-            list_common_divisors(gpus),
+            suggest_common_divisors(gpus),
             kind=INVALID,
             value=split,
         )
@@ -209,7 +209,7 @@ def arithmetic(
                 "not divide by it"
             ),
             f"{names[1]}{microbatches}",
-            list_common_divisors(sequences),
+            suggest_common_divisors(sequences),
             kind=INVALID,
             value=microbatches,
         )

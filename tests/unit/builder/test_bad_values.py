@@ -207,7 +207,7 @@ def test_a_bad_value_is_one_line(
 
 
 @pytest.mark.parametrize(
-    "variable", lookup.read_by(readers.BUILDER), ids=lambda variable: variable.name
+    "variable", lookup.list_variables(readers.BUILDER), ids=lambda variable: variable.name
 )
 def test_a_bad_value_of_a_variable_is_one_line(
     variable: Variable,

@@ -160,7 +160,7 @@ def test_the_traceback_of_a_fault_is_printed_if_asked_for(
         raise RuntimeError("surprise, token PYPI_TOKEN=hunter2")
 
     monkeypatch.setattr("builder.commands.cache.run", run)
-    assert cli.main(["cache", "du"]) == exit_status.OURS
+    assert cli.main(["cache", "du"]) == exit_status.INTERNAL_ERROR
     err = capsys.readouterr().err
     assert "Traceback" in err
     assert "hunter2" not in err
@@ -327,14 +327,14 @@ def test_a_reader_that_has_seen_enough_gets_no_message(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
             env={**os.environ, "ROSETTA_CACHE": str(tmp_path)},
         )
-    assert (done.returncode, done.stderr) == (exit_status.CLOSED, b"")
+    assert (done.returncode, done.stderr) == (exit_status.OUTPUT_CLOSED, b"")
 
 
 def test_a_number_that_was_refused_is_one_in_the_document(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     error = UserError("too many", "--jobs", "give fewer", kind=errors.TOO_BIG, value=300)
-    assert cli._print_error("build", error, exit_status.USER, as_json=True) == 2
+    assert cli._print_error("build", error, exit_status.USER_ERROR, as_json=True) == 2
     shown = errors.from_document(json.loads(capsys.readouterr().out))
     errors.check(shown, errors.TOO_BIG, where="--jobs", value=300)
 
@@ -342,7 +342,7 @@ def test_a_number_that_was_refused_is_one_in_the_document(
 def test_an_error_is_one_line_and_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--distribution", "t5x\n\x1b[31m\u202e", "--offline"]) == 2
     error = UserError("a\nb\x1b[31m", "w\u202e\n", "d\r")
-    assert cli._print_error("build", error, exit_status.USER, as_json=False) == 2
+    assert cli._print_error("build", error, exit_status.USER_ERROR, as_json=False) == 2
     lines = capsys.readouterr().err.split("\n")
     assert len(lines) == 3
     assert lines[1] == r"rosetta: w\u202e\n: a\nb\x1b[31m; d\r"

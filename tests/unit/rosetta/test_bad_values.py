@@ -111,7 +111,7 @@ READS_OTHERS = {"doctor"}  # whose answer is status 1 where something is in the 
 
 def argument_cases() -> Iterator[tuple[str, tuple[str, ...], bool]]:
     """Yield each argument: its name, a command line with a place `{}` for its value, and whether it takes numbers."""
-    for words, parser in leaf_parsers(cli.parser()):
+    for words, parser in leaf_parsers(cli.build_parser()):
         name = " ".join(words)
         positionals, options = POSITIONALS.get(name, []), OPTIONS.get(name, {})
         for action in parser._actions:

@@ -424,7 +424,7 @@ def test_interrupted_leaves_no_child(baked: Path, tmp_path: Path, number: signal
     ("distribution", "framework"), [("t5x", "t5x"), ("pax", "pax"), ("pax-1.4", "pax")]
 )
 def test_framework_of_a_distribution(distribution: str, framework: str) -> None:
-    assert lock_record.framework(distribution) == framework
+    assert lock_record.get_framework(distribution) == framework
 
 
 def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,7 @@ def variables_of(command: str) -> list[str]:
     alone = command in ("t5x finetune", "pax boolq")
     return [
         variable.name
-        for variable in lookup.read_by(command)
+        for variable in lookup.list_variables(command)
         if isinstance(variable.type, TruthValue) and not (alone and len(variable.read_by) > 1)
     ]
 
@@ -73,14 +73,14 @@ def run_script(place: Place, command: str, name: str, word: str) -> Any:
 
 def run_command(place: Place, command: str, name: str, word: str) -> Any:
     usual = {"SLURM_JOB_ID": "42", **SETTINGS[command]}
-    if lookup.find(name).scope is Scope.PROGRAM:  # not a word of a command
+    if lookup.find_variable(name).scope is Scope.PROGRAM:  # not a word of a command
         return outcome(place.rosetta(*command.split(), **{**usual, name: word}))
     return outcome(place.rosetta(*command.split(), f"{name}={word}", **usual))
 
 
 def run_preset(place: Place, command: str, name: str, word: str) -> Any:
     """Run a preset's file that sets the variable, through the script that its run starts."""
-    group = "env" if lookup.find(name).scope is Scope.PROGRAM else "settings"
+    group = "env" if lookup.find_variable(name).scope is Scope.PROGRAM else "settings"
     file = place.work / "preset.yaml"
     file.write_text(f"extends: {PRESETS[command]}\n{group}:\n  {name}: {word!r}\n")
     try:

@@ -87,21 +87,21 @@ def programs() -> Iterator[Program]:
     """Yield every program that reads variables."""
     for command in readers.RUNS:
         words, usual = (*command.split(), "--dry-run"), USUAL[command.split()[0]]
-        settings = lookup.settings_of(command)
+        settings = lookup.list_settings(command)
         yield Program(f"{command}, words", words, settings, usual=usual, by_word=True)
-        yield Program(command, words, lookup.read_by(command), usual=usual)
+        yield Program(command, words, lookup.list_variables(command), usual=usual)
     for script, command in readers.SCRIPT_COMMANDS.items():
         usual = USUAL[command.split()[0]]
-        yield Program(script, ("--dry-run",), lookup.read_by(script), script, usual)
+        yield Program(script, ("--dry-run",), lookup.list_variables(script), script, usual)
     for command, words in PRESET_COMMANDS.items():
         for framework, preset in PRESETS.items():
             name, typed = f"{command} {preset}", (*words, preset)
-            settings = lookup.settings_of_training(framework)
+            settings = lookup.list_training_settings(framework)
             passed = tuple(variable for variable in settings if variable.passed_to_run)
             yield Program(f"{name}, words", typed, settings, by_word=True)
-            yield Program(name, typed, (*passed, *lookup.read_by(command)))
+            yield Program(name, typed, (*passed, *lookup.list_variables(command)))
     for command, words in OTHERS.items():
-        variables = (*lookup.read_by(command), *lookup.read_by(readers.ROSETTA))
+        variables = (*lookup.list_variables(command), *lookup.list_variables(readers.ROSETTA))
         yield Program(command, words, tuple(dict.fromkeys(variables)))
 
 

@@ -293,7 +293,7 @@ def test_a_container_gets_every_variable_by_name(slurm: Slurm, tmp_path: Path) -
     given = {
         name: "x"
         for name in (
-            *lookup.accepted_names("pax train"),
+            *lookup.list_accepted_names("pax train"),
             "NCCL_DEBUG",
             "WANDB_API_KEY",
             "MY_OWN",

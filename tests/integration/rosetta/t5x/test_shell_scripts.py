@@ -221,7 +221,7 @@ def test_slurm_job(place: Place, kind: str) -> None:
         f"{place.work}/workspace:/t5x_home/workspace,/d:/t5x_home/datasets,/c:/t5x_home/checkpoints"
     )
     assert f"--container-mounts={mounts}" in ran.argv
-    outputs = lookup.find("BASE_T5X_OUTPUTS_DIR").default.replace(
+    outputs = lookup.find_variable("BASE_T5X_OUTPUTS_DIR").default.replace(
         "BASE_T5X_WORKSPACE_DIR", f"{place.work}/workspace"
     )
     assert f"--output={outputs}/job-42/output-%j-%t.txt" in ran.argv

@@ -133,14 +133,14 @@ def test_the_page_of_variables_is_current() -> None:
 def test_each_setting_of_a_run_has_one_section() -> None:
     """A search for "what does PACK do" finds a section that has all of these words."""
     page = variable_page.render()
-    settings = {variable.name for variable in lookup.in_scope(Scope.RUN)}
+    settings = {variable.name for variable in lookup.list_variables_in_scope(Scope.RUN)}
     headings = re.findall(r"^### ([A-Z0-9_]+)$", page, re.MULTILINE)
     assert sorted(headings) == sorted(settings)
     anchors = [heading.lower() for heading in re.findall(r"^##+ (.*)$", page, re.MULTILINE)]
     assert len(set(anchors)) == len(anchors), "two headings have the same anchor"
     section = page.partition("### PACK\n")[2].partition("\n###")[0]
     assert "What it does" in section
-    assert lookup.find("PACK").details in section
+    assert lookup.find_variable("PACK").details in section
 
 
 def test_the_page_of_variables_says_which_commands_read_them() -> None:
@@ -170,7 +170,7 @@ def test_a_public_variable_cannot_be_dropped(
     shutil.copy(ROOT / "manifest.yaml", tmp_path)
     page = tmp_path / variable_page.PAGE
     committed = page.read_text(encoding="utf-8")
-    pack = lookup.find("PACK")
+    pack = lookup.find_variable("PACK")
     kept = tuple(reader for reader in pack.read_by if reader.split()[1] not in dropped)
     shorter = (dataclasses.replace(pack, read_by=kept),) if kept else ()
     table = tuple(variable for variable in lookup.TABLE if variable is not pack)

@@ -16,7 +16,7 @@ from builder.core.command_context import Context
 from builder.upstream import slurm_files
 from rosetta.core import value_parsing
 from rosetta.core.errors import UserError
-from rosetta.core.variables import lookup, readers, reading
+from rosetta.core.variables import lookup, readers, setting_values
 from rosetta.core.variables.declaration import Scope, Variable
 
 ROOT = Path(__file__).parents[4]
@@ -65,7 +65,7 @@ def test_the_command_writes_what_differs(tmp_path: Path, cache: Cache) -> None:
 def list_settings(file: str) -> list[Variable]:
     """Return the variables that a Slurm file reads and whose values it checks."""
     scopes = (Scope.RUN, Scope.SLURM_FILE)
-    return [variable for variable in lookup.read_by(file) if variable.scope in scopes]
+    return [variable for variable in lookup.list_variables(file) if variable.scope in scopes]
 
 
 def run_until_values_are_checked(file: str, more: str, **environment: str) -> tuple[int, str, str]:
@@ -91,7 +91,7 @@ def run_until_values_are_checked(file: str, more: str, **environment: str) -> tu
 def find_error(variable: Variable, text: str) -> str:
     """Return the parser's complaint about a value, "" if the value is valid."""
     try:
-        reading.parse_value(variable, text)
+        setting_values.parse_value(variable, text)
     except UserError as error:
         return str(error)
     return ""
@@ -135,7 +135,7 @@ def test_the_truth_of_a_value_is_the_parsers() -> None:
     """REQUEUE=off is as false as REQUEUE=0."""
     show = 'if is_true "$REQUEUE"; then echo True; else echo False; fi'
     for text in VALUES:
-        if not find_error(lookup.find("REQUEUE"), text):
+        if not find_error(lookup.find_variable("REQUEUE"), text):
             _, out, _ = run_until_values_are_checked(readers.LAUNCH_BASE_SCRIPT, show, REQUEUE=text)
             assert out.strip() == str(value_parsing.parse_truth_value("REQUEUE", text))
 

@@ -23,7 +23,7 @@ def test_without_a_gpu_it_is_refused_before_jax_looks_for_one(
 ) -> None:
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     monkeypatch.setattr(gpu_query, "detect_gpus", lambda _: [])
-    monkeypatch.setattr(gpu_query, "present", lambda: False)
+    monkeypatch.setattr(gpu_query, "has_gpu_device_file", lambda: False)
     monkeypatch.setitem(sys.modules, "jax", None)  # an import of it would be another error
     with errors.refused(errors.MISSING, where="bench t5", names="NVIDIA", remedy="--allow-cpu"):
         bench.run(_arguments())

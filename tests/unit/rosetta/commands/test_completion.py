@@ -35,7 +35,7 @@ SHELLS = {name: shutil.which(name) for name in completion.SHELLS}
 def make_file(shell: str, folder: Path) -> Path:
     """Write the completion file of a shell; zsh finds its own by the name."""
     file = folder / ("_rosetta" if shell == "zsh" else "rosetta")
-    file.write_text(completion.make(shell, cli.parser(), shtab.complete))
+    file.write_text(completion.make(shell, cli.build_parser(), shtab.complete))
     return file
 
 
@@ -67,7 +67,7 @@ def test_the_file_is_sound(shell: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", readers.RUNS)
 def test_bash_completes_every_setting_and_choice(command: str, bash_file: Path) -> None:
     function = f"_rosetta_of_{command.replace(' ', '_')}"
-    settings = lookup.settings_of(command)
+    settings = lookup.list_settings(command)
     assert bash(bash_file, f"{function} ''") == [f"{each.name}=" for each in settings]
     with_choices = [each for each in settings if each.type.choices and not each.type.completes]
     program = "\n".join(f"{function} {each.name}=" for each in with_choices)
@@ -99,7 +99,7 @@ def test_bash_completes_names_and_paths(bash_file: Path, tmp_path: Path) -> None
 def test_every_command_and_option_is_in_the_files(bash_file: Path) -> None:
     """shtab has them from the real parsers."""
     text = bash_file.read_text()
-    for words, parser in leaf_parsers(cli.parser()):
+    for words, parser in leaf_parsers(cli.build_parser()):
         name = "_".join(("_shtab_rosetta", *words)).replace("-", "_")
         (line,) = [line for line in text.splitlines() if line.startswith(f"{name}_option_strings=")]
         options = [name for action in parser._actions for name in action.option_strings]

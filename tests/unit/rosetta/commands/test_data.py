@@ -21,7 +21,7 @@ DOCS = corpora.documents(40)
 
 
 def run(*words: str) -> tuple[dict[str, Any], str]:
-    args = cli.parser(words[0]).parse_args(words)
+    args = cli.build_parser(words[0]).parse_args(words)
     result, text = data_command.RUN[args.command](args)
     json.dumps(result)
     return result, text

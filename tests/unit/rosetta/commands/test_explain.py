@@ -128,7 +128,7 @@ def test_a_setting_without_a_reason_has_the_help_of_its_variable(
         for line in capsys.readouterr().out.splitlines()
         if line.startswith("settings.TRAIN_STEPS = 7 ")
     ]
-    assert line.endswith(f"[command line] {lookup.find('TRAIN_STEPS').help}")
+    assert line.endswith(f"[command line] {lookup.find_variable('TRAIN_STEPS').help}")
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_the_environments_own_python_runs_the_trainer(
     tmp_path: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHON", raising=False)
-    monkeypatch.setattr(lock_record, "path", lambda: tmp_path / "lock.json")
+    monkeypatch.setattr(lock_record, "get_lock_path", lambda: tmp_path / "lock.json")
     cli.main(["t5x", "pretrain", "--dry-run"])
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").touch()

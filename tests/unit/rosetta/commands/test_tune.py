@@ -223,7 +223,7 @@ class TestPlanned:
     )
     def test_every_preset_has_words_that_plan_takes(self, name: str) -> None:
         run = described(name)
-        args = cli.parser().parse_args(["plan", *planned_trial.words(run, "h100"), "--json"])
+        args = cli.build_parser().parse_args(["plan", *planned_trial.words(run, "h100"), "--json"])
         assert args.gpus == run.nodes * run.gpus_per_node
         assert (
             plan.hyper(args.hyper) if run.framework == "pax" else plan.switches(args.switches)

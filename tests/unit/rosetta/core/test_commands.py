@@ -56,22 +56,22 @@ def loaded(*words: str) -> set[str]:
 
 
 def test_the_registry_is_complete() -> None:
-    check_registry(PROGRAM, cli.parser())
+    check_registry(PROGRAM, cli.build_parser())
 
 
 def test_help_describes_the_variables_of_a_command() -> None:
-    check_variables_in_help(PROGRAM, cli.parser())
+    check_variables_in_help(PROGRAM, cli.build_parser())
 
 
 def test_readers_of_variables_are_commands() -> None:
     """A misspelt reader in the table would leave a variable out of every help."""
-    leaves = [" ".join(words) for words, _ in leaf_parsers(cli.parser())]
+    leaves = [" ".join(words) for words, _ in leaf_parsers(cli.build_parser())]
     programs = {readers.ROSETTA, readers.TRAINER, readers.IMAGE, *readers.SLURM_FILES}
     programs |= set(readers.SCRIPT_COMMANDS)
     for name in {name for variable in lookup.TABLE for name in variable.read_by} - programs:
         if "build.py" not in name:
             assert any(f"{leaf} ".startswith(f"{name} ") for leaf in leaves), name
-    reading = reading_commands(PROGRAM, cli.parser())
+    reading = reading_commands(PROGRAM, cli.build_parser())
     assert len(reading["t5x pretrain"]) > 50
     assert reading["t5x pretrain"] != reading["t5x eval"]
 
@@ -86,7 +86,7 @@ def test_readers_of_variables_are_commands() -> None:
 )
 def test_options_may_stand_before_a_command_below(words: tuple[str, ...]) -> None:
     """As they could when `pretrain` was an argument like others."""
-    args = cli.parser("t5x").parse_args(["t5x", *words])
+    args = cli.build_parser("t5x").parse_args(["t5x", *words])
     assert (args.what, args.settings) == ("pretrain", ["T5_SIZE=small"])
     assert args.dry_run == ("--dry-run" in words)
     assert args.json == ("--json" in words)
@@ -133,7 +133,7 @@ def test_examples_that_run_anywhere_run(
 
 
 def test_all_commands_have_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, parser in leaf_parsers(cli.parser()):
+    for words, parser in leaf_parsers(cli.build_parser()):
         with pytest.raises(SystemExit):
             cli.main([*words, "--help"])
         out = capsys.readouterr().out

@@ -16,8 +16,8 @@ GB = 10**9
 def disk(monkeypatch: pytest.MonkeyPatch, free: int | None) -> None:
     monkeypatch.setattr(
         system_queries,
-        "room",
-        lambda _: None if free is None else system_queries.Room(10**15, free, 1000),
+        "query_free_space",
+        lambda _: None if free is None else system_queries.FileSystemSpace(10**15, free, 1000),
     )
 
 
@@ -35,7 +35,7 @@ def disk(monkeypatch: pytest.MonkeyPatch, free: int | None) -> None:
     ],
 )
 def test_how_many_are_there_at_a_time(saves: int, keep: int | None, there: int, times: int) -> None:
-    assert disk_space.at_once(saves, keep, there) == times
+    assert disk_space.count_added_checkpoints(saves, keep, there) == times
 
 
 def test_a_run_whose_checkpoints_do_not_fit(
@@ -43,8 +43,8 @@ def test_a_run_whose_checkpoints_do_not_fit(
 ) -> None:
     folder = str(tmp_path / "new" / "run")
     disk(monkeypatch, 30 * GB)
-    assert disk_space.check(folder, 10 * GB, 3, "MODEL_DIR") == ()
-    (line,) = disk_space.check(folder, 10 * GB, 4, "MODEL_DIR")
+    assert disk_space.check_checkpoints_fit(folder, 10 * GB, 3, "MODEL_DIR") == ()
+    (line,) = disk_space.check_checkpoints_fit(folder, 10 * GB, 4, "MODEL_DIR")
     assert line.startswith(f"MODEL_DIR={folder}: ")
     assert re.findall(r"[\d.]+ GB", line) == ["40.0 GB", "10.0 GB", "30.0 GB"]
     with errors.refused(
@@ -53,22 +53,24 @@ def test_a_run_whose_checkpoints_do_not_fit(
         names=("31.0 GB", "30.0 GB"),
         remedy="MODEL_DIR",
     ):
-        disk_space.check(folder, 31 * GB, 1, "MODEL_DIR")
+        disk_space.check_checkpoints_fit(folder, 31 * GB, 1, "MODEL_DIR")
 
 
 def test_small_sizes_are_no_zeros(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     disk(monkeypatch, 300_000)
     with errors.refused(errors.TOO_BIG, where=f"MODEL_DIR={tmp_path}", names=("12.3 MB", "0.3 MB")):
-        disk_space.check(str(tmp_path), 12_340_000, 1, "MODEL_DIR")
+        disk_space.check_checkpoints_fit(str(tmp_path), 12_340_000, 1, "MODEL_DIR")
 
 
 def test_what_is_not_known_stops_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     disk(monkeypatch, 0)
-    assert disk_space.check("gs://bucket/run", GB, 1, "MODEL_DIR") == ()
-    assert disk_space.check(str(tmp_path), GB, 0, "MODEL_DIR") == (), "nothing is saved"
+    assert disk_space.check_checkpoints_fit("gs://bucket/run", GB, 1, "MODEL_DIR") == ()
+    assert disk_space.check_checkpoints_fit(str(tmp_path), GB, 0, "MODEL_DIR") == (), (
+        "nothing is saved"
+    )
     disk(monkeypatch, None)
-    assert disk_space.check(str(tmp_path), GB, 1, "MODEL_DIR") == ()
-    assert disk_space.check("/proc/no/such", GB, 1, "MODEL_DIR") == ()
+    assert disk_space.check_checkpoints_fit(str(tmp_path), GB, 1, "MODEL_DIR") == ()
+    assert disk_space.check_checkpoints_fit("/proc/no/such", GB, 1, "MODEL_DIR") == ()
 
 
 def test_scripts_ask(place: t5x_scripts.Place) -> None:
@@ -77,7 +79,7 @@ def test_scripts_ask(place: t5x_scripts.Place) -> None:
         (
             path
             for path in (Path("/run"), Path("/dev/shm"))
-            if (room := system_queries.room(path)) and 0 < room.free < 100 * GB
+            if (room := system_queries.query_free_space(path)) and 0 < room.free < 100 * GB
         ),
         None,
     )

@@ -23,7 +23,7 @@ def test_where_a_fault_of_ours_came_from_is_said_on_request(
         raise ValueError("odd")
     except ValueError as error:
         code, failure = exit_status.explain_failure(error, "plan")
-    assert (code, failure.where) == (exit_status.OURS, "plan")
+    assert (code, failure.where) == (exit_status.INTERNAL_ERROR, "plan")
     assert "test_exit_status.py" in capsys.readouterr().err
 
 
@@ -52,7 +52,7 @@ def test_a_full_disk_is_named_and_not_what_was_copied(
     error: OSError, where: str, what: str
 ) -> None:
     code, failure = exit_status.explain_failure(error, "plan")
-    assert (code, failure.where, failure.what) == (exit_status.USER, where, what)
+    assert (code, failure.where, failure.what) == (exit_status.USER_ERROR, where, what)
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_a_full_disk_is_named_and_not_what_was_copied(
 )
 def test_what_the_machine_did_not_bring_about_is_a_fault(error: Exception) -> None:
     code, _ = exit_status.explain_failure(error, "plan")
-    assert code == exit_status.OURS
+    assert code == exit_status.INTERNAL_ERROR
 
 
 @pytest.mark.parametrize("name", ["rosetta/launch/job.sh", "scripts/launch_base_script.sub"])
 def test_the_shell_scripts_compare_with_the_same_numbers(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     compared = {int(number) for number in re.findall(r"\$status [!=]= ([0-9]+)", text)} - {0}
-    assert compared == {exit_status.EARLY, exit_status.LOST}
-    assert f"status {exit_status.EARLY}" in text
+    assert compared == {exit_status.ENDED_EARLY, exit_status.PROCESS_LOST}
+    assert f"status {exit_status.ENDED_EARLY}" in text
 
 
 @pytest.mark.parametrize(

@@ -72,23 +72,23 @@ def test_no_driver(driver: Path) -> None:
     ],
 )
 def test_visible_cards(chosen: str | None, left: list[DetectedGpu]) -> None:
-    assert gpu_query.visible([H100, A100], chosen) == left
+    assert gpu_query.select_visible_gpus([H100, A100], chosen) == left
 
 
 def test_the_platform_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The variables of the run count, whatever the environment of this process has."""
     monkeypatch.setenv("JAX_PLATFORMS", "tpu")
-    assert gpu_query.platform([H100], {"JAX_PLATFORMS": "cpu"}) == "cpu"
-    assert gpu_query.platform([H100], {"JAX_PLATFORMS": "cuda, cpu"}) == "cuda,cpu"
-    assert gpu_query.platform([H100], {"JAX_PLATFORMS": ""}) == "cuda,cpu"
-    assert gpu_query.platform([H100], {}) == "cuda,cpu"
+    assert gpu_query.select_jax_platforms([H100], {"JAX_PLATFORMS": "cpu"}) == "cpu"
+    assert gpu_query.select_jax_platforms([H100], {"JAX_PLATFORMS": "cuda, cpu"}) == "cuda,cpu"
+    assert gpu_query.select_jax_platforms([H100], {"JAX_PLATFORMS": ""}) == "cuda,cpu"
+    assert gpu_query.select_jax_platforms([H100], {}) == "cuda,cpu"
 
 
 @pytest.mark.parametrize("typed", ["cpuu", "CPU", "cuda,typo"])
 def test_an_unknown_platform_is_refused_in_a_dry_run_too(typed: str) -> None:
     for found in ([H100], []):
         with errors.refused(errors.INVALID, where="JAX_PLATFORMS", remedy="cuda"):
-            gpu_query.platform_or_refusal(found, {"JAX_PLATFORMS": typed})
+            gpu_query.select_jax_platforms_or_error(found, {"JAX_PLATFORMS": typed})
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_an_unknown_platform_is_refused_in_a_dry_run_too(typed: str) -> None:
 def test_never_on_the_cpu_unasked(
     hidden: str | None, kind: str, facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_query, "present", lambda: False)
+    monkeypatch.setattr(gpu_query, "has_gpu_device_file", lambda: False)
     environment = {} if hidden is None else {"CUDA_VISIBLE_DEVICES": hidden}
     with errors.refused(kind, **facts):
-        gpu_query.platform([], environment)
-    monkeypatch.setattr(gpu_query, "present", lambda: True)
-    assert gpu_query.platform([], {}) == "cuda,cpu", "an image without nvidia-smi"
+        gpu_query.select_jax_platforms([], environment)
+    monkeypatch.setattr(gpu_query, "has_gpu_device_file", lambda: True)
+    assert gpu_query.select_jax_platforms([], {}) == "cuda,cpu", "an image without nvidia-smi"

@@ -20,14 +20,14 @@ READERS = sorted({reader for variable in lookup.TABLE for reader in variable.rea
 def own(reader: str) -> Sequence[Variable]:
     """Return the variables of rosetta that something reads and that are not internal."""
     scopes = (Scope.OTHER_PROGRAM, Scope.INTERNAL)
-    return [variable for variable in lookup.read_by(reader) if variable.scope not in scopes]
+    return [variable for variable in lookup.list_variables(reader) if variable.scope not in scopes]
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_every_variable_of_a_reader_is_described(reader: str) -> None:
     """Each has an entry in its group; those of other programs are named."""
-    sections = help_text.format_sections(lookup.read_by(reader), reader, WIDTH)
-    others = sections.pop(help_text.OTHERS, [])
+    sections = help_text.format_sections(lookup.list_variables(reader), reader, WIDTH)
+    others = sections.pop(help_text.OTHER_PROGRAMS_HEADING, [])
     for variable in own(reader):
         heads = [line for line in sections[variable.group.value] if line[0] != " "]
         assert any(line.startswith(f"{variable.name}=") for line in heads)
@@ -35,7 +35,7 @@ def test_every_variable_of_a_reader_is_described(reader: str) -> None:
     named = {word.strip(",.") for line in others for word in line.split()}
     assert named >= {
         variable.name
-        for variable in lookup.read_by(reader)
+        for variable in lookup.list_variables(reader)
         if variable.scope is Scope.OTHER_PROGRAM
     }
 
@@ -63,11 +63,13 @@ def test_most_entries_have_two_lines(reader: str) -> None:
 
 
 def test_an_entry() -> None:
-    entry = help_text.format_entry(lookup.find("BSIZE_PER_GPU"), readers.T5X_PRETRAIN, WIDTH)
+    entry = help_text.format_entry(
+        lookup.find_variable("BSIZE_PER_GPU"), readers.T5X_PRETRAIN, WIDTH
+    )
     assert entry == [
         "BSIZE_PER_GPU=N  (sequences; default: 32)",
         "    Sequences of one GPU. The global batch is NUM_GPUS x BSIZE_PER_GPU /",
         "    TP_SIZE.",
     ]
-    entry = help_text.format_entry(lookup.find("LOG_DIR"), readers.PAX_BOOLQ, WIDTH)
+    entry = help_text.format_entry(lookup.find_variable("LOG_DIR"), readers.PAX_BOOLQ, WIDTH)
     assert entry[0] == "LOG_DIR=FOLDER  (or gs://BUCKET/FOLDER; default: /tmp/llama)"

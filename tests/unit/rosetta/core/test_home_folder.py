@@ -13,7 +13,7 @@ from tests.support import errors
 
 @pytest.fixture(autouse=True)
 def _anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    home_folder._apart.cache_clear()
+    home_folder._make_temporary_home.cache_clear()
     for name in ("ROSETTA_HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "tmp").mkdir()
@@ -24,18 +24,18 @@ def _anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USER", "me")
-    assert home_folder.folder() == tmp_path / ".rosetta"
+    assert home_folder.make_home_folder() == tmp_path / ".rosetta"
     assert stat.S_IMODE((tmp_path / ".rosetta").stat().st_mode) == 0o700
-    assert home_folder.variables() == {}
+    assert home_folder.get_child_variables() == {}
 
 
 def test_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "a/b"))
-    assert home_folder.folder() == tmp_path / "a/b"
+    assert home_folder.make_home_folder() == tmp_path / "a/b"
     (tmp_path / "file").touch()
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "file"))
     with errors.refused(errors.DENIED, where="file"):
-        home_folder.folder()
+        home_folder.make_home_folder()
 
 
 @pytest.mark.parametrize("value", [None, "", "/", "/nonexistent", "relative"])
@@ -43,11 +43,15 @@ def test_without_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: 
     monkeypatch.delenv("HOME")
     if value is not None:
         monkeypatch.setenv("HOME", value)
-    made = home_folder.folder()
+    made = home_folder.make_home_folder()
     assert made == tmp_path / "tmp" / f"rosetta-{os.getuid()}"
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
-    assert home_folder.folder() == made
-    assert home_folder.variables()["HOME"] == home_folder.variables()["ROSETTA_HOME"] == str(made)
+    assert home_folder.make_home_folder() == made
+    assert (
+        home_folder.get_child_variables()["HOME"]
+        == home_folder.get_child_variables()["ROSETTA_HOME"]
+        == str(made)
+    )
 
 
 def test_a_trap_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +59,7 @@ def test_a_trap_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     name = tmp_path / "tmp" / f"rosetta-{os.getuid()}"
     (tmp_path / "target").mkdir()
     name.symlink_to(tmp_path / "target")
-    made = home_folder.folder()
+    made = home_folder.make_home_folder()
     assert made != name
     assert made.parent == tmp_path / "tmp"
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
@@ -68,15 +72,15 @@ def test_a_folder_that_others_could_exchange_is_not_entered(
     (tmp_path / "tmp").chmod(0o777)
     name = tmp_path / "tmp" / f"rosetta-{os.getuid()}"
     name.mkdir()
-    assert home_folder.folder() != name
+    assert home_folder.make_home_folder() != name
 
 
 def test_nowhere_at_all_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
-    monkeypatch.setattr(home_folder, "_PLACES", (str(tmp_path / "missing"),))
+    monkeypatch.setattr(home_folder, "_OTHER_TEMPORARY_FOLDERS", (str(tmp_path / "missing"),))
     with errors.refused(errors.MISSING, where="ROSETTA_HOME"):
-        home_folder.folder()
+        home_folder.make_home_folder()
 
 
 def test_a_user_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,4 +90,7 @@ def test_a_user_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     known = {entry.pw_uid for entry in pwd.getpwall()}
     unknown = next(uid for uid in range(54321, 60000) if uid not in known)
     monkeypatch.setattr(os, "getuid", lambda: unknown)
-    assert home_folder.variables() == {"LOGNAME": f"uid{unknown}", "USER": f"uid{unknown}"}
+    assert home_folder.get_child_variables() == {
+        "LOGNAME": f"uid{unknown}",
+        "USER": f"uid{unknown}",
+    }

@@ -21,7 +21,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 @pytest.fixture(autouse=True)
 def _unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(log.VARIABLE, raising=False)
+    monkeypatch.delenv(log.LEVEL_VARIABLE, raising=False)
     log.forget_shown()
 
 
@@ -58,7 +58,7 @@ def test_a_level_reaches_processes_that_are_started(capsys: pytest.CaptureFixtur
             [sys.executable, "-c", program], capture_output=True, text=True, check=True
         )
     assert done.stderr == "rosetta: warning\n"
-    assert log.VARIABLE not in os.environ
+    assert log.LEVEL_VARIABLE not in os.environ
     log.info("as before")
     assert capsys.readouterr().err == "rosetta: as before\n"
 
@@ -66,13 +66,16 @@ def test_a_level_reaches_processes_that_are_started(capsys: pytest.CaptureFixtur
 def test_the_variable_sets_the_level_and_the_option_goes_over_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(log.VARIABLE, "error")
+    monkeypatch.setenv(log.LEVEL_VARIABLE, "error")
     with log.use_level(None):
         assert not log.is_shown(log.WARNING)
         with log.use_level("debug"):
             assert log.is_shown(log.DEBUG)
-    monkeypatch.setenv(log.VARIABLE, "loud")
-    with errors.refused(errors.INVALID, where=log.VARIABLE, value="loud"), log.use_level(None):
+    monkeypatch.setenv(log.LEVEL_VARIABLE, "loud")
+    with (
+        errors.refused(errors.INVALID, where=log.LEVEL_VARIABLE, value="loud"),
+        log.use_level(None),
+    ):
         pytest.fail("the level is not valid")
 
 

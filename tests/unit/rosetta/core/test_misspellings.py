@@ -66,16 +66,18 @@ SCRATCH WORK PROJECT STORE NUM_CPUS NUM_TPUS
 def test_an_ordinary_environment_has_no_misspelt_variable(reader: str) -> None:
     names = ORDINARY.split()
     assert len(names) > 300
-    variables = (*lookup.read_by(readers.ROSETTA), *lookup.read_by(reader))
+    variables = (*lookup.list_variables(readers.ROSETTA), *lookup.list_variables(reader))
     environment = dict.fromkeys(names, "1")
-    assert list(misspellings.find_unknown(environment, variables)) == []
+    assert list(misspellings.find_unknown_variables(environment, variables)) == []
 
 
 @pytest.mark.parametrize("reader", readers.RUNS)
 def test_the_table_has_no_misspelt_variable(reader: str) -> None:
     """Pax's LOG_DIR is one letter from LOGDIR, and correct."""
     environment = {variable.name: "1" for variable in lookup.TABLE}
-    assert list(misspellings.find_unknown(environment, lookup.read_by(reader))) == []
+    assert (
+        list(misspellings.find_unknown_variables(environment, lookup.list_variables(reader))) == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,17 +115,20 @@ def test_the_table_has_no_misspelt_variable(reader: str) -> None:
     ],
 )
 def test_find_unknown(name: str, meant: str | None) -> None:
-    variables = (*lookup.read_by(readers.ROSETTA), *lookup.read_by(readers.T5X_PRETRAIN))
-    pairs = list(misspellings.find_unknown({name: "1"}, variables))
+    variables = (
+        *lookup.list_variables(readers.ROSETTA),
+        *lookup.list_variables(readers.T5X_PRETRAIN),
+    )
+    pairs = list(misspellings.find_unknown_variables({name: "1"}, variables))
     assert pairs == ([] if meant is None else [(name, meant)])
 
 
 def test_words_of_scripts_are_not_warned_about_where_no_script_has_them() -> None:
     """NUM_MICROBATCHES of Pax is no word of a script."""
     environment = {"GRAD_ACCUM": "2", "SIZE": "small"}
-    variables = lookup.read_by(readers.PAX_PILE)
+    variables = lookup.list_variables(readers.PAX_PILE)
     assert "NUM_MICROBATCHES" in {variable.name for variable in variables}
-    assert list(misspellings.find_unknown(environment, variables)) == []
+    assert list(misspellings.find_unknown_variables(environment, variables)) == []
 
 
 def test_programs_of_rosetta_set_no_unknown_variable() -> None:
@@ -133,7 +138,7 @@ def test_programs_of_rosetta_set_no_unknown_variable() -> None:
     texts = (path.read_text(encoding="utf-8") for path in sources)
     names = {name for text in texts for name in re.findall(r"\bROSETTA_[A-Z0-9_]*[A-Z0-9]", text)}
     assert len(names) > 20
-    assert {name for name in names if not lookup.is_known(name)} == set()
+    assert {name for name in names if not lookup.is_known_variable(name)} == set()
 
 
 @pytest.mark.parametrize("program", ["explain", "run", "submit", "tune"])
@@ -141,7 +146,9 @@ def test_a_suggestion_is_a_variable_that_the_command_reads(
     program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The preset of these commands is on their command line."""
-    misspellings.warn({"ROSETTA_PRESETS": "x", "NUM_GPU": "2"}, "it", program, "t5x")
+    misspellings.warn_of_unknown_variables(
+        {"ROSETTA_PRESETS": "x", "NUM_GPU": "2"}, "it", program, "t5x"
+    )
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
         "warning: ROSETTA_PRESETS is not a variable of it; see docs/reference/variables.md"
@@ -165,19 +172,25 @@ def test_is_edit_agrees_with_the_list_of_all_edits() -> None:
     words = ["".join(word) for size in range(6) for word in itertools.product("ab", repeat=size)]
     for word in words:
         near = edits(word)
-        assert {other for other in words if misspellings.is_edit(word, other)} == near & set(words)
+        assert {
+            other for other in words if misspellings.is_one_edit_apart(word, other)
+        } == near & set(words)
 
 
 def test_a_run_of_a_preset_warns_of_settings(capsys: pytest.CaptureFixture[str]) -> None:
     """What `rosetta run` passes on counts as its own."""
     environment = {"BSIZE_PER_GPUS": "1", "CONTAINR": "x", "MAX_STEP": "1"}
-    misspellings.warn(environment, "rosetta run", "run", "t5x")
+    misspellings.warn_of_unknown_variables(environment, "rosetta run", "run", "t5x")
     lines = capsys.readouterr().err.splitlines()
     assert [(line.split()[:2], line.split()[-1]) for line in lines] == [
         (["warning:", "BSIZE_PER_GPUS"], "BSIZE_PER_GPU?"),
         (["warning:", "CONTAINR"], "CONTAINER?"),
     ]
     assert all(" rosetta run;" in line for line in lines)
-    misspellings.warn({**environment, "SLURM_PROCID": "3"}, "rosetta run", "run", "t5x")
-    misspellings.warn({**environment, "JAX_PROCESS_ID": "3"}, "rosetta run", "run", "t5x")
+    misspellings.warn_of_unknown_variables(
+        {**environment, "SLURM_PROCID": "3"}, "rosetta run", "run", "t5x"
+    )
+    misspellings.warn_of_unknown_variables(
+        {**environment, "JAX_PROCESS_ID": "3"}, "rosetta run", "run", "t5x"
+    )
     assert capsys.readouterr().err == ""

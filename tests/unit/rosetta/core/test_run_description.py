@@ -20,7 +20,7 @@ RUN = run_description.Run(
 
 
 def test_read_is_the_inverse() -> None:
-    assert run_description.read(json.loads(json.dumps(RUN.as_json()))) == RUN
+    assert run_description.parse_run(json.loads(json.dumps(RUN.as_json()))) == RUN
 
 
 def test_the_other_frameworks_settings_are_not_in_it() -> None:
@@ -50,7 +50,7 @@ def test_another_document_is_refused(
         name: value for name, value in {**RUN.as_json(), **change}.items() if value is not None
     }
     with errors.refused(kind, **facts):
-        run_description.read(document)
+        run_description.parse_run(document)
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ def test_another_document_is_refused(
 def test_another_kind_is_refused_without_its_value(change: dict[str, Any]) -> None:
     (name,) = change
     with errors.refused(errors.INVALID, where="run description", value=name) as refused:
-        run_description.read({**RUN.as_json(), **change})
+        run_description.parse_run({**RUN.as_json(), **change})
     assert "hidden" not in str(refused.value)
 
 
 @pytest.mark.parametrize("document", [[], "x", None])
 def test_what_is_no_object_is_refused(document: Any) -> None:
     with errors.refused(errors.INVALID, where="run description", names="JSON"):
-        run_description.read(document)
+        run_description.parse_run(document)

@@ -54,7 +54,7 @@ def takes_text(action: argparse.Action) -> bool:
 
 def command_lines() -> Iterator[tuple[str, ...]]:
     """Yield a command line for each argument of each command that takes a text, with a place `{}` for it, as a dry run where there is one."""
-    for words, parser in leaf_parsers(cli.parser()):
+    for words, parser in leaf_parsers(cli.build_parser()):
         dry = dry_run(parser)
         required = required_positionals(parser)
         fill = [
@@ -188,7 +188,7 @@ def test_lines_for_the_terminal(
 ) -> None:
     """Progress is written past sys.stderr, where that is a log."""
     into, out = os.pipe()
-    monkeypatch.setenv(log.TERMINAL, str(out))
+    monkeypatch.setenv(log.TERMINAL_VARIABLE, str(out))
     log.info(f"reading {ADDRESS}", terminal=True)
     os.close(out)
     with os.fdopen(into) as terminal:

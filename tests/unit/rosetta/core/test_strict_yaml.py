@@ -15,7 +15,7 @@ def loader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_plain_data_and_its_lines() -> None:
-    document = strict_yaml.load('a: 1\nb:\n  - {c: "1.0", d: true}\n  - null\n', "f.yaml")
+    document = strict_yaml.parse_document('a: 1\nb:\n  - {c: "1.0", d: true}\n  - null\n', "f.yaml")
     assert document.data == {"a": 1, "b": [{"c": "1.0", "d": True}, None]}
     assert document.place(("b", 0, "c")) == "f.yaml:3: b.0.c"
     assert document.place(("b", 0, "unknown")) == "f.yaml:3: b.0.unknown"
@@ -58,13 +58,13 @@ def test_plain_data_and_its_lines() -> None:
 )
 def test_what_is_not_plain_data(text: str, where: str, names: str, value: str | int | None) -> None:
     with errors.refused(errors.INVALID, value=value, names=names) as error:
-        strict_yaml.load(text, "f.yaml")
+        strict_yaml.parse_document(text, "f.yaml")
     assert error.value.where == where
     assert "\n" not in str(error.value)
 
 
 def test_an_empty_file_may_be_allowed() -> None:
-    document = strict_yaml.load("# nothing yet\n", "f.yaml", may_be_empty=True)
+    document = strict_yaml.parse_document("# nothing yet\n", "f.yaml", may_be_empty=True)
     assert document.data is None
     assert document.position(()) == "f.yaml:1"
 
@@ -79,10 +79,10 @@ def test_deep_nesting_is_refused_before_it_is_read(
     monkeypatch.delattr(yaml, "parse")
     monkeypatch.delattr(yaml, "compose_all")
     with errors.refused(errors.TOO_BIG, where="manifest.yaml:1"):
-        strict_yaml.load(text, "manifest.yaml")
+        strict_yaml.parse_document(text, "manifest.yaml")
 
 
 @pytest.mark.parametrize("text", ["[" * 50 + "]" * 50, "a: " + "{x: " * 50 + "}" * 50])
 def test_deep_nesting_is_refused_with_its_line(text: str) -> None:
     with errors.refused(errors.TOO_BIG, where="f.yaml:1"):
-        strict_yaml.load(text, "f.yaml")
+        strict_yaml.parse_document(text, "f.yaml")

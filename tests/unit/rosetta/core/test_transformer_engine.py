@@ -13,7 +13,7 @@ from rosetta.core.errors import UserError
 
 @pytest.fixture
 def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(lock_record, "path", lambda: tmp_path / "lock.json")
+    monkeypatch.setattr(lock_record, "get_lock_path", lambda: tmp_path / "lock.json")
     return tmp_path / "lock.json"
 
 
@@ -43,12 +43,12 @@ def test_the_reason_why_there_is_none(
     if known is not None:
         locked.write_text(json.dumps(known))
     with pytest.raises(UserError, match=word) as caught:
-        transformer_engine.require()
+        transformer_engine.require_transformer_engine()
     assert "ENABLE_TE=0" in caught.value.do
 
 
 def test_its_version(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     locked.write_text("{}")
     installed(monkeypatch, "2.20.2")
-    assert transformer_engine.require() == "2.20.2"
-    assert transformer_engine.reason() is None
+    assert transformer_engine.require_transformer_engine() == "2.20.2"
+    assert transformer_engine.explain_absence() is None

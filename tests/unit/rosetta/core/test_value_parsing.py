@@ -51,7 +51,7 @@ def test_whole_numbers() -> None:
 
 
 def test_common_divisors() -> None:
-    assert value_parsing.list_common_divisors(12, 8) == "choose one of: 1, 2, 4"
+    assert value_parsing.suggest_common_divisors(12, 8) == "choose one of: 1, 2, 4"
 
 
 @pytest.mark.parametrize(("text", "number"), [("3", 3.0), (".5", 0.5), ("2.", 2.0), ("0", 0.0)])

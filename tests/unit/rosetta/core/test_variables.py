@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rosetta.core import secrets
-from rosetta.core.variables import lookup, readers, reading
+from rosetta.core.variables import lookup, readers, setting_values
 from rosetta.core.variables.declaration import Scope
 from rosetta.pax.run import settings as pax_settings
 from rosetta.t5x.run import gin_files, gin_reader
@@ -40,21 +40,21 @@ def test_a_framework_has_one_entry_for_a_name() -> None:
 @pytest.mark.parametrize("framework", ["t5x", "pax"])
 def test_find_returns_the_entry_of_the_framework(framework: str) -> None:
     """T5X and Pax have other precisions by the same name."""
-    found = lookup.find("PREC", framework)
+    found = lookup.find_variable("PREC", framework)
     assert found.frameworks == (framework,)
     assert ("float16" in found.type.choices) == (framework == "t5x")
 
 
 def test_a_misspelt_name_has_no_entry() -> None:
     """`find` is for names of the table; `is_known` asks about any name."""
-    assert lookup.is_known("TRAIN_STEPS")
-    assert not lookup.is_known("TRIAN_STEPS")
+    assert lookup.is_known_variable("TRAIN_STEPS")
+    assert not lookup.is_known_variable("TRIAN_STEPS")
 
 
 def test_a_script_reads_what_its_command_reads() -> None:
     """The single-node scripts read LOGDIR, too."""
-    script = {variable.name for variable in lookup.read_by("singlenode_pretrain_pile")}
-    command = {variable.name for variable in lookup.read_by(readers.T5X_PRETRAIN)}
+    script = {variable.name for variable in lookup.list_variables("singlenode_pretrain_pile")}
+    command = {variable.name for variable in lookup.list_variables(readers.T5X_PRETRAIN)}
     assert script - command == {"LOGDIR"}
     assert not command - script
 
@@ -62,8 +62,8 @@ def test_a_script_reads_what_its_command_reads() -> None:
 @pytest.mark.parametrize("command", readers.RUNS)
 def test_groups_keep_every_setting(command: str) -> None:
     """Help that is made of the groups leaves nothing out."""
-    settings = lookup.settings_of(command)
-    grouped = [variable for _, members in lookup.in_groups(settings) for variable in members]
+    settings = lookup.list_settings(command)
+    grouped = [variable for _, members in lookup.group_variables(settings) for variable in members]
     assert sorted(variable.name for variable in grouped) == sorted(
         variable.name for variable in settings
     )
@@ -95,7 +95,7 @@ def test_bad_values_are_refused_for_every_reader(variable: Variable) -> None:
     for text in bad_values(variable):
         for reader in variable.read_by:
             with errors.refused(errors.INVALID, where=variable.name) as error:
-                reading.check_settings({variable.name: text}, reader)
+                setting_values.check_settings({variable.name: text}, reader)
             assert error.value.where.startswith(variable.name)
             assert "\n" not in str(error.value)
 
@@ -105,7 +105,7 @@ def test_good_values_and_defaults_are_taken(variable: Variable) -> None:
     """What help suggests is valid."""
     for text in good_values(variable):
         for reader in variable.read_by:
-            reading.check_settings({variable.name: text}, reader)
+            setting_values.check_settings({variable.name: text}, reader)
 
 
 @pytest.mark.parametrize(
@@ -130,13 +130,16 @@ def test_good_values_and_defaults_are_taken(variable: Variable) -> None:
 )
 def test_read_setting(name: str, reader: str, text: str, value: object) -> None:
     """A value is parsed by the declared type; an empty one is the default, if that is a value."""
-    assert reading.read_setting({name: text}, name, reader) == value
-    assert reading.read_settings({name: text}, reader).get(name, value) == value
+    assert setting_values.read_setting({name: text}, name, reader) == value
+    assert setting_values.read_settings({name: text}, reader).get(name, value) == value
 
 
 def test_words_of_a_command() -> None:
     """A word sets a variable that the command reads; an error names the nearest one."""
-    assert reading.parse_setting_word("MODEL_DIR=a=b", "t5x pretrain", "") == ("MODEL_DIR", "a=b")
+    assert setting_values.parse_setting_word("MODEL_DIR=a=b", "t5x pretrain", "") == (
+        "MODEL_DIR",
+        "a=b",
+    )
     for word, kind, value, remedy in (
         ("T5_SZIE=x", errors.UNKNOWN, "T5_SZIE", "mean T5_SIZE?"),
         ("MODEL_DIR_OLD=x", errors.UNKNOWN, "MODEL_DIR_OLD", "mean MODEL_DIR?"),
@@ -146,13 +149,13 @@ def test_words_of_a_command() -> None:
         ("T5_SIZE", errors.INVALID, "T5_SIZE", ("NAME=VALUE", "T5_SIZE=small")),
     ):
         with errors.refused(kind, where="rosetta t5x pretrain", value=value, remedy=remedy):
-            reading.parse_setting_word(word, "t5x pretrain", "elsewhere")
+            setting_values.parse_setting_word(word, "t5x pretrain", "elsewhere")
 
 
 def test_every_command_of_pax_takes_the_words_of_all() -> None:
     """A command refuses a setting of another one by naming that command, see settings.read."""
-    assert reading.parse_setting_word("USE_LORA=0", "pax train", "") == ("USE_LORA", "0")
-    assert "USE_LORA" not in {setting.name for setting in lookup.settings_of("pax train")}
+    assert setting_values.parse_setting_word("USE_LORA=0", "pax train", "") == ("USE_LORA", "0")
+    assert "USE_LORA" not in {setting.name for setting in lookup.list_settings("pax train")}
 
 
 def test_what_is_secret_is_hidden_by_its_name() -> None:
@@ -168,7 +171,7 @@ def test_an_address_is_refused_without_its_password() -> None:
     """Errors are printed, and an address may have a login in it."""
     text = "http://me:sesame@mirror.example/ debian"
     with errors.refused(errors.INVALID, where="ROSETTA_DEBIAN_MIRROR") as error:
-        reading.read_setting({"ROSETTA_DEBIAN_MIRROR": text}, "ROSETTA_DEBIAN_MIRROR")
+        setting_values.read_setting({"ROSETTA_DEBIAN_MIRROR": text}, "ROSETTA_DEBIAN_MIRROR")
     assert "sesame" not in f"{error.value} {error.value.value}"
 
 
@@ -185,12 +188,12 @@ def test_defaults_of_gin_macros_are_those_of_the_gin_files(command: str, files: 
         [gin_files.HOME / gin_files.GIN / name for name in files], (gin_files.HOME,)
     )
     for name in ("LEARNING_RATE", "SAVE_PERIOD", "EVAL_PERIOD"):
-        shown = lookup.find(name, command).default_text(command)
+        shown = lookup.find_variable(name, command).default_text(command)
         assert str(configuration.value(name)) in re.split("[; ]", shown), name
     lengths = configuration.value("TASK_FEATURE_LENGTHS")
     assert isinstance(lengths, dict)
     for name, what in t5x_settings.LENGTHS.items():
-        shown = lookup.find(name, command).default_text(command)
+        shown = lookup.find_variable(name, command).default_text(command)
         assert str(lengths[what]) in re.split("[; ]", shown), name
 
 
@@ -199,7 +202,7 @@ def test_defaults_of_llama_are_those_of_its_script(lora: str) -> None:
     """The table shows what the script sets."""
     script = readers.COMMAND_SCRIPTS[readers.PAX_BOOLQ]
     found = pax_settings.read(script, [], {"USE_LORA": lora}, 8)
-    for variable in lookup.settings_of(script):
+    for variable in lookup.list_settings(script):
         shown = variable.default_text(script)
         value = found.hyper.get(variable.name)
         if variable.hyper_parameter and value and "MESH" not in variable.name:

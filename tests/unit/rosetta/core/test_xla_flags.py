@@ -41,7 +41,7 @@ SHORT_LIVED = "xla_gpu_experimental_enable_nvshmem"  # an old jaxlib does not ha
         ),
         (
             "--xla_gpu_enable_pipelined_collectives=false",
-            [f"--{name}=false" for name in xla_flags.PIPELINED],
+            [f"--{name}=false" for name in xla_flags.PIPELINED_FLAGS],
         ),
         (
             "--xla_gpu_experimental_autotune_cache_mode=1",
@@ -51,7 +51,7 @@ SHORT_LIVED = "xla_gpu_experimental_enable_nvshmem"  # an old jaxlib does not ha
     ],
 )
 def test_old_names_become_todays_and_a_line_says_so(old: str, new: list[str]) -> None:
-    flags, said = xla_flags.today(old)
+    flags, said = xla_flags.update_flags(old)
     assert flags == new
     assert len(said) == 1
     assert said[0].startswith(f"{old} of XLA_FLAGS: ")
@@ -111,14 +111,14 @@ def test_old_names_become_todays_and_a_line_says_so(old: str, new: list[str]) ->
 def test_a_flag_is_another_only_for_a_jaxlib_that_lacks_it(
     version: str, flag: str, flags: list[str]
 ) -> None:
-    found, said = xla_flags.today(flag, version)
+    found, said = xla_flags.update_flags(flag, version)
     assert found == flags
     assert len(said) == (flags != [flag])
 
 
 def test_what_is_todays_stays_as_it_is() -> None:
     text = "--xla_gpu_enable_triton_gemm=false\n\t--xla_gpu_enable_command_buffer=''  --xla_dump_to='/a b' --xla_gpu_autotune_level=0"
-    assert xla_flags.today(text) == (
+    assert xla_flags.update_flags(text) == (
         [
             "--xla_gpu_enable_triton_gemm=false",
             "--xla_gpu_enable_command_buffer=",
@@ -131,15 +131,15 @@ def test_what_is_todays_stays_as_it_is() -> None:
 
 def test_a_value_with_a_space_is_quoted_as_it_was() -> None:
     text = "--xla_dump_to='/a b' --xla_gpu_autotune_level=0"
-    assert xla_flags.joined(xla_flags.split(text)) == text
-    assert xla_flags.joined(["--no value"]) == "--no value"
+    assert xla_flags.join_flags(xla_flags.split_flags(text)) == text
+    assert xla_flags.join_flags(["--no value"]) == "--no value"
 
 
 def test_an_open_quote_is_one_line() -> None:
     with errors.refused(
         errors.INVALID, where="XLA_FLAGS=--xla_dump_to='/a", value="--xla_dump_to='/a"
     ):
-        xla_flags.today("--xla_dump_to='/a")
+        xla_flags.update_flags("--xla_dump_to='/a")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,10 @@ def test_an_open_quote_is_one_line() -> None:
 @pytest.mark.parametrize("name", ["XLA_FLAGS", "BASE_XLA_FLAGS"])
 def test_a_word_that_is_not_a_flag(text: str, word: str, remedy: str, name: str) -> None:
     """XLA ignores it and everything after it."""
-    for read in (xla_flags.split, lambda text, name: xla_flags.today(text, where=name)):
+    for read in (
+        xla_flags.split_flags,
+        lambda text, name: xla_flags.update_flags(text, where=name),
+    ):
         with errors.refused(errors.INVALID, where=name, value=word, names=word, remedy=remedy):
             read(text, name)
 
@@ -165,22 +168,22 @@ def test_a_file_of_flags(tmp_path: Path) -> None:
     """XLA takes the path of a file, too."""
     file = tmp_path / "flags"
     file.write_text("--xla_a=1\n--xla_b='1 2'\n")
-    assert xla_flags.split(str(file)) == ["--xla_a=1", "--xla_b=1 2"]
+    assert xla_flags.split_flags(str(file)) == ["--xla_a=1", "--xla_b=1 2"]
     file.write_text("--xla_a=1\nxla_b=2\n")
     with errors.refused(errors.INVALID, where="XLA_FLAGS", value="xla_b=2"):
-        xla_flags.split(str(file))
+        xla_flags.split_flags(str(file))
     file.write_bytes(b"\xff")
     with errors.refused(errors.INVALID, where=f"XLA_FLAGS={file}"):
-        xla_flags.split(str(file))
+        xla_flags.split_flags(str(file))
 
 
 def test_the_last_value_counts() -> None:
     flags = ["--a=1", "--b", "--a=2"]
-    assert [xla_flags.value(flags, name) for name in "abc"] == ["2", "true", None]
+    assert [xla_flags.find_flag_value(flags, name) for name in "abc"] == ["2", "true", None]
 
 
 def test_truth_values_are_written_as_xla_reads_them() -> None:
-    assert xla_flags.written({"a": True, "b": False, "c": 51200, "d": ""}) == [
+    assert xla_flags.format_flags({"a": True, "b": False, "c": 51200, "d": ""}) == [
         "--a=true",
         "--b=false",
         "--c=51200",
@@ -189,7 +192,7 @@ def test_truth_values_are_written_as_xla_reads_them() -> None:
 
 
 def test_without_jax_nothing_is_known() -> None:
-    xla_flags.require_known(["--xla_never"], "/nowhere/python")
+    xla_flags.check_flags_known(["--xla_never"], "/nowhere/python")
 
 
 class TestWithJax:
@@ -204,7 +207,7 @@ class TestWithJax:
             names="--xla_gpu_enable_dynamic_slice_fusio=false",
             remedy="--xla_gpu_enable_dynamic_slice_fusion",
         ):
-            xla_flags.require_known(
+            xla_flags.check_flags_known(
                 ["--xla_gpu_autotune_level=0", "--xla_gpu_enable_dynamic_slice_fusio=false"],
                 sys.executable,
             )
@@ -213,33 +216,41 @@ class TestWithJax:
         with errors.refused(
             errors.INVALID, where="XLA_FLAGS", names=("'maybe'", "xla_gpu_enable_cudnn_fmha")
         ):
-            xla_flags.require_known(["--xla_gpu_enable_cudnn_fmha=maybe"], sys.executable)
+            xla_flags.check_flags_known(["--xla_gpu_enable_cudnn_fmha=maybe"], sys.executable)
 
     def test_xla_takes_a_value_with_a_space(self, tmp_path: Path) -> None:
-        xla_flags.require_known([f"--xla_dump_to={tmp_path}/a b"], sys.executable)
+        xla_flags.check_flags_known([f"--xla_dump_to={tmp_path}/a b"], sys.executable)
 
     def test_every_name_that_an_old_one_becomes_is_known(self) -> None:
         text = " ".join(
             f"--{name}=true"
-            for name in (*xla_flags.GONE, *xla_flags.PIPELINED)
+            for name in (*xla_flags.LAST_JAXLIB_WITH_FLAG, *xla_flags.PIPELINED_FLAGS)
             if name not in (*NUMBERS, SHORT_LIVED)
         )
-        flags, _ = xla_flags.today(f"{text} --xla_gpu_graph_level=0", xla_flags.jaxlib())
+        flags, _ = xla_flags.update_flags(
+            f"{text} --xla_gpu_graph_level=0", xla_flags.find_jaxlib_version()
+        )
         assert flags
-        xla_flags.require_known(flags, sys.executable)
+        xla_flags.check_flags_known(flags, sys.executable)
 
     def test_what_is_gone_is_gone_and_what_is_not_is_not(self) -> None:
         """The table against the parser that is here: a flag is left as it is where XLA takes it, and only there."""
-        version = xla_flags.jaxlib()
+        version = xla_flags.find_jaxlib_version()
         kept = [
             flag
-            for name in xla_flags.GONE
+            for name in xla_flags.LAST_JAXLIB_WITH_FLAG
             if (flag := f"--{name}={NUMBERS.get(name, 'true')}")
-            and xla_flags.today(flag, version)[0] == [flag]
+            and xla_flags.update_flags(flag, version)[0] == [flag]
         ]
         gone = [
-            name for name in xla_flags.GONE if f"--{name}={NUMBERS.get(name, 'true')}" not in kept
+            name
+            for name in xla_flags.LAST_JAXLIB_WITH_FLAG
+            if f"--{name}={NUMBERS.get(name, 'true')}" not in kept
         ]
-        xla_flags.require_known([flag for flag in kept if SHORT_LIVED not in flag], sys.executable)
+        xla_flags.check_flags_known(
+            [flag for flag in kept if SHORT_LIVED not in flag], sys.executable
+        )
         for name in gone[:: max(1, len(gone) // 4)]:
-            assert xla_flags.refused([f"--{name}={NUMBERS.get(name, 'true')}"], sys.executable)
+            assert xla_flags.find_refused_flag(
+                [f"--{name}={NUMBERS.get(name, 'true')}"], sys.executable
+            )

@@ -33,24 +33,24 @@ from tests.unit.rosetta.launch.test_hostile import HOSTILE
     ],
 )
 def test_what_a_reader_might_take_for_something_else_is_quoted(text: str) -> None:
-    written = yaml_output.written({"name": text})
+    written = yaml_output.format_yaml({"name": text})
     assert written.startswith('name: "')
     assert yaml.safe_load(written) == {"name": text}
 
 
 def test_plain_words_and_numbers_are_not() -> None:
     assert (
-        yaml_output.written({"kind": "JobSet", "count": 8, "on": True})
+        yaml_output.format_yaml({"kind": "JobSet", "count": 8, "on": True})
         == 'kind: JobSet\ncount: 8\n"on": true\n'
     )
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_whatever_it_is_it_comes_back(text: str) -> None:
-    assert yaml.safe_load(yaml_output.written({"a": [{"b": text}]})) == {"a": [{"b": text}]}
+    assert yaml.safe_load(yaml_output.format_yaml({"a": [{"b": text}]})) == {"a": [{"b": text}]}
 
 
 def test_without_pyyaml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     with errors.refused(errors.MISSING, where="YAML", names="PyYAML"):
-        yaml_output.written({})
+        yaml_output.format_yaml({})

@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in (*path_checks.CERTIFICATES, "GOOGLE_APPLICATION_CREDENTIALS"):
+    for name in (*path_checks.CERTIFICATE_VARIABLES, "GOOGLE_APPLICATION_CREDENTIALS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-@pytest.mark.parametrize("name", path_checks.CERTIFICATES)
+@pytest.mark.parametrize("name", path_checks.CERTIFICATE_VARIABLES)
 def test_a_certificate_variable_that_names_nothing_is_found_before_the_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path_checks.certificates()
+    path_checks.check_certificates()
     monkeypatch.setenv(name, str(tmp_path / "ca.crt"))
     with errors.refused(
         errors.MISSING, where=f"{name}={tmp_path}/ca.crt", value=str(tmp_path / "ca.crt")
     ):
-        path_checks.certificates()
+        path_checks.check_certificates()
     (tmp_path / "ca.crt").touch()
-    path_checks.certificates(needed=True)
+    path_checks.check_certificates(needed=True)
 
 
 def test_red_hats_certificates_are_pointed_to(
@@ -42,31 +42,31 @@ def test_red_hats_certificates_are_pointed_to(
         path_checks, "SYSTEM_CERTIFICATES", (str(tmp_path / "none.crt"), str(theirs))
     )
     with errors.refused(errors.MISSING, where="none.crt", remedy="install ca-certificates"):
-        path_checks.certificates(needed=True)
+        path_checks.check_certificates(needed=True)
     theirs.touch()
     with errors.refused(errors.MISSING, where="none.crt", remedy=f"export CURL_CA_BUNDLE={theirs}"):
-        path_checks.certificates(needed=True)
-    path_checks.certificates()
+        path_checks.check_certificates(needed=True)
+    path_checks.check_certificates()
 
 
 def test_what_a_store_needs_is_said_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CURL_CA_BUNDLE", str(tmp_path))
-    path_checks.remote_path("/local/folder")
+    path_checks.check_remote_path("/local/folder")
     for path, kind, remedy in (
         ("ftp://host/x", errors.UNSUPPORTED, "absolute path"),
         ("gs://", errors.INVALID, "gs://BUCKET/FOLDER"),
         ("s3://b/x", errors.UNSUPPORTED, ("mountpoint-s3", "gs://")),
     ):
         with errors.refused(kind, where=path, remedy=remedy):
-            path_checks.remote_path(path)
-    path_checks.remote_path("gs://b/x")
+            path_checks.check_remote_path(path)
+    path_checks.check_remote_path("gs://b/x")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
     with errors.refused(
         errors.MISSING, where="GOOGLE_APPLICATION_CREDENTIALS", value=str(tmp_path / "key.json")
     ):
-        path_checks.remote_path("gs://b/x")
+        path_checks.check_remote_path("gs://b/x")
 
 
 LENGTHS = "TASK_FEATURE_LENGTHS"
@@ -175,15 +175,15 @@ def test_prepared_sets_are_read_from_files(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_folder_is_tried_and_left_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path_checks.writable(str(tmp_path / "not" / "yet"))
+    path_checks.check_local_folder_writable(str(tmp_path / "not" / "yet"))
     monkeypatch.chdir(tmp_path)
-    path_checks.writable("not/yet")
+    path_checks.check_local_folder_writable("not/yet")
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").touch()
     with errors.refused(
         errors.INVALID, where=tmp_path / "file" / "model", value=str(tmp_path / "file")
     ):
-        path_checks.writable(str(tmp_path / "file" / "model"))
+        path_checks.check_local_folder_writable(str(tmp_path / "file" / "model"))
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
     with errors.refused(
         errors.INVALID,
@@ -191,9 +191,9 @@ def test_a_folder_is_tried_and_left_as_it_was(
         value=str(tmp_path / "gone"),
         names=tmp_path / "nowhere",
     ):
-        path_checks.writable(str(tmp_path / "gone"))
+        path_checks.check_local_folder_writable(str(tmp_path / "gone"))
     with errors.refused(errors.DENIED, where="/proc/m", value="/proc"):  # by the superuser neither
-        path_checks.writable("/proc/m")
+        path_checks.check_local_folder_writable("/proc/m")
 
 
 def test_synthetic_data_needs_nothing() -> None:

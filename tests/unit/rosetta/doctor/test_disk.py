@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.core.system_queries import Room
+from rosetta.core.system_queries import FileSystemSpace
 from rosetta.doctor import disk
 from tests.support.fake_machine import GIB, find, ids, machine
 
@@ -50,7 +50,7 @@ def test_room(tmp_path: Path, free: int, files: int, found: str | None) -> None:
     made = machine(
         tmp_path,
         environment={"MODEL_DIR": str(tmp_path)},
-        room=lambda _: Room(GIB << 10, free, files),
+        room=lambda _: FileSystemSpace(GIB << 10, free, files),
     )
     where = {each: find_where(made, each) for each in ("disk-full", "disk-low", "disk-tight")}
     assert [each for each, places in where.items() if f"MODEL_DIR={tmp_path}" in places] == (
@@ -110,7 +110,7 @@ def test_a_small_file_system_is_not_called_full(tmp_path: Path) -> None:
     made = machine(
         tmp_path,
         environment={"MODEL_DIR": str(tmp_path)},
-        room=lambda _: Room(16_000_000, 12_000_000, 9),
+        room=lambda _: FileSystemSpace(16_000_000, 12_000_000, 9),
     )
     findings = [finding for finding in disk.check(made) if finding.where == f"MODEL_DIR={tmp_path}"]
     assert [(finding.level, finding.what) for finding in findings] == [

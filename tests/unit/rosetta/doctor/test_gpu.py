@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rosetta.core.gpu_query import DetectedGpu
-from rosetta.core.system_queries import Done
+from rosetta.core.system_queries import CommandResult
 from tests.support.fake_machine import A100, B200, GIB, H100, PROPRIETARY, V100, find, ids, machine
 
 
@@ -79,7 +79,9 @@ def test_libcuda_is_asked_for_only_where_it_matters(tmp_path: Path) -> None:
 
 
 def test_nvidia_smi_fails_or_is_missing(tmp_path: Path) -> None:
-    said = Done(18, "Failed to initialize NVML: Driver/library version mismatch\nmore\n", "")
+    said = CommandResult(
+        18, "Failed to initialize NVML: Driver/library version mismatch\nmore\n", ""
+    )
     made = machine(tmp_path, run=lambda *_: said)
     assert "version mismatch" in find(made, "nvidia-smi-fails").what
     assert [each.name for each in made.cards] == [H100[0]] * 8, "the driver's files have the names"
@@ -91,7 +93,7 @@ def test_nvidia_smi_fails_or_is_missing(tmp_path: Path) -> None:
     "text", ["NVIDIA H100\n", "a, b, c, d, e\n", "No devices were found\n", ""]
 )
 def test_what_nvidia_smi_never_says(tmp_path: Path, text: str) -> None:
-    made = machine(tmp_path, run=lambda *_: Done(0, text, ""))
+    made = machine(tmp_path, run=lambda *_: CommandResult(0, text, ""))
     assert all(each.capability == (0, 0) for each in made.cards)
     assert "fp8-without-hardware" not in ids(made)
 

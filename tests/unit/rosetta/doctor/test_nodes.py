@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rosetta.core.system_queries import Done
+from rosetta.core.system_queries import CommandResult
 from rosetta.doctor.machine import Machine
 from tests.support.fake_machine import H100, find, ids, machine
 
@@ -23,7 +23,7 @@ def in_job(root: Path, off: Sequence[float] = (0, 0, 0), **changes: Any) -> Mach
     """A job of three nodes, whose clocks are so many seconds off."""
     usual = machine(root).run
 
-    def run(argv: Sequence[str], seconds: float) -> Done | None:
+    def run(argv: Sequence[str], seconds: float) -> CommandResult | None:
         if argv[0] != "srun":
             return usual(argv, seconds)
         assert argv[1:] == [
@@ -36,7 +36,7 @@ def in_job(root: Path, off: Sequence[float] = (0, 0, 0), **changes: Any) -> Mach
             "date",
             "+%s.%N",
         ]
-        return Done(
+        return CommandResult(
             0, "".join(f"{task}: {time.time() + each:.9f}\n" for task, each in enumerate(off)), ""
         )
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.core.system_queries import Room
+from rosetta.core.system_queries import FileSystemSpace
 from tests.support.fake_machine import GIB, H100, find, ids, machine, write
 
 
@@ -29,7 +29,8 @@ def test_shared_memory(tmp_path: Path, cards: int, shm: int, level: str | None) 
 
 def test_without_shared_memory(tmp_path: Path) -> None:
     made = machine(
-        tmp_path, room=lambda path: None if path.name == "shm" else Room(GIB << 10, GIB << 10, 9)
+        tmp_path,
+        room=lambda path: None if path.name == "shm" else FileSystemSpace(GIB << 10, GIB << 10, 9),
     )
     assert ids(made)["shm-missing"] == "blocker"
 

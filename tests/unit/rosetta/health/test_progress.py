@@ -136,14 +136,14 @@ def test_object_stores_get_none_of_it(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_where_stderr_is_a_log_the_terminal_sees_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
-    monkeypatch.setenv(log.TERMINAL, str(write))
+    monkeypatch.setenv(log.TERMINAL_VARIABLE, str(write))
     reporter = Reporter(None)
     reporter.say(REPORT)
     assert os.read(read, 1000).decode() == REPORT.line() + "\n"
     os.close(read)
     reporter.say(REPORT)  # nobody listens any more
     os.close(write)
-    monkeypatch.setenv(log.TERMINAL, "987")
+    monkeypatch.setenv(log.TERMINAL_VARIABLE, "987")
     Reporter(None).say(REPORT)
 
 

@@ -241,7 +241,7 @@ class _Store:
 
 def test_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
     store = _Store()
-    monkeypatch.setattr(run_folders, "path", store.path)
+    monkeypatch.setattr(run_folders, "make_path", store.path)
     lock = acquire("gs://bucket/run", "MODEL_DIR", {}, lease=0.1)
     assert list(store.files) == [f"gs://bucket/run/{FILE}"]
     holder = Holder(**json.loads(store.files[f"gs://bucket/run/{FILE}"])["holder"])

@@ -32,7 +32,7 @@ stop_signals.end(f"ended by {asked[0]}")
 
 def _started(*words: str, terminal: int = -1) -> subprocess.Popen[str]:
     """A program that waits for signals, told of a terminal's file descriptor."""
-    env = {**os.environ, log.TERMINAL: str(terminal)}
+    env = {**os.environ, log.TERMINAL_VARIABLE: str(terminal)}
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *words],
         cwd=ROOT,

@@ -82,7 +82,7 @@ def document(
         env=env,
         mounts=mounts,
     )
-    assert run_description.read(json.loads(json.dumps(run.as_json()))) == run
+    assert run_description.parse_run(json.loads(json.dumps(run.as_json()))) == run
     return json.dumps(run.as_json())
 
 

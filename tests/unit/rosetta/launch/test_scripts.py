@@ -57,10 +57,10 @@ def test_help(name: str, option: str, tmp_path: Path) -> None:
     assert (ended.status, ended.err, ended.programs) == (0, "", ())
     assert ended.out.startswith(f"usage: {name}.sh ")
     assert not list(tmp_path.iterdir())
-    words = [lookup.find(word, name).known_as or word for word in POSITIONALS[name]]
+    words = [lookup.find_variable(word, name).known_as or word for word in POSITIONALS[name]]
     numbered = [line.split()[:2] for line in ended.out.splitlines() if line[:4].strip().isdigit()]
     assert numbered == [[str(number), word] for number, word in enumerate(words, 1)]
-    own = [each for each in lookup.read_by(name) if each.scope is not Scope.OTHER_PROGRAM]
+    own = [each for each in lookup.list_variables(name) if each.scope is not Scope.OTHER_PROGRAM]
     assert all(f"\n  {variable.name}=" in ended.out for variable in own)
     assert len(own) > 40
     assert ended.out.splitlines()[-2] == "example:"
@@ -80,7 +80,7 @@ def test_examples_set_known_variables_and_words(name: str) -> None:
     """The example of a script gives no more words than there are, and variables that it reads."""
     before, _, after = scripts.SCRIPTS[name].example.partition(f"{name}.sh")
     given = [word.partition("=")[0] for word in before.split() if word[0].isupper()]
-    assert set(given) <= {variable.name for variable in lookup.read_by(name)}
+    assert set(given) <= {variable.name for variable in lookup.list_variables(name)}
     assert len(after.split()) <= len(POSITIONALS[name])
     assert after or given
 

@@ -215,7 +215,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, axes: set[str]) -> Any:
     monkeypatch.setitem(
         sys.modules, "transformer_engine.common", types.ModuleType("transformer_engine.common")
     )
-    monkeypatch.setattr(package, "version", lambda: "2.20.2")
+    monkeypatch.setattr(package, "find_installed_version", lambda: "2.20.2")
     log.forget_shown()
     return asked
 
@@ -469,8 +469,10 @@ def test_the_networks_attention_is_the_same_by_it(engine: Any) -> None:
 def test_without_it_the_switches_are_refused(
     monkeypatch: pytest.MonkeyPatch, switches: Any
 ) -> None:
-    monkeypatch.setattr(package, "version", lambda: None)
-    monkeypatch.setattr(package, "reason", lambda: "not asked for when this environment was built")
+    monkeypatch.setattr(package, "find_installed_version", lambda: None)
+    monkeypatch.setattr(
+        package, "explain_absence", lambda: "not asked for when this environment was built"
+    )
     with errors.refused(errors.MISSING, where="Transformer Engine"):
         _logits(**switches)
 
@@ -479,7 +481,7 @@ def test_without_a_driver_it_is_refused_in_one_line(monkeypatch: pytest.MonkeyPa
     def load(name: str) -> Any:
         raise OSError(f"libcuda.so.1: cannot open shared object file ({name})\nmore of it")
 
-    monkeypatch.setattr(package, "version", lambda: "2.20.2")
+    monkeypatch.setattr(package, "find_installed_version", lambda: "2.20.2")
     monkeypatch.setattr("importlib.import_module", load)
     with errors.refused(errors.FAILED, where="Transformer Engine") as problem:
         transformer_engine.require()

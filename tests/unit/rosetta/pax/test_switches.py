@@ -65,7 +65,7 @@ def test_with_all_switches_off_nothing_is_changed(family: str, repeated: bool) -
 def test_fp8_is_for_every_projection(
     monkeypatch: pytest.MonkeyPatch, family: str, repeated: bool, by: str
 ) -> None:
-    monkeypatch.setattr(transformer_engine, "require", lambda: "2.20.2")
+    monkeypatch.setattr(transformer_engine, "require_transformer_engine", lambda: "2.20.2")
     asked = {"USE_FP8": True} if by == "xla" else {"ENABLE_TE": 1, "ENABLE_FP8": "1"}
     task = pax_training.experiment(family, USE_REPEATED_LAYER=repeated, **asked).task()
     layer = _layer(task)
@@ -102,7 +102,7 @@ def test_fp8_is_for_every_projection(
 def test_who_attends(
     monkeypatch: pytest.MonkeyPatch, family: str, asked: Any, by: str, packed: bool
 ) -> None:
-    monkeypatch.setattr(transformer_engine, "require", lambda: "2.20.2")
+    monkeypatch.setattr(transformer_engine, "require_transformer_engine", lambda: "2.20.2")
     task = pax_training.experiment(
         family, FPROP_DTYPE="bfloat16", PACKED_INPUT=packed, **asked
     ).task()
@@ -258,7 +258,7 @@ def test_what_is_refused(family: str, given: Any, kind: str, facts: dict[str, An
 
 
 def test_without_transformer_engine_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transformer_engine, "version", lambda: None)
+    monkeypatch.setattr(transformer_engine, "find_installed_version", lambda: None)
     monkeypatch.setenv("ENABLE_TE", "1")
     with errors.refused(errors.MISSING, where="Transformer Engine"):
         pax_training.experiment("gpt").task()

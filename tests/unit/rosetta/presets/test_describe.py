@@ -56,7 +56,7 @@ def test_numbers_are_those_that_the_scripts_take(preset: str, name: str, text: s
 @pytest.mark.parametrize("accelerator", [None, *resolved_presets.DISTINCT_GPUS])
 def test_the_scripts_take_what_is_described(name: str, accelerator: str | None) -> None:
     found = described(name, accelerator)
-    assert run_description.read(json.loads(json.dumps(found.as_json()))) == found
+    assert run_description.parse_run(json.loads(json.dumps(found.as_json()))) == found
     environment = {
         **found.env,
         "SLURM_NTASKS": str(found.processes),

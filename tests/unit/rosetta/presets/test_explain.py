@@ -99,7 +99,7 @@ def test_an_experiment_of_ones_own_states_nothing_here(capsys: pytest.CaptureFix
 
 
 def test_its_run_is_one_that_run_and_submit_read(capsys: pytest.CaptureFixture[str]) -> None:
-    found = run_description.read(
+    found = run_description.parse_run(
         explained(capsys, "gpt-5b", "--nodes", "2", "--gpus-per-node", "4")["run"]
     )
     assert (found.nodes, found.gpus_per_node, found.mesh) == (

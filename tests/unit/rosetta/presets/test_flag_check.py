@@ -134,7 +134,7 @@ class TestWithJax:
         mode = change(
             shipped, "switches.yaml", "value: AUTOTUNE_CACHE_MODE_UPDATE", "value: UPDATE"
         )
-        if xla_flags.numbers(xla_flags.jaxlib() or "0") >= (
+        if xla_flags.parse_version(xla_flags.find_jaxlib_version() or "0") >= (
             0,
             4,
             35,

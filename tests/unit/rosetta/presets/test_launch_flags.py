@@ -33,7 +33,7 @@ def used(
 
 @pytest.fixture(autouse=True)
 def _locked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xla_flags, "jaxlib", lambda: xla_flags.LOCKED)
+    monkeypatch.setattr(xla_flags, "find_jaxlib_version", lambda: xla_flags.LOCKED_JAXLIB)
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_a_base_of_ones_own_takes_their_place_and_both_are_translated() -> None:
 
 
 def test_flags_are_as_the_jaxlib_at_hand_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xla_flags, "jaxlib", lambda: "0.4.26")
+    monkeypatch.setattr(xla_flags, "find_jaxlib_version", lambda: "0.4.26")
     assert used({"XLA_FLAGS": "--xla_gpu_graph_level=0"}).flags[-1] == "--xla_gpu_graph_level=0"
-    monkeypatch.setattr(xla_flags, "jaxlib", lambda: "0.12.0.1")
+    monkeypatch.setattr(xla_flags, "find_jaxlib_version", lambda: "0.12.0.1")
     found = used({"XLA_FLAGS": "--xla_gpu_enable_pipelined_all_reduce=true"}, precision="fp8-xla")
     assert "--xla_gpu_pipeline_all_gather=default" in found.flags, (
         "the preset's own are, too, without a word"

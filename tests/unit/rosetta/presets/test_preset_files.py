@@ -57,7 +57,9 @@ def test_a_workaround_that_has_ended_in_what_is_locked_is_still_there_to_be_look
     assert ends
     assert all(package in locked for _, package, _ in ends)
     assert [
-        each for each in ends if xla_flags.numbers(locked[each[1]]) >= xla_flags.numbers(each[2])
+        each
+        for each in ends
+        if xla_flags.parse_version(locked[each[1]]) >= xla_flags.parse_version(each[2])
     ] == []
 
 

@@ -152,13 +152,13 @@ def test_every_variable_is_a_binding() -> None:
 def test_refused(
     given: dict[str, str], kind: str, facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transformer_engine, "version", lambda: None)
+    monkeypatch.setattr(transformer_engine, "find_installed_version", lambda: None)
     with errors.refused(kind, **facts):
         t5x_switches.choose(given, [A100], on_cpu=False)
 
 
 def test_transformer_engine_does_both_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transformer_engine, "version", lambda: "2.0")
+    monkeypatch.setattr(transformer_engine, "find_installed_version", lambda: "2.0")
     found = choose(H100, ENABLE_TE="1")
     assert (found.fp8, found.attention) == ("te", "te")
     assert choose(H100, ENABLE_TE="1", ATTENTION="cudnn").attention == "cudnn"

@@ -138,7 +138,7 @@ def test_training_goes_on_while_a_save_is_written(
             saver.wait_until_finished()
             waited = go_on.is_set()
         assert waited
-        assert run_folders.steps(str(tmp_path)) == [5]
+        assert run_folders.list_checkpoint_steps(str(tmp_path)) == [5]
     finally:
         go_on.set()
         saver.close()
@@ -150,7 +150,7 @@ def test_keep_deletes_the_runs_own_alone(tmp_path: Path) -> None:
     for step, run in ((1, None), (2, "another run"), (3, own), (4, own)):
         _save(tmp_path, model, step, run=run)
     _save(tmp_path, model, 5, run=own, keep=1)
-    assert run_folders.steps(str(tmp_path)) == [1, 2, 5]
+    assert run_folders.list_checkpoint_steps(str(tmp_path)) == [1, 2, 5]
 
 
 def test_a_checkpoint_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_full_disk_is_said_before_anything_is_written(
         saver.save(Model().state(10))
     with errors.refused(errors.FAILED, value=10):
         saver.close()
-    assert run_folders.steps(str(tmp_path)) == []
+    assert run_folders.list_checkpoint_steps(str(tmp_path)) == []
 
 
 def test_a_state_is_looked_at_before_it_is_saved(

@@ -51,5 +51,5 @@ def test_command_buffers_are_xlas_own_default_but_on_cards_with_fewer(
         "t5x-small", accelerator
     )
     assert trial_identity.options(
-        xla_flags.joined(["--xla_gpu_enable_command_buffer="])
+        xla_flags.join_flags(["--xla_gpu_enable_command_buffer="])
     ) == trial_identity.options("--xla_gpu_enable_command_buffer=''")

@@ -48,7 +48,7 @@ def test_what_is_to_come(
         asked.append((one, times))
         return ()
 
-    monkeypatch.setattr(disk_space, "check", check)
+    monkeypatch.setattr(disk_space, "check_checkpoints_fit", check)
     small = {
         "NUM_LAYERS": "1",
         "MODEL_DIMS": "8",

@@ -99,7 +99,7 @@ def test_an_object_store_is_asked_as_a_folder_is(
 ) -> None:
     _run(tmp_path, _FP8)
     monkeypatch.setattr(
-        run_folders, "path", lambda name: Path(name.replace("gs://bucket", str(tmp_path)))
+        run_folders, "make_path", lambda name: Path(name.replace("gs://bucket", str(tmp_path)))
     )
     found = stored_checkpoint.newest("gs://bucket/checkpoints")
     assert found == "gs://bucket/checkpoints/checkpoint_00000010"

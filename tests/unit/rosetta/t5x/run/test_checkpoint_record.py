@@ -49,7 +49,7 @@ def test_a_save_that_was_cut_short_has_nothing_to_stamp(tmp_path: Path) -> None:
     checkpoint_record.write(str(tmp_path), Record(step=8, scale_attn_logits=False))
     checkpoint_record.stamp(str(tmp_path))
     assert not (tmp_path / "checkpoint_8").exists()
-    assert run_folders.steps(str(tmp_path)) == [7]
+    assert run_folders.list_checkpoint_steps(str(tmp_path)) == [7]
 
 
 def test_records_of_checkpoints_that_are_gone_are_forgotten(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_record_waits_for_the_first_checkpoint(tmp_path: Path) -> None:
     ],
 )
 def test_the_step_in_a_name(path: str, step: int | None) -> None:
-    assert run_folders.step_of(path) == step
+    assert run_folders.parse_checkpoint_step(path) == step
 
 
 @pytest.mark.parametrize(

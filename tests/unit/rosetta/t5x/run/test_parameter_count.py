@@ -64,7 +64,7 @@ def test_what_is_to_come(
         asked.append((one, times))
         return ()
 
-    monkeypatch.setattr(disk_space, "check", check)
+    monkeypatch.setattr(disk_space, "check_checkpoints_fit", check)
     made = shipped_gin.finetuning if "FT_STEPS" in values else shipped_gin.pretraining
     assert parameter_count.room(made(values), "/x", own, begun, "MODEL_DIR") == ()
     count = parameter_count.kernels(made())
@@ -75,7 +75,9 @@ def test_what_is_to_come(
 def test_a_run_that_is_through_needs_no_room(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(system_queries, "room", lambda _: system_queries.Room(1, 0, 1))
+    monkeypatch.setattr(
+        system_queries, "query_free_space", lambda _: system_queries.FileSystemSpace(1, 0, 1)
+    )
     configuration = shipped_gin.pretraining()
     assert parameter_count.room(configuration, str(tmp_path), [1000000], 0, "MODEL_DIR") == ()
 

@@ -34,7 +34,7 @@ def parse_value(variable: Variable, text: str) -> Any:
     if isinstance(kind, value_types.StepRange):
         return value_parsing.parse_step_range(name, text)
     if isinstance(kind, value_types.XlaFlags):
-        return xla_flags.split(text, name)
+        return xla_flags.split_flags(text, name)
     for value_type, parse in _PARSERS.items():
         if isinstance(kind, value_type):
             return parse(variable, text)
@@ -47,7 +47,7 @@ def read_setting(variables: Mapping[str, str], name: str, reader: str = "") -> A
     Args:
       variables: For example the environment.
       name: A variable of the table.
-      reader: The command, script or framework that reads it, see `lookup.find`.
+      reader: The command, script or framework that reads it, see `lookup.find_variable`.
 
     Returns:
       The value as its type; None if it is not set and the default depends on something.
@@ -55,7 +55,7 @@ def read_setting(variables: Mapping[str, str], name: str, reader: str = "") -> A
     Raises:
       UserError: The value is not valid.
     """
-    variable = lookup.find(name, reader)
+    variable = lookup.find_variable(name, reader)
     text = variables.get(name) or variable.default_value(reader)
     return parse_value(variable, text) if text else None
 
@@ -68,7 +68,7 @@ def read_settings(variables: Mapping[str, str], reader: str) -> dict[str, Any]:
     """
     return {
         variable.name: read_setting(variables, variable.name, reader)
-        for variable in lookup.read_by(reader)
+        for variable in lookup.list_variables(reader)
     }
 
 
@@ -77,12 +77,12 @@ def check_settings(variables: Mapping[str, str], reader: str) -> None:
 
     Args:
       variables: For example the environment; others in it are ignored.
-      reader: See `lookup.read_by`.
+      reader: See `lookup.list_variables`.
 
     Raises:
       UserError: The first value that is not valid, in the order of the table.
     """
-    for variable in lookup.read_by(reader):
+    for variable in lookup.list_variables(reader):
         if text := variables.get(variable.name):
             parse_value(variable, text)
 
@@ -99,9 +99,9 @@ def parse_setting_word(word: str, reader: str, others: str) -> tuple[str, str]:
       UserError: The word is not NAME=VALUE, or the command does not read the variable.
     """
     name, equals, value = word.partition("=")
-    where, known = f"rosetta {reader}", lookup.accepted_names(reader)
+    where, known = f"rosetta {reader}", lookup.list_accepted_names(reader)
     if not equals or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-        example = lookup.settings_of(reader)[0].example_word()
+        example = lookup.list_settings(reader)[0].example_word()
         raise UserError(
             f"{word!r} is not a valid setting",
             where,
@@ -110,8 +110,8 @@ def parse_setting_word(word: str, reader: str, others: str) -> tuple[str, str]:
             value=word,
         )
     if name not in known:
-        settings = lookup.settings_of(reader)
-        meant = lookup.find_by_word(name, settings)
+        settings = lookup.list_settings(reader)
+        meant = lookup.find_variable_by_word(name, settings)
         near = [meant.name] if meant else []
         near += [variable.name for variable in settings if name.startswith(f"{variable.name}_")]
         near = near or difflib.get_close_matches(name, known, 1)
