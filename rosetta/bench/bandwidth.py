@@ -1,5 +1,8 @@
-"""How fast devices talk: a JAX program for each pair of a node, for each pair of nodes, and for all
-of them, timed by each process for itself.
+"""Measure how fast devices exchange data: each pair of devices of a node, each pair of nodes, and
+all devices together.
+
+`rosetta doctor --nccl` uses this module. Every process of the job runs the same JAX programs, and
+times them by its own clock.
 """
 
 from __future__ import annotations
@@ -17,15 +20,22 @@ from rosetta.core.value_parsing import asks_for_cpu, parse_whole_number
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-REPEATS = 10  # that a program sends its bytes: one start for all of them
-TURNS = 5  # that a program is timed; the median counts
-_HOST_NAME_BYTES = 64  # bytes of a host's name
+# A program transfers its data this many times, so that the cost of starting it hardly counts.
+REPEATS = 10
+# A program is timed this many times. The median counts.
+TURNS = 5
+# Processes exchange the names of their hosts in arrays of this size.
+_HOST_NAME_BYTES = 64
+_WHERE = "doctor --nccl"
 
 
 @dataclass(frozen=True)
 class PairRate:
-    """What was measured between two: `between` are their names, `rate` GB/s in each direction, both
-    at once.
+    """The measured rate of one pair of devices or nodes.
+
+    Attributes:
+        between: The names of the two.
+        rate: GB/s in each direction, while both directions are in use.
     """
 
     between: tuple[str, str]
@@ -34,16 +44,19 @@ class PairRate:
 
 @dataclass(frozen=True)
 class Measurement:
-    """All that was measured.
+    """The result of a measurement. The field names are the keys of its JSON document.
 
     Attributes:
-      devices: of all nodes; kind: of device.
-      nodes: their names.
-      size: bytes that a device sends.
-      pairs: of devices of a node; empty where each node has one.
-      links: of nodes, each device with that of its number on the other; empty for one node.
-      all_reduce, all_gather: of all devices, GB/s of a device: 2 (n - 1) / n x size / seconds, and
-        (n - 1) x size / seconds.
+        devices: The number of devices on all nodes.
+        kind: The kind of device, as JAX names it.
+        nodes: The names of the nodes.
+        size: The bytes that a device sends in one transfer.
+        pairs: The pairs of devices within a node; empty if each node has one device.
+        links: The pairs of nodes; empty for one node. Each device exchanges data with the device
+            of the same number on the other node.
+        all_reduce: GB/s of each device in an all-reduce over n devices,
+            2 (n - 1) / n x size / seconds.
+        all_gather: GB/s of each device in an all-gather over n devices, (n - 1) x size / seconds.
     """
 
     devices: int
@@ -56,56 +69,62 @@ class Measurement:
     all_gather: float
 
 
-def schedule_pairs(number: int) -> list[list[tuple[int, int]]]:
-    """Return all pairs of so many, the smaller first, in as few rounds as there can be, none of
-    which has one twice (the circle method of tournaments).
+def schedule_pairs(count: int) -> list[list[tuple[int, int]]]:
+    """Return all pairs of the numbers below `count`, in as few rounds as possible.
+
+    No number is twice in one round. This is the circle method of round-robin tournaments: the
+    first number stays in its place, and the others move on by one place after each round.
+
+    Returns:
+        The rounds. In each pair the smaller number comes first.
     """
-    if number < 2:
+    if count < 2:
         return []
-    around = [*range(number), *([-1] if number % 2 else [])]
-    found = []
-    for _ in range(len(around) - 1):
-        half = len(around) // 2
-        found.append(
-            [
-                (min(both), max(both))
-                for both in zip(around[:half], reversed(around[half:]), strict=True)
-                if -1 not in both
-            ]
-        )
-        around = [around[0], around[-1], *around[1:-1]]
-    return found
+    idle = -1  # the partner of the number that pauses, if the count is odd
+    circle = [*range(count), *([idle] if count % 2 else [])]
+    half = len(circle) // 2
+    rounds = []
+    for _ in range(len(circle) - 1):
+        opposite = zip(circle[:half], reversed(circle[half:]), strict=True)
+        rounds.append([(min(pair), max(pair)) for pair in opposite if idle not in pair])
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return rounds
 
 
 def join_processes(environment: Mapping[str, str]) -> None:
-    """Join the processes of a Slurm step, or those that JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES
-    and JAX_PROCESS_ID name; alone otherwise.
+    """Start JAX, and connect this process with the other processes of the job.
+
+    The processes are those that JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID
+    describe, or those of the Slurm step. Without both, this process measures alone.
+
+    Args:
+        environment: The environment variables.
 
     Raises:
-      UserError: they do not find each other, there is no JAX, or no GPU, and JAX_PLATFORMS does not
-        say cpu.
+        UserError: JAX is missing or too old, the processes cannot connect, or there is no GPU and
+            JAX_PLATFORMS does not ask for the CPU.
     """
     try:
         import jax
     except ModuleNotFoundError as error:
         raise UserError(
-            f"there is no {error.name} here",
-            "doctor --nccl",
-            "run it in a baked environment",
+            f"the Python package {error.name} is not installed",
+            _WHERE,
+            "run the command in a baked environment",
             kind=MISSING,
             value=error.name,
         ) from None
     if not hasattr(jax, "shard_map"):
         raise UserError(
-            f"JAX {jax.__version__} is too old for it",
-            "doctor --nccl",
+            f"JAX {jax.__version__} is too old for this measurement",
+            _WHERE,
             "use an environment of t5x or pax",
             kind=UNSUPPORTED,
             value=jax.__version__,
         )
-    on_cpu = asks_for_cpu(environment.get("JAX_PLATFORMS", ""))
     address = environment.get("JAX_COORDINATOR_ADDRESS")
-    count, rank = environment.get("JAX_NUM_PROCESSES"), environment.get("JAX_PROCESS_ID")
+    count = environment.get("JAX_NUM_PROCESSES")
+    rank = environment.get("JAX_PROCESS_ID")
     try:
         if address and count and rank:
             jax.distributed.initialize(
@@ -115,28 +134,28 @@ def join_processes(environment: Mapping[str, str]) -> None:
             )
         elif environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
             jax.distributed.initialize()  # JAX reads Slurm's variables
-        found = jax.devices()
+        devices = jax.devices()
     except (RuntimeError, ValueError) as error:
         raise UserError(
             next(iter(str(error).splitlines()), type(error).__name__),
-            "doctor --nccl",
-            (
-                "see what `rosetta doctor` says of this machine, and start one process a GPU or "
-                "one a node"
-            ),
+            _WHERE,
+            "run `rosetta doctor` on this machine, and start one process per GPU or per node",
             kind=FAILED,
         ) from None
-    if found[0].platform != "gpu" and not on_cpu:
+    if devices[0].platform != "gpu" and not asks_for_cpu(environment.get("JAX_PLATFORMS", "")):
         raise UserError(
             "JAX sees no GPU",
-            "doctor --nccl",
-            "start it where the GPUs are; JAX_PLATFORMS=cpu measures the CPU's devices",
+            _WHERE,
+            "run the command on a machine with GPUs; JAX_PLATFORMS=cpu measures devices of the CPU",
             kind=MISSING,
         )
 
 
 def list_process_hosts() -> list[str]:
-    """Return each process's host; two processes of one host have one node."""
+    """Return the name of each process's host, by the number of the process.
+
+    All processes must call this function. Processes with the same host belong to one node.
+    """
     import jax
     import numpy as np
     from jax.experimental import multihost_utils
@@ -144,35 +163,31 @@ def list_process_hosts() -> list[str]:
     name = (os.environ.get("SLURMD_NODENAME") or socket.gethostname()).encode()[:_HOST_NAME_BYTES]
     if jax.process_count() == 1:
         return [name.decode(errors="replace")]
-    every = np.asarray(
-        multihost_utils.process_allgather(
-            np.frombuffer(name.ljust(_HOST_NAME_BYTES, b"\0"), np.uint8)
-        )
-    )
+    padded = np.frombuffer(name.ljust(_HOST_NAME_BYTES, b"\0"), np.uint8)
+    gathered = np.asarray(multihost_utils.process_allgather(padded))
     return [
-        bytes(each).rstrip(b"\0").decode(errors="replace")
-        for each in every.reshape(-1, _HOST_NAME_BYTES)
+        bytes(host).rstrip(b"\0").decode(errors="replace")
+        for host in gathered.reshape(-1, _HOST_NAME_BYTES)
     ]
 
 
 def measure_all_devices(
     hosts: Sequence[str], size: int, say: Callable[[str], None] = lambda _: None
 ) -> Measurement:
-    """Measure between all devices.
+    """Measure the rates between all devices that JAX sees.
 
     Args:
-      hosts: of each process.
-      size: bytes that a device sends each time.
-      say: takes a line about what comes next.
+        hosts: The host of each process, by the number of the process.
+        size: The bytes that a device sends in one transfer.
+        say: Called with a line that describes the work to come.
 
     Raises:
-      UserError: there is one device only, or nodes do not have as many each.
+        UserError: There is only one device, or the nodes have different numbers of devices.
     """
     import jax
 
-    return measure_devices(
-        jax.devices(), [hosts[each.process_index] for each in jax.devices()], size, say
-    )
+    devices = jax.devices()
+    return measure_devices(devices, [hosts[device.process_index] for device in devices], size, say)
 
 
 def measure_devices(
@@ -181,72 +196,102 @@ def measure_devices(
     size: int,
     say: Callable[[str], None] = lambda _: None,
 ) -> Measurement:
-    """As `measure`, of these devices, each on its host.
+    """Measure the rates between the given devices.
 
-    Devices of one process that are said to be of several nodes are timed as one.
+    If devices of one process are given different hosts, they still share that process's clock.
+
+    Args:
+        devices: The devices of JAX.
+        hosts: The host of each device.
+        size: The bytes that a device sends in one transfer.
+        say: Called with a line that describes the work to come.
+
+    Raises:
+        UserError: There is only one device, or the nodes have different numbers of devices.
     """
     if len(devices) < 2:
         raise UserError(
-            "there is one device, and nothing to measure between",
-            "doctor --nccl",
-            "give it more GPUs, or start it with srun on several nodes",
+            "there is only one device, so there is no other device to measure against",
+            _WHERE,
+            "give the command more GPUs, or start it with srun on several nodes",
             kind=MISSING,
         )
-    names = tuple(dict.fromkeys(hosts))
-    inside = [[place for place, host in enumerate(hosts) if host == name] for name in names]
-    if len({len(each) for each in inside}) > 1:
-        raise UserError(
-            "nodes have different numbers of devices: "
-            + ", ".join(f"{name} {len(each)}" for name, each in zip(names, inside, strict=True)),
-            "doctor --nccl",
-            "give it as many on each node",
-            kind=DIFFERS,
-        )
-    bench = _TransferPrograms(devices, size)
-    local = len(inside[0])
+    nodes = _group_by_node(hosts)
+    programs = _TransferPrograms(devices, size)
+    per_node = len(next(iter(nodes.values())))
     say(
-        f"{len(devices)} devices on {len(names)} node(s): {local * (local - 1) // 2} pairs of "
-        f"a node, {len(schedule_pairs(len(names)))} rounds between nodes, then all"
+        f"{len(devices)} devices on {len(nodes)} node(s): {per_node * (per_node - 1) // 2} pairs "
+        f"within a node, {len(schedule_pairs(len(nodes)))} rounds between nodes, then all devices"
     )
-    pairs = list[PairRate]()
-    for turn in schedule_pairs(local):
-        for a, b in turn:  # one after the other within a node, all nodes at once
-            seconds = bench.exchange([(each[a], each[b]) for each in inside])
-            pairs += [
-                PairRate(
-                    (f"{name}:{a}", f"{name}:{b}"),
-                    bench.rate(max(seconds[each[a]], seconds[each[b]])),
-                )
-                for name, each in zip(names, inside, strict=True)
-            ]
-    links = list[PairRate]()
-    for turn in schedule_pairs(len(names)):
-        seconds = bench.exchange(
-            [both for a, b in turn for both in zip(inside[a], inside[b], strict=True)]
-        )
-        links += [
-            PairRate(
-                (names[a], names[b]),
-                bench.rate(max(seconds[each] for each in (*inside[a], *inside[b]))),
-            )
-            for a, b in turn
-        ]
+    pairs = _measure_within_nodes(programs, nodes, per_node)
+    links = _measure_between_nodes(programs, nodes)
     count = len(devices)
-    reduced, gathered = bench.all_reduce(), bench.all_gather()
+    all_reduce_seconds, all_gather_seconds = programs.time_all_reduce(), programs.time_all_gather()
     return Measurement(
         count,
         devices[0].device_kind,
-        names,
+        tuple(nodes),
         size,
-        tuple(sorted(pairs, key=lambda each: each.between)),
+        tuple(sorted(pairs, key=lambda pair: pair.between)),
         tuple(links),
-        bench.rate(reduced) * 2 * (count - 1) / count,
-        bench.rate(gathered) * (count - 1),
+        programs.compute_rate(all_reduce_seconds) * 2 * (count - 1) / count,
+        programs.compute_rate(all_gather_seconds) * (count - 1),
     )
 
 
+def _group_by_node(hosts: Sequence[str]) -> dict[str, list[int]]:
+    """Return the numbers of the devices of each node, by the node's name."""
+    nodes: dict[str, list[int]] = {}
+    for number, host in enumerate(hosts):
+        nodes.setdefault(host, []).append(number)
+    if len({len(numbers) for numbers in nodes.values()}) > 1:
+        counts = ", ".join(f"{name} {len(numbers)}" for name, numbers in nodes.items())
+        raise UserError(
+            f"the nodes have different numbers of devices: {counts}",
+            _WHERE,
+            "give the command the same number of devices on each node",
+            kind=DIFFERS,
+        )
+    return nodes
+
+
+def _measure_within_nodes(
+    programs: _TransferPrograms, nodes: Mapping[str, Sequence[int]], per_node: int
+) -> list[PairRate]:
+    """Measure the pairs of devices within a node: one pair after the other, all nodes at once."""
+    rates = list[PairRate]()
+    for turn in schedule_pairs(per_node):
+        for a, b in turn:
+            seconds = programs.time_exchange(
+                [(numbers[a], numbers[b]) for numbers in nodes.values()]
+            )
+            for name, numbers in nodes.items():
+                slower = max(seconds[numbers[a]], seconds[numbers[b]])
+                rates.append(
+                    PairRate((f"{name}:{a}", f"{name}:{b}"), programs.compute_rate(slower))
+                )
+    return rates
+
+
+def _measure_between_nodes(
+    programs: _TransferPrograms, nodes: Mapping[str, Sequence[int]]
+) -> list[PairRate]:
+    """Measure the pairs of nodes: all pairs of a round at once, with all their devices."""
+    names = list(nodes)
+    rates = list[PairRate]()
+    for turn in schedule_pairs(len(nodes)):
+        pairs: list[tuple[int, int]] = []
+        for a, b in turn:
+            pairs += zip(nodes[names[a]], nodes[names[b]], strict=True)
+        seconds = programs.time_exchange(pairs)
+        for a, b in turn:
+            slowest = max(seconds[number] for number in (*nodes[names[a]], *nodes[names[b]]))
+            rates.append(PairRate((names[a], names[b]), programs.compute_rate(slowest)))
+    return rates
+
+
 class _TransferPrograms:
-    """Programs over devices in a line, each with `size` bytes of its own."""
+    """The timed programs, over devices in a row that have `size` bytes each."""
 
     def __init__(self, devices: Sequence[Any], size: int) -> None:
         import jax
@@ -254,93 +299,83 @@ class _TransferPrograms:
 
         self.devices, self.size = devices, size
         self.mesh = jax.sharding.Mesh(np.array(devices), ("all",))
-        where = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec("all"))
+        one_row_each = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec("all"))
         self.data = jax.jit(
             lambda: jax.numpy.ones((len(devices), max(size // 4, 1)), jax.numpy.float32),
-            out_shardings=where,
+            out_shardings=one_row_each,
         )()
-        self.meet = self._compiled(lambda x: jax.lax.psum(x[:, :1], "all"), 1)
+        self.barrier = self._compile(lambda rows: jax.lax.psum(rows[:, :1], "all"), 1)
 
-    def rate(self, seconds: float) -> float:
-        """GB/s of `size` bytes in so many seconds."""
+    def compute_rate(self, seconds: float) -> float:
+        """Return GB/s for `size` bytes in the given seconds."""
         return self.size / seconds / 1e9
 
-    def exchange(self, pairs: Sequence[tuple[int, int]]) -> list[float]:
-        """Return seconds of each device for sending its bytes to the other one of its pair, and
-        having those; all pairs at once.
+    def time_exchange(self, pairs: Sequence[tuple[int, int]]) -> list[float]:
+        """Let the devices of each pair exchange their bytes, all pairs at once.
+
+        Returns:
+            Seconds of one transfer, of the process of each device.
         """
         import jax
 
-        both = [(a, b) for a, b in pairs] + [(b, a) for a, b in pairs]
-        return self._gathered(
-            self._timed(self._compiled(lambda x: jax.lax.ppermute(x, "all", both), REPEATS))
-            / REPEATS
-        )
+        directions = [*pairs, *((b, a) for a, b in pairs)]
+        return self._time_transfer(lambda rows: jax.lax.ppermute(rows, "all", directions))
 
-    def all_reduce(self) -> float:
-        """Return seconds of a sum over all."""
+    def time_all_reduce(self) -> float:
+        """Return the seconds of one sum over all devices, of the slowest process."""
         import jax
 
         count = len(self.devices)
-        return max(
-            self._gathered(
-                self._timed(self._compiled(lambda x: jax.lax.psum(x, "all") / count, REPEATS))
-                / REPEATS
-            )
-        )
+        return max(self._time_transfer(lambda rows: jax.lax.psum(rows, "all") / count))
 
-    def all_gather(self) -> float:
-        """Return seconds of having the bytes of all."""
+    def time_all_gather(self) -> float:
+        """Return the seconds of gathering the bytes of all devices, of the slowest process."""
         import jax
 
-        # What is gathered is used whole, or XLA would gather less.
-        return max(
-            self._gathered(
-                self._timed(
-                    self._compiled(lambda x: jax.lax.all_gather(x, "all").max(axis=0), REPEATS)
-                )
-                / REPEATS
-            )
-        )
+        # The program uses all of the gathered data: otherwise XLA would gather only a part.
+        return max(self._time_transfer(lambda rows: jax.lax.all_gather(rows, "all").max(axis=0)))
 
-    def _compiled(self, once: Callable[[Any], Any], times: int) -> Any:
+    def _time_transfer(self, transfer: Callable[[Any], Any]) -> list[float]:
+        """Return the seconds of one transfer, of the process of each device."""
+        seconds = self._time_program(self._compile(transfer, REPEATS))
+        return self._gather_seconds(seconds / REPEATS)
+
+    def _compile(self, transfer: Callable[[Any], Any], repeats: int) -> Any:
+        """Compile a program that does a transfer `repeats` times in turn."""
         import jax
 
         spec = jax.sharding.PartitionSpec("all")
 
-        def program(x: Any) -> Any:
-            return (
-                once(x)
-                if times == 1
-                else jax.lax.fori_loop(0, times, lambda _, each: once(each), x)
-            )
+        def program(rows: Any) -> Any:
+            if repeats == 1:
+                return transfer(rows)
+            return jax.lax.fori_loop(0, repeats, lambda _, current: transfer(current), rows)
 
-        made = jax.jit(
-            jax.shard_map(program, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False)
+        mapped = jax.shard_map(
+            program, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False
         )
-        return made.lower(self.data).compile()
+        return jax.jit(mapped).lower(self.data).compile()
 
-    def _timed(self, program: Any) -> float:
-        """Seconds of this process: the median of some turns, each begun by all at once, after one
-        that is not counted.
+    def _time_program(self, program: Any) -> float:
+        """Return the median seconds of this process; the first run warms up and does not count.
+
+        All processes begin each run together.
         """
-        taken = list[float]()
+        seconds = list[float]()
         for _ in range(TURNS + 1):
-            self.meet(self.data).block_until_ready()
-            begin = time.perf_counter()
+            self.barrier(self.data).block_until_ready()
+            start = time.perf_counter()
             program(self.data).block_until_ready()
-            taken.append(time.perf_counter() - begin)
-        return statistics.median(taken[1:])
+            seconds.append(time.perf_counter() - start)
+        return statistics.median(seconds[1:])
 
-    def _gathered(self, seconds: float) -> list[float]:
-        """Return the seconds of each device's process."""
+    def _gather_seconds(self, seconds: float) -> list[float]:
+        """Return the seconds that each device's process measured."""
         import jax
         import numpy as np
         from jax.experimental import multihost_utils
 
-        every = (
-            np.asarray(multihost_utils.process_allgather(np.float32(seconds))).reshape(-1)
-            if jax.process_count() > 1
-            else np.array([seconds])
-        )
-        return [float(every[each.process_index if len(every) > 1 else 0]) for each in self.devices]
+        if jax.process_count() == 1:
+            return [seconds] * len(self.devices)
+        gathered = np.asarray(multihost_utils.process_allgather(np.float32(seconds))).reshape(-1)
+        return [float(gathered[device.process_index]) for device in self.devices]

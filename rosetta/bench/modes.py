@@ -1,5 +1,7 @@
-"""What `rosetta bench t5` can compare: words joined by "+", such as fp8+fused+cudnn, and the sizes
-of models as the gin files give them.
+"""The modes that `rosetta bench t5` compares, and the fields of T5 1.1's sizes.
+
+A mode is a way to compute the same model. Its name joins words with "+", for example
+`fp8+fused+cudnn`. The sizes come from the gin files.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from rosetta.t5x.run import gin_files, gin_reader, network_fields
 if TYPE_CHECKING:
     from pathlib import Path
 
-# The fields of T5Config that say which model it is, and not how it is computed.
+# The fields of T5Config that describe the model. The other fields say how to compute it.
 MODEL_FIELDS = (
     "vocab_size",
     "mlp_activations",
@@ -45,27 +47,36 @@ DEFAULT = ("bf16", "fused", "transposed", "cudnn", "fp8", "fp8+fused+cudnn")
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to compute a model: its name, and the fields of T5Config that make it."""
+    """A way to compute a model: its name, and the fields of T5Config that select it."""
 
     name: str
     fields: dict[str, Any]
 
     @property
     def fp8(self) -> bool:
+        """Whether matrix products are computed in FP8."""
         return "fp8" in self.fields
 
     @property
     def cudnn(self) -> bool:
+        """Whether cuDNN computes attention."""
         return self.fields.get("attention") == "cudnn"
 
     @property
     def arithmetic(self) -> str:
-        """Return the type whose peak its MFU is of: "fp8", "bfloat16" or "float32"."""
+        """The type of the matrix products: "fp8", "bfloat16" or "float32".
+
+        The MFU is relative to the GPU's peak for this type.
+        """
         return "fp8" if self.fp8 else str(self.fields["dtype"])
 
 
 def parse_mode(name: str) -> Mode:
-    """Return the mode for words joined by "+"; bfloat16 where none of them is a dtype."""
+    """Return the mode with a name; its dtype is bfloat16 unless a word of the name is a dtype.
+
+    Raises:
+        UserError: A word is not known.
+    """
     fields: dict[str, Any] = {"dtype": DTYPES["bf16"]}
     for word in name.split("+"):
         if word in DTYPES:
@@ -75,9 +86,9 @@ def parse_mode(name: str) -> Mode:
         else:
             known = ", ".join([*DTYPES, *SWITCHES])
             raise UserError(
-                f"there is no mode {word!r}",
+                f"{word!r} is not a known word of a mode",
                 "bench t5 --modes",
-                f"join words by +, from: {known}",
+                f"join some of these words with +: {known}",
                 kind=UNKNOWN,
                 value=word,
             )
@@ -85,16 +96,19 @@ def parse_mode(name: str) -> Mode:
 
 
 def explain_unsupported_mode(mode: Mode, platform: str, capability: tuple[int, int]) -> str:
-    """Say why a device cannot run a mode, or nothing if it can.
+    """Return the reason why a device cannot run a mode, or "" if the device can run it.
 
-    platform: "gpu" or "cpu", where XLA imitates FP8; capability: the GPU's compute capability.
+    Args:
+        mode: The mode.
+        platform: "gpu" or "cpu". On the CPU, XLA emulates FP8.
+        capability: The GPU's compute capability, major and minor number.
     """
     if mode.cudnn and platform != "gpu":
         return "cuDNN needs a GPU"
     if platform != "gpu":
         return ""
-    for uses, feature in ((mode.cudnn, gpus.CUDNN_ATTENTION), (mode.fp8, gpus.FP8)):
-        if uses and not feature.supported_by(capability):
+    for is_used, feature in ((mode.cudnn, gpus.CUDNN_ATTENTION), (mode.fp8, gpus.FP8)):
+        if is_used and not feature.supported_by(capability):
             return (
                 f"{feature.name} needs compute capability {format_capability(feature.oldest)}, "
                 f"this GPU has {format_capability(capability)}"
@@ -104,22 +118,24 @@ def explain_unsupported_mode(mode: Mode, platform: str, capability: tuple[int, i
 
 def list_sizes() -> tuple[str, ...]:
     """Return the names of the T5 1.1 sizes, smallest first."""
-    return tuple(
-        name for name in ("tiny", "small", "base", "large", "xl", "xxl") if _file(name).is_file()
-    )
+    names = ("tiny", "small", "base", "large", "xl", "xxl")
+    return tuple(name for name in names if _find_size_file(name).is_file())
 
 
-def _file(size: str) -> Path:
+def _find_size_file(size: str) -> Path:
+    """Return the path that the gin file of a size has."""
     return gin_files.HOME / gin_files.GIN / "t5_1_1" / f"{size}.gin"
 
 
 def read_size_fields(name: str) -> dict[str, Any]:
-    """Return the fields of T5Config that make a T5 1.1 of one size; the vocabulary is T5's for all
-    of them.
+    """Return the fields of T5Config that describe T5 1.1 of one size, with T5's vocabulary.
+
+    Raises:
+        UserError: The size is not known.
     """
     if name not in list_sizes():
         raise UserError(
-            f"there is no size {name!r}",
+            f"{name!r} is not a known size of T5 1.1",
             "bench t5 --size",
             f"choose one of: {', '.join(list_sizes())}",
             kind=UNKNOWN,
@@ -127,7 +143,7 @@ def read_size_fields(name: str) -> dict[str, Any]:
         )
     family = gin_files.HOME / gin_files.GIN / "families" / "t5_1_1.gin"
     values: dict[str, Any] = {}
-    for file in (family, _file(name)):
+    for file in (family, _find_size_file(name)):
         configuration = gin_reader.read([file], [gin_files.HOME])
         for field in MODEL_FIELDS:
             value = network_fields.read_field(configuration, field)

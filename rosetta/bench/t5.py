@@ -1,8 +1,8 @@
-"""A training step of rosetta's T5 on synthetic tokens, without T5X: what its network costs in each
-mode, the modes taking turns.
+"""Time a training step of rosetta's T5 network on synthetic tokens, without T5X, in several modes.
 
-All modes train one and the same state, since the tree of the parameters does not depend on them:
-memory is that of one model, and FP8's own state is small.
+`rosetta bench t5` uses this module. The modes take turns and train one shared state, because they
+all have the same parameters. The memory is therefore that of one model, plus the small state that
+FP8 keeps for each mode.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rosetta.core.errors import INVALID, TOO_BIG, UNSUPPORTED, UserError
 from rosetta.core.gpu_query import DetectedGpu, parse_capability
 from rosetta.health import progress
 from rosetta.nn import fp8
-from rosetta.nn import loss as loss_
+from rosetta.nn.loss import Terms, chunked_cross_entropy
 from rosetta.presets import layers, t5x_switches
 from rosetta.t5x.network import Transformer, logits_scale
 from rosetta.t5x.run import flops
@@ -38,8 +38,17 @@ Z_LOSS = 1e-4
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is measured: `size` names a T5 1.1; batch is of all devices together; lengths are tokens
-    of inputs and targets.
+    """The training step to measure.
+
+    Attributes:
+        size: The size of T5 1.1, for example "large".
+        batch: Sequences per step, on all devices together.
+        inputs: Tokens of an encoder sequence.
+        targets: Tokens of a decoder sequence.
+        dropout: The dropout rate.
+        steps: Steps of a mode in one turn.
+        turns: How often each mode is measured.
+        devices: The number of devices that share the batch.
     """
 
     size: str
@@ -53,25 +62,42 @@ class Task:
 
 
 def make_random_batch(task: Task, vocabulary: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Return a batch of random tokens without padding, int32 [batch, length] each."""
+    """Return a batch of random tokens without padding.
+
+    The batch is the same on every call. The decoder's inputs are its targets, shifted right by one.
+
+    Args:
+        task: The training step to measure.
+        vocabulary: The number of token ids.
+
+    Returns:
+        The arrays by name, int32 [batch, length] each.
+    """
     random = np.random.default_rng(0)
     inputs = random.integers(2, vocabulary, (task.batch, task.inputs), dtype=np.int32)
     targets = random.integers(2, vocabulary, (task.batch, task.targets), dtype=np.int32)
-    moved = np.concatenate([np.zeros((task.batch, 1), np.int32), targets[:, :-1]], axis=1)
+    shifted = np.concatenate([np.zeros((task.batch, 1), np.int32), targets[:, :-1]], axis=1)
     return {
         "encoder_input_tokens": inputs,
-        "decoder_input_tokens": moved,
+        "decoder_input_tokens": shifted,
         "decoder_target_tokens": targets,
     }
 
 
 def compute_mean_loss(config: T5Config, variables: Any, batch: Any, key: Any) -> Any:
-    """Return the cross entropy a target token has on average, with T5's z-loss."""
-    how = {"enable_dropout": config.dropout_rate > 0, "rngs": {"dropout": key}}
+    """Return the mean over all target tokens of the cross entropy plus T5's z-loss.
+
+    Args:
+        config: The network.
+        variables: The network's Flax variables.
+        batch: The arrays of `make_random_batch`.
+        key: The random key of dropout.
+    """
+    options = {"enable_dropout": config.dropout_rate > 0, "rngs": {"dropout": key}}
     targets = batch["decoder_target_tokens"]
     if config.loss_chunks:
-        hidden, kernel = Transformer(config).apply(variables, **batch, hidden_only=True, **how)
-        terms = loss_.Terms(
+        hidden, kernel = Transformer(config).apply(variables, **batch, hidden_only=True, **options)
+        terms = Terms(
             config.vocab_size,
             config.loss_chunks,
             0.0,
@@ -79,14 +105,14 @@ def compute_mean_loss(config: T5Config, variables: Any, batch: Any, key: Any) ->
             logits_scale(config),
             jnp.dtype(config.logits_dtype),
         )
-        each = loss_.chunked_cross_entropy(
+        token_losses = chunked_cross_entropy(
             hidden.reshape(-1, hidden.shape[-1]), kernel, targets.reshape(-1), terms
         )[0]
-        return jnp.mean(each)
-    logits = Transformer(config).apply(variables, **batch, **how).astype(jnp.float32)
-    total = jax.nn.logsumexp(logits, axis=-1)
-    hit = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    return jnp.mean(total - hit + Z_LOSS * jnp.square(total))
+        return jnp.mean(token_losses)
+    logits = Transformer(config).apply(variables, **batch, **options).astype(jnp.float32)
+    log_normalizer = jax.nn.logsumexp(logits, axis=-1)
+    target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    return jnp.mean(log_normalizer - target_logits + Z_LOSS * jnp.square(log_normalizer))
 
 
 def make_optimizer() -> Any:
@@ -95,186 +121,231 @@ def make_optimizer() -> Any:
 
 
 def run_training_step(
-    config: T5Config, state: Any, own: Any, batch: Any, key: Any
+    config: T5Config, state: Any, fp8_state: Any, batch: Any, key: Any
 ) -> tuple[Any, Any, Any]:
-    """Do one step: state (params, optimizer's) and a mode's own collections to the next ones, and
-    the loss.
+    """Compute one training step.
+
+    Args:
+        config: The network.
+        state: The parameters and the optimizer's state, which all modes share.
+        fp8_state: The mode's own Flax collections; empty without FP8.
+        batch: The arrays of `make_random_batch`.
+        key: The random key of dropout.
+
+    Returns:
+        The new state, the mode's new collections, and the loss before the step.
     """
-    params, moments = state
-    value, (gradients, seen) = jax.value_and_grad(
+    params, optimizer_state = state
+    loss, (gradients, magnitudes) = jax.value_and_grad(
         lambda both: compute_mean_loss(config, {"params": both[0], **both[1]}, batch, key)
-    )((params, own))
-    updates, moments = make_optimizer().update(gradients, moments, params)
-    following = fp8.advance(own, seen, optax.tree_utils.tree_get(moments, "count")) if own else own
-    return (optax.apply_updates(params, updates), moments), following, value
+    )((params, fp8_state))
+    updates, optimizer_state = make_optimizer().update(gradients, optimizer_state, params)
+    if fp8_state:
+        count = optax.tree_utils.tree_get(optimizer_state, "count")
+        fp8_state = fp8.advance(fp8_state, magnitudes, count)
+    return (optax.apply_updates(params, updates), optimizer_state), fp8_state, loss
 
 
 class Candidate:
-    """One mode, compiled: call it to train some steps on the shared state and wait for them."""
+    """One compiled mode. A call trains some steps on the shared state, and waits for them."""
 
-    def __init__(self, mode: modes.Mode, config: T5Config, run: SharedState) -> None:
-        self.mode, self.config, self.run = mode, config, run
-        shapes = jax.eval_shape(
-            functools.partial(_initialize_variables, config), jax.random.key(0), run.batch
-        )
-        own = {fp8.COLLECTION: shapes[fp8.COLLECTION]} if fp8.COLLECTION in shapes else {}
-        # Scales start at one and magnitudes at zero, as the network itself declares them.
-        self.own = jax.tree_util.tree_map_with_path(
-            lambda path, leaf: (jnp.ones if path[-1].key.endswith("_scale") else jnp.zeros)(
-                leaf.shape, leaf.dtype
-            ),
-            own,
-        )
-        self.own = jax.device_put(self.own, run.everywhere)
+    def __init__(self, mode: modes.Mode, config: T5Config, shared: SharedState) -> None:
+        self.mode, self.config, self.shared = mode, config, shared
+        self.fp8_state = jax.device_put(self._make_fp8_state(), shared.replicated)
         jitted = jax.jit(functools.partial(run_training_step, config), donate_argnums=(0, 1))
-        begin = time.perf_counter()
-        lowered = jitted.lower(run.state, self.own, run.batch, run.key)
-        options = (
-            t5x_switches.xla_options(config.fp8, run.task.size, run.accelerator)
-            if run.platform == "gpu"
-            else {}
-        )
+        start = time.perf_counter()
+        lowered = jitted.lower(shared.state, self.fp8_state, shared.batch, shared.key)
+        options: dict[str, Any] = {}
+        if shared.platform == "gpu":
+            options = t5x_switches.xla_options(config.fp8, shared.task.size, shared.accelerator)
         self.compiled = lowered.compile(compiler_options=options)
-        self.compile_seconds = time.perf_counter() - begin
+        self.compile_seconds = time.perf_counter() - start
         self.loss = float("nan")
 
     def __call__(self) -> None:
-        run = self.run
-        for _ in range(run.task.steps):
-            run.state, self.own, value = self.compiled(run.state, self.own, run.batch, run.key)
-        self.loss = float(value)
+        """Train `task.steps` steps, and wait until the last one is done."""
+        shared = self.shared
+        for _ in range(shared.task.steps):
+            shared.state, self.fp8_state, loss = self.compiled(
+                shared.state, self.fp8_state, shared.batch, shared.key
+            )
+        self.loss = float(loss)
 
-    def peak_bytes(self) -> int | None:
-        found = self.compiled.memory_analysis()
-        if found is None:
+    def estimate_peak_bytes(self) -> int | None:
+        """Return the compiler's figure for the peak memory of a device, or None without one."""
+        memory = self.compiled.memory_analysis()
+        if memory is None:
             return None
         return int(
-            found.argument_size_in_bytes
-            + found.output_size_in_bytes
-            - found.alias_size_in_bytes
-            + found.temp_size_in_bytes
+            memory.argument_size_in_bytes
+            + memory.output_size_in_bytes
+            - memory.alias_size_in_bytes
+            + memory.temp_size_in_bytes
         )
+
+    def _make_fp8_state(self) -> Any:
+        """Return the initial FP8 collection; empty if the mode has none.
+
+        Scales start at one and magnitudes at zero, as the network declares them.
+        """
+        shapes = jax.eval_shape(
+            functools.partial(_initialize_variables, self.config),
+            jax.random.key(0),
+            self.shared.batch,
+        )
+        if fp8.COLLECTION not in shapes:
+            return {}
+
+        def make_leaf(path: Any, leaf: Any) -> Any:
+            fill = jnp.ones if path[-1].key.endswith("_scale") else jnp.zeros
+            return fill(leaf.shape, leaf.dtype)
+
+        return jax.tree_util.tree_map_with_path(make_leaf, {fp8.COLLECTION: shapes[fp8.COLLECTION]})
 
 
 def _initialize_variables(config: T5Config, key: Any, batch: Any) -> Any:
+    """Return the network's initial Flax variables."""
     return Transformer(config).init({"params": key, "dropout": key}, **batch, enable_dropout=False)
 
 
 class SharedState:
-    """What all modes work on: devices, batch, and the state that goes from one to the next."""
+    """What all modes share: the devices, the batch, and the state that they train in turn.
+
+    Raises:
+        UserError: There are fewer devices than the task wants, or the batch is not a multiple of
+            their number.
+    """
 
     def __init__(self, task: Task, config: T5Config) -> None:
         devices = jax.devices()
-        if task.devices > len(devices):
-            raise UserError(
-                f"{task.devices} devices are asked for and {len(devices)} visible",
-                "bench t5 --devices",
-                f"give at most {len(devices)}",
-                kind=TOO_BIG,
-                value=task.devices,
-            )
-        if task.batch % task.devices:
-            raise UserError(
-                f"a batch of {task.batch} does not divide by {task.devices} devices",
-                "bench t5 --batch",
-                f"give a multiple of {task.devices}",
-                kind=INVALID,
-                value=task.batch,
-            )
-        self.task, self.platform, self.card = task, devices[0].platform, devices[0].device_kind
+        _check_devices(task, len(devices))
+        self.task, self.platform, self.gpu = task, devices[0].platform, devices[0].device_kind
         self.accelerator = layers.find_accelerator(
-            [DetectedGpu(self.card, read_compute_capability(devices[0]))]
+            [DetectedGpu(self.gpu, read_compute_capability(devices[0]))]
         )
         mesh = jax.sharding.Mesh(np.array(devices[: task.devices]), ("data",))
-        self.everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        self.replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
         self.batch = jax.device_put(make_random_batch(task, config.vocab_size), rows)
-        self.key = jax.device_put(jax.random.key(0), self.everywhere)
+        self.key = jax.device_put(jax.random.key(0), self.replicated)
 
-        def fresh(key: Any) -> tuple[Any, Any]:
+        def initialize_state(key: Any) -> tuple[Any, Any]:
             params = _initialize_variables(config, key, self.batch)["params"]
             return params, make_optimizer().init(params)
 
-        self.state = jax.jit(fresh, out_shardings=self.everywhere)(self.key)
+        self.state = jax.jit(initialize_state, out_shardings=self.replicated)(self.key)
+
+
+def _check_devices(task: Task, visible: int) -> None:
+    """Refuse a number of devices that is not there, or that the batch is not a multiple of."""
+    if task.devices > visible:
+        raise UserError(
+            f"{task.devices} devices are wanted, but JAX sees only {visible}",
+            "bench t5 --devices",
+            f"give at most {visible}",
+            kind=TOO_BIG,
+            value=task.devices,
+        )
+    if task.batch % task.devices:
+        raise UserError(
+            f"the batch of {task.batch} sequences is not a multiple of {task.devices} devices",
+            "bench t5 --batch",
+            f"give a multiple of {task.devices}",
+            kind=INVALID,
+            value=task.batch,
+        )
 
 
 def read_compute_capability(device: Any) -> tuple[int, int]:
-    """Return a GPU's compute capability, (0, 0) for other devices."""
+    """Return a GPU's compute capability, and (0, 0) for other devices."""
     return parse_capability(getattr(device, "compute_capability", None) or "")
 
 
 def run_benchmark(
     task: Task, names: Sequence[str], *, skip: bool, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Measure modes against the first of them.
+    """Measure modes, and compare each with the first one.
 
     Args:
-      task: what to train.
-      names: of modes, as modes.parse has them.
-      skip: leave out, with a line said, what this device cannot do, rather than refuse.
-      say: takes a line of progress.
+        task: The training step to measure.
+        names: The names of the modes, as `modes.parse_mode` reads them.
+        skip: Leave out a mode that this device cannot run, with a line; otherwise refuse it.
+        say: Called with each line about the progress.
 
     Returns:
-      the card, the FLOPs of a step, and for each mode seconds, ratio to the first (below 1 is
-      faster), rates, MFU, peak memory and loss.
+        The result of `rosetta bench t5 --json`: the device, the FLOPs of a step, and for each mode
+        its seconds, its ratio to the first mode (below 1 is faster), rates, MFU, peak memory and
+        loss.
 
     Raises:
-      UserError: a mode or size that does not exist or that this device cannot do, a batch that does
-        not divide, or too little memory.
+        UserError: A mode or the size does not exist, the device cannot run a mode, the batch is
+            not a multiple of the devices, or the memory is not enough.
     """
-    asked, device = [modes.parse_mode(name) for name in names], jax.devices()[0]
-    chosen = []
-    for mode in asked:
-        reason = modes.explain_unsupported_mode(
-            mode, device.platform, read_compute_capability(device)
-        )
-        if reason and not skip:
-            raise UserError(
-                f"{reason}", f"bench t5 --modes {mode.name}", "leave it out", kind=UNSUPPORTED
-            )
-        if reason:
-            say(f"{mode.name} is left out: {reason}")
-        else:
-            chosen.append(mode)
-    base = modes.read_size_fields(task.size) | {"dropout_rate": task.dropout}
-    plain = T5Config(**base)
+    chosen = _select_modes(names, jax.devices()[0], skip=skip, say=say)
+    fields = modes.read_size_fields(task.size) | {"dropout_rate": task.dropout}
+    config = T5Config(**fields)
     with _report_exhausted_memory(task, "the model"):
-        run = SharedState(task, plain)
+        shared = SharedState(task, config)
     candidates: dict[str, Candidate] = {}
     for mode in chosen:
         with _report_exhausted_memory(task, mode.name):
-            candidates[mode.name] = made = Candidate(mode, T5Config(**base | mode.fields), run)
-            made()
-        say(f"{mode.name}: compiled in {made.compile_seconds:.1f} s, loss {made.loss:.3f}")
-    samples = timing.time_in_turns(candidates, task.turns)
-    work = flops.train_flops(plain, task.inputs, task.targets, task.batch)
-    first = samples[chosen[0].name]
-    rows = [
-        _describe_candidate(candidates[name], found, found.ratio(first), work)
-        for name, found in samples.items()
-    ]
+            candidate = Candidate(mode, T5Config(**fields | mode.fields), shared)
+            candidate()  # warms up
+        candidates[mode.name] = candidate
+        say(
+            f"{mode.name}: compiled in {candidate.compile_seconds:.1f} s, loss {candidate.loss:.3f}"
+        )
+    timings = timing.time_in_turns(candidates, task.turns)
+    step_flops = flops.train_flops(config, task.inputs, task.targets, task.batch)
+    first = timings[chosen[0].name]
     return {
-        "card": run.card,
-        "platform": run.platform,
+        "card": shared.gpu,
+        "platform": shared.platform,
         "devices": task.devices,
         "jax": jax.__version__,
         "task": dataclasses.asdict(task),
-        "flops": work,
-        "modes": rows,
+        "flops": step_flops,
+        "modes": [
+            _describe_candidate(candidates[name], timings[name], first, step_flops)
+            for name in candidates
+        ],
         "ok": all(np.isfinite(candidate.loss) for candidate in candidates.values()),
     }
 
 
+def _select_modes(
+    names: Sequence[str], device: Any, *, skip: bool, say: Callable[[str], None]
+) -> list[modes.Mode]:
+    """Return the modes that the device can run; refuse the others unless `skip` is set."""
+    chosen = []
+    for mode in [modes.parse_mode(name) for name in names]:
+        reason = modes.explain_unsupported_mode(
+            mode, device.platform, read_compute_capability(device)
+        )
+        if not reason:
+            chosen.append(mode)
+        elif skip:
+            say(f"{mode.name} is left out: {reason}")
+        else:
+            raise UserError(
+                reason,
+                f"bench t5 --modes {mode.name}",
+                "leave this mode out",
+                kind=UNSUPPORTED,
+            )
+    return chosen
+
+
 @contextlib.contextmanager
-def _report_exhausted_memory(task: Task, what: str) -> Iterator[None]:
-    """Turn running out of a device's memory into a UserError."""
+def _report_exhausted_memory(task: Task, subject: str) -> Iterator[None]:
+    """Turn JAX's error about exhausted device memory into a UserError."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         raise UserError(
-            f"{what} does not fit into the device's memory",
+            f"{subject} does not fit into the device's memory",
             f"bench t5 --batch {task.batch}",
             "give a smaller --batch or --size, or modes with remat",
             kind=TOO_BIG,
@@ -282,23 +353,24 @@ def _report_exhausted_memory(task: Task, what: str) -> Iterator[None]:
 
 
 def _describe_candidate(
-    candidate: Candidate, samples: timing.Timings, ratio: float, work: int
+    candidate: Candidate, timings: timing.Timings, first: timing.Timings, step_flops: int
 ) -> dict[str, Any]:
-    task, mode = candidate.run.task, candidate.mode
-    seconds = samples.median / task.steps
-    peak = gpus.find_peak_flops(candidate.run.card, mode.arithmetic)
+    """Return the row of a mode in the result."""
+    task, mode = candidate.shared.task, candidate.mode
+    seconds = timings.median / task.steps
+    peak_flops = gpus.find_peak_flops(candidate.shared.gpu, mode.arithmetic)
     return {
         "mode": mode.name,
         "fields": mode.fields,
         "seconds": seconds,
-        "samples": [each / task.steps for each in samples.seconds],
-        "ratio": ratio,
+        "samples": [turn_seconds / task.steps for turn_seconds in timings.seconds],
+        "ratio": timings.ratio(first),
         "sequences_per_second": task.batch / seconds,
         "tokens_per_second": task.batch * (task.inputs + task.targets) / seconds,
-        "peak_flops": peak,
+        "peak_flops": peak_flops,
         "peak_of": mode.arithmetic,
-        "mfu": progress.compute_mfu(work, seconds, task.devices, peak),
-        "peak_bytes": candidate.peak_bytes(),
+        "mfu": progress.compute_mfu(step_flops, seconds, task.devices, peak_flops),
+        "peak_bytes": candidate.estimate_peak_bytes(),
         "compile_seconds": candidate.compile_seconds,
         "loss": progress.finite(candidate.loss),
     }

@@ -1,5 +1,7 @@
-"""Timings that can be compared: the candidates take turns, and what counts is the ratio to the
-reference within each turn.
+"""Time several candidates so that their times can be compared.
+
+The candidates take turns, and a comparison uses the ratio of two candidates within the same turn.
+A machine whose speed changes between turns then hardly changes the result.
 """
 
 from __future__ import annotations
@@ -10,24 +12,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds that one candidate took, one for each turn, in order."""
+    """The seconds of one candidate in each turn, in order."""
 
     seconds: tuple[float, ...]
 
     @property
     def median(self) -> float:
+        """The median of the seconds."""
         return statistics.median(self.seconds)
 
     def ratio(self, reference: Timings) -> float:
-        """Return the median over turns of these seconds by the reference's in the same turn."""
-        return statistics.median(
-            mine / theirs for mine, theirs in zip(self.seconds, reference.seconds, strict=True)
-        )
+        """Return the median, over all turns, of these seconds divided by the reference's."""
+        pairs = zip(self.seconds, reference.seconds, strict=True)
+        return statistics.median(seconds / baseline for seconds, baseline in pairs)
 
 
 def time_in_turns(
@@ -36,19 +38,26 @@ def time_in_turns(
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timings]:
-    """Run every candidate once a turn, in an order that is reversed every other turn, and return
-    what each took.
+    """Run every candidate once in each turn, and return the times of each.
 
-    A candidate returns when its work is done: one that runs on a device has to wait for it. Warm up
-    before.
+    Every other turn goes through the candidates in reverse.
+
+    Args:
+        candidates: What to run, by name. A candidate must be warmed up, and must return only when
+            its work is done; a candidate that uses a GPU has to wait for it.
+        turns: The number of turns.
+        clock: Returns the time in seconds.
+
+    Raises:
+        ValueError: `turns` is less than 1.
     """
     if turns < 1:
-        raise ValueError("at least one turn")
-    taken: dict[str, list[float]] = {name: [] for name in candidates}
-    order: Sequence[str] = list(candidates)
+        raise ValueError(f"the number of turns must be at least 1, not {turns}")
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    names = list(candidates)
     for turn in range(turns):
-        for name in order if turn % 2 == 0 else order[::-1]:
-            begin = clock()
+        for name in names if turn % 2 == 0 else reversed(names):
+            start = clock()
             candidates[name]()
-            taken[name].append(clock() - begin)
-    return {name: Timings(tuple(seconds)) for name, seconds in taken.items()}
+            seconds[name].append(clock() - start)
+    return {name: Timings(tuple(values)) for name, values in seconds.items()}

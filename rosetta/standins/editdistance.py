@@ -1,8 +1,7 @@
-"""Levenshtein distance under the name seqio imports, for Pythons that the package `editdistance`
-has no wheel for.
+"""The Levenshtein distance, under the module name that SeqIO imports.
 
-This folder comes last on sys.path, so where the real package is installed it is the one that is
-imported.
+It replaces the package `editdistance` on Pythons that the package has no wheel for. This folder is
+the last one on sys.path, so Python imports the real package if that is installed.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def eval(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:  # noqa: A001 - the package's name for it
-    """Count the insertions, deletions and substitutions that turn `a` into `b`.
+    """Return the number of insertions, deletions and substitutions that turn `a` into `b`.
 
-    Wagner and Fischer's recurrence (J. ACM 21(1), 1974) on two rows: O(len(a) * len(b)) time,
-    O(len(b)) memory.
+    The recurrence is that of Wagner and Fischer (J. ACM 21(1), 1974). Only two rows of its table
+    are kept: the time is O(len(a) * len(b)), and the memory O(len(b)).
     """
     previous = list(range(len(b) + 1))
     for row, left in enumerate(a, 1):

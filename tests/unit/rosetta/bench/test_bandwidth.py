@@ -1,4 +1,4 @@
-"""The programs, on devices of the CPU; what they measure there says nothing, that they run and how they are counted does."""
+"""Run the programs on devices of the CPU. Their rates mean nothing there; their pairs and counts do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import jax
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def doctor(devices: int, *words: str, **environment: str) -> subprocess.Popen[str]:
+def start_doctor(devices: int, *words: str, **environment: str) -> subprocess.Popen[str]:
     env = {
         "PATH": os.environ["PATH"],
         "HOME": os.environ["HOME"],
@@ -36,20 +36,20 @@ def doctor(devices: int, *words: str, **environment: str) -> subprocess.Popen[st
 
 
 def test_pairs_of_one_machine() -> None:
-    out, err = (run := doctor(4, "--json")).communicate()
+    out, err = (run := start_doctor(4, "--json")).communicate()
     assert run.returncode == 0, err
-    found = json.loads(out)["result"]["bandwidth"]
+    measured = json.loads(out)["result"]["bandwidth"]
     assert (
-        found["devices"],
-        len(found["nodes"]),
-        len(found["pairs"]),
-        found["links"],
-        found["size"],
+        measured["devices"],
+        len(measured["nodes"]),
+        len(measured["pairs"]),
+        measured["links"],
+        measured["size"],
     ) == (4, 1, 6, [], 1 << 20)
-    assert all(each["rate"] > 0 for each in found["pairs"])
-    assert found["all_reduce"] > 0 < found["all_gather"]
-    (name,) = found["nodes"]
-    assert [each["between"] for each in found["pairs"]] == [
+    assert all(pair["rate"] > 0 for pair in measured["pairs"])
+    assert measured["all_reduce"] > 0 < measured["all_gather"]
+    (name,) = measured["nodes"]
+    assert [pair["between"] for pair in measured["pairs"]] == [
         [f"{name}:{a}", f"{name}:{b}"] for a, b in ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
     ]
 
@@ -58,8 +58,8 @@ def test_two_processes_as_two_nodes() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    both = [
-        doctor(
+    processes = [
+        start_doctor(
             2,
             JAX_COORDINATOR_ADDRESS=address,
             JAX_NUM_PROCESSES="2",
@@ -69,9 +69,9 @@ def test_two_processes_as_two_nodes() -> None:
         )
         for number in range(2)
     ]
-    outs = [each.communicate() for each in both]
-    assert [each.returncode for each in both] == [0, 0], outs
-    assert outs[1][0] == "", "the first process says it"
+    outs = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outs
+    assert outs[1][0] == "", "only the first process reports"
     lines = outs[0][0].splitlines()
     assert lines[0].startswith("4 x cpu on 2 node(s), 1 MiB")
     assert {"n0", "n1", "nodes"} <= {line.split()[0] for line in lines if line}
@@ -79,16 +79,16 @@ def test_two_processes_as_two_nodes() -> None:
 
 
 def test_one_device_has_nothing_to_measure() -> None:
-    out, err = (run := doctor(1)).communicate()
+    out, err = (run := start_doctor(1)).communicate()
     assert (run.returncode, out) == (2, "")
     assert (
         err
-        == "rosetta: doctor --nccl: there is one device, and nothing to measure between; give it more GPUs, or start it with srun on several nodes\n"
+        == "rosetta: doctor --nccl: there is only one device, so there is no other device to measure against; give the command more GPUs, or start it with srun on several nodes\n"
     )
 
 
 def test_the_cpu_has_to_be_asked_for() -> None:
-    out, err = (run := doctor(2, JAX_PLATFORMS="")).communicate()
+    out, err = (run := start_doctor(2, JAX_PLATFORMS="")).communicate()
     if run.returncode == 0:
         pytest.skip("this machine has GPUs")
     assert (run.returncode, out) == (2, "")

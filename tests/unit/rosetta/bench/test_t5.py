@@ -36,40 +36,40 @@ def _smaller() -> Any:
 
 
 @pytest.fixture(scope="module")
-def ran() -> dict[str, Any]:
-    """A whole bench; with the lines it said, and its candidates as they were made and as they are left."""
-    said: list[str] = []
-    made: list[t5.Candidate] = []
+def result() -> dict[str, Any]:
+    """The result of a benchmark, with the lines that it logged and its candidates."""
+    lines: list[str] = []
+    candidates: list[t5.Candidate] = []
     fresh: list[bool] = []
     real = t5.Candidate
 
     def make(*args: Any) -> t5.Candidate:
-        made.append(real(*args))
-        fresh.append(not any(np.any(leaf) for leaf in _histories(made[-1].own)))
-        return made[-1]
+        candidates.append(real(*args))
+        fresh.append(not any(np.any(leaf) for leaf in _histories(candidates[-1].fp8_state)))
+        return candidates[-1]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(t5, "Candidate", make)
-        found = t5.run_benchmark(
-            TASK, ["f32", "f32+fp8+fused", "cudnn"], skip=True, say=said.append
+        measured = t5.run_benchmark(
+            TASK, ["f32", "f32+fp8+fused", "cudnn"], skip=True, say=lines.append
         )
-    return found | {"said": said, "candidates": made, "fresh": fresh}
+    return measured | {"lines": lines, "candidates": candidates, "fresh": fresh}
 
 
-def test_every_mode_is_measured_against_the_first(ran: dict[str, Any]) -> None:
-    first, second = ran["modes"]
+def test_every_mode_is_measured_against_the_first(result: dict[str, Any]) -> None:
+    first, second = result["modes"]
     assert (first["mode"], first["ratio"]) == ("f32", 1.0)
     pairs = [b / a for a, b in zip(first["samples"], second["samples"], strict=True)]
     assert second["ratio"] == pytest.approx(sum(pairs) / 2)  # the median of two
     assert first["sequences_per_second"] == pytest.approx(2 / first["seconds"])
-    assert ran["ok"]
+    assert result["ok"]
     assert first["mfu"] is None  # a CPU's peak is not known
 
 
-def test_the_modes_train_one_state(ran: dict[str, Any]) -> None:
+def test_the_modes_train_one_state(result: dict[str, Any]) -> None:
     counts = [
         leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(ran["candidates"][0].run.state)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(result["candidates"][0].shared.state)
         if getattr(path[-1], "name", "") == "count"
     ]
     assert [int(count) for count in counts] == [
@@ -77,14 +77,14 @@ def test_the_modes_train_one_state(ran: dict[str, Any]) -> None:
     ]  # two modes, a step each to warm up and in each of two turns
 
 
-def test_what_the_device_cannot_do_is_said_or_refused(ran: dict[str, Any]) -> None:
-    assert "cudnn is left out: cuDNN needs a GPU" in ran["said"]
+def test_what_the_device_cannot_do_is_said_or_refused(result: dict[str, Any]) -> None:
+    assert "cudnn is left out: cuDNN needs a GPU" in result["lines"]
     with errors.refused(errors.UNSUPPORTED, where="bench t5 --modes cudnn", names=("cuDNN", "GPU")):
         t5.run_benchmark(TASK, ["cudnn"], skip=False, say=print)
 
 
-def test_the_table_names_each_mode(ran: dict[str, Any]) -> None:
-    text = bench.table(ran)
+def test_the_table_names_each_mode(result: dict[str, Any]) -> None:
+    text = bench.table(result)
     assert "f32+fp8+fused" in text
     assert "No MFU" in text
 
@@ -109,11 +109,11 @@ def test_another_failure_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_loss_that_is_no_number_fails_and_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(t5, "compute_mean_loss", lambda *_: jax.numpy.float32(float("nan")))
-    found = t5.run_benchmark(TASK, ["f32"], skip=False, say=print)
-    assert not found["ok"]
-    json.dumps(found, allow_nan=False)
+    measured = t5.run_benchmark(TASK, ["f32"], skip=False, say=print)
+    assert not measured["ok"]
+    json.dumps(measured, allow_nan=False)
     assert (
-        bench.table(found).splitlines()[-1]
+        bench.table(measured).splitlines()[-1]
         == "The loss is not finite in f32; all modes train one state."
     )
 
@@ -134,18 +134,18 @@ def test_on_a_gpu_the_options_are_the_trainers(monkeypatch: pytest.MonkeyPatch) 
     assert seen == [("off", "tiny", None), ("xla", "tiny", None)]
 
 
-def test_fp8_state_belongs_to_its_mode_and_moves_on(ran: dict[str, Any]) -> None:
-    plain, fp8 = ran["candidates"]
-    assert ran["fresh"] == [True, True]
-    assert not plain.own
-    assert len(_histories(fp8.own)) > 10
-    assert all(np.any(leaf) for leaf in _histories(fp8.own))
-    assert fp8.peak_bytes() > 0
+def test_fp8_state_belongs_to_its_mode_and_moves_on(result: dict[str, Any]) -> None:
+    plain, fp8 = result["candidates"]
+    assert result["fresh"] == [True, True]
+    assert not plain.fp8_state
+    assert len(_histories(fp8.fp8_state)) > 10
+    assert all(np.any(leaf) for leaf in _histories(fp8.fp8_state))
+    assert fp8.estimate_peak_bytes() > 0
 
 
 def _histories(own: Any) -> list[Any]:
-    found = jax.tree_util.tree_leaves_with_path(own)
-    return [leaf for path, leaf in found if path[-1].key == "input_amax_history"]
+    leaves = jax.tree_util.tree_leaves_with_path(own)
+    return [leaf for path, leaf in leaves if path[-1].key == "input_amax_history"]
 
 
 def test_loss_in_slices_is_the_same_loss() -> None:

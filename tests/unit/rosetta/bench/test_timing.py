@@ -17,10 +17,10 @@ def test_what_each_took_is_by_the_clock() -> None:
     def spend(seconds: float) -> None:
         now[0] += seconds
 
-    found = time_in_turns(
+    timings = time_in_turns(
         {"a": lambda: spend(1.0), "b": lambda: spend(3.0)}, 2, clock=lambda: now[0]
     )
-    assert found == {"a": Timings((1.0, 1.0)), "b": Timings((3.0, 3.0))}
+    assert timings == {"a": Timings((1.0, 1.0)), "b": Timings((3.0, 3.0))}
 
 
 def test_the_ratio_is_the_median_of_the_pairs_not_of_the_medians() -> None:
@@ -31,5 +31,5 @@ def test_the_ratio_is_the_median_of_the_pairs_not_of_the_medians() -> None:
 
 
 def test_no_turns_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least one turn"):
+    with pytest.raises(ValueError, match="number of turns must be at least 1"):
         time_in_turns({}, 0)
