@@ -79,7 +79,7 @@ def make_command_parser(name: str) -> Parser:
 
     This loads only the module of the command, so that a build without changes stays fast.
     """
-    return _add_command(_make_program_parser().add_subparsers(), PROGRAM.command(name))
+    return _add_command(_make_program_parser().add_subparsers(), PROGRAM.find_command(name))
 
 
 def _make_program_parser() -> ProgramParser:
@@ -89,7 +89,7 @@ def _make_program_parser() -> ProgramParser:
 def _add_command(commands: Any, command: Command) -> Parser:
     """Add the parser of one command to the subparsers of the program."""
     parser: Parser = commands.add_parser(command.name, parents=[make_shared_parser()])
-    command.load().add_arguments(parser)
+    command.load_module().add_arguments(parser)
     return parser
 
 
@@ -113,7 +113,7 @@ def _run_and_print(argv: list[str]) -> int:
         if words[:1] != ["test"]:  # a TEST may hold anything that pytest takes
             _refuse_secrets(words)
             _refuse_empty_values(words)
-        name = PROGRAM.select(argv)
+        name = PROGRAM.find_called_command(argv)
         if not name:
             _make_program_parser().parse_args(argv or ["--help"])
         os.umask(0o022)  # a build must not depend on the umask, and other users must read it
@@ -143,7 +143,7 @@ def _run_command(name: str, words: Sequence[str]) -> Result:
     needs_cache = name not in ("cache", "test")
     cache_use = context.cache.in_use() if needs_cache else contextlib.nullcontext()
     with log.use_level(getattr(shared, "log_level", None)), cache_use:
-        result: Result = PROGRAM.command(name).load().run(context, arguments)
+        result: Result = PROGRAM.find_command(name).load_module().run(context, arguments)
     return result
 
 

@@ -50,7 +50,7 @@ def build_parser(command: str | None = None, program: Program = PROGRAM) -> Prog
 
         log.add_level_option(common)
     for entry in modules.values():
-        entry.load().add(commands, common)
+        entry.load_module().add(commands, common)
     return top
 
 
@@ -84,13 +84,13 @@ def _run_command(words: list[str], program: Program) -> int:
     # Whoever ends us by SIGTERM wants the children gone as well.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        name = program.select(words)
+        name = program.find_called_command(words)
         args = build_parser(name, program).parse_args(words)
         from rosetta.core import log
 
         with log.use_level(getattr(args, "log_level", None)):
             _check_variables(name)
-            result, text = program.command(name).load().RUN[name](args)
+            result, text = program.find_command(name).load_module().RUN[name](args)
         ok = bool(result.get("ok", True))
         shown = json_document.render_document(name, ok=ok, result=result) if as_json else text
         exit_status.print_result(shown)

@@ -489,7 +489,9 @@ def load(path: Path) -> Manifest:
         text, str(path) if path.name != "manifest.yaml" else path.name
     )
     if not isinstance(document.data, dict):
-        raise UserError("is not a mapping", document.place(()), "see docs/reference/manifest.md")
+        raise UserError(
+            "is not a mapping", document.format_place(()), "see docs/reference/manifest.md"
+        )
     try:
         manifest = Manifest.model_validate(document.data)
     except ValidationError as error:
@@ -503,7 +505,7 @@ def _describe_first_mistake(error: ValidationError, document: strict_yaml.Docume
     """Return the error for the mistake that comes first in the file."""
 
     def line_number(problem: Any) -> int:
-        return int(document.place(problem["loc"]).split(":")[1])
+        return int(document.format_place(problem["loc"]).split(":")[1])
 
     problem = min(error.errors(include_url=False), key=line_number)
     path = tuple(part for part in problem["loc"] if part != "[key]")
@@ -517,7 +519,9 @@ def _describe_first_mistake(error: ValidationError, document: strict_yaml.Docume
         message = f"{problem['input']!r} is not {expected}"
     elif isinstance(problem["input"], str):
         message = f"{redact(problem['input'])!r}: {message}"
-    return UserError(message, document.place(path), "see docs/reference/manifest.md", kind=INVALID)
+    return UserError(
+        message, document.format_place(path), "see docs/reference/manifest.md", kind=INVALID
+    )
 
 
 # The name of a folder below opt/ that needs no quoting anywhere.
@@ -567,7 +571,7 @@ def _check_names(
     """
     for index, name in enumerate(names):
         if name not in defined_names:
-            raise _undefined_name(kind, name, document.place((*path, index)), defined_names)
+            raise _undefined_name(kind, name, document.format_place((*path, index)), defined_names)
 
 
 def _undefined_name(kind: str, name: str, place: str, defined_names: Iterable[str]) -> UserError:
@@ -583,7 +587,7 @@ def _undefined_name(kind: str, name: str, place: str, defined_names: Iterable[st
 def _check_lines(manifest: Manifest, document: strict_yaml.Document) -> None:
     for name, line in manifest.lines.items():
         if line.base is not None and line.base not in manifest.bases:
-            place = document.place(("lines", name, "base"))
+            place = document.format_place(("lines", name, "base"))
             raise _undefined_name("base", line.base, place, manifest.bases)
 
 
@@ -609,7 +613,7 @@ def _check_source_folders(
         if not re.fullmatch(_FOLDER_NAME, folder) or folder in taken_folders:
             raise UserError(
                 f"{source_name} would lie in the folder {folder!r}, which is not free",
-                document.place((*path, index)),
+                document.format_place((*path, index)),
                 "sources need addresses with distinct, plain last parts",
             )
         taken_folders.add(folder)
@@ -625,7 +629,7 @@ def _check_overrides(manifest: Manifest, document: strict_yaml.Document) -> None
             if (line, override.project) in overridden_projects:
                 raise UserError(
                     f"a second override of {override.project}",
-                    document.place(path),
+                    document.format_place(path),
                     "keep one",
                     kind=CONFLICT,
                     value=override.project,

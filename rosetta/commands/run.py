@@ -246,7 +246,7 @@ def _say(args: argparse.Namespace, run: Run) -> None:
         )
         lines += (dropped,) if dropped else ()
     for line in lines:
-        log.warn(mask.word(line))
+        log.warn(mask.mask_text(line))
 
 
 def _useful(args: argparse.Namespace) -> None:

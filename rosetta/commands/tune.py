@@ -157,14 +157,14 @@ def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         file,
         {
             "preset": args.preset,
-            "settings": mask.variables(settings),
+            "settings": mask.mask_variables(settings),
             "card": here.card,
             "devices": count,
             "nodes": run.nodes,
             "steps": None if args.card else args.steps or STEPS,
             "planned": bool(args.card),
             "versions": {each: version for each in PACKAGES if (version := layers.installed(each))},
-            "values": mask.variables(
+            "values": mask.mask_variables(
                 {path: str(each.value) for path, each in sorted(resolved.values.items())}
             ),
         },
@@ -183,7 +183,7 @@ def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     )
     why = f"{'planned for' if args.card else 'measured on'} {count} x {here.card}"
     about = f"{args.preset} {why}" + (
-        f" with {shlex.join(map(mask.word, args.settings))}" if args.settings else ""
+        f" with {shlex.join(map(mask.mask_text, args.settings))}" if args.settings else ""
     )
     about += ", not measured" if args.card else f": {best.rate / best.before:.3f} times its rate"
     extends = (

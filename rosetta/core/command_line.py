@@ -44,7 +44,7 @@ class Command(NamedTuple):
     examples: tuple[str, ...]
     details: str = ""
 
-    def load(self) -> Any:
+    def load_module(self) -> Any:
         """Return the module that runs the command."""
         return importlib.import_module(self.module)
 
@@ -75,7 +75,7 @@ class Program(NamedTuple):
         """The commands' names."""
         return [command.name for command in self.commands]
 
-    def command(self, name: str) -> Command:
+    def find_command(self, name: str) -> Command:
         """Return the command of this name.
 
         Raises:
@@ -89,7 +89,7 @@ class Program(NamedTuple):
             f"there is no command {name!r}", self.name, name, self.names, otherwise
         )
 
-    def select(self, words: Sequence[str]) -> str:
+    def find_called_command(self, words: Sequence[str]) -> str:
         """Return the name of the command that a command line calls; "" where it asks for the help
         or the version of the program.
 
@@ -100,7 +100,7 @@ class Program(NamedTuple):
         if first in (*HELP_OPTIONS, *VERSION_OPTIONS):
             return ""
         if not first.startswith("-"):
-            return self.command(first).name
+            return self.find_command(first).name
         if not self.default:
             option = first.partition("=")[0]
             do = f"write options after the command; see {self.name} --help"
@@ -113,7 +113,7 @@ class Program(NamedTuple):
             )
         return self.default
 
-    def only(self, *names: str) -> Program:
+    def keep_commands(self, *names: str) -> Program:
         """Return the program with some of its commands."""
         shown = tuple(name for name in self.shown if name in names) or names[:1]
         commands = tuple(command for command in self.commands if command.name in names)
@@ -135,7 +135,7 @@ class Program(NamedTuple):
             ]
             if lines:
                 parts.append("".join([f"{heading}:\n", *lines]))
-        examples = [self.format_examples(self.command(name))[0] for name in self.shown]
+        examples = [self.format_examples(self.find_command(name))[0] for name in self.shown]
         variables = _help_text().format_program_variables(self.name)
         parts += [options, _format_section("variables of every command", variables)]
         parts += [_format_section(EXAMPLES, examples)]
@@ -355,7 +355,7 @@ class _Subcommands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noq
         above = self.above
         prog = f"{above.prog} {name}"
         if isinstance(above, ProgramParser):
-            command = above.program.command(name)
+            command = above.program.find_command(name)
             options = {"help": command.summary, "description": command.details, **options}
             examples = above.program.format_examples(command)
         else:

@@ -124,7 +124,7 @@ class Mask:
             if len(value) >= _SHORTEST and is_secret_name(name)
         }
 
-    def word(self, text: str) -> str:
+    def mask_text(self, text: str) -> str:
         """Return an argument or a line without its secrets, also NAME=VALUE and --name=VALUE."""
         text = _hide_values(text, self._values)
         setting = _SETTING_WORD.fullmatch(text)
@@ -132,16 +132,16 @@ class Mask:
             return f"{setting[1] or ''}{setting[2]}={HIDDEN}"
         return hide_forms(text)
 
-    def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+    def mask_variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return variables without the values that are secret."""
         return {
-            name: HIDDEN if is_secret_name(name) else self.word(value)
+            name: HIDDEN if is_secret_name(name) else self.mask_text(value)
             for name, value in environment.items()
         }
 
-    def document(self, document: Any) -> Any:
+    def mask_document(self, document: Any) -> Any:
         """Return a JSON document without secrets."""
-        return redact_document(document, self.word)
+        return redact_document(document, self.mask_text)
 
 
 def _hide_values(text: str, values: Iterable[str]) -> str:

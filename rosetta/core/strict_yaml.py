@@ -35,23 +35,23 @@ class Document:
     lines: Mapping[Path, int]
     where: str
 
-    def position(self, path: Path) -> str:
+    def format_position(self, path: Path) -> str:
         """Return `file:line` of a path; an unknown one has the line of its nearest known parent."""
         known = path
         while known and known not in self.lines:
             known = known[:-1]
         return f"{self.where}:{self.lines.get(known, 1)}"
 
-    def place(self, path: Path) -> str:
+    def format_place(self, path: Path) -> str:
         """Return `file:line: key.path`, for messages."""
         dotted = ".".join(str(part) for part in path)
-        return self.position(path) + (f": {dotted}" if dotted else "")
+        return self.format_position(path) + (f": {dotted}" if dotted else "")
 
-    def error(
+    def make_error(
         self, what: str, path: Path, do: str, *, kind: str = INVALID, value: Any = None
     ) -> UserError:
         """Return the error for what stands at a path."""
-        return UserError(what, self.place(path), do, kind=kind, value=value)
+        return UserError(what, self.format_place(path), do, kind=kind, value=value)
 
 
 def _refuse_deep(text: str, where: str) -> None:

@@ -71,6 +71,6 @@ class Board:
                 f"Weights & Biases gets nothing any more: {type(error).__name__}: "
                 f"{watchdog.first_line(error)}"
             )
-            log.warn(self._mask.word(line), terminal=True)
+            log.warn(self._mask.mask_text(line), terminal=True)
             self._run = None
             return None

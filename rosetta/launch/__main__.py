@@ -10,4 +10,4 @@ from rosetta import cli
 from rosetta.core.commands import PROGRAM
 
 if __name__ == "__main__":
-    sys.exit(cli.main(program=PROGRAM.only("run", "submit", "spawn")))
+    sys.exit(cli.main(program=PROGRAM.keep_commands("run", "submit", "spawn")))

@@ -133,10 +133,10 @@ def execute(wanted: Command) -> NoReturn:
         raise wanted.refused
     env = dict(wanted.env)
     mask = Mask(env)
-    command = "+ " + shlex.join(mask.word(word) for word in wanted.argv)
+    command = "+ " + shlex.join(mask.mask_text(word) for word in wanted.argv)
     for line in filter(None, [*wanted.lines, process_binding.apply(env)]):
         write = log.warn if isinstance(line, WarningLine) else log.info
-        write(mask.word(line))
+        write(mask.mask_text(line))
     log.info(command, prefix=False)
     if wanted.log:
         wanted.log.parent.mkdir(parents=True, exist_ok=True)
@@ -204,7 +204,7 @@ def shown(wanted: Command) -> dict[str, Any]:
         "log": str(wanted.log) if wanted.log else None,
         "said": list(wanted.lines),
     }
-    masked: dict[str, Any] = Mask(wanted.env).document(found)
+    masked: dict[str, Any] = Mask(wanted.env).mask_document(found)
     return masked
 
 

@@ -47,9 +47,14 @@ class Rendering:
     def shown(self) -> dict[str, Any]:
         """Return it as JSON without secrets."""
         mask = Mask({**self.env, **self.hidden})
-        found = {"argv": [mask.word(word) for word in self.argv], "env": mask.variables(self.env)}
+        found = {
+            "argv": [mask.mask_text(word) for word in self.argv],
+            "env": mask.mask_variables(self.env),
+        }
         return (
-            found if self.document is None else {**found, "document": mask.document(self.document)}
+            found
+            if self.document is None
+            else {**found, "document": mask.mask_document(self.document)}
         )
 
     def text(self) -> str:

@@ -84,7 +84,7 @@ def document(
         "notes": notes,
         "run": run.as_json(),
     }
-    masked: dict[str, Any] = Mask({**run.env, **found.group("settings")}).document(made)
+    masked: dict[str, Any] = Mask({**run.env, **found.group("settings")}).mask_document(made)
     for part in (masked["values"], masked["run"]["env"]):
         for path in part:
             part[path] = _hidden(path, part[path])

@@ -114,10 +114,12 @@ def _preset(found: Document, at: tuple[str, ...], name: str) -> Layer:
         body = body[key]
     for key in ("about", "extends"):
         if not isinstance(body.get(key, ""), str):
-            raise found.error(f"it is {body[key]!r}", (*at, key), "give a text", value=body[key])
+            raise found.make_error(
+                f"it is {body[key]!r}", (*at, key), "give a text", value=body[key]
+            )
     configs = body.get("configs", [])
     if not isinstance(configs, list) or not all(isinstance(each, str) for each in configs):
-        raise found.error(
+        raise found.make_error(
             f"it is {configs!r}", (*at, "configs"), "give a list of experiments", value=configs
         )
     return Layer(
@@ -134,12 +136,12 @@ def _values_by_gpu(
     found: Document, at: tuple[str, ...], body: object
 ) -> dict[str, Mapping[str, Value]]:
     if not isinstance(body, dict):
-        raise found.error(
+        raise found.make_error(
             "it is no mapping", (*at, "accelerators"), "write accelerators: {h100: ...}"
         )
     for name in body:
         if name not in gpus.GPUS:
-            raise found.error(
+            raise found.make_error(
                 "it is not a GPU that rosetta knows",
                 (*at, "accelerators", name),
                 f"choose one of: {', '.join(gpus.GPUS)}",

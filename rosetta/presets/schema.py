@@ -189,7 +189,7 @@ def values(
     for key in at:
         body = body[key]
     if not isinstance(body, dict):
-        raise document.error("it is no mapping", at, "write NAME: VALUE")
+        raise document.make_error("it is no mapping", at, "write NAME: VALUE")
     return {
         path: _value(document, where, given, path)
         for path, where, given in _leaves(document, at, body, others)
@@ -206,7 +206,7 @@ def _leaves(
         if key not in GROUPS:
             inside = {key: (where, given)}
         elif not isinstance(given, dict):
-            raise document.error("it is no mapping", where, f"write {key}: {{NAME: VALUE}}")
+            raise document.make_error("it is no mapping", where, f"write {key}: {{NAME: VALUE}}")
         else:
             inside = {f"{key}.{name}": ((*where, name), each) for name, each in given.items()}
         for path, (there, each) in inside.items():
@@ -214,7 +214,7 @@ def _leaves(
                 fields = sorted(
                     {name for name in FIELDS if name != "runs"} | set(_NAMED) | set(others)
                 )
-                raise document.error(
+                raise document.make_error(
                     "there is no such field",
                     there,
                     f"it may have {', '.join(fields)}",
@@ -228,7 +228,7 @@ def _value(document: Document, where: tuple[str, ...], given: Any, path: str) ->
     parts = given if isinstance(given, dict) else {"value": given}
     odd = sorted(parts.keys() - {"value", "why", "until", "since"})
     if odd or "value" not in parts:
-        raise document.error(
+        raise document.make_error(
             f"it has {odd[0]}" if odd else "it has no value",
             where,
             (
@@ -238,16 +238,16 @@ def _value(document: Document, where: tuple[str, ...], given: Any, path: str) ->
             value=odd[0] if odd else None,
         )
     if advice := wrong(path, parts["value"]):
-        raise document.error(f"it is {parts['value']!r}", where, advice, value=parts["value"])
+        raise document.make_error(f"it is {parts['value']!r}", where, advice, value=parts["value"])
     why = parts.get("why", "")
     if not isinstance(why, str):
-        raise document.error("why is no text", where, "give the reason in a line")
+        raise document.make_error("why is no text", where, "give the reason in a line")
     for name in ("until", "since"):
         versions = parts.get(name, {})
         if not isinstance(versions, dict) or any(
             _text(each) or not re.match(r"\d", each) for each in versions.values()
         ):
-            raise document.error(
+            raise document.make_error(
                 f"{name} names no versions",
                 where,
                 f'write {name}: {{PACKAGE: "VERSION"}}',
@@ -255,7 +255,7 @@ def _value(document: Document, where: tuple[str, ...], given: Any, path: str) ->
             )
     return Value(
         parts["value"],
-        document.position(where),
+        document.format_position(where),
         why,
         parts.get("until", {}),
         parts.get("since", {}),

@@ -109,8 +109,8 @@ class Trials:
             status, log = self._processes.run(argv, env)
             mask = Mask(variables)
             more: dict[str, Any] = {
-                "command": [mask.word(word) for word in argv],
-                "env": mask.variables(variables),
+                "command": [mask.mask_text(word) for word in argv],
+                "env": mask.mask_variables(variables),
                 "log": str(log),
             }
             return _outcome(

@@ -96,7 +96,7 @@ def own_words(words: list[str]) -> list[str]:
 
 def _check_rosetta(words: list[str], variables: Mapping[str, str]) -> None:
     own, inner = _split_inner(words)
-    name = ROSETTA.select(own)
+    name = ROSETTA.find_called_command(own)
     if not _parse(_rosetta_parser(name), words if inner else own):
         return
     if inner:
@@ -133,7 +133,7 @@ def _split_inner(words: list[str]) -> tuple[list[str], list[str]]:
 
 def _check_builder(words: list[str]) -> None:
     own, inner = _split_inner(words)
-    name = BUILDER.select(own)
+    name = BUILDER.find_called_command(own)
     if name == "test":
         words, inner = own, []
     if not own or own[0] != name:

@@ -357,7 +357,7 @@ bases:
 
     def call(self, verb: str, *more: str) -> Result:
         """Run a verb as a function, which may be done in several threads at once. Raises what it raises."""
-        module = PROGRAM.command(verb).load()
+        module = PROGRAM.find_command(verb).load_module()
         context = Context(small_distribution.ROOT, self.manifest, self.cache)
         found: Result = module.run(
             context,

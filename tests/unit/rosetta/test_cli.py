@@ -331,7 +331,7 @@ def test_help_is_there_for_every_command_and_loads_no_framework(
 def test_each_module_runs_the_commands_that_the_registry_says() -> None:
     for command in PROGRAM.commands:
         same = [each.name for each in PROGRAM.commands if each.module == command.module]
-        assert list(command.load().RUN) == same
+        assert list(command.load_module().RUN) == same
 
 
 def test_a_workdir_that_cannot_be_made(baked: Path, tmp_path: Path) -> None:

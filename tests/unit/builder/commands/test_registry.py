@@ -64,7 +64,7 @@ def test_the_help_of_the_program_needs_no_command(words: list[str]) -> None:
 @pytest.mark.parametrize("name", ["cache", "verify-published"])
 def test_a_command_loads_its_own_module_only(name: str) -> None:
     commands = {each for each in loaded(name, "--help") if each.startswith("builder.commands.")}
-    assert commands == {"builder.commands.registry", PROGRAM.command(name).module}
+    assert commands == {"builder.commands.registry", PROGRAM.find_command(name).module}
 
 
 def test_all_commands_have_help(capsys: pytest.CaptureFixture[str]) -> None:

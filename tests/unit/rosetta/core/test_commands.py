@@ -104,12 +104,12 @@ def test_the_help_of_the_program_needs_no_command(option: str) -> None:
 @pytest.mark.parametrize("name", ["doctor", "run", "t5x"])
 def test_a_command_loads_its_own_module_only(name: str) -> None:
     commands = {each for each in loaded(name, "--help") if each.startswith("rosetta.commands.")}
-    assert commands == {PROGRAM.command(name).module}
+    assert commands == {PROGRAM.find_command(name).module}
 
 
 def test_the_login_node_program_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["--help"], PROGRAM.only("run", "submit", "spawn"))
+        cli.main(["--help"], PROGRAM.keep_commands("run", "submit", "spawn"))
     text = capsys.readouterr().out
     assert "operate machines:\n  spawn " in text
     assert "  doctor" not in text

@@ -41,16 +41,16 @@ def test_a_variable_is_secret_by_credentials_in_an_address() -> None:
     ],
 )
 def test_a_mask_hides_words(word: str, shown: str) -> None:
-    assert secrets.Mask(AROUND).word(word) == shown
+    assert secrets.Mask(AROUND).mask_text(word) == shown
 
 
 def test_a_mask_hides_documents_and_variables() -> None:
-    assert secrets.Mask(AROUND).variables(AROUND) == {
+    assert secrets.Mask(AROUND).mask_variables(AROUND) == {
         "WANDB_API_KEY": "...",
         "A_TOKEN": "...",
         "SHORT_KEY": "...",
         "PLAIN": "plain",
     }
-    assert secrets.Mask(AROUND).document({"a": ["t0ken", 1, None, {"b": "t0ken"}]}) == {
+    assert secrets.Mask(AROUND).mask_document({"a": ["t0ken", 1, None, {"b": "t0ken"}]}) == {
         "a": ["...", 1, None, {"b": "..."}]
     }

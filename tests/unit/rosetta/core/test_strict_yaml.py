@@ -17,11 +17,11 @@ def loader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 def test_plain_data_and_its_lines() -> None:
     document = strict_yaml.parse_document('a: 1\nb:\n  - {c: "1.0", d: true}\n  - null\n', "f.yaml")
     assert document.data == {"a": 1, "b": [{"c": "1.0", "d": True}, None]}
-    assert document.place(("b", 0, "c")) == "f.yaml:3: b.0.c"
-    assert document.place(("b", 0, "unknown")) == "f.yaml:3: b.0.unknown"
-    assert document.position(("b", 0, "c")) == "f.yaml:3"
-    assert document.position(("nowhere",)) == "f.yaml:1"
-    error = document.error("is not a number", ("a",), "write a number", value=1)
+    assert document.format_place(("b", 0, "c")) == "f.yaml:3: b.0.c"
+    assert document.format_place(("b", 0, "unknown")) == "f.yaml:3: b.0.unknown"
+    assert document.format_position(("b", 0, "c")) == "f.yaml:3"
+    assert document.format_position(("nowhere",)) == "f.yaml:1"
+    error = document.make_error("is not a number", ("a",), "write a number", value=1)
     assert (error.where, error.kind, error.value) == ("f.yaml:1: a", errors.INVALID, 1)
 
 
@@ -66,7 +66,7 @@ def test_what_is_not_plain_data(text: str, where: str, names: str, value: str | 
 def test_an_empty_file_may_be_allowed() -> None:
     document = strict_yaml.parse_document("# nothing yet\n", "f.yaml", may_be_empty=True)
     assert document.data is None
-    assert document.position(()) == "f.yaml:1"
+    assert document.format_position(()) == "f.yaml:1"
 
 
 @pytest.mark.parametrize(
