@@ -27,7 +27,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from rosetta.data import pipeline, spec, token_cache, vocabulary, vocabulary_training
+from rosetta.data import data_spec, pipeline, token_cache, vocabularies, vocabulary_training
 from tests.support import corpora
 
 INPUTS, TARGETS, BATCH = 512, 128, 256
@@ -83,14 +83,14 @@ def _write(folder: str, documents: list[str]) -> dict[str, str]:
 
 def _rate(recipe: pipeline.Recipe, seconds: float) -> dict[str, Any]:
     batches = pipeline.Batches(recipe, BATCH)
-    batch = batches.at(0)
+    batch = batches.make_batch(0)
     rates = []
     step = 1
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         begun = time.process_time()
         for _ in range(2):
-            batch = batches.at(step)
+            batch = batches.make_batch(step)
             step += 1
         rates.append(2 * BATCH / (time.process_time() - begun))
     return {
@@ -104,17 +104,17 @@ def measure(documents: list[str], folder: str, vocab: str | None, seconds: float
     """Return how fast the input pipeline is on each kind of source."""
     sources = _write(folder, documents)
     if vocab is None:
-        vocab = vocabulary_training.train(
-            spec.parts(sources["text"]), f"{folder}/bench.model", size=32_000
+        vocab = vocabulary_training.train_vocabulary(
+            data_spec.parse_parts(sources["text"]), f"{folder}/bench.model", size=32_000
         ).name
-    chosen = vocabulary.named(vocab)
+    chosen = vocabularies.load_vocabulary(vocab)
     sample = " ".join(documents[:2000])
     per_token = len(sample.encode()) / len(chosen.encode([sample])[0])
-    made = token_cache.Recipe(
+    made = token_cache.CacheRecipe(
         "bench", chosen.fingerprint(), "bench", chosen.size, document_ends=False, pairs=""
     )
     begun = time.process_time()
-    meta = token_cache.write(
+    meta = token_cache.write_cache(
         f"{folder}/cache", made, documents, lambda parts: (chosen.encode(part) for part in parts)
     )
     caching = meta["tokens"] / (time.process_time() - begun)

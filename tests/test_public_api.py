@@ -22,7 +22,7 @@ from builder.release.publish import tags
 from rosetta.core import exit_status
 from rosetta.core.gpus import GPUS
 from rosetta.core.variables import lookup
-from rosetta.data import spec
+from rosetta.data import data_spec
 from rosetta.health import progress
 from rosetta.pax.run import settings as pax_settings
 from rosetta.presets import schema
@@ -539,8 +539,8 @@ def test_fields_of_presets() -> None:
 
 def test_data_addresses() -> None:
     """Kinds of data and objectives are those that the page lists."""
-    assert_same("Kinds of data", names("Kinds of data"), spec.KINDS)
-    assert_same("Objectives", names("Objectives"), spec.OBJECTIVES)
+    assert_same("Kinds of data", names("Kinds of data"), data_spec.KINDS)
+    assert_same("Objectives", names("Objectives"), data_spec.OBJECTIVES)
 
 
 # Gin.

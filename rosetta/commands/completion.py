@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import gpus
 from rosetta.core.variables import lookup, readers, value_types
-from rosetta.data import spec
+from rosetta.data import data_spec
 from rosetta.presets import preset_files
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _lists() -> dict[str, list[str]]:
     """Return function -> its entries, see _FUNCTIONS."""
     training = [*lookup.list_training_settings("t5x"), *lookup.list_training_settings("pax")]
     presets = list(preset_files.presets())
-    data = [f"{kind}:" for kind in spec.KINDS if kind != "synthetic"]
+    data = [f"{kind}:" for kind in data_spec.KINDS if kind != "synthetic"]
     lists = {
         _function(command): _entries(lookup.list_settings(command)) for command in readers.RUNS
     }
@@ -244,7 +244,11 @@ def _values(variable: Variable) -> list[str]:
     """Return what may follow NAME=."""
     kind = variable.type
     if isinstance(kind, value_types.DataSource):
-        return ["synthetic", *(f"{name}:" for name in spec.KINDS if name != "synthetic"), _DATA]
+        return [
+            "synthetic",
+            *(f"{name}:" for name in data_spec.KINDS if name != "synthetic"),
+            _DATA,
+        ]
     paths = {"file": [_FILE], "folder": [_FOLDER]}.get(kind.completes, [])
     names = list(preset_files.presets()) if variable.name == "ROSETTA_PRESET" else []
     return [*kind.choices, *names, *paths]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import log, option_types
 from rosetta.core.errors import CONFLICT, UNSUPPORTED, UserError
-from rosetta.data import checks, spec
+from rosetta.data import data_checks, data_spec
 
 if TYPE_CHECKING:
     import argparse
@@ -26,7 +26,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the two commands to the top parser's subcommands."""
     data = commands.add_parser("data", parents=[common])
     actions = data.add_subparsers(dest="action", metavar="ACTION")
-    sources = "; ".join(f"{kind}: {what}" for kind, what in spec.KINDS.items())
+    sources = "; ".join(f"{kind}: {what}" for kind, what in data_spec.KINDS.items())
     about = f'the data, as one of these kinds, or a mixture {{"SPEC": RATE, ...}}. {sources}'
     for name, text, more in (
         (
@@ -49,7 +49,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         action.add_argument("--extra-ids", type=_count, help=_EXTRA_IDS)
         action.add_argument(
             "--objective",
-            choices=spec.OBJECTIVES,
+            choices=data_spec.OBJECTIVES,
             default="span_corruption",
             help="the objective of the run (default: span_corruption)",
         )
@@ -156,10 +156,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.data import bad_records, source_counts, task_records, tfds, vocabulary
+    from rosetta.data import bad_records, source_counts, task_records, tfds, vocabularies
 
     lengths = {"inputs": args.inputs, "targets": args.targets}
-    checks.before_start(
+    data_checks.check_data(
         data=args.data,
         objective=args.objective,
         vocab=args.vocab,
@@ -172,25 +172,27 @@ def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     )
     found = {
         str(part.spec): tfds.check(part.spec, args.split)
-        for part in spec.parts(args.data)
+        for part in data_spec.parse_parts(args.data)
         if part.spec.kind == "tfds"
     }
     lines = [
         f"{name}: {copy['files']} files, {copy['bytes']:,} bytes, {copy['examples']:,} examples"
         for name, copy in found.items()
     ]
-    data = spec.describe(args.data)
+    data = data_spec.describe_data(args.data)
     if args.head:
-        for part in spec.parts(args.data):
+        for part in data_spec.parse_parts(args.data):
             if part.spec.kind not in ("synthetic", "cache", "task"):
-                task_records.begin(part.spec, args.objective, args.field, args.split)
+                task_records.check_first_record(part.spec, args.objective, args.field, args.split)
         return {"ok": True, "data": data, "copies": found}, "\n".join(
             [*lines, f"{data}: usable for {args.objective}, by its first record"]
         )
-    bad = bad_records.Collector()
-    chosen = vocabulary.named(args.vocab, args.extra_ids, causal=args.objective in spec.CAUSAL)
+    bad = bad_records.BadRecordSummary()
+    chosen = vocabularies.load_vocabulary(
+        args.vocab, args.extra_ids, causal=args.objective in data_spec.CAUSAL_OBJECTIVES
+    )
     counts: dict[str, dict[str, int]] = {}
-    for part in spec.parts(args.data):
+    for part in data_spec.parse_parts(args.data):
         counted = source_counts.count_source(
             part.spec, args.objective, args.field, args.split, chosen, bad, _show_progress()
         )
@@ -201,7 +203,7 @@ def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             )
     if not bad.total:
         lines.append(f"{data}: usable for {args.objective}")
-    elif bad_records.policy() == "skip":
+    elif bad_records.read_policy() == "skip":
         lines += [
             *bad.lines,
             (
@@ -218,7 +220,7 @@ def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
                 f"{bad_records.VARIABLE}=skip"
             ),
         ]
-    ok = not bad.total or bad_records.policy() == "skip"
+    ok = not bad.total or bad_records.read_policy() == "skip"
     return {
         "ok": ok,
         "data": data,
@@ -242,12 +244,14 @@ def _show_progress() -> Callable[[int, int], None]:
 
 
 def _show(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.data import pipeline, vocabulary
+    from rosetta.data import pipeline, vocabularies
 
-    checks.positive_lengths({"inputs": args.inputs, "targets": args.targets})
-    chosen = vocabulary.named(args.vocab, args.extra_ids, causal=args.objective in spec.CAUSAL)
+    data_checks.check_lengths({"inputs": args.inputs, "targets": args.targets})
+    chosen = vocabularies.load_vocabulary(
+        args.vocab, args.extra_ids, causal=args.objective in data_spec.CAUSAL_OBJECTIVES
+    )
     recipe = pipeline.Recipe(
-        spec.describe(args.data),
+        data_spec.describe_data(args.data),
         args.objective,
         chosen.name,
         chosen.extra_ids,
@@ -260,7 +264,7 @@ def _show(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         mean_noise_span_length=args.mean_span,
     )
     batches = pipeline.Batches(recipe, args.batch)
-    batch = batches.at(args.step)
+    batch = batches.make_batch(args.step)
     with_text = not chosen.name.startswith("ids:")
     # lm's rows have no inputs.
     sides = {
@@ -279,7 +283,7 @@ def _show(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             lines.append(f"{number} {name}: {row[name]}")
         rows.append(row)
     filled = {name: round(float((batch[name] != 0).mean()), 4) for name in sides}
-    digest = pipeline.batch_hash(batch)
+    digest = pipeline.hash_batch(batch)
     lines.append(
         "filled: "
         f"{', '.join(f'{filled[name]:.1%} of {what}' for name, what in sides.items())}; step "
@@ -297,10 +301,10 @@ _encoder: Any = None
 
 
 def _prepare(name: str, extra_ids: int) -> None:
-    from rosetta.data import vocabulary
+    from rosetta.data import vocabularies
 
     global _encoder  # noqa: PLW0603 (one vocabulary a worker process)
-    _encoder = vocabulary.Vocabulary(name, extra_ids)
+    _encoder = vocabularies.Vocabulary(name, extra_ids)
 
 
 def _encode(texts: list[str]) -> Any:
@@ -332,9 +336,9 @@ def _ahead(batches: Iterator[list[str]], chosen: Any, jobs: int) -> Iterator[Any
 def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     import itertools
 
-    from rosetta.data import task_records, tfds, token_cache, vocabulary
+    from rosetta.data import task_records, tfds, token_cache, vocabularies
 
-    parts = spec.parts(args.data)
+    parts = data_spec.parse_parts(args.data)
     if len(parts) > 1:
         raise UserError(
             "a cache holds one source",
@@ -352,11 +356,11 @@ def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             kind=UNSUPPORTED,
             value=one.kind,
         )
-    chosen = vocabulary.named(
+    chosen = vocabularies.load_vocabulary(
         args.vocab,
         args.extra_ids,
-        causal=args.objective in spec.CAUSAL,
-        recorded=token_cache.recorded_vocabulary(args.out),
+        causal=args.objective in data_spec.CAUSAL_OBJECTIVES,
+        recorded=token_cache.read_vocabulary_fingerprint(args.out),
     )
     if chosen.name.startswith("ids:"):
         raise UserError(
@@ -366,35 +370,35 @@ def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             kind=CONFLICT,
             value=args.vocab,
         )
-    pairs = args.objective if args.objective in spec.PAIRS else ""
+    pairs = args.objective if args.objective in data_spec.PAIR_OBJECTIVES else ""
     named = "byte" if chosen.name == "byte" else os.path.basename(chosen.name)
     source = f"{one}@{args.split}:{args.field}" + (
         f":{args.limit}" if args.limit is not None else ""
     )
     paths = (
-        tfds.shards(one, args.split)
+        tfds.find_shards(one, args.split)
         if one.kind == "tfds"
-        else spec.files(one)
+        else data_spec.find_files(one)
         if one.kind != "hf"
         else None
     )
-    recipe = token_cache.Recipe(
+    recipe = token_cache.CacheRecipe(
         source,
         chosen.fingerprint(),
         named,
         chosen.size,
         args.objective == "lm",
         pairs,
-        token_cache.digest(paths) if paths else "",
+        token_cache.fingerprint_files(paths) if paths else "",
     )
     jobs = args.jobs or len(os.sched_getaffinity(0))
-    texts = task_records.texts(one, args.objective, args.field, args.split)
+    texts = task_records.read_texts(one, args.objective, args.field, args.split)
     begun = time.monotonic()
 
     def report(documents: int, tokens: int) -> None:
         log.show_count(f"{documents:,} documents, {tokens:,} tokens")
 
-    meta = token_cache.write(
+    meta = token_cache.write_cache(
         args.out,
         recipe,
         itertools.islice(texts, args.limit * (2 if pairs else 1))
@@ -418,19 +422,19 @@ def _data(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     json_lines.set_field_option("--field")
     done = {"check": _check, "show": _show, "cache": _cache}[args.action](args)
-    bad_records.say_skipped()
+    bad_records.report_skipped()
     return done
 
 
 def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.data import bad_records, json_lines, vocabulary, vocabulary_training
+    from rosetta.data import bad_records, json_lines, vocabularies, vocabulary_training
 
     if args.action == "show":
-        chosen = vocabulary.named(args.vocab, args.extra_ids, causal=True)
+        chosen = vocabularies.load_vocabulary(args.vocab, args.extra_ids, causal=True)
         sizes = {
             "size": chosen.size,
-            "sentinels": chosen.sentinels,
-            "sentinel_ids": vocabulary.describe_sentinels(chosen),
+            "sentinels": chosen.sentinel_count,
+            "sentinel_ids": vocabularies.describe_sentinels(chosen),
         }
         found: dict[str, Any] = {
             **dataclasses.asdict(chosen),
@@ -441,8 +445,8 @@ def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             found["ids"] = [int(one) for one in chosen.encode([args.text])[0]]
         return found, "\n".join(f"{name}: {value}" for name, value in found.items())
     json_lines.set_field_option("--field")
-    made = vocabulary_training.train(
-        spec.parts(args.data),
+    made = vocabulary_training.train_vocabulary(
+        data_spec.parse_parts(args.data),
         args.out,
         size=args.size,
         extra_ids=args.extra_ids,
@@ -452,15 +456,15 @@ def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         coverage=args.coverage,
         byte_fallback=not args.no_byte_fallback,
     )
-    bad_records.say_skipped()
+    bad_records.report_skipped()
     text = (
-        f"{args.out}: {made.size} ids, of them {made.sentinels} sentinels; use it with "
+        f"{args.out}: {made.size} ids, of them {made.sentinel_count} sentinels; use it with "
         f"VOCAB={made.name}, in Pax VOCAB_PATH={made.name}"
     )
     return {
         "file": made.name,
         "size": made.size,
-        "sentinels": made.sentinels,
+        "sentinels": made.sentinel_count,
         "fingerprint": made.fingerprint(),
     }, text
 

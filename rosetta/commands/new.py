@@ -142,12 +142,12 @@ def _data(given: str | None) -> str | dict[str, float] | None:
     """Return a spec, or a mixture, whose files have absolute names: the script may be started from
     anywhere.
     """
-    from rosetta.data import spec
+    from rosetta.data import data_spec
 
     if given is None:
         return None
     found = {}
-    for part in spec.parts(given):
+    for part in data_spec.parse_parts(given):
         value = part.spec.value
         if part.spec.kind in _GLOBS:
             value = ",".join(map(_whole, value.split(",")))
@@ -165,7 +165,7 @@ def _whole(path: str) -> str:
 
 
 def _values(args: argparse.Namespace) -> dict[str, str]:
-    from rosetta.data import vocabulary
+    from rosetta.data import vocabularies
 
     family = args.family or ("mt5" if args.checkpoint else "t5_1_1")
     name = f"{args.name}_{args.size}"
@@ -185,9 +185,9 @@ def _values(args: argparse.Namespace) -> dict[str, str]:
             kind=UNKNOWN,
             value=args.size,
         )
-    vocab = vocabulary.named(args.vocab)
-    own = vocabulary.padded(vocab.size)
-    if not vocab.sentinels:
+    vocab = vocabularies.load_vocabulary(args.vocab)
+    own = vocabularies.pad_size(vocab.size)
+    if not vocab.sentinel_count:
         raise UserError(
             "it has no sentinels for span corruption",
             args.vocab,

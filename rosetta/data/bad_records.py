@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 VARIABLE = "BAD_RECORDS"
-SURROGATE = re.compile("[\ud800-\udfff]")
-_COUNTS_SAID = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_REPORTED_COUNTS = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 
 _skipped: set[str] = set()
 _repaired: set[str] = set()
-_unsent: list[
+_untaken_notes: list[
     tuple[str, str, str]
 ] = []  # (place, file, what) of this process, for the one that trains
 _is_worker = False
@@ -56,7 +56,7 @@ class RecordFault(ValueError):  # noqa: N818 (BadRecordError is the error: this 
         return BadRecordError(self.what, f"{path}, {place}", self.do, fault=self.kind, path=path)
 
 
-def policy() -> str:
+def read_policy() -> str:
     """Return what BAD_RECORDS says: "stop" or "skip".
 
     Raises:
@@ -68,7 +68,7 @@ def policy() -> str:
 
 def stop_or_skip(error: BadRecordError) -> None:
     """Raise the error, or count the record as skipped where BAD_RECORDS=skip."""
-    if policy() == "stop":
+    if read_policy() == "stop":
         do = f"{error.do}, or skip such records: {VARIABLE}=skip"
         raise BadRecordError(error.what, error.where, do, fault=error.fault, path=error.path)
     note_skipped(error.where, error.path, error.what)
@@ -82,21 +82,21 @@ def note_skipped(place: str, path: str, what: str) -> None:
     if place in _skipped:
         return
     _skipped.add(place)
-    _unsent.append((place, path, what))
+    _untaken_notes.append((place, path, what))
     if _is_worker:
         return
     if len(_skipped) == 1:
         log.warn(f"data: {place}: {what}; skipped ({VARIABLE}=skip), and others are counted")
-    elif len(_skipped) in _COUNTS_SAID:
+    elif len(_skipped) in _REPORTED_COUNTS:
         log.warn(f"data: {len(_skipped):,} bad records are skipped so far")
 
 
-def skipped() -> int:
+def count_skipped() -> int:
     """Return how many records this process knows to be skipped."""
     return len(_skipped)
 
 
-def say_skipped() -> None:
+def report_skipped() -> None:
     """Say how many records were skipped, if any."""
     if _skipped:
         log.warn(f"data: {len(_skipped):,} bad records were skipped ({VARIABLE}=skip)")
@@ -118,10 +118,10 @@ def replace_surrogates(text: str, path: str) -> str:
     JSON may hold half of a character, an escape of D800 to DFFF by itself. UTF-8 has no form of it,
     so no vocabulary takes it.
     """
-    if text.isascii() or not SURROGATE.search(text):
+    if text.isascii() or not _SURROGATE.search(text):
         return text
     note_repaired(path)
-    return SURROGATE.sub("\ufffd", text)
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def note_repaired(path: str) -> None:
@@ -129,7 +129,7 @@ def note_repaired(path: str) -> None:
     if path in _repaired:
         return
     _repaired.add(path)
-    _unsent.append(("", path, ""))
+    _untaken_notes.append(("", path, ""))
     if not _is_worker:
         log.warn(
             f"data: {path} has text that is not valid Unicode (bytes that are not UTF-8, or "
@@ -137,7 +137,7 @@ def note_repaired(path: str) -> None:
         )
 
 
-def begin_worker() -> None:
+def mute_warnings() -> None:
     """Say nothing in this process: what it notes is taken and said by another."""
     global _is_worker  # noqa: PLW0603 (of the process)
     _is_worker = True
@@ -145,8 +145,8 @@ def begin_worker() -> None:
 
 def take_notes() -> list[tuple[str, str, str]]:
     """Return what was noted since the last call, for `add_notes` in another process."""
-    notes = list(_unsent)
-    _unsent.clear()
+    notes = list(_untaken_notes)
+    _untaken_notes.clear()
     return notes
 
 
@@ -157,17 +157,17 @@ def add_notes(notes: Iterable[tuple[str, str, str]]) -> None:
             note_skipped(place, path, what)
         else:
             note_repaired(path)
-    _unsent.clear()
+    _untaken_notes.clear()
 
 
-def forget() -> None:
+def forget_notes() -> None:
     """Forget all that was noted."""
     _skipped.clear()
     _repaired.clear()
-    _unsent.clear()
+    _untaken_notes.clear()
 
 
-class Collector:
+class BadRecordSummary:
     """Takes bad records in, for a report: all are counted, the first ones of each kind are kept.
 
     Attributes:

@@ -28,8 +28,8 @@ class BatchLog:
 
     def __init__(self, batches: Batches) -> None:
         self.batches = batches
-        atexit.register(bad_records.say_skipped)
-        stop_signals.last(bad_records.say_skipped)
+        atexit.register(bad_records.report_skipped)
+        stop_signals.last(bad_records.report_skipped)
         self.pending: str | None = None
         self.path = os.environ.get("ROSETTA_BATCH_LOG")
         if self.path:
@@ -46,20 +46,20 @@ class BatchLog:
             atexit.register(self.flush)
             stop_signals.last(self.flush)
 
-    def note(self, step: int, batch: Mapping[str, Array]) -> None:
+    def record(self, step: int, batch: Mapping[str, Array]) -> None:
         """Write the line of the batch before, and keep this one's: int step, this host's rows."""
         self.flush()
         if self.path:
             shard, shards = self.batches.shard, self.batches.shards
             line = {
                 "step": step,
-                "hash": pipeline.batch_hash(batch, shard * (self.batches.batch // shards)),
+                "hash": pipeline.hash_batch(batch, shard * (self.batches.batch // shards)),
                 "shard": shard,
                 "shards": shards,
             }
             self.pending = json.dumps(line) + "\n"
 
-    def drop(self) -> None:
+    def discard_pending(self) -> None:
         """Forget the batch that was read last: it is not trained."""
         self.pending = None
 

@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from rosetta.data.rows import Rows
 
 
-def documents(tokens: Array, eos: int) -> Array:
+def number_documents(tokens: Array, eos: int) -> Array:
     """Return int32 [n, length]: 1, 2, … for the documents in a row of running text, each with its
     end token, 0 for padding.
     """
-    filled = _filled(tokens)
+    filled = _mask_padding(tokens)
     ends = ((tokens == eos) & filled).astype(np.int32)
     return ((1 + np.cumsum(ends, axis=1, dtype=np.int32) - ends) * filled).astype(np.int32)
 
 
-def _filled(tokens: Array) -> Array:
+def _mask_padding(tokens: Array) -> Array:
     """Return bool [n, length], False for the zeros at the end: an unknown token, which may be 0 as
     well, is no padding.
     """
     return np.flip(np.cumsum(np.flip(tokens != 0, axis=1), axis=1), axis=1) > 0
 
 
-def fields(made: Rows, *, pack: bool, bos: int, eos: int) -> dict[str, Array]:
+def make_causal_features(made: Rows, *, pack: bool, bos: int, eos: int) -> dict[str, Array]:
     """Return the arrays [n, inputs + targets] of rows.
 
     Args:
@@ -49,10 +49,12 @@ def fields(made: Rows, *, pack: bool, bos: int, eos: int) -> dict[str, Array]:
     prompts = made.inputs.shape[1] > 0
     if not prompts:
         whole: Array = (
-            documents(made.targets, eos) if pack else _filled(made.targets).astype(np.int32)
+            number_documents(made.targets, eos)
+            if pack
+            else _mask_padding(made.targets).astype(np.int32)
         )
         made = dataclasses.replace(made, target_segments=whole)
-    found = seqio_features.decoder(made, pack=pack)
+    found = seqio_features.make_decoder_features(made, pack=pack)
     weights: Array = found["decoder_loss_weights"]
     indicator: Array = found["decoder_causal_attention"] if prompts else weights
     segments: Array = (
@@ -76,7 +78,7 @@ def fields(made: Rows, *, pack: bool, bos: int, eos: int) -> dict[str, Array]:
     return {**arrays, "inputs_indicator": indicator} if prompts else arrays
 
 
-class Batches(pipeline.Batches):
+class CausalBatches(pipeline.Batches):
     """Batches of a causal language model.
 
     Attributes:
@@ -89,5 +91,7 @@ class Batches(pipeline.Batches):
         super().__init__(recipe, batch, shard=shard, shards=shards, kind="causal")
         self.bos = bos
 
-    def arrays(self, made: Rows) -> dict[str, Array]:
-        return fields(made, pack=self.recipe.pack, bos=self.bos, eos=self.recipe.vocabulary.eos)
+    def make_arrays(self, made: Rows) -> dict[str, Array]:
+        return make_causal_features(
+            made, pack=self.recipe.pack, bos=self.bos, eos=self.recipe.vocabulary.eos
+        )

@@ -15,34 +15,33 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import path_checks
 from rosetta.core.errors import DAMAGED, FAILED, INVALID, MISSING, UNSUPPORTED, UserError
-from rosetta.data import bad_records, json_lines, tables, text_windows, tfds, tfrecord
-from rosetta.data import spec as specs
+from rosetta.data import bad_records, data_spec, json_lines, tables, text_corpora, tfds, tfrecord
 from rosetta.data.bad_records import RecordFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rosetta.data.bad_records import BadRecordError
-    from rosetta.data.spec import Spec
+    from rosetta.data.data_spec import Spec
 
     Handler = Callable[[BadRecordError], None]
 
 
-def _zstandard() -> Any:
+def _make_zstd_decompressor() -> Any:
     import zstandard
 
     return zstandard.ZstdDecompressor().decompressobj()
 
 
-_FRAMES: dict[str, Callable[[], Any]] = {
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".gz": lambda: zlib.decompressobj(wbits=31),
-    ".zst": _zstandard,
+    ".zst": _make_zstd_decompressor,
     ".bz2": bz2.BZ2Decompressor,
     ".xz": lzma.LZMADecompressor,
 }
 
 
-class _Frames(io.RawIOBase):
+class _DecompressedFile(io.RawIOBase):
     """The content of a compressed file, one frame after another.
 
     EOFError where the file ends within a frame, which the libraries' own readers take for its end,
@@ -86,18 +85,22 @@ class _Frames(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[io.BufferedReader[Any]]:
+def open_decompressed(path: str) -> Iterator[io.BufferedReader[Any]]:
     """Open a file for reading; what windows.COMPRESSED names is decompressed on the way.
 
     UserError where it is damaged.
     """
-    begin = next((begin for ending, begin in _FRAMES.items() if path.endswith(ending)), None)
+    begin = next((begin for ending, begin in _DECOMPRESSORS.items() if path.endswith(ending)), None)
     damaged: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
     if path.endswith(".zst"):
         import zstandard
 
         damaged = (*damaged, zstandard.ZstdError)
-    with io.BufferedReader(_Frames(path, begin), 1 << 20) if begin else open(path, "rb") as file:
+    with (
+        io.BufferedReader(_DecompressedFile(path, begin), 1 << 20)
+        if begin
+        else open(path, "rb") as file
+    ):
         try:
             yield file
         except damaged as error:
@@ -108,7 +111,7 @@ def opened(path: str) -> Iterator[io.BufferedReader[Any]]:
             ) from None
 
 
-def documents(
+def read_documents(
     spec: Spec, field: str, split: str = "train", handle: Handler = bad_records.stop_or_skip
 ) -> Iterator[str]:
     """Yield a source's documents, empty ones left out.
@@ -119,7 +122,7 @@ def documents(
       split: of sets that have splits.
       handle: is given each record that cannot be used.
     """
-    for path, place, read in _readers(spec, field, split):
+    for path, place, read in _list_records(spec, field, split):
         try:
             text = read()
         except RecordFault as fault:
@@ -129,25 +132,33 @@ def documents(
             yield text
 
 
-def _readers(spec: Spec, field: str, split: str) -> Iterator[tuple[str, str, Callable[[], str]]]:
+def _list_records(
+    spec: Spec, field: str, split: str
+) -> Iterator[tuple[str, str, Callable[[], str]]]:
     """Yield (file, place in it, what reads the text there) for each record of a source."""
     if spec.kind == "hf":
-        for number, record in enumerate(hugging_face(spec, split), 1):
-            yield str(spec), f"record {number:,}", functools.partial(field_of, record, field, spec)
+        for number, record in enumerate(read_hugging_face(spec, split), 1):
+            yield (
+                str(spec),
+                f"record {number:,}",
+                functools.partial(get_record_text, record, field, spec),
+            )
     elif spec.kind in ("tfrecord", "tfds"):
-        for path in tfds.shards(spec, split) if spec.kind == "tfds" else specs.files(spec):
+        for path in (
+            tfds.find_shards(spec, split) if spec.kind == "tfds" else data_spec.find_files(spec)
+        ):
             records = tfrecord.Records([path])
             for number in range(len(records)):
                 yield (
-                    *records.place_of(number),
-                    functools.partial(tfrecord.text, records[number], field, path),
+                    *records.find_place(number),
+                    functools.partial(tfrecord.parse_text, records[number], field, path),
                 )
     elif spec.kind in ("text", "jsonl"):
-        for path in specs.files(spec):
-            with opened(path) as file:
+        for path in data_spec.find_files(spec):
+            with open_decompressed(path) as file:
                 if spec.kind == "text":
-                    text_windows.text_begins(
-                        file.peek(text_windows.HEAD)[: text_windows.HEAD], path
+                    text_corpora.check_text_head(
+                        file.peek(text_corpora.HEAD_BYTES)[: text_corpora.HEAD_BYTES], path
                     )
                 for number, line in enumerate(file, 1):
                     if not line.strip():
@@ -158,7 +169,7 @@ def _readers(spec: Spec, field: str, split: str) -> Iterator[tuple[str, str, Cal
                         yield (
                             path,
                             f"line {number:,}",
-                            functools.partial(json_lines.text_of, line, field, path),
+                            functools.partial(json_lines.parse_text, line, field, path),
                         )
     else:
         raise UserError(
@@ -174,7 +185,7 @@ def _decode_line(line: bytes, path: str) -> str:
     return bad_records.decode_text(line, path).rstrip("\r\n")
 
 
-def field_of(record: Any, field: str, spec: Spec) -> str:
+def get_record_text(record: Any, field: str, spec: Spec) -> str:
     """Return the text of a Hugging Face set's record.
 
     Raises:
@@ -207,7 +218,7 @@ def open_hugging_face(spec: Spec, split: str) -> Any:
             raise UserError(
                 "a data set's name has at most three parts",
                 str(spec),
-                specs.KINDS["hf"],
+                data_spec.KINDS["hf"],
                 kind=INVALID,
             )
         path, config = "/".join(words[:2]), words[2] if len(words) == 3 else None
@@ -222,7 +233,7 @@ def open_hugging_face(spec: Spec, split: str) -> Any:
     token = os.environ.get("HF_TOKEN") or None
     try:
         options = (
-            tables.read_options(datasets.load_dataset_builder(path, config, token=token))
+            tables.choose_read_options(datasets.load_dataset_builder(path, config, token=token))
             if os.path.isdir(path)
             else {}
         )
@@ -232,12 +243,12 @@ def open_hugging_face(spec: Spec, split: str) -> Any:
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 (dozens of kinds, from four libraries)
-        raise _not_readable(
+        raise _describe_read_failure(
             error, spec, "opened", "check its name, config and split; a private one needs HF_TOKEN"
         ) from None
 
 
-def _not_readable(error: Exception, spec: Spec, verb: str, do: str) -> UserError:
+def _describe_read_failure(error: Exception, spec: Spec, verb: str, do: str) -> UserError:
     lines = str(error).strip().splitlines()
     what = lines[0] if lines else type(error).__name__
     token = os.environ.get("HF_TOKEN")
@@ -246,12 +257,12 @@ def _not_readable(error: Exception, spec: Spec, verb: str, do: str) -> UserError
     return UserError(f"the data set cannot be {verb}: {what[:200]}", str(spec), do, kind=FAILED)
 
 
-def hugging_face(spec: Spec, split: str) -> Iterator[Any]:
+def read_hugging_face(spec: Spec, split: str) -> Iterator[Any]:
     """Yield the records of a Hugging Face set, in its own order."""
-    yield from read_through(open_hugging_face(spec, split), spec)
+    yield from read_opened_set(open_hugging_face(spec, split), spec)
 
 
-def read_through(data: Any, spec: Spec) -> Iterator[Any]:
+def read_opened_set(data: Any, spec: Spec) -> Iterator[Any]:
     """Yield the records of an opened set.
 
     Raises:
@@ -266,6 +277,6 @@ def read_through(data: Any, spec: Spec) -> Iterator[Any]:
             return
         except Exception as error:  # noqa: BLE001 (dozens of kinds, from four libraries)
             do = f"mend the file behind record {number:,}, which was the last whole one"
-            raise _not_readable(error, spec, "read on", do) from None
+            raise _describe_read_failure(error, spec, "read on", do) from None
         number += 1
         yield record

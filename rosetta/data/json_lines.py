@@ -11,9 +11,9 @@ from rosetta.data.bad_records import RecordFault
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ONE_A_LINE = "put one JSON object on each line (jq -c . FILE > NEW.jsonl)"
-UNWRAP = "write its elements one a line: jq -c '.[]' FILE > NEW.jsonl"
-NAMES = {
+ONE_OBJECT_PER_LINE = "put one JSON object on each line (jq -c . FILE > NEW.jsonl)"
+UNWRAP_ARRAY = "write its elements one a line: jq -c '.[]' FILE > NEW.jsonl"
+TYPE_NAMES = {
     type(None): "null",
     bool: "true or false",
     int: "a number",
@@ -22,7 +22,7 @@ NAMES = {
     list: "a list",
     dict: "an object",
 }
-_FIELDS = 8  # that are named
+_MAX_NAMED_FIELDS = 8  # that are named
 
 _field_option = "TEXT_FIELD (T5X), fdl.TEXT_FIELD (Pax) or --field (rosetta data, rosetta vocab)"
 
@@ -46,12 +46,15 @@ def parse_object(line: bytes) -> dict[str, Any]:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         if begins_array:
-            raise RecordFault("a JSON array, not one object a line", UNWRAP) from None
+            raise RecordFault("a JSON array, not one object a line", UNWRAP_ARRAY) from None
         what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise RecordFault(f"not valid JSON: {what}", ONE_A_LINE, "not valid JSON") from None
+        raise RecordFault(
+            f"not valid JSON: {what}", ONE_OBJECT_PER_LINE, "not valid JSON"
+        ) from None
     if not isinstance(record, dict):
         raise RecordFault(
-            f"not a JSON object but {NAMES[type(record)]}", UNWRAP if begins_array else ONE_A_LINE
+            f"not a JSON object but {TYPE_NAMES[type(record)]}",
+            UNWRAP_ARRAY if begins_array else ONE_OBJECT_PER_LINE,
         )
     return record
 
@@ -66,15 +69,17 @@ def get_text(record: Mapping[str, Any], field: str) -> Any:
     if isinstance(text, str):
         return text
     if field in record:
-        what = f"{field!r} is {NAMES.get(type(text), type(text).__name__)}, not text"
+        what = f"{field!r} is {TYPE_NAMES.get(type(text), type(text).__name__)}, not text"
         raise RecordFault(what, f"give it text, or name another field with {_field_option}")
-    raise missing_field(field, record)
+    raise describe_missing_field(field, record)
 
 
-def missing_field(field: str, names: Any) -> RecordFault:
+def describe_missing_field(field: str, names: Any) -> RecordFault:
     """Return the fault of a record without a text field; `names` are those it has."""
     known = sorted(map(str, names))
-    listed = ", ".join(known[:_FIELDS]) + (", and more" if len(known) > _FIELDS else "")
+    listed = ", ".join(known[:_MAX_NAMED_FIELDS]) + (
+        ", and more" if len(known) > _MAX_NAMED_FIELDS else ""
+    )
     return RecordFault(
         f"no text under {field!r} (it has: {listed or 'nothing'})",
         f"name the field with {_field_option}",
@@ -82,7 +87,7 @@ def missing_field(field: str, names: Any) -> RecordFault:
     )
 
 
-def text_of(line: bytes, field: str, path: str) -> str:
+def parse_text(line: bytes, field: str, path: str) -> str:
     """Return the text of one JSON line of a file.
 
     Raises:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rosetta.core.errors import INVALID, MISSING, UNKNOWN, UserError
-from rosetta.data import Array, shuffling, vocabulary
-from rosetta.data.spec import ANSWERS, OBJECTIVES, PAIRS
+from rosetta.data import Array, shuffling, vocabularies
+from rosetta.data.data_spec import ANSWER_OBJECTIVES, OBJECTIVES, PAIR_OBJECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class Objective:
     """An objective at fixed lengths.
 
     Attributes:
-      name: one of spec.OBJECTIVES.
+      name: one of data_spec.OBJECTIVES.
       inputs: length of the encoder's side in tokens, its end token included; 0 for lm.
       targets: length of the decoder's side, its end token included.
       mean_noise_span_length: tokens a masked span has on average (3 for SentencePiece, 20 for
@@ -44,14 +44,14 @@ class Objective:
     noise_density: float = 0.15
 
     @property
-    def pairs(self) -> bool:
+    def takes_pairs(self) -> bool:
         """Whether it takes records with inputs and targets, not running text."""
-        return self.name in PAIRS
+        return self.name in PAIR_OBJECTIVES
 
     @property
-    def ends(self) -> bool:
+    def adds_end_tokens(self) -> bool:
         """Whether an end token follows a record's inputs and its targets."""
-        return self.name not in ANSWERS
+        return self.name not in ANSWER_OBJECTIVES
 
     @property
     def document_ends(self) -> bool:
@@ -59,17 +59,19 @@ class Objective:
         return self.name == "lm"
 
     @property
-    def window(self) -> int:
+    def window_length(self) -> int:
         """Tokens of running text a row is made of."""
         if self.name == "span_corruption":
-            return window_length(self.inputs, self.noise_density, self.mean_noise_span_length)
+            return find_window_length(self.inputs, self.noise_density, self.mean_noise_span_length)
         return self.inputs - 1 if self.name == "prefix_lm" else self.targets
 
-    def check(self, vocab: vocabulary.Vocabulary) -> None:
+    def check_fits(self, vocab: vocabularies.Vocabulary) -> None:
         """Raise UserError where these lengths or this vocabulary cannot serve the objective."""
         if self.name != "span_corruption":
             return
-        noise, spans = _noise(self.window, self.noise_density, self.mean_noise_span_length)
+        noise, spans = _count_noise(
+            self.window_length, self.noise_density, self.mean_noise_span_length
+        )
         if noise + spans + 1 > self.targets:
             raise UserError(
                 (
@@ -81,10 +83,10 @@ class Objective:
                 kind=INVALID,
                 value=self.targets,
             )
-        vocabulary.check_sentinels(vocab, spans)
+        vocabularies.check_sentinel_count(vocab, spans)
 
     def apply(
-        self, windows: Sequence[Array], keys: Array, vocab: vocabulary.Vocabulary
+        self, windows: Sequence[Array], keys: Array, vocab: vocabularies.Vocabulary
     ) -> tuple[Array, Array]:
         """Return inputs [n, inputs] and targets [n, targets], int32 and padded with 0, of windows
         of tokens.
@@ -110,17 +112,17 @@ class Objective:
             if self.name == "lm":
                 targets[rows, : min(size, self.targets)] = tokens[:, : self.targets]
             elif self.name == "prefix_lm":
-                _prefix(tokens, keys[rows], inputs, targets, rows)
+                _split_prefixes(tokens, keys[rows], inputs, targets, rows)
             else:
-                made = corrupt(
+                made = corrupt_spans(
                     tokens, keys[rows], sentinels, self.noise_density, self.mean_noise_span_length
                 )
                 for into, part in zip((inputs, targets), made, strict=True):
-                    _put(into, rows, part)
+                    _write_tokens(into, rows, part)
         return inputs, targets
 
 
-def named(
+def make_objective(
     name: str,
     lengths: Mapping[str, int],
     *,
@@ -163,7 +165,7 @@ def named(
     )
 
 
-def _noise(length: int, density: float, span: float) -> tuple[int, int]:
+def _count_noise(length: int, density: float, span: float) -> tuple[int, int]:
     """Return how many tokens are masked and in how many spans; both at least 1, and the rest at
     least one token a span.
     """
@@ -172,13 +174,13 @@ def _noise(length: int, density: float, span: float) -> tuple[int, int]:
 
 
 @functools.lru_cache
-def window_length(inputs: int, density: float, span: float) -> int:
+def find_window_length(inputs: int, density: float, span: float) -> int:
     """Return the most tokens whose corrupted inputs, sentinels and end token included, are no
     longer than `inputs`.
     """
 
     def needed(length: int) -> int:
-        noise, spans = _noise(length, density, span)
+        noise, spans = _count_noise(length, density, span)
         return length - noise + spans + 1
 
     # What a longer window needs is never less, so that the longest that fits can be bisected.
@@ -188,13 +190,13 @@ def window_length(inputs: int, density: float, span: float) -> int:
     return bisect.bisect_right(range(3, beyond), inputs, key=needed) + 2
 
 
-def _segments(items: int, segments: int, keys: Array) -> Array:
+def _draw_segment_lengths(items: int, segments: int, keys: Array) -> Array:
     """Return [n, segments]: each row a way to cut `items` into that many non-empty pieces, all
     equally likely.
     """
     if segments == 1:
         return np.full((len(keys), 1), items)
-    draws = shuffling.bits(keys, items - 1)
+    draws = shuffling.draw_words(keys, items - 1)
     cuts = np.sort(np.argpartition(draws, segments - 2, axis=1)[:, : segments - 1], axis=1) + 1
     edges = np.concatenate(
         [np.zeros((len(keys), 1), cuts.dtype), cuts, np.full((len(keys), 1), items)], axis=1
@@ -202,13 +204,18 @@ def _segments(items: int, segments: int, keys: Array) -> Array:
     return np.diff(edges, axis=1)
 
 
-def noise_mask(length: int, keys: Array, density: float, span: float) -> Array:
+def draw_noise_mask(length: int, keys: Array, density: float, span: float) -> Array:
     """Return bool [n, length], True where a token is masked: spans alternate and the first one is
     kept. length >= 2.
     """
-    noise, spans = _noise(length, density, span)
-    kept = np.cumsum(_segments(length - noise, spans, shuffling.mix(keys + np.uint64(1))), axis=1)
-    masked = np.cumsum(_segments(noise, spans, shuffling.mix(keys + np.uint64(2))), axis=1)
+    noise, spans = _count_noise(length, density, span)
+    kept = np.cumsum(
+        _draw_segment_lengths(length - noise, spans, shuffling.mix_words(keys + np.uint64(1))),
+        axis=1,
+    )
+    masked = np.cumsum(
+        _draw_segment_lengths(noise, spans, shuffling.mix_words(keys + np.uint64(2))), axis=1
+    )
     starts, ends = kept + np.pad(masked, ((0, 0), (1, 0)))[:, :-1], kept + masked
     steps: Array = np.zeros((len(keys), length + 1), np.int8)
     rows = np.arange(len(keys))[:, None]
@@ -217,7 +224,7 @@ def noise_mask(length: int, keys: Array, density: float, span: float) -> Array:
     return np.cumsum(steps[:, :-1], axis=1, dtype=np.int8).astype(bool)
 
 
-def _with_sentinels(tokens: Array, hidden: Array, sentinels: Array) -> Array:
+def _replace_spans(tokens: Array, hidden: Array, sentinels: Array) -> Array:
     """Return the tokens [n, L] with each run of hidden ones replaced by one sentinel, in their
     order. All rows end equally long.
     """
@@ -228,7 +235,7 @@ def _with_sentinels(tokens: Array, hidden: Array, sentinels: Array) -> Array:
     return marked[~hidden | first].reshape(len(tokens), -1)
 
 
-def corrupt(
+def corrupt_spans(
     tokens: Array, keys: Array, sentinels: Array, density: float, span: float
 ) -> tuple[Array, Array]:
     """Return span corruption's inputs and targets of tokens [n, L], int32, without end tokens.
@@ -244,23 +251,23 @@ def corrupt(
     count, length = tokens.shape
     if length < 2:  # nothing can be masked: the one token is shown, and only its sentinel asked for
         return tokens, np.full((count, length), sentinels[0], np.int32)
-    hidden = noise_mask(length, keys, density, span)
-    return _with_sentinels(tokens, hidden, sentinels), _with_sentinels(tokens, ~hidden, sentinels)
+    hidden = draw_noise_mask(length, keys, density, span)
+    return _replace_spans(tokens, hidden, sentinels), _replace_spans(tokens, ~hidden, sentinels)
 
 
-def _put(into: Array, rows: Array, tokens: Array) -> None:
+def _write_tokens(into: Array, rows: Array, tokens: Array) -> None:
     """Write tokens [n, L] and an end token into the rows, cut so that both fit."""
     kept = min(tokens.shape[1], into.shape[1] - 1)
     into[rows, :kept] = tokens[:, :kept]
-    into[rows, kept] = vocabulary.EOS
+    into[rows, kept] = vocabularies.EOS
 
 
-def _prefix(tokens: Array, keys: Array, inputs: Array, targets: Array, rows: Array) -> None:
+def _split_prefixes(tokens: Array, keys: Array, inputs: Array, targets: Array, rows: Array) -> None:
     """Cut each row of tokens [n, L] at a place uniform in [1, L - 1]: what is before is the input,
     what follows the target.
     """
     length = tokens.shape[1]
-    cuts = np.minimum(1 + shuffling.below(keys, max(length - 1, 1)), length)
+    cuts = np.minimum(1 + shuffling.draw_integers(keys, max(length - 1, 1)), length)
     for row, cut, line in zip(rows, cuts, tokens, strict=True):
         for into, part in ((inputs, line[:cut]), (targets, line[cut:])):
-            _put(into, np.array([row]), part[None])
+            _write_tokens(into, np.array([row]), part[None])

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from rosetta.data import Array
 
-OPEN = 64  # rows being filled at once: more fills a little better and searches longer
+MAX_OPEN_ROWS = 64  # rows being filled at once: more fills a little better and searches longer
 
 
-def bundles(sizes: Array, drawn: Array, limits: Sequence[int]) -> list[list[int]]:
+def pack_examples(sizes: Array, drawn: Array, limits: Sequence[int]) -> list[list[int]]:
     """Return lists of examples that fit a row together: first fit over a bounded number of open
     rows.
 
@@ -35,7 +35,7 @@ def bundles(sizes: Array, drawn: Array, limits: Sequence[int]) -> list[list[int]
             rows[fits[0]].append(number)
             free[fits[0]] -= sizes[number]
             continue
-        if len(rows) == OPEN:
+        if len(rows) == MAX_OPEN_ROWS:
             fullest = int(np.argmin(free.min(axis=1)))
             done.append(rows.pop(fullest))
             free = np.delete(free, fullest, axis=0)
@@ -44,7 +44,7 @@ def bundles(sizes: Array, drawn: Array, limits: Sequence[int]) -> list[list[int]
     return done + rows
 
 
-def positions(segments: Array) -> Array:
+def compute_positions(segments: Array) -> Array:
     """Return int32 [n, length]: each token's place within its own segment, 0 for padding."""
     count, length = segments.shape
     begins = np.ones((count, length), bool)
@@ -54,7 +54,7 @@ def positions(segments: Array) -> Array:
     return np.where(segments > 0, places - starts, 0).astype(np.int32)
 
 
-def shifted(tokens: Array, segments: Array) -> Array:
+def shift_right(tokens: Array, segments: Array) -> Array:
     """Return the tokens one place later, 0 where a segment begins: what a decoder reads to predict
     `tokens`.
     """

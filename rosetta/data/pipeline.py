@@ -16,27 +16,27 @@ from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, UNSUPPORTED, UserErr
 from rosetta.core.variables.setting_values import read_setting
 from rosetta.data import (
     Array,
+    data_spec,
     documents,
     file_fingerprints,
     objectives,
     rows,
     seqio_features,
     task_records,
-    text_windows,
+    text_corpora,
     tfds,
-    vocabulary,
+    vocabularies,
 )
-from rosetta.data import spec as specs
 from rosetta.data.streaming import Stream
-from rosetta.data.token_cache import Tokens
+from rosetta.data.token_cache import TokenCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from rosetta.data.data_spec import Spec
     from rosetta.data.objectives import Objective
-    from rosetta.data.spec import Spec
 
-ACCEPT = "CHANGED_DATA"
+CHANGED_DATA_VARIABLE = "CHANGED_DATA"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Recipe:
 
     Attributes:
       data: a spec string, or {spec: rate} as JSON.
-      objective: one of spec.OBJECTIVES.
+      objective: one of data_spec.OBJECTIVES.
       vocab: "byte", "ids:N" or a SentencePiece model.
       extra_ids: sentinels added to the vocabulary.
       inputs, targets: lengths in tokens (inputs 0 for lm).
@@ -74,7 +74,7 @@ class Recipe:
     @property
     def rule(self) -> Objective:
         lengths = {"inputs": self.inputs, "targets": self.targets}
-        return objectives.named(
+        return objectives.make_objective(
             self.objective,
             lengths,
             mean_noise_span_length=self.mean_noise_span_length,
@@ -82,17 +82,19 @@ class Recipe:
         )
 
     @property
-    def vocabulary(self) -> vocabulary.Vocabulary:
-        return vocabulary.Vocabulary(self.vocab, self.extra_ids)
+    def vocabulary(self) -> vocabularies.Vocabulary:
+        return vocabularies.Vocabulary(self.vocab, self.extra_ids)
 
 
-def check(spec: Spec, rule: Objective, vocab: vocabulary.Vocabulary, split: str = "train") -> None:
+def check_source(
+    spec: Spec, rule: Objective, vocab: vocabularies.Vocabulary, split: str = "train"
+) -> None:
     """Raise UserError where a source is missing or cannot serve the objective; reads file names and
     heads only.
     """
     if spec.kind in ("task", "synthetic"):
         return
-    rule.check(vocab)
+    rule.check_fits(vocab)
     if spec.kind != "cache" and vocab.name.startswith("ids:"):
         raise UserError(
             "text needs a vocabulary",
@@ -100,7 +102,7 @@ def check(spec: Spec, rule: Objective, vocab: vocabulary.Vocabulary, split: str 
             "name a SentencePiece model or `byte`",
             kind=CONFLICT,
         )
-    if rule.pairs and spec.kind == "text" and rule.name != "lambada":
+    if rule.takes_pairs and spec.kind == "text" and rule.name != "lambada":
         raise UserError(
             f"{rule.name} needs records, not running text",
             f"DATA={spec}",
@@ -109,43 +111,46 @@ def check(spec: Spec, rule: Objective, vocab: vocabulary.Vocabulary, split: str 
             value=spec.kind,
         )
     if spec.kind in ("text", "jsonl", "tfrecord"):
-        paths = specs.files(spec)
-        if not rule.pairs:
-            text_windows.uncompressed(paths)
+        paths = data_spec.find_files(spec)
+        if not rule.takes_pairs:
+            text_corpora.check_uncompressed(paths)
         if spec.kind == "text":
-            text_windows.texts_begin(
-                [path for path in paths if not path.endswith(text_windows.COMPRESSED)]
+            text_corpora.check_text_heads(
+                [path for path in paths if not path.endswith(text_corpora.COMPRESSED_SUFFIXES)]
             )
     elif spec.kind == "tfds":
-        tfds.shards(spec, split)
+        tfds.find_shards(spec, split)
     elif spec.kind == "cache":
-        tokens = Tokens(spec.value)
+        tokens = TokenCache(spec.value)
         kept = tokens.recipe.vocabulary
         # A cache's tokens have no added sentinels; ids:SIZE stands for any vocabulary of that size,
         # since nothing is tokenised.
         same = (
-            vocabulary.same_tokens(vocab, kept) or vocab.name == f"ids:{tokens.recipe.vocab_size}"
+            vocabularies.has_same_tokens(vocab, kept)
+            or vocab.name == f"ids:{tokens.recipe.vocab_size}"
         )
         fingerprint = kept if same else vocab.fingerprint()
-        tokens.check(
-            fingerprint, document_ends=rule.document_ends, pairs=rule.name if rule.pairs else ""
+        tokens.check_recipe(
+            fingerprint,
+            document_ends=rule.document_ends,
+            pairs=rule.name if rule.takes_pairs else "",
         )
     elif spec.kind == "hf":
         documents.open_hugging_face(spec, split)
 
 
-def source(spec: Spec, recipe: Recipe) -> rows.Source:
+def open_source(spec: Spec, recipe: Recipe) -> rows.Source:
     """Return the rows of one source."""
     rule, vocab, seed = recipe.rule, recipe.vocabulary, recipe.seed
-    check(spec, rule, vocab, recipe.split)
+    check_source(spec, rule, vocab, recipe.split)
     if spec.kind == "synthetic":
         return rows.Synthetic(rule, vocab, seed)
     if spec.kind == "cache":
-        cache = Tokens(spec.value)
-        if rule.pairs:
+        cache = TokenCache(spec.value)
+        if rule.takes_pairs:
             count = int(cache.document_ends[-1])
             found = [
-                (cache.document(number), cache.document(number + 1))
+                (cache.read_document(number), cache.read_document(number + 1))
                 for number in range(0, count, 2)
             ]
             return rows.Pairs(
@@ -157,13 +162,13 @@ def source(spec: Spec, recipe: Recipe) -> rows.Source:
                 name=os.path.basename(spec.value.rstrip("/")),
             )
         return rows.CachedWindows(cache, rule, vocab, seed, shuffle=recipe.shuffle)
-    if rule.pairs:
+    if rule.takes_pairs:
         worded = [
             (record["inputs"], record["targets"])
-            for record in task_records.worded(spec, rule.name, recipe.split)
+            for record in task_records.read_examples(spec, rule.name, recipe.split)
         ]
         return rows.Pairs(
-            task_records.Encoded(worded, vocab),
+            task_records.EncodedPairs(worded, vocab),
             rule,
             seed,
             pack=recipe.pack,
@@ -180,7 +185,7 @@ def source(spec: Spec, recipe: Recipe) -> rows.Source:
             kind=UNSUPPORTED,
         )
     return rows.Windows(
-        text_windows.corpus(spec, recipe.text_field, recipe.split),
+        text_corpora.open_corpus(spec, recipe.text_field, recipe.split),
         rule,
         vocab,
         seed,
@@ -188,15 +193,15 @@ def source(spec: Spec, recipe: Recipe) -> rows.Source:
     )
 
 
-def sources(recipe: Recipe) -> rows.Source:
+def open_sources(recipe: Recipe) -> rows.Source:
     """Return the rows of the recipe's source, or of its mixture."""
-    parts = specs.parts(recipe.data)
+    parts = data_spec.parse_parts(recipe.data)
     if len(parts) == 1:
-        return source(parts[0].spec, recipe)
+        return open_source(parts[0].spec, recipe)
     # Each source has a seed of its own, or two with equally many examples would be drawn in the
     # same order.
     made = [
-        source(part.spec, dataclasses.replace(recipe, seed=recipe.seed + 1_000_003 * number))
+        open_source(part.spec, dataclasses.replace(recipe, seed=recipe.seed + 1_000_003 * number))
         for number, part in enumerate(parts)
     ]
     return rows.Mixture(
@@ -258,59 +263,60 @@ class Batches:
             kind,
         )
         self.origin = Origin()
-        self.source = sources(recipe)
+        self.source = open_sources(recipe)
 
     @property
-    def streams(self) -> bool:
+    def has_stream(self) -> bool:
         """Whether some source can only be read from its beginning on."""
         inner = self.source.sources if isinstance(self.source, rows.Mixture) else [self.source]
         return any(isinstance(one, Stream) for one in inner)
 
     @property
-    def lengths(self) -> dict[str, int]:
+    def feature_lengths(self) -> dict[str, int]:
         """Feature -> length."""
         inputs: Array = np.zeros((1, self.recipe.inputs), np.int32)
         targets: Array = np.zeros((1, self.recipe.targets), np.int32)
         return {
-            name: array.shape[1] for name, array in self.arrays(rows.plain(inputs, targets)).items()
+            name: array.shape[1]
+            for name, array in self.make_arrays(rows.make_unpacked_rows(inputs, targets)).items()
         }
 
-    def first(self, step: int) -> int:
+    def first_example(self, step: int) -> int:
         """Return the running number of the global batch's first example at a step."""
         return self.origin.example + (step - self.origin.step) * self.batch
 
-    def at(self, step: int) -> dict[str, Array]:
+    def make_batch(self, step: int) -> dict[str, Array]:
         """Return this host's rows of step `step` (the first step is 0): feature -> int32 [batch /
         shards, length].
         """
-        return self.arrays(self.source.rows(self.examples(step)))
+        return self.make_arrays(self.source.read_rows(self.list_examples(step)))
 
-    def examples(self, step: int) -> Array:
+    def list_examples(self, step: int) -> Array:
         """Return the running numbers of this host's rows of a step: int64 [batch / shards]."""
         own = self.batch // self.shards
-        return self.first(step) + self.shard * own + np.arange(own, dtype=np.int64)
+        return self.first_example(step) + self.shard * own + np.arange(own, dtype=np.int64)
 
-    def told(self, step: int) -> dict[str, Any] | None:
+    def describe_batch(self, step: int) -> dict[str, Any] | None:
         """Return what names this host's rows of a step: their hash and the running numbers of their
         examples. None for a stream's, which cannot be read again.
         """
-        if self.streams:
+        if self.has_stream:
             return None
-        examples = self.examples(step)
+        examples = self.list_examples(step)
         return {
             "step": step,
-            "hash": batch_hash(self.at(step), self.shard * len(examples)),
+            "hash": hash_batch(self.make_batch(step), self.shard * len(examples)),
             "shard": self.shard,
             "shards": self.shards,
             "examples": examples.tolist(),
         }
 
-    def arrays(self, made: rows.Rows) -> dict[str, Array]:
+    def make_arrays(self, made: rows.Rows) -> dict[str, Array]:
         """Return what a model reads of the rows."""
         return (
-            seqio_features.encoder_decoder
+            seqio_features.make_encoder_decoder_features
             if self.kind == seqio_features.ENCODER_DECODER
-            else seqio_features.decoder
+            else seqio_features.make_decoder_features
         )(made, pack=self.recipe.pack)
 
     @functools.cached_property
@@ -318,7 +324,7 @@ class Batches:
         told = dataclasses.asdict(self.recipe)
         del told["vocab"]
         told["data"] = [
-            _moved(told["data"]),
+            _drop_folders(told["data"]),
             self.source.describe(),
             self.recipe.vocabulary.fingerprint(),
             self.kind,
@@ -351,7 +357,7 @@ class Batches:
             f"({self.recipe.vocabulary.fingerprint()})",
         }
 
-    def state(self, step: int) -> dict[str, Any]:
+    def make_state(self, step: int) -> dict[str, Any]:
         """Return what a checkpoint of step `step` keeps, as JSON."""
         return {
             "data": self.recipe.data,
@@ -360,14 +366,14 @@ class Batches:
             "seed": self.recipe.seed,
             "batch": self.batch,
             "step": step,
-            "example": self.first(step),
+            "example": self.first_example(step),
             "origin": dataclasses.asdict(self.origin),
-            "streams": rows.state(self.source, self.first(step)),
+            "streams": rows.get_stream_marks(self.source, self.first_example(step)),
             "grid": rows.get_grid(self.source),
             "contents": self.contents,
         }
 
-    def same(self, kept: Mapping[str, Any]) -> None:
+    def check_same_data(self, kept: Mapping[str, Any]) -> None:
         """Raise UserError where the seed or the data is another than `state` kept: examples would
         be repeated and left out.
         """
@@ -381,12 +387,12 @@ class Batches:
             )
         change = self._find_change(kept)
         if kept["fingerprint"] != self.fingerprint():
-            same_as_told(kept, self._told(), self.recipe.data)
-        if change and read_setting(os.environ, ACCEPT) != "accept":
-            raise _began(
+            check_same_recipe(kept, self._told(), self.recipe.data)
+        if change and read_setting(os.environ, CHANGED_DATA_VARIABLE) != "accept":
+            raise _describe_difference(
                 f"{change} ({kept['data']})",
                 self.recipe.data,
-                f"; if you changed it on purpose, go on with {ACCEPT}=accept",
+                f"; if you changed it on purpose, go on with {CHANGED_DATA_VARIABLE}=accept",
             )
 
     def _find_change(self, kept: Mapping[str, Any]) -> str | None:
@@ -415,7 +421,7 @@ class Batches:
         """Go on at `step` from what `state` kept; return a line to print where the batch size
         changed, which a run may do.
         """
-        self.same(kept)
+        self.check_same_data(kept)
         origin = Origin(**kept["origin"])
         line = None
         change = self._find_change(kept)
@@ -429,8 +435,9 @@ class Batches:
                 )
             )
             line = (
-                f"data: the run began with {change}; {ACCEPT}=accept: from step {step} on with "
-                f"example {origin.example + (step - origin.step) * kept['batch']}, {again}"
+                f"data: the run began with {change}; {CHANGED_DATA_VARIABLE}=accept: from step "
+                f"{step} on with example "
+                f"{origin.example + (step - origin.step) * kept['batch']}, {again}"
             )
         if kept["batch"] != self.batch:
             example = origin.example + (step - origin.step) * kept["batch"]
@@ -440,11 +447,11 @@ class Batches:
             )
             origin = Origin(step, example)
         self.origin = origin
-        rows.resume(self.source, kept["streams"])
+        rows.restore_stream_marks(self.source, kept["streams"])
         return line
 
 
-def same_as_told(kept: Mapping[str, Any], now: Mapping[str, Any], data: str) -> None:
+def check_same_recipe(kept: Mapping[str, Any], now: Mapping[str, Any], data: str) -> None:
     """Raise UserError where what a run's rows are made by is other than it began with.
 
     Args:
@@ -458,10 +465,10 @@ def same_as_told(kept: Mapping[str, Any], now: Mapping[str, Any], data: str) -> 
         if name in now and before != now[name]
     ]
     if changed:
-        raise _began("; ".join(changed), data)
+        raise _describe_difference("; ".join(changed), data)
 
 
-def _began(what: str, data: str, more: str = "") -> UserError:
+def _describe_difference(what: str, data: str, more: str = "") -> UserError:
     return UserError(
         f"the run began with {what}",
         f"DATA={data}",
@@ -470,18 +477,18 @@ def _began(what: str, data: str, more: str = "") -> UserError:
     )
 
 
-def _moved(data: str) -> str:
+def _drop_folders(data: str) -> str:
     """Return the data without folders: a data set that lies elsewhere is the same one."""
     return " ".join(
         (
             f"{part.spec.kind}:{os.path.basename(part.spec.value.rstrip('/'))}#{part.spec.split} "
             f"{part.rate}"
         )
-        for part in specs.parts(data)
+        for part in data_spec.parse_parts(data)
     )
 
 
-def row_hashes(batch: Mapping[str, Array], first: int = 0) -> list[int]:
+def hash_rows(batch: Mapping[str, Array], first: int = 0) -> list[int]:
     """Return 128 bits a row, of its number in the global batch, its features' names and its
     values.
     """
@@ -497,12 +504,12 @@ def row_hashes(batch: Mapping[str, Array], first: int = 0) -> list[int]:
     return found
 
 
-def batch_hash(batch: Mapping[str, Array], first: int = 0) -> str:
+def hash_batch(batch: Mapping[str, Array], first: int = 0) -> str:
     """Return 32 hex digits of the rows of a batch.
 
     The sum of hosts' hashes (`add_hashes`) is the global batch's.
     """
-    return f"{sum(row_hashes(batch, first)) % (1 << 128):032x}"
+    return f"{sum(hash_rows(batch, first)) % (1 << 128):032x}"
 
 
 def add_hashes(parts: Iterator[str]) -> str:

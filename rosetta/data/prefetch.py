@@ -18,17 +18,17 @@ from typing import IO, TYPE_CHECKING, Any
 
 import rosetta
 from rosetta.core.variables.setting_values import read_setting
-from rosetta.data import bad_records, spec
+from rosetta.data import bad_records, data_spec
 
 if TYPE_CHECKING:
     from rosetta.data import Array
     from rosetta.data.pipeline import Batches
 
-AHEAD = 4
-SIZE = struct.Struct("<Q")
+DEFAULT_AHEAD = 4
+_MESSAGE_SIZE = struct.Struct("<Q")
 
 
-def workers_for(batches: Batches) -> int:
+def choose_worker_count(batches: Batches) -> int:
     """Return how many processes make batches: none for what costs little or is read in order, else
     half the cores, at most 8.
 
@@ -39,9 +39,10 @@ def workers_for(batches: Batches) -> int:
         return workers
     # Pairs of texts are short, and every process would hold all of them.
     cheap = all(
-        part.spec.kind in ("synthetic", "cache") for part in spec.parts(batches.recipe.data)
+        part.spec.kind in ("synthetic", "cache")
+        for part in data_spec.parse_parts(batches.recipe.data)
     )
-    if batches.streams or cheap or batches.recipe.rule.pairs:
+    if batches.has_stream or cheap or batches.recipe.rule.takes_pairs:
         return 0
     return min(8, len(os.sched_getaffinity(0)) // 2) if batches.batch // batches.shards >= 64 else 0
 
@@ -50,17 +51,22 @@ class Loader:
     """The batches from a step on, in order, some of them made ahead."""
 
     def __init__(
-        self, batches: Batches, step: int = 0, *, workers: int | None = None, ahead: int = AHEAD
+        self,
+        batches: Batches,
+        step: int = 0,
+        *,
+        workers: int | None = None,
+        ahead: int = DEFAULT_AHEAD,
     ) -> None:
         self.batches = batches
         batches.contents  # noqa: B018 (what the files hold is looked at before they are read)
         self.step = step
-        self.waited = 0.0
-        self.workers = workers_for(batches) if workers is None else workers
-        if batches.streams:
+        self.seconds_waited = 0.0
+        self.workers = choose_worker_count(batches) if workers is None else workers
+        if batches.has_stream:
             self.workers = 0
         self._ahead = max(ahead, self.workers + 1)
-        self._run: _Threaded | _Processes | None = None
+        self._run: _ThreadLoader | _ProcessLoader | None = None
 
     def __next__(self) -> dict[str, Array]:
         """Return the batch of the current step and go on to the next.
@@ -75,15 +81,15 @@ class Loader:
                     self.close
                 )  # a thread that still works when Python ends can abort the process
                 self._run = (
-                    _Processes(self.batches, self.step, self.workers, self._ahead)
+                    _ProcessLoader(self.batches, self.step, self.workers, self._ahead)
                     if self.workers
-                    else _Threaded(self.batches, self.step, self._ahead)
+                    else _ThreadLoader(self.batches, self.step, self._ahead)
                 )
             batch = self._run.get()
         except BaseException:
             self.close()
             raise
-        self.waited += time.perf_counter() - begun
+        self.seconds_waited += time.perf_counter() - begun
         self.step += 1
         return batch
 
@@ -95,7 +101,7 @@ class Loader:
             self._run = None
 
 
-class _Threaded:
+class _ThreadLoader:
     def __init__(self, batches: Batches, step: int, ahead: int) -> None:
         self.queue: queue.Queue[Any] = queue.Queue(ahead)
         self.ended = threading.Event()
@@ -107,7 +113,7 @@ class _Threaded:
     def _work(self, batches: Batches, step: int) -> None:
         while not self.ended.is_set():
             try:
-                made: Any = batches.at(step)
+                made: Any = batches.make_batch(step)
             except Exception as error:  # noqa: BLE001 (raised again where the batch is asked for)
                 made = error
             while not self.ended.is_set():
@@ -129,7 +135,7 @@ class _Threaded:
         self.thread.join()
 
 
-class _Processes:
+class _ProcessLoader:
     """Process k of n makes the steps k, k + n, …: it is told each by number and answers in
     order.
     """
@@ -163,7 +169,7 @@ class _Processes:
         body = pickle.dumps(batches)
         try:
             for child in self.children:
-                _tell(child, body)
+                _send_to_child(child, body)
             self.step, self.asked = step, step
             for _ in range(ahead):
                 self._ask()
@@ -172,12 +178,12 @@ class _Processes:
             raise
 
     def _ask(self) -> None:
-        _tell(self.children[self.asked % len(self.children)], pickle.dumps(self.asked))
+        _send_to_child(self.children[self.asked % len(self.children)], pickle.dumps(self.asked))
         self.asked += 1
 
     def get(self) -> dict[str, Array]:
         child = self.children[self.step % len(self.children)]
-        body = _receive(child.stdout)
+        body = _read_message(child.stdout)
         if body is None:
             raise RuntimeError(
                 f"a data process ended with status {child.wait()}: its message is above"
@@ -204,50 +210,50 @@ class _Processes:
                 child.wait()
 
 
-def _tell(child: subprocess.Popen[bytes], body: bytes) -> None:
+def _send_to_child(child: subprocess.Popen[bytes], body: bytes) -> None:
     try:
-        _send(child.stdin, body)
+        _write_message(child.stdin, body)
     except BrokenPipeError:
         raise RuntimeError(
             f"a data process ended with status {child.wait()}: its message is above"
         ) from None
 
 
-def _send(pipe: IO[bytes] | None, body: bytes) -> None:
+def _write_message(pipe: IO[bytes] | None, body: bytes) -> None:
     assert pipe is not None  # noqa: S101 (opened as a pipe)
-    pipe.write(SIZE.pack(len(body)))
+    pipe.write(_MESSAGE_SIZE.pack(len(body)))
     pipe.write(body)
     pipe.flush()
 
 
-def _receive(pipe: IO[bytes] | None) -> bytes | None:
+def _read_message(pipe: IO[bytes] | None) -> bytes | None:
     assert pipe is not None  # noqa: S101 (opened as a pipe)
-    head = pipe.read(SIZE.size)
-    if len(head) < SIZE.size:
+    head = pipe.read(_MESSAGE_SIZE.size)
+    if len(head) < _MESSAGE_SIZE.size:
         return None
-    (size,) = SIZE.unpack(head)
+    (size,) = _MESSAGE_SIZE.unpack(head)
     body = pipe.read(size)
     return body if len(body) == size else None
 
 
-def _child() -> int:
+def _serve_batches() -> int:
     """Answer with batches until the parent closes the pipe."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get between the batches
-    bad_records.begin_worker()
-    body = _receive(sys.stdin.buffer)
+    bad_records.mute_warnings()
+    body = _read_message(sys.stdin.buffer)
     if body is None:
         return 0
     batches = pickle.loads(body)  # noqa: S301 (our own parent's)
-    while (asked := _receive(sys.stdin.buffer)) is not None:
+    while (asked := _read_message(sys.stdin.buffer)) is not None:
         try:
-            made: Any = batches.at(pickle.loads(asked))  # noqa: S301
+            made: Any = batches.make_batch(pickle.loads(asked))  # noqa: S301
         except Exception as error:  # noqa: BLE001 (raised again where the batch is asked for)
             made = error
         with contextlib.suppress(BrokenPipeError):
-            _send(answers, pickle.dumps((made, bad_records.take_notes()), protocol=5))
+            _write_message(answers, pickle.dumps((made, bad_records.take_notes()), protocol=5))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(_child())
+    sys.exit(_serve_batches())

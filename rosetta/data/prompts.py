@@ -18,7 +18,7 @@ _LABEL_WORDS = {"true": 1, "1": 1, "false": 0, "0": 0, "-1": -1, "": None}
 _QUOTES = str.maketrans({"\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'"})
 
 
-def lambada(record: Mapping[str, Any]) -> dict[str, Any] | None:
+def format_lambada(record: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return {"inputs", "targets", "idx"} of a LAMBADA record: the target is the last word, with a
     space before it. None for a single word.
 
@@ -36,7 +36,7 @@ def lambada(record: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"inputs": words[0].strip(), "targets": f" {words[1]}", "idx": record.get("idx", 0)}
 
 
-def boolq(record: Mapping[str, Any]) -> dict[str, Any] | None:
+def format_boolq(record: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return {"inputs", "targets", "idx"} of a BoolQ record, None where it has no label
     (SuperGLUE's test split).
 

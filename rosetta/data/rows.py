@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from rosetta.core.errors import INVALID, MISSING, UserError
-from rosetta.data import Array, packing, shuffling, vocabulary
+from rosetta.data import Array, packing, shuffling, vocabularies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rosetta.data.objectives import Objective
-    from rosetta.data.text_windows import Corpus
-    from rosetta.data.token_cache import Tokens
+    from rosetta.data.text_corpora import Corpus
+    from rosetta.data.token_cache import TokenCache
 
-MARGIN = 1.1  # stretches are this much longer than a mean window, so that nearly all fill one
-SAMPLES, SAMPLE = 64, 4096
+STRETCH_MARGIN = (
+    1.1  # stretches are this much longer than a mean window, so that nearly all fill one
+)
+MAX_SAMPLES, MIN_SAMPLE_SIZE = 64, 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Rows:
     target_segments: Array
 
 
-def plain(inputs: Array, targets: Array) -> Rows:
+def make_unpacked_rows(inputs: Array, targets: Array) -> Rows:
     """Return rows of one example each."""
     return Rows(inputs, targets, (inputs != 0).astype(np.int32), (targets != 0).astype(np.int32))
 
@@ -52,7 +54,7 @@ def plain(inputs: Array, targets: Array) -> Rows:
 class Source(Protocol):
     """What gives rows."""
 
-    def rows(self, examples: Array) -> Rows:
+    def read_rows(self, examples: Array) -> Rows:
         """Return the rows of running example numbers int64 [n]."""
         ...
 
@@ -66,51 +68,56 @@ class Synthetic:
     """Random ids, every position filled, the last one an end token."""
 
     objective: Objective
-    vocab: vocabulary.Vocabulary
+    vocab: vocabularies.Vocabulary
     seed: int
 
-    def rows(self, examples: Array) -> Rows:
+    def read_rows(self, examples: Array) -> Rows:
         highest = self.vocab.text_size
         made = []
         for number, length in enumerate((self.objective.inputs, self.objective.targets)):
-            draws: Array = shuffling.bits(
-                shuffling.keys(shuffling.key(self.seed, 3, number), examples), (length + 1) // 2
+            draws: Array = shuffling.draw_words(
+                shuffling.derive_keys(shuffling.derive_key(self.seed, 3, number), examples),
+                (length + 1) // 2,
             ).view(np.uint32)[:, :length]
             ids = (3 + (draws.astype(np.uint64) * np.uint64(highest - 3) >> np.uint64(32))).astype(
                 np.int32
             )
-            ids[:, -1:] = vocabulary.EOS
+            ids[:, -1:] = vocabularies.EOS
             made.append(ids)
-        return plain(*made)
+        return make_unpacked_rows(*made)
 
     def describe(self) -> str:
         return f"synthetic {self.vocab.size}"
 
 
-def _keys(seed: int, epoch: Array, index: Array) -> Array:
+def _derive_row_keys(seed: int, epoch: Array, index: Array) -> Array:
     found: Array = np.empty(len(index), np.uint64)
     for turn in np.unique(epoch):
         here = epoch == turn
-        found[here] = shuffling.keys(shuffling.key(seed, 2, int(turn)), index[here])
+        found[here] = shuffling.derive_keys(shuffling.derive_key(seed, 2, int(turn)), index[here])
     return found
 
 
-def encoded(texts: Sequence[str], objective: Objective, vocab: vocabulary.Vocabulary) -> Array:
+def encode_window(
+    texts: Sequence[str], objective: Objective, vocab: vocabularies.Vocabulary
+) -> Array:
     """Return the ids of documents in a row, at most a window of them."""
     found: list[Array] = []
     count = 0
     for text in texts:
-        if count >= objective.window:
+        if count >= objective.window_length:
             break
         ids = vocab.encode([text])[0]
         if objective.document_ends:
             ids = np.append(ids, np.int32(vocab.eos))
         found.append(ids)
         count += len(ids)
-    return np.concatenate([*found, np.zeros(0, np.int32)])[: objective.window].astype(np.int32)
+    return np.concatenate([*found, np.zeros(0, np.int32)])[: objective.window_length].astype(
+        np.int32
+    )
 
 
-def stretch(corpus: Corpus, objective: Objective, vocab: vocabulary.Vocabulary) -> int:
+def estimate_stretch(corpus: Corpus, objective: Objective, vocab: vocabularies.Vocabulary) -> int:
     """Return how much of a corpus makes a window, from samples spread over it: the same for the
     same corpus and vocabulary.
 
@@ -118,15 +125,17 @@ def stretch(corpus: Corpus, objective: Objective, vocab: vocabulary.Vocabulary) 
       UserError: the samples hold no text.
     """
     # Whole windows at least, so that the tail of each sample weighs little.
-    length = max(SAMPLE, 4 * objective.window)
-    count = max(1, min(SAMPLES, corpus.size // length))
-    places: Array = shuffling.permute(np.arange(count), max(1, corpus.size // length), 0) * length
+    length = max(MIN_SAMPLE_SIZE, 4 * objective.window_length)
+    count = max(1, min(MAX_SAMPLES, corpus.size // length))
+    places: Array = (
+        shuffling.permute_indices(np.arange(count), max(1, corpus.size // length), 0) * length
+    )
     tokens = read = 0
     for place in places:
         stop = min(int(place) + length, corpus.size)
         tokens += sum(
             len(ids) + objective.document_ends
-            for ids in vocab.encode(corpus.texts(int(place), stop))
+            for ids in vocab.encode(corpus.read_texts(int(place), stop))
         )
         read += stop - int(place)
     place = 0
@@ -135,7 +144,8 @@ def stretch(corpus: Corpus, objective: Objective, vocab: vocabulary.Vocabulary) 
     ):  # the samples hit nothing but what is empty or skipped
         stop = min(place + length, corpus.size)
         tokens += sum(
-            len(ids) + objective.document_ends for ids in vocab.encode(corpus.texts(place, stop))
+            len(ids) + objective.document_ends
+            for ids in vocab.encode(corpus.read_texts(place, stop))
         )
         read, place = stop, stop
     if not tokens:
@@ -145,7 +155,7 @@ def stretch(corpus: Corpus, objective: Objective, vocab: vocabulary.Vocabulary) 
             "name files with text in them",
             kind=MISSING,
         )
-    return max(1, round(MARGIN * objective.window * read / tokens))
+    return max(1, round(STRETCH_MARGIN * objective.window_length * read / tokens))
 
 
 class Windows:
@@ -158,7 +168,7 @@ class Windows:
         self,
         corpus: Corpus,
         objective: Objective,
-        vocab: vocabulary.Vocabulary,
+        vocab: vocabularies.Vocabulary,
         seed: int,
         *,
         shuffle: bool = True,
@@ -170,23 +180,27 @@ class Windows:
             seed,
             shuffle,
         )
-        self.stretch = min(stretch(corpus, objective, vocab), corpus.size)
+        self.stretch = min(estimate_stretch(corpus, objective, vocab), corpus.size)
         self.count = max(1, corpus.size // self.stretch)
 
-    def rows(self, examples: Array) -> Rows:
-        epoch, index = shuffling.epochs(examples, self.count, self.seed, shuffle=self.shuffle)
+    def read_rows(self, examples: Array) -> Rows:
+        epoch, index = shuffling.locate_examples(
+            examples, self.count, self.seed, shuffle=self.shuffle
+        )
         windows = []
         for turn, place in zip(epoch.tolist(), index.tolist(), strict=True):
             start = place * self.stretch + (
-                shuffling.key(self.seed, 4, turn) % self.stretch if self.shuffle else 0
+                shuffling.derive_key(self.seed, 4, turn) % self.stretch if self.shuffle else 0
             )
             stop = start + self.stretch
             size = self.corpus.size
-            texts = self.corpus.texts(min(start, size), min(stop, size))
+            texts = self.corpus.read_texts(min(start, size), min(stop, size))
             if stop > size and self.shuffle:
-                texts += self.corpus.texts(max(start - size, 0), stop - size)
-            windows.append(encoded(texts, self.objective, self.vocab))
-        return plain(*self.objective.apply(windows, _keys(self.seed, epoch, index), self.vocab))
+                texts += self.corpus.read_texts(max(start - size, 0), stop - size)
+            windows.append(encode_window(texts, self.objective, self.vocab))
+        return make_unpacked_rows(
+            *self.objective.apply(windows, _derive_row_keys(self.seed, epoch, index), self.vocab)
+        )
 
     def describe(self) -> str:
         return f"{self.corpus.describe()} by {self.stretch}"
@@ -197,9 +211,9 @@ class CachedWindows:
 
     def __init__(
         self,
-        cache: Tokens,
+        cache: TokenCache,
         objective: Objective,
-        vocab: vocabulary.Vocabulary,
+        vocab: vocabularies.Vocabulary,
         seed: int,
         *,
         shuffle: bool = True,
@@ -211,18 +225,22 @@ class CachedWindows:
             seed,
             shuffle,
         )
-        self.count = max(1, cache.size // objective.window)
-        self.length = min(objective.window, cache.size)
+        self.count = max(1, cache.size // objective.window_length)
+        self.length = min(objective.window_length, cache.size)
 
-    def rows(self, examples: Array) -> Rows:
-        epoch, index = shuffling.epochs(examples, self.count, self.seed, shuffle=self.shuffle)
+    def read_rows(self, examples: Array) -> Rows:
+        epoch, index = shuffling.locate_examples(
+            examples, self.count, self.seed, shuffle=self.shuffle
+        )
         windows = []
         for turn, place in zip(epoch.tolist(), index.tolist(), strict=True):
             start = place * self.length + (
-                shuffling.key(self.seed, 4, turn) % self.length if self.shuffle else 0
+                shuffling.derive_key(self.seed, 4, turn) % self.length if self.shuffle else 0
             )
-            windows.append(self.cache.tokens(start, start + self.length))
-        return plain(*self.objective.apply(windows, _keys(self.seed, epoch, index), self.vocab))
+            windows.append(self.cache.read_tokens(start, start + self.length))
+        return make_unpacked_rows(
+            *self.objective.apply(windows, _derive_row_keys(self.seed, epoch, index), self.vocab)
+        )
 
     def describe(self) -> str:
         return f"cache {self.cache.recipe.source} {self.cache.size}"
@@ -259,7 +277,9 @@ class Pairs:
         )
         if pack:
             drawn = (
-                shuffling.permute(np.arange(len(pairs)), len(pairs), shuffling.key(seed, 5))
+                shuffling.permute_indices(
+                    np.arange(len(pairs)), len(pairs), shuffling.derive_key(seed, 5)
+                )
                 if shuffle
                 else np.arange(len(pairs))
             )
@@ -268,13 +288,15 @@ class Pairs:
                 [[len(first) + 1, len(second) + 1] for first, second in self.pairs],
                 (objective.inputs, objective.targets),
             )
-            self.bundles = packing.bundles(sizes, drawn, (objective.inputs, objective.targets))
+            self.bundles = packing.pack_examples(
+                sizes, drawn, (objective.inputs, objective.targets)
+            )
         else:
             self.bundles = [[number] for number in range(len(pairs))]
         self.count = len(self.bundles)
 
-    def rows(self, examples: Array) -> Rows:
-        _, index = shuffling.epochs(examples, self.count, self.seed, shuffle=self.shuffle)
+    def read_rows(self, examples: Array) -> Rows:
+        _, index = shuffling.locate_examples(examples, self.count, self.seed, shuffle=self.shuffle)
         lengths = (self.objective.inputs, self.objective.targets)
         tokens: list[Array] = [np.zeros((len(index), length), np.int32) for length in lengths]
         segments: list[Array] = [np.zeros((len(index), length), np.int32) for length in lengths]
@@ -283,9 +305,9 @@ class Pairs:
             for segment, number in enumerate(self.bundles[bundle], 1):
                 for side, ids in enumerate(self.pairs[number]):
                     cut = (
-                        _cut(ids, lengths[side])
-                        if self.objective.ends
-                        else _kept(ids, lengths[side], last=side == 0)
+                        _truncate_with_end(ids, lengths[side])
+                        if self.objective.adds_end_tokens
+                        else _truncate(ids, lengths[side], last=side == 0)
                     )
                     here = slice(places[side], places[side] + len(cut))
                     tokens[side][row, here], segments[side][row, here] = cut, segment
@@ -296,12 +318,12 @@ class Pairs:
         return f"{self.name} {len(self.pairs)} in {self.count}"
 
 
-def _cut(ids: Array, length: int) -> Array:
+def _truncate_with_end(ids: Array, length: int) -> Array:
     """Return the ids with an end token, at most `length` of them."""
-    return np.append(ids[: length - 1], np.int32(vocabulary.EOS)).astype(np.int32)
+    return np.append(ids[: length - 1], np.int32(vocabularies.EOS)).astype(np.int32)
 
 
-def _kept(ids: Array, length: int, *, last: bool) -> Array:
+def _truncate(ids: Array, length: int, *, last: bool) -> Array:
     """Return at most `length` of the ids as they are: the last of them of a prompt, whose question
     stands at its end, else the first.
     """
@@ -333,7 +355,7 @@ class Mixture:
         self.counts = counts
         self.bounds = np.cumsum(counts)
 
-    def drawn(self, examples: Array) -> tuple[Array, Array]:
+    def locate_draws(self, examples: Array) -> tuple[Array, Array]:
         """Return, for running numbers [n], which source each is drawn from and its running number
         there.
         """
@@ -341,18 +363,18 @@ class Mixture:
         rank = np.empty_like(place)
         for turn in np.unique(block):
             here = block == turn
-            rank[here] = shuffling.permute(
-                place[here], self.BLOCK, shuffling.key(self.seed, 6, int(turn))
+            rank[here] = shuffling.permute_indices(
+                place[here], self.BLOCK, shuffling.derive_key(self.seed, 6, int(turn))
             )
         which: Array = np.searchsorted(self.bounds, rank, side="right")
         return which, block * self.counts[which] + rank - (self.bounds - self.counts)[which]
 
-    def rows(self, examples: Array) -> Rows:
-        which, number = self.drawn(examples)
+    def read_rows(self, examples: Array) -> Rows:
+        which, number = self.locate_draws(examples)
         made: dict[str, Array] = {}
         for source in np.unique(which):
             here = np.flatnonzero(which == source)
-            rows = self.sources[source].rows(number[here])
+            rows = self.sources[source].read_rows(number[here])
             for field in dataclasses.fields(Rows):
                 part = getattr(rows, field.name)
                 made.setdefault(field.name, np.zeros((len(examples), part.shape[1]), np.int32))[
@@ -395,7 +417,7 @@ def set_grid(source: Source, kept: Sequence[Any]) -> bool:
     return fits
 
 
-def state(source: Source, example: int) -> list[Any]:
+def get_stream_marks(source: Source, example: int) -> list[Any]:
     """Return the marks of the streams inside a source, for whoever goes on at this running example
     number.
     """
@@ -403,16 +425,18 @@ def state(source: Source, example: int) -> list[Any]:
         found = []
         for number, inner in enumerate(source.sources):
             # The block's first draw is early enough, whatever the order inside the block.
-            found.append(state(inner, example // source.BLOCK * int(source.counts[number])))
+            found.append(
+                get_stream_marks(inner, example // source.BLOCK * int(source.counts[number]))
+            )
         return found
     mark = getattr(source, "mark", None)
     return [mark(example)] if mark else []
 
 
-def resume(source: Source, kept: Sequence[Any]) -> None:
+def restore_stream_marks(source: Source, kept: Sequence[Any]) -> None:
     """Give the streams inside a source their marks back."""
     if isinstance(source, Mixture):
         for inner, marks in zip(source.sources, kept, strict=True):
-            resume(inner, marks)
+            restore_stream_marks(inner, marks)
     elif kept and hasattr(source, "resume"):
         source.resume(kept[0])

@@ -7,38 +7,38 @@ from __future__ import annotations
 import numpy as np
 
 from rosetta.data import Array, packing
-from rosetta.data.rows import Rows, plain
+from rosetta.data.rows import Rows, make_unpacked_rows
 
 ENCODER_DECODER, DECODER = "encoder_decoder", "decoder"
 
 
-def encoder_decoder(rows: Rows, *, pack: bool) -> dict[str, Array]:
+def make_encoder_decoder_features(rows: Rows, *, pack: bool) -> dict[str, Array]:
     """Return int32 arrays [n, length] for an encoder-decoder; with `pack` also segments and
     positions.
     """
     found = {
         "encoder_input_tokens": rows.inputs,
         "decoder_target_tokens": rows.targets,
-        "decoder_input_tokens": _shifted(rows.targets, rows.target_segments, pack=pack),
+        "decoder_input_tokens": _make_decoder_inputs(rows.targets, rows.target_segments, pack=pack),
         "decoder_loss_weights": (rows.target_segments > 0).astype(np.int32),
     }
     if pack:
         found["encoder_segment_ids"] = rows.input_segments
         found["decoder_segment_ids"] = rows.target_segments
-        found["encoder_positions"] = packing.positions(rows.input_segments)
-        found["decoder_positions"] = packing.positions(rows.target_segments)
+        found["encoder_positions"] = packing.compute_positions(rows.input_segments)
+        found["decoder_positions"] = packing.compute_positions(rows.target_segments)
     return found
 
 
-def _shifted(tokens: Array, segments: Array, *, pack: bool) -> Array:
+def _make_decoder_inputs(tokens: Array, segments: Array, *, pack: bool) -> Array:
     """Return the decoder's input.
 
     Unpacked, the end token is read as well, at a place without a target: as SeqIO has it.
     """
-    return packing.shifted(tokens, segments if pack else np.ones_like(segments))
+    return packing.shift_right(tokens, segments if pack else np.ones_like(segments))
 
 
-def decoder(rows: Rows, *, pack: bool) -> dict[str, Array]:
+def make_decoder_features(rows: Rows, *, pack: bool) -> dict[str, Array]:
     """Return int32 arrays for a decoder: inputs and targets joined, loss on the targets alone,
     inputs seen from both sides.
 
@@ -52,21 +52,21 @@ def decoder(rows: Rows, *, pack: bool) -> dict[str, Array]:
             (rows.target_segments > 0).astype(np.int32),
         )
     else:
-        tokens, segments, attended, weights = _joined(rows)
+        tokens, segments, attended, weights = _join_sides(rows)
     found = {
         "decoder_target_tokens": tokens,
-        "decoder_input_tokens": _shifted(tokens, segments, pack=pack),
+        "decoder_input_tokens": _make_decoder_inputs(tokens, segments, pack=pack),
         "decoder_loss_weights": weights,
     }
     if attended is not None:
         found["decoder_causal_attention"] = attended
     if pack:
         found["decoder_segment_ids"] = segments
-        found["decoder_positions"] = packing.positions(segments)
+        found["decoder_positions"] = packing.compute_positions(segments)
     return found
 
 
-def _joined(rows: Rows) -> tuple[Array, Array, Array, Array]:
+def _join_sides(rows: Rows) -> tuple[Array, Array, Array, Array]:
     """Return tokens, segments, attention and loss weights [n, inputs + targets], each segment's
     inputs before its targets.
     """
@@ -97,8 +97,12 @@ def _joined(rows: Rows) -> tuple[Array, Array, Array, Array]:
     return tokens, segments, attended, weights
 
 
-def names(kind: str, *, inputs: int, targets: int, pack: bool) -> dict[str, int]:
+def compute_feature_lengths(kind: str, *, inputs: int, targets: int, pack: bool) -> dict[str, int]:
     """Return feature -> length for a kind of model, without reading any data."""
-    rows = plain(np.zeros((1, inputs), np.int32), np.zeros((1, targets), np.int32))
-    made = encoder_decoder(rows, pack=pack) if kind == ENCODER_DECODER else decoder(rows, pack=pack)
+    rows = make_unpacked_rows(np.zeros((1, inputs), np.int32), np.zeros((1, targets), np.int32))
+    made = (
+        make_encoder_decoder_features(rows, pack=pack)
+        if kind == ENCODER_DECODER
+        else make_decoder_features(rows, pack=pack)
+    )
     return {name: array.shape[1] for name, array in made.items()}

@@ -13,12 +13,12 @@ import numpy as np
 if TYPE_CHECKING:
     from rosetta.data import Array
 
-GOLDEN = 0x9E3779B97F4A7C15
-MASK = (1 << 64) - 1
+GOLDEN_GAMMA = 0x9E3779B97F4A7C15
+WORD_MASK = (1 << 64) - 1
 ROUNDS = 6
 
 
-def mix(words: Array) -> Array:
+def mix_words(words: Array) -> Array:
     """Return the words scrambled by the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA
     2014).
 
@@ -31,46 +31,47 @@ def mix(words: Array) -> Array:
     return words ^ (words >> np.uint64(31))
 
 
-def _scramble(word: int) -> int:
-    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & MASK
+def _mix_word(word: int) -> int:
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & WORD_MASK
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & WORD_MASK
     return word ^ (word >> 31)
 
 
-def key(*words: int) -> int:
+def derive_key(*words: int) -> int:
     """Return 64 bits that depend on every one of the words and on their order."""
     state = 0
     for word in words:
-        state = _scramble((state + GOLDEN + (word & MASK)) & MASK)
+        state = _mix_word((state + GOLDEN_GAMMA + (word & WORD_MASK)) & WORD_MASK)
     return state
 
 
-def keys(base: int, words: Array) -> Array:
+def derive_keys(base: int, words: Array) -> Array:
     """Return mix(base + GOLDEN (word + 1)) for each word [n]: uint64 [n], as independent as `key`'s
     but not the same.
     """
-    return mix(
-        np.uint64(base) + np.uint64(GOLDEN) * (np.asarray(words).astype(np.uint64) + np.uint64(1))
+    return mix_words(
+        np.uint64(base)
+        + np.uint64(GOLDEN_GAMMA) * (np.asarray(words).astype(np.uint64) + np.uint64(1))
     )
 
 
-def bits(row_keys: Array, count: int) -> Array:
+def draw_words(row_keys: Array, count: int) -> Array:
     """Return uint64 [n, count]: `count` random words for each row's key [n] (SplitMix64 in counter
     mode).
     """
-    counters = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN)
-    return mix(np.asarray(row_keys, np.uint64)[:, None] + counters[None, :])
+    counters = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN_GAMMA)
+    return mix_words(np.asarray(row_keys, np.uint64)[:, None] + counters[None, :])
 
 
-def below(row_keys: Array, limit: Array | int) -> Array:
+def draw_integers(row_keys: Array, limit: Array | int) -> Array:
     """Return int64 [n], each uniform in [0, limit) (limit [n] or a number below 2**32, off by at
     most 2**-32).
     """
-    high = bits(row_keys, 1)[:, 0] >> np.uint64(32)
+    high = draw_words(row_keys, 1)[:, 0] >> np.uint64(32)
     return ((high * np.asarray(limit).astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
 
 
-def permute(places: Array, size: int, word: int) -> Array:
+def permute_indices(places: Array, size: int, word: int) -> Array:
     """Return where a permutation of range(size), chosen by the key `word`, sends each of `places`.
 
     An unbalanced Feistel network over the next power of two; what falls outside walks on until it
@@ -87,15 +88,15 @@ def permute(places: Array, size: int, word: int) -> Array:
         return found.astype(np.int64)
     width = max(2, (size - 1).bit_length())
     left, right = width // 2, width - width // 2
-    rounds = [np.uint64(key(word, turn)) for turn in range(ROUNDS)]
+    rounds = [np.uint64(derive_key(word, turn)) for turn in range(ROUNDS)]
 
     def once(values: Array) -> Array:
         high, low = values >> np.uint64(right), values & np.uint64((1 << right) - 1)
         high_bits, low_bits = left, right
         for word_of_round in rounds:
-            turned = (high ^ (mix(low + word_of_round) >> np.uint64(64 - high_bits))) & np.uint64(
-                (1 << high_bits) - 1
-            )
+            turned = (
+                high ^ (mix_words(low + word_of_round) >> np.uint64(64 - high_bits))
+            ) & np.uint64((1 << high_bits) - 1)
             high, low, high_bits, low_bits = low, turned, low_bits, high_bits
         return (high << np.uint64(right)) | low
 
@@ -108,7 +109,9 @@ def permute(places: Array, size: int, word: int) -> Array:
     return found.astype(np.int64)
 
 
-def epochs(examples: Array, size: int, seed: int, *, shuffle: bool = True) -> tuple[Array, Array]:
+def locate_examples(
+    examples: Array, size: int, seed: int, *, shuffle: bool = True
+) -> tuple[Array, Array]:
     """Return (epoch, index) of each running example number [n]: every index once an epoch, in
     another order each time.
     """
@@ -119,5 +122,5 @@ def epochs(examples: Array, size: int, seed: int, *, shuffle: bool = True) -> tu
     index = np.empty_like(place)
     for turn in np.unique(epoch):
         here = epoch == turn
-        index[here] = permute(place[here], size, key(seed, 1, int(turn)))
+        index[here] = permute_indices(place[here], size, derive_key(seed, 1, int(turn)))
     return epoch, index

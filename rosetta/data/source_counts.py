@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 from rosetta.core import log
 from rosetta.core.errors import MISSING, UserError
-from rosetta.data import spec as specs
-from rosetta.data import task_records, token_cache
+from rosetta.data import data_spec, task_records, token_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rosetta.data.data_spec import Spec
     from rosetta.data.documents import Handler
-    from rosetta.data.spec import Spec
-    from rosetta.data.vocabulary import Vocabulary
+    from rosetta.data.vocabularies import Vocabulary
 
-BATCH = 64  # texts tokenised at a time
+TEXTS_PER_BATCH = 64  # texts tokenised at a time
 
 
 def count_source(
@@ -34,7 +33,7 @@ def count_source(
 
     Args:
       spec: the source.
-      objective: one of spec.OBJECTIVES. A record of pairs has two texts.
+      objective: one of data_spec.OBJECTIVES. A record of pairs has two texts.
       field: where records have their text.
       split: of sets that have splits.
       vocab: what makes tokens of text.
@@ -46,14 +45,14 @@ def count_source(
     """
     if spec.kind in ("synthetic", "task"):
         return {}
-    texts_each = 2 if objective in specs.PAIRS else 1
+    texts_each = 2 if objective in data_spec.PAIR_OBJECTIVES else 1
     if spec.kind == "cache":
-        meta = token_cache.Tokens(spec.value).meta
+        meta = token_cache.TokenCache(spec.value).meta
         return {"records": meta["documents"] // texts_each, "tokens": meta["tokens"]}
-    texts = task_records.texts(spec, objective, field, split, handle)
+    texts = task_records.read_texts(spec, objective, field, split, handle)
     documents = tokens = 0
     shown = False
-    while batch := list(itertools.islice(texts, BATCH)):
+    while batch := list(itertools.islice(texts, TEXTS_PER_BATCH)):
         documents += len(batch)
         tokens += sum(len(ids) for ids in vocab.encode(batch))
         report(documents // texts_each, tokens)

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.data import Array, bad_records, documents, rows, shuffling, text_windows
+from rosetta.data import Array, bad_records, documents, rows, shuffling, text_corpora
 from rosetta.data.bad_records import RecordFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rosetta.data.data_spec import Spec
     from rosetta.data.objectives import Objective
-    from rosetta.data.spec import Spec
-    from rosetta.data.vocabulary import Vocabulary
+    from rosetta.data.vocabularies import Vocabulary
 
-BLOCK = 1 << 24
-KEPT = 64  # marks
-HELD = 2  # blocks
+BLOCK_LETTERS = 1 << 24
+MAX_MARKS = 64  # marks
+MAX_HELD_BLOCKS = 2  # blocks
 
 
-class Held:
+class DocumentCorpus:
     """Documents in memory as a corpus, addressed by letter."""
 
     def __init__(self, texts: list[str]) -> None:
@@ -37,7 +37,7 @@ class Held:
         self.ends = np.cumsum([len(text) for text in texts])
         self.size = int(self.ends[-1])
 
-    def texts(self, start: int, stop: int) -> list[str]:
+    def read_texts(self, start: int, stop: int) -> list[str]:
         found = []
         number = int(np.searchsorted(self.ends, start, side="right"))
         while (
@@ -45,7 +45,7 @@ class Held:
             and (first := int(self.ends[number - 1]) if number else 0) < stop
         ):
             text = self.held[number]
-            piece = text_windows.share(
+            piece = text_corpora.extract_part(
                 text, max(start - first, 0) / len(text), min((stop - first) / len(text), 1.0)
             )
             found += [piece] if piece.strip() else []
@@ -87,15 +87,15 @@ class Stream:
         *,
         field: str,
         split: str,
-        block: int = BLOCK,
+        block: int = BLOCK_LETTERS,
     ) -> None:
         self.spec, self.objective, self.vocab, self.seed = spec, objective, vocab, seed
         self.field, self.split, self.letters = field, split, block
-        self.marks: collections.deque[Mark] = collections.deque([Mark()], maxlen=KEPT)
+        self.marks: collections.deque[Mark] = collections.deque([Mark()], maxlen=MAX_MARKS)
         self.data: Any = None
         self.reading: Iterator[Any] | None = None
         self.held: dict[
-            int, tuple[Mark, Held, int]
+            int, tuple[Mark, DocumentCorpus, int]
         ] = {}  # by the block's number: its mark, its text, how many examples it has
         self.record = 0  # records of the set that were read
         self.next = 0  # the block that the stream stands before
@@ -107,13 +107,13 @@ class Stream:
         if self.data is None:
             self.data = documents.open_hugging_face(self.spec, self.split)
         self.data.load_state_dict(mark.state) if mark.state is not None else self._rewind()
-        self.reading = documents.read_through(self.data, self.spec)
+        self.reading = documents.read_opened_set(self.data, self.spec)
         self.record = mark.record
 
     def _rewind(self) -> None:
         self.data = documents.open_hugging_face(self.spec, self.split)
 
-    def _read(self, mark: Mark) -> tuple[Mark, Held, int]:
+    def _read(self, mark: Mark) -> tuple[Mark, DocumentCorpus, int]:
         """Take the block at the mark, and note where the next one begins."""
         if self.reading is None or self.next != mark.block:
             self._seek(mark)
@@ -127,24 +127,24 @@ class Stream:
                 if turned == 2:
                     break
                 self._rewind()
-                self.reading = documents.read_through(self.data, self.spec)
+                self.reading = documents.read_opened_set(self.data, self.spec)
                 self.record = 0
                 continue
             self.record += 1
             try:
-                text = documents.field_of(record, self.field, self.spec)
+                text = documents.get_record_text(record, self.field, self.spec)
             except RecordFault as fault:
                 bad_records.stop_or_skip(fault.locate(str(self.spec), f"record {self.record:,}"))
                 continue
             if text.strip():
                 texts.append(text)
                 count += len(text)
-        held = Held(texts or [" "])
-        stretch = mark.stretch or rows.stretch(held, self.objective, self.vocab)
+        held = DocumentCorpus(texts or [" "])
+        stretch = mark.stretch or rows.estimate_stretch(held, self.objective, self.vocab)
         size = max(1, held.size // stretch)
         here = dataclasses.replace(mark, stretch=stretch)
         self.held.pop(mark.block, None)
-        while len(self.held) >= HELD:
+        while len(self.held) >= MAX_HELD_BLOCKS:
             del self.held[next(iter(self.held))]  # the one read first
         self.held[mark.block], self.next = (here, held, size), mark.block + 1
         if self.marks[-1].block <= mark.block:
@@ -159,7 +159,7 @@ class Stream:
             )
         return self.held[mark.block]
 
-    def _block(self, example: int) -> tuple[Mark, Held, int]:
+    def _block(self, example: int) -> tuple[Mark, DocumentCorpus, int]:
         for found in self.held.values():
             if found[0].example <= example < found[0].example + found[2]:
                 return found
@@ -177,17 +177,21 @@ class Stream:
         # A copy: a checkpoint asks for its mark while the loader's thread reads on.
         return next((mark for mark in reversed(tuple(self.marks)) if mark.example <= example), None)
 
-    def rows(self, examples: Array) -> rows.Rows:
+    def read_rows(self, examples: Array) -> rows.Rows:
         made: list[Array] = [np.zeros(0, np.int32)] * len(examples)
         keys: Array = np.empty(len(examples), np.uint64)
         for place in np.argsort(examples, kind="stable").tolist():
             mark, held, size = self._block(int(examples[place]))
             within = np.array([int(examples[place]) - mark.example])
-            index = int(shuffling.permute(within, size, shuffling.key(self.seed, 7, mark.block))[0])
-            texts = held.texts(index * mark.stretch, (index + 1) * mark.stretch)
-            made[place] = rows.encoded(texts, self.objective, self.vocab)
-            keys[place] = shuffling.key(self.seed, 8, mark.block, index)
-        return rows.plain(*self.objective.apply(made, keys, self.vocab))
+            index = int(
+                shuffling.permute_indices(
+                    within, size, shuffling.derive_key(self.seed, 7, mark.block)
+                )[0]
+            )
+            texts = held.read_texts(index * mark.stretch, (index + 1) * mark.stretch)
+            made[place] = rows.encode_window(texts, self.objective, self.vocab)
+            keys[place] = shuffling.derive_key(self.seed, 8, mark.block, index)
+        return rows.make_unpacked_rows(*self.objective.apply(made, keys, self.vocab))
 
     def mark(self, example: int) -> dict[str, Any]:
         """Return the last mark at or before a running example number."""
@@ -195,7 +199,7 @@ class Stream:
 
     def resume(self, kept: dict[str, Any]) -> None:
         """Go on from a mark that `mark` gave."""
-        self.marks = collections.deque([Mark(**kept)], maxlen=KEPT)
+        self.marks = collections.deque([Mark(**kept)], maxlen=MAX_MARKS)
         self.held, self.reading = {}, None
 
     def describe(self) -> str:

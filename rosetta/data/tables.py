@@ -14,10 +14,10 @@ from rosetta.core.errors import CONFLICT, INVALID, UNSUPPORTED, UserError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
+COMPRESSED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 
 
-def read_options(builder: Any) -> dict[str, Any]:
+def choose_read_options(builder: Any) -> dict[str, Any]:
     """Return the options that the datasets package shall read a folder with; nothing where it reads
     no tables there.
 
@@ -31,11 +31,11 @@ def read_options(builder: Any) -> dict[str, Any]:
     if not type(builder).__module__.startswith("datasets.packaged_modules.csv"):
         return {}
     paths = [str(path) for files in builder.config.data_files.values() for path in files]
-    return check_files(tuple(paths), builder.config.sep)
+    return check_tables(tuple(paths), builder.config.sep)
 
 
 @functools.lru_cache
-def check_files(paths: tuple[str, ...], separator: str) -> dict[str, Any]:
+def check_tables(paths: tuple[str, ...], separator: str) -> dict[str, Any]:
     """Check that each row of the tables is one record, and return the options to read them with.
 
     Every field is read as text: no word means a missing value, and digits are not a number.
@@ -67,7 +67,7 @@ def check_files(paths: tuple[str, ...], separator: str) -> dict[str, Any]:
 
 def _find_ending(path: str) -> str:
     name = Path(path)
-    if name.suffix.lower() in COMPRESSED:
+    if name.suffix.lower() in COMPRESSED_SUFFIXES:
         name = name.with_suffix("")
     ending = name.suffix.lower()
     if ending not in (".csv", ".tsv"):
@@ -106,7 +106,7 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
 
     csv.field_size_limit(sys.maxsize)
     with (
-        documents.opened(path) as file,
+        documents.open_decompressed(path) as file,
         io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as text,
     ):
         rows = csv.reader(read_lines(), delimiter=separator, quoting=quoting, strict=True)
@@ -116,7 +116,9 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
                 blank = not line.strip(" \t\r\n".replace(separator, ""))  # pandas skips such a line
                 width = width or (0 if blank else len(row))
                 if not blank and len(row) != width:
-                    raise _describe_width(f"{path}, line {before + 1:,}", len(row), width, quoting)
+                    raise _describe_wrong_width(
+                        f"{path}, line {before + 1:,}", len(row), width, quoting
+                    )
                 if after_return and row and not row[0]:
                     what = (
                         "the line before ends in a carriage return alone, and the empty first "
@@ -144,7 +146,7 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
     return width
 
 
-def _describe_width(where: str, count: int, width: int, quoting: Literal[0, 3]) -> UserError:
+def _describe_wrong_width(where: str, count: int, width: int, quoting: Literal[0, 3]) -> UserError:
     what = f"the row has {count} fields, and the header has {width}"
     if quoting == csv.QUOTE_NONE:
         return UserError(

@@ -13,18 +13,26 @@ from typing import TYPE_CHECKING, Any, overload
 
 from rosetta.core import log
 from rosetta.core.errors import INVALID, MISSING, UNSUPPORTED, UserError
-from rosetta.data import Array, bad_records, documents, json_lines, prompts, tfds, tfrecord
-from rosetta.data import spec as specs
+from rosetta.data import (
+    Array,
+    bad_records,
+    data_spec,
+    documents,
+    json_lines,
+    prompts,
+    tfds,
+    tfrecord,
+)
 from rosetta.data.bad_records import RecordFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from rosetta.data.data_spec import Spec
     from rosetta.data.documents import Handler
-    from rosetta.data.spec import Spec
-    from rosetta.data.vocabulary import Vocabulary
+    from rosetta.data.vocabularies import Vocabulary
 
-NAMES = ("id", "idx", "guid", "pairID")  # of the field that tells a record from the others
+ID_FIELDS = ("id", "idx", "guid", "pairID")  # of the field that tells a record from the others
 MNLI_LABELS = ("entailment", "neutral", "contradiction")
 _LABEL_DIGITS = ("0", "1", "2", "-1")
 # RE2's [[:punct:]] and \s, which T5's tasks use, know ASCII alone.
@@ -32,18 +40,18 @@ _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 _SPACE = re.compile(r"[\t\n\f\r ]+")
 
 
-def spaced(text: str) -> str:
+def space_punctuation(text: str) -> str:
     """Return the text with a space on both sides of each ASCII punctuation mark, runs of white
     space made one space.
     """
     return _SPACE.sub(" ", _PUNCTUATION.sub(r" \1 ", text))
 
 
-def _first(record: Mapping[str, Any], *names: str) -> Any:
+def _get_first(record: Mapping[str, Any], *names: str) -> Any:
     return next((record[name] for name in names if record.get(name) is not None), None)
 
 
-def mnli(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] | None:
+def format_mnli(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] | None:
     """Return {"inputs", "targets", "idx"} of an MNLI record, None where it has no label.
 
     Takes the field names of GLUE (premise, hypothesis, label as a number or name) and of the
@@ -51,10 +59,10 @@ def mnli(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] 
     record without a label is "".
     """
     premise, hypothesis = (
-        _first(record, "premise", "sentence1"),
-        _first(record, "hypothesis", "sentence2"),
+        _get_first(record, "premise", "sentence1"),
+        _get_first(record, "hypothesis", "sentence2"),
     )
-    label = _first(record, "label", "gold_label")
+    label = _get_first(record, "label", "gold_label")
     if label in _LABEL_DIGITS:  # a table's fields are text
         label = int(label)
     if (
@@ -82,7 +90,7 @@ def mnli(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] 
     }
 
 
-def squad(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] | None:
+def format_squad(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] | None:
     """Return {"inputs", "targets", "id", "answers"} of a SQuAD 1.1 record, None where it has no
     answer.
 
@@ -90,7 +98,7 @@ def squad(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any]
     Without `answered`, a record may lack them: its target is "".
     """
     question, context = record.get("question"), record.get("context")
-    answers = _first(record, "answers", "answers/text")
+    answers = _get_first(record, "answers", "answers/text")
     if isinstance(answers, dict):
         answers = answers.get("text")
     if answers is None and not answered:
@@ -104,12 +112,14 @@ def squad(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any]
     worded = [answer.get("text") if isinstance(answer, dict) else answer for answer in answers]
     if not answered:
         worded = [answer for answer in worded if answer is not None]
-    texts = [spaced(answer) for answer in worded if isinstance(answer, str)]
+    texts = [space_punctuation(answer) for answer in worded if isinstance(answer, str)]
     if len(texts) < len(worded):
         raise ValueError("an answer has no text")
     if not texts and answered:
         return None
-    inputs = _SPACE.sub(" ", f"question: {spaced(question)} context: {spaced(context)}")
+    inputs = _SPACE.sub(
+        " ", f"question: {space_punctuation(question)} context: {space_punctuation(context)}"
+    )
     return {
         "inputs": inputs,
         "targets": texts[0] if texts else "",
@@ -118,7 +128,9 @@ def squad(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any]
     }
 
 
-def text_to_text(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] | None:
+def format_text_to_text(
+    record: Mapping[str, Any], *, answered: bool = True
+) -> dict[str, Any] | None:
     """Return {"inputs", "targets", "idx"} of a record that is worded already, None where it has no
     targets.
 
@@ -134,27 +146,27 @@ def text_to_text(record: Mapping[str, Any], *, answered: bool = True) -> dict[st
     return {"inputs": inputs, "targets": targets, "idx": record.get("idx", 0)}
 
 
-WORDING = {
-    "mnli": mnli,
-    "squad": squad,
-    "text_to_text": text_to_text,
-    "lambada": prompts.lambada,
-    "boolq": prompts.boolq,
+FORMATTERS = {
+    "mnli": format_mnli,
+    "squad": format_squad,
+    "text_to_text": format_text_to_text,
+    "lambada": prompts.format_lambada,
+    "boolq": prompts.format_boolq,
 }
 
 
-def name_record(record: Mapping[str, Any]) -> dict[str, Any]:
+def identify_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the field by which a record is known, with its value: {} where it has none.
 
     Text and whole numbers come first. Without those it is the first field with any other value,
     such as an object.
     """
-    names = [name for name in NAMES if record.get(name) is not None]
+    names = [name for name in ID_FIELDS if record.get(name) is not None]
     names.sort(key=lambda name: not isinstance(record[name], (str, int)))
     return {names[0]: record[names[0]]} if names else {}
 
 
-def worded(
+def read_examples(
     spec: Spec,
     objective: str,
     split: str,
@@ -169,7 +181,7 @@ def worded(
 
     Args:
       spec: text (but LAMBADA's lines) and synthetic hold no records.
-      objective: one of spec.PAIRS.
+      objective: one of data_spec.PAIR_OBJECTIVES.
       split: which split of a hf or tfds set, unless the spec names one.
       handle: is given each record that is not one of the objective's.
       answered: whether the answers are needed, as they are to train and to evaluate; of MNLI, SQuAD
@@ -178,11 +190,11 @@ def worded(
     Raises:
       UserError: what `handle` raises; no record has an answer.
     """
-    wording: Callable[..., dict[str, Any] | None] = WORDING[objective]
+    wording: Callable[..., dict[str, Any] | None] = FORMATTERS[objective]
     if not answered:
         wording = functools.partial(wording, answered=False)
     count = left_out = 0
-    for path, place, record in _raw(spec, objective, split, handle):
+    for path, place, record in _read_records(spec, objective, split, handle):
         try:
             found = wording(record)
             lacks_target = objective == "text_to_text" if found is None else not found["targets"]
@@ -201,7 +213,7 @@ def worded(
             left_out += 1
             continue
         example = {name: _replace_surrogates(value, path) for name, value in found.items()}
-        yield example if answered else {**example, "name": name_record(record)}
+        yield example if answered else {**example, "name": identify_record(record)}
     if left_out and left_out == count:
         raise UserError(
             f"none of its {count:,} records has an answer",
@@ -215,7 +227,7 @@ def worded(
         log.warn(line, once=True)
 
 
-def check_all(data: str, objective: str, split: str, *, answered: bool = True) -> None:
+def check_all_records(data: str, objective: str, split: str, *, answered: bool = True) -> None:
     """Read and word every record of the data.
 
     Data that SeqIO reads, token caches and sets that would have to be downloaded are not read.
@@ -223,13 +235,13 @@ def check_all(data: str, objective: str, split: str, *, answered: bool = True) -
     Raises:
       UserError: one of the records cannot be used; there is none.
     """
-    for part in specs.parts(data):
+    for part in data_spec.parse_parts(data):
         spec = part.spec
         if spec.kind in ("task", "cache", "synthetic") or (
             spec.kind == "hf" and not os.path.isdir(os.path.expanduser(spec.value))
         ):
             continue
-        if not sum(1 for _ in worded(spec, objective, split, answered=answered)):
+        if not sum(1 for _ in read_examples(spec, objective, split, answered=answered)):
             raise UserError(
                 "there is no record in the data",
                 str(spec),
@@ -244,31 +256,31 @@ def _replace_surrogates(value: Any, path: str) -> Any:
     return bad_records.replace_surrogates(value, path) if isinstance(value, str) else value
 
 
-def texts(
+def read_texts(
     spec: Spec, objective: str, field: str, split: str, handle: Handler = bad_records.stop_or_skip
 ) -> Iterator[str]:
     """Yield a source's documents, of an objective that needs pairs its inputs and targets in turn;
-    see worded and documents.documents.
+    see worded and documents.read_documents.
     """
-    if objective not in specs.PAIRS:
-        yield from documents.documents(spec, field, split, handle)
+    if objective not in data_spec.PAIR_OBJECTIVES:
+        yield from documents.read_documents(spec, field, split, handle)
         return
-    for record in worded(spec, objective, split, handle):
+    for record in read_examples(spec, objective, split, handle):
         yield record["inputs"]
         yield record["targets"]
 
 
-def begin(spec: Spec, objective: str, field: str, split: str) -> None:
+def check_first_record(spec: Spec, objective: str, field: str, split: str) -> None:
     """Read a source's first record: UserError where it is none, has no such field, or there is no
     text at all. Arguments are those of texts.
     """
-    if next(texts(spec, objective, field, split), None) is None:
+    if next(read_texts(spec, objective, field, split), None) is None:
         raise UserError(
             "there is no text in the data", str(spec), "name files with text in them", kind=MISSING
         )
 
 
-class Encoded(Sequence[tuple[Array, Array]]):
+class EncodedPairs(Sequence[tuple[Array, Array]]):
     """Pairs of texts as pairs of ids, each made when it is asked for: a run starts without reading
     all of them.
     """
@@ -290,39 +302,43 @@ class Encoded(Sequence[tuple[Array, Array]]):
         return first, second
 
 
-def _plain(values: list[Any], name: str) -> Any:
+def _simplify_values(values: list[Any], name: str) -> Any:
     texts = [
         value.decode(errors="replace") if isinstance(value, bytes) else value for value in values
     ]
     return texts if name.startswith("answers") else (texts[0] if texts else None)
 
 
-def _raw(
+def _read_records(
     spec: Spec, objective: str, split: str, handle: Handler
 ) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield (file, place in it, record)."""
     if spec.kind == "jsonl":
-        for path in specs.files(spec):
+        for path in data_spec.find_files(spec):
             yield from (
                 (path, place, record)
-                for place, record in _json(path, handle, own=objective == "squad")
+                for place, record in _read_json_records(path, handle, own=objective == "squad")
             )
     elif spec.kind in ("tfrecord", "tfds"):
-        paths = tfds.shards(spec, split) if spec.kind == "tfds" else specs.files(spec)
+        paths = tfds.find_shards(spec, split) if spec.kind == "tfds" else data_spec.find_files(spec)
         records = tfrecord.Records(paths)
         for number in range(len(records)):
-            path, place = records.place_of(number)
+            path, place = records.find_place(number)
             try:
                 features = tfrecord.parse_example(records[number])
             except RecordFault as fault:
                 handle(fault.locate(path, place))
                 continue
-            yield path, place, {name: _plain(values, name) for name, values in features.items()}
+            yield (
+                path,
+                place,
+                {name: _simplify_values(values, name) for name, values in features.items()},
+            )
     elif spec.kind == "text" and objective == "lambada":
-        for number, line in enumerate(documents.documents(spec, ""), 1):
+        for number, line in enumerate(documents.read_documents(spec, ""), 1):
             yield str(spec), f"passage {number:,}", {"text": line}
     elif spec.kind == "hf":
-        for number, record in enumerate(documents.hugging_face(spec, split), 1):
+        for number, record in enumerate(documents.read_hugging_face(spec, split), 1):
             yield str(spec), f"record {number:,}", record
     else:
         raise UserError(
@@ -334,7 +350,7 @@ def _raw(
         )
 
 
-def _paragraphs(line: bytes, path: str) -> list[Mapping[str, Any]] | None:
+def _parse_squad_file(line: bytes, path: str) -> list[Mapping[str, Any]] | None:
     """Return the records of SQuAD's own file, one document of paragraphs; None where it is none."""
     try:
         whole = json.loads(line)
@@ -358,11 +374,13 @@ def _paragraphs(line: bytes, path: str) -> list[Mapping[str, Any]] | None:
         ) from None
 
 
-def _json(path: str, handle: Handler, *, own: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _read_json_records(
+    path: str, handle: Handler, *, own: bool
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield (place, record) of a file: one record a line, or, where it is one, SQuAD's own file."""
-    with documents.opened(path) as file:
+    with documents.open_decompressed(path) as file:
         line = file.readline()
-        if own and (found := _paragraphs(line, path)) is not None:
+        if own and (found := _parse_squad_file(line, path)) is not None:
             yield from ((f"question {number:,}", record) for number, record in enumerate(found, 1))
             return
         number = 1

@@ -14,21 +14,21 @@ from rosetta.core.errors import DAMAGED, MISSING, UNKNOWN, UNSUPPORTED, UserErro
 from rosetta.data import tfrecord
 
 if TYPE_CHECKING:
-    from rosetta.data.spec import Spec
+    from rosetta.data.data_spec import Spec
 
-SHARD = re.compile(
+SHARD_NAME = re.compile(
     r"^(?P<name>.+)-(?P<split>[A-Za-z0-9_]+)\.(?P<kind>tfrecord|array_record)-(?P<number>\d{5})-of-(?P<count>\d{5})$"
 )
 
-WALKED = 1 << 30  # bytes of a set that is looked at record by record: seconds
+FULLY_COUNTED_BYTES = 1 << 30  # bytes of a set that is looked at record by record: seconds
 
 
-def root() -> str:
+def find_data_dir() -> str:
     """Return the folder that holds prepared data sets: TFDS_DATA_DIR, else TFDS's own default."""
     return os.environ.get("TFDS_DATA_DIR") or os.path.expanduser("~/tensorflow_datasets")
 
 
-def folder(name: str) -> str:
+def find_set_folder(name: str) -> str:
     """Return the folder of `NAME[/CONFIG][:VERSION]`: of the newest version where none is named, of
     the only config where there is one.
 
@@ -36,13 +36,13 @@ def folder(name: str) -> str:
       UserError: there is none, or several configs to choose from; the folder is in an object store.
     """
     wanted, _, version = name.partition(":")
-    place = os.path.join(root(), *wanted.split("/"))
-    where = f"TFDS_DATA_DIR={root()}"
-    path_checks.check_is_local(root(), where)
+    place = os.path.join(find_data_dir(), *wanted.split("/"))
+    where = f"TFDS_DATA_DIR={find_data_dir()}"
+    path_checks.check_is_local(find_data_dir(), where)
     if not os.path.isdir(place):
         there = (
-            ", ".join(sorted(os.listdir(root()))[:8])
-            if os.path.isdir(root())
+            ", ".join(sorted(os.listdir(find_data_dir()))[:8])
+            if os.path.isdir(find_data_dir())
             else "nothing: no such folder"
         )
         raise UserError(
@@ -54,19 +54,19 @@ def folder(name: str) -> str:
         )
     configs = (
         []
-        if _versions(place)
+        if _list_versions(place)
         else [
             entry
             for entry in sorted(os.listdir(place))
             if os.path.isdir(os.path.join(place, entry))
         ]
     )
-    if len(configs) == 1 and _versions(os.path.join(place, configs[0])):
+    if len(configs) == 1 and _list_versions(os.path.join(place, configs[0])):
         place = os.path.join(place, configs[0])
     if version:
         place = os.path.join(place, version)
     else:
-        versions = _versions(place)
+        versions = _list_versions(place)
         if not versions:
             do = (
                 f"name a config: {wanted}/{configs[0]}"
@@ -91,7 +91,7 @@ def folder(name: str) -> str:
     return place
 
 
-def _versions(place: str) -> list[str]:
+def _list_versions(place: str) -> list[str]:
     """Return the names of a folder that are versions, ascending."""
     return sorted(
         (entry for entry in os.listdir(place) if re.fullmatch(r"\d+\.\d+\.\d+", entry)),
@@ -99,7 +99,7 @@ def _versions(place: str) -> list[str]:
     )
 
 
-def splits(place: str) -> dict[str, dict[str, Any]]:
+def read_splits(place: str) -> dict[str, dict[str, Any]]:
     """Return split -> {"shards": [examples a shard], "bytes"} as dataset_info.json has it;
     UserError where that is missing.
     """
@@ -125,15 +125,15 @@ def splits(place: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def shards(spec: Spec, split: str = "train") -> tuple[str, ...]:
+def find_shards(spec: Spec, split: str = "train") -> tuple[str, ...]:
     """Return the TFRecord files of a split, all of them there, in order.
 
     Raises:
       UserError: the set, the split or a file is missing, or the files are no TFRecord files.
     """
-    place = folder(spec.value)
+    place = find_set_folder(spec.value)
     wanted = spec.split or split
-    known = splits(place)
+    known = read_splits(place)
     if wanted not in known:
         raise UserError(
             f"there is no split {wanted} (there is: {', '.join(sorted(known))})",
@@ -145,7 +145,7 @@ def shards(spec: Spec, split: str = "train") -> tuple[str, ...]:
     found: dict[int, str] = {}
     count = 0
     for entry in os.listdir(place):
-        match = SHARD.match(entry)
+        match = SHARD_NAME.match(entry)
         if match and match["split"] == wanted:
             if match["kind"] != "tfrecord":
                 raise UserError(
@@ -181,16 +181,16 @@ def check(spec: Spec, split: str) -> dict[str, Any]:
     Raises:
       UserError: what is wrong with the copy.
     """
-    place = folder(spec.value)
-    paths = shards(spec, split)
-    known = splits(place)[spec.split or split]
+    place = find_set_folder(spec.value)
+    paths = find_shards(spec, split)
+    known = read_splits(place)[spec.split or split]
     sizes = [os.path.getsize(path) for path in paths]
     for path, size, examples in zip(paths, sizes, known["shards"] or [1] * len(paths), strict=True):
-        if examples and size < tfrecord.HEADER.size + tfrecord.FOOTER:
+        if examples and size < tfrecord.HEADER.size + tfrecord.FOOTER_BYTES:
             raise UserError("the file is empty", path, "copy it again", kind=DAMAGED, value=size)
         with open(path, "rb") as file:
             head = file.read(tfrecord.HEADER.size)
-        if examples and tfrecord.HEADER.unpack(head)[1] != tfrecord.masked_crc(head[:8]):
+        if examples and tfrecord.HEADER.unpack(head)[1] != tfrecord.compute_masked_crc(head[:8]):
             raise UserError(
                 "the file does not begin with a record", path, "copy it again", kind=DAMAGED
             )
@@ -203,9 +203,9 @@ def check(spec: Spec, split: str) -> dict[str, Any]:
             kind=DAMAGED,
             value=sum(sizes),
         )
-    if sum(sizes) < WALKED:
+    if sum(sizes) < FULLY_COUNTED_BYTES:
         for path, count in zip(paths, known["shards"], strict=False):
-            if (found := len(tfrecord.offsets(path))) != count:
+            if (found := len(tfrecord.index_records(path))) != count:
                 raise UserError(
                     f"the file has {found} records, dataset_info.json says {count}",
                     path,

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from rosetta.data import Array
 
 HEADER = struct.Struct("<QI")
-FOOTER = 4
+FOOTER_BYTES = 4
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
-def _crc_table() -> list[int]:
+def _make_crc_table() -> list[int]:
     table = []
     for byte in range(256):
         for _ in range(8):
@@ -41,19 +41,19 @@ def _crc_table() -> list[int]:
     return table
 
 
-_TABLE = _crc_table()
+_CRC_TABLE = _make_crc_table()
 
 
-def masked_crc(body: bytes) -> int:
+def compute_masked_crc(body: bytes) -> int:
     """Return the masked CRC-32C that TFRecord files keep of a length or of a record."""
     value = 0xFFFFFFFF
     for byte in body:
-        value = _TABLE[(value ^ byte) & 0xFF] ^ (value >> 8)
+        value = _CRC_TABLE[(value ^ byte) & 0xFF] ^ (value >> 8)
     value ^= 0xFFFFFFFF
     return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def offsets(path: str) -> Array:
+def index_records(path: str) -> Array:
     """Return int64 [n, 2]: where each record's bytes begin and how many they are.
 
     Reads heads only. UserError where the file is cut short or is no TFRecord file: every length's
@@ -71,7 +71,7 @@ def offsets(path: str) -> Array:
                     "the file is cut short", path, "copy it again", kind=DAMAGED, value=size
                 )
             length, crc = HEADER.unpack_from(body, place)
-            if crc != masked_crc(body[place : place + 8]):
+            if crc != compute_masked_crc(body[place : place + 8]):
                 raise UserError(
                     f"no record begins at byte {place}",
                     path,
@@ -79,7 +79,7 @@ def offsets(path: str) -> Array:
                     kind=INVALID,
                     value=place,
                 )
-            end = place + HEADER.size + length + FOOTER
+            end = place + HEADER.size + length + FOOTER_BYTES
             if end > size:
                 raise UserError(
                     "the file is cut short", path, "copy it again", kind=DAMAGED, value=size
@@ -89,7 +89,7 @@ def offsets(path: str) -> Array:
     return np.array(found, np.int64).reshape(-1, 2)
 
 
-def indexed(path: str) -> Array:
+def load_index(path: str) -> Array:
     """Return `offsets(path)`, kept under rosetta's home so that a large file is walked once."""
     status = os.stat(path)
     name = hashlib.sha256(
@@ -99,7 +99,7 @@ def indexed(path: str) -> Array:
     if kept.exists():
         with contextlib.suppress(OSError, ValueError, EOFError):  # cut short: walked again
             return np.load(kept, mmap_mode="r")
-    found = offsets(path)
+    found = index_records(path)
     # A read-only home or a full disk costs time at the next start, nothing else.
     with (
         contextlib.suppress(OSError),
@@ -115,7 +115,7 @@ class Records:
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = tuple(paths)
-        self.indexes = [indexed(path) for path in paths]
+        self.indexes = [load_index(path) for path in paths]
         self.ends = np.cumsum([len(index) for index in self.indexes])
 
     def __len__(self) -> int:
@@ -133,17 +133,17 @@ class Records:
         """Return int64 [n]: the bytes of each record."""
         return np.concatenate([np.asarray(index[:, 1]) for index in self.indexes])
 
-    def _place(self, number: int) -> tuple[int, int]:
+    def _split_number(self, number: int) -> tuple[int, int]:
         which = int(np.searchsorted(self.ends, number, side="right"))
         return which, number - (int(self.ends[which - 1]) if which else 0)
 
-    def place_of(self, number: int) -> tuple[str, str]:
+    def find_place(self, number: int) -> tuple[str, str]:
         """Return the file a record is in, and its place there, as in "record 3"."""
-        which, within = self._place(number)
+        which, within = self._split_number(number)
         return self.paths[which], f"record {within + 1:,}"
 
     def __getitem__(self, number: int) -> bytes:
-        which, within = self._place(number)
+        which, within = self._split_number(number)
         if which not in self.maps:
             with open(self.paths[which], "rb") as file:
                 self.maps[which] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -157,7 +157,7 @@ class Records:
         )
 
 
-def _varint(body: bytes, place: int) -> tuple[int, int]:
+def _read_varint(body: bytes, place: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = body[place]
@@ -168,18 +168,18 @@ def _varint(body: bytes, place: int) -> tuple[int, int]:
         shift += 7
 
 
-def _fields(body: bytes) -> Iterator[tuple[int, int, Any]]:
+def _read_fields(body: bytes) -> Iterator[tuple[int, int, Any]]:
     """Yield (field number, wire type, value) of a message."""
     place = 0
     while place < len(body):
-        tag, place = _varint(body, place)
+        tag, place = _read_varint(body, place)
         number, wire = tag >> 3, tag & 7
         if wire == VARINT:
-            value, place = _varint(body, place)
+            value, place = _read_varint(body, place)
             yield number, wire, value
             continue
         if wire == BYTES:
-            length, place = _varint(body, place)
+            length, place = _read_varint(body, place)
         elif wire in (FIXED32, FIXED64):
             length = 4 if wire == FIXED32 else 8
         else:
@@ -190,11 +190,11 @@ def _fields(body: bytes) -> Iterator[tuple[int, int, Any]]:
         place += length
 
 
-def _values(body: bytes) -> list[Any]:
+def _read_values(body: bytes) -> list[Any]:
     """Return the list in a Feature: bytes, floats or integers."""
-    for kind, _, content in _fields(body):
+    for kind, _, content in _read_fields(body):
         values: list[Any] = []
-        for _, wire, value in _fields(content):
+        for _, wire, value in _read_fields(content):
             if kind == 1:
                 values.append(value)
             elif kind == 2:
@@ -204,25 +204,25 @@ def _values(body: bytes) -> list[Any]:
             else:
                 place = 0
                 while place < len(value):
-                    one, place = _varint(value, place)
+                    one, place = _read_varint(value, place)
                     values.append(one - (1 << 64) if one >> 63 else one)
         return values
     return []
 
 
-def example(body: bytes) -> dict[str, list[Any]]:
+def decode_example(body: bytes) -> dict[str, list[Any]]:
     """Return feature name -> values of a serialised tf.train.Example; ValueError where it is
     none.
     """
     found: dict[str, list[Any]] = {}
     try:
-        for number, _, features in _fields(body):
+        for number, _, features in _read_fields(body):
             if number != 1:
                 continue
-            for entry_number, _, entry in _fields(features):
+            for entry_number, _, entry in _read_fields(features):
                 if entry_number == 1:
-                    parts = {part: value for part, _, value in _fields(entry)}
-                    found[parts[1].decode()] = _values(parts.get(2, b""))
+                    parts = {part: value for part, _, value in _read_fields(entry)}
+                    found[parts[1].decode()] = _read_values(parts.get(2, b""))
     except (IndexError, KeyError, TypeError, UnicodeDecodeError, AttributeError) as error:
         raise ValueError("no tf.train.Example") from error
     return found
@@ -235,12 +235,12 @@ def parse_example(body: bytes) -> dict[str, list[Any]]:
       RecordFault: it is not an Example.
     """
     try:
-        return example(body)
+        return decode_example(body)
     except ValueError:
         raise RecordFault("not a tf.train.Example", "name files of Example records") from None
 
 
-def text(body: bytes, field: str, path: str) -> str:
+def parse_text(body: bytes, field: str, path: str) -> str:
     """Return the text feature of a file's record.
 
     Raises:
@@ -249,5 +249,5 @@ def text(body: bytes, field: str, path: str) -> str:
     features = parse_example(body)
     values = features.get(field)
     if not values or not isinstance(values[0], bytes):
-        raise json_lines.missing_field(field, features)
+        raise json_lines.describe_missing_field(field, features)
     return bad_records.decode_text(values[0], path)

@@ -22,7 +22,7 @@ import numpy as np
 from rosetta.core import path_checks
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import DAMAGED, DIFFERS, EXISTS, INVALID, MISSING, UNSUPPORTED, UserError
-from rosetta.data import vocabulary
+from rosetta.data import vocabularies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 SHARD_TOKENS = 1 << 26
-BATCH = 256
+TEXTS_PER_BATCH = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class CacheRecipe:
     """What a cache was made from: two caches are the same if their recipes are.
 
     Attributes:
@@ -61,7 +61,7 @@ class Recipe:
         return np.dtype("<u2" if self.vocab_size <= 1 << 16 else "<u4")
 
 
-def digest(paths: Sequence[str]) -> str:
+def fingerprint_files(paths: Sequence[str]) -> str:
     """Return 16 hex digits that change with the files' names and sizes, and not with the folder
     they lie in.
     """
@@ -70,16 +70,16 @@ def digest(paths: Sequence[str]) -> str:
     ).hexdigest()[:16]
 
 
-def _write(path: str, body: bytes) -> None:
+def _write_file(path: str, body: bytes) -> None:
     """Write a file of a cache, which may be large: what a kill leaves of it is written over."""
     write_atomic(Path(path), body, None, temporary=Path(f"{path}.part"), to_disk=True)
 
 
-def _json(path: str, value: Any) -> None:
-    _write(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
+def _write_json(path: str, value: Any) -> None:
+    _write_file(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
 
 
-def _read(path: str) -> tuple[dict[str, Any], Recipe]:
+def _read_meta(path: str) -> tuple[dict[str, Any], CacheRecipe]:
     """Return a meta.json's or progress.json's content and the recipe in it; UserError where it is
     none of this format.
     """
@@ -100,7 +100,7 @@ def _read(path: str) -> tuple[dict[str, Any], Recipe]:
         ]
         if not shards:
             raise ValueError
-        return {**found, "documents": int(found["documents"]), "shards": shards}, Recipe(
+        return {**found, "documents": int(found["documents"]), "shards": shards}, CacheRecipe(
             **found["recipe"]
         )
     except (ValueError, KeyError, TypeError):
@@ -109,18 +109,18 @@ def _read(path: str) -> tuple[dict[str, Any], Recipe]:
         ) from None
 
 
-def recorded_vocabulary(folder: str) -> str:
+def read_vocabulary_fingerprint(folder: str) -> str:
     """Return the fingerprint of the vocabulary of the cache that a folder holds, whole or not; ""
     for none.
     """
     for name in ("meta.json", "progress.json"):
         path = os.path.join(folder, name)
         if os.path.isfile(path):
-            return _read(path)[1].vocabulary
+            return _read_meta(path)[1].vocabulary
     return ""
 
 
-def begin(folder: str, recipe: Recipe) -> dict[str, Any]:
+def read_progress(folder: str, recipe: CacheRecipe) -> dict[str, Any]:
     """Return how far an earlier run came, {"documents": 0, "shards": []} for none. Leaves nothing:
     the first complete file makes the folder.
 
@@ -139,7 +139,7 @@ def begin(folder: str, recipe: Recipe) -> dict[str, Any]:
         )
     if not known:
         return {"documents": 0, "shards": []}
-    found, theirs = _read(os.path.join(folder, known[0]))
+    found, theirs = _read_meta(os.path.join(folder, known[0]))
     if theirs.source == recipe.source and theirs.files != recipe.files:
         raise UserError(
             f"the cache there is of other files, or of another state of them ({recipe.source})",
@@ -165,13 +165,13 @@ def begin(folder: str, recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def write(
+def write_cache(
     folder: str,
-    recipe: Recipe,
+    recipe: CacheRecipe,
     documents: Iterable[str],
     encode: Callable[[Iterator[list[str]]], Iterator[list[Array]]],
     *,
-    end: int = vocabulary.EOS,
+    end: int = vocabularies.EOS,
     shard_tokens: int = SHARD_TOKENS,
     report: Callable[[int, int], None] = lambda _documents, _tokens: None,
 ) -> dict[str, Any]:
@@ -187,9 +187,9 @@ def write(
       shard_tokens: tokens after which a new file begins.
       report: called with the documents and tokens in complete files.
     """
-    done = begin(folder, recipe)
+    done = read_progress(folder, recipe)
     if done.get("complete"):
-        return _read(os.path.join(folder, "meta.json"))[0]
+        return _read_meta(os.path.join(folder, "meta.json"))[0]
     shards = list(done["shards"])
     count = done["documents"]
     held: list[Array] = []
@@ -207,11 +207,11 @@ def write(
             ),
             ("ends", np.cumsum(sizes).astype("<u8").tobytes()),
         ):
-            _write(os.path.join(folder, f"{kind}-{number:05d}.bin"), body)
+            _write_file(os.path.join(folder, f"{kind}-{number:05d}.bin"), body)
         shards.append({"tokens": tokens, "documents": len(held)})
         count += len(held)
         held, tokens = [], 0
-        _json(
+        _write_json(
             os.path.join(folder, "progress.json"),
             {
                 "format": FORMAT,
@@ -223,7 +223,7 @@ def write(
         report(count, sum(shard["tokens"] for shard in shards))
 
     ending = np.array([end], np.int32)
-    for batch in encode(_batches(documents, count)):
+    for batch in encode(_batch_texts(documents, count)):
         for ids in batch:
             whole = np.concatenate([ids, ending]) if recipe.document_ends else ids
             held.append(whole.astype(recipe.dtype))
@@ -248,25 +248,25 @@ def write(
         "tokens": total,
         "shards": shards,
     }
-    _json(os.path.join(folder, "meta.json"), meta)
+    _write_json(os.path.join(folder, "meta.json"), meta)
     os.unlink(os.path.join(folder, "progress.json"))
     return meta
 
 
-def _batches(documents: Iterable[str], skipped: int) -> Iterator[list[str]]:
+def _batch_texts(documents: Iterable[str], skipped: int) -> Iterator[list[str]]:
     batch: list[str] = []
     for number, text in enumerate(documents):
         if number < skipped:
             continue
         batch.append(text)
-        if len(batch) == BATCH:
+        if len(batch) == TEXTS_PER_BATCH:
             yield batch
             batch = []
     if batch:
         yield batch
 
 
-class Tokens:
+class TokenCache:
     """A complete cache, read by position."""
 
     def __init__(self, folder: str) -> None:
@@ -284,7 +284,7 @@ class Tokens:
                 kind=DAMAGED if unfinished else MISSING,
             )
         self.folder = folder
-        self.meta, self.recipe = _read(meta_path)
+        self.meta, self.recipe = _read_meta(meta_path)
         self.token_ends = np.cumsum([shard["tokens"] for shard in self.meta["shards"]])
         self.document_ends = np.cumsum([shard["documents"] for shard in self.meta["shards"]])
         self.size = int(self.token_ends[-1])
@@ -312,13 +312,13 @@ class Tokens:
     def _path(self, kind: str, number: int) -> str:
         return os.path.join(self.folder, f"{kind}-{number:05d}.bin")
 
-    def _mapped(self, kind: str, number: int) -> Array:
+    def _map_file(self, kind: str, number: int) -> Array:
         if (kind, number) not in self.maps:
             dtype = self.recipe.dtype if kind == "tokens" else np.dtype("<u8")
             self.maps[kind, number] = np.memmap(self._path(kind, number), dtype, mode="r")
         return self.maps[kind, number]
 
-    def tokens(self, start: int, stop: int) -> Array:
+    def read_tokens(self, start: int, stop: int) -> Array:
         """Return the ids [stop - start], int32; what lies beyond the end begins again at the
         start.
         """
@@ -328,20 +328,20 @@ class Tokens:
             number = int(np.searchsorted(self.token_ends, begin_at, side="right"))
             first = int(self.token_ends[number - 1]) if number else 0
             last = min(begin_at + stop - start, int(self.token_ends[number]))
-            found.append(self._mapped("tokens", number)[begin_at - first : last - first])
+            found.append(self._map_file("tokens", number)[begin_at - first : last - first])
             start += last - begin_at
         return (found[0] if len(found) == 1 else np.concatenate(found)).astype(np.int32)
 
-    def document(self, number: int) -> Array:
+    def read_document(self, number: int) -> Array:
         """Return one document's ids, int32."""
         which = int(np.searchsorted(self.document_ends, number, side="right"))
         within = number - (int(self.document_ends[which - 1]) if which else 0)
-        ends = self._mapped("ends", which)
-        return self._mapped("tokens", which)[
+        ends = self._map_file("ends", which)
+        return self._map_file("tokens", which)[
             int(ends[within - 1]) if within else 0 : int(ends[within])
         ].astype(np.int32)
 
-    def check(self, fingerprint: str, *, document_ends: bool, pairs: str) -> None:
+    def check_recipe(self, fingerprint: str, *, document_ends: bool, pairs: str) -> None:
         """Raise UserError where the cache was made with another vocabulary or for another kind of
         objective.
         """

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 from rosetta.core import log
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import EXISTS, FAILED, INVALID, MISSING, TOO_BIG, UserError
-from rosetta.data import documents, vocabulary
+from rosetta.data import documents, vocabularies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rosetta.data.spec import Part
+    from rosetta.data.data_spec import Part
 
-LONGEST = 4192  # SentencePiece leaves out longer sentences: documents are cut to pieces
+MAX_SENTENCE_BYTES = 4192  # SentencePiece leaves out longer sentences: documents are cut to pieces
 
 
-def sentences(parts: tuple[Part, ...], field: str, limit: int) -> Iterator[str]:
+def read_sentences(parts: tuple[Part, ...], field: str, limit: int) -> Iterator[str]:
     """Yield pieces of documents no longer than SentencePiece takes, from all sources in turn by
     rate, `limit` in all.
     """
-    readers = [documents.documents(part.spec, field) for part in parts]
+    readers = [documents.read_documents(part.spec, field) for part in parts]
     drawn = [0.0] * len(parts)
     count = 0
     while readers and count < limit:
@@ -36,24 +36,24 @@ def sentences(parts: tuple[Part, ...], field: str, limit: int) -> Iterator[str]:
             if min(drawn) == float("inf"):
                 return
             continue
-        for place in range(0, len(text), LONGEST // 4):  # letters of up to four bytes
-            yield text[place : place + LONGEST // 4]
+        for place in range(0, len(text), MAX_SENTENCE_BYTES // 4):  # letters of up to four bytes
+            yield text[place : place + MAX_SENTENCE_BYTES // 4]
             count += 1
         drawn[number] += len(text)
 
 
-def train(
+def train_vocabulary(
     parts: tuple[Part, ...],
     out: str,
     *,
     size: int,
-    extra_ids: int = vocabulary.EXTRA_IDS,
+    extra_ids: int = vocabularies.EXTRA_IDS,
     model_type: str = "unigram",
     field: str = "text",
     limit: int = 10_000_000,
     coverage: float = 0.9995,
     byte_fallback: bool = True,
-) -> vocabulary.Vocabulary:
+) -> vocabularies.Vocabulary:
     """Train a vocabulary and write it to `out`; return it.
 
     Args:
@@ -112,18 +112,18 @@ def train(
             value="sentencepiece",
         ) from None
     body = io.BytesIO()
-    sizes = {"input_sentence_size": 0, "max_sentence_length": LONGEST}
+    sizes = {"input_sentence_size": 0, "max_sentence_length": MAX_SENTENCE_BYTES}
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=sentences(parts, field, limit),
+            sentence_iterator=read_sentences(parts, field, limit),
             model_writer=body,
             vocab_size=size - extra_ids,
             model_type=model_type,
             character_coverage=coverage,
             byte_fallback=byte_fallback,
-            pad_id=vocabulary.PAD,
-            eos_id=vocabulary.EOS,
-            unk_id=vocabulary.UNK,
+            pad_id=vocabularies.PAD,
+            eos_id=vocabularies.EOS,
+            unk_id=vocabularies.UNK,
             bos_id=-1,
             num_threads=len(os.sched_getaffinity(0)),
             minloglevel=2,
@@ -146,9 +146,9 @@ def train(
             kind=TOO_BIG,
             value=size,
         ) from None
-    model = body.getvalue() + vocabulary.sentinel_pieces(extra_ids)
+    model = body.getvalue() + vocabularies.make_sentinel_pieces(extra_ids)
     write_atomic(Path(out), model, None)
-    made = vocabulary.named(out)
-    if made.size != size or made.sentinels != extra_ids:
-        log.warn(f"{out}: {made.size} ids, {made.sentinels} sentinels")
+    made = vocabularies.load_vocabulary(out)
+    if made.size != size or made.sentinel_count != extra_ids:
+        log.warn(f"{out}: {made.size} ids, {made.sentinel_count} sentinels")
     return made

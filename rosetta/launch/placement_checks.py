@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rosetta.core import run_description
 from rosetta.core.errors import CONFLICT, UserError
 from rosetta.core.value_parsing import asks_for_cpu, is_address
-from rosetta.data import spec
+from rosetta.data import data_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -122,7 +122,7 @@ def folders(run: Run, on: str) -> tuple[str, ...]:
 def _read(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Variable and path of each file or folder that a run reads."""
     for name in _DATA:
-        for part in spec.parts(env[name]) if env.get(name) else ():
+        for part in data_spec.parse_parts(env[name]) if env.get(name) else ():
             if part.spec.kind in _OF_FILES:
                 yield from ((name, path) for path in part.spec.value.split(","))
     yield from (

@@ -20,7 +20,7 @@ from praxis import pax_fiddle
 
 from rosetta.core import log
 from rosetta.core.errors import INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserError
-from rosetta.data import objectives, pipeline, spec, tfds, token_cache, vocabulary
+from rosetta.data import data_spec, objectives, pipeline, tfds, token_cache, vocabularies
 from rosetta.pax import inputs
 
 NO_VOCABULARY = "set VOCAB_PATH (or --fdl.VOCAB) to a SentencePiece model, or to `byte`"
@@ -62,27 +62,29 @@ class Dataset(base_experiment.BaseExperiment):
 
     def train_data(self) -> str:
         """Return DATA in one canonical line."""
-        return spec.describe(self.DATA or os.environ.get("DATA") or self.upstream_data)
+        return data_spec.describe_data(self.DATA or os.environ.get("DATA") or self.upstream_data)
 
     def eval_data(self) -> tuple[str, str] | None:
         """Return the data and the split that evaluation reads; None for no evaluation."""
         if given := self.EVAL_DATA or os.environ.get("EVAL_DATA"):
-            return spec.describe(given), "validation"
+            return data_spec.describe_data(given), "validation"
         data = self.train_data()
-        if all(part.spec.kind in ("hf", "tfds", "synthetic") for part in spec.parts(data)):
+        if all(
+            part.spec.kind in ("hf", "tfds", "synthetic") for part in data_spec.parse_parts(data)
+        ):
             return (data, "validation") if _has_split(data, "validation") else None
         return None
 
-    def vocabulary(self, data: str) -> vocabulary.Vocabulary:
+    def vocabulary(self, data: str) -> vocabularies.Vocabulary:
         """Return the vocabulary that data is read with, none of T5's sentinels in it.
 
         Raises:
           UserError: it is needed and not there, or has more ids than the model.
         """
         size = self.VOCAB_SIZE
-        kinds = {part.spec.kind for part in spec.parts(data)}
+        kinds = {part.spec.kind for part in data_spec.parse_parts(data)}
         if kinds == {"synthetic"}:
-            return vocabulary.named(f"ids:{size}", 0)
+            return vocabularies.load_vocabulary(f"ids:{size}", 0)
         name = self.VOCAB or os.environ.get("VOCAB_PATH")
         if not name:
             if kinds != {"cache"}:
@@ -100,10 +102,11 @@ class Dataset(base_experiment.BaseExperiment):
                     kind=MISSING,
                 )
             sizes = (
-                token_cache.Tokens(part.spec.value).recipe.vocab_size for part in spec.parts(data)
+                token_cache.TokenCache(part.spec.value).recipe.vocab_size
+                for part in data_spec.parse_parts(data)
             )
             name = f"ids:{max(sizes)}"
-        found = vocabulary.named(name, 0, causal=True)
+        found = vocabularies.load_vocabulary(name, 0, causal=True)
         if found.size > size:
             raise UserError(
                 f"the vocabulary has {found.size} ids, the model {size}",
@@ -224,7 +227,7 @@ class LambadaDataset(Dataset):
     names = ("LambadaTrain", "LambadaValidation")
 
     def eval_data(self) -> tuple[str, str] | None:
-        return spec.describe(
+        return data_spec.describe_data(
             self.EVAL_DATA or os.environ.get("EVAL_DATA") or self.train_data()
         ), "test"
 
@@ -287,8 +290,10 @@ def check(recipe: pipeline.Recipe) -> None:
     """Raise UserError where data is missing or cannot serve the objective; reads file names and
     heads only, once.
     """
-    rule = objectives.named(recipe.objective, {"inputs": recipe.inputs, "targets": recipe.targets})
-    for part in spec.parts(recipe.data):
+    rule = objectives.make_objective(
+        recipe.objective, {"inputs": recipe.inputs, "targets": recipe.targets}
+    )
+    for part in data_spec.parse_parts(recipe.data):
         if part.spec.kind == "task":
             raise UserError(
                 "SeqIO gives this data, rosetta.data does not",
@@ -296,7 +301,7 @@ def check(recipe: pipeline.Recipe) -> None:
                 "name files, or a tfds: or hf: set",
                 kind=UNSUPPORTED,
             )
-        pipeline.check(part.spec, rule, recipe.vocabulary, recipe.split)
+        pipeline.check_source(part.spec, rule, recipe.vocabulary, recipe.split)
 
 
 def _warn(line: str) -> None:
@@ -316,10 +321,10 @@ def _has_split(data: str, split: str) -> bool:
     _tfds_folder()
     lacking = [
         part.spec
-        for part in spec.parts(data)
+        for part in data_spec.parse_parts(data)
         if part.spec.kind == "tfds"
         and not part.spec.split
-        and split not in tfds.splits(tfds.folder(part.spec.value))
+        and split not in tfds.read_splits(tfds.find_set_folder(part.spec.value))
     ]
     for each in lacking:
         _warn(f"data: {each} has no split {split}: nothing is evaluated")

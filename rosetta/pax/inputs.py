@@ -16,7 +16,15 @@ import numpy as np
 from praxis import base_input, py_utils
 
 from rosetta.core.errors import INVALID, UNSUPPORTED, UserError
-from rosetta.data import batch_log, causal_features, pipeline, prefetch, rows, spec, vocabulary
+from rosetta.data import (
+    batch_log,
+    causal_features,
+    data_spec,
+    pipeline,
+    prefetch,
+    rows,
+    vocabularies,
+)
 from rosetta.pax.run import experiment_checks
 
 ANSWER_LENGTH = 64  # tokens of a row kept for the answer, as upstream has it
@@ -62,13 +70,13 @@ def recipe(
     *,
     data: str,
     objective: str,
-    vocab: vocabulary.Vocabulary,
+    vocab: vocabularies.Vocabulary,
     length: int,
     packed: bool = False,
     **more: Any,
 ) -> pipeline.Recipe:
     """Return rosetta.data's recipe for rows of `length` tokens; `more` are other fields of it."""
-    pairs = objective in spec.PAIRS
+    pairs = objective in data_spec.PAIR_OBJECTIVES
     answer = min(ANSWER_LENGTH, length // 2) if pairs else length
     return pipeline.Recipe(
         data,
@@ -83,8 +91,8 @@ def recipe(
 
 
 class Input(base_input.BaseInput):
-    """Rows of a causal language model (rosetta.data.causal_features.fields) and eval_sample_weights
-    (float32 [batch]).
+    """Rows of a causal language model (rosetta.data.causal_features.make_causal_features) and
+    eval_sample_weights (float32 [batch]).
 
     In training example i of step s depends on the seed, s and i alone, and the state is the
     position: restored on any number of hosts, it goes on with the next example. In evaluation each
@@ -122,7 +130,7 @@ class Input(base_input.BaseInput):
         made = recipe(
             data=self.data,
             objective=self.objective,
-            vocab=vocabulary.named(self.vocab, 0, causal=True),
+            vocab=vocabularies.load_vocabulary(self.vocab, 0, causal=True),
             length=self.seq_len,
             packed=self.packed and self.is_training,
             seed=self.input_random_seed or 0,
@@ -131,7 +139,7 @@ class Input(base_input.BaseInput):
             text_field=self.text_field,
         )
         hosts = self.num_infeed_hosts
-        self._batches = causal_features.Batches(
+        self._batches = causal_features.CausalBatches(
             made,
             self.batch_size * hosts,
             shard=self.infeed_host_index,
@@ -166,16 +174,18 @@ class Input(base_input.BaseInput):
         if self._loader is not None:
             step = self._loader.step
             found = next(self._loader)
-            self._log.note(step, found)
+            self._log.record(step, found)
             return py_utils.NestedMap(
                 **found, eval_sample_weights=np.ones(self.batch_size, np.float32)
             )
         first = self._step * self._batches.batch
         if self._step == self.eval_batches or (self._count is not None and first >= self._count):
             raise StopIteration
-        examples = self._batches.examples(self._step)
+        examples = self._batches.list_examples(self._step)
         real = examples < self._count if self._count is not None else np.ones(len(examples), bool)
-        found = self._batches.arrays(self._batches.source.rows(np.where(real, examples, 0)))
+        found = self._batches.make_arrays(
+            self._batches.source.read_rows(np.where(real, examples, 0))
+        )
         weights: Any = real.astype(np.float32)
         found["weights"] = found["weights"] * weights[:, None]
         self._step += 1
@@ -183,9 +193,9 @@ class Input(base_input.BaseInput):
 
     def told(self, behind: int) -> dict[str, Any] | None:
         """Return what names this host's rows of the batch that was read so many before the last
-        one, see pipeline.Batches.told.
+        one, see pipeline.Batches.describe_batch.
         """
-        found: dict[str, Any] | None = self._batches.told(
+        found: dict[str, Any] | None = self._batches.describe_batch(
             self._loader.step - 1 - (self._peek is not None) - behind
         )
         return found
@@ -199,11 +209,11 @@ class Input(base_input.BaseInput):
         if self._loader is not None:
             self._loader.close()
             self._loader.step = step
-            self._log.drop()
+            self._log.discard_pending()
 
     def _at_exit(self) -> None:
         if self._peek is not None:
-            self._log.drop()  # looked at, and not trained
+            self._log.discard_pending()  # looked at, and not trained
 
     def restore(self, checkpoint_path: Any) -> None:
         """Go on from what `save` wrote.
@@ -217,7 +227,7 @@ class Input(base_input.BaseInput):
 
     def _get_state_internal(self) -> bytes:
         step = self._step if self._loader is None else self._loader.step
-        return json.dumps(self._batches.state(step)).encode()
+        return json.dumps(self._batches.make_state(step)).encode()
 
     def _set_state_internal(self, state: bytes) -> None:
         kept = json.loads(state)
@@ -253,14 +263,14 @@ class Shapes(base_input.BaseInputSpecsProvider):
         made = recipe(
             data="synthetic",
             objective=self.objective,
-            vocab=vocabulary.Vocabulary("ids:4", 0),
+            vocab=vocabularies.Vocabulary("ids:4", 0),
             length=self.seq_len,
         )
-        empty = rows.plain(
+        empty = rows.make_unpacked_rows(
             np.zeros((self.batch_size, made.inputs), np.int32),
             np.zeros((self.batch_size, made.targets), np.int32),
         )
-        found = causal_features.fields(empty, pack=False, bos=0, eos=vocabulary.EOS)
+        found = causal_features.make_causal_features(empty, pack=False, bos=0, eos=vocabularies.EOS)
         found["eval_sample_weights"] = np.ones(self.batch_size, np.float32)
         return py_utils.NestedMap(
             {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in found.items()}

@@ -138,7 +138,9 @@ def batch_shapes(model: Any, batch: int, lengths: Mapping[str, int]) -> dict[str
     )
     return {
         name: jax.ShapeDtypeStruct((batch, length), jnp.int32)
-        for name, length in seqio_features.names(kind, **lengths, pack=False).items()
+        for name, length in seqio_features.compute_feature_lengths(
+            kind, **lengths, pack=False
+        ).items()
     }
 
 

@@ -19,9 +19,15 @@ import seqio
 
 from rosetta.core import log
 from rosetta.core.errors import CONFLICT, DIFFERS, UNKNOWN, UNSUPPORTED, UserError
-from rosetta.data import Array, batch_log, pipeline, prefetch, seqio_features
-from rosetta.data import spec as specs
-from rosetta.data import vocabulary as vocabularies
+from rosetta.data import (
+    Array,
+    batch_log,
+    data_spec,
+    pipeline,
+    prefetch,
+    seqio_features,
+    vocabularies,
+)
 from rosetta.t5x import pretrained
 
 if TYPE_CHECKING:
@@ -88,9 +94,9 @@ def vocabulary(
     (no text).
 
     Args:
-      name: see rosetta.data.vocabulary.named.
+      name: see rosetta.data.vocabularies.load_vocabulary.
       extra_ids: sentinels to add; None: as many as the run began with, else as
-        rosetta.data.vocabulary.named says.
+        rosetta.data.vocabularies.load_vocabulary says.
       checkpoint: the checkpoint_N that the run starts from or reads; its record says what it was
         trained with.
       model_dir: where the run saves; the record of its newest checkpoint comes first.
@@ -99,8 +105,8 @@ def vocabulary(
       UserError: the file is missing or no vocabulary of T5's kind.
     """
     recorded = pretrained.vocabulary(checkpoint, model_dir) if extra_ids is None else ""
-    found = vocabularies.named(name, extra_ids, recorded=recorded)
-    usual = vocabularies.named(name, extra_ids)
+    found = vocabularies.load_vocabulary(name, extra_ids, recorded=recorded)
+    usual = vocabularies.load_vocabulary(name, extra_ids)
     if found != usual:
         log.info(
             f"sentinels: {vocabularies.describe_sentinels(found)}, as the run began; a new "
@@ -119,7 +125,7 @@ def ours(theirs: seqio.Vocabulary) -> vocabularies.Vocabulary:
     if isinstance(theirs, seqio.ByteVocabulary):
         return vocabularies.Vocabulary("byte", theirs.extra_ids)
     if isinstance(theirs, seqio.SentencePieceVocabulary):
-        checked = vocabularies.named(theirs.sentencepiece_model_file)
+        checked = vocabularies.load_vocabulary(theirs.sentencepiece_model_file)
         return dataclasses.replace(checked, extra_ids=theirs.extra_ids)
     if isinstance(theirs, seqio.PassThroughVocabulary):
         return vocabularies.Vocabulary(f"ids:{theirs.vocab_size}", 0)
@@ -150,10 +156,10 @@ def task(
     where that is a hf or tfds set) goes through SeqIO, with T5's metrics for mnli and squad.
 
     Args:
-      data: a spec string or {spec: rate} (rosetta.data.spec); `task:NAME` returns SeqIO's task or
-        mixture of that name.
+      data: a spec string or {spec: rate} (rosetta.data.data_spec); `task:NAME` returns SeqIO's
+        task or mixture of that name.
       vocabulary: of both sides.
-      objective: one of rosetta.data.spec.OBJECTIVES.
+      objective: one of rosetta.data.data_spec.OBJECTIVES.
       eval_data: what evaluation reads.
       name: in logs and TensorBoard; default: the objective.
       text_field: where JSON lines and Example records have their text.
@@ -165,7 +171,7 @@ def task(
     Raises:
       UserError: the data cannot be used; the name is taken by another task.
     """
-    parts = specs.parts(data)
+    parts = data_spec.parse_parts(data)
     if parts[0].spec.kind == "task":
         try:
             return seqio.get_mixture_or_task(parts[0].spec.value)
@@ -178,8 +184,8 @@ def task(
             ) from None
     chosen = ours(vocabulary)
     made = _Made(
-        specs.describe(data),
-        None if eval_data is None else specs.describe(eval_data),
+        data_spec.describe_data(data),
+        None if eval_data is None else data_spec.describe_data(eval_data),
         objective,
         chosen,
         text_field,
@@ -198,7 +204,7 @@ def task(
                 value=name,
             )
         return seqio.TaskRegistry.get(name)
-    known = [name for name in specs.OBJECTIVES if name not in specs.ANSWERS]
+    known = [name for name in data_spec.OBJECTIVES if name not in data_spec.ANSWER_OBJECTIVES]
     if objective not in known:
         raise UserError(
             f"no objective of T5X's is called {objective!r}",
@@ -304,7 +310,7 @@ class TrainIterator(clu.data.dataset_iterator.DatasetIterator):
     def __next__(self) -> Mapping[str, Array]:
         step = self.loader.step
         batch = next(self.loader)
-        self.log.note(step, batch)
+        self.log.record(step, batch)
         return batch
 
     @property
@@ -315,19 +321,19 @@ class TrainIterator(clu.data.dataset_iterator.DatasetIterator):
         own = self.batches.batch // self.batches.shards
         return {
             name: clu.data.dataset_iterator.ArraySpec(np.int32, (own, length))
-            for name, length in self.batches.lengths.items()
+            for name, length in self.batches.feature_lengths.items()
         }
 
     def reset(self) -> None:
         """Go to the step set as `begin`."""
         self.loader.close()
         self.loader.step = self.begin
-        self.log.drop()
+        self.log.discard_pending()
 
     def save(self, filename: Any) -> None:
         """Write the position as T5X asks for it with save_dataset=True."""
         with open(os.fspath(filename), "w", encoding="utf-8") as file:
-            json.dump(self.batches.state(self.loader.step), file)
+            json.dump(self.batches.make_state(self.loader.step), file)
 
     def restore(self, filename: Any) -> None:
         """Go on from a position that `save` wrote."""
@@ -362,7 +368,7 @@ def resume(kept: Mapping[str, Any] | None, step: int) -> None:
     global _kept  # noqa: PLW0603 (said before the trainer, and so its iterator's wrappers, exist)
     _kept = None
     if kept is not None and _open is not None:
-        _open.batches.same(kept)
+        _open.batches.check_same_data(kept)
         _kept = kept, step
 
 
@@ -383,7 +389,7 @@ def align(iterator: Any, step: int) -> None:
         found.loader.close()
         _say(found.batches.resume(_kept[0], step))
         moved = True
-    elif found.batches.streams and step and not found.placed:
+    elif found.batches.has_stream and step and not found.placed:
         found.loader.close()
         found.batches.origin = pipeline.Origin(step, 0)
         _say(f"data: no position is kept for step {step}: the stream begins at its beginning")
@@ -398,19 +404,19 @@ def state(step: int) -> dict[str, Any] | None:
     """Return what a checkpoint of step `step` should keep of the training data; None where it is
     not ours.
     """
-    return None if _open is None else _open.batches.state(step)
+    return None if _open is None else _open.batches.make_state(step)
 
 
 def told(step: int) -> dict[str, Any] | None:
     """Return the hash and the examples of this host's rows of a step, None where they are not ours
     or, as a stream's, cannot be made again.
     """
-    return None if _open is None else _open.batches.told(step)
+    return None if _open is None else _open.batches.describe_batch(step)
 
 
 def waited() -> float:
     """Return the seconds the training loop has waited for data so far."""
-    return 0.0 if _open is None else _open.loader.waited
+    return 0.0 if _open is None else _open.loader.seconds_waited
 
 
 def verify_vocabularies(cfg: Any, model: Any) -> None:
@@ -436,7 +442,7 @@ def verify_vocabularies(cfg: Any, model: Any) -> None:
             )
         rows = getattr(getattr(model.module, "config", None), "vocab_size", None)
         if rows is not None and not isinstance(of_data, seqio.PassThroughVocabulary):
-            vocabularies.check_fits(ours(of_data), rows)
+            vocabularies.check_model_size(ours(of_data), rows)
 
 
 def _told(vocabulary: seqio.Vocabulary) -> str:

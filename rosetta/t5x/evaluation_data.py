@@ -12,8 +12,7 @@ import seqio
 import tensorflow as tf
 
 from rosetta.core.errors import UNSUPPORTED, UserError
-from rosetta.data import Array, pipeline, task_records
-from rosetta.data import spec as specs
+from rosetta.data import Array, data_spec, pipeline, task_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +32,7 @@ def register(name: str, made: Any, vocabulary: seqio.Vocabulary) -> None:
     """
     feature = seqio.Feature(vocabulary=vocabulary, add_eos=True)
     sides = ("targets",) if made.objective == "lm" else ("inputs", "targets")
-    pairs = made.objective in specs.PAIRS
+    pairs = made.objective in data_spec.PAIR_OBJECTIVES
     splits = [split for split in SPLITS if _data(made, split) is not None]
     if pairs:
         source: Any = functools.partial(_records, made=made)
@@ -62,13 +61,13 @@ def _data(made: Any, split: str) -> str | None:
         return str(made.eval_data)
     return (
         str(made.data)
-        if all(part.spec.kind in ("hf", "tfds") for part in specs.parts(made.data))
+        if all(part.spec.kind in ("hf", "tfds") for part in data_spec.parse_parts(made.data))
         else None
     )
 
 
 def _metrics(objective: str) -> list[Any]:
-    if objective not in specs.PAIRS:
+    if objective not in data_spec.PAIR_OBJECTIVES:
         return []
     with (
         gin.unlock_config()
@@ -99,7 +98,7 @@ def _records(
     squad = made.objective == "squad"
 
     def read() -> Iterator[Mapping[str, Any]]:
-        for part in specs.parts(str(_data(made, split))):
+        for part in data_spec.parse_parts(str(_data(made, split))):
             for record in _worded(part.spec, made, split):
                 extra: dict[str, Any] = (
                     {"answers": np.array(record["answers"], object), "id": record["id"]}
@@ -147,7 +146,7 @@ def _worded(spec: Any, made: Any, split: str) -> Iterator[Mapping[str, Any]]:
             "name the records themselves: jsonl:, tfds: or hf:",
             kind=UNSUPPORTED,
         )
-    yield from task_records.worded(spec, made.objective, split, answered=made.answered)
+    yield from task_records.read_examples(spec, made.objective, split, answered=made.answered)
 
 
 def _number(idx: Any) -> int:
@@ -181,12 +180,12 @@ def _windows(
             seed=0,
             shuffle=False,
         )
-        source = pipeline.sources(recipe)
+        source = pipeline.open_sources(recipe)
         # A stream and synthetic data have no end: T5X takes as many batches as eval_steps says.
         count = getattr(source, "count", None)
         number = 0
         while count is None or number < count:
-            rows = source.rows(np.array([number]))
+            rows = source.read_rows(np.array([number]))
             found = {"inputs": rows.inputs[0], "targets": rows.targets[0]}
             yield {side: found[side][found[side] != 0] for side in sides}
             number += 1

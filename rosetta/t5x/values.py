@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rosetta.data import vocabulary as vocabularies
+from rosetta.data import vocabularies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,5 +30,5 @@ def needs_answers(mode: str) -> bool:
 
 
 def padded_size(vocabulary: Any) -> int:
-    """Return an embedding's rows for SeqIO's vocabulary (rosetta.data.vocabulary.padded)."""
-    return vocabularies.padded(int(vocabulary.vocab_size))
+    """Return an embedding's rows for SeqIO's vocabulary (rosetta.data.vocabularies.pad_size)."""
+    return vocabularies.pad_size(int(vocabulary.vocab_size))

@@ -97,9 +97,9 @@ def _framed(body: bytes) -> bytes:
     length = struct.pack("<Q", len(body))
     return (
         length
-        + struct.pack("<I", tfrecord.masked_crc(length))
+        + struct.pack("<I", tfrecord.compute_masked_crc(length))
         + body
-        + struct.pack("<I", tfrecord.masked_crc(body))
+        + struct.pack("<I", tfrecord.compute_masked_crc(body))
     )
 
 

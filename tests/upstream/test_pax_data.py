@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import seqio
 import tensorflow as tf
 
-from rosetta.data import spec as specs
-from rosetta.data import vocabulary_training
+from rosetta.data import data_spec, vocabulary_training
 from rosetta.pax import inputs
 from tests.support import corpora
 
@@ -159,8 +158,8 @@ def test_boolq_with_a_sentencepiece_vocabulary(tmp_path: Path) -> None:
             for record in BOOLQ * 20
         ],
     )
-    model = vocabulary_training.train(
-        specs.parts(words), str(tmp_path / "v.model"), size=300, extra_ids=0
+    model = vocabulary_training.train_vocabulary(
+        data_spec.parse_parts(words), str(tmp_path / "v.model"), size=300, extra_ids=0
     ).name
     (tmp_path / "a.jsonl").write_text(
         "".join(json.dumps(record) + "\n" for record in BOOLQ), encoding="utf-8"

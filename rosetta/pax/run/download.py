@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from rosetta.core import exit_status, run_folders
 from rosetta.core.errors import DAMAGED, MISSING, UNKNOWN, UNREACHABLE, UserError
 from rosetta.core.value_parsing import parse_path
-from rosetta.data import spec, tfds
+from rosetta.data import data_spec, tfds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +92,7 @@ def fetch(name: str, root: str) -> str:
     source = SOURCES[name]
     os.environ["TFDS_DATA_DIR"] = root
     if Path(root, *source.prepared.removeprefix("tfds:").split("/")).is_dir():
-        there = tfds.check(spec.parse(source.prepared), source.split)
+        there = tfds.check(data_spec.parse_spec(source.prepared), source.split)
         return (
             f"{there['folder']}: {there['examples']:,} examples in {source.split}: it is there, "
             "nothing to download"
@@ -178,7 +178,7 @@ def pile(root: str) -> str:
             kind=MISSING,
         )
     os.environ["TFDS_DATA_DIR"] = root
-    there = tfds.check(spec.parse("tfds:the_pile/lm"), "train")
+    there = tfds.check(data_spec.parse_spec("tfds:the_pile/lm"), "train")
     return (
         f"{there['folder']}: {there['files']} files, {there['bytes']:,} bytes, "
         f"{there['examples']:,} examples: complete as far as sizes and heads tell. Nothing to "

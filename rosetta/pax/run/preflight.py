@@ -16,8 +16,7 @@ from rosetta.core import run_folders
 from rosetta.core.errors import DAMAGED, INVALID, MISSING, UNKNOWN, UNSUPPORTED, UserError
 from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.value_parsing import is_address, parse_path
-from rosetta.data import checks as data_checks
-from rosetta.data import spec
+from rosetta.data import data_checks, data_spec
 from rosetta.pax.run import download, experiment_checks, fiddle_arguments, hyper_parameters
 from rosetta.pax.run.settings import MODULE
 
@@ -241,9 +240,9 @@ def check_files(given: Settings, hyper: Mapping[str, str]) -> None:
 def _check_source(name: str, typed: str | Mapping[str, float]) -> None:
     """Check the files and folders of one source or mixture; UserError where one is missing."""
     try:
-        for part in spec.parts(typed):
+        for part in data_spec.parse_parts(typed):
             if part.spec.kind in ("text", "jsonl", "tfrecord"):
-                spec.files(part.spec)
+                data_spec.find_files(part.spec)
                 continue
             # Other names after hf: are data sets of the Hugging Face Hub.
             is_folder = part.spec.kind == "cache" or (
@@ -257,7 +256,7 @@ def _check_source(name: str, typed: str | Mapping[str, float]) -> None:
                     kind=MISSING,
                 )
     except UserError as error:
-        raise data_checks.name_variable(error, name) from None
+        raise data_checks.name_source_variable(error, name) from None
 
 
 def check_last_step(given: Settings, hyper: Mapping[str, str], folder: str) -> tuple[str, ...]:
@@ -318,11 +317,13 @@ def rows(given: Settings, hyper: Mapping[str, str]) -> None:
         or vocab != "byte"
     ):
         return
-    parts = spec.parts(typed)
+    parts = data_spec.parse_parts(typed)
     if len(parts) > 1 or parts[0].spec.kind not in ("text", "jsonl"):
         return
-    data = spec.describe(typed)
-    found = pipeline.sources(pipeline.Recipe(data, "lm", "byte", 0, 0, length, text_field=field))
+    data = data_spec.describe_data(typed)
+    found = pipeline.open_sources(
+        pipeline.Recipe(data, "lm", "byte", 0, 0, length, text_field=field)
+    )
     experiment_checks.enough(
         getattr(found, "count", None),
         experiment_checks.batch(known.get("PERCORE_BATCH_SIZE"), given.gpus),

@@ -16,8 +16,8 @@ from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.run_folders import check_last_step as check_end
 from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.core.variables import setting_values
-from rosetta.data import checks
-from rosetta.data.spec import PAIRS
+from rosetta.data import data_checks
+from rosetta.data.data_spec import PAIR_OBJECTIVES
 from rosetta.t5x.run import checkpoint_record, folders, network_fields, parameter_count
 from rosetta.t5x.run.gin_text import Reference
 
@@ -237,7 +237,7 @@ def data(
     kept = os.environ.get("TFDS_DATA_DIR")
     os.environ["TFDS_DATA_DIR"] = root  # where the data's own checks look
     try:
-        checks.before_start(
+        data_checks.check_data(
             data=found.source,
             objective=found.objective,
             vocab=found.vocabulary,
@@ -249,11 +249,14 @@ def data(
             noise_density=found.density,
             first=text_field if trains and text_field else "",
         )
-        if found.objective in PAIRS and found.evaluated is not None:
-            from rosetta.data import spec, task_records
+        if found.objective in PAIR_OBJECTIVES and found.evaluated is not None:
+            from rosetta.data import data_spec, task_records
 
-            task_records.check_all(
-                spec.describe(found.evaluated), found.objective, "validation", answered=answered
+            task_records.check_all_records(
+                data_spec.describe_data(found.evaluated),
+                found.objective,
+                "validation",
+                answered=answered,
             )
     finally:
         if kept is None:
@@ -286,7 +289,7 @@ def goes_on(checkpoint: str, start: str, configuration: Configuration) -> None:
     ):
         return
     from rosetta.data import pipeline
-    from rosetta.data.spec import describe
+    from rosetta.data.data_spec import describe_data
 
     objective = configuration.text(f"{_TASK}.objective")
     now = {
@@ -299,11 +302,11 @@ def goes_on(checkpoint: str, start: str, configuration: Configuration) -> None:
             "inputs": 0 if objective == "lm" else lengths.get("inputs", 0),
             "targets": lengths.get("targets"),
         }
-    if not describe(source).startswith("task:"):  # SeqIO's keep no place
-        pipeline.same_as_told(
+    if not describe_data(source).startswith("task:"):  # SeqIO's keep no place
+        pipeline.check_same_recipe(
             record.data,
             {name: value for name, value in now.items() if value not in (None, NOT_KNOWN)},
-            describe(source),
+            describe_data(source),
         )
 
 

@@ -11,7 +11,7 @@ import pytest
 from rosetta import cli
 from rosetta.commands import data as data_command
 from rosetta.core.errors import UserError
-from rosetta.data import text_windows, token_cache
+from rosetta.data import text_corpora, token_cache
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
@@ -171,8 +171,10 @@ def test_cache_keeps_the_order_whatever_the_number_of_processes(tmp_path: Path, 
     data = corpora.jsonl(tmp_path / "data", DOCS * 20)
     out = tmp_path / "out"
     result, text = run("data", "cache", data, "--out", str(out), "--jobs", jobs)
-    tokens = token_cache.Tokens(str(out))
-    assert bytes((tokens.tokens(0, tokens.size) - 3).astype("u1")).decode() == "".join(DOCS * 20)
+    tokens = token_cache.TokenCache(str(out))
+    assert bytes((tokens.read_tokens(0, tokens.size) - 3).astype("u1")).decode() == "".join(
+        DOCS * 20
+    )
     assert result["documents"] == 800
     assert f"DATA=cache:{out}" in text
     assert run("data", "check", f"cache:{out}", "--mean-span", "20")[0]["ok"]
@@ -188,7 +190,7 @@ def compressed(body: bytes, ending: str) -> bytes:
     return b"".join(module.compress(part) for part in (body[:100], body[100:])) + bytes(16)
 
 
-@pytest.mark.parametrize("ending", text_windows.COMPRESSED)
+@pytest.mark.parametrize("ending", text_corpora.COMPRESSED_SUFFIXES)
 def test_compressed_text_can_be_cached_and_limited(tmp_path: Path, ending: str) -> None:
     whole = compressed("".join(f"{doc}\n" for doc in DOCS).encode(), ending)
     (tmp_path / f"a.txt{ending}").write_bytes(whole)
@@ -204,8 +206,10 @@ def test_compressed_text_can_be_cached_and_limited(tmp_path: Path, ending: str) 
         "1",
     )
     assert result["documents"] == 7
-    tokens = token_cache.Tokens(str(tmp_path / "out"))
-    assert bytes((tokens.tokens(0, tokens.size) - 3).astype("u1")).decode() == "".join(DOCS[:7])
+    tokens = token_cache.TokenCache(str(tmp_path / "out"))
+    assert bytes((tokens.read_tokens(0, tokens.size) - 3).astype("u1")).decode() == "".join(
+        DOCS[:7]
+    )
     middle = len(whole) // 2
     damaged = {
         "cut": whole[:-36],

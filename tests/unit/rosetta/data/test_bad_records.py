@@ -12,13 +12,13 @@ import pytest
 
 from rosetta.data import (
     bad_records,
+    data_spec,
     documents,
     json_lines,
     pipeline,
     prefetch,
-    spec,
     task_records,
-    text_windows,
+    text_corpora,
 )
 from tests.support import corpora, errors
 from tests.unit.rosetta.commands.test_data import run
@@ -58,9 +58,9 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.delenv("BAD_RECORDS", raising=False)
     monkeypatch.delenv("CHANGED_DATA", raising=False)
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "home"))
-    bad_records.forget()
+    bad_records.forget_notes()
     yield
-    bad_records.forget()
+    bad_records.forget_notes()
     json_lines.set_field_option("TEXT_FIELD")
 
 
@@ -73,7 +73,7 @@ def lines(path: Path, bad: str, at: int = 40) -> str:
 
 def train_rows(data: str) -> list[Any]:
     batches = pipeline.Batches(corpora.recipe(data, "lm", inputs=0), 60)
-    return [row for step in range(6) for row in batches.at(step)["decoder_target_tokens"]]
+    return [row for step in range(6) for row in batches.make_batch(step)["decoder_target_tokens"]]
 
 
 @pytest.mark.parametrize("bad", BAD_LINES, ids=range(len(BAD_LINES)))
@@ -82,11 +82,11 @@ def test_every_reader_of_lines_names_the_line_or_skips_it(
     bad: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, says = lines(tmp_path / name, bad), BAD_LINES[bad]
-    source = spec.parse(data)
-    reads: list[Callable[[], list[Any]]] = [lambda: list(documents.documents(source, "text"))]
+    source = data_spec.parse_spec(data)
+    reads: list[Callable[[], list[Any]]] = [lambda: list(documents.read_documents(source, "text"))]
     if name == "a.jsonl":
-        corpus = text_windows.corpus(source, "text")
-        reads += [lambda: corpus.texts(0, corpus.size), lambda: train_rows(data)]
+        corpus = text_corpora.open_corpus(source, "text")
+        reads += [lambda: corpus.read_texts(0, corpus.size), lambda: train_rows(data)]
     for read in reads:
         with errors.refused(
             errors.INVALID,
@@ -99,7 +99,7 @@ def test_every_reader_of_lines_names_the_line_or_skips_it(
     monkeypatch.setenv("BAD_RECORDS", "skip")
     for read in reads:
         assert len(read()) in (60, 360)
-    assert bad_records.skipped() == 1
+    assert bad_records.count_skipped() == 1
 
 
 @pytest.mark.parametrize("bad", BAD_LINES, ids=range(len(BAD_LINES)))
@@ -134,10 +134,10 @@ def test_half_a_character_is_replaced_by_every_reader_and_said_once(
     line: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = lines(tmp_path / "a.jsonl", line)
-    source = spec.parse(data)
-    assert text in list(documents.documents(source, "text"))
-    corpus = text_windows.corpus(source, "text")
-    assert text in corpus.texts(0, corpus.size)
+    source = data_spec.parse_spec(data)
+    assert text in list(documents.read_documents(source, "text"))
+    corpus = text_corpora.open_corpus(source, "text")
+    assert text in corpus.read_texts(0, corpus.size)
     train_rows(data)
     assert run("data", "check", data, "--mean-span", "20")[0]["ok"]
     run("data", "show", data, "--mean-span", "20")
@@ -146,7 +146,9 @@ def test_half_a_character_is_replaced_by_every_reader_and_said_once(
     pair.write_text(line.replace('"text"', '"targets": "\\ud83d", "inputs"') + "\n")
     assert [
         (found["inputs"], found["targets"])
-        for found in task_records.worded(spec.parse(f"jsonl:{pair}"), "text_to_text", "train")
+        for found in task_records.read_examples(
+            data_spec.parse_spec(f"jsonl:{pair}"), "text_to_text", "train"
+        )
     ] == [(text, "\ufffd")]
     said = capsys.readouterr().err.splitlines()
     about = [line for line in said if f"{tmp_path}/a.jsonl " in line and "Unicode" in line]
@@ -165,18 +167,20 @@ def test_records_of_other_files_are_named_by_number(
     for says, body in broken.items():
         path = tmp_path / f"{len(body)}.tfrecord"
         corpora.tfrecords(path, [*good[:5], body, *good[5:]])
-        source = spec.parse(f"tfrecord:{path}")
-        corpus = text_windows.corpus(source, "text")
+        source = data_spec.parse_spec(f"tfrecord:{path}")
+        corpus = text_corpora.open_corpus(source, "text")
         monkeypatch.delenv("BAD_RECORDS", raising=False)
         for read in (
-            lambda source=source: list(documents.documents(source, "text")),
-            lambda corpus=corpus: corpus.texts(0, corpus.size),
+            lambda source=source: list(documents.read_documents(source, "text")),
+            lambda corpus=corpus: corpus.read_texts(0, corpus.size),
         ):
             with errors.refused(errors.INVALID, where=f"{path}, record 6", names=says):
                 read()
         monkeypatch.setenv("BAD_RECORDS", "skip")
         assert (
-            len(list(documents.documents(source, "text"))) == len(corpus.texts(0, corpus.size)) == 9
+            len(list(documents.read_documents(source, "text")))
+            == len(corpus.read_texts(0, corpus.size))
+            == 9
         )
 
 
@@ -185,9 +189,13 @@ def test_bytes_that_are_not_utf8_are_said_once(
 ) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"words and words " * 20 + b"\xff\n" + b"more words\n")
-    source = spec.parse(f"text:{path}")
-    corpus = text_windows.corpus(source, "")
-    assert len(list(documents.documents(source, ""))) == len(corpus.texts(0, corpus.size)) == 2
+    source = data_spec.parse_spec(f"text:{path}")
+    corpus = text_corpora.open_corpus(source, "")
+    assert (
+        len(list(documents.read_documents(source, "")))
+        == len(corpus.read_texts(0, corpus.size))
+        == 2
+    )
     said = capsys.readouterr().err
     assert said.count(f"{path} ") == said.count("Unicode") == 1
 
@@ -197,15 +205,17 @@ def test_pairs_name_the_line_and_skip(tmp_path: Path, monkeypatch: pytest.Monkey
     path.write_text(
         '{"inputs": "a", "targets": "b"}\n\n{"inputs": "a"}\n[]\n{"inputs": "c", "targets": "d"}\n'
     )
-    source = spec.parse(f"jsonl:{path}")
+    source = data_spec.parse_spec(f"jsonl:{path}")
     with errors.refused(errors.INVALID, where="a.jsonl, line 3", names=("text_to_text", "target")):
-        list(task_records.worded(source, "text_to_text", "train"))
+        list(task_records.read_examples(source, "text_to_text", "train"))
     monkeypatch.setenv("BAD_RECORDS", "skip")
-    assert [found["inputs"] for found in task_records.worded(source, "text_to_text", "train")] == [
+    assert [
+        found["inputs"] for found in task_records.read_examples(source, "text_to_text", "train")
+    ] == [
         "a",
         "c",
     ]
-    assert bad_records.skipped() == 2
+    assert bad_records.count_skipped() == 2
 
 
 def test_workers_tell_the_trainer_what_they_skipped(
@@ -215,19 +225,19 @@ def test_workers_tell_the_trainer_what_they_skipped(
     monkeypatch.setenv("BAD_RECORDS", "skip")
     batches = pipeline.Batches(corpora.recipe(data, "lm", inputs=0), 8)
     capfd.readouterr()
-    bad_records.forget()
+    bad_records.forget_notes()
     reading = prefetch.Loader(batches, workers=1)
     for _ in range(8):
         next(reading)
     reading.close()
-    assert bad_records.skipped() == 1
+    assert bad_records.count_skipped() == 1
     assert capfd.readouterr().err.count("line 41: 'text' is null") == 1
 
 
 def test_a_wrong_policy_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAD_RECORDS", "drop")
     with errors.refused(errors.INVALID, where="BAD_RECORDS", value="drop", remedy=("stop", "skip")):
-        bad_records.policy()
+        bad_records.read_policy()
 
 
 def test_an_error_keeps_its_place_between_processes() -> None:
@@ -250,11 +260,11 @@ def test_a_long_line_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return usual(line)
 
     monkeypatch.setattr(json_lines, "parse_object", parse)
-    corpus = text_windows.corpus(spec.parse(f"jsonl:{tmp_path}/a.jsonl"), "text")
+    corpus = text_corpora.open_corpus(data_spec.parse_spec(f"jsonl:{tmp_path}/a.jsonl"), "text")
     read = [
         piece
         for start in range(0, corpus.size, 5_000)
-        for piece in corpus.texts(start, start + 5_000)
+        for piece in corpus.read_texts(start, start + 5_000)
     ]
     assert "".join(read[1:]) == text
     assert sum(size > 1000 for size in parsed) == 1
@@ -265,14 +275,18 @@ def test_any_name_of_a_file_can_be_read(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("words\n")
     (tmp_path / "other.txt").write_text("others\n")
     (tmp_path / "wikie.txt").write_text("not asked for\n")
-    assert spec.files(spec.parse(f"text:{tmp_path}/{name}")) == (f"{tmp_path}/{name}",)
-    assert set(spec.files(spec.parse(f"text:{tmp_path}/{name},{tmp_path}/other.txt"))) == {
+    assert data_spec.find_files(data_spec.parse_spec(f"text:{tmp_path}/{name}")) == (
+        f"{tmp_path}/{name}",
+    )
+    assert set(
+        data_spec.find_files(data_spec.parse_spec(f"text:{tmp_path}/{name},{tmp_path}/other.txt"))
+    ) == {
         f"{tmp_path}/{name}",
         f"{tmp_path}/other.txt",
     }
-    assert len(spec.files(spec.parse(f"text:{tmp_path}/*.txt"))) == 3
+    assert len(data_spec.find_files(data_spec.parse_spec(f"text:{tmp_path}/*.txt"))) == 3
     with errors.refused(errors.MISSING, where="gone.txt"):
-        spec.files(spec.parse(f"text:{tmp_path}/{name},{tmp_path}/gone.txt"))
+        data_spec.find_files(data_spec.parse_spec(f"text:{tmp_path}/{name},{tmp_path}/gone.txt"))
 
 
 def test_the_field_is_named_by_the_option_of_the_command(tmp_path: Path) -> None:
@@ -309,7 +323,7 @@ def test_a_file_that_changed_at_equal_size_is_noticed(
         )
         data, path = f"cache:{tmp_path}/out", tmp_path / "out" / "tokens-00000.bin"
     recipe = corpora.recipe(data)
-    kept = json.loads(json.dumps(pipeline.Batches(recipe, 4).state(5)))
+    kept = json.loads(json.dumps(pipeline.Batches(recipe, 4).make_state(5)))
     pipeline.Batches(recipe, 4).resume(kept, 5)
     body = bytearray(path.read_bytes())
     place = len(body) // 2
@@ -335,7 +349,7 @@ def test_a_mended_file_goes_on_in_the_same_order(
     recipe = corpora.recipe(data, "lm", inputs=0)
     monkeypatch.setenv("BAD_RECORDS", "skip")
     before = pipeline.Batches(recipe, 4)
-    kept = json.loads(json.dumps(before.state(3)))
+    kept = json.loads(json.dumps(before.make_state(3)))
     lines(tmp_path / "a.jsonl", "")
     with errors.refused(
         errors.DIFFERS, where="DATA=", names="a.jsonl", remedy="CHANGED_DATA=accept"
@@ -348,10 +362,10 @@ def test_a_mended_file_goes_on_in_the_same_order(
         before.source.count,  # type: ignore[attr-defined]
         before.source.stretch,  # type: ignore[attr-defined]
     )
-    again = json.loads(json.dumps(after.state(4)))
+    again = json.loads(json.dumps(after.make_state(4)))
     monkeypatch.delenv("CHANGED_DATA")
     third = pipeline.Batches(recipe, 4)
     assert third.resume(again, 4) is None
     assert np.array_equal(
-        third.at(4)["decoder_target_tokens"], after.at(4)["decoder_target_tokens"]
+        third.make_batch(4)["decoder_target_tokens"], after.make_batch(4)["decoder_target_tokens"]
     )

@@ -6,22 +6,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import batch_log, causal_features, pipeline, rows, token_cache, vocabulary
+from rosetta.data import batch_log, causal_features, pipeline, rows, token_cache, vocabularies
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 DOCS = corpora.documents(200)
-BYTES = vocabulary.Vocabulary("byte", 0)
+BYTES = vocabularies.Vocabulary("byte", 0)
 NONE: Any = np.zeros((1, 0), np.int32)
 
 
 def fields(tokens: list[int], *, pack: bool, bos: int = 0) -> dict[str, list[Any]]:
-    made = rows.plain(NONE, np.array([tokens], np.int32))
+    made = rows.make_unpacked_rows(NONE, np.array([tokens], np.int32))
     return {
         name: array[0].tolist()
-        for name, array in causal_features.fields(made, pack=pack, bos=bos, eos=1).items()
+        for name, array in causal_features.make_causal_features(
+            made, pack=pack, bos=bos, eos=1
+        ).items()
     }
 
 
@@ -47,8 +49,8 @@ def test_packed_documents_are_segments_that_begin_anew() -> None:
 
 
 def test_types_are_paxmls() -> None:
-    made = rows.plain(np.array([[7, 8, 0]], np.int32), np.array([[9, 1]], np.int32))
-    found = causal_features.fields(made, pack=False, bos=0, eos=1)
+    made = rows.make_unpacked_rows(np.array([[7, 8, 0]], np.int32), np.array([[9, 1]], np.int32))
+    found = causal_features.make_causal_features(made, pack=False, bos=0, eos=1)
     assert {name: array.dtype.name for name, array in found.items()} == {
         "ids": "int32",
         "labels": "int32",
@@ -66,22 +68,24 @@ def test_hosts_make_up_the_same_batch(tmp_path: Path, pack: bool) -> None:
     made = corpora.recipe(
         corpora.text(tmp_path, DOCS), "lm", extra_ids=0, inputs=0, targets=48, pack=pack
     )
-    whole = causal_features.Batches(made, 8)
+    whole = causal_features.CausalBatches(made, 8)
     for step in (0, 5):
-        hosts = [causal_features.Batches(made, 8, shard=shard, shards=2) for shard in range(2)]
+        hosts = [
+            causal_features.CausalBatches(made, 8, shard=shard, shards=2) for shard in range(2)
+        ]
         assert pipeline.add_hashes(
-            pipeline.batch_hash(host.at(step), 4 * n) for n, host in enumerate(hosts)
-        ) == pipeline.batch_hash(whole.at(step))
-    assert whole.lengths == dict.fromkeys(
+            pipeline.hash_batch(host.make_batch(step), 4 * n) for n, host in enumerate(hosts)
+        ) == pipeline.hash_batch(whole.make_batch(step))
+    assert whole.feature_lengths == dict.fromkeys(
         ("ids", "labels", "paddings", "weights", "segment_ids", "segment_pos"), 48
     )
 
 
 def test_a_cache_is_read_without_its_vocabulary(tmp_path: Path) -> None:
-    kept = token_cache.Recipe(
+    kept = token_cache.CacheRecipe(
         "x", BYTES.fingerprint(), "byte", BYTES.size, document_ends=True, pairs=""
     )
-    token_cache.write(
+    token_cache.write_cache(
         str(tmp_path / "c"),
         kept,
         DOCS,
@@ -98,17 +102,17 @@ def test_a_cache_is_read_without_its_vocabulary(tmp_path: Path) -> None:
         shuffle=False,
     )
     assert (
-        causal_features.Batches(made, 1).at(0)["labels"][0].tolist()
+        causal_features.CausalBatches(made, 1).make_batch(0)["labels"][0].tolist()
         == [one for doc in DOCS[:9] for one in [*BYTES.encode([doc])[0], 2]][:400]
     )
     with_sentinels = corpora.recipe(
         f"cache:{tmp_path}/c", "lm", vocab="byte", extra_ids=100, inputs=0, targets=400
     )
-    assert causal_features.Batches(with_sentinels, 1).at(0)["labels"].all()
+    assert causal_features.CausalBatches(with_sentinels, 1).make_batch(0)["labels"].all()
     with errors.refused(
         errors.DIFFERS, where=tmp_path / "c", names=("byte", "259"), remedy="VOCAB"
     ):
-        causal_features.Batches(
+        causal_features.CausalBatches(
             corpora.recipe(
                 f"cache:{tmp_path}/c", "lm", vocab="ids:300", extra_ids=0, inputs=0, targets=400
             ),
@@ -118,7 +122,7 @@ def test_a_cache_is_read_without_its_vocabulary(tmp_path: Path) -> None:
 
 def test_the_log_has_what_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROSETTA_BATCH_LOG", str(tmp_path / "log"))
-    batches = causal_features.Batches(
+    batches = causal_features.CausalBatches(
         corpora.recipe("synthetic", "lm", vocab="ids:50", extra_ids=0, inputs=0, targets=8),
         4,
         shard=1,
@@ -126,11 +130,16 @@ def test_the_log_has_what_was_trained(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     log = batch_log.BatchLog(batches)
     for step in range(3):
-        log.note(step, batches.at(step))
-    log.drop()
+        log.record(step, batches.make_batch(step))
+    log.discard_pending()
     log.flush()
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert lines == [
-        {"step": step, "hash": pipeline.batch_hash(batches.at(step), 2), "shard": 1, "shards": 2}
+        {
+            "step": step,
+            "hash": pipeline.hash_batch(batches.make_batch(step), 2),
+            "shard": 1,
+            "shards": 2,
+        }
         for step in range(2)
     ]

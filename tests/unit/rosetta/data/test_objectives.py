@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rosetta.data import objectives, shuffling, vocabulary
+from rosetta.data import objectives, shuffling, vocabularies
 from tests.support import errors
 
-BYTES = vocabulary.Vocabulary("byte", 100)
+BYTES = vocabularies.Vocabulary("byte", 100)
 TOP = BYTES.size - 1
 SENTINELS = np.array(BYTES.sentinel_ids, np.int32)
 
@@ -18,7 +18,7 @@ def undone(inputs: np.ndarray, targets: np.ndarray) -> list[int]:
     spans: dict[int, list[int]] = {}
     current: list[int] = []
     for one in targets.tolist():
-        if one == vocabulary.EOS:
+        if one == vocabularies.EOS:
             break
         if one > TOP - 100:
             current = spans.setdefault(one, [])
@@ -26,7 +26,7 @@ def undone(inputs: np.ndarray, targets: np.ndarray) -> list[int]:
             current.append(one)
     found: list[int] = []
     for one in inputs.tolist():
-        if one == vocabulary.EOS:
+        if one == vocabularies.EOS:
             break
         found += spans.pop(one) if one > TOP - 100 else [one]
     assert not spans
@@ -37,8 +37,8 @@ def undone(inputs: np.ndarray, targets: np.ndarray) -> list[int]:
 @pytest.mark.parametrize("span", [2.0, 3.0, 20.0])
 def test_span_corruption_loses_nothing_and_adds_nothing(length: int, span: float) -> None:
     tokens: Any = np.arange(8 * length, dtype=np.int32).reshape(8, length) % 200 + 3
-    keys = shuffling.keys(1, np.arange(8))
-    inputs, targets = objectives.corrupt(tokens, keys, SENTINELS, 0.15, span)
+    keys = shuffling.derive_keys(1, np.arange(8))
+    inputs, targets = objectives.corrupt_spans(tokens, keys, SENTINELS, 0.15, span)
     for row in range(8):
         assert undone(inputs[row], targets[row]) == tokens[row].tolist()
     noise = min(max(round(length * 0.15), 1), length - 1)
@@ -48,8 +48,8 @@ def test_span_corruption_loses_nothing_and_adds_nothing(length: int, span: float
 
 def test_all_placings_of_the_spans_are_equally_likely() -> None:
     count, length = 20_000, 12
-    masks = objectives.noise_mask(
-        length, shuffling.keys(2, np.arange(count)), 0.3, 2.0
+    masks = objectives.draw_noise_mask(
+        length, shuffling.derive_keys(2, np.arange(count)), 0.3, 2.0
     )  # 4 masked in 2 spans, 8 kept in 2
     assert (masks.sum(axis=1) == 4).all()
     found, times = np.unique(masks, axis=0, return_counts=True)
@@ -62,10 +62,12 @@ def test_all_placings_of_the_spans_are_equally_likely() -> None:
 
 def test_a_row_depends_on_its_own_key_alone() -> None:
     tokens = np.tile(np.arange(3, 103, dtype=np.int32), (4, 1))
-    keys = shuffling.keys(1, np.arange(4))
-    together = objectives.corrupt(tokens, keys, SENTINELS, 0.15, 3.0)
+    keys = shuffling.derive_keys(1, np.arange(4))
+    together = objectives.corrupt_spans(tokens, keys, SENTINELS, 0.15, 3.0)
     for row in range(4):
-        alone = objectives.corrupt(tokens[row : row + 1], keys[row : row + 1], SENTINELS, 0.15, 3.0)
+        alone = objectives.corrupt_spans(
+            tokens[row : row + 1], keys[row : row + 1], SENTINELS, 0.15, 3.0
+        )
         for side in range(2):
             assert (alone[side][0] == together[side][row]).all()
     assert len({row.tobytes() for row in together[1]}) == 4
@@ -73,33 +75,33 @@ def test_a_row_depends_on_its_own_key_alone() -> None:
 
 def test_windows_fill_the_inputs_as_t5s_own_sizes_do() -> None:
     for inputs, targets, window in ((512, 114, 568), (1024, 229, 1137)):
-        rule = objectives.named("span_corruption", {"inputs": inputs, "targets": targets})
-        assert rule.window == window
-        rule.check(BYTES if inputs <= 512 else vocabulary.Vocabulary("byte", 200))
+        rule = objectives.make_objective("span_corruption", {"inputs": inputs, "targets": targets})
+        assert rule.window_length == window
+        rule.check_fits(BYTES if inputs <= 512 else vocabularies.Vocabulary("byte", 200))
         made = rule.apply(
             [np.full(window, 5, np.int32)],
-            shuffling.keys(0, np.arange(1)),
-            vocabulary.Vocabulary("byte", 200),
+            shuffling.derive_keys(0, np.arange(1)),
+            vocabularies.Vocabulary("byte", 200),
         )
         assert [int((side != 0).sum()) for side in made] == [inputs, targets]
 
 
 def test_short_and_empty_windows_still_make_rows() -> None:
-    rule = objectives.named("span_corruption", {"inputs": 32, "targets": 16})
-    windows: list[Any] = [np.full(size, 7, np.int32) for size in (rule.window, 0, 1, 2, 9)]
-    inputs, targets = rule.apply(windows, shuffling.keys(0, np.arange(5)), BYTES)
+    rule = objectives.make_objective("span_corruption", {"inputs": 32, "targets": 16})
+    windows: list[Any] = [np.full(size, 7, np.int32) for size in (rule.window_length, 0, 1, 2, 9)]
+    inputs, targets = rule.apply(windows, shuffling.derive_keys(0, np.arange(5)), BYTES)
     assert inputs.shape == (5, 32)
     assert targets.shape == (5, 16)
     assert inputs[1].tolist() == [1] + [0] * 31
-    assert (inputs == vocabulary.EOS).sum(axis=1).tolist() == [1] * 5
-    assert (targets == vocabulary.EOS).sum(axis=1).tolist() == [1] * 5
+    assert (inputs == vocabularies.EOS).sum(axis=1).tolist() == [1] * 5
+    assert (targets == vocabularies.EOS).sum(axis=1).tolist() == [1] * 5
     assert undone(inputs[4], targets[4]) == [7] * 9
 
 
 def test_prefix_lm_parts_a_window_at_any_place() -> None:
-    rule = objectives.named("prefix_lm", {"inputs": 12, "targets": 12})
+    rule = objectives.make_objective("prefix_lm", {"inputs": 12, "targets": 12})
     window: Any = np.arange(3, 14, dtype=np.int32)
-    inputs, targets = rule.apply([window] * 4000, shuffling.keys(0, np.arange(4000)), BYTES)
+    inputs, targets = rule.apply([window] * 4000, shuffling.derive_keys(0, np.arange(4000)), BYTES)
     cuts = (inputs != 0).sum(axis=1) - 1
     assert sorted(set(cuts.tolist())) == list(range(1, 11))
     assert np.bincount(cuts)[1:].min() > 300
@@ -108,14 +110,14 @@ def test_prefix_lm_parts_a_window_at_any_place() -> None:
             inputs[row, : cuts[row]].tolist() + targets[row, : 11 - cuts[row]].tolist()
             == window.tolist()
         )
-        assert inputs[row, cuts[row]] == targets[row, 11 - cuts[row]] == vocabulary.EOS
+        assert inputs[row, cuts[row]] == targets[row, 11 - cuts[row]] == vocabularies.EOS
 
 
 def test_lm_takes_the_window_as_it_is() -> None:
-    rule = objectives.named("lm", {"targets": 6})
+    rule = objectives.make_objective("lm", {"targets": 6})
     inputs, targets = rule.apply(
         [np.arange(3, 9, dtype=np.int32), np.array([4, 1], np.int32)],
-        shuffling.keys(0, np.arange(2)),
+        shuffling.derive_keys(0, np.arange(2)),
         BYTES,
     )
     assert inputs.shape == (2, 0)
@@ -160,17 +162,17 @@ def test_what_cannot_work_is_refused(
     facts: dict[str, Any],
 ) -> None:
     with errors.refused(kind, **facts):
-        objectives.named(name, lengths, **changes).check(BYTES)
+        objectives.make_objective(name, lengths, **changes).check_fits(BYTES)
 
 
 @pytest.mark.parametrize("density", [0.01, 0.15, 0.5, 0.99])
 @pytest.mark.parametrize("span", [1.0, 3.0, 20.0])
 def test_the_longest_window_that_fits(density: float, span: float) -> None:
     def needed(length: int) -> int:
-        noise, spans = objectives._noise(length, density, span)
+        noise, spans = objectives._count_noise(length, density, span)
         return length - noise + spans + 1
 
     for inputs in [*range(300), 99_999, 999_999_999]:
-        length = objectives.window_length(inputs, density, span)
+        length = objectives.find_window_length(inputs, density, span)
         assert length == 2 or needed(length) <= inputs
         assert needed(length + 1) > inputs

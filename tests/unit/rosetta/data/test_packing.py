@@ -7,7 +7,7 @@ from rosetta.data import packing, rows, seqio_features
 
 def test_bundles_hold_everything_once_and_overflow_nowhere() -> None:
     sizes = np.random.default_rng(0).integers(1, 30, (500, 2))
-    found = packing.bundles(sizes, np.arange(500), (64, 40))
+    found = packing.pack_examples(sizes, np.arange(500), (64, 40))
     assert sorted(number for bundle in found for number in bundle) == list(range(500))
     filled = np.array([sizes[bundle].sum(axis=0) for bundle in found])
     assert (filled <= (64, 40)).all()
@@ -18,8 +18,11 @@ def test_bundles_hold_everything_once_and_overflow_nowhere() -> None:
 def test_positions_and_shifts_begin_anew_with_each_segment() -> None:
     segments = np.array([[1, 1, 1, 2, 2, 0], [1, 2, 3, 3, 3, 3]], np.int32)
     tokens = np.array([[5, 6, 1, 7, 1, 0], [1, 1, 8, 9, 7, 1]], np.int32)
-    assert packing.positions(segments).tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 0, 1, 2, 3]]
-    assert packing.shifted(tokens, segments).tolist() == [[0, 5, 6, 0, 7, 0], [0, 0, 0, 8, 9, 7]]
+    assert packing.compute_positions(segments).tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 0, 1, 2, 3]]
+    assert packing.shift_right(tokens, segments).tolist() == [
+        [0, 5, 6, 0, 7, 0],
+        [0, 0, 0, 8, 9, 7],
+    ]
 
 
 def test_features_of_a_packed_row() -> None:
@@ -31,13 +34,14 @@ def test_features_of_a_packed_row() -> None:
     )
     found = {
         name: array[0].tolist()
-        for name, array in seqio_features.encoder_decoder(made, pack=True).items()
+        for name, array in seqio_features.make_encoder_decoder_features(made, pack=True).items()
     }
     assert found["decoder_input_tokens"] == [0, 3, 9, 0, 4, 0, 0]
     assert found["decoder_loss_weights"] == [1, 1, 1, 1, 1, 0, 0]
     assert found["encoder_positions"] == [0, 1, 2, 3, 0, 1, 2, 3, 4, 0]
     joined = {
-        name: array[0].tolist() for name, array in seqio_features.decoder(made, pack=True).items()
+        name: array[0].tolist()
+        for name, array in seqio_features.make_decoder_features(made, pack=True).items()
     }
     assert joined["decoder_target_tokens"] == [7, 8, 5, 1, 3, 9, 1, 8, 4, 9, 3, 1, 4, 1, 0, 0, 0]
     assert joined["decoder_causal_attention"] == [1, 1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0]
@@ -46,7 +50,7 @@ def test_features_of_a_packed_row() -> None:
 
 
 def test_the_names_are_known_without_data() -> None:
-    assert seqio_features.names(
+    assert seqio_features.compute_feature_lengths(
         seqio_features.ENCODER_DECODER, inputs=9, targets=4, pack=False
     ) == {
         "encoder_input_tokens": 9,
@@ -55,11 +59,11 @@ def test_the_names_are_known_without_data() -> None:
         "decoder_loss_weights": 4,
     }
     assert (
-        seqio_features.names(seqio_features.DECODER, inputs=9, targets=4, pack=True)[
-            "decoder_segment_ids"
-        ]
+        seqio_features.compute_feature_lengths(
+            seqio_features.DECODER, inputs=9, targets=4, pack=True
+        )["decoder_segment_ids"]
         == 13
     )
-    assert "decoder_causal_attention" not in seqio_features.names(
+    assert "decoder_causal_attention" not in seqio_features.compute_feature_lengths(
         seqio_features.DECODER, inputs=0, targets=4, pack=False
     )

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import pipeline, rows, seqio_features, token_cache, vocabulary
+from rosetta.data import pipeline, rows, seqio_features, token_cache, vocabularies
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 DOCS = corpora.documents(200)
-BYTES = vocabulary.Vocabulary("byte", 100)
+BYTES = vocabularies.Vocabulary("byte", 100)
 MNLI = [
     {
         "premise": f"p{n} " + "x" * (n % 7),
@@ -29,10 +29,10 @@ MNLI = [
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("sets")
-    made = token_cache.Recipe(
+    made = token_cache.CacheRecipe(
         "x", BYTES.fingerprint(), "byte", BYTES.size, document_ends=False, pairs=""
     )
-    token_cache.write(
+    token_cache.write_cache(
         str(folder / "cache"),
         made,
         DOCS,
@@ -63,10 +63,10 @@ def test_a_batch_depends_on_seed_and_step_alone_whatever_the_hosts(
     sets: dict[str, str], name: str
 ) -> None:
     whole = pipeline.Batches(recipe(sets, name), 12)
-    hashes = [pipeline.batch_hash(whole.at(step)) for step in range(12)]
+    hashes = [pipeline.hash_batch(whole.make_batch(step)) for step in range(12)]
     assert len(set(hashes)) == 12
     again = pipeline.Batches(recipe(sets, name), 12)
-    assert [pipeline.batch_hash(again.at(step)) for step in (7, 0, 11)] == [
+    assert [pipeline.hash_batch(again.make_batch(step)) for step in (7, 0, 11)] == [
         hashes[7],
         hashes[0],
         hashes[11],
@@ -77,17 +77,17 @@ def test_a_batch_depends_on_seed_and_step_alone_whatever_the_hosts(
             for shard in range(shards)
         ]
         for step in (0, 9):
-            parts = [host.at(step) for host in hosts]
-            for feature, values in whole.at(step).items():
+            parts = [host.make_batch(step) for host in hosts]
+            for feature, values in whole.make_batch(step).items():
                 assert (np.concatenate([part[feature] for part in parts]) == values).all()
             assert (
                 pipeline.add_hashes(
-                    pipeline.batch_hash(part, 12 // shards * n) for n, part in enumerate(parts)
+                    pipeline.hash_batch(part, 12 // shards * n) for n, part in enumerate(parts)
                 )
                 == hashes[step]
             )
     other = pipeline.Batches(recipe(sets, name, seed=1), 12)
-    assert pipeline.batch_hash(other.at(0)) not in hashes
+    assert pipeline.hash_batch(other.make_batch(0)) not in hashes
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -99,9 +99,9 @@ def test_shapes_and_names_are_those_promised(sets: dict[str, str], name: str) ->
         (seqio_features.DECODER, True),
     ):
         batches = pipeline.Batches(recipe(sets, name, pack=pack), 4, kind=kind)
-        batch = batches.at(3)
+        batch = batches.make_batch(3)
         assert {feature: values.shape for feature, values in batch.items()} == {
-            feature: (4, length) for feature, length in batches.lengths.items()
+            feature: (4, length) for feature, length in batches.feature_lengths.items()
         }
         assert {values.dtype for values in batch.values()} == {np.dtype(np.int32)}
         assert batch["decoder_target_tokens"].max() < BYTES.size
@@ -112,11 +112,11 @@ def test_an_epoch_shows_nearly_all_text_and_the_next_one_the_rest(
     sets: dict[str, str], name: str
 ) -> None:
     made = recipe(sets, name, inputs=40, targets=40, mean_noise_span_length=3.0)
-    source: Any = pipeline.sources(dataclasses.replace(made, objective="prefix_lm"))
+    source: Any = pipeline.open_sources(dataclasses.replace(made, objective="prefix_lm"))
     words = {word for doc in DOCS for word in doc.split()}
     shown: set[str] = set()
     for epoch in range(4):
-        found = source.rows(np.arange(source.count * epoch, source.count * (epoch + 1)))
+        found = source.read_rows(np.arange(source.count * epoch, source.count * (epoch + 1)))
         joined = [
             BYTES.decode(line) + BYTES.decode(rest)
             for line, rest in zip(found.inputs, found.targets, strict=True)
@@ -130,16 +130,16 @@ def test_an_epoch_shows_nearly_all_text_and_the_next_one_the_rest(
 
 
 def test_windows_of_text_are_full(sets: dict[str, str]) -> None:
-    batch = pipeline.Batches(recipe(sets, "text"), 64).at(0)
+    batch = pipeline.Batches(recipe(sets, "text"), 64).make_batch(0)
     assert (batch["encoder_input_tokens"] != 0).mean() > 0.97
-    full = pipeline.Batches(recipe(sets, "cache"), 64).at(0)
+    full = pipeline.Batches(recipe(sets, "cache"), 64).make_batch(0)
     assert (full["encoder_input_tokens"] != 0).all()
 
 
 def test_every_pair_comes_once_an_epoch_and_unlabelled_ones_never(sets: dict[str, str]) -> None:
     for pack in (False, True):
-        source: Any = pipeline.sources(recipe(sets, "mnli", pack=pack, inputs=128))
-        found = source.rows(np.arange(source.count))
+        source: Any = pipeline.open_sources(recipe(sets, "mnli", pack=pack, inputs=128))
+        found = source.read_rows(np.arange(source.count))
         text = " ".join(
             BYTES.decode(line[segments == n])
             for line, segments in zip(found.inputs, found.input_segments, strict=True)
@@ -153,14 +153,14 @@ def test_every_pair_comes_once_an_epoch_and_unlabelled_ones_never(sets: dict[str
 
 
 def test_a_mixture_draws_at_its_rates_and_none_of_its_examples_twice(sets: dict[str, str]) -> None:
-    source = pipeline.sources(recipe(sets, "mixture"))
+    source = pipeline.open_sources(recipe(sets, "mixture"))
     assert isinstance(source, rows.Mixture)
-    which, number = source.drawn(np.arange(3 * source.BLOCK))
+    which, number = source.locate_draws(np.arange(3 * source.BLOCK))
     assert np.bincount(which).tolist() == [9216, 3072]
     for one in (0, 1):
         assert sorted(number[which == one].tolist()) == list(range((which == one).sum()))
     assert np.bincount(which[:400])[1] > 60  # mixed within a block
-    some = source.drawn(np.arange(5000, 5100))
+    some = source.locate_draws(np.arange(5000, 5100))
     assert (some[0] == which[5000:5100]).all()
     assert (some[1] == number[5000:5100]).all()
 
@@ -168,30 +168,32 @@ def test_a_mixture_draws_at_its_rates_and_none_of_its_examples_twice(sets: dict[
 def test_a_rate_too_small_to_draw_is_refused(sets: dict[str, str]) -> None:
     data = json.dumps({sets["text"]: 100_000, sets["cache"]: 1})
     with errors.refused(errors.INVALID, where="DATA", names=("cache:", "4096")):
-        pipeline.sources(corpora.recipe(data))
+        pipeline.open_sources(corpora.recipe(data))
 
 
 def test_a_run_goes_on_where_it_stopped_also_with_another_batch(sets: dict[str, str]) -> None:
     first = pipeline.Batches(recipe(sets, "mixture"), 8)
-    kept = json.loads(json.dumps(first.state(10)))
+    kept = json.loads(json.dumps(first.make_state(10)))
     same = pipeline.Batches(recipe(sets, "mixture"), 8)
     assert same.resume(kept, 10) is None
-    assert pipeline.batch_hash(same.at(10)) == pipeline.batch_hash(first.at(10))
+    assert pipeline.hash_batch(same.make_batch(10)) == pipeline.hash_batch(first.make_batch(10))
     larger = pipeline.Batches(recipe(sets, "mixture"), 16)
     line = larger.resume(kept, 10)
     assert (
         line
         == "data: the batch was 8, now 16: from step 10 on with example 80, none repeated or left out"
     )
-    for name, values in larger.at(10).items():
-        assert (values == np.concatenate([first.at(10)[name], first.at(11)[name]])).all()
+    for name, values in larger.make_batch(10).items():
+        assert (
+            values == np.concatenate([first.make_batch(10)[name], first.make_batch(11)[name]])
+        ).all()
     third = pipeline.Batches(recipe(sets, "mixture"), 4)
-    third.resume(json.loads(json.dumps(larger.state(12))), 12)  # a change after a change
-    assert third.first(12) == 80 + 2 * 16
+    third.resume(json.loads(json.dumps(larger.make_state(12))), 12)  # a change after a change
+    assert third.first_example(12) == 80 + 2 * 16
 
 
 def test_going_on_with_other_data_is_refused(sets: dict[str, str]) -> None:
-    kept = pipeline.Batches(recipe(sets, "text"), 8).state(3)
+    kept = pipeline.Batches(recipe(sets, "text"), 8).make_state(3)
     for name, changes, where, names in (
         ("text", {"seed": 5}, "seed", ("0", "5")),
         ("jsonl", {}, "DATA=jsonl:", "other files"),
@@ -217,8 +219,8 @@ def test_data_that_moved_to_another_folder_is_the_same(
 
 
 def test_the_order_without_shuffling_is_the_datas_own(sets: dict[str, str]) -> None:
-    source: Any = pipeline.sources(recipe(sets, "mnli", shuffle=False, inputs=128))
-    assert [BYTES.decode(line).split()[2] for line in source.rows(np.arange(3)).inputs] == [
+    source: Any = pipeline.open_sources(recipe(sets, "mnli", shuffle=False, inputs=128))
+    assert [BYTES.decode(line).split()[2] for line in source.read_rows(np.arange(3)).inputs] == [
         "h0",
         "h1",
         "h2",
@@ -266,7 +268,7 @@ def test_the_hash_changes_with_any_value_and_with_the_rows_order() -> None:
         "a": np.arange(12, dtype=np.int32).reshape(3, 4),
         "b": np.ones((3, 2), np.int32),
     }
-    base = pipeline.batch_hash(batch)
+    base = pipeline.hash_batch(batch)
     changed = {**batch, "b": batch["b"].copy()}
     changed["b"][2, 1] = 0
     turned = {name: values[::-1] for name, values in batch.items()}
@@ -274,9 +276,9 @@ def test_the_hash_changes_with_any_value_and_with_the_rows_order() -> None:
         len(
             {
                 base,
-                pipeline.batch_hash(changed),
-                pipeline.batch_hash(turned),
-                pipeline.batch_hash({"a": batch["a"], "c": batch["b"]}),
+                pipeline.hash_batch(changed),
+                pipeline.hash_batch(turned),
+                pipeline.hash_batch({"a": batch["a"], "c": batch["b"]}),
             }
         )
         == 4
@@ -285,4 +287,4 @@ def test_the_hash_changes_with_any_value_and_with_the_rows_order() -> None:
         ({name: values[:1] for name, values in batch.items()}, 0),
         ({name: values[1:] for name, values in batch.items()}, 1),
     ]
-    assert pipeline.add_hashes(pipeline.batch_hash(part, first) for part, first in halves) == base
+    assert pipeline.add_hashes(pipeline.hash_batch(part, first) for part, first in halves) == base

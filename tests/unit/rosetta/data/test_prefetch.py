@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import pipeline, prefetch, token_cache, vocabulary
+from rosetta.data import pipeline, prefetch, token_cache, vocabularies
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ def batches(tmp_path: Path) -> pipeline.Batches:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_come_in_order_from_any_step(batches: pipeline.Batches, workers: int) -> None:
     others = set(threading.enumerate())
-    expected = [pipeline.batch_hash(batches.at(step)) for step in range(12)]
+    expected = [pipeline.hash_batch(batches.make_batch(step)) for step in range(12)]
     ahead = prefetch.Loader(batches, 3, workers=workers)
-    assert [pipeline.batch_hash(next(ahead)) for _ in range(5)] == expected[3:8]
+    assert [pipeline.hash_batch(next(ahead)) for _ in range(5)] == expected[3:8]
     ahead.close()
     ahead.step = 0
-    assert [pipeline.batch_hash(next(ahead)) for _ in range(3)] == expected[:3]
+    assert [pipeline.hash_batch(next(ahead)) for _ in range(3)] == expected[:3]
     assert ahead.step == 3
-    assert ahead.waited > 0
+    assert ahead.seconds_waited > 0
     ahead.close()
     assert not [
         thread
@@ -117,15 +117,15 @@ def test_how_many_processes_is_chosen_by_what_the_data_costs(
     batches: pipeline.Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-    assert prefetch.workers_for(batches) == 0  # a small batch
+    assert prefetch.choose_worker_count(batches) == 0  # a small batch
     large = pipeline.Batches(batches.recipe, 512)
-    assert prefetch.workers_for(large) == 8
-    assert prefetch.workers_for(pipeline.Batches(corpora.recipe("synthetic"), 512)) == 0
-    meta = token_cache.Recipe("x", "", "ids:300", 300, document_ends=False, pairs="")
-    ids = vocabulary.Vocabulary("ids:300", 20)
+    assert prefetch.choose_worker_count(large) == 8
+    assert prefetch.choose_worker_count(pipeline.Batches(corpora.recipe("synthetic"), 512)) == 0
+    meta = token_cache.CacheRecipe("x", "", "ids:300", 300, document_ends=False, pairs="")
+    ids = vocabularies.Vocabulary("ids:300", 20)
     meta = dataclasses.replace(meta, vocabulary=ids.fingerprint())
     for name in "ab":
-        token_cache.write(
+        token_cache.write_cache(
             str(tmp_path / name),
             meta,
             ["x" * 30] * 20,
@@ -136,9 +136,9 @@ def test_how_many_processes_is_chosen_by_what_the_data_costs(
         vocab=ids.name,
         extra_ids=ids.extra_ids,
     )
-    assert prefetch.workers_for(pipeline.Batches(mixed, 512)) == 0
+    assert prefetch.choose_worker_count(pipeline.Batches(mixed, 512)) == 0
     monkeypatch.setenv("ROSETTA_DATA_WORKERS", "3")
-    assert prefetch.workers_for(large) == 3
+    assert prefetch.choose_worker_count(large) == 3
     monkeypatch.setenv("ROSETTA_DATA_WORKERS", "many")
     with errors.refused(errors.INVALID, where="ROSETTA_DATA_WORKERS", value="many"):
-        prefetch.workers_for(large)
+        prefetch.choose_worker_count(large)

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rosetta.data import causal_features, pipeline, prompts, spec, task_records, vocabulary
+from rosetta.data import causal_features, data_spec, pipeline, prompts, task_records, vocabularies
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-BYTES = vocabulary.Vocabulary("byte", 0)
+BYTES = vocabularies.Vocabulary("byte", 0)
 PASSAGE = "“I know,” said Ann,  her sister\u2019s sister "
 LAMBADA = {"inputs": '"I know," said Ann,  her sister\'s', "targets": " sister"}
 BOOLQ: list[dict[str, Any]] = [
@@ -29,7 +29,7 @@ def lines(path: Path, found: list[dict[str, Any]]) -> str:
 def worded(data: str, objective: str, split: str = "test") -> list[dict[str, Any]]:
     return [
         {name: record[name] for name in ("inputs", "targets")}
-        for record in task_records.worded(spec.parse(data), objective, split)
+        for record in task_records.read_examples(data_spec.parse_spec(data), objective, split)
     ]
 
 
@@ -102,7 +102,7 @@ def test_a_prompt_has_no_end_token_and_a_long_one_keeps_its_question(tmp_path: P
     made = corpora.recipe(
         lines(tmp_path / "a", BOOLQ), "boolq", extra_ids=0, inputs=24, targets=8, shuffle=False
     )
-    batch = causal_features.Batches(made, 2, bos=1).at(0)
+    batch = causal_features.CausalBatches(made, 2, bos=1).make_batch(0)
     for row, (record, answer) in enumerate(zip(BOOLQ, ("yes", "no"), strict=False)):
         shown = f"question: {record['question']}?\nanswer:"[-24:]
         tokens = BYTES.encode([shown + answer])[0]
@@ -120,11 +120,11 @@ def test_a_prompt_has_no_end_token_and_a_long_one_keeps_its_question(tmp_path: P
     [("1", "yes"), ("0", "no"), ("True", "yes"), ("false", "no"), ("-1", None), ("", None)],
 )
 def test_boolq_takes_a_label_as_text(label: str, target: str | None) -> None:
-    record = prompts.boolq({"passage": "p", "question": "q", "label": label})
+    record = prompts.format_boolq({"passage": "p", "question": "q", "label": label})
     assert (record and record["targets"]) == target
 
 
 @pytest.mark.parametrize("label", ["2", "yes", "1.0", [1]])
 def test_boolq_refuses_other_labels(label: Any) -> None:
     with pytest.raises(ValueError, match="label"):
-        prompts.boolq({"passage": "p", "question": "q", "label": label})
+        prompts.format_boolq({"passage": "p", "question": "q", "label": label})

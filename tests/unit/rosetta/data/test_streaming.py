@@ -70,7 +70,7 @@ def batches(shard: int = 0, shards: int = 1, batch: int = 16) -> pipeline.Batche
 def test_a_stream_gives_the_same_rows_whatever_the_hosts(read: list[int]) -> None:
     whole = batches()
     hashes = [
-        pipeline.batch_hash(whole.at(step)) for step in range(150)
+        pipeline.hash_batch(whole.make_batch(step)) for step in range(150)
     ]  # several times through the set
     assert read.count(0) >= 2
     assert len(set(hashes)) == len(hashes)
@@ -78,7 +78,7 @@ def test_a_stream_gives_the_same_rows_whatever_the_hosts(read: list[int]) -> Non
     for step in (0, 3, 40, 41, 149):
         assert (
             pipeline.add_hashes(
-                pipeline.batch_hash(host.at(step), 8 * n) for n, host in enumerate(hosts)
+                pipeline.hash_batch(host.make_batch(step), 8 * n) for n, host in enumerate(hosts)
             )
             == hashes[step]
         )
@@ -86,14 +86,14 @@ def test_a_stream_gives_the_same_rows_whatever_the_hosts(read: list[int]) -> Non
 
 def test_going_on_reads_one_block_and_not_the_whole_stream(read: list[int]) -> None:
     first = batches()
-    hashes = [pipeline.batch_hash(first.at(step)) for step in range(60)]
-    kept = json.loads(json.dumps(first.state(40)))
+    hashes = [pipeline.hash_batch(first.make_batch(step)) for step in range(60)]
+    kept = json.loads(json.dumps(first.make_state(40)))
     del read[:]
     again = batches()
     assert again.resume(kept, 40) is None
-    assert pipeline.batch_hash(again.at(40)) == hashes[40]
+    assert pipeline.hash_batch(again.make_batch(40)) == hashes[40]
     assert len(read) < 60
-    assert [pipeline.batch_hash(again.at(step)) for step in range(41, 60)] == hashes[41:]
+    assert [pipeline.hash_batch(again.make_batch(step)) for step in range(41, 60)] == hashes[41:]
 
 
 def test_a_mixture_reads_each_block_once_though_it_draws_across_their_ends(
@@ -105,7 +105,7 @@ def test_a_mixture_reads_each_block_once_though_it_draws_across_their_ends(
     inner = next(source for source in made.source.sources if isinstance(source, streaming.Stream))
     inner.letters = 5000
     for step in range(100):
-        made.at(step)
+        made.make_batch(step)
     assert inner.next > 5
     assert read == [number % len(DOCS) for number in range(len(read))]
 
@@ -128,22 +128,22 @@ def test_a_checkpoint_may_ask_while_the_loader_reads_on(read: list[int]) -> None
 
 def test_without_a_mark_the_stream_is_read_up_to_the_place(read: list[int]) -> None:
     whole = batches()
-    expected = [pipeline.batch_hash(whole.at(step)) for step in range(30)]
+    expected = [pipeline.hash_batch(whole.make_batch(step)) for step in range(30)]
     del read[:]
-    assert pipeline.batch_hash(batches().at(29)) == expected[29]
+    assert pipeline.hash_batch(batches().make_batch(29)) == expected[29]
     assert len(read) > 100
 
 
 @pytest.mark.usefixtures("read")
 def test_every_word_of_a_block_comes_once() -> None:
     source: Any = batches().source
-    source.rows(np.array([0]))
+    source.read_rows(np.array([0]))
     mark, held, size = source.held[0]
     assert held.held == DOCS[: len(held.held)]
     found = [
         word
         for number in range(size + 1)
-        for text in held.texts(number * mark.stretch, (number + 1) * mark.stretch)
+        for text in held.read_texts(number * mark.stretch, (number + 1) * mark.stretch)
         for word in text.split()
     ]
     assert sorted(found) == sorted(word for doc in held.held for word in doc.split())
@@ -160,14 +160,14 @@ def test_a_token_is_handed_over_and_never_told(monkeypatch: pytest.MonkeyPatch) 
         pipeline.Batches(private, 4)
     assert "hf_wrong_secret" not in str(raised.value)
     monkeypatch.setenv("HF_TOKEN", THEIRS)
-    assert pipeline.Batches(private, 4).at(0)["encoder_input_tokens"].any()
-    assert THEIRS not in json.dumps(pipeline.Batches(private, 4).state(0))
+    assert pipeline.Batches(private, 4).make_batch(0)["encoder_input_tokens"].any()
+    assert THEIRS not in json.dumps(pipeline.Batches(private, 4).make_state(0))
 
 
 @pytest.mark.usefixtures("read")
 def test_a_missing_package_or_field_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with errors.refused(errors.INVALID, where="hf:owner/name", names="'body' (it has: text)"):
-        pipeline.Batches(corpora.recipe("hf:owner/name", text_field="body"), 4).at(0)
+        pipeline.Batches(corpora.recipe("hf:owner/name", text_field="body"), 4).make_batch(0)
     with errors.refused(errors.INVALID, where="hf:a/b/c/d"):
         pipeline.Batches(corpora.recipe("hf:a/b/c/d"), 4)
     with errors.refused(errors.MISSING, where="/nowhere/set"):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta.data import documents, spec, tables, task_records
+from rosetta.data import data_spec, documents, tables, task_records
 from tests.support import errors
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def write(folder: Path, name: str, body: str) -> Path:
 
 def check(path: Path) -> dict[str, object]:
     separator = "\t" if ".tsv" in path.name.lower() else ","
-    return tables.check_files((str(path),), separator)
+    return tables.check_tables((str(path),), separator)
 
 
 def needs_datasets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,9 @@ def test_each_field_is_read_as_text(
 ) -> None:
     check(write(tmp_path, name, body))
     needs_datasets(tmp_path, monkeypatch)
-    assert list(documents.documents(spec.parse(f"hf:{tmp_path}/data"), "text")) == texts
+    assert (
+        list(documents.read_documents(data_spec.parse_spec(f"hf:{tmp_path}/data"), "text")) == texts
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,12 +113,12 @@ def test_a_row_is_refused_before_training(
     write(tmp_path, "a.csv", "text,id\nx,1,\n")
     for name in others:
         write(tmp_path, name, '{"text": "y"}\n' if name.endswith(".json") else "text,id\nx,1\n")
-    source = spec.parse(f"hf:{tmp_path}/data")
+    source = data_spec.parse_spec(f"hf:{tmp_path}/data")
     if others == ["notes.json"]:  # the datasets package reads JSON there, and no table
-        assert list(documents.documents(source, "text")) == ["y"]
+        assert list(documents.read_documents(source, "text")) == ["y"]
         return
     with errors.refused(errors.INVALID, where="a.csv, line 2", value=3, names="2"):
-        next(documents.documents(source, "text"))
+        next(documents.read_documents(source, "text"))
 
 
 @pytest.mark.parametrize(
@@ -142,12 +144,12 @@ def test_a_first_field_that_pandas_would_lose_is_refused(
 def test_two_kinds_of_tables_in_a_folder_are_refused(tmp_path: Path) -> None:
     paths = [str(write(tmp_path, name, "text\nx\n")) for name in ("a.tsv", "b.csv")]
     with errors.refused(errors.CONFLICT, where=tmp_path, names=(".tsv", ".csv")):
-        tables.check_files(tuple(paths), ",")
+        tables.check_tables(tuple(paths), ",")
 
 
 def test_a_file_that_cannot_be_checked_is_refused(tmp_path: Path) -> None:
     with errors.refused(errors.UNSUPPORTED, where="a.zip", names=(".csv", ".tsv")):
-        tables.check_files((str(write(tmp_path, "a.zip", "")),), ",")
+        tables.check_tables((str(write(tmp_path, "a.zip", "")),), ",")
 
 
 def test_records_of_a_table_have_their_labels(
@@ -159,6 +161,8 @@ def test_records_of_a_table_have_their_labels(
         "a.csv",
         "premise,hypothesis,label,idx\nNA,h,0,7\np,null,2,8\np,h,-1,9\np,h,,10\np,h,neutral,11\n",
     )
-    found = list(task_records.worded(spec.parse(f"hf:{tmp_path}/data"), "mnli", "train"))
+    found = list(
+        task_records.read_examples(data_spec.parse_spec(f"hf:{tmp_path}/data"), "mnli", "train")
+    )
     assert [record["targets"] for record in found] == ["entailment", "contradiction", "neutral"]
     assert found[0]["inputs"] == "mnli hypothesis: h premise: NA"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rosetta.core.errors import UserError
-from rosetta.data import spec, task_records
+from rosetta.data import data_spec, task_records
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def test_mnli_is_worded_as_t5_words_it() -> None:
         "idx": 4,
     }
     assert (
-        task_records.mnli(
+        task_records.format_mnli(
             {"premise": "A man is awake.", "hypothesis": "A man sleeps.", "label": 2, "idx": 4}
         )
         == expected
@@ -38,18 +38,21 @@ def test_mnli_is_worded_as_t5_words_it() -> None:
         "gold_label": "contradiction",
         "idx": 4,
     }
-    assert task_records.mnli(own) == expected
+    assert task_records.format_mnli(own) == expected
     for unlabelled in (-1, "-"):
-        assert task_records.mnli({"premise": "a", "hypothesis": "b", "label": unlabelled}) is None
+        assert (
+            task_records.format_mnli({"premise": "a", "hypothesis": "b", "label": unlabelled})
+            is None
+        )
 
 
 def test_squad_is_worded_as_t5_words_it() -> None:
-    found = task_records.squad(SQUAD)
+    found = task_records.format_squad(SQUAD)
     assert found is not None
     assert found["inputs"] == "question: Who ' s there ? context: It is I , Ann . "
     assert found["targets"] == "Ann"
     assert found["answers"] == ["Ann", "Ann . "]
-    assert task_records.squad({**SQUAD, "answers": {"text": []}}) is None
+    assert task_records.format_squad({**SQUAD, "answers": {"text": []}}) is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,7 @@ def test_squad_is_worded_as_t5_words_it() -> None:
 )
 def test_a_record_of_something_else_is_refused(record: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"label|lacks"):
-        task_records.mnli(record)
+        task_records.format_mnli(record)
 
 
 def test_records_come_from_every_kind_of_file(
@@ -101,14 +104,17 @@ def test_records_come_from_every_kind_of_file(
         ]
     }
     (tmp_path / "train-v1.1.json").write_text(json.dumps(own))
-    expected = task_records.squad(SQUAD)
+    expected = task_records.format_squad(SQUAD)
     for name, split, count in (
         ("tfds:squad/v1.1", "train", 1),
         ("tfds:squad/v1.1", "validation", 2),
         (f"jsonl:{tmp_path}/a.jsonl", "train", 2),
         (f"jsonl:{tmp_path}/train-v1.1.json", "train", 1),
     ):
-        assert list(task_records.worded(spec.parse(name), "squad", split)) == [expected] * count
+        assert (
+            list(task_records.read_examples(data_spec.parse_spec(name), "squad", split))
+            == [expected] * count
+        )
 
 
 def test_other_tasks_come_worded_and_only_evaluation_does_without_targets(tmp_path: Path) -> None:
@@ -117,8 +123,8 @@ def test_other_tasks_come_worded_and_only_evaluation_does_without_targets(tmp_pa
         '{"inputs": "translate: eins", "targets": "one"}\n{"inputs": "translate: zwei"}\n'
     )
     found = list(
-        task_records.worded(
-            spec.parse(f"jsonl:{path}"), "text_to_text", "validation", answered=False
+        task_records.read_examples(
+            data_spec.parse_spec(f"jsonl:{path}"), "text_to_text", "validation", answered=False
         )
     )
     assert [(one["inputs"], one["targets"]) for one in found] == [
@@ -126,23 +132,38 @@ def test_other_tasks_come_worded_and_only_evaluation_does_without_targets(tmp_pa
         ("translate: zwei", ""),
     ]
     with errors.refused(errors.INVALID, where=f"{path}, line 2", names="target"):
-        list(task_records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "train"))
+        list(
+            task_records.read_examples(
+                data_spec.parse_spec(f"jsonl:{path}"), "text_to_text", "train"
+            )
+        )
 
 
 def test_an_answer_without_text_is_refused() -> None:
     for answer in ({"answer_start": 9}, {"text": None}, 7):
         with pytest.raises(ValueError, match="answer"):
-            task_records.squad({**SQUAD, "answers": [answer]})
+            task_records.format_squad({**SQUAD, "answers": [answer]})
 
 
 def test_a_list_under_data_is_squads_own_file_to_squad_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"inputs": "a", "targets": "b", "data": [1, 2]}\n')
-    assert len(list(task_records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "train"))) == 1
+    assert (
+        len(
+            list(
+                task_records.read_examples(
+                    data_spec.parse_spec(f"jsonl:{path}"), "text_to_text", "train"
+                )
+            )
+        )
+        == 1
+    )
     for article in ("7", '{"paragraphs": [{"qas": [{}]}]}', '{"title": "x"}'):
         path.write_text(f'{{"data": [{article}]}}\n')
         with errors.refused(errors.INVALID, where=path, names="SQuAD"):
-            list(task_records.worded(spec.parse(f"jsonl:{path}"), "squad", "train"))
+            list(
+                task_records.read_examples(data_spec.parse_spec(f"jsonl:{path}"), "squad", "train")
+            )
 
 
 def test_faults_name_the_file(tmp_path: Path) -> None:
@@ -154,10 +175,10 @@ def test_faults_name_the_file(tmp_path: Path) -> None:
     ):
         path.write_text(body)
         with pytest.raises(UserError, match=says) as raised:
-            list(task_records.worded(spec.parse(f"jsonl:{path}"), "mnli", "train"))
+            list(task_records.read_examples(data_spec.parse_spec(f"jsonl:{path}"), "mnli", "train"))
         assert raised.value.where == f"{path}, line 1"
     with errors.refused(errors.UNSUPPORTED, where="text:", value="text"):
-        list(task_records.worded(spec.parse(f"text:{path}"), "mnli", "train"))
+        list(task_records.read_examples(data_spec.parse_spec(f"text:{path}"), "mnli", "train"))
 
 
 MNLI: dict[str, Any] = {"premise": "a", "hypothesis": "b", "idx": 3}
@@ -220,7 +241,7 @@ NAMED = {"mnli": {"idx": 3}, "squad": {"id": "q1"}, "text_to_text": {"id": 7}}
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> Any:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return spec.parse(f"jsonl:{path}")
+    return data_spec.parse_spec(f"jsonl:{path}")
 
 
 @pytest.mark.parametrize("objective", ["mnli", "squad", "text_to_text"])
@@ -229,11 +250,11 @@ def test_every_question_is_a_row_of_inference(
 ) -> None:
     rows = ANSWERED[objective] + UNANSWERED[objective] + NULL[objective]
     source = _write(tmp_path / "a.jsonl", rows)
-    found = list(task_records.worded(source, objective, "validation", answered=False))
+    found = list(task_records.read_examples(source, objective, "validation", answered=False))
     assert [bool(one["targets"]) for one in found] == [row in ANSWERED[objective] for row in rows]
     assert len({one["inputs"] for one in found}) == 1
     assert [one["name"] for one in found] == [NAMED[objective]] * len(rows)
-    task_records.check_all(str(source), objective, "validation", answered=False)
+    task_records.check_all_records(str(source), objective, "validation", answered=False)
     assert capsys.readouterr().err == ""
 
 
@@ -242,14 +263,14 @@ def test_what_is_left_out_of_evaluation_is_said(
     objective: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = _write(tmp_path / "a.jsonl", ANSWERED[objective] + UNANSWERED[objective])
-    assert len(list(task_records.worded(source, objective, "validation"))) == len(
+    assert len(list(task_records.read_examples(source, objective, "validation"))) == len(
         ANSWERED[objective]
     )
     count, all_rows = len(UNANSWERED[objective]), len(ANSWERED[objective] + UNANSWERED[objective])
     assert f"{count} of {all_rows} records" in capsys.readouterr().err
     alone = _write(tmp_path / "b.jsonl", UNANSWERED[objective])
     with errors.refused(errors.MISSING, where=str(alone), value=count):
-        task_records.check_all(str(alone), objective, "validation")
+        task_records.check_all_records(str(alone), objective, "validation")
 
 
 @pytest.mark.parametrize(
@@ -260,7 +281,7 @@ def test_a_null_answer_to_evaluate_is_one_line_with_file_and_record(
 ) -> None:
     source = _write(tmp_path / "a.jsonl", [*ANSWERED[objective], row])
     with pytest.raises(UserError) as raised:
-        task_records.check_all(str(source), objective, "validation")
+        task_records.check_all_records(str(source), objective, "validation")
     assert raised.value.where == f"{tmp_path}/a.jsonl, line {len(ANSWERED[objective]) + 1}"
 
 
@@ -276,13 +297,15 @@ def test_a_wrong_answer_is_refused_whatever_it_is_for(
         with errors.refused(
             errors.INVALID, where=f"line {len(ANSWERED[objective]) + 1}", names=objective
         ):
-            list(task_records.worded(source, objective, split, answered=answered))
+            list(task_records.read_examples(source, objective, split, answered=answered))
 
 
 def test_an_empty_file_of_records_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n\n")
     with errors.refused(errors.MISSING, where="a.jsonl"):
-        task_records.check_all(f"jsonl:{tmp_path}/a.jsonl", "mnli", "validation", answered=False)
+        task_records.check_all_records(
+            f"jsonl:{tmp_path}/a.jsonl", "mnli", "validation", answered=False
+        )
 
 
 @pytest.mark.parametrize(
@@ -299,4 +322,4 @@ def test_an_empty_file_of_records_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_record_is_known_by_its_own_name(record: dict[str, Any], name: dict[str, Any]) -> None:
-    assert task_records.name_record(record) == name
+    assert task_records.identify_record(record) == name

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.data import spec, tfds
+from rosetta.data import data_spec, tfds
 from tests.support import corpora, errors
 
 TRAIN = [[corpora.example(text=[b"a b"])] * 3, [corpora.example(text=[b"c"])] * 2]
@@ -19,19 +19,22 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_prepared_set_is_found_and_looked_over(root: Path) -> None:
     place = corpora.tfds(root, "c4/en", {"train": TRAIN, "validation": [TRAIN[1]]}, "3.1.0")
     corpora.tfds(root, "c4/en", {"train": [TRAIN[1]]}, "2.3.1")
-    found = tfds.check(spec.parse("tfds:c4/en"), "train")
+    found = tfds.check(data_spec.parse_spec("tfds:c4/en"), "train")
     assert found == {
         "folder": str(place),
         "files": 2,
         "bytes": sum(path.stat().st_size for path in place.glob("*train*")),
         "examples": 5,
     }
-    assert [Path(path).name[-14:] for path in tfds.shards(spec.parse("tfds:c4/en"), "train")] == [
+    assert [
+        Path(path).name[-14:]
+        for path in tfds.find_shards(data_spec.parse_spec("tfds:c4/en"), "train")
+    ] == [
         "00000-of-00002",
         "00001-of-00002",
     ]
-    assert len(tfds.shards(spec.parse("tfds:c4/en:2.3.1"))) == 1
-    assert len(tfds.shards(spec.parse("tfds:c4/en#validation"), "train")) == 1
+    assert len(tfds.find_shards(data_spec.parse_spec("tfds:c4/en:2.3.1"))) == 1
+    assert len(tfds.find_shards(data_spec.parse_spec("tfds:c4/en#validation"), "train")) == 1
 
 
 def test_each_fault_of_a_copy_is_one_line(root: Path) -> None:
@@ -39,33 +42,33 @@ def test_each_fault_of_a_copy_is_one_line(root: Path) -> None:
     shards = sorted(place.glob("*train*"))
     for name, value in (("nothing", "nothing"), ("the_pile:9.9.9", "9.9.9")):
         with errors.refused(errors.UNKNOWN, value=value):
-            tfds.shards(spec.parse(f"tfds:{name}"))
+            tfds.find_shards(data_spec.parse_spec(f"tfds:{name}"))
     with errors.refused(errors.UNKNOWN, where=place, value="test"):
-        tfds.shards(spec.parse("tfds:the_pile#test"))
+        tfds.find_shards(data_spec.parse_spec("tfds:the_pile#test"))
     kept = shards[1].read_bytes()
     shards[1].write_bytes(kept[:30])
     with errors.refused(errors.DAMAGED, where=shards[1], value=30):
-        tfds.check(spec.parse("tfds:the_pile"), "train")
+        tfds.check(data_spec.parse_spec("tfds:the_pile"), "train")
     shards[1].write_bytes(kept[: len(kept) // 2])
     with errors.refused(errors.DAMAGED, where=shards[1], value=1, names="2"):
-        tfds.check(spec.parse("tfds:the_pile"), "train")
+        tfds.check(data_spec.parse_spec("tfds:the_pile"), "train")
     shards[1].write_bytes(b"")
     with errors.refused(errors.DAMAGED, where=shards[1], value=0):
-        tfds.check(spec.parse("tfds:the_pile"), "train")
+        tfds.check(data_spec.parse_spec("tfds:the_pile"), "train")
     shards[1].write_bytes(b"x" * len(kept))
     with errors.refused(errors.DAMAGED, where=shards[1], value=None):
-        tfds.check(spec.parse("tfds:the_pile"), "train")
+        tfds.check(data_spec.parse_spec("tfds:the_pile"), "train")
     shards[1].unlink()
     with errors.refused(errors.MISSING, where=place, names=("1", "2", "train")):
-        tfds.shards(spec.parse("tfds:the_pile"))
+        tfds.find_shards(data_spec.parse_spec("tfds:the_pile"))
     (place / "dataset_info.json").unlink()
     with errors.refused(errors.MISSING, where=place, names="dataset_info.json"):
-        tfds.shards(spec.parse("tfds:the_pile"))
+        tfds.find_shards(data_spec.parse_spec("tfds:the_pile"))
 
 
 def test_a_config_has_to_be_named_where_there_are_several(root: Path) -> None:
     place = corpora.tfds(root, "glue/mnli", {"train": TRAIN})
-    assert tfds.folder("glue") == tfds.folder("glue:1.0.0") == str(place)
+    assert tfds.find_set_folder("glue") == tfds.find_set_folder("glue:1.0.0") == str(place)
     corpora.tfds(root, "glue/qqp", {"train": TRAIN})
     with errors.refused(errors.UNKNOWN, where="glue", remedy="glue/mnli"):
-        tfds.folder("glue")
+        tfds.find_set_folder("glue")

@@ -21,7 +21,10 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_checksum_is_that_of_rfc_3720() -> None:
     # CRC-32C of 32 zero bytes is 0x8a9136aa (RFC 3720, appendix B.4); masked as TFRecord does.
     crc = 0x8A9136AA
-    assert tfrecord.masked_crc(bytes(32)) == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    assert (
+        tfrecord.compute_masked_crc(bytes(32))
+        == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    )
 
 
 def test_records_are_found_by_number_across_files(tmp_path: Path) -> None:
@@ -32,27 +35,27 @@ def test_records_are_found_by_number_across_files(tmp_path: Path) -> None:
     records = tfrecord.Records([str(tmp_path / name) for name in "abc"])
     assert [records[number] for number in range(len(records))] == bodies
     assert records.sizes.tolist() == [len(body) for body in bodies]
-    assert records.place_of(7)[0].endswith("c")
+    assert records.find_place(7)[0].endswith("c")
 
 
 def test_a_changed_file_is_walked_again(tmp_path: Path) -> None:
     path = tmp_path / "a"
     corpora.tfrecords(path, [b"one"])
-    assert len(tfrecord.indexed(str(path))) == 1
+    assert len(tfrecord.load_index(str(path))) == 1
     assert len(list((tmp_path / "home" / "tfrecord-index").iterdir())) == 1
     corpora.tfrecords(path, [b"one", b"two"])
-    assert len(tfrecord.indexed(str(path))) == 2
+    assert len(tfrecord.load_index(str(path))) == 2
 
 
 @pytest.mark.parametrize("kept", [0, 5, -1])
 def test_an_index_cut_short_is_walked_again(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "a"
     corpora.tfrecords(path, [b"one", b"two"])
-    whole = tfrecord.indexed(str(path)).tolist()
+    whole = tfrecord.load_index(str(path)).tolist()
     (index,) = (tmp_path / "home" / "tfrecord-index").iterdir()
     index.write_bytes(index.read_bytes()[:kept])
     for _ in range(2):
-        assert tfrecord.indexed(str(path)).tolist() == whole
+        assert tfrecord.load_index(str(path)).tolist() == whole
 
 
 def test_a_full_disk_costs_the_index_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +64,7 @@ def test_a_full_disk_costs_the_index_alone(tmp_path: Path, monkeypatch: pytest.M
 
     corpora.tfrecords(tmp_path / "a", [b"one", b"two"])
     monkeypatch.setattr(np, "save", full)
-    assert len(tfrecord.indexed(str(tmp_path / "a"))) == 2
+    assert len(tfrecord.load_index(str(tmp_path / "a"))) == 2
     assert not list((tmp_path / "home" / "tfrecord-index").iterdir())
 
 
@@ -71,31 +74,31 @@ def test_a_file_cut_short_is_refused(tmp_path: Path, kept: int) -> None:
     corpora.tfrecords(path, [b"x" * 30])
     path.write_bytes(path.read_bytes()[:kept])
     with errors.refused(errors.DAMAGED, where=path):
-        tfrecord.offsets(str(path))
+        tfrecord.index_records(str(path))
 
 
 def test_what_is_no_tfrecord_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("this is text, and long enough for a head")
     with errors.refused(errors.INVALID, where=tmp_path / "a", value=0, remedy="TFRecord"):
-        tfrecord.offsets(str(tmp_path / "a"))
+        tfrecord.index_records(str(tmp_path / "a"))
 
 
 def test_an_example_of_every_kind_is_read() -> None:
     body = corpora.example(
         text=["grüß".encode()], label=[2, -1, 300], score=[0.5, -2.0], long=[b"x" * 300, b"y"]
     )
-    assert tfrecord.example(body) == {
+    assert tfrecord.decode_example(body) == {
         "text": ["grüß".encode()],
         "label": [2, -1, 300],
         "score": [0.5, -2.0],
         "long": [b"x" * 300, b"y"],
     }
-    assert tfrecord.text(body, "text", "a") == "grüß"
+    assert tfrecord.parse_text(body, "text", "a") == "grüß"
     with pytest.raises(RecordFault, match="it has: label, long, score, text"):
-        tfrecord.text(body, "targets", "a")
+        tfrecord.parse_text(body, "targets", "a")
 
 
 @pytest.mark.parametrize("body", [b"\x0a\xff", b"plain text", b"\x0a\x05ab"])
 def test_what_is_no_example_is_refused(body: bytes) -> None:
     with pytest.raises(RecordFault, match=r"tf\.train\.Example|'text'"):
-        tfrecord.text(body, "text", "a")
+        tfrecord.parse_text(body, "text", "a")

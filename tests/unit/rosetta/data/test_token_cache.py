@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rosetta.core.errors import UserError
-from rosetta.data import token_cache, vocabulary
+from rosetta.data import token_cache, vocabularies
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DOCS = corpora.documents(700)
-BYTES = vocabulary.Vocabulary("byte", 100)
+BYTES = vocabularies.Vocabulary("byte", 100)
 
 
-def recipe(**changes: object) -> token_cache.Recipe:
+def recipe(**changes: object) -> token_cache.CacheRecipe:
     settings = {
         "source": "text:x",
         "vocabulary": BYTES.fingerprint(),
@@ -29,7 +29,7 @@ def recipe(**changes: object) -> token_cache.Recipe:
         "document_ends": False,
         "pairs": "",
     }
-    return token_cache.Recipe(**{**settings, **changes})  # type: ignore[arg-type]
+    return token_cache.CacheRecipe(**{**settings, **changes})  # type: ignore[arg-type]
 
 
 def encode(batches: Iterator[list[str]]) -> Iterator[list[np.ndarray]]:
@@ -37,24 +37,26 @@ def encode(batches: Iterator[list[str]]) -> Iterator[list[np.ndarray]]:
 
 
 def write(folder: Path, docs: list[str], **changes: object) -> dict[str, object]:
-    return token_cache.write(str(folder), recipe(**changes), docs, encode, shard_tokens=20_000)
+    return token_cache.write_cache(
+        str(folder), recipe(**changes), docs, encode, shard_tokens=20_000
+    )
 
 
 @pytest.mark.parametrize(("size", "ends"), [(359, False), (359, True), (100_000, False)])
 def test_tokens_and_documents_come_back(tmp_path: Path, size: int, ends: bool) -> None:
     meta = write(tmp_path / "c", DOCS, vocab_size=size, document_ends=ends)
-    tokens = token_cache.Tokens(str(tmp_path / "c"))
+    tokens = token_cache.TokenCache(str(tmp_path / "c"))
     expected = [np.append(ids, 1) if ends else ids for ids in BYTES.encode(DOCS)]
     whole = np.concatenate(expected)
     assert len(tokens.meta["shards"]) > 2
     assert meta["documents"] == len(DOCS)
     assert meta["tokens"] == tokens.size == len(whole)
     assert tokens.recipe.dtype.itemsize == (2 if size == 359 else 4)
-    assert (tokens.tokens(0, tokens.size) == whole).all()
-    assert (tokens.tokens(19_000, 45_000) == whole[19_000:45_000]).all()
+    assert (tokens.read_tokens(0, tokens.size) == whole).all()
+    assert (tokens.read_tokens(19_000, 45_000) == whole[19_000:45_000]).all()
     for number in (0, 1, 255, 256, 511, len(DOCS) - 1):
-        assert (tokens.document(number) == expected[number]).all()
-    around = tokens.tokens(tokens.size - 5, tokens.size + 7)
+        assert (tokens.read_document(number) == expected[number]).all()
+    around = tokens.read_tokens(tokens.size - 5, tokens.size + 7)
     assert around.tolist() == [*whole[-5:].tolist(), *whole[:7].tolist()]
 
 
@@ -69,10 +71,12 @@ def test_a_stopped_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
             yield doc
 
     with pytest.raises(KeyboardInterrupt):
-        token_cache.write(str(tmp_path / "parts"), recipe(), breaks(), encode, shard_tokens=10_000)
+        token_cache.write_cache(
+            str(tmp_path / "parts"), recipe(), breaks(), encode, shard_tokens=10_000
+        )
     assert not (tmp_path / "parts" / "meta.json").exists()
     with errors.refused(errors.DAMAGED, where=tmp_path / "parts", remedy="data cache"):
-        token_cache.Tokens(str(tmp_path / "parts"))
+        token_cache.TokenCache(str(tmp_path / "parts"))
     (tmp_path / "parts" / "tokens-00099.bin.part").write_bytes(b"half")
 
     def counted(batches: Iterator[list[str]]) -> Iterator[list[np.ndarray]]:
@@ -80,15 +84,15 @@ def test_a_stopped_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
             asked.append(len(batch))
             yield BYTES.encode(batch)
 
-    token_cache.write(str(tmp_path / "parts"), recipe(), DOCS, counted, shard_tokens=10_000)
+    token_cache.write_cache(str(tmp_path / "parts"), recipe(), DOCS, counted, shard_tokens=10_000)
     assert 0 < sum(asked) < len(DOCS)
     one, two = (
-        token_cache.Tokens(str(tmp_path / "whole")),
-        token_cache.Tokens(str(tmp_path / "parts")),
+        token_cache.TokenCache(str(tmp_path / "whole")),
+        token_cache.TokenCache(str(tmp_path / "parts")),
     )
-    assert (one.tokens(0, one.size) == two.tokens(0, two.size)).all()
+    assert (one.read_tokens(0, one.size) == two.read_tokens(0, two.size)).all()
     asked.clear()
-    token_cache.write(str(tmp_path / "parts"), recipe(), DOCS, counted)
+    token_cache.write_cache(str(tmp_path / "parts"), recipe(), DOCS, counted)
     assert not asked
 
 
@@ -113,7 +117,7 @@ def test_a_refused_document_leaves_nothing_in_the_way_of_the_corrected_run(tmp_p
         raise UserError("a line has no text", "a.jsonl", "name the field", kind=errors.INVALID)
 
     with errors.refused(errors.INVALID, where="a.jsonl"):
-        token_cache.write(
+        token_cache.write_cache(
             str(tmp_path / "c"), recipe(source="jsonl:a@train:text"), refused(), encode
         )
     assert not (tmp_path / "c").exists()
@@ -140,13 +144,13 @@ def test_other_files_are_another_cache(tmp_path: Path) -> None:
     one, both = (
         [str(tmp_path / name) for name in names] for names in (["a.txt"], ["a.txt", "b.txt"])
     )
-    write(tmp_path / "c", DOCS[:10], files=token_cache.digest(one))
-    write(tmp_path / "c", DOCS[:10], files=token_cache.digest(one))
+    write(tmp_path / "c", DOCS[:10], files=token_cache.fingerprint_files(one))
+    write(tmp_path / "c", DOCS[:10], files=token_cache.fingerprint_files(one))
     with errors.refused(errors.DIFFERS, where=tmp_path / "c", value="files"):
-        write(tmp_path / "c", DOCS[:10], files=token_cache.digest(both))
-    before = token_cache.digest(one)
+        write(tmp_path / "c", DOCS[:10], files=token_cache.fingerprint_files(both))
+    before = token_cache.fingerprint_files(one)
     (tmp_path / "a.txt").write_text("more")
-    assert token_cache.digest(one) != before
+    assert token_cache.fingerprint_files(one) != before
 
 
 EMPTY = json.dumps(
@@ -177,7 +181,7 @@ def test_a_file_of_someone_elses_is_one_line(tmp_path: Path, name: str, body: st
         write(tmp_path, DOCS)
     if name == "meta.json":
         with errors.refused(errors.INVALID, where=tmp_path / name):
-            token_cache.Tokens(str(tmp_path))
+            token_cache.TokenCache(str(tmp_path))
     (tmp_path / name).write_text('{"format": 1}')
     with errors.refused(errors.UNSUPPORTED, where=tmp_path / name, value=1):
         write(tmp_path, DOCS)
@@ -185,26 +189,28 @@ def test_a_file_of_someone_elses_is_one_line(tmp_path: Path, name: str, body: st
 
 def test_what_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "c", DOCS[:10])
-    tokens = token_cache.Tokens(str(tmp_path / "c"))
-    tokens.check(BYTES.fingerprint(), document_ends=False, pairs="")
+    tokens = token_cache.TokenCache(str(tmp_path / "c"))
+    tokens.check_recipe(BYTES.fingerprint(), document_ends=False, pairs="")
     with errors.refused(
         errors.DIFFERS, where=tmp_path / "c", names=("byte", "359"), remedy="VOCAB"
     ):
-        tokens.check(vocabulary.Vocabulary("byte", 0).fingerprint(), document_ends=False, pairs="")
+        tokens.check_recipe(
+            vocabularies.Vocabulary("byte", 0).fingerprint(), document_ends=False, pairs=""
+        )
     with errors.refused(
         errors.DIFFERS,
         where=tmp_path / "c",
         names=("span_corruption", "prefix_lm"),
         remedy="--objective",
     ):
-        tokens.check(BYTES.fingerprint(), document_ends=True, pairs="")
+        tokens.check_recipe(BYTES.fingerprint(), document_ends=True, pairs="")
     path = tmp_path / "c" / "tokens-00000.bin"
     path.write_bytes(path.read_bytes()[:-2])
     with errors.refused(errors.DAMAGED, where="tokens-00000.bin"):
-        token_cache.Tokens(str(tmp_path / "c"))
+        token_cache.TokenCache(str(tmp_path / "c"))
     write(tmp_path / "d", DOCS[:10])
     (tmp_path / "d" / "ends-00000.bin").unlink()
     with errors.refused(errors.DAMAGED, where="ends-00000.bin"):
-        token_cache.Tokens(str(tmp_path / "d"))
+        token_cache.TokenCache(str(tmp_path / "d"))
     with errors.refused(errors.MISSING, where=tmp_path / "none", remedy="make one: "):
-        token_cache.Tokens(str(tmp_path / "none"))
+        token_cache.TokenCache(str(tmp_path / "none"))

@@ -119,7 +119,7 @@ def test_released_they_end_it_as_any_program() -> None:
 def test_what_is_still_to_be_written_is(tmp_path: Path) -> None:
     """`end` leaves atexit out; the line of the last batch is written all the same."""
     batches = "type('Batches', (), {'shard': 0, 'shards': 1, 'batch': 1})()"
-    program = f"import numpy; from rosetta.data.batch_log import BatchLog; from rosetta.health import stop_signals; BatchLog({batches}).note(3, {{'a': numpy.zeros((1, 2))}}); stop_signals.end('over')"
+    program = f"import numpy; from rosetta.data.batch_log import BatchLog; from rosetta.health import stop_signals; BatchLog({batches}).record(3, {{'a': numpy.zeros((1, 2))}}); stop_signals.end('over')"
     log = tmp_path / "hashes"
     done = subprocess.run(
         [sys.executable, "-c", program],

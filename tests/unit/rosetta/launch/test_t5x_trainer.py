@@ -166,7 +166,7 @@ def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None
     checkpoint_record.write(
         str(tmp_path / "run"),
         checkpoint_record.Record(
-            5, scale_attn_logits=True, data=json.loads(json.dumps(batches.state(5)))
+            5, scale_attn_logits=True, data=json.loads(json.dumps(batches.make_state(5)))
         ),
     )
     preflight.goes_on(checkpoint, "", configuration)
@@ -184,7 +184,7 @@ def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None
         4,
     )
     with errors.refused(errors.DIFFERS, where="DATA=", names=("inputs 64", "60")):
-        longer.same(batches.state(5))
+        longer.check_same_data(batches.make_state(5))
     preflight.goes_on(
         checkpoint, "/pre/checkpoint_3", other
     )  # a finetuning's start, in the same folder

@@ -12,8 +12,7 @@ jax = required_modules.need("praxis", "paxml", "jax")
 import fiddle as fdl
 
 from rosetta.core import log
-from rosetta.data import spec as specs
-from rosetta.data import token_cache, vocabulary, vocabulary_training
+from rosetta.data import data_spec, token_cache, vocabularies, vocabulary_training
 from rosetta.pax import data
 from tests.support import corpora
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DOCS = corpora.documents(120)
-BYTES = vocabulary.Vocabulary("byte", 0)
+BYTES = vocabularies.Vocabulary("byte", 0)
 VARIABLES = ("DATA", "EVAL_DATA", "VOCAB_PATH", "TFDS_DATA_DIR")
 BOOLQ = [
     {
@@ -177,14 +176,14 @@ def test_boolqs_answers_are_told_apart_by_the_vocabularys_own_ids(
     words = corpora.text(
         tmp_path / "t", [f"{record['passage']} answer: yes answer: no" for record in BOOLQ]
     )
-    model = vocabulary_training.train(
-        specs.parts(words), str(tmp_path / "v.model"), size=285, extra_ids=0
+    model = vocabulary_training.train_vocabulary(
+        data_spec.parse_parts(words), str(tmp_path / "v.model"), size=285, extra_ids=0
     ).name
     records = lines(tmp_path / "b.jsonl", BOOLQ)
     made = experiment(data.BoolQDataset, DATA=records, VOCAB=model, VOCAB_SIZE=285, MAX_SEQ_LEN=128)
     capsys.readouterr()
     yes, no = made.answer_tokens()
-    chosen = vocabulary.named(model, 0, causal=True)
+    chosen = vocabularies.load_vocabulary(model, 0, causal=True)
     assert (chosen.decode([yes]), chosen.decode([no])) == ("yes", "no")
     train, evaluated = made.datasets()
     assert (
@@ -201,10 +200,10 @@ def test_boolqs_answers_are_told_apart_by_the_vocabularys_own_ids(
 
 
 def test_a_cache_needs_its_vocabulary_only_for_packing(tmp_path: Path) -> None:
-    kept = token_cache.Recipe(
+    kept = token_cache.CacheRecipe(
         "x", BYTES.fingerprint(), "byte", BYTES.size, document_ends=True, pairs=""
     )
-    token_cache.write(
+    token_cache.write_cache(
         str(tmp_path / "c"), kept, DOCS, lambda batches: (BYTES.encode(batch) for batch in batches)
     )
     given = {"DATA": f"cache:{tmp_path}/c", "VOCAB": None}

@@ -69,7 +69,7 @@ def evaluate(data: str, **more: Any) -> inputs.Input:
 
 
 def digest(batch: Any, first: int = 0) -> str:
-    return pipeline.batch_hash(dict(batch), first)
+    return pipeline.hash_batch(dict(batch), first)
 
 
 def every(source: inputs.Input) -> list[Any]:

@@ -17,7 +17,7 @@ tf = pytest.importorskip(
     "tensorflow", reason="NOT CHECKED: needs the packages of a baked environment"
 )
 
-from rosetta.data import objectives, pipeline, shuffling, task_records, vocabulary
+from rosetta.data import objectives, pipeline, shuffling, task_records, vocabularies
 from rosetta.t5x import dataset
 from tests.support import corpora, errors
 
@@ -83,12 +83,14 @@ def test_batches_are_rosettas_own_by_step(span_task: Any) -> None:
     iterator = opened(span_task)
     direct = iterator.batches
     for step in range(3):
-        assert pipeline.batch_hash(next(iterator)) == pipeline.batch_hash(direct.at(step))
+        assert pipeline.hash_batch(next(iterator)) == pipeline.hash_batch(direct.make_batch(step))
     assert {name: spec.shape for name, spec in iterator.element_spec.items()} == {
-        name: values.shape for name, values in direct.at(0).items()
+        name: values.shape for name, values in direct.make_batch(0).items()
     }
     half = dataset.get_dataset(Config(span_task), 1, 2, seqio.EncDecFeatureConverter)
-    assert (next(half)["encoder_input_tokens"] == direct.at(0)["encoder_input_tokens"][4:]).all()
+    assert (
+        next(half)["encoder_input_tokens"] == direct.make_batch(0)["encoder_input_tokens"][4:]
+    ).all()
 
 
 def test_the_trainer_gets_the_step_it_trains_whatever_was_read_ahead(span_task: Any) -> None:
@@ -103,7 +105,9 @@ def test_the_trainer_gets_the_step_it_trains_whatever_was_read_ahead(span_task: 
         for first in (begin, begin + 2):  # the trainer is called once a stats period
             dataset.align(iterator, first)
             for step in (first, first + 1):
-                assert pipeline.batch_hash(next(iterator)) == pipeline.batch_hash(expected.at(step))
+                assert pipeline.hash_batch(next(iterator)) == pipeline.hash_batch(
+                    expected.make_batch(step)
+                )
 
 
 def test_a_batch_read_ahead_is_not_made_again(span_task: Any) -> None:
@@ -127,7 +131,8 @@ def test_a_changed_batch_goes_on_with_the_next_example(
         "data: the batch was 8, now 16: from step 6 on with example 48"
     )
     assert (
-        next(larger)["encoder_input_tokens"][:8] == first.batches.at(6)["encoder_input_tokens"]
+        next(larger)["encoder_input_tokens"][:8]
+        == first.batches.make_batch(6)["encoder_input_tokens"]
     ).all()
     opened(span_task, seed=3)
     with errors.refused(errors.DIFFERS, where="the data's seed", value=3, names="0"):
@@ -138,10 +143,10 @@ def test_the_position_can_be_kept_as_t5x_does(span_task: Any, tmp_path: Path) ->
     iterator = opened(span_task)
     next(iterator)
     iterator.save(tmp_path / "position")
-    expected = pipeline.batch_hash(next(iterator))
+    expected = pipeline.hash_batch(next(iterator))
     again = opened(span_task)
     again.restore(tmp_path / "position")
-    assert pipeline.batch_hash(next(again)) == expected
+    assert pipeline.hash_batch(next(again)) == expected
 
 
 def test_the_log_has_the_batches_that_were_trained(
@@ -157,7 +162,7 @@ def test_the_log_has_the_batches_that_were_trained(
     iterator.log.flush()
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert [line["step"] for line in lines] == [4, 5, 6]
-    assert lines[1]["hash"] == pipeline.batch_hash(iterator.batches.at(5))
+    assert lines[1]["hash"] == pipeline.hash_batch(iterator.batches.make_batch(5))
 
 
 def test_a_log_that_cannot_be_written_is_said_before_training(
@@ -287,13 +292,13 @@ def test_windows_are_as_long_as_t5s(inputs: int, density: float, span: float) ->
 
     theirs, targets = preprocessors.random_spans_helper(inputs, density, span, 1, 1)
     if density == 0.5:
-        theirs = objectives.window_length(
+        theirs = objectives.find_window_length(
             inputs, density, span
         )  # T5 shortens it by one, to make inputs and targets equal
         targets = inputs
-    assert objectives.window_length(inputs, density, span) == theirs
-    objectives.Objective("span_corruption", inputs, targets, span, density).check(
-        vocabulary.Vocabulary("byte", 200)
+    assert objectives.find_window_length(inputs, density, span) == theirs
+    objectives.Objective("span_corruption", inputs, targets, span, density).check_fits(
+        vocabularies.Vocabulary("byte", 200)
     )
 
 
@@ -302,10 +307,10 @@ def test_spans_are_marked_as_t5_marks_them() -> None:
 
     byte = seqio.ByteVocabulary(extra_ids=100)
     top = 358
-    keys = shuffling.keys(3, np.arange(5))
+    keys = shuffling.derive_keys(3, np.arange(5))
     tokens: Any = (np.arange(5 * 90, dtype=np.int32).reshape(5, 90) % 256) + 3
-    masks = objectives.noise_mask(90, keys, 0.15, 3.0)
-    inputs, targets = objectives.corrupt(
+    masks = objectives.draw_noise_mask(90, keys, 0.15, 3.0)
+    inputs, targets = objectives.corrupt_spans(
         tokens, keys, np.arange(top, top - 100, -1, dtype=np.int32), 0.15, 3.0
     )
     named = {"vocabulary": dataclasses.make_dataclass("Sized", ["vocab_size"])(359), "seeds": None}
@@ -336,7 +341,7 @@ def test_records_are_worded_as_t5_words_them() -> None:
         preprocessors.glue, benchmark_name="mnli", label_names=list(task_records.MNLI_LABELS)
     )
     for row, expected in zip(MNLI, theirs(MNLI, glue), strict=True):
-        found = task_records.mnli(row)
+        found = task_records.format_mnli(row)
         assert found is not None
         assert [found[side] for side in ("inputs", "targets")] == [
             expected[side].decode() for side in ("inputs", "targets")
@@ -350,7 +355,7 @@ def test_records_are_worded_as_t5_words_them() -> None:
         preprocessors.squad(tf.data.Dataset.from_tensor_slices(columns)).as_numpy_iterator(),
         strict=True,
     ):
-        found = task_records.squad(row)
+        found = task_records.format_squad(row)
         assert found is not None
         assert [found[side] for side in ("inputs", "targets")] == [
             expected[side].decode() for side in ("inputs", "targets")
@@ -375,7 +380,7 @@ def test_features_are_seqios(folder: Path, converter: str, pack: bool) -> None:
     source: Any = batches.source
     ordered = [number for bundle in source.bundles for number in bundle]
     texts = {
-        side: [task_records.mnli(MNLI[number])[side] for number in ordered]  # type: ignore[index]
+        side: [task_records.format_mnli(MNLI[number])[side] for number in ordered]  # type: ignore[index]
         for side in ("inputs", "targets")
     }
     byte = dataset.ours(dataset.vocabulary("byte"))
@@ -394,7 +399,7 @@ def test_features_are_seqios(folder: Path, converter: str, pack: bool) -> None:
     count = min(len(expected), source.count)
     assert count >= 3
     for number in range(count):
-        own = {name: values[number % 4] for name, values in batches.at(number // 4).items()}
+        own = {name: values[number % 4] for name, values in batches.make_batch(number // 4).items()}
         assert set(own) == set(expected[number])
         for name, values in own.items():
             assert values.tolist() == expected[number][name].tolist(), (name, number)

@@ -16,7 +16,7 @@ pb2 = pytest.importorskip(
     reason="NOT CHECKED: needs the packages of a baked environment",
 )
 
-from rosetta.data import checks, objectives, shuffling, vocabulary
+from rosetta.data import data_checks, objectives, shuffling, vocabularies
 from rosetta.t5x import dataset, pretrained
 from rosetta.t5x.run import checkpoint_record
 from tests.support import corpora, errors
@@ -102,16 +102,16 @@ def test_ids_and_sentinels_are_seqios(
     tmp_path: Path, pieces: int, own: int, extra_ids: int | None, size: int, rows: int
 ) -> None:
     path = write_model(tmp_path / "v.model", pieces, names(own))
-    found = vocabulary.named(path, extra_ids)
+    found = vocabularies.load_vocabulary(path, extra_ids)
     theirs = seqio.SentencePieceVocabulary(path, extra_ids=found.extra_ids)
     assert dataset.vocabulary(path, extra_ids) == theirs
     assert dataset.ours(theirs) == found
     assert found.size == theirs.vocab_size == size
-    vocabulary.check_fits(found, rows)
+    vocabularies.check_model_size(found, rows)
     with errors.refused(errors.TOO_BIG, where="v.model", names="vocab_size"):
-        vocabulary.check_fits(found, size - 1)
-    assert found.sentinel_ids == tuple(range(size - 1, size - 1 - found.sentinels, -1))
-    assert found.sentinels == own + found.extra_ids
+        vocabularies.check_model_size(found, size - 1)
+    assert found.sentinel_ids == tuple(range(size - 1, size - 1 - found.sentinel_count, -1))
+    assert found.sentinel_count == own + found.extra_ids
     for text in TEXTS:
         assert (
             found.encode([text])[0].tolist()
@@ -125,16 +125,18 @@ def test_ids_and_sentinels_are_seqios(
 
 @pytest.mark.parametrize("extra_ids", [None, 0, 100, 125])
 def test_span_corruption_of_bytes_marks_spans_as_t5_does(extra_ids: int | None) -> None:
-    found = vocabulary.named("byte", extra_ids)
+    found = vocabularies.load_vocabulary("byte", extra_ids)
     theirs = seqio.ByteVocabulary(extra_ids=extra_ids or 0)
     assert dataset.vocabulary("byte", extra_ids) == theirs
     assert dataset.ours(theirs) == found
-    rule = objectives.named("span_corruption", BYT5_LENGTHS, mean_noise_span_length=20.0)
-    rule.check(found)
-    keys = shuffling.keys(3, np.arange(4))
-    tokens: Any = np.stack([np.resize(found.encode(["Größe & 水, and more"])[0], rule.window)] * 4)
+    rule = objectives.make_objective("span_corruption", BYT5_LENGTHS, mean_noise_span_length=20.0)
+    rule.check_fits(found)
+    keys = shuffling.derive_keys(3, np.arange(4))
+    tokens: Any = np.stack(
+        [np.resize(found.encode(["Größe & 水, and more"])[0], rule.window_length)] * 4
+    )
     inputs, _ = rule.apply(list(tokens), keys, found)
-    masks = objectives.noise_mask(rule.window, keys, 0.15, 20.0)
+    masks = objectives.draw_noise_mask(rule.window_length, keys, 0.15, 20.0)
     expected = t5_marks(theirs, tokens, masks)
     assert [row[: len(ids)].tolist() for row, ids in zip(inputs, expected, strict=True)] == expected
     assert inputs.max() == theirs.vocab_size - 1 == (258 if not extra_ids else 258 + extra_ids)
@@ -143,12 +145,16 @@ def test_span_corruption_of_bytes_marks_spans_as_t5_does(extra_ids: int | None) 
 @pytest.mark.parametrize("own", [True, False])
 def test_span_corruption_of_pieces_marks_spans_as_t5_does(tmp_path: Path, own: bool) -> None:
     path = write_model(tmp_path / "v.model", 32_000, names(100 if own else 0))
-    found = vocabulary.named(path)
+    found = vocabularies.load_vocabulary(path)
     theirs = seqio.SentencePieceVocabulary(path, extra_ids=0 if own else 100)
-    keys = shuffling.keys(3, np.arange(4))
+    keys = shuffling.derive_keys(3, np.arange(4))
     tokens: Any = np.arange(4 * 200, dtype=np.int32).reshape(4, 200) + 3
-    inputs, _ = objectives.corrupt(tokens, keys, np.array(found.sentinel_ids, np.int32), 0.15, 3.0)
-    assert inputs.tolist() == t5_marks(theirs, tokens, objectives.noise_mask(200, keys, 0.15, 3.0))
+    inputs, _ = objectives.corrupt_spans(
+        tokens, keys, np.array(found.sentinel_ids, np.int32), 0.15, 3.0
+    )
+    assert inputs.tolist() == t5_marks(
+        theirs, tokens, objectives.draw_noise_mask(200, keys, 0.15, 3.0)
+    )
 
 
 @pytest.mark.parametrize("mark", ["", "▁"])
@@ -165,7 +171,7 @@ def test_own_sentinels_are_known_by_their_number(
         first=first,
         kind=kind,
     )
-    found = vocabulary.named(path)
+    found = vocabularies.load_vocabulary(path)
     begin = 3 if first else 20
     assert (found.extra_ids, found.size) == (0, 23)
     assert found.numbered_sentinels == {
@@ -175,15 +181,15 @@ def test_own_sentinels_are_known_by_their_number(
         f"<extra_id_{number}>" for number in sorted(numbers)
     ]
     rule = objectives.Objective("span_corruption", 12, 12, 1.0, 0.3)
-    rule.check(found)
+    rule.check_fits(found)
     inputs, _ = rule.apply(
-        [np.full(rule.window, 10, np.int32)], shuffling.keys(0, np.arange(1)), found
+        [np.full(rule.window_length, 10, np.int32)], shuffling.derive_keys(0, np.arange(1)), found
     )
     marks = [one for one in inputs[0].tolist() if one in found.sentinel_ids]
     assert marks == list(found.sentinel_ids)[: len(marks)]
     assert marks
     with errors.refused(errors.CONFLICT, where="EXTRA_IDS=100", value=3):
-        vocabulary.named(path, 100)
+        vocabularies.load_vocabulary(path, 100)
 
 
 @pytest.mark.parametrize(
@@ -198,11 +204,14 @@ def test_own_sentinels_are_known_by_their_number(
     ],
 )
 def test_other_pieces_are_not_sentinels(tmp_path: Path, piece: str) -> None:
-    assert vocabulary.named(write_model(tmp_path / "v.model", 20, [piece])).extra_ids == 100
+    assert (
+        vocabularies.load_vocabulary(write_model(tmp_path / "v.model", 20, [piece])).extra_ids
+        == 100
+    )
 
 
 def test_of_two_spellings_the_higher_id_counts(tmp_path: Path) -> None:
-    found = vocabulary.named(
+    found = vocabularies.load_vocabulary(
         write_model(
             tmp_path / "v.model",
             20,
@@ -210,7 +219,7 @@ def test_of_two_spellings_the_higher_id_counts(tmp_path: Path) -> None:
         )
     )
     assert found.sentinel_ids == (23, 22)
-    assert vocabulary.describe_sentinels(found) == "23 to 22"
+    assert vocabularies.describe_sentinels(found) == "23 to 22"
 
 
 def test_a_run_begun_with_added_sentinels_keeps_them(
@@ -218,7 +227,7 @@ def test_a_run_begun_with_added_sentinels_keeps_them(
 ) -> None:
     # Earlier releases did not know these as sentinels, since they count upwards, and added 100.
     path = write_model(tmp_path / "v.model", 200, names(3, mark="")[::-1])
-    began = vocabulary.Vocabulary(path, 100)
+    began = vocabularies.Vocabulary(path, 100)
     folder = tmp_path / "run" / "checkpoint_5"
     folder.mkdir(parents=True)
     checkpoint_record.write(
@@ -231,7 +240,7 @@ def test_a_run_begun_with_added_sentinels_keeps_them(
         "sentinels: 302 to 203, as the run began; a new run has 200 to 202"
         in capsys.readouterr().err
     )
-    assert dataset.ours(dataset.vocabulary(path)) == vocabulary.Vocabulary(path, 0)
+    assert dataset.ours(dataset.vocabulary(path)) == vocabularies.Vocabulary(path, 0)
     assert pretrained.vocabulary(None, str(tmp_path / "empty")) == ""
 
 
@@ -240,6 +249,6 @@ def test_checks_before_the_start_take_the_published_vocabulary(tmp_path: Path) -
     data = corpora.text(tmp_path / "t", ["abc cab"] * 400)
     lengths = {"inputs": 512, "targets": 114}
     for objective in ("span_corruption", "prefix_lm", "lm"):
-        checks.before_start(
+        data_checks.check_data(
             data=data, objective=objective, vocab=path, vocab_size=32_128, lengths=lengths
         )

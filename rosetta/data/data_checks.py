@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def name_variable(error: UserError, name: str) -> UserError:
+def name_source_variable(error: UserError, name: str) -> UserError:
     """Return an error about a source of data, with the variable that names the source.
 
     Args:
@@ -33,7 +33,7 @@ def name_variable(error: UserError, name: str) -> UserError:
     return UserError(error.what, where, error.do, kind=error.kind, value=error.value)
 
 
-def positive_lengths(values: Mapping[str, int]) -> None:
+def check_lengths(values: Mapping[str, int]) -> None:
     """Raise UserError where a feature length is no positive number."""
     for name, value in values.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 2:
@@ -46,7 +46,7 @@ def positive_lengths(values: Mapping[str, int]) -> None:
             )
 
 
-def before_start(
+def check_data(
     *,
     data: str | Mapping[str, float],
     objective: str,
@@ -68,11 +68,11 @@ def before_start(
       data: a spec string or {spec: rate}.
       split: of hf and tfds sets in `data` that name none.
       eval_data: the same for evaluation, whose split is "validation"; None for none.
-      objective: one of spec.OBJECTIVES.
+      objective: one of data_spec.OBJECTIVES.
       vocab: "byte", "ids:N" or a SentencePiece model.
       vocab_size: the model's number of embeddings, None where it is not known yet.
       lengths: "inputs" (unless the objective is lm) and "targets", in tokens.
-      extra_ids: as in vocabulary.named.
+      extra_ids: as in vocabularies.load_vocabulary.
       mean_noise_span_length: span corruption's.
       noise_density: span corruption's.
       first: where JSON lines have their text: the first record of text and JSON lines is read, too;
@@ -80,24 +80,26 @@ def before_start(
       from_variables: whether DATA and EVAL_DATA name the sources. Errors about a source then name
         the variable.
     """
-    from rosetta.data import objectives, pipeline, spec, task_records, vocabulary
+    from rosetta.data import data_spec, objectives, pipeline, task_records, vocabularies
 
     path_checks.check_certificates()
-    positive_lengths(lengths)
-    chosen = vocabulary.named(vocab, extra_ids, causal=objective in spec.CAUSAL)
+    check_lengths(lengths)
+    chosen = vocabularies.load_vocabulary(
+        vocab, extra_ids, causal=objective in data_spec.CAUSAL_OBJECTIVES
+    )
     if vocab_size is not None:
-        vocabulary.check_fits(chosen, vocab_size)
-    rule = objectives.named(
+        vocabularies.check_model_size(chosen, vocab_size)
+    rule = objectives.make_objective(
         objective,
         lengths,
         mean_noise_span_length=mean_noise_span_length,
         noise_density=noise_density,
     )
     for name, each, read in (("DATA", data, split), ("EVAL_DATA", eval_data, "validation")):
-        for part in spec.parts(each) if each is not None else ():
+        for part in data_spec.parse_parts(each) if each is not None else ():
             try:
-                pipeline.check(part.spec, rule, chosen, read)
+                pipeline.check_source(part.spec, rule, chosen, read)
             except UserError as error:
-                raise name_variable(error, name) if from_variables else error from None
+                raise name_source_variable(error, name) if from_variables else error from None
             if first and part.spec.kind in ("text", "jsonl"):
-                task_records.begin(part.spec, objective, first, read)
+                task_records.check_first_record(part.spec, objective, first, read)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta.data import documents, spec, text_windows
+from rosetta.data import data_spec, documents, text_corpora
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
@@ -32,37 +32,41 @@ def written(kind: str, folder: Path) -> str:
 @pytest.fixture(params=["text", "jsonl", "tfrecord"])
 def corpus(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> text_windows.Corpus:
+) -> text_corpora.Corpus:
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "home"))
-    return text_windows.corpus(spec.parse(written(request.param, tmp_path / "data")), "text")
+    return text_corpora.open_corpus(
+        data_spec.parse_spec(written(request.param, tmp_path / "data")), "text"
+    )
 
 
 @pytest.mark.parametrize("step", [7, 64, 333, 100_000])
 def test_neighbouring_stretches_share_no_word_and_lose_none(
-    corpus: text_windows.Corpus, step: int
+    corpus: text_corpora.Corpus, step: int
 ) -> None:
     found = [
         word
         for start in range(0, corpus.size, step)
-        for text in corpus.texts(start, min(start + step, corpus.size))
+        for text in corpus.read_texts(start, min(start + step, corpus.size))
         for word in text.split()
     ]
     assert sorted(found) == sorted(WORDS)
 
 
-def test_a_stretch_alone_is_what_it_is_among_others(corpus: text_windows.Corpus) -> None:
-    whole = [corpus.texts(start, start + 100) for start in range(0, 2000, 100)]
+def test_a_stretch_alone_is_what_it_is_among_others(corpus: text_corpora.Corpus) -> None:
+    whole = [corpus.read_texts(start, start + 100) for start in range(0, 2000, 100)]
     again = pickle.loads(pickle.dumps(corpus))  # noqa: S301 what a worker process gets
-    assert again.texts(700, 800) == whole[7]
+    assert again.read_texts(700, 800) == whole[7]
     assert any(whole)
 
 
 def test_letters_are_never_cut_in_two(tmp_path: Path) -> None:
     text = "水曜日に生まれた子供は悲しみに満ちている" * 40
     (tmp_path / "a.txt").write_text(text, encoding="utf-8")
-    corpus = text_windows.corpus(spec.parse(f"text:{tmp_path}/a.txt"), "text")
+    corpus = text_corpora.open_corpus(data_spec.parse_spec(f"text:{tmp_path}/a.txt"), "text")
     assert (
-        "".join("".join(corpus.texts(start, start + 50)) for start in range(0, corpus.size, 50))
+        "".join(
+            "".join(corpus.read_texts(start, start + 50)) for start in range(0, corpus.size, 50)
+        )
         == text
     )
 
@@ -71,31 +75,33 @@ def test_a_json_line_without_the_field_names_those_it_has(tmp_path: Path) -> Non
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"content": "x y z"}) + "\n")
     with errors.refused(errors.INVALID, where=f"{path}, line 1", names="'text' (it has: content)"):
-        text_windows.corpus(spec.parse(f"jsonl:{path}"), "text").texts(0, 10)
-    assert text_windows.corpus(spec.parse(f"jsonl:{path}"), "content").texts(0, 100) == ["x y z"]
+        text_corpora.open_corpus(data_spec.parse_spec(f"jsonl:{path}"), "text").read_texts(0, 10)
+    assert text_corpora.open_corpus(data_spec.parse_spec(f"jsonl:{path}"), "content").read_texts(
+        0, 100
+    ) == ["x y z"]
     path.write_text("no json\n")
     with errors.refused(errors.INVALID, where=f"{path}, line 1", names="JSON"):
-        text_windows.corpus(spec.parse(f"jsonl:{path}"), "text").texts(0, 10)
+        text_corpora.open_corpus(data_spec.parse_spec(f"jsonl:{path}"), "text").read_texts(0, 10)
 
 
 def test_compressed_files_are_refused_with_a_way_out(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(b"\x1f\x8b")
     with errors.refused(errors.UNSUPPORTED, where="a.txt.gz", remedy="data cache"):
-        text_windows.corpus(spec.parse(f"text:{tmp_path}/*.gz"), "text")
+        text_corpora.open_corpus(data_spec.parse_spec(f"text:{tmp_path}/*.gz"), "text")
 
 
 def test_lines_of_windows_end_before_their_carriage_return(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"one two\r\nthree\r\n")
-    source = spec.parse(f"text:{tmp_path}/a.txt")
+    source = data_spec.parse_spec(f"text:{tmp_path}/a.txt")
     assert (
-        text_windows.corpus(source, "text").texts(0, 100)
+        text_corpora.open_corpus(source, "text").read_texts(0, 100)
         == ["one two", "three"]
-        == list(documents.documents(source, "text"))
+        == list(documents.read_documents(source, "text"))
     )
 
 
 def test_empty_files_among_others_do_no_harm(tmp_path: Path) -> None:
     for name, body in (("a", ""), ("b", "one two\n"), ("c", ""), ("d", "three\n")):
         (tmp_path / f"{name}.txt").write_text(body)
-    corpus = text_windows.corpus(spec.parse(f"text:{tmp_path}/*.txt"), "text")
-    assert corpus.texts(0, corpus.size) == ["one two", "three"]
+    corpus = text_corpora.open_corpus(data_spec.parse_spec(f"text:{tmp_path}/*.txt"), "text")
+    assert corpus.read_texts(0, corpus.size) == ["one two", "three"]

@@ -28,7 +28,7 @@ PAD, EOS, UNK = 0, 1, 2
 BYTE_SPECIALS = 3  # pad, end, unknown: byte b is id b + 3 (Xue et al., "ByT5", 2022)
 # Sentinels of span corruption, from the top of the vocabulary downwards (Raffel et al., 2020).
 EXTRA_IDS = 100
-MOST_EXTRA_IDS = 1024  # that a checkpoint's record is searched for
+MAX_EXTRA_IDS = 1024  # that a checkpoint's record is searched for
 SENTINEL = re.compile(
     "\u2581?<extra_id_([0-9]{1,6})>"
 )  # a piece, with SentencePiece's word mark as T5 spells it, or without
@@ -54,7 +54,7 @@ class Vocabulary:
             return BYTE_SPECIALS + 256
         if self.name.startswith("ids:"):
             return int(self.name[4:])
-        return int(_load(self.name, self.extra_ids).GetPieceSize()) - self.extra_ids
+        return int(_load_model(self.name, self.extra_ids).GetPieceSize()) - self.extra_ids
 
     @property
     def size(self) -> int:
@@ -81,7 +81,7 @@ class Vocabulary:
         return {} if self.name.startswith("ids:") else find_own_sentinels(self.name)
 
     @property
-    def sentinels(self) -> int:
+    def sentinel_count(self) -> int:
         """Number of sentinels."""
         return len(self.sentinel_ids)
 
@@ -92,15 +92,17 @@ class Vocabulary:
         All ids, where sentinels share ids with bytes or stand elsewhere.
         """
         shared = self.name == "byte" and not self.extra_ids
-        top = self.sentinel_ids == tuple(range(self.size - 1, self.size - 1 - self.sentinels, -1))
-        return self.size - self.sentinels if top and not shared else self.size
+        top = self.sentinel_ids == tuple(
+            range(self.size - 1, self.size - 1 - self.sentinel_count, -1)
+        )
+        return self.size - self.sentinel_count if top and not shared else self.size
 
     @property
     def eos(self) -> int:
         """Id of the end token: 1 as in T5, or what the model file says (LLaMA: 2)."""
         if self.name == "byte" or self.name.startswith("ids:"):
             return EOS
-        return int(_load(self.name, self.extra_ids).eos_id())
+        return int(_load_model(self.name, self.extra_ids).eos_id())
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
         """Return each text's ids, int32, without an end token."""
@@ -116,7 +118,7 @@ class Vocabulary:
                 "name a SentencePiece model or `byte`, or train on synthetic data",
                 kind=UNSUPPORTED,
             )
-        encode = _load(self.name, self.extra_ids).EncodeAsIds
+        encode = _load_model(self.name, self.extra_ids).EncodeAsIds
         return [np.asarray(encode(text), np.int32) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -153,17 +155,19 @@ class Vocabulary:
                 one - BYTE_SPECIALS for one in ids if BYTE_SPECIALS <= one < BYTE_SPECIALS + 256
             ).decode(errors="replace")
         return str(
-            _load(self.name, self.extra_ids).DecodeIds(
+            _load_model(self.name, self.extra_ids).DecodeIds(
                 [one if one < self.size else UNK for one in ids]
             )
         )
 
     def fingerprint(self) -> str:
         """Return 16 hex digits that change with anything that changes an id."""
-        return hashlib.sha256(_identity(self.name) + f"+{self.extra_ids}".encode()).hexdigest()[:16]
+        return hashlib.sha256(
+            _read_identity(self.name) + f"+{self.extra_ids}".encode()
+        ).hexdigest()[:16]
 
 
-def named(
+def load_vocabulary(
     name: str, extra_ids: int | None = None, *, causal: bool = False, recorded: str = ""
 ) -> Vocabulary:
     """Return the vocabulary a user names, checked.
@@ -189,8 +193,8 @@ def named(
             value=extra_ids,
         )
     if extra_ids is None and recorded:
-        usual = named(name, causal=causal)
-        return _with_fingerprint(usual, recorded) or usual
+        usual = load_vocabulary(name, causal=causal)
+        return _match_fingerprint(usual, recorded) or usual
     if name == "byte":
         return Vocabulary("byte", extra_ids or 0)
     if name.startswith("ids:"):
@@ -215,7 +219,7 @@ def named(
             "name a SentencePiece model, `byte`, or make one: rosetta vocab train",
             kind=MISSING,
         )
-    model = _load(name)
+    model = _load_model(name)
     special = model.pad_id(), model.eos_id(), model.unk_id()
     if causal:
         if model.eos_id() < 0 or not (model.IsControl(PAD) or model.IsUnknown(PAD)):
@@ -251,14 +255,14 @@ def named(
     )
 
 
-def padded(size: int) -> int:
+def pad_size(size: int) -> int:
     """Return an embedding's rows for so many ids: the next multiple of 128, so that the output
     layer's GEMM and its shards are aligned.
     """
     return -(-size // 128) * 128
 
 
-def check_fits(vocabulary: Vocabulary, vocab_size: int) -> None:
+def check_model_size(vocabulary: Vocabulary, vocab_size: int) -> None:
     """Raise UserError where the vocabulary has ids that a model of `vocab_size` rows has no row
     for.
     """
@@ -271,7 +275,7 @@ def check_fits(vocabulary: Vocabulary, vocab_size: int) -> None:
             vocabulary.name,
             (
                 f"{'lower EXTRA_IDS, ' if vocabulary.extra_ids else ''}set "
-                f"network.T5Config.vocab_size to {padded(vocabulary.size)}, or name the model's "
+                f"network.T5Config.vocab_size to {pad_size(vocabulary.size)}, or name the model's "
                 "own vocabulary"
             ),
             kind=TOO_BIG,
@@ -279,13 +283,13 @@ def check_fits(vocabulary: Vocabulary, vocab_size: int) -> None:
         )
 
 
-def check_sentinels(vocabulary: Vocabulary, needed: int) -> None:
+def check_sentinel_count(vocabulary: Vocabulary, needed: int) -> None:
     """Raise UserError where span corruption would need more sentinels than there are."""
-    if needed > vocabulary.sentinels:
+    if needed > vocabulary.sentinel_count:
         raise UserError(
             (
                 f"span corruption needs {needed} sentinels at these lengths, the vocabulary has "
-                f"{vocabulary.sentinels}"
+                f"{vocabulary.sentinel_count}"
             ),
             vocabulary.name,
             "raise EXTRA_IDS or mean_noise_span_length (bytes: 20), or shorten the inputs",
@@ -294,7 +298,7 @@ def check_sentinels(vocabulary: Vocabulary, needed: int) -> None:
         )
 
 
-def sentinel_piece(number: int) -> bytes:
+def make_sentinel_piece(number: int) -> bytes:
     """Return one more piece for the end of a serialised model: `<extra_id_N>` behind a word mark,
     as T5 spells it.
 
@@ -314,11 +318,11 @@ def sentinel_piece(number: int) -> bytes:
     return b"\x0a" + bytes([len(piece)]) + piece
 
 
-def sentinel_pieces(count: int) -> bytes:
+def make_sentinel_pieces(count: int) -> bytes:
     """Return what adds `count` sentinels to a serialised model; the last one, with the highest id,
     is <extra_id_0>.
     """
-    return b"".join(sentinel_piece(number) for number in reversed(range(count)))
+    return b"".join(make_sentinel_piece(number) for number in reversed(range(count)))
 
 
 @functools.lru_cache(maxsize=8)
@@ -329,7 +333,7 @@ def find_own_sentinels(path: str) -> dict[int, int]:
     They are known by their text alone, whatever their type and place. Where two pieces have the
     same N, it is the higher id.
     """
-    model = _load(path)
+    model = _load_model(path)
     found: dict[int, int] = {}
     for index, piece in enumerate(model.IdToPiece(list(range(model.GetPieceSize())))):
         if name := SENTINEL.fullmatch(piece):
@@ -353,12 +357,12 @@ def describe_sentinels(vocabulary: Vocabulary) -> str:
     return f"{ids[0]}, {ids[1]}, ... {ids[-1]}"
 
 
-def _with_fingerprint(vocabulary: Vocabulary, fingerprint: str) -> Vocabulary | None:
+def _match_fingerprint(vocabulary: Vocabulary, fingerprint: str) -> Vocabulary | None:
     """Return the vocabulary with as many added sentinels as the fingerprint says; None where it is
     of another vocabulary.
     """
-    body = hashlib.sha256(_identity(vocabulary.name))
-    for count in range(MOST_EXTRA_IDS + 1):
+    body = hashlib.sha256(_read_identity(vocabulary.name))
+    for count in range(MAX_EXTRA_IDS + 1):
         candidate = body.copy()
         candidate.update(f"+{count}".encode())
         if candidate.hexdigest()[:16] == fingerprint:
@@ -366,11 +370,11 @@ def _with_fingerprint(vocabulary: Vocabulary, fingerprint: str) -> Vocabulary | 
     return None
 
 
-def same_tokens(vocabulary: Vocabulary, fingerprint: str) -> bool:
+def has_same_tokens(vocabulary: Vocabulary, fingerprint: str) -> bool:
     """Return whether a fingerprint is of this vocabulary, whatever the number of added sentinels:
     text has the same ids.
     """
-    return _with_fingerprint(vocabulary, fingerprint) is not None
+    return _match_fingerprint(vocabulary, fingerprint) is not None
 
 
 def _decode_shared_bytes(ids: Sequence[int]) -> str:
@@ -395,13 +399,13 @@ def _decode_shared_bytes(ids: Sequence[int]) -> str:
 _lock = threading.Lock()
 
 
-def _load(path: str, extra_ids: int = 0) -> Any:
+def _load_model(path: str, extra_ids: int = 0) -> Any:
     with _lock:
-        return _loaded(path, extra_ids)
+        return _load_model_once(path, extra_ids)
 
 
 @functools.lru_cache(maxsize=8)
-def _loaded(path: str, extra_ids: int) -> Any:
+def _load_model_once(path: str, extra_ids: int) -> Any:
     try:
         import sentencepiece  # type: ignore[import-not-found]
     except ImportError:
@@ -416,7 +420,7 @@ def _loaded(path: str, extra_ids: int) -> Any:
         if not extra_ids:
             return sentencepiece.SentencePieceProcessor(model_file=path)
         return sentencepiece.SentencePieceProcessor(
-            model_proto=_content(path) + sentinel_pieces(extra_ids)
+            model_proto=_read_content(path) + make_sentinel_pieces(extra_ids)
         )
     except (OSError, RuntimeError):
         raise UserError(
@@ -427,12 +431,12 @@ def _loaded(path: str, extra_ids: int) -> Any:
         ) from None
 
 
-def _identity(name: str) -> bytes:
+def _read_identity(name: str) -> bytes:
     """Return what changes with anything that changes an id, but for the sentinels."""
-    return name.encode() if name == "byte" or name.startswith("ids:") else _content(name)
+    return name.encode() if name == "byte" or name.startswith("ids:") else _read_content(name)
 
 
 @functools.lru_cache(maxsize=8)
-def _content(path: str) -> bytes:
+def _read_content(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rosetta.data import spec
+from rosetta.data import data_spec
 from tests.support import errors
 
 if TYPE_CHECKING:
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        ("synthetic", spec.Spec("synthetic")),
-        ("text:/data/*.txt", spec.Spec("text", "/data/*.txt")),
-        ("hf:owner/name/config#test", spec.Spec("hf", "owner/name/config", "test")),
-        ("tfds:c4/en:3.1.0#validation", spec.Spec("tfds", "c4/en:3.1.0", "validation")),
-        ("task:mine", spec.Spec("task", "mine")),
-        ("jsonl:/a#b.jsonl", spec.Spec("jsonl", "/a#b.jsonl")),
+        ("synthetic", data_spec.Spec("synthetic")),
+        ("text:/data/*.txt", data_spec.Spec("text", "/data/*.txt")),
+        ("hf:owner/name/config#test", data_spec.Spec("hf", "owner/name/config", "test")),
+        ("tfds:c4/en:3.1.0#validation", data_spec.Spec("tfds", "c4/en:3.1.0", "validation")),
+        ("task:mine", data_spec.Spec("task", "mine")),
+        ("jsonl:/a#b.jsonl", data_spec.Spec("jsonl", "/a#b.jsonl")),
     ],
 )
-def test_what_is_typed_is_read_and_told_again(typed: str, expected: spec.Spec) -> None:
-    assert spec.parse(typed) == expected
+def test_what_is_typed_is_read_and_told_again(typed: str, expected: data_spec.Spec) -> None:
+    assert data_spec.parse_spec(typed) == expected
     assert str(expected) == typed
 
 
@@ -48,24 +48,24 @@ def test_what_is_typed_is_read_and_told_again(typed: str, expected: spec.Spec) -
 )
 def test_what_cannot_be_read_is_one_line(typed: str, kind: str, facts: dict[str, Any]) -> None:
     with errors.refused(kind, **facts) as raised:
-        spec.parts(typed)
+        data_spec.parse_parts(typed)
     assert "\n" not in str(raised.value)
 
 
 def test_a_mixture_is_a_mapping_or_its_json() -> None:
     rates = {"text:a": 0.7, "jsonl:b": 3}
-    assert spec.parts(rates) == spec.parts('{"text:a": 0.7, "jsonl:b": 3}')
-    assert [part.rate for part in spec.parts(rates)] == [0.7, 3.0]
-    assert spec.parts(spec.describe(rates)) == tuple(
-        sorted(spec.parts(rates), key=lambda part: str(part.spec))
+    assert data_spec.parse_parts(rates) == data_spec.parse_parts('{"text:a": 0.7, "jsonl:b": 3}')
+    assert [part.rate for part in data_spec.parse_parts(rates)] == [0.7, 3.0]
+    assert data_spec.parse_parts(data_spec.describe_data(rates)) == tuple(
+        sorted(data_spec.parse_parts(rates), key=lambda part: str(part.spec))
     )
-    assert spec.describe("text:a") == spec.describe({"text:a": 5.0}) == "text:a"
+    assert data_spec.describe_data("text:a") == data_spec.describe_data({"text:a": 5.0}) == "text:a"
 
 
 def test_files_are_sorted_and_none_twice(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt", "c.md"):
         (tmp_path / name).write_text("x\n")
-    found = spec.files(spec.parse(f"text:{tmp_path}/*.txt,{tmp_path}/b.*"))
+    found = data_spec.find_files(data_spec.parse_spec(f"text:{tmp_path}/*.txt,{tmp_path}/b.*"))
     assert found == (str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
 
 
@@ -94,15 +94,15 @@ def test_what_was_meant_is_said_where_no_file_matches(
 ) -> None:
     (tmp_path / "a").write_text("x\n")
     with errors.refused(kind, remedy=remedy.format(folder=tmp_path)) as raised:
-        spec.files(spec.parse(typed.format(folder=tmp_path)))
+        data_spec.find_files(data_spec.parse_spec(typed.format(folder=tmp_path)))
     assert raised.value.where == where.format(folder=tmp_path)
 
 
 def test_missing_empty_and_remote_files_are_refused(tmp_path: Path) -> None:
     with errors.refused(errors.MISSING, where=f"{tmp_path}/none*"):
-        spec.files(spec.parse(f"text:{tmp_path}/none*"))
+        data_spec.find_files(data_spec.parse_spec(f"text:{tmp_path}/none*"))
     (tmp_path / "empty.txt").touch()
     with errors.refused(errors.MISSING, where=f"{tmp_path}/empty.txt", remedy="text"):
-        spec.files(spec.parse(f"text:{tmp_path}/empty.txt"))
+        data_spec.find_files(data_spec.parse_spec(f"text:{tmp_path}/empty.txt"))
     with errors.refused(errors.UNSUPPORTED, where="s3://bucket/a.txt", remedy="aws s3 sync"):
-        spec.files(spec.parse("text:s3://bucket/a.txt"))
+        data_spec.find_files(data_spec.parse_spec("text:s3://bucket/a.txt"))

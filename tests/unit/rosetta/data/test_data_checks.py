@@ -6,7 +6,7 @@ import pytest
 
 from rosetta.core import path_checks
 from rosetta.core.errors import UserError
-from rosetta.data import checks, pipeline
+from rosetta.data import data_checks, pipeline
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ def test_a_run_is_refused_before_it_starts(
         name: value.format(folder=tmp_path) if isinstance(value, str) else value
         for name, value in changes.items()
     }
-    checks.before_start(**{"data": f"text:{tmp_path}/a.txt", **GOOD})
+    data_checks.check_data(**{"data": f"text:{tmp_path}/a.txt", **GOOD})
     with errors.refused(kind, **facts) as raised:
-        checks.before_start(**{"data": f"text:{tmp_path}/a.txt", **GOOD, **filled})
+        data_checks.check_data(**{"data": f"text:{tmp_path}/a.txt", **GOOD, **filled})
     assert "\n" not in str(raised.value)
 
 
@@ -146,13 +146,13 @@ def test_the_first_record_is_looked_at_where_it_is_asked_for(
 ) -> None:
     (tmp_path / "a.jsonl").write_text(text)
     given = {**GOOD, "data": f"jsonl:{tmp_path}/a.jsonl", "objective": objective}
-    checks.before_start(**given)
+    data_checks.check_data(**given)
     with errors.refused(kind, **facts):
-        checks.before_start(**given, first="text")
+        data_checks.check_data(**given, first="text")
     (tmp_path / "a.jsonl").write_text(
         '{"body": "some words", "premise": "a", "hypothesis": "b", "label": 1}\n'
     )
-    checks.before_start(**given, first="body")
+    data_checks.check_data(**given, first="body")
 
 
 def test_evaluation_reads_its_own_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,16 +160,16 @@ def test_evaluation_reads_its_own_split(tmp_path: Path, monkeypatch: pytest.Monk
     body = corpora.example(text=[b"some words"])
     corpora.tfds(tmp_path, "trains", {"train": [[body]]})
     corpora.tfds(tmp_path, "evaluates", {"validation": [[body]]})
-    checks.before_start(data="tfds:trains", eval_data="tfds:evaluates", **GOOD)
-    checks.before_start(data="tfds:evaluates", split="validation", **GOOD)
+    data_checks.check_data(data="tfds:trains", eval_data="tfds:evaluates", **GOOD)
+    data_checks.check_data(data="tfds:evaluates", split="validation", **GOOD)
     with errors.refused(errors.UNKNOWN, value="validation"):
-        checks.before_start(data="tfds:trains", eval_data="tfds:trains", **GOOD)
+        data_checks.check_data(data="tfds:trains", eval_data="tfds:trains", **GOOD)
 
 
 def test_prepared_sets_are_read_from_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", "gs://bucket/sets")
     with errors.refused(errors.UNSUPPORTED, where="TFDS_DATA_DIR=gs://bucket/sets", names="gs://"):
-        checks.before_start(data="tfds:c4/en", **GOOD)
+        data_checks.check_data(data="tfds:c4/en", **GOOD)
 
 
 def test_a_folder_is_tried_and_left_as_it_was(
@@ -197,7 +197,7 @@ def test_a_folder_is_tried_and_left_as_it_was(
 
 
 def test_synthetic_data_needs_nothing() -> None:
-    checks.before_start(
+    data_checks.check_data(
         data="synthetic",
         objective="span_corruption",
         vocab="ids:32128",
@@ -206,7 +206,7 @@ def test_synthetic_data_needs_nothing() -> None:
     )
     batch = pipeline.Batches(
         corpora.recipe("synthetic", vocab="ids:32128", extra_ids=0, mean_noise_span_length=3.0), 4
-    ).at(0)
+    ).make_batch(0)
     assert 30000 < batch["encoder_input_tokens"].max() < 32128
     assert (batch["decoder_target_tokens"] != 0).all()
 
@@ -224,7 +224,7 @@ def test_missing_data_names_its_variable(name: str, wrong: str, line: str, tmp_p
     (tmp_path / "a.txt").write_text("words\n")
     sources = {"DATA": f"text:{tmp_path}/a.txt", "EVAL_DATA": f"text:{tmp_path}/a.txt", name: wrong}
     with pytest.raises(UserError) as caught:
-        checks.before_start(
+        data_checks.check_data(
             data=sources["DATA"],
             eval_data=sources["EVAL_DATA"],
             objective="lm",

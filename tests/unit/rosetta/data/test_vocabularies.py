@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rosetta.data import spec, vocabulary
+from rosetta.data import data_spec, vocabularies
 from tests.support import corpora, errors
 
 if TYPE_CHECKING:
@@ -15,11 +15,11 @@ WORDS = corpora.sentences(400)
 
 
 def test_bytes_have_public_byt5s_sentinels() -> None:
-    found = vocabulary.named("byte")
+    found = vocabularies.load_vocabulary("byte")
     assert found.encode(["aé"])[0].tolist() == [ord("a") + 3, 0xC3 + 3, 0xA9 + 3]
     assert (found.base_size, found.size, found.extra_ids, found.text_size) == (259, 259, 0, 259)
     assert found.sentinel_ids == tuple(range(258, 158, -1))
-    assert vocabulary.describe_sentinels(found) == "258 to 159, shared with bytes"
+    assert vocabularies.describe_sentinels(found) == "258 to 159, shared with bytes"
 
 
 @pytest.mark.parametrize(
@@ -35,19 +35,23 @@ def test_bytes_have_public_byt5s_sentinels() -> None:
     ],
 )
 def test_bytes_and_sentinels_are_read_back(extra_ids: int, ids: list[int], text: str) -> None:
-    assert vocabulary.named("byte", extra_ids).decode([one + 3 for one in ids]) == text
+    assert vocabularies.load_vocabulary("byte", extra_ids).decode([one + 3 for one in ids]) == text
 
 
 @pytest.mark.parametrize("extra_ids", [0, 1, 100, 125, 256, 300, 1024])
 def test_a_run_keeps_the_number_of_sentinels_it_began_with(extra_ids: int) -> None:
-    began = vocabulary.Vocabulary("byte", extra_ids)
-    assert vocabulary.named("byte", recorded=began.fingerprint()) == began
-    assert vocabulary.same_tokens(vocabulary.named("byte"), began.fingerprint())
-    other = vocabulary.Vocabulary("ids:300", extra_ids)
-    assert vocabulary.named("byte", recorded=other.fingerprint()) == vocabulary.named("byte")
-    assert not vocabulary.same_tokens(vocabulary.named("byte"), other.fingerprint())
+    began = vocabularies.Vocabulary("byte", extra_ids)
+    assert vocabularies.load_vocabulary("byte", recorded=began.fingerprint()) == began
+    assert vocabularies.has_same_tokens(vocabularies.load_vocabulary("byte"), began.fingerprint())
+    other = vocabularies.Vocabulary("ids:300", extra_ids)
+    assert vocabularies.load_vocabulary(
+        "byte", recorded=other.fingerprint()
+    ) == vocabularies.load_vocabulary("byte")
+    assert not vocabularies.has_same_tokens(
+        vocabularies.load_vocabulary("byte"), other.fingerprint()
+    )
     assert (
-        vocabulary.named("byte", 7, recorded=began.fingerprint()).extra_ids == 7
+        vocabularies.load_vocabulary("byte", 7, recorded=began.fingerprint()).extra_ids == 7
     )  # what is asked for comes first
 
 
@@ -62,28 +66,28 @@ def test_a_run_keeps_the_number_of_sentinels_it_began_with(extra_ids: int) -> No
 )
 def test_a_name_that_stands_for_nothing_is_one_line(name: str, kind: str, remedy: str) -> None:
     with errors.refused(kind, where=name, remedy=remedy):
-        vocabulary.named(name)
+        vocabularies.load_vocabulary(name)
 
 
 def test_a_folder_is_none_and_what_is_in_it_is_named(tmp_path: Path) -> None:
     with errors.refused(errors.INVALID, where=f"VOCAB={tmp_path}", remedy="`byte`"):
-        vocabulary.named(str(tmp_path))
+        vocabularies.load_vocabulary(str(tmp_path))
     (tmp_path / "mine.model").touch()
     with errors.refused(errors.INVALID, where=f"VOCAB={tmp_path}", remedy=f"{tmp_path}/mine.model"):
-        vocabulary.named(str(tmp_path))
+        vocabularies.load_vocabulary(str(tmp_path))
 
 
 def test_a_vocabulary_larger_than_the_models_is_refused_with_the_size_that_fits() -> None:
-    vocabulary.check_fits(vocabulary.Vocabulary("byte", 100), 359)
+    vocabularies.check_model_size(vocabularies.Vocabulary("byte", 100), 359)
     with errors.refused(errors.TOO_BIG, where="byte", value=359, remedy="384"):
-        vocabulary.check_fits(vocabulary.Vocabulary("byte", 100), 358)
+        vocabularies.check_model_size(vocabularies.Vocabulary("byte", 100), 358)
 
 
 def test_fingerprints_tell_vocabularies_apart() -> None:
     named = {
-        vocabulary.Vocabulary("byte", 100).fingerprint(),
-        vocabulary.Vocabulary("byte", 0).fingerprint(),
-        vocabulary.Vocabulary("ids:259", 100).fingerprint(),
+        vocabularies.Vocabulary("byte", 100).fingerprint(),
+        vocabularies.Vocabulary("byte", 0).fingerprint(),
+        vocabularies.Vocabulary("ids:259", 100).fingerprint(),
     }
     assert len(named) == 3
 
@@ -97,10 +101,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
     folder = tmp_path_factory.mktemp("vocabulary")
     data = corpora.text(folder / "t", WORDS)
-    made = vocabulary_training.train(
-        spec.parts(data), str(folder / "mine.model"), size=440, extra_ids=20
+    made = vocabulary_training.train_vocabulary(
+        data_spec.parse_parts(data), str(folder / "mine.model"), size=440, extra_ids=20
     )
-    assert (made.size, made.extra_ids, made.sentinels) == (440, 0, 20)
+    assert (made.size, made.extra_ids, made.sentinel_count) == (440, 0, 20)
     return made.name
 
 
@@ -114,7 +118,7 @@ def test_a_trained_vocabulary_has_t5s_special_ids_and_its_sentinels_on_top(model
         "▁<extra_id_0>",
         "▁<extra_id_19>",
     ]
-    found = vocabulary.named(model)
+    found = vocabularies.load_vocabulary(model)
     assert found.decode(found.encode(["bada sulo ne"])[0].tolist()) == "bada sulo ne"
     assert found.decode(found.encode(["水 is water"])[0].tolist()) == "水 is water"  # by bytes
     assert (
@@ -125,15 +129,15 @@ def test_a_trained_vocabulary_has_t5s_special_ids_and_its_sentinels_on_top(model
 
 def test_extra_ids_are_not_added_twice(model: str) -> None:
     with errors.refused(errors.CONFLICT, where="EXTRA_IDS=100", value=20):
-        vocabulary.named(model, 100)
-    assert vocabulary.named(model, 0).size == 440
+        vocabularies.load_vocabulary(model, 100)
+    assert vocabularies.load_vocabulary(model, 0).size == 440
 
 
 def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
     sentencepiece = pytest.importorskip("sentencepiece")
     (tmp_path / "a.model").write_text("no model")
     with errors.refused(errors.INVALID, where="a.model", remedy=".model"):
-        vocabulary.named(str(tmp_path / "a.model"))
+        vocabularies.load_vocabulary(str(tmp_path / "a.model"))
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(WORDS),
         model_prefix=str(tmp_path / "b"),
@@ -141,7 +145,7 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
         minloglevel=2,
     )
     with errors.refused(errors.INVALID, where="b.model", value=(-1, 2, 0), names="(0, 1, 2)"):
-        vocabulary.named(str(tmp_path / "b.model"))
+        vocabularies.load_vocabulary(str(tmp_path / "b.model"))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +179,7 @@ def test_what_cannot_be_trained_is_one_line_and_leaves_nothing(
     settings: dict[str, object] = {"out": str(tmp_path / "v" / "a.model"), "size": 400, **changes}
     (tmp_path / "v").mkdir()
     with errors.refused(kind, **facts):
-        vocabulary_training.train(spec.parts(data), **settings)  # type: ignore[arg-type]
+        vocabulary_training.train_vocabulary(data_spec.parse_parts(data), **settings)  # type: ignore[arg-type]
     assert not list((tmp_path / "v").iterdir())
 
 
@@ -192,8 +196,8 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "v").mkdir()
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(OSError, match="No space"):
-        vocabulary_training.train(
-            spec.parts(data), str(tmp_path / "v" / "a.model"), size=440, extra_ids=20
+        vocabulary_training.train_vocabulary(
+            data_spec.parse_parts(data), str(tmp_path / "v" / "a.model"), size=440, extra_ids=20
         )
     assert not list((tmp_path / "v").iterdir())
 
@@ -202,7 +206,7 @@ def test_an_existing_vocabulary_is_never_overwritten(model: str) -> None:
     from rosetta.data import vocabulary_training
 
     with errors.refused(errors.EXISTS, where=model):
-        vocabulary_training.train(spec.parts("text:/x"), model, size=400)
+        vocabulary_training.train_vocabulary(data_spec.parse_parts("text:/x"), model, size=400)
 
 
 def test_a_language_model_takes_llamas_special_ids(tmp_path: Path) -> None:
@@ -221,8 +225,8 @@ def test_a_language_model_takes_llamas_special_ids(tmp_path: Path) -> None:
         pad_id=-1,
     )
     with errors.refused(errors.INVALID, where="llama.model", value=(-1, 2, 0), names="(0, 1, 2)"):
-        vocabulary.named(f"{tmp_path}/llama.model")
-    found = vocabulary.named(f"{tmp_path}/llama.model", 0, causal=True)
+        vocabularies.load_vocabulary(f"{tmp_path}/llama.model")
+    found = vocabularies.load_vocabulary(f"{tmp_path}/llama.model", 0, causal=True)
     assert (found.size, found.eos) == (100, 2)
     ids = found.encode(["bada sulo"])[0].tolist()
     assert found.decode([*ids, 2, *ids]) == "bada sulo"
@@ -235,4 +239,4 @@ def test_a_language_model_takes_llamas_special_ids(tmp_path: Path) -> None:
         pad_id=0,
     )
     with errors.refused(errors.INVALID, where="endless.model", value=(0, -1, 1)):
-        vocabulary.named(f"{tmp_path}/endless.model", 0, causal=True)
+        vocabularies.load_vocabulary(f"{tmp_path}/endless.model", 0, causal=True)
