@@ -1,5 +1,6 @@
-"""Read a file that a user names, and stop where it has no end: a device such as /dev/full is read
-until the memory is full.
+"""Read a text file that a user names, up to a limit.
+
+The limit is for devices: reading /dev/zero, for example, would go on until memory is full.
 """
 
 from __future__ import annotations
@@ -11,22 +12,21 @@ from rosetta.core.errors import UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
-LARGEST_FILE = (
-    16 << 20
-)  # bytes of a file that people write: presets and descriptions of runs have some thousand
+# Bytes. People write the files that are read here: presets and run descriptions have some thousand.
+LARGEST_FILE = 16 << 20
 
 
 def read_text(path: Path, where: str) -> str:
     """Return the text of a file in UTF-8.
 
     Args:
-        path: The file; a pipe, as of `<(...)`, will do.
-        where: What named it, for the message.
+        path: The file. A pipe is valid too, such as that of the shell's `<(...)`.
+        where: The option or variable that names the file, for the message.
 
     Raises:
-        UserError: It has more than LIMIT bytes.
-        OSError: It cannot be read.
-        UnicodeDecodeError: It is not UTF-8.
+        UserError: The file has more than LARGEST_FILE bytes.
+        OSError: The file cannot be read.
+        UnicodeDecodeError: The file is not UTF-8.
     """
     with path.open("rb") as file:
         content = file.read(LARGEST_FILE + 1)

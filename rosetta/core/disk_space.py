@@ -1,6 +1,7 @@
-"""Do the checkpoints that a run will save fit where it saves them?
+"""Check before a run that its checkpoints will fit on the disk.
 
-Asked before anything starts, by the least that its model's sizes come to.
+The launchers of T5X and Pax call this module. It compares the free space with the least that the
+model's parameters and optimizer take.
 """
 
 from __future__ import annotations
@@ -13,58 +14,73 @@ from rosetta.core.errors import TOO_BIG, UserError
 from rosetta.core.value_parsing import is_address
 
 GB, MB = 1e9, 1e6
-FLOAT_BYTES = 4  # bytes of a number in a checkpoint
-ADAM_MOMENTS = 2  # moments of a parameter
+FLOAT_BYTES = 4  # of a number in a checkpoint
+ADAM_MOMENTS = 2  # numbers that Adam keeps beside each parameter
 
 
-def format_size(count: float) -> str:
-    """Return so many bytes as people read them: in GB, below one in MB."""
-    return f"{count / GB:.1f} GB" if count >= GB else f"{count / MB:.1f} MB"
+def format_size(byte_count: float) -> str:
+    """Return a number of bytes as text: in GB, or in MB if it is less than 1 GB."""
+    if byte_count >= GB:
+        return f"{byte_count / GB:.1f} GB"
+    return f"{byte_count / MB:.1f} MB"
 
 
-def count_added_checkpoints(saves: int, keep: int | None, there: int) -> int:
-    """Return how many checkpoints a folder gains, at most, at a time.
+def count_added_checkpoints(saves: int, keep: int | None, existing: int) -> int:
+    """Return by how many checkpoints a folder grows, at its fullest, during a run.
 
     Args:
-      saves: that are to come.
-      keep: how many the run leaves; None: all. The oldest goes when a new one is whole.
-      there: that it has.
+      saves: The checkpoints that the run will save.
+      keep: The checkpoints that the run leaves in the folder; None for all. The oldest is deleted
+        after a new one is complete, so that the folder holds one more for a while.
+      existing: The checkpoints that the folder has before the run.
     """
-    return saves if keep is None else min(saves, max(keep - there, 0) + 1)
+    if keep is None:
+        return saves
+    return min(saves, max(keep - existing, 0) + 1)
 
 
-def check_checkpoints_fit(folder: str, one: int, times: int, name: str) -> tuple[str, ...]:
-    """Return a line where not all of a run's checkpoints fit. Nothing is known of object stores,
-    quotas, and file systems without a size.
+def check_checkpoints_fit(
+    folder: str, checkpoint_bytes: int, added_checkpoints: int, variable: str
+) -> tuple[str, ...]:
+    """Check that a folder has space for the checkpoints of a run.
+
+    The check passes for object stores and for file systems that report no size, since nothing is
+    known of their free space. Quotas are not checked either.
 
     Args:
-      folder: that they go into; it need not be there.
-      one: bytes of a checkpoint, at least.
-      times: how many more there will be at a time, see at_once.
-      name: of its variable, for the lines.
+      folder: The folder of the checkpoints; it need not exist.
+      checkpoint_bytes: The least size of one checkpoint.
+      added_checkpoints: By how many checkpoints the folder grows, see count_added_checkpoints.
+      variable: The variable that names the folder, for messages.
+
+    Returns:
+      A warning if one checkpoint fits but not all of them, else nothing.
 
     Raises:
-      UserError: there is no room for one.
+      UserError: There is no space for one checkpoint.
     """
-    if is_address(folder) or not times:
+    if is_address(folder) or not added_checkpoints:
         return ()
-    found = system_queries.query_free_space(
-        next(each for each in (Path(folder), *Path(folder).parents) if os.path.isdir(each))
-    )
-    if found is None or found.free >= one * times:
+    space = system_queries.query_free_space(_find_existing_folder(Path(folder)))
+    if space is None or space.free >= checkpoint_bytes * added_checkpoints:
         return ()
-    where, free = f"{name}={folder}", f"{format_size(found.free)} are free"
-    if found.free < one:
+    where, free = f"{variable}={folder}", f"{format_size(space.free)} are free"
+    size = format_size(checkpoint_bytes)
+    if space.free < checkpoint_bytes:
         raise UserError(
-            f"a checkpoint takes at least {format_size(one)}, and {free}",
+            f"a checkpoint takes at least {size}, and {free}",
             where,
-            f"make room, or name another {name}",
+            f"free some space, or name another {variable}",
             kind=TOO_BIG,
         )
-    return (
-        (
-            f"{where}: the run's checkpoints come to at least {format_size(one * times)} "
-            f"({times} of {format_size(one)}), and {free}: make room, keep fewer, "
-            "or name another folder"
-        ),
+    total = format_size(checkpoint_bytes * added_checkpoints)
+    warning = (
+        f"{where}: the run's checkpoints take at least {total} ({added_checkpoints} of {size}), "
+        f"and {free}; free some space, keep fewer checkpoints, or name another folder"
     )
+    return (warning,)
+
+
+def _find_existing_folder(folder: Path) -> Path:
+    """Return a folder, or its nearest parent that exists."""
+    return next(path for path in (folder, *folder.parents) if os.path.isdir(path))

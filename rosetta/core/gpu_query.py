@@ -1,5 +1,7 @@
-"""The NVIDIA GPUs of this machine, by asking the driver's own program, so that JAX need not start
-for it.
+"""Find the NVIDIA GPUs of this machine with nvidia-smi, without starting JAX.
+
+The launchers, `rosetta tune` and the doctor use this module, which also decides on which platforms
+JAX runs.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 UNKNOWN_CAPABILITY = (0, 0)
+_CUDA_PLATFORMS = "cuda,cpu"
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,8 @@ class DetectedGpu:
     """A GPU of this machine.
 
     Attributes:
-      name: as nvidia-smi prints it; rosetta.core.gpus has the figures of GPUs by name.
-      capability: compute capability, UNKNOWN_CAPABILITY where the driver does not say.
+      name: The name that nvidia-smi prints. rosetta.core.gpus has the figures of GPUs by name.
+      capability: The compute capability; UNKNOWN_CAPABILITY if the driver does not report it.
     """
 
     name: str
@@ -34,9 +37,12 @@ class DetectedGpu:
 
 
 def parse_capability(text: str) -> tuple[int, int]:
-    """Return a compute capability such as "9.0" as numbers, UNKNOWN_CAPABILITY for another text."""
-    found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", text.strip())
-    return (int(found[1]), int(found[2])) if found else UNKNOWN_CAPABILITY
+    """Return a compute capability such as "9.0" as numbers.
+
+    Another text gives UNKNOWN_CAPABILITY.
+    """
+    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", text.strip())
+    return (int(match[1]), int(match[2])) if match else UNKNOWN_CAPABILITY
 
 
 def format_capability(capability: tuple[int, int]) -> str:
@@ -56,92 +62,108 @@ def detect_gpus(environment: Mapping[str, str]) -> list[DetectedGpu]:
 
 
 def query_nvidia_smi(fields: str) -> str:
-    """Return what nvidia-smi says of all GPUs, a line for each; empty without a driver."""
+    """Return what nvidia-smi prints for all GPUs, one line each; "" without a driver.
+
+    Args:
+      fields: The fields to print, separated by commas, as `nvidia-smi --help-query-gpu` lists them.
+    """
     argv = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
+        completed = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return completed.stdout if completed.returncode == 0 else ""
 
 
-def select_visible_gpus(found: list[DetectedGpu], chosen: str | None) -> list[DetectedGpu]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, None leaving all.
+def select_visible_gpus(
+    detected_gpus: list[DetectedGpu], visible_devices: str | None
+) -> list[DetectedGpu]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES selects.
 
-    As in CUDA, the first name of no GPU ends the list.
+    Args:
+      detected_gpus: The GPUs of this machine, in the order of their numbers.
+      visible_devices: The value of CUDA_VISIBLE_DEVICES; None selects all GPUs. As in CUDA, the
+        first name that is not of a GPU ends the list.
     """
-    if chosen is None or not found:
-        return found
-    left = list[DetectedGpu]()
-    for word in (each.strip() for each in chosen.split(",")):
-        if word.startswith(("GPU-", "MIG-")):
-            left.append(
-                found[0]
-            )  # which one it is was not asked for: GPUs of one machine are alike
-        else:
-            number = parse_digits(word)
-            if number is None or number >= len(found):
-                break
-            left.append(found[number])
-    return left
+    if visible_devices is None or not detected_gpus:
+        return detected_gpus
+    visible_gpus = list[DetectedGpu]()
+    for item in visible_devices.split(","):
+        name = item.strip()
+        if name.startswith(("GPU-", "MIG-")):
+            # The UUIDs of the GPUs were not queried. The GPUs of one machine are alike, so that the
+            # first stands for the one with this UUID.
+            visible_gpus.append(detected_gpus[0])
+            continue
+        number = parse_digits(name)
+        if number is None or number >= len(detected_gpus):
+            break
+        visible_gpus.append(detected_gpus[number])
+    return visible_gpus
 
 
 def _parse_line(line: str) -> DetectedGpu:
+    """Return the GPU of one line of nvidia-smi, "NAME, CAPABILITY"."""
     name, _, capability = line.rpartition(",")
     return DetectedGpu(name.strip(), parse_capability(capability))
 
 
 def has_gpu_device_file() -> bool:
-    """Is there a GPU's device file? True in containers whose image lacks nvidia-smi, too."""
+    """Return whether this machine has the device file of a GPU.
+
+    Unlike nvidia-smi, the file is there in every container that was given a GPU.
+    """
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
 
 
-def select_jax_platforms(found: list[DetectedGpu], environment: Mapping[str, str]) -> str:
-    """Return JAX_PLATFORMS for a run: what the user set, else CUDA.
+def select_jax_platforms(detected_gpus: list[DetectedGpu], environment: Mapping[str, str]) -> str:
+    """Return JAX_PLATFORMS for a run: the value that the user set, else CUDA.
 
     Args:
-      found: The GPUs that the run may use, see detect_gpus.
+      detected_gpus: The GPUs that the run may use, see detect_gpus.
       environment: The variables of the run.
 
     Raises:
-      UserError: JAX has no such platform; or there is no GPU, and nobody asked for the CPU.
+      UserError: JAX does not have the platform; or there is no GPU, and JAX_PLATFORMS does not ask
+        for the CPU.
     """
-    if asked := setting_values.read_setting(environment, "JAX_PLATFORMS"):
-        return ",".join(asked)  # JAX takes no spaces between them
-    chosen_gpus = environment.get("CUDA_VISIBLE_DEVICES", "?")
-    if not found and chosen_gpus.strip() in ("", "-1"):
+    if platforms := setting_values.read_setting(environment, "JAX_PLATFORMS"):
+        return ",".join(platforms)  # JAX takes no spaces between them
+    visible_devices = environment.get("CUDA_VISIBLE_DEVICES", "?")
+    if not detected_gpus and visible_devices.strip() in ("", "-1"):
         raise UserError(
-            "it hides all GPUs",
-            f"CUDA_VISIBLE_DEVICES={chosen_gpus}",
+            "this value hides all GPUs",
+            f"CUDA_VISIBLE_DEVICES={visible_devices}",
             "unset it, or set JAX_PLATFORMS=cpu to run on the CPU",
             kind=MISSING,
         )
-    if not found and not has_gpu_device_file():
+    if not detected_gpus and not has_gpu_device_file():
         raise UserError(
             "no NVIDIA GPU is visible",
             "this machine",
             "start the container with --gpus=all, or set JAX_PLATFORMS=cpu to run on the CPU",
             kind=MISSING,
         )
-    return "cuda,cpu"
+    return _CUDA_PLATFORMS
 
 
 def select_jax_platforms_or_error(
-    found: list[DetectedGpu], environment: Mapping[str, str]
+    detected_gpus: list[DetectedGpu], environment: Mapping[str, str]
 ) -> tuple[str, UserError | None]:
-    """Return JAX_PLATFORMS for a run, and why it cannot start on this machine: a dry run may be for
-    another one.
+    """Return JAX_PLATFORMS for a run, and the error that stops a run on this machine, if any.
+
+    A dry run shows the error and continues, because the run may be for another machine.
 
     Args:
-      found: See platform.
-      environment: See platform.
+      detected_gpus: See select_jax_platforms.
+      environment: See select_jax_platforms.
 
     Raises:
-      UserError: JAX has no such platform.
+      UserError: JAX does not have the platform.
     """
     try:
-        return select_jax_platforms(found, environment), None
+        return select_jax_platforms(detected_gpus, environment), None
     except UserError as error:
         if error.kind != MISSING:
             raise
-        return "cuda,cpu", error
+        return _CUDA_PLATFORMS, error

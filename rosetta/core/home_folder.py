@@ -1,5 +1,7 @@
-"""Where rosetta writes for the user: `$ROSETTA_HOME`, else `$HOME/.rosetta`, else a folder in /tmp
-that no one else can enter.
+"""Find the folder that rosetta writes to for a user.
+
+The folder is $ROSETTA_HOME, else $HOME/.rosetta, else a folder in /tmp that only the user can
+enter.
 """
 
 from __future__ import annotations
@@ -16,50 +18,55 @@ from rosetta.core.errors import DENIED, MISSING, UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_OTHER_TEMPORARY_FOLDERS = ("/var/tmp", "/dev/shm")  # noqa: S108 (after /tmp: a read-only root may leave only these)
+# After /tmp: a container with a read-only root may have only these.
+_OTHER_TEMPORARY_FOLDERS = ("/var/tmp", "/dev/shm")  # noqa: S108 (their names are fixed)
 
 
 def make_home_folder() -> Path:
-    """Return the folder, made with mode 0700 if it was not there; UserError where none can be
-    had.
+    """Return the folder; make it with mode 0700 if it does not exist.
+
+    Raises:
+      UserError: No folder can be made.
     """
-    if asked := os.environ.get("ROSETTA_HOME"):
-        return _make_own_folder(
-            Path(asked).absolute(), "set ROSETTA_HOME to a folder of yours, or unset it"
-        )
+    if rosetta_home := os.environ.get("ROSETTA_HOME"):
+        remedy = "set ROSETTA_HOME to a folder that you can write to, or unset it"
+        return _make_own_folder(Path(rosetta_home).absolute(), remedy)
     if is_home_usable(os.environ):
         try:
             return _make_own_folder(Path(os.environ["HOME"]) / ".rosetta", "")
         except UserError:
-            pass  # its quota is used up, say, or .rosetta is another's
+            # The user's quota may be used up, or .rosetta may belong to another user.
+            pass
     return _make_temporary_home()
 
 
 def is_home_usable(environment: Mapping[str, str]) -> bool:
-    """Is `HOME` there, more than the root of the file system, and writable for us?"""
+    """Return whether HOME is a folder that this user can write to, other than "/"."""
     home = environment.get("HOME") or "/"
     return os.path.isabs(home) and Path(home) != Path("/") and os.access(home, os.W_OK | os.X_OK)
 
 
 def get_child_variables() -> dict[str, str]:
-    """Return what a child has to be given beyond our environment: a home where there is none, a
-    name where the user has none.
+    """Return the variables that a child process needs beyond the environment of this process.
+
+    They give it a home if HOME is not usable, and a user name if the user has none.
     """
-    found = {}
+    variables = {}
     if not is_home_usable(os.environ):
-        place = str(make_home_folder())
-        found["ROSETTA_HOME"] = place
+        home = str(make_home_folder())
+        variables["ROSETTA_HOME"] = home
         if (os.environ.get("HOME") or "/") == "/" or not os.access(os.environ["HOME"], os.X_OK):
-            found["HOME"] = place
+            variables["HOME"] = home
         else:
-            found["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME") or f"{place}/cache"
-            found["MPLCONFIGDIR"] = os.environ.get("MPLCONFIGDIR") or f"{place}/matplotlib"
+            variables["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME") or f"{home}/cache"
+            variables["MPLCONFIGDIR"] = os.environ.get("MPLCONFIGDIR") or f"{home}/matplotlib"
     if not any(os.environ.get(name) for name in ("LOGNAME", "USER")) and not _has_user_name():
-        found["LOGNAME"] = found["USER"] = f"uid{os.getuid()}"
-    return found
+        variables["LOGNAME"] = variables["USER"] = f"uid{os.getuid()}"
+    return variables
 
 
 def _has_user_name() -> bool:
+    """Return whether the system knows a name for this user."""
     import pwd
 
     try:
@@ -69,46 +76,55 @@ def _has_user_name() -> bool:
     return True
 
 
-def _make_own_folder(path: Path, do: str) -> Path:
+def _make_own_folder(path: Path, remedy: str) -> Path:
+    """Return a folder that this user can write to; make it if it does not exist."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = os.lstat(path)
     except OSError as error:
-        raise UserError(f"cannot be made: {error.strerror}", str(path), do, kind=DENIED) from None
+        raise UserError(
+            f"the folder cannot be made: {error.strerror}", str(path), remedy, kind=DENIED
+        ) from None
     if not os.path.isdir(path) or not os.access(path, os.W_OK | os.X_OK):
-        raise UserError("is no folder that can be written", str(path), do, kind=DENIED)
+        raise UserError("not a folder that can be written", str(path), remedy, kind=DENIED)
     if path.name == ".rosetta" and state.st_uid != os.getuid():
-        raise UserError("belongs to another user", str(path), do, kind=DENIED)
+        raise UserError("belongs to another user", str(path), remedy, kind=DENIED)
     return path
 
 
 @cache
 def _make_temporary_home() -> Path:
-    """Return a folder of our own in /tmp; the sticky bit of /tmp keeps others from replacing it.
+    """Return a folder of this user in /tmp, or in another temporary folder.
 
-    Where the name is taken by anything else, it is a new one that nobody can guess.
+    The sticky bit of /tmp keeps other users from replacing the folder.
     """
-    for place in (Path(os.environ.get("TMPDIR") or "/tmp"), *map(Path, _OTHER_TEMPORARY_FOLDERS)):  # noqa: S108
-        path = place / f"rosetta-{os.getuid()}"
+    parents = [os.environ.get("TMPDIR") or "/tmp", *_OTHER_TEMPORARY_FOLDERS]  # noqa: S108
+    for parent in map(Path, parents):
         try:
-            try:
-                path.mkdir(mode=0o700)
-            except FileExistsError:
-                state = os.lstat(path)
-                ours = (
-                    stat.S_ISDIR(state.st_mode)
-                    and state.st_uid == os.getuid()
-                    and os.stat(place).st_mode & stat.S_ISVTX
-                )
-                if not ours:
-                    return Path(tempfile.mkdtemp(prefix="rosetta-", dir=place))
-                path.chmod(0o700)
-            return path
+            return _make_folder_in(parent)
         except OSError:
             continue
     raise UserError(
         "nothing can be written: neither HOME nor /tmp",
         "ROSETTA_HOME",
-        "start the container with --tmpfs /tmp, or set it to a mounted folder",
+        "start the container with --tmpfs /tmp, or set ROSETTA_HOME to a mounted folder",
         kind=MISSING,
     )
+
+
+def _make_folder_in(parent: Path) -> Path:
+    """Return the folder rosetta-UID in a temporary folder.
+
+    If that name may be under the control of another user, return a new folder whose name nobody can
+    guess.
+    """
+    path = parent / f"rosetta-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        state = os.lstat(path)
+        is_own_folder = stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid()
+        if not (is_own_folder and os.stat(parent).st_mode & stat.S_ISVTX):
+            return Path(tempfile.mkdtemp(prefix="rosetta-", dir=parent))
+        path.chmod(0o700)
+    return path

@@ -1,5 +1,7 @@
-"""Say why a process that we started was killed: the kernel does so when memory runs out, and says
-it only in its own log.
+"""Explain why a process that rosetta started was killed.
+
+The kernel kills a process when memory runs out, and reports the kill only in its own log. The
+launchers compare the kernel's count of such kills before and after a run.
 """
 
 from __future__ import annotations
@@ -8,11 +10,16 @@ import signal
 from pathlib import Path
 
 _KILLED = 128 + signal.SIGKILL
+_USE_LESS_MEMORY = (
+    "take a smaller batch, fewer data processes (ROSETTA_DATA_WORKERS) or a machine with more "
+    "memory"
+)
 
 
 def count_oom_kills() -> int | None:
-    """Return how many processes the kernel has killed for memory since it started, None where it
-    does not tell.
+    """Return how many processes the kernel has killed for lack of memory since the machine started.
+
+    None means that the kernel does not report the number.
     """
     try:
         for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
@@ -24,27 +31,23 @@ def count_oom_kills() -> int | None:
     return None
 
 
-def describe_kill(who: str, code: int, before: int | None) -> str | None:
-    """Return a line on a process that SIGKILL ended, None where something else did.
+def describe_kill(process: str, status: int, kills_before: int | None) -> str | None:
+    """Return a line on a process that SIGKILL ended, or None if something else ended the process.
 
     Args:
-      who: the process.
-      code: its exit status as a shell tells it.
-      before: what count_oom_kills returned when it was started.
+      process: The process, as the line names it.
+      status: Its exit status, as a shell reports it.
+      kills_before: What count_oom_kills returned when the process started.
     """
-    if code != _KILLED:
+    if status != _KILLED:
         return None
-    after = count_oom_kills()
-    less = (
-        "take a smaller batch, fewer data processes (ROSETTA_DATA_WORKERS) or a machine with more "
-        "memory"
-    )
-    if before is not None and after is not None and after > before:
+    kills = count_oom_kills()
+    if kills_before is not None and kills is not None and kills > kills_before:
         return (
-            f"{who} was killed (status 137): the kernel ended a process since memory ran out; "
-            f"{less}"
+            f"{process} was killed (status 137): the kernel ended a process because memory ran "
+            f"out; {_USE_LESS_MEMORY}"
         )
     return (
-        f"{who} was killed (status 137): by somebody, or by a memory limit that was reached; if "
-        f"it was memory, {less}"
+        f"{process} was killed (status 137): by a person or a program, or because it reached a "
+        f"memory limit; if memory ran out, {_USE_LESS_MEMORY}"
     )

@@ -1,4 +1,4 @@
-"""What is said of processes that were killed."""
+"""Lines on processes that were killed."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from rosetta.core import kill_notice
 
 
 @pytest.mark.parametrize(
-    ("code", "before", "after", "words"),
+    ("status", "kills_before", "kills_after", "words"),
     [
-        (137, 3, 4, "the kernel ended a process since memory ran out"),
-        (137, 3, 3, "by somebody, or by a memory limit that was reached"),
-        (137, None, None, "by somebody, or by a memory limit that was reached"),
+        (137, 3, 4, "the kernel ended a process because memory ran out"),
+        (137, 3, 3, "because it reached a memory limit"),
+        (137, None, None, "because it reached a memory limit"),
         (1, 3, 4, None),
         (0, 3, 4, None),
         (143, 3, 4, None),
     ],
 )
-def test_the_kernels_count_tells_who_killed_it(
+def test_the_kernels_count_shows_whether_memory_ran_out(
     monkeypatch: pytest.MonkeyPatch,
-    code: int,
-    before: int | None,
-    after: int | None,
+    status: int,
+    kills_before: int | None,
+    kills_after: int | None,
     words: str | None,
 ) -> None:
-    monkeypatch.setattr(kill_notice, "count_oom_kills", lambda: after)
-    line = kill_notice.describe_kill("process 3", code, before)
+    monkeypatch.setattr(kill_notice, "count_oom_kills", lambda: kills_after)
+    line = kill_notice.describe_kill("process 3", status, kills_before)
     if words is None:
         assert line is None
     else:
@@ -35,5 +35,5 @@ def test_the_kernels_count_tells_who_killed_it(
         assert words in line
 
 
-def test_the_kernel_tells_its_count() -> None:
+def test_the_kernel_reports_its_count() -> None:
     assert kill_notice.count_oom_kills() is not None
