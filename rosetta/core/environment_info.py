@@ -1,6 +1,6 @@
-"""`rosetta info`: what this environment is.
+"""Collect what this environment contains, for `rosetta info` and the doctor.
 
-Reads files alone; imports no framework and needs no GPU driver.
+The module only reads files. It imports no framework and needs no GPU driver.
 """
 
 from __future__ import annotations
@@ -30,55 +30,49 @@ PACKAGES = (
     "numpy",
 )
 UPSTREAM_PACKAGES = ("t5x", "paxml", "praxis")
+_LOCK_KEYS = ("distribution", "line", "accelerator", "architecture", "builder")
+_ROW_KEYS = ("distribution", "line", "accelerator", "architecture", "python", "builder")
 
 
 def find_package_versions() -> dict[str, str]:
-    """Return name -> version of the packages worth naming, from their metadata."""
-    found = {}
+    """Return name -> version of those of PACKAGES that are installed."""
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def find_upstream_folders() -> dict[str, str]:
-    """Return upstream package -> the folder it is imported from."""
-    specs = {name: importlib.util.find_spec(name) for name in UPSTREAM_PACKAGES}
-    return {
-        n: next(iter(s.submodule_search_locations))
-        for n, s in specs.items()
-        if s and s.submodule_search_locations
-    }
+    """Return upstream package -> the folder that Python imports it from."""
+    folders = {}
+    for name in UPSTREAM_PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec and spec.submodule_search_locations:
+            folders[name] = next(iter(spec.submodule_search_locations))
+    return folders
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return what lock.json and the packages' metadata say; keys that an older lock lacks are
-    None.
+    """Return the result of `rosetta info`, from lock.json and the metadata of packages.
+
+    A key that an older lock.json lacks has the value None.
+
+    Raises:
+      UserError: There is no lock.json, or a file of the environment cannot be read.
     """
-    known = lock_record.read_lock()
+    lock = lock_record.read_lock()
     sources = {
-        name: {
-            "url": source.get("url"),
-            "commit": source.get("commit"),
-            "patched_commit": source.get("patched_commit"),
-            "patches": [
-                {"name": p.get("name"), "outcome": p.get("outcome")}
-                for p in source.get("patches") or []
-            ],
-        }
-        for name, source in (known.get("sources") or {}).items()
+        name: _describe_source(source) for name, source in (lock.get("sources") or {}).items()
     }
     return {
-        **{
-            key: known.get(key)
-            for key in ("distribution", "line", "accelerator", "architecture", "builder")
-        },
+        **{key: lock.get(key) for key in _LOCK_KEYS},
         "python": platform.python_version(),
-        "requirements": known.get("requirements"),
+        "requirements": lock.get("requirements"),
         "sources": sources,
-        "base": known.get("base"),
+        "base": lock.get("base"),
         "transformer_engine": transformer_engine.find_installed_version(),
         "transformer_engine_reason": transformer_engine.explain_absence(),
         "known_issues": read_known_issues(),
@@ -87,76 +81,104 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
+def _describe_source(source: dict[str, Any]) -> dict[str, Any]:
+    """Return what `rosetta info` shows of one source of lock.json."""
+    patches = source.get("patches") or []
+    return {
+        "url": source.get("url"),
+        "commit": source.get("commit"),
+        "patched_commit": source.get("patched_commit"),
+        "patches": [
+            {"name": patch.get("name"), "outcome": patch.get("outcome")} for patch in patches
+        ],
+    }
+
+
 def read_known_issues() -> list[dict[str, str]]:
-    """Return the known issues of exactly these versions, as they were found when this was built."""
+    """Return the known issues of the versions in this environment, which the builder recorded.
+
+    Raises:
+      UserError: The file of issues cannot be read.
+    """
     return list(_read_baked_list("known_issues.json", "issues", missing=[]))
 
 
 def read_licences() -> list[dict[str, Any]]:
-    """Return name, version, licence and files (below opt/rosetta/LICENSES) of everything that is
-    shipped.
+    """Return the name, version, licence and licence files of everything in this environment.
+
+    The files are below opt/rosetta/LICENSES.
+
+    Raises:
+      UserError: The list cannot be read.
     """
     return list(_read_baked_list("LICENSES/index.json", "licences"))
 
 
-def _read_baked_list(name: str, member: str, missing: list[Any] | None = None) -> list[Any]:
-    """Return a list that the builder wrote beside lock.json."""
-    where = lock_record.get_lock_path().parent / name
-    if missing is not None and not where.exists():
+def _read_baked_list(name: str, key: str, missing: list[Any] | None = None) -> list[Any]:
+    """Return a list that the builder wrote beside lock.json.
+
+    Args:
+      name: The JSON file.
+      key: The member of its object that has the list.
+      missing: The result if the file does not exist; None if that is an error.
+    """
+    path = lock_record.get_lock_path().parent / name
+    if missing is not None and not path.exists():
         return missing
     try:
-        found = json.loads(where.read_text(encoding="utf-8"))[member]
+        content = json.loads(path.read_text(encoding="utf-8"))[key]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"cannot be read: {error}", str(where), "bake the environment again"
+            f"cannot be read: {error}", str(path), "bake the environment again"
         ) from None
-    if not isinstance(found, list):
-        raise UserError(f"its {member} is no list", str(where), "bake the environment again")
-    return found
+    if not isinstance(content, list):
+        raise UserError(f"{key!r} is not a list", str(path), "bake the environment again")
+    return content
 
 
-def format_licences(rows: list[dict[str, Any]]) -> str:
-    """Return `licences()` as lines for people."""
-    width = max((len(f"{row['name']} {row['version']}") for row in rows), default=0)
+def format_licences(licences: list[dict[str, Any]]) -> str:
+    """Return the result of read_licences as text."""
+    titles = [f"{licence['name']} {licence['version']}" for licence in licences]
+    width = max(map(len, titles), default=0)
     lines = [
-        f"{row['name']} {row['version']}".ljust(width) + f"  {row['licence'] or 'not declared'}"
-        for row in rows
+        f"{title.ljust(width)}  {licence['licence'] or 'not declared'}"
+        for title, licence in zip(titles, licences, strict=True)
     ]
     lines.append(f"texts in {lock_record.get_lock_path().parent / 'LICENSES'}")
     if lock_record.read_lock().get("base"):
-        lines.append("those of the operating system's packages: /usr/share/doc/*/copyright")
+        lines.append("licences of the operating system's packages: /usr/share/doc/*/copyright")
     return "\n".join(lines)
 
 
 def _format_value(value: object) -> str:
+    """Return a value of lock.json as text."""
     return "unknown" if value is None else str(value)
 
 
 def format_environment(result: dict[str, Any]) -> str:
-    """Return `info()` as lines for people."""
-    rows = [
-        (key, _format_value(result[key]))
-        for key in ("distribution", "line", "accelerator", "architecture", "python", "builder")
-    ]
+    """Return the result of describe_environment as text."""
+    rows = [(key, _format_value(result[key])) for key in _ROW_KEYS]
     for name, source in result["sources"].items():
-        rows.append((name, f"{_format_value(source['commit'])}  {source['url'] or ''}".rstrip()))
-        rows.append(("  patched", _format_value(source["patched_commit"])))
-        rows.extend(
-            ("  patch", f"{_format_value(p['name'])}: {_format_value(p['outcome'])}")
-            for p in source["patches"]
-        )
+        rows += _list_source_rows(name, source)
     if base := result["base"]:
         rows.append(("base", f"{base.get('name')}  {base.get('digest')}"))
     rows.extend(result["packages"].items())
-    rows.append(
-        (
-            "Transformer Engine",
-            result["transformer_engine"] or f"none: {result['transformer_engine_reason']}",
-        )
-    )
-    rows.extend((f"{name} from", where) for name, where in result["trees"].items())
-    rows.extend(
-        ("known issue", f"{each['line']} ({each['see']})") for each in result["known_issues"]
-    )
+    engine = result["transformer_engine"] or f"none: {result['transformer_engine_reason']}"
+    rows.append(("Transformer Engine", engine))
+    rows.extend((f"{name} from", folder) for name, folder in result["trees"].items())
+    for issue in result["known_issues"]:
+        rows.append(("known issue", f"{issue['line']} ({issue['see']})"))
     width = max(len(key) for key, _ in rows)
     return "\n".join(f"{key:<{width}}  {value}" for key, value in rows)
+
+
+def _list_source_rows(name: str, source: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows on one source: its commits and its patches."""
+    rows = [
+        (name, f"{_format_value(source['commit'])}  {source['url'] or ''}".rstrip()),
+        ("  patched", _format_value(source["patched_commit"])),
+    ]
+    for patch in source["patches"]:
+        outcome = f"{_format_value(patch['name'])}: {_format_value(patch['outcome'])}"
+        rows.append(("  patch", outcome))
+    return rows

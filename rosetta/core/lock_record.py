@@ -1,4 +1,7 @@
-"""lock.json: what was baked into the environment that this package is part of."""
+"""Read lock.json, the record of what was baked into this environment.
+
+The builder writes the file beside the package `rosetta`. A checkout of the repository has none.
+"""
 
 from __future__ import annotations
 
@@ -9,38 +12,42 @@ from typing import Any
 import rosetta
 from rosetta.core.errors import UserError
 
+_BAKE_AGAIN = "bake the environment again"
+
 
 def get_lock_path() -> Path:
-    """Return where lock.json lies in a baked environment: beside the package."""
+    """Return the path of lock.json in a baked environment; the file may not exist."""
     return Path(rosetta.__file__).resolve().parents[1] / "lock.json"
 
 
 def read_lock() -> dict[str, Any]:
-    """Return lock.json; UserError where there is none (a checkout, say) or it cannot be read."""
-    where = get_lock_path()
+    """Return the content of lock.json.
+
+    Raises:
+      UserError: There is no lock.json, or it cannot be read.
+    """
+    path = get_lock_path()
     try:
-        lock = json.loads(where.read_text(encoding="utf-8"))
+        lock = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(
             "no lock.json: this is not a baked environment",
-            str(where),
+            str(path),
             "run the `rosetta` of an environment that build.py baked",
         ) from None
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot read the lock: {error}", str(where), "bake the environment again"
-        ) from None
+        raise UserError(f"cannot read the lock: {error}", str(path), _BAKE_AGAIN) from None
     if not isinstance(lock, dict):
-        raise UserError("the lock is no JSON object", str(where), "bake the environment again")
+        raise UserError("the lock is not a JSON object", str(path), _BAKE_AGAIN)
     if lock.get("schema", 1) != 1:
         raise UserError(
-            f"the lock has schema {lock['schema']!r}, this rosetta reads 1",
-            str(where),
-            "bake the environment again",
+            f"the lock has schema {lock['schema']!r}, and this rosetta reads schema 1",
+            str(path),
+            _BAKE_AGAIN,
         )
     return lock
 
 
 def get_framework(distribution: str) -> str:
-    """Return the framework a distribution is of: `t5x`, or `pax` for `pax` and `pax-1.4`."""
+    """Return the framework of a distribution: "t5x", or "pax" for "pax" and "pax-1.4"."""
     return distribution.partition("-")[0]

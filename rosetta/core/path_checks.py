@@ -1,4 +1,4 @@
-"""Checks of folders and files that a user names: on this machine or in an object store."""
+"""Check folders and files that a user names, on this machine or in an object store."""
 
 from __future__ import annotations
 
@@ -9,79 +9,89 @@ from rosetta.core.errors import DENIED, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import split_scheme
 
 CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
-# Where Debian and Red Hat keep them: libcurl inside TensorFlow looks at Debian's path only.
+# Where Debian and Red Hat keep certificates. TensorFlow's libcurl only looks at Debian's path.
 SYSTEM_CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
+_COPY_COMMANDS = {"gs://": "gcloud storage cp -r", "s3://": "aws s3 sync"}
 
 
 def check_is_local(path: str, where: str) -> None:
-    """Raise UserError where the path is in an object store: examples are read by position, from
-    mapped files.
+    """Check that a path is not an address of an object store.
+
+    Data and vocabularies have to be local: examples are read by position, from mapped files.
+
+    Args:
+      path: The path.
+      where: The setting that names it, for the error.
+
+    Raises:
+      UserError: The path is an address.
     """
     scheme = split_scheme(path)[0]
     if scheme:
-        tool = {"gs://": "gcloud storage cp -r", "s3://": "aws s3 sync"}.get(scheme, "curl -O")
+        copy = _COPY_COMMANDS.get(scheme, "curl -O")
         raise UserError(
             f"data and vocabularies are read from files, not from {scheme}",
             where,
-            f"copy it first ({tool} {path} FOLDER), or mount it",
+            f"copy them first ({copy} {path} FOLDER), or mount them",
             kind=UNSUPPORTED,
         )
 
 
 def check_certificates(*, needed: bool = False) -> None:
-    """Raise UserError for a certificate variable that names no file; with `needed`, also where
-    there are none at all.
+    """Check that the certificates for TLS connections exist.
 
-    Seen on Red Hat machines, whose certificates are not where TensorFlow's libcurl looks for them.
+    Red Hat does not keep its certificates where TensorFlow's libcurl looks for them.
+
+    Args:
+      needed: Whether it is an error that no certificates are found. If not, only certificates that
+        a variable names are checked.
+
+    Raises:
+      UserError: A variable names a file that does not exist; or, if needed, there are none.
     """
     for name in CERTIFICATE_VARIABLES:
         path = os.environ.get(name)
         if path and not os.path.exists(path):
             raise UserError(
-                "the certificates are not there",
+                "there is no such file of certificates",
                 f"{name}={path}",
                 f"unset {name}, or name an existing file such as {SYSTEM_CERTIFICATES[0]}",
                 kind=MISSING,
                 value=path,
             )
-    if (
-        needed
-        and not any(os.environ.get(name) for name in CERTIFICATE_VARIABLES)
-        and not os.path.exists(SYSTEM_CERTIFICATES[0])
-    ):
-        there = next((path for path in SYSTEM_CERTIFICATES if os.path.exists(path)), None)
-        do = (
-            f"export CURL_CA_BUNDLE={there} SSL_CERT_FILE={there}"
-            if there
-            else "install ca-certificates, or set SSL_CERT_FILE and CURL_CA_BUNDLE"
-        )
+    is_set = any(os.environ.get(name) for name in CERTIFICATE_VARIABLES)
+    if needed and not is_set and not os.path.exists(SYSTEM_CERTIFICATES[0]):
+        other_file = next((path for path in SYSTEM_CERTIFICATES if os.path.exists(path)), None)
+        remedy = "install ca-certificates, or set SSL_CERT_FILE and CURL_CA_BUNDLE"
+        if other_file:
+            remedy = f"export CURL_CA_BUNDLE={other_file} SSL_CERT_FILE={other_file}"
         raise UserError(
             "no certificates, so no TLS connection can be checked",
             SYSTEM_CERTIFICATES[0],
-            do,
+            remedy,
             kind=MISSING,
         )
 
 
 def check_remote_path(path: str) -> None:
-    """Check a folder that may be in an object store (MODEL_DIR, a checkpoint): scheme,
-    certificates, credentials' presence.
+    """Check a folder that may be in an object store: its scheme, certificates and credentials.
 
-    T5X reads and writes through TensorFlow's file systems. The one for gs:// is part of TensorFlow;
-    the one for s3:// has not been since 2.7, and no tensorflow-io exists for the TensorFlow here.
+    T5X reads and writes through TensorFlow's file systems. The one for gs:// is part of TensorFlow.
+    The one for s3:// has not been since TensorFlow 2.7, and no tensorflow-io exists for the
+    TensorFlow of an environment.
+
+    Args:
+      path: MODEL_DIR or a checkpoint. Local paths pass this check.
 
     Raises:
-      UserError: what is missing, in one line. Local paths are fine as far as this goes.
+      UserError: The store cannot be used.
     """
     scheme, rest = split_scheme(path)
     if not scheme:
         return
     if scheme == "s3://":
         raise UserError(
-            (
-                "TensorFlow has no file system for s3:// any more, so T5X can neither read nor "
-                "write there"
-            ),
+            "TensorFlow does not support s3:// any more, so that T5X can neither read nor write it",
             path,
             "mount the bucket (mountpoint-s3, rclone mount) and name the folder, or use gs://",
             kind=UNSUPPORTED,
@@ -96,44 +106,43 @@ def check_remote_path(path: str) -> None:
         )
     if not rest.strip("/"):
         raise UserError(
-            "the bucket's name is missing", path, "write gs://BUCKET/FOLDER", kind=INVALID
+            "the name of the bucket is missing", path, "write gs://BUCKET/FOLDER", kind=INVALID
         )
     check_certificates(needed=True)
-    named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    if named and not os.path.isfile(named):
+    credentials = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    if credentials and not os.path.isfile(credentials):
         raise UserError(
-            "the credentials are not there",
-            f"GOOGLE_APPLICATION_CREDENTIALS={named}",
-            "mount the file, or unset it on a Google Cloud machine",
+            "there is no such file of credentials",
+            f"GOOGLE_APPLICATION_CREDENTIALS={credentials}",
+            "mount the file, or unset the variable on a Google Cloud machine",
             kind=MISSING,
-            value=named,
+            value=credentials,
         )
 
 
 def check_local_folder_writable(folder: str) -> None:
-    """Raise UserError where a folder of this machine cannot be written to or made.
+    """Check that a folder of this machine can be written to, or made. The check leaves no files.
 
-    Leaves nothing.
+    Raises:
+      UserError: The folder cannot be written to.
     """
     existing = os.path.abspath(folder)
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
     if not os.path.isdir(existing):
-        what = (
-            "is a file"
-            if os.path.exists(existing)
-            else f"is a link to {os.readlink(existing)}, which is not there"
-        )
+        what = "is a file"
+        if not os.path.exists(existing):
+            what = f"is a link to {os.readlink(existing)}, which does not exist"
         raise UserError(f"{existing} {what}", folder, "name a folder", kind=INVALID, value=existing)
     try:
-        # The superuser's permissions say nothing: a file system may be read-only, or take no
-        # folders, as /proc.
+        # Permissions alone do not tell, least of all the superuser's: a file system may be
+        # read-only or, like /proc, have no new folders.
         os.rmdir(tempfile.mkdtemp(prefix=".rosetta-", dir=existing))
     except OSError as error:
         raise UserError(
             f"{existing} cannot be written to ({error.strerror})",
             folder,
-            "name another folder, or have its owner let you write there",
+            "name another folder, or ask its owner for permission to write",
             kind=DENIED,
             value=existing,
         ) from None

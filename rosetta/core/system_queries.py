@@ -1,6 +1,6 @@
-"""How this system is asked: commands, names, libcuda, file systems, packages.
+"""Query this system: commands, host names, libcuda, file systems and Python packages.
 
-The checks call these through a Machine.
+The checks of the doctor call these functions through a Machine, which tests replace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """A command that has ended."""
+    """The result of a command that has ended.
+
+    Attributes:
+      status: The exit status.
+      out: The text on stdout.
+      err: The text on stderr.
+    """
 
     status: int
     out: str
@@ -32,7 +38,13 @@ class CommandResult:
 
 @dataclass(frozen=True)
 class FileSystemSpace:
-    """Of a file system: bytes in all, and bytes and files that an ordinary user can still have."""
+    """The space of a file system.
+
+    Attributes:
+      total: Bytes in all.
+      free: Bytes that an ordinary user can still write.
+      files: Files that an ordinary user can still make.
+    """
 
     total: int
     free: int
@@ -40,9 +52,17 @@ class FileSystemSpace:
 
 
 def run_command(argv: Sequence[str], seconds: float) -> CommandResult | None:
-    """Run a command; None where there is none of that name, or it does not end in time."""
+    """Run a command and return its result.
+
+    Args:
+      argv: The command.
+      seconds: How long it may take.
+
+    Returns:
+      None if the program does not exist, or does not end in time.
+    """
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             list(argv),
             capture_output=True,
             text=True,
@@ -53,38 +73,37 @@ def run_command(argv: Sequence[str], seconds: float) -> CommandResult | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return CommandResult(done.returncode, done.stdout, done.stderr)
+    return CommandResult(completed.returncode, completed.stdout, completed.stderr)
 
 
 def resolve_host(name: str) -> list[str]:
-    """Return the addresses that a host's name resolves to here; empty where it does not."""
+    """Return the addresses of a host name; empty if the name cannot be resolved."""
     try:
-        return sorted(
-            {str(found[4][0]) for found in socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)}
-        )
+        entries = socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)
     except (OSError, UnicodeError):
         return []
+    return sorted({str(entry[4][0]) for entry in entries})
 
 
 def query_driver_cuda_version() -> int | None:
-    """Return the version of CUDA that libcuda implements, as 12040 for 12.4; None where it cannot
-    be loaded. No GPU is touched.
+    """Return the version of CUDA that libcuda implements, such as 12040 for 12.4.
+
+    No GPU is touched. None means that libcuda cannot be loaded, 0 that it does not answer.
     """
     try:
         library = ctypes.CDLL("libcuda.so.1")
-        found = ctypes.c_int(0)
-        return (
-            found.value
-            if library.cuDriverGetVersion(ctypes.byref(found)) == 0 and found.value
-            else 0
-        )
+        version = ctypes.c_int(0)
+        status = library.cuDriverGetVersion(ctypes.byref(version))
     except (OSError, AttributeError):
         return None
+    return version.value if status == 0 else 0
 
 
 def query_free_space(path: Path) -> FileSystemSpace | None:
-    """Return the room on a path's file system; None where that cannot be said, or it has no size,
-    as /proc and some FUSE and network file systems.
+    """Return the space of the file system that a path is on.
+
+    None means that the system does not report it, or that the file system has no size: /proc, and
+    some FUSE and network file systems.
     """
     try:
         state = os.statvfs(path)
@@ -92,7 +111,7 @@ def query_free_space(path: Path) -> FileSystemSpace | None:
         return None
     if not state.f_blocks:
         return None
-    # Some file systems have no count of files: they say 0 of 0.
+    # Some file systems do not count files, and report 0 of 0.
     return FileSystemSpace(
         state.f_blocks * state.f_frsize,
         state.f_bavail * state.f_frsize,
@@ -101,40 +120,49 @@ def query_free_space(path: Path) -> FileSystemSpace | None:
 
 
 def probe_folder(folder: Path) -> float:
-    """Write a file into a folder and take it away again; return how far the file system's clock is
-    ahead of ours, in seconds. OSError where it cannot be written.
+    """Write a file into a folder, delete it, and compare the clocks.
+
+    Returns:
+      How many seconds the clock of the file system is ahead of this machine's.
+
+    Raises:
+      OSError: The folder cannot be written to.
     """
     before = time.time()
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(b"rosetta doctor")
         file.flush()
-        stamp = os.fstat(file.fileno()).st_mtime
+        written_at = os.fstat(file.fileno()).st_mtime
     after = time.time()
-    return stamp - before if stamp < before else max(stamp - after, 0.0)
+    return written_at - before if written_at < before else max(written_at - after, 0.0)
 
 
-def find_installed_packages(paths: Sequence[str] | None = None) -> dict[str, list[str]]:
-    """Return normalised name -> versions, those that Python takes first, from the names of the
-    folders that pip leaves.
+def find_installed_packages(folders: Sequence[str] | None = None) -> dict[str, list[str]]:
+    """Return normalised name -> versions of the packages in folders.
 
-    importlib.metadata would not say what is there twice.
+    The first version is the one that Python imports. The names of pip's .dist-info folders are
+    read, because importlib.metadata does not show a package that is installed twice.
+
+    Args:
+      folders: The folders to search, in this order; None for sys.path.
     """
-    found: dict[str, list[str]] = {}
-    for place in dict.fromkeys(sys.path if paths is None else paths):
+    versions: dict[str, list[str]] = {}
+    for folder in dict.fromkeys(sys.path if folders is None else folders):
         try:
-            names = sorted(os.listdir(place or "."))
+            entries = sorted(os.listdir(folder or "."))
         except OSError:
             continue
-        for each in names:
-            if match := re.fullmatch(r"([A-Za-z0-9._]+)-([^-]+)\.dist-info", each):
-                found.setdefault(re.sub(r"[-_.]+", "-", match[1]).lower(), []).append(match[2])
-    return found
+        for entry in entries:
+            if match := re.fullmatch(r"([A-Za-z0-9._]+)-([^-]+)\.dist-info", entry):
+                name = re.sub(r"[-_.]+", "-", match[1]).lower()
+                versions.setdefault(name, []).append(match[2])
+    return versions
 
 
 def explain_refused_flags(flags: Sequence[str]) -> str:
-    """Return why the XLA of this Python does not take these flags; "" where it does.
+    """Return why the XLA of this Python does not take these flags; "" if it takes them.
 
-    It starts a Python with JAX on the CPU.
+    The function starts a Python with JAX on the CPU.
     """
     from rosetta.core import xla_flags
     from rosetta.core.errors import UserError

@@ -1,7 +1,7 @@
-"""Is Transformer Engine here?
+"""Find out whether this environment has Transformer Engine.
 
-Answered from lock.json and the packages' metadata: nothing of it is imported, so no driver is
-needed.
+The module reads lock.json and the metadata of packages. It does not import Transformer Engine, so
+that no GPU driver is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PACKAGE = "transformer-engine-jax"
 
 
 def find_installed_version() -> str | None:
-    """Return the version that is installed, None where there is none."""
+    """Return the version of Transformer Engine that is installed, or None."""
     try:
         return metadata.version(PACKAGE)
     except metadata.PackageNotFoundError:
@@ -27,33 +27,40 @@ def find_installed_version() -> str | None:
 
 
 def explain_absence() -> str | None:
-    """Return why there is none; None where there is one."""
+    """Return why Transformer Engine is not installed, or None if it is installed.
+
+    Raises:
+      UserError: lock.json cannot be read.
+    """
     if find_installed_version() is not None:
         return None
-    known = lock_record.read_lock() if lock_record.get_lock_path().exists() else {}
-    if known.get("transformer_engine"):
+    lock = lock_record.read_lock() if lock_record.get_lock_path().exists() else {}
+    if lock.get("transformer_engine"):
         return "lock.json lists it, but it is not installed any more"
-    return str(
-        known.get("transformer_engine_reason") or "not asked for when this environment was built"
-    )
+    reason = lock.get("transformer_engine_reason")
+    return str(reason or "not asked for when this environment was built")
 
 
 def require_transformer_engine() -> str:
-    """Return its version; UserError with the reason where there is none."""
-    found = find_installed_version()
-    if found is None:
+    """Return the version of Transformer Engine that is installed.
+
+    Raises:
+      UserError: It is not installed. The error gives the reason.
+    """
+    version = find_installed_version()
+    if version is None:
         raise UserError(
             f"not in this environment: {explain_absence()}",
             "Transformer Engine",
-            "set ENABLE_TE=0, or use an image that has it",
+            "set ENABLE_TE=0, or use an image that has Transformer Engine",
             kind=MISSING,
         )
-    return found
+    return version
 
 
 def disables_fused_attention(environment: Mapping[str, str]) -> bool:
-    """Return whether NVTE_FUSED_ATTN forbids the fused attention of Transformer Engine.
+    """Return whether NVTE_FUSED_ATTN switches the fused attention of Transformer Engine off.
 
-    Transformer Engine reads a whole number there, so "off" is not valid.
+    Transformer Engine reads the variable as a whole number, so that "off" does not count.
     """
     return environment.get("NVTE_FUSED_ATTN", "").strip() == "0"

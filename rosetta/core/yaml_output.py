@@ -1,4 +1,7 @@
-"""A document as YAML that every reader of YAML takes for the same."""
+"""Write a document as YAML that every reader of YAML reads alike.
+
+The launchers print jobs for Kubernetes with this module.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,21 @@ from typing import Any
 from rosetta.core.errors import MISSING, UserError
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9./-]*[a-z0-9]")
-_OTHER = re.compile(
-    r"y|n|yes|no|on|off|true|false|null|inf|nan", re.IGNORECASE
-)  # what some reader has for a truth value, a number or nothing
+# Words that some reader takes for a truth value, a number or null.
+_AMBIGUOUS = re.compile(r"y|n|yes|no|on|off|true|false|null|inf|nan", re.IGNORECASE)
 
 
-def format_yaml(found: dict[str, Any]) -> str:
-    """Return a document as YAML in which each text is quoted that a reader might take for something
-    else.
+def format_yaml(document: dict[str, Any]) -> str:
+    """Return a document as YAML, with quotes around each text that a reader might misread.
 
     Raises:
-      UserError: PyYAML is not there.
+      UserError: PyYAML is not installed.
     """
     try:
         import yaml
     except ModuleNotFoundError:
         raise UserError(
-            "it is written by PyYAML, which is not there",
+            "PyYAML writes this format and is not installed",
             "YAML",
             "install it: pip install pyyaml",
             kind=MISSING,
@@ -33,9 +34,10 @@ def format_yaml(found: dict[str, Any]) -> str:
     class Dumper(yaml.SafeDumper):
         pass
 
-    def text(dumper: Any, value: str) -> Any:
-        plain = _PLAIN.fullmatch(value) and not _OTHER.fullmatch(value)
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
+    def represent_text(dumper: Any, text: str) -> Any:
+        is_plain = _PLAIN.fullmatch(text) and not _AMBIGUOUS.fullmatch(text)
+        style = None if is_plain else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
-    Dumper.add_representer(str, text)
-    return str(yaml.dump(found, Dumper=Dumper, sort_keys=False, width=2**31))
+    Dumper.add_representer(str, represent_text)
+    return str(yaml.dump(document, Dumper=Dumper, sort_keys=False, width=2**31))

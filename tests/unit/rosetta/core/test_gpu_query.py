@@ -17,7 +17,7 @@ H100, A100 = (
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A driver's program that anything can be written to; no other is found."""
+    """The path of a fake nvidia-smi, the only one that is found."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
@@ -30,7 +30,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("driver")
-def test_the_drivers_program_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvidia_smi_is_queried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert gpu_query.detect_gpus({}) == [H100, A100]
     assert gpu_query.detect_gpus({"CUDA_VISIBLE_DEVICES": "1"}) == [A100]
@@ -71,7 +71,7 @@ def test_no_driver(driver: Path) -> None:
         ("9" * 5000, []),
     ],
 )
-def test_visible_cards(chosen: str | None, left: list[DetectedGpu]) -> None:
+def test_visible_gpus(chosen: str | None, left: list[DetectedGpu]) -> None:
     assert gpu_query.select_visible_gpus([H100, A100], chosen) == left
 
 
@@ -99,7 +99,7 @@ def test_an_unknown_platform_is_refused_in_a_dry_run_too(typed: str) -> None:
         ("-1", errors.MISSING, {"where": "CUDA_VISIBLE_DEVICES=-1", "names": "GPUs"}),
     ],
 )
-def test_never_on_the_cpu_unasked(
+def test_the_cpu_is_only_used_if_asked_for(
     hidden: str | None, kind: str, facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_query, "has_gpu_device_file", lambda: False)
