@@ -171,7 +171,7 @@ def hyper(words: list[str]) -> dict[str, object]:
                 kind=INVALID,
                 value=word,
             )
-        found[name] = fiddle_arguments.value(text)
+        found[name] = fiddle_arguments.parse_literal(text)
     return found
 
 
@@ -199,9 +199,9 @@ def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     from rosetta.pax.run import preflight
     from rosetta.plan import pax_step, report
 
-    preflight.experiment(args.config)
+    preflight.resolve_experiment(args.config)
     chosen = hyper(args.hyper)
-    preflight.hyper(args.config, chosen)
+    preflight.check_hyper_parameter_names(args.config, chosen)
     pax_step.prepare(args.config, args.card, chosen)
     made = pax_step.named(args.config, chosen)
     count, per_node = nodes(args.gpus or pax_step.devices(made), args.gpus_per_node)

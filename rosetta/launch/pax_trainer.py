@@ -45,19 +45,19 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     found = gpu_query.detect_gpus(environment)
     platforms, no_gpu = gpu_query.select_jax_platforms_or_error(found, environment)
     on_cpu = asks_for_cpu(platforms)
-    given = settings.read(
+    given = settings.read_settings(
         script, words, environment, devices.devices(found, environment, on_cpu=on_cpu)
     )
-    experiment = preflight.experiment(given.config)
-    preflight.hyper(given.config, given.hyper)
+    experiment = preflight.resolve_experiment(given.config)
+    preflight.check_hyper_parameter_names(given.config, given.hyper)
     env, notes = _devices(given, found, environment, on_cpu=on_cpu)
     flags = pax_flags.used(given, env, found, None, on_cpu=on_cpu).flags
     chosen = pax_switches.choose(given, found, flags, on_cpu=on_cpu)
     used = pax_flags.used(given, env, found, chosen, on_cpu=on_cpu)
     xla_flags.check_flags_known(used.typed, execution.python(env))
-    vocab, more = preflight.vocabulary(given)
-    data = preflight.data(given)
-    reads = preflight.of_script(given)
+    vocab, more = preflight.find_vocabulary(given)
+    data = preflight.find_data(given)
+    reads = preflight.find_checkpoints(given)
     made = _environment(env, given, chosen, used)
     made |= {"VOCAB_PATH": vocab} if vocab else {}
     made |= {**data, "JAX_PLATFORMS": platforms}
@@ -65,7 +65,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     hyper = {**given.hyper, **chosen.hyper}
     preflight.check_sizes(given, hyper)
     preflight.check_files(given, hyper)
-    preflight.rows(given, hyper)
+    preflight.check_rows(given, hyper)
     saves = (
         given.script != "run_lambada_singlenode"
         and not (given.llama and given.values["EVAL_ONLY"])
@@ -77,7 +77,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
         lambda: run_lock.check(folder, "LOG_DIR") if saves and given.processes == 1 else (),
         lambda: machine.check(env, found, platforms),
         lambda: (
-            parameter_count.room(given.config, folder, hyper, given.words)
+            parameter_count.check_disk_space(given.config, folder, hyper, given.words)
             if saves and not machine.off(env)
             else ()
         ),

@@ -58,10 +58,12 @@ class _Fused(base_layer.BaseLayer):
     packed: bool = False
     implementation: str = "cudnn"
 
-    def _who(self, queries: int, keys: int, dtype: Any, relative: Any, reason: str = "") -> str:
+    def _choose_kernel(
+        self, queries: int, keys: int, dtype: Any, relative: Any, reason: str = ""
+    ) -> str:
         """Return who computes a call: "cudnn", "te", or "xla" with the reason said."""
         dropout = self.atten_dropout_prob > 0 and not self.do_eval
-        reason = reason or self._unfit(relative)
+        reason = reason or self._find_misfit(relative)
         if self.by == "te":
             if not reason:
                 return transformer_engine.choose_attention(
@@ -84,7 +86,7 @@ class _Fused(base_layer.BaseLayer):
             "cudnn", reason or attention.unfit_for_cudnn(**{"dtype": dtype, "mask": _CAUSAL, **how})
         )
 
-    def _unfit(self, relative: Any) -> str:
+    def _find_misfit(self, relative: Any) -> str:
         if self.packed:
             return "packed examples"
         if self.atten_logit_cap and self.atten_logit_cap > 0:
@@ -125,7 +127,7 @@ class DotProductAttention(attentions.DotProductAttention, _Fused):
     def _dot_atten(
         self, query: Any, key: Any, value: Any, atten_mask: Any, relative_bias: Any = None
     ) -> tuple[Any, Any]:
-        who = self._who(query.shape[1], key.shape[1], query.dtype, relative_bias)
+        who = self._choose_kernel(query.shape[1], key.shape[1], query.dtype, relative_bias)
         if who == "xla":
             found: tuple[Any, Any] = super()._dot_atten(
                 query, key, value, atten_mask, relative_bias
@@ -164,21 +166,21 @@ class MultiQueryAttention(multi_query_attention.MultiQueryDotProductAttention, _
           query_segment_pos: each token's position in its example, [batch, length].
           key_segment_pos: the same.
         """
-        who = self._asked(query_vec.shape[1], key_vec.shape[1])
+        who = self._choose_call_kernel(query_vec.shape[1], key_vec.shape[1])
         if who == "xla":
             found: tuple[Any, Any] = super().__call__(
                 query_vec, key_vec, value_vec, atten_mask, query_segment_pos, key_segment_pos
             )
             return found
-        query = self._heads("query", query_vec, query_segment_pos, turned=True)
+        query = self._project_heads("query", query_vec, query_segment_pos, turned=True)
         key, value = (
-            self._heads("key", key_vec, key_segment_pos, turned=True),
-            self._heads("value", value_vec, None),
+            self._project_heads("key", key_vec, key_segment_pos, turned=True),
+            self._project_heads("value", value_vec, None),
         )
         encoded = self._attend(who, self._scale_query(query), key, value, None)
         return checkpoint_name(self._shard_bld(self.post(encoded)), "out_proj"), None
 
-    def _heads(self, name: str, x: Any, positions: Any, *, turned: bool = False) -> Any:
+    def _project_heads(self, name: str, x: Any, positions: Any, *, turned: bool = False) -> Any:
         """Project [batch, length, features] into heads, laid over the mesh: [batch, length, heads,
         depth], turned by position where asked to.
         """
@@ -192,12 +194,12 @@ class MultiQueryAttention(multi_query_attention.MultiQueryDotProductAttention, _
             made = made[..., None, :]
         if turned and self.use_rotary_position_emb:
             made = self.rotary_position_emb(made, positions)
-        return self._shard_blnh(made) if name == "query" else self._shard_heads(made)
+        return self._shard_blnh(made) if name == "query" else self._shard_kv_heads(made)
 
-    def _asked(self, queries: int, keys: int) -> str:
+    def _choose_call_kernel(self, queries: int, keys: int) -> str:
         if self.is_mutable_collection(base_layer.DECODE_CACHE):
             return "xla"
-        return self._who(
+        return self._choose_kernel(
             queries,
             keys,
             self.fprop_dtype,
@@ -205,7 +207,7 @@ class MultiQueryAttention(multi_query_attention.MultiQueryDotProductAttention, _
             "relative positions with shared keys" if self.relative_bias_tpl is not None else "",
         )
 
-    def _shard_heads(self, x: Any) -> Any:
+    def _shard_kv_heads(self, x: Any) -> Any:
         """Lay keys or values [batch, length, heads, depth] over the mesh; a single head is no axis
         to split.
         """

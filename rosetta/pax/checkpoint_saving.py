@@ -16,16 +16,16 @@ from rosetta.health.finite_check import finite
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_open: list[Checked] = []
+_checkpointers: list[CheckedCheckpointer] = []
 
 
-def finish() -> str | None:
+def finish_saves() -> str | None:
     """Wait for the save that is begun; return the folder of checkpoints, None where the run saves
     none. UserError where its last one found no room.
     """
-    for each in _open:
+    for each in _checkpointers:
         each.finish()
-    return _open[-1].folder if _open else None
+    return _checkpointers[-1].folder if _checkpointers else None
 
 
 class Executor(executors.DefaultExecutor):
@@ -38,13 +38,13 @@ class Executor(executors.DefaultExecutor):
         super().setup(
             jax_task,
             job_log_dir,
-            Checked(checkpointer, f"{job_log_dir}/checkpoints"),
+            CheckedCheckpointer(checkpointer, f"{job_log_dir}/checkpoints"),
             *args,
             **kwargs,
         )
 
 
-class Checked:
+class CheckedCheckpointer:
     """A checkpointer that writes no bad state. What it does not say itself is the inner one's."""
 
     def __init__(self, inner: Any, folder: str) -> None:
@@ -52,7 +52,7 @@ class Checked:
         self._saves = checkpoint_reports.Saves(
             folder, settings.read(os.environ).on_full_disk, speaks=jax.process_index() == 0
         )
-        _open.append(self)
+        _checkpointers.append(self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -67,7 +67,9 @@ class Checked:
             return
         if wanted:
             self.save_final(
-                step_i, partitioned_train_state=partitioned_train_state, **_named(args, kwargs)
+                step_i,
+                partitioned_train_state=partitioned_train_state,
+                **_name_arguments(args, kwargs),
             )
         else:
             self._save(
@@ -92,13 +94,13 @@ class Checked:
 
     def close(self) -> None:
         """Wait for the last save, and close; UserError where it found no room."""
-        self._whole(self._inner.close)
+        self._wait_for_save(self._inner.close)
 
     def finish(self) -> None:
         """Wait for the last save; UserError where it found no room."""
-        self._whole(self._inner.wait_until_finished)
+        self._wait_for_save(self._inner.wait_until_finished)
 
-    def _whole(self, wait: Callable[[], None]) -> None:
+    def _wait_for_save(self, wait: Callable[[], None]) -> None:
         try:
             wait()
         except Exception as error:
@@ -115,7 +117,7 @@ class Checked:
             self._saves.trying(step, save)
 
 
-def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _name_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """save_if_needed's arguments by the names that save_final has for them."""
     return {
         **dict(

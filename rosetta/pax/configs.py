@@ -10,63 +10,63 @@ from paxml import experiment_registry
 from rosetta.pax import glam, gpt, llama
 from rosetta.pax.data import BoolQDataset, LambadaDataset, PileUnsupervisedDataset, SyntheticDataset
 
-_BENCHMARK = 100  # steps
+_BENCHMARK_STEPS = 100  # steps
 
 
 @experiment_registry.register
 class Synthetic126M(gpt.GPT126M, SyntheticDataset):
     """GPT 126M on synthetic data, for a benchmark of 100 steps."""
 
-    MAX_STEPS = _BENCHMARK
+    MAX_STEPS = _BENCHMARK_STEPS
 
 
 @experiment_registry.register
 class Synthetic5B(gpt.GPT5B, SyntheticDataset):
     """GPT 5B on synthetic data, for a benchmark of 100 steps."""
 
-    MAX_STEPS = _BENCHMARK
+    MAX_STEPS = _BENCHMARK_STEPS
 
 
 @experiment_registry.register
 class Synthetic175B(gpt.GPT175B, SyntheticDataset):
     """GPT 175B on synthetic data, for a benchmark of 100 steps."""
 
-    MAX_STEPS = _BENCHMARK
+    MAX_STEPS = _BENCHMARK_STEPS
 
 
 @experiment_registry.register
 class SyntheticGLaM126M64E(glam.GLaM126M64E, SyntheticDataset):
     """GLaM 126M64E on synthetic data, for a benchmark of 100 steps."""
 
-    MAX_STEPS = _BENCHMARK
+    MAX_STEPS = _BENCHMARK_STEPS
 
 
 @experiment_registry.register
 class SyntheticGLaM64B64E(glam.GLaM64B64E, SyntheticDataset):
     """GLaM 64B64E on synthetic data, for a benchmark of 100 steps."""
 
-    MAX_STEPS = _BENCHMARK
+    MAX_STEPS = _BENCHMARK_STEPS
 
 
 @experiment_registry.register
 class SyntheticLLaMA7B(llama.LLaMA7B, SyntheticDataset):
     """LLaMA 7B on synthetic data, for a benchmark of 100 steps."""
 
-    MAX_STEPS = _BENCHMARK
+    MAX_STEPS = _BENCHMARK_STEPS
 
 
 @experiment_registry.register
 class SyntheticLLaMA13B(llama.LLaMA13B, SyntheticDataset):
     """LLaMA 13B on synthetic data, for a benchmark of 100 steps."""
 
-    MAX_STEPS = _BENCHMARK
+    MAX_STEPS = _BENCHMARK_STEPS
 
 
 @experiment_registry.register
 class SyntheticLLaMA70B(llama.LLaMA70B, SyntheticDataset):
     """LLaMA 70B on synthetic data, for a benchmark of 100 steps."""
 
-    MAX_STEPS = _BENCHMARK
+    MAX_STEPS = _BENCHMARK_STEPS
 
 
 @experiment_registry.register

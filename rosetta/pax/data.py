@@ -23,7 +23,7 @@ from rosetta.core.errors import INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserErro
 from rosetta.data import data_spec, objectives, pipeline, tfds, token_cache, vocabularies
 from rosetta.pax import inputs
 
-NO_VOCABULARY = "set VOCAB_PATH (or --fdl.VOCAB) to a SentencePiece model, or to `byte`"
+VOCABULARY_REMEDY = "set VOCAB_PATH (or --fdl.VOCAB) to a SentencePiece model, or to `byte`"
 
 
 class Dataset(base_experiment.BaseExperiment):
@@ -58,24 +58,24 @@ class Dataset(base_experiment.BaseExperiment):
     # Not hyper-parameters: what a mixin is.
     objective = "lm"
     upstream_data = ""
-    names = ("train", "validation")
+    dataset_names = ("train", "validation")
 
-    def train_data(self) -> str:
+    def resolve_train_data(self) -> str:
         """Return DATA in one canonical line."""
         return data_spec.describe_data(self.DATA or os.environ.get("DATA") or self.upstream_data)
 
-    def eval_data(self) -> tuple[str, str] | None:
+    def resolve_eval_data(self) -> tuple[str, str] | None:
         """Return the data and the split that evaluation reads; None for no evaluation."""
         if given := self.EVAL_DATA or os.environ.get("EVAL_DATA"):
             return data_spec.describe_data(given), "validation"
-        data = self.train_data()
+        data = self.resolve_train_data()
         if all(
             part.spec.kind in ("hf", "tfds", "synthetic") for part in data_spec.parse_parts(data)
         ):
             return (data, "validation") if _has_split(data, "validation") else None
         return None
 
-    def vocabulary(self, data: str) -> vocabularies.Vocabulary:
+    def load_vocabulary(self, data: str) -> vocabularies.Vocabulary:
         """Return the vocabulary that data is read with, none of T5's sentinels in it.
 
         Raises:
@@ -91,14 +91,14 @@ class Dataset(base_experiment.BaseExperiment):
                 raise UserError(
                     "there is no vocabulary, and text is to be tokenised",
                     f"DATA={data}",
-                    NO_VOCABULARY,
+                    VOCABULARY_REMEDY,
                     kind=MISSING,
                 )
             if self.PACKED_INPUT:
                 raise UserError(
                     "packing looks for the vocabulary's end token",
                     "PACKED_INPUT",
-                    NO_VOCABULARY,
+                    VOCABULARY_REMEDY,
                     kind=MISSING,
                 )
             sizes = (
@@ -117,8 +117,8 @@ class Dataset(base_experiment.BaseExperiment):
             )
         return found
 
-    def _input(self, data: str, split: str, *, training: bool) -> Any:
-        _tfds_folder()
+    def _make_input(self, data: str, split: str, *, training: bool) -> Any:
+        _export_tfds_folder()
         if not isinstance(self.MAX_SEQ_LEN, int) or self.MAX_SEQ_LEN < 2:
             raise UserError(
                 f"a row has {self.MAX_SEQ_LEN!r} tokens",
@@ -127,12 +127,12 @@ class Dataset(base_experiment.BaseExperiment):
                 kind=INVALID,
                 value=self.MAX_SEQ_LEN,
             )
-        rows, hosts = inputs.dealt(
+        rows, hosts = inputs.assign_rows(
             self.PERCORE_BATCH_SIZE, jax.local_device_count(), jax.process_count()
         )
-        vocab = self.vocabulary(data)
-        check(
-            inputs.recipe(
+        vocab = self.load_vocabulary(data)
+        check_data(
+            inputs.make_recipe(
                 data=data,
                 objective=self.objective,
                 vocab=vocab,
@@ -151,7 +151,7 @@ class Dataset(base_experiment.BaseExperiment):
             )
         return pax_fiddle.Config(
             inputs.Input,
-            name=self.names[0 if training else 1],
+            name=self.dataset_names[0 if training else 1],
             is_training=training,
             batch_size=rows,
             num_infeed_hosts=hosts,
@@ -178,9 +178,9 @@ class Dataset(base_experiment.BaseExperiment):
         Raises:
           UserError: data or vocabulary are not there, do not fit, or the batch cannot be dealt out.
         """
-        read = self.eval_data()
-        return [self._input(self.train_data(), "train", training=True)] + (
-            [self._input(*read, training=False)] if read else []
+        read = self.resolve_eval_data()
+        return [self._make_input(self.resolve_train_data(), "train", training=True)] + (
+            [self._make_input(*read, training=False)] if read else []
         )
 
     def get_input_specs_provider_params(self) -> Any:
@@ -188,7 +188,7 @@ class Dataset(base_experiment.BaseExperiment):
         it.
         """
         devices = jax.local_device_count()
-        rows, _ = inputs.dealt(self.PERCORE_BATCH_SIZE, devices, jax.process_count())
+        rows, _ = inputs.assign_rows(self.PERCORE_BATCH_SIZE, devices, jax.process_count())
         return pax_fiddle.Config(
             inputs.Shapes,
             objective=self.objective,
@@ -202,12 +202,12 @@ class SyntheticDataset(Dataset):
 
     PERCORE_BATCH_SIZE: Any = 16
     MAX_SEQ_LEN = 1024
-    names = ("SyntheticTrain", "SyntheticValidation")
+    dataset_names = ("SyntheticTrain", "SyntheticValidation")
 
-    def train_data(self) -> str:
+    def resolve_train_data(self) -> str:
         return "synthetic"
 
-    def eval_data(self) -> tuple[str, str] | None:
+    def resolve_eval_data(self) -> tuple[str, str] | None:
         return "synthetic", "validation"
 
 
@@ -215,7 +215,7 @@ class PileUnsupervisedDataset(Dataset):
     """Windows of running text: the Pile for those who hold a copy, C4, or any text DATA names."""
 
     upstream_data = "tfds:the_pile"
-    names = ("PileTrain", "PileValidation")
+    dataset_names = ("PileTrain", "PileValidation")
 
 
 class LambadaDataset(Dataset):
@@ -224,15 +224,17 @@ class LambadaDataset(Dataset):
     EVAL_BATCHES = -1
     objective = "lambada"
     upstream_data = "tfds:my_lambada"
-    names = ("LambadaTrain", "LambadaValidation")
+    dataset_names = ("LambadaTrain", "LambadaValidation")
 
-    def eval_data(self) -> tuple[str, str] | None:
+    def resolve_eval_data(self) -> tuple[str, str] | None:
         return data_spec.describe_data(
-            self.EVAL_DATA or os.environ.get("EVAL_DATA") or self.train_data()
+            self.EVAL_DATA or os.environ.get("EVAL_DATA") or self.resolve_train_data()
         ), "test"
 
     def datasets(self) -> list[Any]:
-        return [self._input(*read, training=False)] if (read := self.eval_data()) else []
+        return (
+            [self._make_input(*read, training=False)] if (read := self.resolve_eval_data()) else []
+        )
 
 
 class BoolQDataset(Dataset):
@@ -248,17 +250,17 @@ class BoolQDataset(Dataset):
     EVAL_BATCHES = -1
     objective = "boolq"
     upstream_data = "tfds:super_glue/boolq"
-    names = ("BoolQTrain", "BoolQ")
+    dataset_names = ("BoolQTrain", "BoolQ")
 
-    def eval_data(self) -> tuple[str, str] | None:
-        read = super().eval_data()
+    def resolve_eval_data(self) -> tuple[str, str] | None:
+        read = super().resolve_eval_data()
         if read is None:
-            data = self.train_data()
-            _warn(f"data: EVAL_DATA is not set: {data} itself is evaluated")
+            data = self.resolve_train_data()
+            _warn_once(f"data: EVAL_DATA is not set: {data} itself is evaluated")
             return data, "train"
         return read
 
-    def answer_tokens(self) -> tuple[int, int]:
+    def find_answer_tokens(self) -> tuple[int, int]:
         """Return the ids of `yes` and `no`, by which the accuracy is counted: TRUE_TOKEN and
         FALSE_TOKEN, or the vocabulary's.
 
@@ -269,7 +271,7 @@ class BoolQDataset(Dataset):
         if None not in given:
             yes, no = (int(np.asarray(one).item()) for one in given)
             return yes, no
-        found = self.vocabulary(self.train_data())
+        found = self.load_vocabulary(self.resolve_train_data())
         ids = found.encode(["yes", "no"])
         if any(len(one) != 1 for one in ids):
             what = (
@@ -286,7 +288,7 @@ class BoolQDataset(Dataset):
 
 
 @functools.lru_cache
-def check(recipe: pipeline.Recipe) -> None:
+def check_data(recipe: pipeline.Recipe) -> None:
     """Raise UserError where data is missing or cannot serve the objective; reads file names and
     heads only, once.
     """
@@ -304,13 +306,13 @@ def check(recipe: pipeline.Recipe) -> None:
         pipeline.check_source(part.spec, rule, recipe.vocabulary, recipe.split)
 
 
-def _warn(line: str) -> None:
+def _warn_once(line: str) -> None:
     """Warn once for the run."""
     if jax.process_index() == 0:
         log.warn(line, once=True)
 
 
-def _tfds_folder() -> None:
+def _export_tfds_folder() -> None:
     """Give `--tfds_data_dir` to rosetta.data, and to the processes that make batches."""
     if flags.FLAGS.is_parsed() and getattr(flags.FLAGS, "tfds_data_dir", None):
         os.environ["TFDS_DATA_DIR"] = flags.FLAGS.tfds_data_dir
@@ -318,7 +320,7 @@ def _tfds_folder() -> None:
 
 def _has_split(data: str, split: str) -> bool:
     """Say whether every tfds set of the data has the split; that it is missing is said."""
-    _tfds_folder()
+    _export_tfds_folder()
     lacking = [
         part.spec
         for part in data_spec.parse_parts(data)
@@ -327,5 +329,5 @@ def _has_split(data: str, split: str) -> bool:
         and split not in tfds.read_splits(tfds.find_set_folder(part.spec.value))
     ]
     for each in lacking:
-        _warn(f"data: {each} has no split {split}: nothing is evaluated")
+        _warn_once(f"data: {each} has no split {split}: nothing is evaluated")
     return not lacking

@@ -1,5 +1,5 @@
-"""Public name: see rosetta.pax.run.download."""
+"""Public name: see rosetta.pax.run.dataset_download."""
 
-from rosetta.pax.run.download import main
+from rosetta.pax.run.dataset_download import main
 
 __all__ = ["main"]

@@ -22,8 +22,10 @@ from rosetta.nn import fallback_notice, fp8, transformer_engine
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NAMES = tuple(f"{tensor}_{what}" for tensor in fp8.TENSORS for what in ("scale", "amax_history"))
-PATTERN = rf"^.*[/.]({'|'.join(NAMES)})$"  # of a state's variables, by their full names
+STATE_NAMES = tuple(
+    f"{tensor}_{what}" for tensor in fp8.TENSORS for what in ("scale", "amax_history")
+)
+STATE_PATTERN = rf"^.*[/.]({'|'.join(STATE_NAMES)})$"  # of a state's variables, by their full names
 
 
 class Einsum(base_layer.BaseLayer):
@@ -37,7 +39,7 @@ class Einsum(base_layer.BaseLayer):
 
     def setup(self) -> None:
         kinds = base_layer.WeightHParamsCollection
-        for name in NAMES:
+        for name in STATE_NAMES:
             history = name.endswith("amax_history")
             self.create_variable(
                 name,
@@ -55,17 +57,17 @@ class Einsum(base_layer.BaseLayer):
         """Return einsum(equation, x, kernel) in fprop_dtype; `equation` is one of what `multiply`
         takes.
         """
-        return multiply(
+        return multiply_in_fp8(
             equation,
             x,
             kernel,
-            {name: self.theta[name] for name in NAMES},
+            {name: self.theta[name] for name in STATE_NAMES},
             self.fprop_dtype,
             self.by,
         )
 
 
-def multiply(
+def multiply_in_fp8(
     equation: str, x: Any, kernel: Any, state: Mapping[str, Any], dtype: Any, by: str = "xla"
 ) -> Any:
     """Return einsum(equation, x, kernel) in `dtype`, computed in FP8.
@@ -85,7 +87,7 @@ def multiply(
 
     Differentiated with respect to `state`, it gives what was seen.
     """
-    left, right, out = _letters(equation, x.ndim)
+    left, right, out = _split_equation(equation, x.ndim)
     rows = [letter for letter in left if letter not in right]
     experts = [letter for letter in left if letter in right and letter in out]
     over = [letter for letter in left if letter in right and letter not in out]
@@ -122,12 +124,12 @@ def multiply(
             ):  # else it is the product's own scope that gets vmap around its name
                 return fp8.contract(x, [kernel], [state], dtype)[0]
 
-        product = jax.vmap(one)(x, kernel, _each(dict(state), kernel.shape[0]))
+        product = jax.vmap(one)(x, kernel, _repeat_state(dict(state), kernel.shape[0]))
         return product.reshape(*before, *wide[3])
     contract = transformer_engine.contract if by == "te" else fp8.contract
     if parts:
         count = kernel.shape[0]
-        states = _each(dict(state), count)
+        states = _repeat_state(dict(state), count)
         products = contract(
             x,
             list(kernel),
@@ -138,7 +140,7 @@ def multiply(
     return contract(x, [kernel], [state], dtype)[0].reshape(*before, *wide[3])
 
 
-def _letters(equation: str, rank: int) -> tuple[list[str], list[str], list[str]]:
+def _split_equation(equation: str, rank: int) -> tuple[list[str], list[str], list[str]]:
     """Return the letters of x, the kernel and the result, with some of their own in the place of
     "...".
     """
@@ -148,17 +150,17 @@ def _letters(equation: str, rank: int) -> tuple[list[str], list[str], list[str]]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _each(state: dict[str, Any], count: int) -> dict[str, Any]:
+def _repeat_state(state: dict[str, Any], count: int) -> dict[str, Any]:
     """Return a state for each of `count` products that share it, along a new first dimension."""
     return {name: jnp.broadcast_to(leaf, (count, *leaf.shape)) for name, leaf in state.items()}
 
 
-def _each_forward(state: dict[str, Any], count: int) -> tuple[dict[str, Any], None]:
-    return _each(state, count), None
+def _repeat_state_forward(state: dict[str, Any], count: int) -> tuple[dict[str, Any], None]:
+    return _repeat_state(state, count), None
 
 
-def _each_backward(_: int, __: None, seen: dict[str, Any]) -> tuple[dict[str, Any]]:
+def _repeat_state_backward(_: int, __: None, seen: dict[str, Any]) -> tuple[dict[str, Any]]:
     return ({name: jnp.max(leaf, axis=0) for name, leaf in seen.items()},)
 
 
-_each.defvjp(_each_forward, _each_backward)
+_repeat_state.defvjp(_repeat_state_forward, _repeat_state_backward)

@@ -42,7 +42,7 @@ class Difference:
     theirs: Any
     why: str
 
-    def line(self, ours: Any) -> str:
+    def describe(self, ours: Any) -> str:
         """Return it as it is printed."""
         return (
             f"{self.name}={ours!r}, not {self.theirs!r} as upstream's: {self.why} "
@@ -96,7 +96,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
 
     DIFFERENCES: ClassVar[tuple[Difference, ...]] = ()
 
-    def shape(self, task: Any) -> None:
+    def adapt_model(self, task: Any) -> None:
         """Make of the model that Paxml's base class built the family's own, in place."""
         raise NotImplementedError
 
@@ -107,9 +107,9 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
           UserError: something this line of Paxml lacks was asked for, or switches that cannot be
             combined.
         """
-        self._typed()
+        self._convert_values()
         task = super().task()
-        task.model.fprop_dtype = getattr(jnp, experiment_checks.precision(self.FPROP_DTYPE))
+        task.model.fprop_dtype = getattr(jnp, experiment_checks.read_precision(self.FPROP_DTYPE))
         task.train.num_train_steps = self.MAX_STEPS
         task.train.enable_input_checkpointing = (
             True  # a checkpoint says where in the data it stands
@@ -117,14 +117,14 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         task.train.always_use_train_for_model_init = (
             self.EVAL_TASK is None
         )  # what only evaluates has no training data to look at
-        task.train.learner.optimizer = self.adam()
-        self.shape(task)
-        self._measured(task.model)
+        task.train.learner.optimizer = self.make_optimizer()
+        self.adapt_model(task)
+        self._set_metrics(task.model)
         if not self.CHECKPOINT_RESTORE_PATH:
-            return self.switched(task)
+            return self.apply_switches(task)
         plain = task.clone()
-        task = self.switched(task)
-        restore.restored(
+        task = self.apply_switches(task)
+        restore.set_initial_weights(
             task,
             self.CHECKPOINT_RESTORE_PATH,
             plain,
@@ -133,7 +133,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         )
         return task
 
-    def _typed(self) -> None:
+    def _convert_values(self) -> None:
         """Make what a command line gives as lists and texts what Praxis takes."""
         for name in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE"):
             setattr(self, name, list(getattr(self, name) or (1, 1, 1)))
@@ -155,7 +155,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
             )
         ]
 
-    def _measured(self, model: Any) -> None:
+    def _set_metrics(self, model: Any) -> None:
         """Set what evaluation reports beside the loss.
 
         A row that only fills up the last batch counts for nothing.
@@ -176,14 +176,14 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
             )
         model.eval_task = self.EVAL_TASK
         if self.EVAL_TASK == "boolq":
-            model.boolq_yn_tokens = np.array(self.answer_tokens())
+            model.boolq_yn_tokens = np.array(self.find_answer_tokens())
 
-    def adam(self) -> Any:
+    def make_optimizer(self) -> Any:
         """Return the optimizer's configuration, with its learning rate's schedule."""
         return pax_fiddle.Config(
             optimizers.Adam,
             learning_rate=self.LEARNING_RATE,
-            lr_schedule=self.schedule(),
+            lr_schedule=self.make_schedule(),
             beta1=self.ADAM_BETA1,
             beta2=self.ADAM_BETA2,
             epsilon=self.ADAM_EPSILON,
@@ -193,7 +193,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
             clip_gradient_norm_to_value=self.CLIP_GRADIENT_NORM_TO_VALUE,
         )
 
-    def schedule(self) -> Any:
+    def make_schedule(self) -> Any:
         """Return LR_SCHEDULE's configuration: what LEARNING_RATE is multiplied by at each step."""
         if self.LR_SCHEDULE == "constant":
             return pax_fiddle.Config(schedules.Constant)
@@ -216,7 +216,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
             max=most,
         )
 
-    def annotate(self, task: Any) -> None:
+    def set_sharding(self, task: Any) -> None:
         """Lay weights and activations over the mesh, in place; anew where `shape` replaced
         layers.
         """
@@ -224,12 +224,12 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
             task, self.TRAINING_OPTIMIZED_SHARDING, self.ICI_MESH_SHAPE, self.DCN_MESH_SHAPE
         )
 
-    def differences(self) -> list[str]:
+    def list_differences(self) -> list[str]:
         """Return a line for each hyper-parameter that upstream's experiment of the same name has
         otherwise.
         """
         return [
-            each.line(ours)
+            each.describe(ours)
             for each in self.DIFFERENCES
             if (ours := getattr(self, each.name)) != each.theirs
         ]
@@ -242,12 +242,12 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
           SystemExit: something the user can mend, with status 2 and one line on standard error.
         """
         try:
-            experiment_checks.check(self, jax.device_count())
+            experiment_checks.check_experiment(self, jax.device_count())
             self.task()
             self.datasets()
         except UserError as error:
             log.error(str(error))
             raise SystemExit(2) from error
         if jax.process_index() == 0:
-            for line in self.differences():
+            for line in self.list_differences():
                 log.info(line)

@@ -47,19 +47,19 @@ class Experts(transformers.TransformerFeedForwardMoe):
         that balances their load, [].
         """
         del segment_ids
-        groups = self._groups(inputs.size // inputs.shape[-1])
+        groups = self._count_groups(inputs.size // inputs.shape[-1])
         layout = self.activation_split_dims_mapping
         x = self._split(inputs.reshape(groups, -1, inputs.shape[-1]), layout.gsm)
         blank = None if paddings is None else self._split(paddings.reshape(groups, -1), layout.gs)
-        balance, back, there = self._routes(x, blank)
+        balance, back, there = self._route_tokens(x, blank)
         whole = self.combine_einsum(
             "gecm,gsec->gsm",
-            self._through(self.dispatch_einsum("gsec,gsm->egcm", there, x), there),
+            self._apply_experts(self.dispatch_einsum("gsec,gsm->egcm", there, x), there),
             back,
         )
         return self._split(whole, layout.gsm).reshape(inputs.shape), balance
 
-    def _routes(self, x: Any, blank: Any) -> tuple[Any, Any, Any]:
+    def _route_tokens(self, x: Any, blank: Any) -> tuple[Any, Any, Any]:
         """Decide by the router which expert sees what.
 
         Args:
@@ -93,14 +93,14 @@ class Experts(transformers.TransformerFeedForwardMoe):
             prng_key=key,
             **how,
         )
-        self._report(shares)
+        self._report_dispatch(shares)
         back, there = (
             self._split(each.astype(self.fprop_dtype), self.activation_split_dims_mapping.gsec)
             for each in (back, there)
         )
         return balance, back, there
 
-    def _through(self, given: Any, there: Any) -> Any:
+    def _apply_experts(self, given: Any, there: Any) -> Any:
         """Return what the experts, two products in FP8 each, make of [experts, groups, places,
         features], with groups first.
         """
@@ -115,7 +115,7 @@ class Experts(transformers.TransformerFeedForwardMoe):
         )
         return self._split(jnp.swapaxes(self._split(made, layout.egcm), 0, 1), layout.gecm)
 
-    def _groups(self, tokens: int) -> int:
+    def _count_groups(self, tokens: int) -> int:
         groups: int = self.num_groups
         if self.min_group_size is not None and tokens < groups * self.min_group_size:
             groups = -(-tokens // self.min_group_size)
@@ -129,7 +129,7 @@ class Experts(transformers.TransformerFeedForwardMoe):
             )
         return groups
 
-    def _report(self, shares: tuple[Any, ...]) -> None:
+    def _report_dispatch(self, shares: tuple[Any, ...]) -> None:
         """Write how many tokens went to no, one and two experts, as shares, and how much of what
         was sent was beyond an expert's capacity.
         """
@@ -141,7 +141,7 @@ class Experts(transformers.TransformerFeedForwardMoe):
         self.add_summary("over_capacity_2_ratio", second)
 
 
-def in_fp8(experts: Any, by: str) -> Any:
+def convert_to_fp8(experts: Any, by: str) -> Any:
     """Return the configuration of a layer of experts whose products are in FP8, by `by` (see
     Einsum).
     """

@@ -38,8 +38,8 @@ class GLaM126M64E(GPT126M):
         Difference("PERCORE_BATCH_SIZE", theirs=4, why="the published run's batch"),
     )
 
-    def shape(self, task: Any) -> None:
-        super().shape(task)
+    def adapt_model(self, task: Any) -> None:
+        super().adapt_model(task)
         repeated = {"repeat": self.USE_REPEATED_LAYER}
         if "repeat" not in inspect.signature(glam.GlamUniTransformerLmHParams).parameters:
             if not self.USE_REPEATED_LAYER:
@@ -78,7 +78,7 @@ class GLaM126M64E(GPT126M):
             **repeated,
         )
         task.model.lm_tpl.packed_input = self.PACKED_INPUT
-        self.annotate(task)
+        self.set_sharding(task)
         task.train.always_use_train_for_model_init = False
 
 

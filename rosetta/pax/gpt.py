@@ -10,7 +10,7 @@ from praxis import base_layer, layers
 from rosetta.pax import partitioning, softmax
 from rosetta.pax.data import PileUnsupervisedDataset
 from rosetta.pax.experiment import Difference, Experiment
-from rosetta.pax.switches import block
+from rosetta.pax.switches import find_layer_stack
 
 EOS_ID = 1  # of the vocabulary that the published runs use
 
@@ -59,31 +59,31 @@ class GPT126M(Experiment):
         self.TRAINABLE_PE_MAX_SEQ_LEN = self.MAX_SEQ_LEN
         return super().task()
 
-    def differences(self) -> list[str]:
+    def list_differences(self) -> list[str]:
         size = self.VOCAB_SIZE
-        if not self._padded():
-            return super().differences()
+        if not self._pads_vocabulary():
+            return super().list_differences()
         return [
-            *super().differences(),
+            *super().list_differences(),
             (
-                f"VOCAB_SIZE={size} is {softmax.padded(size)} in products, unlike upstream's; "
-                f"checkpoints have {size}"
+                f"VOCAB_SIZE={size} is {softmax.compute_padded_size(size)} in products, "
+                f"unlike upstream's; checkpoints have {size}"
             ),
         ]
 
-    def _padded(self) -> bool:
+    def _pads_vocabulary(self) -> bool:
         return bool(self.VOCAB_SIZE % softmax.MULTIPLE) and not self.SEPARATE_EMBEDDING
 
-    def shape(self, task: Any) -> None:
+    def adapt_model(self, task: Any) -> None:
         model = task.model
         model.decoder_tpl.eos_id = EOS_ID
         model.decoder_tpl.seqlen = self.MAX_SEQ_LEN
         task.train.compute_steps_per_sec_interval_steps = self.SUMMARY_INTERVAL_STEPS
         model.params_init = base_layer.WeightInit.Gaussian(self.INIT_STD)
-        self._embedded(model.lm_tpl)
-        partitioning.gathered_positions(model)
+        self._set_embeddings(model.lm_tpl)
+        partitioning.gather_position_table(model)
 
-        stack = block(model.lm_tpl)
+        stack = find_layer_stack(model.lm_tpl)
         stack.input_dropout_prob = self.INPUT_DROPOUT_PROB
         layer = stack.transformer_layer_params_tpl
         for norm in (layer.ln_tpl, layer.tr_fflayer_tpl.ln_tpl, model.lm_tpl.final_ln_tpl):
@@ -95,7 +95,7 @@ class GPT126M(Experiment):
             if attention is not None:
                 attention.weight_split_dims_mapping.proj = ["data", "mdl", None]
 
-    def _embedded(self, lm: Any) -> None:
+    def _set_embeddings(self, lm: Any) -> None:
         """Set the embedding of tokens and of positions, and the softmax."""
         lm.softmax_tpl.params_init = base_layer.WeightInit.Gaussian(self.SOFTMAX_INIT_STD)
         lm.softmax_tpl.feed_forward_tpl.has_bias = False
@@ -104,8 +104,8 @@ class GPT126M(Experiment):
         table.lookup_style = self.EMBEDDING_LOOKUP_STYLE
         if self.TRAINABLE_POSITION_EMB:
             lm.position_emb_tpl.lookup_style = self.EMBEDDING_LOOKUP_STYLE
-        if self._padded():
-            lm.softmax_tpl = softmax.over_padded(lm.softmax_tpl)
+        if self._pads_vocabulary():
+            lm.softmax_tpl = softmax.pad_vocabulary(lm.softmax_tpl)
 
 
 class GPT5B(GPT126M):

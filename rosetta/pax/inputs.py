@@ -30,7 +30,7 @@ from rosetta.pax.run import experiment_checks
 ANSWER_LENGTH = 64  # tokens of a row kept for the answer, as upstream has it
 
 
-def dealt(percore: float, devices: int, processes: int) -> tuple[int, int]:
+def assign_rows(percore: float, devices: int, processes: int) -> tuple[int, int]:
     """Return (rows of a host, hosts that feed rows) for a global batch of PERCORE_BATCH_SIZE x
     devices x processes rows.
 
@@ -44,7 +44,7 @@ def dealt(percore: float, devices: int, processes: int) -> tuple[int, int]:
     Raises:
       UserError: the rows cannot be dealt out evenly.
     """
-    total = experiment_checks.batch(percore, devices * processes)
+    total = experiment_checks.compute_batch(percore, devices * processes)
     if percore >= 1:
         own, hosts = total // processes, processes
     else:
@@ -66,7 +66,7 @@ def dealt(percore: float, devices: int, processes: int) -> tuple[int, int]:
     return own, hosts
 
 
-def recipe(
+def make_recipe(
     *,
     data: str,
     objective: str,
@@ -127,7 +127,7 @@ class Input(base_input.BaseInput):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        made = recipe(
+        made = make_recipe(
             data=self.data,
             objective=self.objective,
             vocab=vocabularies.load_vocabulary(self.vocab, 0, causal=True),
@@ -150,10 +150,10 @@ class Input(base_input.BaseInput):
         self._loader = prefetch.Loader(self._batches) if self.is_training else None
         self._log = batch_log.BatchLog(self._batches) if self.is_training else None
         if self._log is not None:
-            atexit.register(self._at_exit)
-        count = self._count
+            atexit.register(self._drop_unused_batch)
+        count = self._example_count
         if self.is_training:
-            experiment_checks.enough(count, self._batches.batch, self.seq_len, self.data)
+            experiment_checks.check_row_count(count, self._batches.batch, self.seq_len, self.data)
         if not self.is_training and count is None and self.eval_batches is None:
             raise UserError(
                 "this data has no end to evaluate to",
@@ -163,7 +163,7 @@ class Input(base_input.BaseInput):
             )
 
     @property
-    def _count(self) -> int | None:
+    def _example_count(self) -> int | None:
         """How many examples there are; None for synthetic data, streams and mixtures."""
         return getattr(self._batches.source, "count", None)
 
@@ -179,10 +179,16 @@ class Input(base_input.BaseInput):
                 **found, eval_sample_weights=np.ones(self.batch_size, np.float32)
             )
         first = self._step * self._batches.batch
-        if self._step == self.eval_batches or (self._count is not None and first >= self._count):
+        if self._step == self.eval_batches or (
+            self._example_count is not None and first >= self._example_count
+        ):
             raise StopIteration
         examples = self._batches.list_examples(self._step)
-        real = examples < self._count if self._count is not None else np.ones(len(examples), bool)
+        real = (
+            examples < self._example_count
+            if self._example_count is not None
+            else np.ones(len(examples), bool)
+        )
         found = self._batches.make_arrays(
             self._batches.source.read_rows(np.where(real, examples, 0))
         )
@@ -191,7 +197,7 @@ class Input(base_input.BaseInput):
         self._step += 1
         return py_utils.NestedMap(**found, eval_sample_weights=weights)
 
-    def told(self, behind: int) -> dict[str, Any] | None:
+    def describe_batch(self, behind: int) -> dict[str, Any] | None:
         """Return what names this host's rows of the batch that was read so many before the last
         one, see pipeline.Batches.describe_batch.
         """
@@ -202,16 +208,16 @@ class Input(base_input.BaseInput):
 
     def reset(self) -> None:
         super().reset()
-        self._go_to(0)
+        self._seek(0)
 
-    def _go_to(self, step: int) -> None:
+    def _seek(self, step: int) -> None:
         self._step = step
         if self._loader is not None:
             self._loader.close()
             self._loader.step = step
             self._log.discard_pending()
 
-    def _at_exit(self) -> None:
+    def _drop_unused_batch(self) -> None:
         if self._peek is not None:
             self._log.discard_pending()  # looked at, and not trained
 
@@ -231,7 +237,7 @@ class Input(base_input.BaseInput):
 
     def _set_state_internal(self, state: bytes) -> None:
         kept = json.loads(state)
-        self._go_to(kept["step"])
+        self._seek(kept["step"])
         line = self._batches.resume(kept, kept["step"])
         if line and jax.process_index() == 0:
             print(line, flush=True)
@@ -260,7 +266,7 @@ class Shapes(base_input.BaseInputSpecsProvider):
 
     def get_input_specs(self) -> Any:
         """Return a NestedMap of jax.ShapeDtypeStruct."""
-        made = recipe(
+        made = make_recipe(
             data="synthetic",
             objective=self.objective,
             vocab=vocabularies.Vocabulary("ids:4", 0),

@@ -38,13 +38,15 @@ class Learner(learners.Learner):
         """As upstream's; FP8 state gets its next value where upstream's would get its gradient."""
         transformed, following = super().update_states(grads, states, old_vars, var_weight_hparams)
         marked = [
-            path for path, hparams in flatten_dict(var_weight_hparams).items() if _is_state(hparams)
+            path
+            for path, hparams in flatten_dict(var_weight_hparams).items()
+            if _is_fp8_state(hparams)
         ]
         before, seen = (
             {path: flatten_dict(tree)[path] for path in marked} for tree in (old_vars, grads)
         )
         after = flatten_dict(
-            fp8.advance(unflatten_dict(before), unflatten_dict(seen), _steps(states))
+            fp8.advance(unflatten_dict(before), unflatten_dict(seen), _read_step_count(states))
         )
 
         def next_of(path: Any, leaf: Any) -> Any:
@@ -57,33 +59,35 @@ class Learner(learners.Learner):
     def apply_gradient(self, old_vars: Any, transformed_grads: Any, var_weight_hparams: Any) -> Any:
         """As upstream's, whose norms of the variables are here those of the parameters."""
         masked = [
-            _without_state(tree, var_weight_hparams)
+            _mask_fp8_state(tree, var_weight_hparams)
             for tree in (old_vars, transformed_grads, var_weight_hparams)
         ]
         parameters = super().apply_gradient(*masked)
         for name, norm in summary_utils.l2_mean(parameters, prefix="vars", max_level=20).items():
             base_layer.add_global_summary(name, norm)
         return jax.tree.map(
-            lambda hparams, new, state: state if _is_state(hparams) else new,
+            lambda hparams, new, state: state if _is_fp8_state(hparams) else new,
             var_weight_hparams,
             parameters,
             transformed_grads,
         )
 
 
-def _is_state(hparams: Any) -> bool:
+def _is_fp8_state(hparams: Any) -> bool:
     return isinstance(hparams, base_layer.WeightHParams) and base_layer.var_overwrite_with_gradient(
         hparams
     )
 
 
-def _without_state(tree: Any, hparams: Any) -> Any:
+def _mask_fp8_state(tree: Any, hparams: Any) -> Any:
     return jax.tree.map(
-        lambda each, leaf: py_utils.BpropMaskedNode() if _is_state(each) else leaf, hparams, tree
+        lambda each, leaf: py_utils.BpropMaskedNode() if _is_fp8_state(each) else leaf,
+        hparams,
+        tree,
     )
 
 
-def _steps(states: Any) -> Any:
+def _read_step_count(states: Any) -> Any:
     """Return how many steps an optimizer has made, int32 [], by its own count."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(states):
         if getattr(path[-1], "key", getattr(path[-1], "name", "")) == "count":
@@ -156,7 +160,11 @@ class Microbatches(sgf.BaseStochasticGradient):
             (loss, (portion, aux)), found = jax.value_and_grad(share, has_aux=True)(
                 mdl_vars_grad, (fixed, part), key
             )
-            return jax.tree_util.tree_map_with_path(_add, total, found), (loss, portion, aux)
+            return jax.tree_util.tree_map_with_path(_add_gradients, total, found), (
+                loss,
+                portion,
+                aux,
+            )
 
         zeros = jax.tree.map(jnp.zeros_like, mdl_vars_grad)
         gradients, (losses, portions, auxes) = jax.lax.scan(body, zeros, (parts, keys))
@@ -170,7 +178,7 @@ class Microbatches(sgf.BaseStochasticGradient):
             )
         whole_info = (
             jnp.sum(mean_loss * portions),
-            jax.tree.map(_mean, scalars, is_leaf=lambda each: isinstance(each, tuple)),
+            jax.tree.map(_average_metric, scalars, is_leaf=lambda each: isinstance(each, tuple)),
             jax.tree.map(lambda leaf: leaf[-1], variables),
             jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0).astype(leaf.dtype), summaries),
             jax.tree.map(
@@ -191,13 +199,13 @@ class Microbatches(sgf.BaseStochasticGradient):
         )
 
 
-def _add(path: Any, total: Any, found: Any) -> Any:
+def _add_gradients(path: Any, total: Any, found: Any) -> Any:
     """Add gradients up; of what FP8 saw keep the larger, by the name of the variable."""
     name = getattr(path[-1], "key", getattr(path[-1], "name", ""))
-    return fp8.combine(total, found) if name in einsum.NAMES else total + found
+    return fp8.combine(total, found) if name in einsum.STATE_NAMES else total + found
 
 
-def _mean(metric: tuple[Any, Any]) -> tuple[Any, Any]:
+def _average_metric(metric: tuple[Any, Any]) -> tuple[Any, Any]:
     """Return the mean of the parts' means by their weights, and the sum of the weights."""
     value, weight = metric
     total = jnp.sum(weight, axis=0)

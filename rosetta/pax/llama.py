@@ -12,7 +12,7 @@ from praxis import layers, pax_fiddle
 from praxis.layers import activations, multi_query_attention
 
 from rosetta.pax.experiment import Difference, Experiment
-from rosetta.pax.switches import block
+from rosetta.pax.switches import find_layer_stack
 
 
 class LLaMA7B(Experiment):
@@ -41,7 +41,7 @@ class LLaMA7B(Experiment):
 
     DIFFERENCES: ClassVar[tuple[Difference, ...]] = ()
 
-    def shape(self, task: Any) -> None:
+    def adapt_model(self, task: Any) -> None:
         lm = task.model.lm_tpl
         lm.packed_input = self.PACKED_INPUT
         lm.position_emb_tpl = None
@@ -53,7 +53,7 @@ class LLaMA7B(Experiment):
             layers.Embedding, name="tok_embeddings", **ends
         )
 
-        layer = block(lm).transformer_layer_params_tpl
+        layer = find_layer_stack(lm).transformer_layer_params_tpl
         norm = pax_fiddle.Config(
             layers.RmsNorm,
             name="norm",
@@ -69,11 +69,11 @@ class LLaMA7B(Experiment):
         layer.tr_fflayer_tpl.has_bias = False
         layer.tr_fflayer_tpl.fflayer_tpl.has_bias = False
         layer.tr_fflayer_tpl.fflayer_tpl.activation_tpl = pax_fiddle.Config(self.ACTIVATION_CLS)
-        layer.tr_atten_tpl = self.attention()
-        self.annotate(task)
+        layer.tr_atten_tpl = self.make_attention()
+        self.set_sharding(task)
         task.train.always_use_train_for_model_init = False
 
-    def attention(self) -> Any:
+    def make_attention(self) -> Any:
         """Return the configuration of a layer's attention."""
         common = {
             "use_bias": False,

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 from praxis import base_layer
 from praxis.layers import attentions, linears, multi_query_attention
 
-NAMES = ("lora_a", "lora_b")
-PATTERN = r"^.*lora.*$"  # of these variables, by their full names
+KERNEL_NAMES = ("lora_a", "lora_b")
+KERNEL_PATTERN = r"^.*lora.*$"  # of these variables, by their full names
 
 
-class _Adapted(base_layer.BaseLayer):
+class _AdaptedLayer(base_layer.BaseLayer):
     """Makes both narrow kernels, and what they add to a product; on top of one of praxis' layers
     with a kernel w.
 
@@ -31,7 +31,7 @@ class _Adapted(base_layer.BaseLayer):
 
     rank: int = 0
 
-    def _adapt(self, ahead: int = 0) -> None:
+    def _create_adapters(self, ahead: int = 0) -> None:
         """Create the kernels beside w, whose first `ahead` dimensions are parts; b is zero, so that
         nothing changes at first.
         """
@@ -55,7 +55,7 @@ class _Adapted(base_layer.BaseLayer):
                 ),
             )
 
-    def _added(self, x: Any, *, turned: bool = False) -> Any:
+    def _apply_adapters(self, x: Any, *, turned: bool = False) -> Any:
         """Return (x a) b' of [..., first] as [..., rest], or with `turned` (x b) a' of [..., rest]
         as [..., first]; parts come first.
         """
@@ -70,26 +70,26 @@ class _Adapted(base_layer.BaseLayer):
         return jnp.einsum("k...r,kor->k...o", jnp.einsum("...i,kir->k...r", x, into), out)
 
 
-class Linear(linears.Linear, _Adapted):
+class Linear(linears.Linear, _AdaptedLayer):
     """praxis' Linear with an adaptation."""
 
     def setup(self) -> None:
         super().setup()
-        self._adapt()
+        self._create_adapters()
 
     def __call__(self, inputs: Any) -> Any:
         """Return the product of [..., features] as [..., outputs]."""
-        return super().__call__(inputs) + self._added(inputs)
+        return super().__call__(inputs) + self._apply_adapters(inputs)
 
 
-class AttentionProjection(attentions.AttentionProjection, _Adapted):
+class AttentionProjection(attentions.AttentionProjection, _AdaptedLayer):
     """praxis' AttentionProjection, into heads or out of them, with an adaptation."""
 
     def setup(self) -> None:
         super().setup()
         if self.use_nhd_shape and self.is_output_projection and not self.attention_combine_dims:
             raise NotImplementedError("a kernel of [heads, depth, features]")
-        self._adapt()
+        self._create_adapters()
 
     def __call__(self, inputs: Any) -> Any:
         """Return the product: of [..., features] as [..., heads, depth], or of that as [...,
@@ -98,43 +98,45 @@ class AttentionProjection(attentions.AttentionProjection, _Adapted):
         made = super().__call__(inputs)
         if self.is_output_projection:
             flat = inputs.reshape(*inputs.shape[:-2], -1)
-            return made + self._added(flat, turned=not self.use_nhd_shape)
-        return made + self._added(inputs).reshape(made.shape)
+            return made + self._apply_adapters(flat, turned=not self.use_nhd_shape)
+        return made + self._apply_adapters(inputs).reshape(made.shape)
 
 
-class OneHeadedAttentionProjection(multi_query_attention.OneHeadedAttentionProjection, _Adapted):
+class OneHeadedAttentionProjection(
+    multi_query_attention.OneHeadedAttentionProjection, _AdaptedLayer
+):
     """praxis' OneHeadedAttentionProjection, keys or values for all heads of queries, with an
     adaptation.
     """
 
     def setup(self) -> None:
         super().setup()
-        self._adapt()
+        self._create_adapters()
 
     def __call__(self, inputs: Any) -> Any:
         """Return the product of [..., features] as [..., depth]."""
-        return super().__call__(inputs) + self._added(inputs)
+        return super().__call__(inputs) + self._apply_adapters(inputs)
 
 
-class CombinedQKVProjectionLayer(attentions.CombinedQKVProjectionLayer, _Adapted):
+class CombinedQKVProjectionLayer(attentions.CombinedQKVProjectionLayer, _AdaptedLayer):
     """praxis' CombinedQKVProjectionLayer with an adaptation of each part; features need not be
     heads times depth.
     """
 
     def setup(self) -> None:
         super().setup()
-        self._adapt(ahead=1)
+        self._create_adapters(ahead=1)
 
     def __call__(self, inputs: Any) -> tuple[Any, ...]:
         """Return queries, keys and values, [..., heads, depth] each, of [..., features]."""
         made = super().__call__(inputs)
         return tuple(
             each + more.reshape(each.shape)
-            for each, more in zip(made, self._added(inputs), strict=True)
+            for each, more in zip(made, self._apply_adapters(inputs), strict=True)
         )
 
 
-ADAPTED = {
+ADAPTED_CLASSES = {
     linears.Linear: Linear,
     attentions.AttentionProjection: AttentionProjection,
     multi_query_attention.OneHeadedAttentionProjection: OneHeadedAttentionProjection,
@@ -148,9 +150,9 @@ def merge(params: Any) -> Any:
     """
     if not isinstance(params, dict):
         return params
-    kept = {name: merge(value) for name, value in params.items() if name not in NAMES}
-    if all(name in params for name in NAMES):
-        first, second = (jnp.asarray(params[name], jnp.float32) for name in NAMES)
+    kept = {name: merge(value) for name, value in params.items() if name not in KERNEL_NAMES}
+    if all(name in params for name in KERNEL_NAMES):
+        first, second = (jnp.asarray(params[name], jnp.float32) for name in KERNEL_NAMES)
         added = first @ jnp.swapaxes(second, -1, -2)
         kept["w"] = (
             jnp.asarray(params["w"], jnp.float32) + added.reshape(params["w"].shape)

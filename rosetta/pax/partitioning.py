@@ -31,7 +31,7 @@ class GatheredEinsum(base_ops.EinsumOp):
         )
 
 
-def gathered_positions(model: Any) -> Any:
+def gather_position_table(model: Any) -> Any:
     """Change a language model's config so that its position embedding's table is gathered, not its
     gradient; returns it.
     """

@@ -23,15 +23,17 @@ from rosetta.health import progress, settings
 from rosetta.health import run_health as healths
 from rosetta.pax.run import flops
 
-EVALUATIONS = "evaluations.jsonl"
-ACCURACY = (
+EVALUATIONS_FILE = "evaluations.jsonl"
+ACCURACY_METRICS = (
     "acc_strict",
     "boolq_acc",
 )  # LAMBADA's whole last words, BoolQ's answers: what Praxis calls them
-_FP8 = "overwrite_with_gradient"  # the collection of FP8's state, with or without an underscore
+_FP8_COLLECTION = (
+    "overwrite_with_gradient"  # the collection of FP8's state, with or without an underscore
+)
 
 
-class Timed:
+class TimedInput:
     """An input that notes the time that its batches are waited for, and their shape [rows,
     tokens].
     """
@@ -83,9 +85,9 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         **kwargs: Any,
     ) -> None:
         super().setup(task, train_input, partitioner, job_log_dir, *args, **kwargs)
-        self._train_input = self._timed = Timed(train_input)
+        self._train_input = self._timed = TimedInput(train_input)
         self._reporter = progress.Reporter(str(job_log_dir)) if jax.process_index() == 0 else None
-        self._said = ThreadPoolExecutor(1)
+        self._report_thread = ThreadPoolExecutor(1)
         self._losses = list[Any]()
         self._counted = 0  # of these losses' steps, those that are in the rate
         self._since: float | None = None  # when the period began; None before the first step
@@ -93,7 +95,7 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         self._work: progress.Work | None = None
         self._state: Any = None  # after the last step that was begun
         self._next = -1
-        source = healths.Source(self._told, self._scales)
+        source = healths.Source(self._describe_batch, self._read_fp8_scales)
         self._health = healths.Health(
             str(job_log_dir),
             settings.read(os.environ),
@@ -136,11 +138,11 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         except UserError as error:
             raise self._health.stop_for_data(error, step) from error
 
-    def _told(self, step: int) -> Any:
-        told = getattr(self._train_input, "told", None)
+    def _describe_batch(self, step: int) -> Any:
+        told = getattr(self._train_input, "describe_batch", None)
         return told and told(self._next - 1 - step)
 
-    def _scales(self) -> dict[str, list[float]]:
+    def _read_fp8_scales(self) -> dict[str, list[float]]:
         found = jax.tree_util.tree_leaves_with_path(
             self._state.mdl_vars if self._state is not None else {}
         )
@@ -148,7 +150,7 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         return {
             name: np.asarray(leaf.addressable_data(0)).ravel().tolist()
             for name, leaf in named.items()
-            if _FP8 in name and "scale" in name
+            if _FP8_COLLECTION in name and "scale" in name
         }
 
     def run(self, state: Any, step: int) -> Any:
@@ -159,7 +161,7 @@ class TrainProgram(programs.SingleTaskTrainProgram):
             self._since, self._waited = time.monotonic(), self._timed.waited
             self._health.begin()
         ended = super().run(state, step)
-        self._health.given(step, functools.partial(_number, ended.loss))
+        self._health.given(step, functools.partial(_wait_for_loss, ended.loss))
         self._state, self._next = ended.state, ended.new_train_step
         if self._since is None:
             jax.block_until_ready(ended.loss)
@@ -178,16 +180,16 @@ class TrainProgram(programs.SingleTaskTrainProgram):
 
     def _report(self, state: Any, step: int, last: int) -> None:
         if self._work is None:
-            self._work = self._of_step(state)
+            self._work = self._describe_work(state)
         found = (self._losses, self._counted, self._since, self._timed.waited - self._waited)
         if self._reporter:
-            self._said.submit(_loud, self._say, step, last, *found)
+            self._report_thread.submit(_warn_of_errors, self._print_report, step, last, *found)
         else:
             self._health.tell(step, found[-1] / max(self._counted, 1))
         self._losses, self._counted = [], 0
         self._health.pause()  # until the next step: evaluation or a checkpoint may come between
 
-    def _of_step(self, state: Any) -> progress.Work:
+    def _describe_work(self, state: Any) -> progress.Work:
         rows, length = self._train_unpadded_global_batch_size, (self._timed.shape or (0, 0))[1]
         devices = (
             list(self._partitioner.global_mesh.devices.flat)
@@ -196,10 +198,10 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         )
         kind = (
             "fp8"
-            if any(_FP8 in name for name in state.mdl_vars)
+            if any(_FP8_COLLECTION in name for name in state.mdl_vars)
             else jax.numpy.dtype(self._task.model.fprop_dtype or "float32").name
         )
-        amount = flops.train(flops.of_task(self._task), length, rows)
+        amount = flops.count_training_flops(flops.read_model_sizes(self._task), length, rows)
         return progress.Work(
             amount,
             rows * length,
@@ -207,10 +209,10 @@ class TrainProgram(programs.SingleTaskTrainProgram):
             gpus.find_peak_flops(devices[0].device_kind, kind),
         )
 
-    def _say(
+    def _print_report(
         self, step: int, last: int, losses: list[Any], counted: int, since: float, waited: float
     ) -> None:
-        loss = float(np.mean([_number(each) for each in losses]))  # waits for the steps
+        loss = float(np.mean([_wait_for_loss(each) for each in losses]))  # waits for the steps
         if not counted or self._reporter is None or self._work is None:
             return
         seconds = time.monotonic() - since
@@ -225,10 +227,10 @@ class TrainProgram(programs.SingleTaskTrainProgram):
             self._health.report(step, seconds, waited / counted),
         )
         self._reporter.say(found)
-        self._scalars(found, step)
+        self._write_scalars(found, step)
         self._health.publish(step, found.scalars())
 
-    def _scalars(self, found: progress.Report, step: int) -> None:
+    def _write_scalars(self, found: progress.Report, step: int) -> None:
         import tensorflow as tf
 
         with self._train_summary_writer.as_default():
@@ -237,17 +239,17 @@ class TrainProgram(programs.SingleTaskTrainProgram):
 
     def shutdown(self) -> None:
         """See upstream's; the last report is said first."""
-        self._said.shutdown()
+        self._report_thread.shutdown()
         self._health.close()
         super().shutdown()
 
 
-def _number(loss: Any) -> float:
+def _wait_for_loss(loss: Any) -> float:
     """Wait for a step's loss."""
     return float(np.asarray(loss.addressable_data(0)))
 
 
-def _loud(function: Any, *args: Any) -> None:
+def _warn_of_errors(function: Any, *args: Any) -> None:
     """Call a function in a thread whose errors nobody would see: what it raises ends no run, but is
     said.
     """
@@ -281,22 +283,22 @@ class EvalProgram(programs.SingleTaskEvalProgram):
         with healths.paused():
             ended = super().run(state, step)
         if ended.eval_metrics is not None and jax.process_index() == 0:
-            found = evaluation(
+            found = make_evaluation_record(
                 step, self._name, {name: float(value) for name, value in ended.eval_metrics.items()}
             )
             line = f"step {step:,}  {self._name}  loss {found['loss']:.4f}" + (
                 f"  accuracy {100 * found['accuracy']:.2f} %" if "accuracy" in found else ""
             )
             log.info(line, prefix=False, terminal=True)
-            _keep(str(self._job_log_dir), found)
+            _append_evaluation(str(self._job_log_dir), found)
         return ended
 
 
-def evaluation(step: int, data: str, metrics: dict[str, float]) -> dict[str, Any]:
+def make_evaluation_record(step: int, data: str, metrics: dict[str, float]) -> dict[str, Any]:
     """Return what is kept of an evaluation: Paxml's metrics by their names, of them the loss per
     weighted token, and the task's accuracy if it has one.
     """
-    accuracy = next((metrics[name] for name in ACCURACY if name in metrics), None)
+    accuracy = next((metrics[name] for name in ACCURACY_METRICS if name in metrics), None)
     return {
         "step": step,
         "data": data,
@@ -306,10 +308,10 @@ def evaluation(step: int, data: str, metrics: dict[str, float]) -> dict[str, Any
     }
 
 
-def _keep(folder: str, found: dict[str, Any]) -> None:
+def _append_evaluation(folder: str, found: dict[str, Any]) -> None:
     if is_address(folder):
         return
-    path = os.path.join(folder, EVALUATIONS)
+    path = os.path.join(folder, EVALUATIONS_FILE)
     try:
         progress.append(path, {name: progress.finite(value) for name, value in found.items()})
     except OSError as error:

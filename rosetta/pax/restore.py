@@ -19,13 +19,16 @@ from rosetta.core.value_parsing import is_address
 from rosetta.pax import einsum, lora
 from rosetta.pax.run import stored_checkpoint
 
-_ADDED = (lora.PATTERN, einsum.PATTERN)  # of what switches add to a plain model's variables
-_ALL = [(r"(.*)", "{}")]  # each variable is read under its own name
-_POSITIONS = "params.lm.position_emb.emb_var"  # [length, features]
-_FIRST = ".x_layers_0."  # in the names of the variables of a stack's first layer
+_SWITCH_PATTERNS = (
+    lora.KERNEL_PATTERN,
+    einsum.STATE_PATTERN,
+)  # of what switches add to a plain model's variables
+_READ_ALL = [(r"(.*)", "{}")]  # each variable is read under its own name
+_POSITION_TABLE = "params.lm.position_emb.emb_var"  # [length, features]
+_FIRST_LAYER = ".x_layers_0."  # in the names of the variables of a stack's first layer
 
 
-def found(path: str) -> tuple[str, int | None]:
+def locate_checkpoint(path: str) -> tuple[str, int | None]:
     """Return the folder of checkpoints that a path names, and the step where it names one.
 
     Args:
@@ -53,7 +56,9 @@ def found(path: str) -> tuple[str, int | None]:
     return folder, step
 
 
-def restored(task: Any, path: str, plain: Any, inputs: Any, ignored: list[str] | None) -> None:
+def set_initial_weights(
+    task: Any, path: str, plain: Any, inputs: Any, ignored: list[str] | None
+) -> None:
     """Make a task begin with a checkpoint's weights, in place.
 
     Args:
@@ -66,19 +71,19 @@ def restored(task: Any, path: str, plain: Any, inputs: Any, ignored: list[str] |
     Raises:
       UserError: there is no checkpoint.
     """
-    folder, step = found(path)
+    folder, step = locate_checkpoint(path)
     task.train.init_from_checkpoint_rules = {
         folder: tasks_lib.CheckpointLoadingRules(
             task_p=plain,
-            load_rules=_ALL,
-            ignore_rules=[*_ADDED, *(ignored or ())],
+            load_rules=_READ_ALL,
+            ignore_rules=[*_SWITCH_PATTERNS, *(ignored or ())],
             step=step,
             input_specs_provider_p=inputs,
         )
     }
 
 
-def check(experiment: Any, folder: str, *, trains: bool) -> None:
+def check_first_checkpoint(experiment: Any, folder: str, *, trains: bool) -> None:
     """Check that the checkpoint that a run reads first is its model's: Paxml cuts and fills up
     another's until the shapes fit, or ends in a traceback.
 
@@ -98,61 +103,65 @@ def check(experiment: Any, folder: str, *, trains: bool) -> None:
         "take the hyper-parameters it was trained with: sizes, VOCAB_SIZE, MAX_SEQ_LEN, "
         "USE_REPEATED_LAYER"
     )
-    if own := stored_checkpoint.newest(folder):
-        there = stored_checkpoint.shapes(own)
+    if own := stored_checkpoint.find_newest(folder):
+        there = stored_checkpoint.read_shapes(own)
         if there is not None:
-            model = variables(experiment.task(), experiment.get_input_specs_provider_params())
+            model = trace_variable_shapes(
+                experiment.task(), experiment.get_input_specs_provider_params()
+            )
             if trains:
-                stored_checkpoint.same(
+                stored_checkpoint.check_shapes(
                     there,
                     model,
                     own,
                     f"{wanted}; or begin in another folder (LOG_DIR, --job_log_dir)",
                 )
             else:
-                stored_checkpoint.same(_reached(there, model), model, own, wanted, _ADDED)
+                stored_checkpoint.check_shapes(
+                    _cut_positions(there, model), model, own, wanted, _SWITCH_PATTERNS
+                )
         return
     if not trains or not experiment.CHECKPOINT_RESTORE_PATH:
         return
     for path, rules in experiment.task().train.init_from_checkpoint_rules.items():
         checkpoint = (
-            stored_checkpoint.newest(path)
+            stored_checkpoint.find_newest(path)
             if rules.step is None
-            else stored_checkpoint.named(path, rules.step)
+            else stored_checkpoint.make_path(path, rules.step)
         )
         there = (
-            stored_checkpoint.shapes(checkpoint)
-            if checkpoint and rules.load_rules == _ALL
+            stored_checkpoint.read_shapes(checkpoint)
+            if checkpoint and rules.load_rules == _READ_ALL
             else None
         )
         if there is not None:
-            model = variables(rules.task_p, rules.input_specs_provider_p)
+            model = trace_variable_shapes(rules.task_p, rules.input_specs_provider_p)
             do = (
                 f"{wanted}; or name another, or leave what differs as it is initialised by "
                 "patterns in --fdl.CHECKPOINT_IGNORE_RULES"
             )
-            stored_checkpoint.same(
-                _reached(there, model),
+            stored_checkpoint.check_shapes(
+                _cut_positions(there, model),
                 model,
                 f"CHECKPOINT_RESTORE_PATH={checkpoint}",
                 do,
-                [*_ADDED, *rules.ignore_rules],
+                [*_SWITCH_PATTERNS, *rules.ignore_rules],
             )
 
 
-def _reached(
+def _cut_positions(
     there: stored_checkpoint.Shapes, model: stored_checkpoint.Shapes
 ) -> stored_checkpoint.Shapes:
     """Return the stored shapes without positions beyond the model's rows, as Paxml does."""
-    kept, needed = there.get(_POSITIONS, ()), model.get(_POSITIONS, ())
+    kept, needed = there.get(_POSITION_TABLE, ()), model.get(_POSITION_TABLE, ())
     return (
-        {**there, _POSITIONS: needed}
+        {**there, _POSITION_TABLE: needed}
         if kept[1:] == needed[1:] and kept[:1] > needed[:1] > ()
         else there
     )
 
 
-def variables(task: Any, inputs: Any) -> dict[str, tuple[int, ...]]:
+def trace_variable_shapes(task: Any, inputs: Any) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a language model's variables, by names as stored.shapes gives; layers
     that repeat have one more dimension in front.
 
@@ -165,7 +174,7 @@ def variables(task: Any, inputs: Any) -> dict[str, tuple[int, ...]]:
     """
     task = task.clone()
     stack = task.model.lm_tpl.stacked_transformer_tpl
-    count = stack.num_layers if _alike(stack) else 1
+    count = stack.num_layers if _has_equal_layers(stack) else 1
     if count > 1:
         stack.num_layers = 1
     made = pax_fiddle.instantiate(task)
@@ -177,13 +186,13 @@ def variables(task: Any, inputs: Any) -> dict[str, tuple[int, ...]]:
         name: tuple(leaf.shape) for name, leaf in flatten_dict(state.mdl_vars, sep=".").items()
     }
     return {
-        name.replace(_FIRST, f".x_layers_{index}."): shape
+        name.replace(_FIRST_LAYER, f".x_layers_{index}."): shape
         for name, shape in found.items()
-        for index in range(count if _FIRST in name else 1)
+        for index in range(count if _FIRST_LAYER in name else 1)
     }
 
 
-def _alike(stack: Any) -> bool:
+def _has_equal_layers(stack: Any) -> bool:
     """Whether a stack's layers all have the same variables."""
     return (
         fdl.get_callable(stack) is layers.StackedTransformer

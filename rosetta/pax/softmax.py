@@ -16,10 +16,10 @@ from praxis import layers, pax_fiddle
 from praxis.layers import base_ops
 
 MULTIPLE = 128
-_NEVER = -1e30  # the logit of an id that is none
+_PADDING_LOGIT = -1e30  # the logit of an id that is none
 
 
-def padded(size: int) -> int:
+def compute_padded_size(size: int) -> int:
     """Return the next multiple of 128."""
     return -(-size // MULTIPLE) * MULTIPLE
 
@@ -38,14 +38,18 @@ class PaddedEinsum(base_ops.EinsumOp):
     def __call__(self, equation: str, *args: Any) -> Any:
         x, kernel = args
         axis = 0 if self.summed else kernel.ndim - 1
-        kernel = _filled(kernel, axis)
-        return super().__call__(equation, _filled(x, x.ndim - 1) if self.summed else x, kernel)
+        kernel = _pad_axis(kernel, axis)
+        return super().__call__(equation, _pad_axis(x, x.ndim - 1) if self.summed else x, kernel)
 
 
-def _filled(array: Any, axis: int) -> Any:
+def _pad_axis(array: Any, axis: int) -> Any:
     size = array.shape[axis]
     return jnp.pad(
-        array, [(0, padded(size) - size if each == axis else 0) for each in range(array.ndim)]
+        array,
+        [
+            (0, compute_padded_size(size) - size if each == axis else 0)
+            for each in range(array.ndim)
+        ],
     )
 
 
@@ -73,8 +77,8 @@ class SharedEmbeddingSoftmax(layers.SharedEmbeddingSoftmax):
                 inputs, class_ids, class_probabilities
             )
             return found
-        known = jnp.arange(padded(self.num_classes)) < self.num_classes
-        logits = jnp.where(known, super().get_logits(inputs).astype(jnp.float32), _NEVER)
+        known = jnp.arange(compute_padded_size(self.num_classes)) < self.num_classes
+        logits = jnp.where(known, super().get_logits(inputs).astype(jnp.float32), _PADDING_LOGIT)
         best = jax.lax.stop_gradient(jnp.argmax(logits, axis=-1))
         log_probs = jax.nn.log_softmax(logits)
         loss = -jnp.sum(
@@ -83,7 +87,7 @@ class SharedEmbeddingSoftmax(layers.SharedEmbeddingSoftmax):
         return loss, best, logits[..., : self.num_classes], log_probs[..., : self.num_classes]
 
 
-def over_padded(softmax: Any) -> Any:
+def pad_vocabulary(softmax: Any) -> Any:
     """Return the configuration of a shared embedding softmax without biases, over a padded
     vocabulary.
     """

@@ -21,11 +21,11 @@ from rosetta.core.value_parsing import parse_choice, read_truth_value
 from rosetta.core.variables import choices
 from rosetta.pax.run import experiment_checks, stored_checkpoint
 
-_OLDEST = (0, 5)  # JAX with what rosetta.nn takes of it
+_OLDEST_JAX = (0, 5)  # JAX with what rosetta.nn takes of it
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenSwitches:
     """What the switches come to.
 
     Attributes:
@@ -81,14 +81,17 @@ class Switches:
         finally:
             self.USE_FP8, self.USE_CUDNN_FLASH_ATTENTION = asked
 
-    def chosen(self) -> Chosen:
+    def resolve_switches(self) -> ChosenSwitches:
         """Return what the switches come to.
 
         Raises:
           UserError: a value is none, or they cannot be combined.
         """
-        with_te = _asked("ENABLE_TE", self.ENABLE_TE)
-        native, enabled = _asked("USE_FP8", self.USE_FP8), _asked("ENABLE_FP8", self.ENABLE_FP8)
+        with_te = _is_switched_on("ENABLE_TE", self.ENABLE_TE)
+        native, enabled = (
+            _is_switched_on("USE_FP8", self.USE_FP8),
+            _is_switched_on("ENABLE_FP8", self.ENABLE_FP8),
+        )
         if native and with_te:
             raise UserError(
                 "FP8 is by XLA and Transformer Engine is on",
@@ -97,28 +100,28 @@ class Switches:
                 kind=CONFLICT,
             )
         rank = 0
-        if _asked("USE_LORA", self.USE_LORA):
-            rank = experiment_checks.count("LORA_RANK", self.LORA_RANK)
-        return Chosen(
+        if _is_switched_on("USE_LORA", self.USE_LORA):
+            rank = experiment_checks.check_count("LORA_RANK", self.LORA_RANK)
+        return ChosenSwitches(
             fp8=("te" if with_te else "xla") if native or enabled else "off",
-            attention=self._attention(with_te=with_te),
+            attention=self._choose_attention(with_te=with_te),
             rank=rank,
             adapted=parse_choice(
                 "LORA_TARGET_LAYERS", self.LORA_TARGET_LAYERS, choices.LORA_LAYERS
             ),
-            microbatches=experiment_checks.count("NUM_MICROBATCHES", self.NUM_MICROBATCHES),
+            microbatches=experiment_checks.check_count("NUM_MICROBATCHES", self.NUM_MICROBATCHES),
         )
 
-    def goes_on(self, folder: str) -> None:
+    def check_resume(self, folder: str) -> None:
         """UserError where the run cannot go on from the checkpoints in its folder, which it was
         begun with other switches in.
         """
-        chosen = self.chosen()
-        stored_checkpoint.agree(folder, fp8=chosen.fp8 != "off", lora=chosen.rank > 0)
+        chosen = self.resolve_switches()
+        stored_checkpoint.check_switches(folder, fp8=chosen.fp8 != "off", lora=chosen.rank > 0)
 
-    def _attention(self, *, with_te: bool) -> str:
+    def _choose_attention(self, *, with_te: bool) -> str:
         kept_off = transformer_engine.disables_fused_attention(os.environ)
-        fused = _asked("USE_CUDNN_FLASH_ATTENTION", self.USE_CUDNN_FLASH_ATTENTION)
+        fused = _is_switched_on("USE_CUDNN_FLASH_ATTENTION", self.USE_CUDNN_FLASH_ATTENTION)
         if self.ATTENTION is None:
             return "cudnn" if fused else "te" if with_te and not kept_off else "xla"
         asked = parse_choice("ATTENTION", self.ATTENTION, choices.ATTENTION)
@@ -139,16 +142,16 @@ class Switches:
             )
         return asked
 
-    def switched(self, task: Any) -> Any:
+    def apply_switches(self, task: Any) -> Any:
         """Change a task's configuration to what the switches say, in place; returns it.
 
         Raises:
           UserError: what was asked for cannot be combined, or is not here.
         """
-        chosen = self.chosen()
-        if chosen == Chosen(adapted=chosen.adapted):
+        chosen = self.resolve_switches()
+        if chosen == ChosenSwitches(adapted=chosen.adapted):
             return task
-        if jax.__version_info__ < _OLDEST:
+        if jax.__version_info__ < _OLDEST_JAX:
             raise UserError(
                 f"JAX {jax.__version__} of this line is too old for any",
                 "the switches",
@@ -158,25 +161,25 @@ class Switches:
             )
         if "te" in (chosen.fp8, chosen.attention):
             transformer_engine.require_transformer_engine()
-        stack = _stack(task.model.lm_tpl)
+        stack = _require_layer_stack(task.model.lm_tpl)
         if chosen.attention != "xla":
-            self._fuse(task.model, stack, chosen.attention)
+            self._set_attention(task.model, stack, chosen.attention)
         if chosen.rank:
-            _adapt(task.train.learner, stack, chosen)
+            _add_lora(task.train.learner, stack, chosen)
         if chosen.fp8 != "off":
-            _narrow(task, stack, chosen)
+            _set_fp8(task, stack, chosen)
         if chosen.microbatches > 1:
-            _split(task, chosen.microbatches)
+            _set_microbatches(task, chosen.microbatches)
         return task
 
-    def _fuse(self, model: Any, stack: Any, by: str) -> None:
+    def _set_attention(self, model: Any, stack: Any, by: str) -> None:
         from rosetta.pax import attention
 
         if model.lm_tpl.model_type != transformer_models.LanguageModelType.CAUSAL:
             raise UserError(
                 "the model is not causal", f"ATTENTION={by}", "set it to xla", kind=UNSUPPORTED
             )
-        if by == "cudnn" and experiment_checks.precision(model.fprop_dtype) == "float32":
+        if by == "cudnn" and experiment_checks.read_precision(model.fprop_dtype) == "float32":
             raise UserError(
                 "cuDNN's attention is for bfloat16",
                 "FPROP_DTYPE=float32",
@@ -184,24 +187,24 @@ class Switches:
                 kind=UNSUPPORTED,
             )
         packed = bool(model.lm_tpl.packed_input and getattr(self, "PACKED_INPUT", True))
-        for layer in _layers(stack):
+        for layer in _list_layers(stack):
             kind = fdl.get_callable(layer.tr_atten_tpl)
             ours = (
                 attention.MultiQueryAttention
                 if "num_kv_heads" in kind.__dataclass_fields__
                 else attention.DotProductAttention
             )
-            layer.tr_atten_tpl = _become(layer.tr_atten_tpl, ours, by=by, packed=packed)
+            layer.tr_atten_tpl = _change_class(layer.tr_atten_tpl, ours, by=by, packed=packed)
 
 
-def _asked(name: str, value: Any) -> bool:
+def _is_switched_on(name: str, value: Any) -> bool:
     """Return whether a switch is on; left at None, as the variable says."""
     if value is None:
         return read_truth_value(os.environ, name)
     return experiment_checks.read_switch(name, value)
 
 
-def block(lm: Any) -> Any:
+def find_layer_stack(lm: Any) -> Any:
     """Return the configuration of a language model's stack of layers: where layers repeat, of what
     is repeated.
     """
@@ -213,9 +216,9 @@ def block(lm: Any) -> Any:
     )
 
 
-def _stack(lm: Any) -> Any:
+def _require_layer_stack(lm: Any) -> Any:
     """Return `block`; UserError where the switches are not for what it is."""
-    stack = block(lm)
+    stack = find_layer_stack(lm)
     if not issubclass(fdl.get_callable(stack), layers.StackedTransformer):
         raise UserError(
             f"they are not for {fdl.get_callable(stack).__name__}",
@@ -226,12 +229,12 @@ def _stack(lm: Any) -> Any:
     return stack
 
 
-def _layers(stack: Any) -> list[Any]:
+def _list_layers(stack: Any) -> list[Any]:
     found = stack.transformer_layer_params_tpl
     return list(found) if isinstance(found, (list, tuple)) else [found]
 
 
-def _become(template: Any, kind: Any, **more: Any) -> Any:
+def _change_class(template: Any, kind: Any, **more: Any) -> Any:
     """Return a configuration of another class with the same values."""
     made = pax_fiddle.Config(kind, **more)
     made.copy_fields_from(template)
@@ -241,7 +244,7 @@ def _become(template: Any, kind: Any, **more: Any) -> Any:
 _PROJECTIONS = ("proj_tpl", "combined_qkv_proj_tpl", "headless_proj_tpl")
 
 
-def _adapt(learner: Any, stack: Any, chosen: Chosen) -> None:
+def _add_lora(learner: Any, stack: Any, chosen: ChosenSwitches) -> None:
     from rosetta.pax import lora
 
     if chosen.adapted != "attention" and stack.moe_layers:
@@ -253,7 +256,7 @@ def _adapt(learner: Any, stack: Any, chosen: Chosen) -> None:
         )
 
     def adapted(template: Any) -> Any:
-        kind = lora.ADAPTED.get(fdl.get_callable(template))
+        kind = lora.ADAPTED_CLASSES.get(fdl.get_callable(template))
         if kind is None:
             raise UserError(
                 f"there is no adaptation of {fdl.get_callable(template).__name__}",
@@ -261,9 +264,9 @@ def _adapt(learner: Any, stack: Any, chosen: Chosen) -> None:
                 "leave it out",
                 kind=UNSUPPORTED,
             )
-        return _become(template, kind, rank=chosen.rank)
+        return _change_class(template, kind, rank=chosen.rank)
 
-    for layer in _layers(stack):
+    for layer in _list_layers(stack):
         if chosen.adapted != "attention":
             feed = layer.tr_fflayer_tpl.fflayer_tpl
             feed.linear_tpl = adapted(feed.linear_tpl)
@@ -271,13 +274,13 @@ def _adapt(learner: Any, stack: Any, chosen: Chosen) -> None:
             for name in _PROJECTIONS:
                 if hasattr(layer.tr_atten_tpl, name):
                     setattr(layer.tr_atten_tpl, name, adapted(getattr(layer.tr_atten_tpl, name)))
-    learner.bprop_variable_inclusion = [lora.PATTERN]
+    learner.bprop_variable_inclusion = [lora.KERNEL_PATTERN]
 
 
-def _narrow(task: Any, stack: Any, chosen: Chosen) -> None:
+def _set_fp8(task: Any, stack: Any, chosen: ChosenSwitches) -> None:
     from rosetta.pax import einsum, fp8_experts, learner
 
-    for layer in _layers(stack):
+    for layer in _list_layers(stack):
         projections = [
             getattr(layer.tr_atten_tpl, name)
             for name in _PROJECTIONS
@@ -286,17 +289,17 @@ def _narrow(task: Any, stack: Any, chosen: Chosen) -> None:
         for template in (*projections, layer.tr_fflayer_tpl.fflayer_tpl.linear_tpl):
             template.einsum_tpl = pax_fiddle.Config(einsum.Einsum, by=chosen.fp8)
     if stack.moe_layers:
-        stack.moe_layer_tpl = fp8_experts.in_fp8(stack.moe_layer_tpl, chosen.fp8)
-    task.train.learner = _become(task.train.learner, learner.Learner)
+        stack.moe_layer_tpl = fp8_experts.convert_to_fp8(stack.moe_layer_tpl, chosen.fp8)
+    task.train.learner = _change_class(task.train.learner, learner.Learner)
     if chosen.rank:
         task.train.learner.bprop_variable_inclusion = [
             *task.train.learner.bprop_variable_inclusion,
-            einsum.PATTERN,
+            einsum.STATE_PATTERN,
         ]
     task.train.variable_norm_summary = False  # it would count the state; our learner writes it
 
 
-def _split(task: Any, count: int) -> None:
+def _set_microbatches(task: Any, count: int) -> None:
     from rosetta.pax import learner
 
     softmax = task.model.lm_tpl.softmax_tpl

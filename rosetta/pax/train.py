@@ -24,9 +24,17 @@ from rosetta.health import run_health as healths
 from rosetta.pax.run import stored_checkpoint
 
 # What Fiddle and Python raise over a --fdl_config or --fdl.NAME=VALUE that is wrong.
-_WRONG = (ValueError, TypeError, AttributeError, ImportError, NameError, SyntaxError, KeyError)
+_EXPERIMENT_ERRORS = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    ImportError,
+    NameError,
+    SyntaxError,
+    KeyError,
+)
 
-_LESS_MEMORY = (
+_MEMORY_ADVICE = (
     "take more microbatches (--fdl.NUM_MICROBATCHES=N), compute more of it again "
     "(--fdl.CHECKPOINT_POLICY), or take a smaller batch (PERCORE_BATCH_SIZE)"
 )
@@ -75,15 +83,17 @@ def main() -> None:
             )
         begun.append((read_from, flags.FLAGS.mode == "train"))
         _refuse_damaged(*begun[0])
-        own = stored_checkpoint.newest(read_from)
+        own = stored_checkpoint.find_newest(read_from)
         if own and flags.FLAGS.mode == "train" and jax.process_index() == 0:
             line = f"goes on from {own}: {run_folders.parse_checkpoint_step(own):,} steps are done"
             log.info(line, terminal=True)
         if isinstance(experiment_config, experiment.Experiment):
             folder = str(flags.FLAGS.job_log_dir)
-            experiment_config.goes_on(folder)
-            restore.check(experiment_config, read_from, trains=flags.FLAGS.mode == "train")
-        _prepare(experiment_config, program, flags.FLAGS)
+            experiment_config.check_resume(folder)
+            restore.check_first_checkpoint(
+                experiment_config, read_from, trains=flags.FLAGS.mode == "train"
+            )
+        _install_programs(experiment_config, program, flags.FLAGS)
         return run(experiment_config=experiment_config, **more)
 
     program.run = prepared
@@ -96,15 +106,15 @@ def main() -> None:
         if isinstance(ended.__cause__, UserError):  # an experiment's own checks have printed it
             trainer_exit.now(ended.__cause__, printed=True)
         if ended.code in (None, 0):
-            healths.over(_finish)
+            healths.over(_finish_saves)
         raise
     except Exception as error:
-        healths.over(_finish)
+        healths.over(_finish_saves)
         healths.blame(error)
-        healths.explain(error, _LESS_MEMORY, _finish)
+        healths.explain(error, _MEMORY_ADVICE, _finish_saves)
         if begun and not healths.has_trained():
             _end_if_damaged(*begun[0])
-        if begun or not isinstance(error, _WRONG):
+        if begun or not isinstance(error, _EXPERIMENT_ERRORS):
             raise
         if exit_status.wants_traceback():
             traceback.print_exc()
@@ -119,10 +129,10 @@ def main() -> None:
         )
 
 
-def _finish() -> str | None:
+def _finish_saves() -> str | None:
     from rosetta.pax import checkpoint_saving
 
-    return checkpoint_saving.finish()
+    return checkpoint_saving.finish_saves()
 
 
 def _refuse_damaged(folder: str, resumes: bool, *, read_values: bool = False) -> None:
@@ -133,7 +143,7 @@ def _refuse_damaged(folder: str, resumes: bool, *, read_values: bool = False) ->
       resumes: whether a run was to go on from it.
       read_values: decode its arrays as well, which takes as long as restoring it.
     """
-    newest = stored_checkpoint.newest(folder)
+    newest = stored_checkpoint.find_newest(folder)
     damage = checkpoint_files.find_damage(newest, read_values=read_values) if newest else None
     if newest and damage:
         raise checkpoint_files.explain_damage(newest, damage, resumes=resumes)
@@ -149,7 +159,7 @@ def _end_if_damaged(folder: str, resumes: bool) -> None:
         trainer_exit.now(error)
 
 
-def _prepare(experiment: Any, program: Any, options: Any) -> None:
+def _install_programs(experiment: Any, program: Any, options: Any) -> None:
     """Put our programs where the experiment has Paxml's own, and say from where an evaluation
     reads. Ours alone heed signals.
     """

@@ -89,7 +89,7 @@ def named(config: str, hyper: Mapping[str, object]) -> Any:
     """
     from rosetta.pax.run import preflight
 
-    module, _, name = preflight.experiment(config).rpartition(".")
+    module, _, name = preflight.resolve_experiment(config).rpartition(".")
     try:
         made = getattr(importlib.import_module(module), name)()
     except (ModuleNotFoundError, AttributeError) as error:
@@ -141,7 +141,7 @@ def lower(experiment: Any, cluster: Sequence[Any]) -> tuple[Any, frozenset[traff
 
     from rosetta.pax.run import experiment_checks
 
-    experiment_checks.check(experiment, len(cluster))
+    experiment_checks.check_experiment(experiment, len(cluster))
     with jax.default_device(jax.devices("cpu")[0]):
         described = experiment.task()
         task = pax_fiddle.instantiate(described)
@@ -170,7 +170,7 @@ def lower(experiment: Any, cluster: Sequence[Any]) -> tuple[Any, frozenset[traff
             )
 
         rows = trainer_lib.BaseStepFnStaticArgs(
-            unpadded_global_batch_size=experiment_checks.batch(
+            unpadded_global_batch_size=experiment_checks.compute_batch(
                 experiment.PERCORE_BATCH_SIZE, len(cluster)
             )
         )
@@ -215,7 +215,7 @@ def batch_shapes(experiment: Any, count: int) -> Any:
     from rosetta.pax import inputs
     from rosetta.pax.run import experiment_checks
 
-    rows = experiment_checks.batch(experiment.PERCORE_BATCH_SIZE, count)
+    rows = experiment_checks.compute_batch(experiment.PERCORE_BATCH_SIZE, count)
     return inputs.Shapes(
         objective=getattr(experiment, "objective", "lm"),
         seq_len=experiment.MAX_SEQ_LEN,
@@ -254,7 +254,7 @@ def sizes(shapes: Any, specs: Any, axes: dict[str, int]) -> frozenset[traffic.Di
         kept = [
             {
                 each // math.prod(chosen)
-                for each in (size, softmax.padded(size))
+                for each in (size, softmax.compute_padded_size(size))
                 for chosen in itertools.product(*((1, axes[axis]) for axis in split))
             }
             for size, split in zip(whole, splits, strict=True)

@@ -92,7 +92,7 @@ def _pax(config: str, fdl: Mapping[str, Any]) -> int:
     """
     from rosetta.pax.run import hyper_parameters
 
-    known = {**hyper_parameters.known(config, {}), **fdl}
+    known = {**hyper_parameters.resolve_values(config, {}), **fdl}
     dims, heads, hidden = (
         _number(known.get(name), name, config)
         for name in ("MODEL_DIMS", "NUM_HEADS", "HIDDEN_DIMS")

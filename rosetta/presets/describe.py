@@ -11,7 +11,7 @@ from rosetta.core.errors import CONFLICT, MISSING, UserError
 from rosetta.core.run_description import Run
 from rosetta.core.value_parsing import read_truth_value
 from rosetta.core.variables import lookup, setting_values
-from rosetta.pax.run.settings import is_of_user
+from rosetta.pax.run.settings import is_user_experiment
 from rosetta.presets import collective_sizes, layers, preset_files, user_settings
 from rosetta.presets.layers import Resolved
 from rosetta.presets.schema import Value
@@ -333,7 +333,7 @@ def _check_settings(found: Settings, settings: Mapping[str, str], of: str) -> No
             continue
         variable = lookup.find_variable(name, framework)
         text = value.strip() if variable.hyper_parameter else value
-        if not text or (name == "LR_SCHEDULE" and is_of_user(of)):
+        if not text or (name == "LR_SCHEDULE" and is_user_experiment(of)):
             continue
         try:
             setting_values.parse_value(variable, text)

@@ -216,10 +216,10 @@ def _fiddle(found: Settings, run: Run) -> tuple[dict[str, dict[str, Any]], list[
     """
     from rosetta.pax.run import hyper_parameters, settings
 
-    stated = hyper_parameters.read(run.model)
+    stated = hyper_parameters.read_stated_values(run.model)
     shown = {name: {"value": each.text, "origin": each.place} for name, each in stated.items()}
     script = readers.COMMAND_SCRIPTS[f"pax {run.entry[-1]}"]
-    given = settings.read(script, [], _environment(run), run.gpus_per_node)
+    given = settings.read_settings(script, [], _environment(run), run.gpus_per_node)
     fields = {**user_settings.fields("pax"), "FPROP_DTYPE": "precision"}
     for name, text in given.hyper.items():
         path = next(

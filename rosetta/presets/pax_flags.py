@@ -68,7 +68,7 @@ def _precision(given: Settings, chosen: Choice) -> str:
 
 def _mesh(given: Settings) -> dict[str, list[int]]:
     """Return the run's meshes, or its experiment's; an unknown mesh has one device."""
-    known = hyper_parameters.known(given.config, given.hyper, given.words)
+    known = hyper_parameters.resolve_values(given.config, given.hyper, given.words)
 
     def shape(name: str) -> list[int]:
         found = known.get(name)

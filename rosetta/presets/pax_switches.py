@@ -164,7 +164,7 @@ def _attention(
     if "ATTENTION" in given.hyper:
         return {}
     if asked := given.values["ATTENTION"]:
-        return {"ATTENTION": fiddle_arguments.literal(asked)}
+        return {"ATTENTION": fiddle_arguments.to_literal(asked)}
     refused = xla_flags.find_flag_value(flags, _FMHA) == "false" or (
         with_te and transformer_engine.disables_fused_attention(given.variables)
     )

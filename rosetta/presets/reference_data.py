@@ -39,7 +39,7 @@ def collect() -> dict[str, Any]:
             _describe_preset(name, layer) for name, layer in preset_files.presets().items()
         ],
         "fields": schema.HELP,
-        "experiments": [_describe_experiment(name) for name in hyper_parameters.experiments()],
+        "experiments": [_describe_experiment(name) for name in hyper_parameters.list_experiments()],
         "hyper_parameters": hyper_parameter_help.HELP,
         "unread": hyper_parameter_help.UNREAD,
     }
@@ -90,7 +90,7 @@ def _describe_run(name: str) -> dict[str, Any]:
         sizes = configuration.value("TASK_FEATURE_LENGTHS")
         lengths = list(sizes.values()) if isinstance(sizes, dict) else []
     else:
-        lengths = [hyper_parameters.known(run.model, {})["MAX_SEQ_LEN"]]
+        lengths = [hyper_parameters.resolve_values(run.model, {})["MAX_SEQ_LEN"]]
     return {
         "model": run.model,
         "command": run.entry[-1],
@@ -106,12 +106,12 @@ def _describe_run(name: str) -> dict[str, Any]:
 
 def _describe_experiment(name: str) -> dict[str, Any]:
     """Return the hyper-parameters of an experiment as text, and the size of its model."""
-    stated = {key: value.text for key, value in hyper_parameters.read(name).items()}
+    stated = {key: value.text for key, value in hyper_parameters.read_stated_values(name).items()}
     return {
         "name": name,
         "model": hyper_parameters.find_model_class(name),
-        "values": {**hyper_parameters.paxml_defaults(), **stated},
-        "parameters": parameter_count.kernels(hyper_parameters.known(name, {})),
+        "values": {**hyper_parameters.list_paxml_defaults(), **stated},
+        "parameters": parameter_count.count_parameters(hyper_parameters.resolve_values(name, {})),
     }
 
 

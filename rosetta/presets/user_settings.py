@@ -210,7 +210,7 @@ def _field(path: str, text: str, origin: str, name: str) -> Value:
     elif path.startswith(("fdl.", "mesh.", "batch.")) or path == "mounts":
         if path == "batch.per_gpu":
             parse_number(name, text.strip(), above_zero=True)  # which is no 0x10, as Python's are
-        value = fiddle_arguments.value(text.strip())
+        value = fiddle_arguments.parse_literal(text.strip())
         if isinstance(value, float) and path.startswith("batch."):
             value = text
         elif isinstance(value, tuple):

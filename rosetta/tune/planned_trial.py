@@ -224,7 +224,7 @@ def _pax(run: Run, here: list[DetectedGpu], gpu_options: list[str]) -> list[str]
         "SLURM_JOB_NUM_NODES": str(run.nodes),
     }
     script = readers.COMMAND_SCRIPTS[f"pax {run.entry[-1]}"]
-    given = settings.read(script, [], environment, run.gpus_per_node)
+    given = settings.read_settings(script, [], environment, run.gpus_per_node)
     if given.values["ENABLE_TE"]:
         raise UserError(
             "no plan is made with it",

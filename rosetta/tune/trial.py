@@ -141,7 +141,7 @@ def _synthetic(run: Run) -> Run:
     from rosetta.pax.run import hyper_parameters
 
     name = f"Synthetic{run.model.removeprefix('Pile')}"
-    if name not in hyper_parameters.experiments():
+    if name not in hyper_parameters.list_experiments():
         return run
     return replace(
         run, entry=(*run.entry[:-1], "train"), model=name, env={**run.env, "CONFIG": name}

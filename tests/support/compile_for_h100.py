@@ -43,7 +43,7 @@ LAYERS: dict[str, Any] = {
         dim_per_head=64,
         einsum_tpl=_FP8,
     ),
-    "experts": fp8_experts.in_fp8(_EXPERTS, "xla"),
+    "experts": fp8_experts.convert_to_fp8(_EXPERTS, "xla"),
 }
 
 

@@ -128,13 +128,17 @@ class Run:
     def params(self) -> dict[str, np.ndarray]:
         """Its parameters, by name; without FP8 state."""
         return {
-            name: leaf for name, leaf in self._named().items() if not name.endswith(einsum.NAMES)
+            name: leaf
+            for name, leaf in self._named().items()
+            if not name.endswith(einsum.STATE_NAMES)
         }
 
     @property
     def fp8(self) -> dict[str, np.ndarray]:
         """Its FP8 state, by name."""
-        return {name: leaf for name, leaf in self._named().items() if name.endswith(einsum.NAMES)}
+        return {
+            name: leaf for name, leaf in self._named().items() if name.endswith(einsum.STATE_NAMES)
+        }
 
     def _named(self) -> dict[str, np.ndarray]:
         return {

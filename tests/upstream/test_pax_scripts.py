@@ -192,7 +192,7 @@ def test_pretraining_learns_and_says_so(pretrained: Path) -> None:
     losses = _progress(pretrained)
     assert list(losses) == list(range(EVERY, STEPS + 1, EVERY))
     assert losses[STEPS] < 0.8 * losses[EVERY]
-    assert preflight.newest(str(pretrained)) == STEPS
+    assert preflight.find_newest_step(str(pretrained)) == STEPS
     first = json.loads((pretrained / "progress.jsonl").read_text().splitlines()[0])
     assert set(first) >= {
         "step",
@@ -256,7 +256,7 @@ def test_lambada(place: Place, pretrained: Path) -> None:
     assert (found["step"], found["data"]) == (STEPS, "LambadaValidation")
     assert 0 <= found["accuracy"] <= 1
     assert f"step {STEPS:,}  LambadaValidation  loss {found['loss']:.4f}  accuracy" in said
-    assert preflight.newest(str(pretrained)) == STEPS
+    assert preflight.find_newest_step(str(pretrained)) == STEPS
 
 
 def test_a_checkpoint_of_another_model_is_refused_before_anything_is_written(

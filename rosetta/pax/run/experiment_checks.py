@@ -29,7 +29,7 @@ _COUNTS = (
 _LEAST = {"MAX_STEPS": 0, "LR_COS_WARMUP": 0, "MAX_SEQ_LEN": 2}
 
 
-def precision(value: Any) -> str:
+def read_precision(value: Any) -> str:
     """Return the name of an FPROP_DTYPE, given as one or as JAX's or NumPy's type.
 
     Raises:
@@ -51,18 +51,18 @@ def precision(value: Any) -> str:
     return name
 
 
-def check(experiment: Any, devices: int) -> None:
+def check_experiment(experiment: Any, devices: int) -> None:
     """Check an experiment for so many devices: names, sizes, precision, schedule, mesh, batch.
 
     Raises:
       UserError: one line.
     """
-    _names(experiment)
-    precision(experiment.FPROP_DTYPE)
-    _sizes(experiment)
-    _schedule(experiment)
-    parts = math.prod(mesh(experiment, devices)[:2])
-    rows = batch(experiment.PERCORE_BATCH_SIZE, devices, split=parts)
+    _check_names(experiment)
+    read_precision(experiment.FPROP_DTYPE)
+    _check_sizes(experiment)
+    _check_schedule(experiment)
+    parts = math.prod(compute_mesh(experiment, devices)[:2])
+    rows = compute_batch(experiment.PERCORE_BATCH_SIZE, devices, split=parts)
     check_microbatches(rows, getattr(experiment, "NUM_MICROBATCHES", 1))
     tokens, groups = (
         rows // parts * experiment.MAX_SEQ_LEN,
@@ -78,7 +78,7 @@ def check(experiment: Any, devices: int) -> None:
         )
 
 
-def _names(experiment: Any) -> None:
+def _check_names(experiment: Any) -> None:
     known = [name for name in dir(type(experiment)) if name.isupper()]
     for name in vars(experiment):
         if not hasattr(type(experiment), name):
@@ -94,7 +94,7 @@ def _names(experiment: Any) -> None:
             )
 
 
-def count(name: str, value: Any, least: int = 1) -> int:
+def check_count(name: str, value: Any, least: int = 1) -> int:
     """Return a whole number; UserError where the value is none, or less than `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise UserError(
@@ -126,7 +126,7 @@ def check_counts(values: Mapping[str, Any]) -> None:
       UserError: one is not.
     """
     for name in (name for name in _COUNTS if name in values):
-        count(name, values[name], _LEAST.get(name, 1))
+        check_count(name, values[name], _LEAST.get(name, 1))
 
 
 def check_numbers(values: Mapping[str, Any]) -> None:
@@ -143,7 +143,7 @@ def check_numbers(values: Mapping[str, Any]) -> None:
         )
 
 
-def _sizes(experiment: Any) -> None:
+def _check_sizes(experiment: Any) -> None:
     names = {*_COUNTS, "LEARNING_RATE"}
     values = {name: getattr(experiment, name) for name in names if hasattr(experiment, name)}
     check_counts(values)
@@ -157,7 +157,7 @@ def _sizes(experiment: Any) -> None:
             kind=INVALID,
             value=heads,
         )
-    if each is not None and wide != heads * count("DIMS_PER_HEAD", each):
+    if each is not None and wide != heads * check_count("DIMS_PER_HEAD", each):
         do = (
             f"make MODEL_DIMS their product, {heads * each}, or set DIMS_PER_HEAD={wide // heads}"
             if wide % heads == 0
@@ -170,7 +170,7 @@ def _sizes(experiment: Any) -> None:
             kind=CONFLICT,
             value=wide,
         )
-    if getattr(experiment, "USE_MQA", False) and heads % count(
+    if getattr(experiment, "USE_MQA", False) and heads % check_count(
         "NUM_KV_HEADS", experiment.NUM_KV_HEADS
     ):
         raise UserError(
@@ -190,7 +190,7 @@ def _sizes(experiment: Any) -> None:
         )
 
 
-def _schedule(experiment: Any) -> None:
+def _check_schedule(experiment: Any) -> None:
     kind = experiment.LR_SCHEDULE
     if kind not in choices.LEARNING_RATE_SCHEDULES:
         raise UserError(
@@ -225,7 +225,7 @@ def _schedule(experiment: Any) -> None:
         )
 
 
-def mesh(experiment: Any, devices: int) -> list[int]:
+def compute_mesh(experiment: Any, devices: int) -> list[int]:
     """Return the whole mesh, [replica, data, model]; UserError where it is none of so many
     devices.
     """
@@ -270,7 +270,7 @@ def mesh(experiment: Any, devices: int) -> list[int]:
     return whole
 
 
-def enough(count: int | None, rows: int, length: int, data: str) -> None:
+def check_row_count(count: int | None, rows: int, length: int, data: str) -> None:
     """Raise UserError where the data has fewer rows of so many tokens than a global batch: rows
     would repeat within it. None: nobody knows how many.
     """
@@ -285,7 +285,7 @@ def enough(count: int | None, rows: int, length: int, data: str) -> None:
         )
 
 
-def batch(percore: Any, devices: int, *, split: int = 1) -> int:
+def compute_batch(percore: Any, devices: int, *, split: int = 1) -> int:
     """Return the global batch, in rows: PERCORE_BATCH_SIZE, which may be a fraction, times the
     devices.
 
@@ -339,7 +339,7 @@ def check_microbatches(rows: int, parts: int) -> None:
     """Check that a global batch divides into microbatches, as rosetta.pax.learner demands;
     UserError otherwise.
     """
-    if rows % count("NUM_MICROBATCHES", parts):
+    if rows % check_count("NUM_MICROBATCHES", parts):
         what = f"a batch of {rows} rows does not divide into {parts} microbatches"
         raise UserError(
             what,

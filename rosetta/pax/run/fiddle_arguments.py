@@ -21,10 +21,10 @@ _WORD = re.compile(rf"--fdl(?:\.|_set[= ])({_NAME}(?:\.\w+|{_KEY})*)=(.*)", re.D
 _OTHER_SOURCES = re.compile(
     r"--?(exp|fdl|fdl_config|fdl_config_file|fdl_set|fdl_tag|fdl_tags_set|fiddler|flagfile)\b"
 )
-_NO_LITERAL = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
+_LITERAL_ERRORS = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 
 
-def value(text: str) -> object:
+def parse_literal(text: str) -> object:
     """Return the Python value of a literal; a text that is not a literal is itself, and true and
     false are in any case.
     """
@@ -32,31 +32,31 @@ def value(text: str) -> object:
         return text.lower() == "true"
     try:
         return ast.literal_eval(text)
-    except _NO_LITERAL:
+    except _LITERAL_ERRORS:
         return text
 
 
-def literal(text: str) -> str:
+def to_literal(text: str) -> str:
     """Return a text as the literal it is, or else as that of a string; lists lose their spaces."""
-    found = value(text.strip())
+    found = parse_literal(text.strip())
     if isinstance(found, (str, bool, list, tuple)):
-        return _write(found)
+        return _format_literal(found)
     return text.strip()
 
 
-def _write(found: object) -> str:
+def _format_literal(found: object) -> str:
     """Return a literal of a value; strings have double quotes."""
     if isinstance(found, str):
         return json.dumps(found, ensure_ascii=False)
     if isinstance(found, list):
-        return f"[{','.join(map(_write, found))}]"
+        return f"[{','.join(map(_format_literal, found))}]"
     if isinstance(found, tuple):
         end = "," if len(found) == 1 else ""
-        return f"({','.join(map(_write, found))}{end})"
+        return f"({','.join(map(_format_literal, found))}{end})"
     return repr(found)
 
 
-def values(hyper: Mapping[str, str]) -> dict[str, object]:
+def parse_values(hyper: Mapping[str, str]) -> dict[str, object]:
     """Return hyper-parameters' values by name; NOT_KNOWN for one of which only a part is set.
 
     Args:
@@ -64,12 +64,12 @@ def values(hyper: Mapping[str, str]) -> dict[str, object]:
     """
     found: dict[str, object] = {}
     for name, text in hyper.items():
-        whole = whole_name(name)
-        found[whole] = value(text) if whole == name else NOT_KNOWN
+        whole = strip_part(name)
+        found[whole] = parse_literal(text) if whole == name else NOT_KNOWN
     return found
 
 
-def whole_name(name: str) -> str:
+def strip_part(name: str) -> str:
     """Return the hyper-parameter of a name that may be a part of one, such as NAME[0]."""
     return re.split(r"[.\[]", name, maxsplit=1)[0]
 
@@ -79,7 +79,7 @@ def changes_experiment(words: Iterable[str]) -> bool:
     return any(_OTHER_SOURCES.match(word) for line in words for word in line.split())
 
 
-def split(text: str) -> tuple[dict[str, str], list[str]]:
+def split_arguments(text: str) -> tuple[dict[str, str], list[str]]:
     """Return the hyper-parameters in a text of words, name -> literal, and its other words. A value
     may have spaces in it.
 
@@ -91,7 +91,7 @@ def split(text: str) -> tuple[dict[str, str], list[str]]:
         found = _WORD.fullmatch(word)
         if found:
             hyper.pop(found[1], None)  # the order counts where a part follows the whole
-            hyper[found[1]] = literal(found[2])
+            hyper[found[1]] = to_literal(found[2])
         elif not re.match(
             r"--[A-Za-z]\w*([= ]|$)", word + " "
         ):  # no option of Paxml's has a dot in its name
@@ -121,4 +121,8 @@ def _split_words(text: str) -> list[str]:
 def _is_open(word: str) -> bool:
     """Return whether a word's value begins as a string or a container that does not end."""
     found = _WORD.fullmatch(word.strip())
-    return found is not None and found[2][:1] in tuple("'\"[({") and value(found[2]) == found[2]
+    return (
+        found is not None
+        and found[2][:1] in tuple("'\"[({")
+        and parse_literal(found[2]) == found[2]
+    )

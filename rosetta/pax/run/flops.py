@@ -15,7 +15,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelSizes:
     """A decoder's sizes.
 
     Attributes:
@@ -40,7 +40,7 @@ class Shape:
     frozen: bool = False
 
 
-def forward(shape: Shape, length: int, rows: int) -> tuple[int, int]:
+def count_forward_flops(shape: ModelSizes, length: int, rows: int) -> tuple[int, int]:
     """Return FLOPs of a forward pass over `rows` of `length` tokens: of weights, and of attention.
 
     By d = model_dims, w = heads x head_dim, u = kv_heads x head_dim, f = hidden_dims, k kernels, L
@@ -64,13 +64,13 @@ def forward(shape: Shape, length: int, rows: int) -> tuple[int, int]:
     return rows * length * weights, rows * length * attention
 
 
-def train(shape: Shape, length: int, rows: int) -> int:
+def count_training_flops(shape: ModelSizes, length: int, rows: int) -> int:
     """Return FLOPs of a training step: forward and backward."""
-    weights, attention = forward(shape, length, rows)
+    weights, attention = count_forward_flops(shape, length, rows)
     return (2 if shape.frozen else 3) * weights + 3 * attention
 
 
-def of_task(task: Any) -> Shape:
+def read_model_sizes(task: Any) -> ModelSizes:
     """Return the sizes of a Paxml task's language model, from its configuration or the task
     itself.
     """
@@ -90,7 +90,7 @@ def of_task(task: Any) -> Shape:
     head = stack.dim_per_head or attention.dim_per_head or width // stack.num_heads
     moe = len(stack.moe_layers or ()) if stack.num_experts else 0
     optimised = getattr(task.train, "learner", None)
-    return Shape(
+    return ModelSizes(
         layers=stack.num_layers * times,
         model_dims=stack.model_dims,
         hidden_dims=stack.hidden_dims,

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from rosetta.core.not_known import NOT_KNOWN
 from rosetta.pax.run import fiddle_arguments
-from rosetta.pax.run.settings import MODULE
+from rosetta.pax.run.settings import CONFIGS_MODULE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-HERE = Path(__file__).parents[1]
+PACKAGE_FOLDER = Path(__file__).parents[1]
 MODULES = ("configs", "gpt", "glam", "llama", "experiment", "switches", "data")
 # What Paxml's base class states, if some experiment of ours leaves it at that.
-_OF_PAXML = {
+_PAXML_DEFAULTS = {
     "CHECKPOINT_EVERY_N_STEPS": 5000,
     "CHECKPOINT_MAX_TO_KEEP": 10,
     "CLIP_GRADIENT_NORM_TO_VALUE": 5.0,
@@ -36,7 +36,7 @@ _OF_PAXML = {
 
 
 @dataclass(frozen=True)
-class Stated:
+class StatedValue:
     """A hyper-parameter: its value as Python text, and the file and line that state it, as
     "rosetta/pax/gpt.py:22".
     """
@@ -46,20 +46,20 @@ class Stated:
 
 
 @dataclass(frozen=True)
-class _Class:
+class _ExperimentClass:
     bases: tuple[str, ...]
-    stated: Mapping[str, Stated]
+    stated: Mapping[str, StatedValue]
 
 
 @functools.lru_cache(maxsize=1)
-def _classes() -> dict[str, _Class]:
+def _read_classes() -> dict[str, _ExperimentClass]:
     """All classes of the modules by "module.name"; another name of an experiment is a class of
     nothing but that experiment.
     """
-    found: dict[str, _Class] = {}
+    found: dict[str, _ExperimentClass] = {}
     for module in MODULES:
-        body = ast.parse((HERE / f"{module}.py").read_text(encoding="utf-8")).body
-        constants = {name: value for node in body for name, value in _assigned(node)}
+        body = ast.parse((PACKAGE_FOLDER / f"{module}.py").read_text(encoding="utf-8")).body
+        constants = {name: value for node in body for name, value in _list_assignments(node)}
         # What a bare name means there: a class of this module, or of the one that it is imported
         # from.
         known = {
@@ -71,13 +71,13 @@ def _classes() -> dict[str, _Class]:
         for node in body:
             if isinstance(node, ast.ClassDef):
                 bases = tuple(known.get(text, text) for text in map(ast.unparse, node.bases))
-                found[f"{module}.{node.name}"] = _Class(
-                    bases, dict(_stated(node, f"rosetta/pax/{module}.py", constants))
+                found[f"{module}.{node.name}"] = _ExperimentClass(
+                    bases, dict(_list_stated_values(node, f"rosetta/pax/{module}.py", constants))
                 )
                 known[node.name] = f"{module}.{node.name}"
         found.update(
             {
-                f"{module}.{name}": _Class((known[value.id],), {})
+                f"{module}.{name}": _ExperimentClass((known[value.id],), {})
                 for name, value in constants.items()
                 if isinstance(value, ast.Name) and value.id in known
             }
@@ -85,7 +85,7 @@ def _classes() -> dict[str, _Class]:
     return found
 
 
-def _target(node: ast.stmt) -> str:
+def _find_target(node: ast.stmt) -> str:
     target = (
         node.targets[0]
         if isinstance(node, ast.Assign)
@@ -96,28 +96,28 @@ def _target(node: ast.stmt) -> str:
     return target.id if isinstance(target, ast.Name) else ""
 
 
-def _assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+def _list_assignments(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
     if (
-        (name := _target(node))
+        (name := _find_target(node))
         and isinstance(node, (ast.Assign, ast.AnnAssign))
         and node.value is not None
     ):
         yield name, node.value
 
 
-def _stated(
+def _list_stated_values(
     node: ast.ClassDef, file: str, constants: Mapping[str, ast.expr]
-) -> Iterator[tuple[str, Stated]]:
+) -> Iterator[tuple[str, StatedValue]]:
     for each in node.body:
-        for name, value in _assigned(each):
+        for name, value in _list_assignments(each):
             if name.isupper() and name != "DIFFERENCES":
                 shown = constants.get(value.id, value) if isinstance(value, ast.Name) else value
-                yield name, Stated(ast.unparse(shown), f"{file}:{each.lineno}")
+                yield name, StatedValue(ast.unparse(shown), f"{file}:{each.lineno}")
 
 
-def experiments() -> list[str]:
+def list_experiments() -> list[str]:
     """Return the experiments of rosetta.pax.configs."""
-    modules_and_names = (name.split(".") for name in _classes())
+    modules_and_names = (name.split(".") for name in _read_classes())
     return sorted(
         name for module, name in modules_and_names if module == MODULES[0] and name[0] != "_"
     )
@@ -125,24 +125,24 @@ def experiments() -> list[str]:
 
 def find_model_class(config: str) -> str:
     """Return the class that an experiment of rosetta.pax.configs takes its model from."""
-    order = _order(f"{MODULES[0]}.{config}")
+    order = _order_classes(f"{MODULES[0]}.{config}")
     return next(name.split(".")[1] for name in order if not name.startswith(f"{MODULES[0]}."))
 
 
-def paxml_defaults() -> dict[str, str]:
+def list_paxml_defaults() -> dict[str, str]:
     """Return what Paxml's base class states, as far as it is known here, as Python text."""
-    texts = {name: repr(value) for name, value in _OF_PAXML.items()}
+    texts = {name: repr(value) for name, value in _PAXML_DEFAULTS.items()}
     return {**texts, "CHECKPOINT_POLICY": "'save_nothing'"}  # there, a member of an enumeration
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """Return every hyper-parameter that some experiment states, but for those of Paxml's own base
     classes alone.
     """
-    return sorted({name for each in _classes().values() for name in each.stated})
+    return sorted({name for each in _read_classes().values() for name in each.stated})
 
 
-def of_class(path: Path, name: str) -> set[str]:
+def read_class_names(path: Path, name: str) -> set[str]:
     """Return the hyper-parameters that a class of a Python file states itself, with or without a
     value.
     """
@@ -152,11 +152,11 @@ def of_class(path: Path, name: str) -> set[str]:
         for node in body
         if isinstance(node, ast.ClassDef) and node.name == name
         for each in node.body
-        if (found := _target(each)).isupper()
+        if (found := _find_target(each)).isupper()
     }
 
 
-def read(config: str) -> dict[str, Stated]:
+def read_stated_values(config: str) -> dict[str, StatedValue]:
     """Return an experiment's hyper-parameters by name; empty for one that is not ours.
 
     Values of Paxml's own base classes are left out.
@@ -165,41 +165,45 @@ def read(config: str) -> dict[str, Stated]:
       config: a name of rosetta.pax.configs, with or without the module, or a dotted name of the
         user's.
     """
-    found: dict[str, Stated] = {}
-    for name in reversed(_order(f"{MODULES[0]}.{config.removeprefix(f'{MODULE}.')}")):
-        found.update(_classes()[name].stated)
+    found: dict[str, StatedValue] = {}
+    for name in reversed(
+        _order_classes(f"{MODULES[0]}.{config.removeprefix(f'{CONFIGS_MODULE}.')}")
+    ):
+        found.update(_read_classes()[name].stated)
     return found
 
 
-def known(config: str, hyper: Mapping[str, str], words: Iterable[str] = ()) -> dict[str, object]:
+def resolve_values(
+    config: str, hyper: Mapping[str, str], words: Iterable[str] = ()
+) -> dict[str, object]:
     """Return the values of an experiment's hyper-parameters: those given as --fdl has them, else
     those that its classes state, or NOT_KNOWN. One that the experiment does not have is left out.
 
     Of an experiment that is not ours only what is given is known.
 
     Args:
-      config: see read.
-      hyper: as fiddle_arguments.split returns them.
+      config: see read_stated_values.
+      hyper: as fiddle_arguments.split_arguments returns them.
       words: for Paxml's program. Nothing is known where they choose another experiment.
     """
     if fiddle_arguments.changes_experiment(words):
         return {}
-    stated = read(config)
+    stated = read_stated_values(config)
     return {
-        **(_OF_PAXML if stated else {}),
+        **(_PAXML_DEFAULTS if stated else {}),
         **{name: _evaluate(each.text) for name, each in stated.items()},
-        **fiddle_arguments.values(hyper),
+        **fiddle_arguments.parse_values(hyper),
     }
 
 
-def _order(name: str) -> list[str]:
+def _order_classes(name: str) -> list[str]:
     """Ours of the classes in Python's order of resolution
     (https://www.python.org/download/releases/2.3/mro/), the experiment's own first.
     """
-    known = _classes()
+    known = _read_classes()
     if name not in known:
         return []
-    chains = [_order(base) for base in known[name].bases]
+    chains = [_order_classes(base) for base in known[name].bases]
     left = [*chains, [each for each in known[name].bases if each in known]]
     found = [name]
     while any(left):

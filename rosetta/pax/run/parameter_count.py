@@ -18,7 +18,7 @@ NO_CHECKPOINTS = "--enable_checkpoint_saving=False"  # a word of Paxml's program
 _WIDTHS = ("DIMS_PER_HEAD", "NUM_KV_HEADS", "USE_MQA", "NUM_EXPERTS", "USE_GATED_ACTIVATION")
 
 
-def kernels(known: Mapping[str, object]) -> int | None:
+def count_parameters(known: Mapping[str, object]) -> int | None:
     """Return the parameters of the embedding and of all matrix products of these hyper-parameters;
     None where one is not known.
 
@@ -58,7 +58,7 @@ def kernels(known: Mapping[str, object]) -> int | None:
     )
 
 
-def room(
+def check_disk_space(
     config: str, folder: str, hyper: Mapping[str, str], words: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return a line where the checkpoints of a training run do not all fit, see disk_space;
@@ -73,8 +73,8 @@ def room(
     Raises:
       UserError: there is no room for one.
     """
-    known = hyper_parameters.known(config, hyper, words)
-    count, end = kernels(known), known.get("MAX_STEPS")
+    known = hyper_parameters.resolve_values(config, hyper, words)
+    count, end = count_parameters(known), known.get("MAX_STEPS")
     periods = [known.get(name) for name in ("CHECKPOINT_EVERY_N_STEPS", "CHECKPOINT_MAX_TO_KEEP")]
     frozen = known.get("USE_LORA", False)
     if count is None or not isinstance(end, int) or NOT_KNOWN in (*periods, frozen):

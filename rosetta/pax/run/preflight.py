@@ -17,8 +17,8 @@ from rosetta.core.errors import DAMAGED, INVALID, MISSING, UNKNOWN, UNSUPPORTED,
 from rosetta.core.not_known import NOT_KNOWN
 from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.data import data_checks, data_spec
-from rosetta.pax.run import download, experiment_checks, fiddle_arguments, hyper_parameters
-from rosetta.pax.run.settings import MODULE
+from rosetta.pax.run import dataset_download, experiment_checks, fiddle_arguments, hyper_parameters
+from rosetta.pax.run.settings import CONFIGS_MODULE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,14 +29,14 @@ DOWNLOADS = {
     "Lambada": "lambada",
     "LLaMA": "boolq",
 }  # how experiments' names begin -> what they read
-BASES = (
+PAXML_BASES = (
     ("base_experiment.py", "BaseExperiment"),
     ("tasks/lm/model_params.py", "TransformerLmSpmdAdafactor"),
 )  # Paxml's that our experiments are made of
 CHECKPOINTS = "checkpoints"  # a run's folder has them in this one
 
 
-def experiment(config: str) -> str:
+def resolve_experiment(config: str) -> str:
     """Return the name that --fdl_config takes: ours in full, one with dots as it is.
 
     Raises:
@@ -52,7 +52,7 @@ def experiment(config: str) -> str:
                 value=config,
             )
         return config
-    known = hyper_parameters.experiments()
+    known = hyper_parameters.list_experiments()
     if config not in known:
         near = difflib.get_close_matches(config, known, 1, 0.5)
         raise UserError(
@@ -62,10 +62,10 @@ def experiment(config: str) -> str:
             kind=UNKNOWN,
             value=config,
         )
-    return f"{MODULE}.{config}"
+    return f"{CONFIGS_MODULE}.{config}"
 
 
-def hyper(config: str, given: Iterable[str]) -> None:
+def check_hyper_parameter_names(config: str, given: Iterable[str]) -> None:
     """Check the names of hyper-parameters for an experiment of ours: those that our files state,
     and those of Paxml's base classes, read from their text.
 
@@ -75,16 +75,16 @@ def hyper(config: str, given: Iterable[str]) -> None:
     """
     paxml = importlib.util.find_spec("paxml")
     if (
-        config.removeprefix(f"{MODULE}.") not in hyper_parameters.experiments()
+        config.removeprefix(f"{CONFIGS_MODULE}.") not in hyper_parameters.list_experiments()
         or paxml is None
         or not paxml.submodule_search_locations
     ):
         return
-    known = set(hyper_parameters.names())
-    for file, base in BASES:
+    known = set(hyper_parameters.list_names())
+    for file, base in PAXML_BASES:
         path = Path(next(iter(paxml.submodule_search_locations)), file)
-        known |= hyper_parameters.of_class(path, base) if path.is_file() else set()
-    for name in map(fiddle_arguments.whole_name, given):
+        known |= hyper_parameters.read_class_names(path, base) if path.is_file() else set()
+    for name in map(fiddle_arguments.strip_part, given):
         if name not in known and (name.isupper() or name.upper() in known):
             near = difflib.get_close_matches(name.upper(), known, n=1)
             raise UserError(
@@ -98,7 +98,7 @@ def hyper(config: str, given: Iterable[str]) -> None:
             )
 
 
-def vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
+def find_vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
     """Return VOCAB_PATH for a run, "" where nothing tokenises, and what to say of it. A folder
     stands for the one model in it.
 
@@ -154,7 +154,7 @@ def vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
     return str(Path(path).absolute()), ()
 
 
-def data(given: Settings) -> dict[str, str]:
+def find_data(given: Settings) -> dict[str, str]:
     """Return the variables that say what a run reads: TFDS_DATA_DIR where it is given, DATA and
     EVAL_DATA where a download of ours lies in it.
 
@@ -185,7 +185,14 @@ def data(given: Settings) -> dict[str, str]:
             kind=MISSING,
         )
     name = next((name for start, name in DOWNLOADS.items() if given.config.startswith(start)), None)
-    return {**found, **(download.found(name, parse_path("TFDS_DATA_DIR", folder)) if name else {})}
+    return {
+        **found,
+        **(
+            dataset_download.find_downloaded(name, parse_path("TFDS_DATA_DIR", folder))
+            if name
+            else {}
+        ),
+    }
 
 
 def check_sizes(given: Settings, hyper: Mapping[str, str]) -> None:
@@ -200,21 +207,21 @@ def check_sizes(given: Settings, hyper: Mapping[str, str]) -> None:
     Raises:
       UserError: one line; the run would fail with it after JAX has started.
     """
-    values = hyper_parameters.known(given.config, hyper, given.words)
+    values = hyper_parameters.resolve_values(given.config, hyper, given.words)
     known = {name: value for name, value in values.items() if value is not NOT_KNOWN}
     experiment_checks.check_counts(known)
     experiment_checks.check_numbers(known)
     if "NUM_MICROBATCHES" in known:
-        parts = experiment_checks.count("NUM_MICROBATCHES", known["NUM_MICROBATCHES"])
+        parts = experiment_checks.check_count("NUM_MICROBATCHES", known["NUM_MICROBATCHES"])
         if parts > 1 and "PERCORE_BATCH_SIZE" in known:
             experiment_checks.check_microbatches(
-                experiment_checks.batch(known["PERCORE_BATCH_SIZE"], given.gpus), parts
+                experiment_checks.compute_batch(known["PERCORE_BATCH_SIZE"], given.gpus), parts
             )
     meshes = {"ICI_MESH_SHAPE", "DCN_MESH_SHAPE"}
     if meshes & hyper.keys() and meshes <= known.keys():
-        parts = math.prod(experiment_checks.mesh(SimpleNamespace(**known), given.gpus)[:2])
+        parts = math.prod(experiment_checks.compute_mesh(SimpleNamespace(**known), given.gpus)[:2])
         if "PERCORE_BATCH_SIZE" in known:
-            experiment_checks.batch(known["PERCORE_BATCH_SIZE"], given.gpus, split=parts)
+            experiment_checks.compute_batch(known["PERCORE_BATCH_SIZE"], given.gpus, split=parts)
 
 
 def check_files(given: Settings, hyper: Mapping[str, str]) -> None:
@@ -227,10 +234,10 @@ def check_files(given: Settings, hyper: Mapping[str, str]) -> None:
     Raises:
       UserError: one is missing; the message names the variable.
     """
-    config = given.config.removeprefix(f"{MODULE}.")
-    if given.synthetic or config not in hyper_parameters.experiments():
+    config = given.config.removeprefix(f"{CONFIGS_MODULE}.")
+    if given.synthetic or config not in hyper_parameters.list_experiments():
         return
-    known = hyper_parameters.known(config, hyper, given.words)
+    known = hyper_parameters.resolve_values(config, hyper, given.words)
     for name in ("DATA", "EVAL_DATA"):
         typed = known.get(name) or given.variables.get(name)
         if isinstance(typed, (str, dict)):
@@ -271,14 +278,14 @@ def check_last_step(given: Settings, hyper: Mapping[str, str], folder: str) -> t
     Raises:
       UserError: the checkpoint is past MAX_STEPS.
     """
-    end = hyper_parameters.known(given.config, hyper, given.words).get("MAX_STEPS")
-    step = None if is_address(folder) else newest(folder)
+    end = hyper_parameters.resolve_values(given.config, hyper, given.words).get("MAX_STEPS")
+    step = None if is_address(folder) else find_newest_step(folder)
     if step is None or not isinstance(end, int):
         return ()
     return run_folders.check_last_step(f"MAX_STEPS={end}", end, step, "LOG_DIR")
 
 
-def rows(given: Settings, hyper: Mapping[str, str]) -> None:
+def check_rows(given: Settings, hyper: Mapping[str, str]) -> None:
     """Check local files of running text that a run of an experiment of ours trains on: their names,
     and whether they hold a batch.
 
@@ -292,17 +299,17 @@ def rows(given: Settings, hyper: Mapping[str, str]) -> None:
     Raises:
       UserError: files are missing, or hold fewer rows than a global batch.
     """
-    config = given.config.removeprefix(f"{MODULE}.")
+    config = given.config.removeprefix(f"{CONFIGS_MODULE}.")
     if (
         given.synthetic
-        or config not in hyper_parameters.experiments()
+        or config not in hyper_parameters.list_experiments()
         or config.startswith(tuple(DOWNLOADS))
         or importlib.util.find_spec("numpy") is None
     ):
         return
     from rosetta.data import pipeline
 
-    known = hyper_parameters.known(config, hyper, given.words)
+    known = hyper_parameters.resolve_values(config, hyper, given.words)
     typed, length, field = (
         known.get("DATA") or given.variables.get("DATA"),
         known.get("MAX_SEQ_LEN"),
@@ -324,15 +331,15 @@ def rows(given: Settings, hyper: Mapping[str, str]) -> None:
     found = pipeline.open_sources(
         pipeline.Recipe(data, "lm", "byte", 0, 0, length, text_field=field)
     )
-    experiment_checks.enough(
+    experiment_checks.check_row_count(
         getattr(found, "count", None),
-        experiment_checks.batch(known.get("PERCORE_BATCH_SIZE"), given.gpus),
+        experiment_checks.compute_batch(known.get("PERCORE_BATCH_SIZE"), given.gpus),
         length,
         data,
     )
 
 
-def newest(run: str) -> int | None:
+def find_newest_step(run: str) -> int | None:
     """Return the step of the newest whole checkpoint of a run's folder of this machine, None where
     it has none.
     """
@@ -340,7 +347,7 @@ def newest(run: str) -> int | None:
     return steps[-1] if steps else None
 
 
-def pretrained(name: str, path: str) -> tuple[str, int | None]:
+def find_pretrained(name: str, path: str) -> tuple[str, int | None]:
     """Return a run's folder of checkpoints and its newest step, None in an object store.
 
     Args:
@@ -353,7 +360,7 @@ def pretrained(name: str, path: str) -> tuple[str, int | None]:
     run = parse_path(name, path).rstrip("/").removesuffix(f"/{CHECKPOINTS}")
     if is_address(run):
         return f"{run}/{CHECKPOINTS}", None
-    step = newest(run)
+    step = find_newest_step(run)
     if step is None:
         raise UserError(
             "it holds no checkpoints/checkpoint_N",
@@ -364,7 +371,7 @@ def pretrained(name: str, path: str) -> tuple[str, int | None]:
     return f"{run}/{CHECKPOINTS}", step
 
 
-def of_script(given: Settings) -> Mapping[str, object]:
+def find_checkpoints(given: Settings) -> Mapping[str, object]:
     """Return what a run reads, found and checked: evaluate_from, its step, and restore, each where
     there is one.
 
@@ -373,10 +380,10 @@ def of_script(given: Settings) -> Mapping[str, object]:
     """
     found: dict[str, object] = {}
     if given.llama and given.variables.get("CHECKPOINT_RESTORE_PATH"):
-        found["restore"], found["step"] = pretrained(
+        found["restore"], found["step"] = find_pretrained(
             "CHECKPOINT_RESTORE_PATH", given.variables["CHECKPOINT_RESTORE_PATH"]
         )
     if given.script == "run_lambada_singlenode":
-        _, found["step"] = pretrained("LOG_DIR", given.log_dir)
+        _, found["step"] = find_pretrained("LOG_DIR", given.log_dir)
     run_folders.check_folder_writable(given.log_dir)
     return found

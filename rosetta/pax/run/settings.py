@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rosetta.core.variables.declaration import Variable
 
-MODULE = "rosetta.pax.configs"
+CONFIGS_MODULE = "rosetta.pax.configs"
 _PILE = ("TFDS_DATA_DIR", "VOCAB_PATH", "PREC", "NUM_GPUS", "PERCORE_BATCH_SIZE", "LOG_DIR")
 # Each script's positionals, in their documented order. All of them may be left out: variables of
 # the same names stand in.
@@ -40,7 +40,7 @@ POSITIONALS = {
     ),
     "run_llama_boolq": (),
 }
-_LORA = ("LORA_RANK", "LORA_TARGET_LAYERS")  # what USE_LORA=1 reads besides
+_LORA_VARIABLES = ("LORA_RANK", "LORA_TARGET_LAYERS")  # what USE_LORA=1 reads besides
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Settings:
         Raises:
           UserError: it is neither on nor off.
         """
-        value = fiddle_arguments.value(self.hyper.get(name, "None"))
+        value = fiddle_arguments.parse_literal(self.hyper.get(name, "None"))
         return None if value is None else experiment_checks.read_switch(f"--fdl.{name}", value)
 
     def reads_on(self, name: str) -> bool:
@@ -102,7 +102,7 @@ class Settings:
     @property
     def of_user(self) -> bool:
         """Is the experiment a class of the user's own? Only that class knows what it reads."""
-        return is_of_user(self.config)
+        return is_user_experiment(self.config)
 
     @property
     def evaluates_only(self) -> bool:
@@ -117,12 +117,14 @@ class Settings:
         return self.config.rpartition(".")[2].startswith("Synthetic")
 
 
-def is_of_user(config: str) -> bool:
+def is_user_experiment(config: str) -> bool:
     """Return whether an experiment is a class of the user's own, and not one of rosetta's."""
-    return "." in config and not config.startswith(f"{MODULE}.")
+    return "." in config and not config.startswith(f"{CONFIGS_MODULE}.")
 
 
-def given(script: str, words: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+def add_positionals(
+    script: str, words: Sequence[str], environment: Mapping[str, str]
+) -> dict[str, str]:
     """Return the variables with a script's positionals over them; one that is empty, or None as
     upstream writes it, is not given.
 
@@ -145,7 +147,7 @@ def given(script: str, words: Sequence[str], environment: Mapping[str, str]) -> 
     }
 
 
-def read(
+def read_settings(
     script: str, words: Sequence[str], environment: Mapping[str, str], devices: int
 ) -> Settings:
     """Read a script's settings.
@@ -159,13 +161,13 @@ def read(
     Raises:
       UserError: one line for the first thing that is wrong.
     """
-    variables = given(script, words, environment)
+    variables = add_positionals(script, words, environment)
     values = _read_values(script, variables)
     single = script.endswith("singlenode") or (
         script == "run_llama_boolq" and not values["USE_MULTIPROCESS"]
     )
-    nodes, processes, each = _devices(values, devices, single=single)
-    hyper, more = fiddle_arguments.split(
+    nodes, processes, each = _count_devices(values, devices, single=single)
+    hyper, more = fiddle_arguments.split_arguments(
         variables.get("ADDITIONAL_ARGS", "") + " " + variables.get("ROSETTA_FDL", "")
     )
     found = Settings(
@@ -195,9 +197,9 @@ def read(
     if found.llama:
         _refuse_unread_lora(found)
     else:
-        _of_llama_alone(variables)
-    whole = {**_hyper(found), **hyper}
-    _arithmetic(whole, found.gpus)
+        _refuse_llama_variables(variables)
+    whole = {**_list_hyper_parameters(found), **hyper}
+    _check_mesh_and_batch(whole, found.gpus)
     return replace(found, hyper=whole)
 
 
@@ -208,7 +210,7 @@ def _read_values(script: str, variables: Mapping[str, str]) -> dict[str, Any]:
     schedules than ours.
     """
     own = setting_values.read_setting(variables, "CONFIG", script)
-    leave_out = ("LR_SCHEDULE",) if own and is_of_user(own) else ()
+    leave_out = ("LR_SCHEDULE",) if own and is_user_experiment(own) else ()
     hyper = {
         variable.name: "" if variable.name in leave_out else variables[variable.name].strip()
         for variable in lookup.list_settings(script)
@@ -217,7 +219,9 @@ def _read_values(script: str, variables: Mapping[str, str]) -> dict[str, Any]:
     return setting_values.read_settings({**variables, **hyper}, script)
 
 
-def _devices(values: Mapping[str, Any], devices: int, *, single: bool) -> tuple[int, int, int]:
+def _count_devices(
+    values: Mapping[str, Any], devices: int, *, single: bool
+) -> tuple[int, int, int]:
     """Nodes, processes, and the GPUs of each process: all of its node's, or one."""
     per_node = values["NUM_GPUS"]
     processes = 1 if single else values["SLURM_NTASKS"]
@@ -248,34 +252,40 @@ def _devices(values: Mapping[str, Any], devices: int, *, single: bool) -> tuple[
     return nodes, processes, per_node // on_each
 
 
-def _hyper(found: Settings) -> dict[str, str]:
+def _list_hyper_parameters(found: Settings) -> dict[str, str]:
     """Return the hyper-parameters of a script and its variables, except ADDITIONAL_ARGS."""
-    hyper = {"FPROP_DTYPE": fiddle_arguments.literal(found.precision)} if found.precision else {}
+    hyper = {"FPROP_DTYPE": fiddle_arguments.to_literal(found.precision)} if found.precision else {}
     here = found.gpus // found.nodes
     settings = [
         variable for variable in lookup.list_settings(found.script) if variable.hyper_parameter
     ]
     defaults = {
-        variable.name: _literal(variable, default)
+        variable.name: _to_literal(variable, default)
         for variable in settings
         if (default := variable.default_value(found.script))
     }
     typed = {
-        variable.name: _literal(variable, found.variables[variable.name])
+        variable.name: _to_literal(variable, found.variables[variable.name])
         for variable in settings
         if found.variables.get(variable.name)
     }
-    return {**hyper, **_mesh(found, here), **defaults, **_llama(found), **typed}
+    return {
+        **hyper,
+        **_list_mesh_shapes(found, here),
+        **defaults,
+        **_list_llama_values(found),
+        **typed,
+    }
 
 
-def _literal(variable: Variable, text: str) -> str:
+def _to_literal(variable: Variable, text: str) -> str:
     """Return a value as the literal of Python that --fdl takes."""
     if isinstance(variable.type, (TruthValue, MeshShape)):
         text = str(setting_values.parse_value(variable, text))
-    return fiddle_arguments.literal(text)
+    return fiddle_arguments.to_literal(text)
 
 
-def _mesh(found: Settings, here: int) -> dict[str, str]:
+def _list_mesh_shapes(found: Settings, here: int) -> dict[str, str]:
     """Return the mesh that a script sets, with so many GPUs on a node; LLaMA's is for 1 node with
     LoRA and 2 without.
     """
@@ -286,7 +296,7 @@ def _mesh(found: Settings, here: int) -> dict[str, str]:
     return {"ICI_MESH_SHAPE": f"[{here},1,1]", "DCN_MESH_SHAPE": f"[{found.nodes},1,1]"}
 
 
-def _llama(found: Settings) -> dict[str, str]:
+def _list_llama_values(found: Settings) -> dict[str, str]:
     """Return what the LLaMA script sets, besides the defaults that do not depend on USE_LORA."""
     if not found.llama:
         return {}
@@ -300,7 +310,7 @@ def _llama(found: Settings) -> dict[str, str]:
     return {
         "USE_LORA": "True",
         "LORA_RANK": str(found.values["LORA_RANK"]),
-        "LORA_TARGET_LAYERS": fiddle_arguments.literal(found.values["LORA_TARGET_LAYERS"]),
+        "LORA_TARGET_LAYERS": fiddle_arguments.to_literal(found.values["LORA_TARGET_LAYERS"]),
         "LEARNING_RATE": "1e-4",
         "LR_SCHEDULE": '"constant"',
         "MAX_STEPS": "600",
@@ -311,7 +321,7 @@ def _refuse_unread_lora(found: Settings) -> None:
     """Refuse LoRA's variables without USE_LORA=1: all weights would train, as if they were not
     set.
     """
-    name = next((name for name in _LORA if found.variables.get(name)), None)
+    name = next((name for name in _LORA_VARIABLES if found.variables.get(name)), None)
     if name and not found.values["USE_LORA"]:
         raise UserError(
             "only a run with USE_LORA=1 reads it",
@@ -321,14 +331,14 @@ def _refuse_unread_lora(found: Settings) -> None:
         )
 
 
-def _of_llama_alone(variables: Mapping[str, str]) -> None:
+def _refuse_llama_variables(variables: Mapping[str, str]) -> None:
     """UserError for a variable that only run_llama_boolq reads: left unread, it would train
     something else than was asked for.
     """
     switches = [
         name for name in ("USE_LORA", "EVAL_ONLY") if setting_values.read_setting(variables, name)
     ]
-    values = [name for name in (*_LORA, "CHECKPOINT_RESTORE_PATH") if variables.get(name)]
+    values = [name for name in (*_LORA_VARIABLES, "CHECKPOINT_RESTORE_PATH") if variables.get(name)]
     asked = next(iter([*switches, *values]), None)
     if asked:
         do = (
@@ -341,11 +351,11 @@ def _of_llama_alone(variables: Mapping[str, str]) -> None:
         )
 
 
-def _arithmetic(hyper: Mapping[str, str], gpus: int) -> None:
+def _check_mesh_and_batch(hyper: Mapping[str, str], gpus: int) -> None:
     """Check mesh and batch, as far as they are given here; the experiment's own are checked when it
     is there.
     """
-    typed = fiddle_arguments.values(hyper)
+    typed = fiddle_arguments.parse_values(hyper)
     values: dict[str, Any] = {
         name: typed[name]
         for name in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE", "PERCORE_BATCH_SIZE")
@@ -353,6 +363,6 @@ def _arithmetic(hyper: Mapping[str, str], gpus: int) -> None:
     }
     split = 1
     if "ICI_MESH_SHAPE" in values and "DCN_MESH_SHAPE" in values:
-        split = math.prod(experiment_checks.mesh(SimpleNamespace(**values), gpus)[:2])
+        split = math.prod(experiment_checks.compute_mesh(SimpleNamespace(**values), gpus)[:2])
     if "PERCORE_BATCH_SIZE" in values:
-        experiment_checks.batch(values["PERCORE_BATCH_SIZE"], gpus, split=split)
+        experiment_checks.compute_batch(values["PERCORE_BATCH_SIZE"], gpus, split=split)

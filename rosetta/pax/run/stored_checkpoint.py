@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Shapes = Mapping[str, tuple[int, ...]]  # of variables, by their full names
-_PARTS = (("FP8 state", r"_amax_history$"), ("LoRA's kernels", r"lora_a$"))
+_SWITCH_PARTS = (("FP8 state", r"_amax_history$"), ("LoRA's kernels", r"lora_a$"))
 
 
-def newest(folder: str) -> str | None:
+def find_newest(folder: str) -> str | None:
     """Return the newest checkpoint_N in a folder of them, None where there is none."""
     steps = run_folders.list_checkpoint_steps(folder)
-    return named(folder, steps[-1]) if steps else None
+    return make_path(folder, steps[-1]) if steps else None
 
 
-def named(folder: str, step: int) -> str:
+def make_path(folder: str, step: int) -> str:
     """Return the path of a step's checkpoint."""
     return f"{folder}/checkpoint_{step:08}"
 
 
-def shapes(checkpoint: str) -> Shapes | None:
+def read_shapes(checkpoint: str) -> Shapes | None:
     """Return the shapes of a checkpoint's variables without their padding, a model's and not its
     optimizer's: "params.lm.final_ln.scale" -> shape.
 
@@ -48,7 +48,7 @@ def shapes(checkpoint: str) -> Shapes | None:
         return None
     try:
         found = json.loads(path.read_text()).get("train_state_metadata")
-        return None if found is None else dict(_flat("", found["mdl_vars"]))
+        return None if found is None else dict(_list_arrays("", found["mdl_vars"]))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"it cannot be read ({type(error).__name__})",
@@ -58,19 +58,19 @@ def shapes(checkpoint: str) -> Shapes | None:
         ) from None
 
 
-def _flat(name: str, node: Mapping[str, object]) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _list_arrays(name: str, node: Mapping[str, object]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the arrays of a tree in the metadata; masked ones have no shape and are left out."""
     for key, below in node.items():
         if not isinstance(below, dict):
             raise TypeError(key)
         inner = f"{name}.{key}" if name else key
         if "_array_metadata_tag" not in below:
-            yield from _flat(inner, below)
+            yield from _list_arrays(inner, below)
         elif "unpadded_shape" in below:
             yield inner, tuple(below["unpadded_shape"])
 
 
-def agree(folder: str, *, fp8: bool, lora: bool) -> None:
+def check_switches(folder: str, *, fp8: bool, lora: bool) -> None:
     """Check that a run can go on from its folder's newest checkpoint; where there is none, or one
     of which nothing is known, it is taken to be fine.
 
@@ -82,11 +82,11 @@ def agree(folder: str, *, fp8: bool, lora: bool) -> None:
     Raises:
       UserError: the checkpoint lacks what the run wants, or has more.
     """
-    checkpoint = newest(f"{folder}/{preflight.CHECKPOINTS}")
-    names = shapes(checkpoint) if checkpoint else None
+    checkpoint = find_newest(f"{folder}/{preflight.CHECKPOINTS}")
+    names = read_shapes(checkpoint) if checkpoint else None
     if checkpoint is None or names is None:
         return
-    for (what, pattern), wanted in zip(_PARTS, (fp8, lora), strict=True):
+    for (what, pattern), wanted in zip(_SWITCH_PARTS, (fp8, lora), strict=True):
         if any(re.search(pattern, name) for name in names) != wanted:
             has = "has no" if wanted else "has"
             do = (
@@ -104,7 +104,9 @@ def agree(folder: str, *, fp8: bool, lora: bool) -> None:
             )
 
 
-def same(there: Shapes, model: Shapes, where: str, do: str, ignored: Iterable[str] = ()) -> None:
+def check_shapes(
+    there: Shapes, model: Shapes, where: str, do: str, ignored: Iterable[str] = ()
+) -> None:
     """UserError naming the first variable that differs between a checkpoint and a model, and how
     many do: in shape, missing in the checkpoint, additional there.
 
@@ -126,16 +128,17 @@ def same(there: Shapes, model: Shapes, where: str, do: str, ignored: Iterable[st
         )
 
     other = [
-        f"has {name} in the shape {_shape(there[name])}, the model needs {_shape(model[name])}"
+        f"has {name} in the shape {_format_shape(there[name])}, "
+        f"the model needs {_format_shape(model[name])}"
         for name in kept(there.keys() & model.keys())
         if there[name] != model[name]
     ]
     missing = [
-        f"has no {name}, the model needs it in the shape {_shape(model[name])}"
+        f"has no {name}, the model needs it in the shape {_format_shape(model[name])}"
         for name in kept(model.keys() - there.keys())
     ]
     additional = [
-        f"has {name} in the shape {_shape(there[name])}, the model has none"
+        f"has {name} in the shape {_format_shape(there[name])}, the model has none"
         for name in kept(there.keys() - model.keys())
     ]
     first, *rest = [
@@ -157,5 +160,5 @@ def same(there: Shapes, model: Shapes, where: str, do: str, ignored: Iterable[st
     raise UserError(f"it {first[0]}{more}", where, do, kind=DIFFERS)
 
 
-def _shape(sizes: tuple[int, ...]) -> str:
+def _format_shape(sizes: tuple[int, ...]) -> str:
     return f"[{', '.join(map(str, sizes))}]"

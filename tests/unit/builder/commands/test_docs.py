@@ -102,7 +102,7 @@ def test_every_field_of_a_preset_is_documented() -> None:
 def test_the_page_of_experiments_is_current() -> None:
     page = (ROOT / experiment_page.PAGE).read_text(encoding="utf-8")
     assert page == experiment_page.render(), "run: python build.py docs"
-    names = {*hyper_parameters.experiments(), *hyper_parameters.names()}
+    names = {*hyper_parameters.list_experiments(), *hyper_parameters.list_names()}
     assert all(f"`{name}`" in page for name in names)
 
 
@@ -118,7 +118,7 @@ def test_the_page_of_experiments_names_what_differs_from_upstream() -> None:
 def test_reference_data_is_what_rosetta_sets() -> None:
     data = reference_data.read()
     assert [preset["name"] for preset in data["presets"]] == list(preset_files.presets())
-    assert [each["name"] for each in data["experiments"]] == hyper_parameters.experiments()
+    assert [each["name"] for each in data["experiments"]] == hyper_parameters.list_experiments()
 
 
 def test_the_page_of_variables_is_current() -> None:

@@ -201,7 +201,7 @@ def test_defaults_of_gin_macros_are_those_of_the_gin_files(command: str, files: 
 def test_defaults_of_llama_are_those_of_its_script(lora: str) -> None:
     """The table shows what the script sets."""
     script = readers.COMMAND_SCRIPTS[readers.PAX_BOOLQ]
-    found = pax_settings.read(script, [], {"USE_LORA": lora}, 8)
+    found = pax_settings.read_settings(script, [], {"USE_LORA": lora}, 8)
     for variable in lookup.list_settings(script):
         shown = variable.default_text(script)
         value = found.hyper.get(variable.name)

@@ -182,7 +182,7 @@ def test_boolqs_answers_are_told_apart_by_the_vocabularys_own_ids(
     records = lines(tmp_path / "b.jsonl", BOOLQ)
     made = experiment(data.BoolQDataset, DATA=records, VOCAB=model, VOCAB_SIZE=285, MAX_SEQ_LEN=128)
     capsys.readouterr()
-    yes, no = made.answer_tokens()
+    yes, no = made.find_answer_tokens()
     chosen = vocabularies.load_vocabulary(model, 0, causal=True)
     assert (chosen.decode([yes]), chosen.decode([no])) == ("yes", "no")
     train, evaluated = made.datasets()
@@ -194,9 +194,12 @@ def test_boolqs_answers_are_told_apart_by_the_vocabularys_own_ids(
         batch = fdl.build(config).get_next()
         assert set(batch.labels[batch.weights > 0].tolist()) <= {yes, no}
         assert set(batch.ids[:, 0].tolist()) == {1}
-    assert experiment(data.BoolQDataset, TRUE_TOKEN=[7], FALSE_TOKEN=8).answer_tokens() == (7, 8)
+    assert experiment(data.BoolQDataset, TRUE_TOKEN=[7], FALSE_TOKEN=8).find_answer_tokens() == (
+        7,
+        8,
+    )
     with errors.refused(errors.INVALID, where="VOCAB=byte", names=("3", "2")):
-        experiment(data.BoolQDataset, DATA=records, VOCAB="byte").answer_tokens()
+        experiment(data.BoolQDataset, DATA=records, VOCAB="byte").find_answer_tokens()
 
 
 def test_a_cache_needs_its_vocabulary_only_for_packing(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_against_numpy(name: str) -> None:
     equation, x, kernel, gradient = _given(name)
     state = plain._state(0)
     found, back = jax.vjp(
-        lambda x, kernel, state: einsum.multiply(equation, x, kernel, state, jnp.float32),
+        lambda x, kernel, state: einsum.multiply_in_fp8(equation, x, kernel, state, jnp.float32),
         x,
         kernel,
         state,
@@ -85,9 +85,9 @@ def test_the_kernels_of_experts_are_multiplied_by_xla_and_that_is_said(
 ) -> None:
     log.forget_shown()
     equation, x, kernel, _ = _given("experts")
-    found = einsum.multiply(equation, x, kernel, plain._state(0), jnp.float32, by="te")
+    found = einsum.multiply_in_fp8(equation, x, kernel, plain._state(0), jnp.float32, by="te")
     np.testing.assert_array_equal(
-        found, einsum.multiply(equation, x, kernel, plain._state(0), jnp.float32)
+        found, einsum.multiply_in_fp8(equation, x, kernel, plain._state(0), jnp.float32)
     )
     assert "FP8 of experts by XLA instead of Transformer Engine" in capsys.readouterr().err
 
@@ -100,7 +100,7 @@ def test_what_is_no_product_with_a_kernel_is_none_of_its_business(equation: str)
         for part in equation.split("->", maxsplit=1)[0].split(",")
     )
     with pytest.raises(ValueError, match="no product of activations and a kernel"):
-        einsum.multiply(equation, left, right, plain._state(0), jnp.float32)
+        einsum.multiply_in_fp8(equation, left, right, plain._state(0), jnp.float32)
 
 
 _LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {

@@ -102,7 +102,7 @@ def test_hyper_parameters_reach_the_task() -> None:
         adam.lr_schedule.decay_start,
         adam.lr_schedule.decay_end,
     ) == (3, 4, 9)
-    stack = switches.block(task.model.lm_tpl)
+    stack = switches.find_layer_stack(task.model.lm_tpl)
     assert stack.input_dropout_prob == 0.125
     assert stack.transformer_layer_params_tpl.ln_tpl.epsilon == 0.25
     assert (
@@ -123,7 +123,7 @@ def test_hyper_parameters_reach_the_task() -> None:
     ],
 )
 def test_other_schedules(kind: str, found: Any) -> None:
-    assert fdl.get_callable(_made("Synthetic126M", LR_SCHEDULE=kind).schedule()) is found
+    assert fdl.get_callable(_made("Synthetic126M", LR_SCHEDULE=kind).make_schedule()) is found
 
 
 def test_experts_are_grouped_by_the_mesh() -> None:
@@ -134,12 +134,12 @@ def test_experts_are_grouped_by_the_mesh() -> None:
         DCN_MESH_SHAPE=[1, 3, 1],
         GROUPS_PER_PART=5,
     ).task()
-    assert switches.block(task.model.lm_tpl).moe_layer_tpl.num_groups == 5 * 24
+    assert switches.find_layer_stack(task.model.lm_tpl).moe_layer_tpl.num_groups == 5 * 24
     assert task.model.lm_tpl.packed_input is False
 
 
 def test_grouped_queries_have_heads_of_their_own() -> None:
-    layer = switches.block(
+    layer = switches.find_layer_stack(
         _made("SyntheticLLaMA70B", NUM_KV_HEADS=2, USE_REPEATED_LAYER=True).task().model.lm_tpl
     ).transformer_layer_params_tpl
     assert layer.tr_atten_tpl.num_kv_heads == 2
@@ -153,7 +153,7 @@ def test_boolq_is_told_the_answers_tokens() -> None:
 
 def test_differences_are_those_there_are() -> None:
     lines = {
-        name: getattr(configs, name)().differences()
+        name: getattr(configs, name)().list_differences()
         for name in (
             "Pile126M",
             "Pile5B",
@@ -183,7 +183,7 @@ def test_differences_are_those_there_are() -> None:
         "GROUPS_PER_PART",
     ]
     assert lines["LLaMA7B"] == []
-    assert _made("Pile5B", PACKED_INPUT=True, INPUT_DROPOUT_PROB=0.1).differences() == []
+    assert _made("Pile5B", PACKED_INPUT=True, INPUT_DROPOUT_PROB=0.1).list_differences() == []
 
 
 def test_what_is_right_says_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -310,4 +310,4 @@ def test_a_checkpoint_is_read_as_that_of_a_plain_model(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize(("size", "expected"), [(1, 128), (128, 128), (50257, 50304)])
 def test_padding(size: int, expected: int) -> None:
-    assert softmax.padded(size) == expected
+    assert softmax.compute_padded_size(size) == expected

@@ -72,7 +72,7 @@ def test_with_plain_products_it_is_upstreams_layer() -> None:
 def test_in_fp8_it_is_near_and_routes_alike() -> None:
     (found, balance, (of_params, of_x)), (expected, exact, (_, exact_x)) = (
         _run(
-            fp8_experts.in_fp8(
+            fp8_experts.convert_to_fp8(
                 pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES), "xla"
             )
         ),
@@ -84,7 +84,7 @@ def test_in_fp8_it_is_near_and_routes_alike() -> None:
     state = {
         name: leaf
         for name, leaf in flatten_dict(of_params, sep="/").items()
-        if name.endswith(einsum.NAMES)
+        if name.endswith(einsum.STATE_NAMES)
     }
     assert {name.rpartition("/")[0] for name in state} == {"ffn1_product", "ffn2_product"}
     assert {leaf.shape for leaf in state.values()} == {(1,), (fp8.HISTORY,)}  # one for all experts
@@ -101,7 +101,7 @@ def test_in_fp8_it_is_near_and_routes_alike() -> None:
 )
 def test_other_experts_are_refused(more: Any) -> None:
     layer = base_layer.instantiate(
-        fp8_experts.in_fp8(
+        fp8_experts.convert_to_fp8(
             pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES, **more), "xla"
         )
     )

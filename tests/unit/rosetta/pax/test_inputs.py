@@ -98,7 +98,7 @@ def every(source: inputs.Input) -> list[Any]:
 def test_a_batch_is_dealt_out_as_upstream_does(
     percore: float, devices: int, processes: int, dealt: tuple[int, int]
 ) -> None:
-    assert inputs.dealt(percore, devices, processes) == dealt
+    assert inputs.assign_rows(percore, devices, processes) == dealt
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_batch_that_cannot_be_dealt_out_is_one_line(
     percore: Any, devices: int, processes: int
 ) -> None:
     with errors.refused(errors.INVALID, where=f"PERCORE_BATCH_SIZE={percore}"):
-        inputs.dealt(percore, devices, processes)
+        inputs.assign_rows(percore, devices, processes)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -89,7 +89,7 @@ def _made(kind: Any, sizes: dict[str, Any], x: Any, **more: Any) -> tuple[Any, A
 def test_a_layer_computes_what_its_merged_weights_do(name: str) -> None:
     kind, sizes, shape, upstreams = _LAYERS[name]
     x = jnp.asarray(np.random.default_rng(1).normal(size=shape), jnp.float32)
-    layer, variables = _made(lora.ADAPTED[kind], sizes, x, rank=3)
+    layer, variables = _made(lora.ADAPTED_CLASSES[kind], sizes, x, rank=3)
     plain, _ = _made(kind, sizes, x)
     merged = lora.merge(variables)
     assert jax.tree.structure(merged) == jax.tree.structure(

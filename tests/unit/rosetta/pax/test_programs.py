@@ -49,8 +49,10 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> programs.TrainPr
     monkeypatch.setattr(upstream.SingleTaskTrainProgram, "run", run)
     monkeypatch.setattr(upstream.SingleTaskTrainProgram, "setup", setup)
     monkeypatch.setattr(upstream.SingleTaskTrainProgram, "shutdown", lambda _: None)
-    monkeypatch.setattr(programs.TrainProgram, "_scalars", lambda *_: None)
-    monkeypatch.setattr(flops, "of_task", lambda _: flops.Shape(2, 8, 32, 2, 2, 4, 2, 10))
+    monkeypatch.setattr(programs.TrainProgram, "_write_scalars", lambda *_: None)
+    monkeypatch.setattr(
+        flops, "read_model_sizes", lambda _: flops.ModelSizes(2, 8, 32, 2, 2, 4, 2, 10)
+    )
     made = programs.TrainProgram()
     task = SimpleNamespace(
         train=SimpleNamespace(num_train_steps=13, summary_interval_steps=5),
@@ -119,9 +121,12 @@ def test_the_peak_is_that_of_the_precision_in_use(
     asked = []
     monkeypatch.setattr(gpus, "find_peak_flops", lambda _, dtype: asked.append(dtype))
     program.run(None, 0)
-    work = program._of_step(SimpleNamespace(mdl_vars={collection: {}}))
+    work = program._describe_work(SimpleNamespace(mdl_vars={collection: {}}))
     assert asked == [kind]
-    assert (work.tokens, work.flops) == (128, flops.train(flops.of_task(None), 16, 8))
+    assert (work.tokens, work.flops) == (
+        128,
+        flops.count_training_flops(flops.read_model_sizes(None), 16, 8),
+    )
 
 
 def test_errors_of_reports_end_no_training(
@@ -135,14 +140,14 @@ def test_errors_of_reports_end_no_training(
 
 
 def test_an_input_is_what_it_was_but_timed() -> None:
-    timed = programs.Timed(Source())
+    timed = programs.TimedInput(Source())
     timed.get_next_padded()
     assert (timed.name, timed.shape) == ("train", (8, 16))
     assert timed.waited > 0
 
 
 def test_an_evaluation_has_loss_and_accuracy_first() -> None:
-    assert programs.evaluation(
+    assert programs.make_evaluation_record(
         7, "BoolQ", {"boolq_acc": 0.5, "avg_xent": 2.0, "num_predictions": 3.0}
     ) == {
         "step": 7,
@@ -153,7 +158,7 @@ def test_an_evaluation_has_loss_and_accuracy_first() -> None:
         "avg_xent": 2.0,
         "num_predictions": 3.0,
     }
-    assert "accuracy" not in programs.evaluation(7, "Pile", {"avg_xent": 2.0})
+    assert "accuracy" not in programs.make_evaluation_record(7, "Pile", {"avg_xent": 2.0})
 
 
 def test_what_is_per_example_keeps_its_examples(monkeypatch: pytest.MonkeyPatch) -> None:

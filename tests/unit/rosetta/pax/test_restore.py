@@ -36,15 +36,18 @@ def run(tmp_path: Path) -> Path:
 def test_a_run_its_checkpoints_or_one_of_them(run: Path) -> None:
     folder = str(run / "checkpoints")
     assert (
-        restore.found(str(run))
-        == restore.found(f"{run}/")
-        == restore.found(folder)
-        == restore.found(f"{folder}/")
+        restore.locate_checkpoint(str(run))
+        == restore.locate_checkpoint(f"{run}/")
+        == restore.locate_checkpoint(folder)
+        == restore.locate_checkpoint(f"{folder}/")
         == (folder, None)
     )
-    assert restore.found(f"{folder}/checkpoint_00000100") == (folder, 100)
-    assert restore.found("gs://bucket/run/checkpoints") == ("gs://bucket/run/checkpoints", None)
-    assert restore.found("gs://bucket/run/checkpoints/checkpoint_00000007") == (
+    assert restore.locate_checkpoint(f"{folder}/checkpoint_00000100") == (folder, 100)
+    assert restore.locate_checkpoint("gs://bucket/run/checkpoints") == (
+        "gs://bucket/run/checkpoints",
+        None,
+    )
+    assert restore.locate_checkpoint("gs://bucket/run/checkpoints/checkpoint_00000007") == (
         "gs://bucket/run/checkpoints",
         7,
     )
@@ -58,7 +61,7 @@ def test_where_there_is_none_is_one_line(run: Path, tmp_path: Path) -> None:
         run / "checkpoints/checkpoint_00000300.tmp",
     ):
         with errors.refused(errors.MISSING, names="checkpoint_N") as caught:
-            restore.found(str(path))
+            restore.locate_checkpoint(str(path))
         assert caught.value.where == f"CHECKPOINT_RESTORE_PATH={path}"
 
 
@@ -122,10 +125,10 @@ def test_a_model_goes_on_from_its_own_checkpoint(
     """That is, of each family the shapes are Paxml's, with layers that repeat, in a row, of experts, and with a vocabulary that is padded."""
     made = _made(name, **given)
     checkpoint = _saved(tmp_path / "checkpoint_00000002", made)
-    assert restore.variables(
+    assert restore.trace_variable_shapes(
         made.task(), made.get_input_specs_provider_params()
-    ) == stored_checkpoint.shapes(str(checkpoint))
-    restore.check(made, str(tmp_path), trains=True)
+    ) == stored_checkpoint.read_shapes(str(checkpoint))
+    restore.check_first_checkpoint(made, str(tmp_path), trains=True)
 
 
 def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -136,24 +139,24 @@ def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
     with errors.refused(
         errors.DIFFERS, where="checkpoint_00000002", names=("final_ln.bias", "[128]", "[64]", "25")
     ) as caught:
-        restore.check(small, folder, trains=True)
+        restore.check_first_checkpoint(small, folder, trains=True)
     assert (caught.value.where, "another folder" in caught.value.do) == (str(checkpoint), True)
     with pytest.raises(UserError) as caught:
-        restore.check(small, folder, trains=False)
+        restore.check_first_checkpoint(small, folder, trains=False)
     assert (caught.value.where, "another folder" in caught.value.do) == (str(checkpoint), False)
     small.CHECKPOINT_RESTORE_PATH = str(tmp_path / "run")
     with errors.refused(
         errors.DIFFERS, where="checkpoint_00000002", remedy="CHECKPOINT_IGNORE_RULES"
     ) as caught:
-        restore.check(small, str(tmp_path / "new"), trains=True)
+        restore.check_first_checkpoint(small, str(tmp_path / "new"), trains=True)
     assert caught.value.where == f"CHECKPOINT_RESTORE_PATH={checkpoint}"
-    restore.check(
+    restore.check_first_checkpoint(
         small, str(tmp_path / "new"), trains=False
     )  # an evaluation does not begin with it
     small.CHECKPOINT_IGNORE_RULES = [".*"]
-    restore.check(small, str(tmp_path / "new"), trains=True)
+    restore.check_first_checkpoint(small, str(tmp_path / "new"), trains=True)
     with errors.refused(errors.DIFFERS, where="checkpoint_00000002", names=("x_layers_1", "11")):
-        restore.check(
+        restore.check_first_checkpoint(
             _made(
                 "Synthetic126M",
                 MODEL_DIMS=128,
@@ -172,16 +175,16 @@ def test_what_switches_add_may_come_and_go(tmp_path: Path) -> None:
     rich = _made("SyntheticLLaMA7B", USE_LORA=True, USE_FP8=True)
     checkpoint = _saved(tmp_path / "rich" / "checkpoint_00000002", rich)
     plain = _made("SyntheticLLaMA7B", CHECKPOINT_RESTORE_PATH=str(checkpoint))
-    restore.check(plain, str(tmp_path / "new"), trains=True)
-    restore.check(plain, str(checkpoint.parent), trains=False)
+    restore.check_first_checkpoint(plain, str(tmp_path / "new"), trains=True)
+    restore.check_first_checkpoint(plain, str(checkpoint.parent), trains=False)
     with errors.refused(errors.DIFFERS, where="checkpoint_00000002", names="einsum"):
-        restore.check(plain, str(checkpoint.parent), trains=True)
+        restore.check_first_checkpoint(plain, str(checkpoint.parent), trains=True)
     _saved(tmp_path / "plain" / "checkpoint_00000002", _made("SyntheticLLaMA7B"))
     rich.CHECKPOINT_RESTORE_PATH = str(tmp_path / "plain")
-    restore.check(rich, str(tmp_path / "new"), trains=True)
+    restore.check_first_checkpoint(rich, str(tmp_path / "new"), trains=True)
     rich.LORA_RANK = 4
     with errors.refused(errors.DIFFERS, where="checkpoint_00000002", names=("lora_a", "8]", "4]")):
-        restore.check(rich, str(checkpoint.parent), trains=True)
+        restore.check_first_checkpoint(rich, str(checkpoint.parent), trains=True)
 
 
 def test_shorter_rows_take_the_first_positions_and_longer_ones_are_refused(tmp_path: Path) -> None:
@@ -202,4 +205,4 @@ def test_shorter_rows_take_the_first_positions_and_longer_ones_are_refused(tmp_p
                 if refused
                 else contextlib.nullcontext()
             ):
-                restore.check(experiment, str(tmp_path / folder), trains=trains)
+                restore.check_first_checkpoint(experiment, str(tmp_path / folder), trains=trains)

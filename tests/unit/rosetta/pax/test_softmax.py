@@ -30,7 +30,7 @@ def _template(*, padded: bool, lookup: str) -> Any:
         scale_sqrt_depth=True,
     )
     made.feed_forward_tpl.has_bias = False
-    return softmax.over_padded(made) if padded else made
+    return softmax.pad_vocabulary(made) if padded else made
 
 
 def _loss(layer: Any, variables: Any, ids: Any, labels: Any) -> Any:

@@ -29,7 +29,7 @@ def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _layer(task: Any) -> Any:
-    return switches.block(task.model.lm_tpl).transformer_layer_params_tpl
+    return switches.find_layer_stack(task.model.lm_tpl).transformer_layer_params_tpl
 
 
 def _kinds(task: Any) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def test_with_all_switches_off_nothing_is_changed(family: str, repeated: bool) -
     made = pax_training.experiment(family, USE_REPEATED_LAYER=repeated)
     task = made.task()
     before = printing.as_str_flattened(task)
-    assert made.switched(task) is task
+    assert made.apply_switches(task) is task
     assert printing.as_str_flattened(task) == before
     assert "rosetta.pax" not in before.replace("rosetta.pax.softmax", "")
 
@@ -81,7 +81,7 @@ def test_fp8_is_for_every_projection(
     assert fdl.get_callable(task.train.learner) is learner.Learner
     assert not task.train.variable_norm_summary
     if family == "glam":
-        layer = switches.block(task.model.lm_tpl).moe_layer_tpl
+        layer = switches.find_layer_stack(task.model.lm_tpl).moe_layer_tpl
         assert (
             fdl.get_callable(layer),
             layer.product_tpl.by,
@@ -122,13 +122,13 @@ def test_what_lora_adapts(family: str, asked: str) -> None:
         family, USE_LORA=True, LORA_RANK=3, LORA_TARGET_LAYERS=asked
     ).task()
     found = {
-        name: kind in lora.ADAPTED.values()
+        name: kind in lora.ADAPTED_CLASSES.values()
         for name, kind in _kinds(task).items()
         if name not in ("attention", "learner")
     }
     assert found.pop("feed") == (asked != "attention")
     assert set(found.values()) == {asked != "mlp"}
-    assert task.train.learner.bprop_variable_inclusion == [lora.PATTERN]
+    assert task.train.learner.bprop_variable_inclusion == [lora.KERNEL_PATTERN]
 
 
 def test_switches_together() -> None:
@@ -143,7 +143,10 @@ def test_switches_together() -> None:
     layer = _layer(task)
     assert fdl.get_callable(layer.tr_atten_tpl.proj_tpl) is lora.AttentionProjection
     assert fdl.get_callable(layer.tr_atten_tpl.proj_tpl.einsum_tpl) is einsum.Einsum
-    assert task.train.learner.bprop_variable_inclusion == [lora.PATTERN, einsum.PATTERN]
+    assert task.train.learner.bprop_variable_inclusion == [
+        lora.KERNEL_PATTERN,
+        einsum.STATE_PATTERN,
+    ]
     assert (
         task.train.learner.stochastic_gradient.count,
         task.train.learner.stochastic_gradient.by_weight,
@@ -176,7 +179,7 @@ def test_what_they_come_to(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    found = pax_training.experiment("gpt", **given).chosen()
+    found = pax_training.experiment("gpt", **given).resolve_switches()
     assert (found.fp8, found.attention) == expected
 
 
@@ -187,11 +190,11 @@ def test_a_switch_takes_every_word_of_a_truth_value(
 ) -> None:
     """See tests/unit/rosetta/test_truth_values.py for what happens before the trainer starts."""
 
-    def chosen(word: str) -> switches.Chosen:
+    def chosen(word: str) -> switches.ChosenSwitches:
         if is_variable:
             monkeypatch.setenv(name, word)
         given = {} if is_variable else {name: word}
-        found: switches.Chosen = pax_training.experiment("gpt", **given).chosen()
+        found: switches.ChosenSwitches = pax_training.experiment("gpt", **given).resolve_switches()
         return found
 
     assert chosen("1") != chosen("0")
@@ -270,4 +273,4 @@ def test_a_pipeline_is_refused() -> None:
     task.model.lm_tpl.stacked_transformer_tpl = fdl.Config(transformers.PipelinedTransformer)
     made.USE_FP8 = True
     with errors.refused(errors.UNSUPPORTED, where="the switches", names="PipelinedTransformer"):
-        made.switched(task)
+        made.apply_switches(task)

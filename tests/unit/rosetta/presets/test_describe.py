@@ -74,7 +74,7 @@ def test_the_scripts_take_what_is_described(name: str, accelerator: str | None) 
             assert t5x_switches.PRECISIONS[chosen.fp8] == found.precision
     else:
         script = {"train": "run_base_config_multinode", "boolq": "run_llama_boolq"}[found.entry[2]]
-        pax = pax_settings.read(script, [], environment, found.gpus_per_node)
+        pax = pax_settings.read_settings(script, [], environment, found.gpus_per_node)
         assert (pax.config, pax.nodes, pax.gpus, pax.processes) == (
             found.model,
             found.nodes,

@@ -84,7 +84,7 @@ def test_hyper_parameters_name_file_and_line(capsys: pytest.CaptureFixture[str])
     config = explained(capsys, "llama-70b", "USE_LORA=1", "fdl.NUM_LAYERS=2")["config"]
     assert config["NUM_KV_HEADS"] == {
         "value": "8",
-        "origin": hyper_parameters.read("LLaMA70B")["NUM_KV_HEADS"].place,
+        "origin": hyper_parameters.read_stated_values("LLaMA70B")["NUM_KV_HEADS"].place,
     }
     assert "NUM_KV_HEADS = 8" in there(config["NUM_KV_HEADS"]["origin"])
     assert config["NUM_LAYERS"] == {"value": "2", "origin": "fdl.NUM_LAYERS (command line)"}

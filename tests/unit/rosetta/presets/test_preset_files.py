@@ -64,7 +64,7 @@ def test_a_workaround_that_has_ended_in_what_is_locked_is_still_there_to_be_look
 
 
 def test_presets_are_of_models_that_there_are() -> None:
-    known = set(hyper_parameters.experiments())
+    known = set(hyper_parameters.list_experiments())
     for name in resolved_presets.MODELS:
         chain = preset_files.chain(name)
         if chain[0].name == "pax":

@@ -46,11 +46,11 @@ def _made(kind: type = Small, **given: Any) -> Any:
 
 
 def test_what_is_right_passes() -> None:
-    experiment_checks.check(_made(), 8)
-    experiment_checks.check(
+    experiment_checks.check_experiment(_made(), 8)
+    experiment_checks.check_experiment(
         _made(Experts, DCN_MESH_SHAPE=None, DIMS_PER_HEAD=None, LR_SCHEDULE="constant"), 4
     )
-    experiment_checks.check(_made(ICI_MESH_SHAPE=[1, 2, 2], PERCORE_BATCH_SIZE=0.5), 8)
+    experiment_checks.check_experiment(_made(ICI_MESH_SHAPE=[1, 2, 2], PERCORE_BATCH_SIZE=0.5), 8)
 
 
 @pytest.mark.parametrize(
@@ -199,29 +199,29 @@ def test_what_is_right_passes() -> None:
 )
 def test_what_is_not_is_one_line(given: dict[str, Any], kind: str, facts: dict[str, Any]) -> None:
     with errors.refused(kind, **facts) as caught:
-        experiment_checks.check(_made(**given), 8)
+        experiment_checks.check_experiment(_made(**given), 8)
     assert "\n" not in str(caught.value)
 
 
 def test_experts_come_in_every_second_layer() -> None:
     with errors.refused(errors.INVALID, where="NUM_LAYERS=3", value=3):
-        experiment_checks.check(_made(Experts, NUM_LAYERS=3), 8)
+        experiment_checks.check_experiment(_made(Experts, NUM_LAYERS=3), 8)
 
 
 def test_groups_of_tokens_divide_a_part_of_the_batch() -> None:
     """Two rows of 32 tokens a part."""
-    experiment_checks.check(_made(Experts, GROUPS_PER_PART=16), 8)
+    experiment_checks.check_experiment(_made(Experts, GROUPS_PER_PART=16), 8)
     with errors.refused(errors.INVALID, where="GROUPS_PER_PART=3", value=3, names="64"):
-        experiment_checks.check(_made(Experts, GROUPS_PER_PART=3), 8)
+        experiment_checks.check_experiment(_made(Experts, GROUPS_PER_PART=3), 8)
 
 
 def test_expert_parallelism_of_upstreams_is_refused() -> None:
     with errors.refused(errors.UNSUPPORTED, where="USE_EXPERT_PARALLEL"):
-        experiment_checks.mesh(SimpleNamespace(USE_EXPERT_PARALLEL=True), 8)
+        experiment_checks.compute_mesh(SimpleNamespace(USE_EXPERT_PARALLEL=True), 8)
 
 
 def test_the_mesh_is_the_product_of_both() -> None:
-    assert experiment_checks.mesh(
+    assert experiment_checks.compute_mesh(
         _made(ICI_MESH_SHAPE=[2, 4, 1], DCN_MESH_SHAPE=[3, 1, 2]), 48
     ) == [6, 4, 2]
 
@@ -230,11 +230,11 @@ def test_the_mesh_is_the_product_of_both() -> None:
 def test_precision_by_name_or_type(given: Any) -> None:
     if given is float:
         with errors.refused(errors.INVALID, where="FPROP_DTYPE", value="float"):
-            experiment_checks.precision(given)
+            experiment_checks.read_precision(given)
     else:
-        assert experiment_checks.precision(given) == given
+        assert experiment_checks.read_precision(given) == given
 
 
 def test_a_fraction_is_counted_in_whole_rows() -> None:
-    assert experiment_checks.batch(1 / 3, 6) == 2
-    assert experiment_checks.batch(0.125, 8) == 1
+    assert experiment_checks.compute_batch(1 / 3, 6) == 2
+    assert experiment_checks.compute_batch(0.125, 8) == 1

@@ -42,9 +42,9 @@ LITERALS = [
 
 @pytest.mark.parametrize(("text", "literal"), LITERALS)
 def test_what_is_not_a_literal_is_a_string(text: str, literal: str) -> None:
-    assert fiddle_arguments.literal(text) == literal
-    assert fiddle_arguments.value(literal) == fiddle_arguments.value(text)
-    assert ast.literal_eval(literal) == fiddle_arguments.value(text)
+    assert fiddle_arguments.to_literal(text) == literal
+    assert fiddle_arguments.parse_literal(literal) == fiddle_arguments.parse_literal(text)
+    assert ast.literal_eval(literal) == fiddle_arguments.parse_literal(text)
 
 
 def _random_literal(random: Random, depth: int = 2) -> str:
@@ -76,8 +76,8 @@ def test_fiddle_reads_a_literal_as_it_is_read_here(seed: int) -> None:
 def _compare_with_fiddle(text: str) -> None:
     from fiddle._src.absl_flags import utils
 
-    read = fiddle_arguments.value(text.strip())
-    assert repr(utils.parse_value(fiddle_arguments.literal(text), "NAME")) == repr(read)
+    read = fiddle_arguments.parse_literal(text.strip())
+    assert repr(utils.parse_value(fiddle_arguments.to_literal(text), "NAME")) == repr(read)
     try:
         real = utils.parse_value(text.strip(), "NAME")
     except ValueError:
@@ -88,7 +88,7 @@ def _compare_with_fiddle(text: str) -> None:
 
 def test_words_may_have_spaces_and_the_last_of_a_name_wins() -> None:
     text = '--fdl.ICI_MESH_SHAPE=[1, 8, 1] --eval_on_test\n  --mode eval --fdl.PRECISE="a b"  --x=a b --fdl.ICI_MESH_SHAPE=[8,1,1]'
-    assert fiddle_arguments.split(text) == (
+    assert fiddle_arguments.split_arguments(text) == (
         {"PRECISE": '"a b"', "ICI_MESH_SHAPE": "[8,1,1]"},
         ["--eval_on_test", "--mode", "eval", "--x=a b"],
     )
@@ -107,13 +107,13 @@ def test_words_may_have_spaces_and_the_last_of_a_name_wins() -> None:
     ],
 )
 def test_words_of_every_form(text: str, hyper: dict[str, str]) -> None:
-    found, others = fiddle_arguments.split(text)
+    found, others = fiddle_arguments.split_arguments(text)
     assert list(found.items()) == list(hyper.items())
     assert others == []
 
 
 def test_a_value_of_which_a_part_is_set_is_not_known() -> None:
-    assert fiddle_arguments.values({"A[0]": "1", "B": "2", "C.x": "3", "C": "4"}) == {
+    assert fiddle_arguments.parse_values({"A[0]": "1", "B": "2", "C.x": "3", "C": "4"}) == {
         "A": NOT_KNOWN,
         "B": 2,
         "C": 4,
@@ -138,7 +138,7 @@ def test_words_that_change_the_experiment(words: list[str], changes: bool) -> No
 
 
 def test_nothing_is_nothing() -> None:
-    assert fiddle_arguments.split("  ") == ({}, [])
+    assert fiddle_arguments.split_arguments("  ") == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -148,4 +148,4 @@ def test_other_words_are_refused(text: str) -> None:
     with errors.refused(
         errors.INVALID, where="ADDITIONAL_ARGS, ROSETTA_FDL", remedy="--fdl.NAME=VALUE"
     ):
-        fiddle_arguments.split(text)
+        fiddle_arguments.split_arguments(text)

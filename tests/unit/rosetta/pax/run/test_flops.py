@@ -7,7 +7,7 @@ import pytest
 from rosetta.pax.run import flops
 from tests.support import required_modules
 
-SMALL = flops.Shape(
+SMALL = flops.ModelSizes(
     layers=2,
     model_dims=8,
     hidden_dims=32,
@@ -24,31 +24,37 @@ def test_a_token_by_hand() -> None:
     weights = 2 * (4 * 2 * 8 * 8 + 2 * 2 * 8 * 32) + 2 * 8 * 10
     # Scores and what is made of them: each of 2 heads, 4 wide, with each of 5 tokens.
     attention = 2 * (2 * 2 * 2 * 4 * 5)
-    assert flops.forward(SMALL, 5, 3) == (15 * weights, 15 * attention)
-    assert flops.train(SMALL, 5, 3) == 3 * 15 * (weights + attention)
+    assert flops.count_forward_flops(SMALL, 5, 3) == (15 * weights, 15 * attention)
+    assert flops.count_training_flops(SMALL, 5, 3) == 3 * 15 * (weights + attention)
 
 
 def test_fewer_heads_of_keys_and_values() -> None:
     shared = dataclasses.replace(SMALL, kv_heads=1)
-    assert flops.forward(SMALL, 1, 1)[0] - flops.forward(shared, 1, 1)[0] == 2 * 2 * (
-        2 * 8 * 4
-    )  # two layers, k and v, half as wide
+    assert flops.count_forward_flops(SMALL, 1, 1)[0] - flops.count_forward_flops(shared, 1, 1)[
+        0
+    ] == 2 * 2 * (2 * 8 * 4)  # two layers, k and v, half as wide
 
 
 def test_experts_by_hand() -> None:
     sparse = dataclasses.replace(SMALL, kernels=3, moe_layers=1, experts=4, moe_hidden_dims=16)
     dense = 2 * 3 * 8 * 32
     routed = 2 * 8 * 4 + 2 * (2 * 3 * 8 * 16)  # the router, then two experts
-    assert flops.forward(sparse, 1, 1)[0] == 2 * (4 * 2 * 8 * 8) + dense + routed + 2 * 8 * 10
+    assert (
+        flops.count_forward_flops(sparse, 1, 1)[0]
+        == 2 * (4 * 2 * 8 * 8) + dense + routed + 2 * 8 * 10
+    )
 
 
 def test_weights_that_are_frozen_get_no_gradient() -> None:
-    weights, attention = flops.forward(SMALL, 5, 3)
-    assert flops.train(dataclasses.replace(SMALL, frozen=True), 5, 3) == 2 * weights + 3 * attention
+    weights, attention = flops.count_forward_flops(SMALL, 5, 3)
+    assert (
+        flops.count_training_flops(dataclasses.replace(SMALL, frozen=True), 5, 3)
+        == 2 * weights + 3 * attention
+    )
 
 
 def test_six_times_the_parameters_in_the_large() -> None:
-    big = flops.Shape(
+    big = flops.ModelSizes(
         layers=96,
         model_dims=12288,
         hidden_dims=4 * 12288,
@@ -58,7 +64,7 @@ def test_six_times_the_parameters_in_the_large() -> None:
         kernels=2,
         vocabulary=50257,
     )
-    assert flops.train(big, 2048, 1) / 2048 == pytest.approx(6 * 174.6e9, rel=0.05)
+    assert flops.count_training_flops(big, 2048, 1) / 2048 == pytest.approx(6 * 174.6e9, rel=0.05)
 
 
 class TestExperiments:
@@ -122,7 +128,7 @@ class TestExperiments:
     def test_sizes_are_read_off_the_task(self, name: str, shape: dict[str, int]) -> None:
         from rosetta.pax import configs
 
-        found = dataclasses.asdict(flops.of_task(getattr(configs, name)().task()))
+        found = dataclasses.asdict(flops.read_model_sizes(getattr(configs, name)().task()))
         assert {field: found[field] for field in shape} == shape
 
     def test_lora_freezes_the_weights(self) -> None:
@@ -130,4 +136,4 @@ class TestExperiments:
 
         experiment = configs.SyntheticLLaMA7B()
         experiment.USE_LORA = True
-        assert flops.of_task(experiment.task()).frozen
+        assert flops.read_model_sizes(experiment.task()).frozen

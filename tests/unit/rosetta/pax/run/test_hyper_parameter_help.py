@@ -30,7 +30,7 @@ EXPERIMENTS = {"GPT": "Synthetic126M", "GLaM": "SyntheticGLaM126M64E", "LLaMA": 
 
 
 def test_every_hyper_parameter_has_one_meaning() -> None:
-    known = {*hyper_parameters.names(), *hyper_parameters.paxml_defaults()}
+    known = {*hyper_parameters.list_names(), *hyper_parameters.list_paxml_defaults()}
     assert Counter(NAMES) == Counter(known)
 
 
@@ -75,6 +75,6 @@ def test_the_defaults_of_paxml_are_those_of_its_class() -> None:
     required_modules.need("paxml")
     from paxml.tasks.lm.model_params import TransformerLmSpmdAdafactor
 
-    for name, text in hyper_parameters.paxml_defaults().items():
+    for name, text in hyper_parameters.list_paxml_defaults().items():
         value = getattr(TransformerLmSpmdAdafactor, name)
         assert repr(getattr(value, "value", value)) == text, name

@@ -38,7 +38,9 @@ def _asked() -> set[str]:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.add(node.value)
     # The check of FPROP_DTYPE runs in the trainer alone.
-    return found & {*hyper_parameters.names(), *hyper_parameters._OF_PAXML} - {"FPROP_DTYPE"}
+    return found & {*hyper_parameters.list_names(), *hyper_parameters._PAXML_DEFAULTS} - {
+        "FPROP_DTYPE"
+    }
 
 
 def _is_same(one: object, other: object) -> bool:
@@ -46,7 +48,7 @@ def _is_same(one: object, other: object) -> bool:
 
 
 def test_the_nearest_class_states_it_with_its_line() -> None:
-    known = hyper_parameters.known("Synthetic5B", {})
+    known = hyper_parameters.resolve_values("Synthetic5B", {})
     expected = {
         "NUM_LAYERS": 24,
         "VOCAB_SIZE": 50304,
@@ -57,23 +59,27 @@ def test_the_nearest_class_states_it_with_its_line() -> None:
         "ACTIVATION_CLS": NOT_KNOWN,
     }
     assert {name: known[name] for name in expected} == expected
-    found = hyper_parameters.read("Synthetic5B")
+    found = hyper_parameters.read_stated_values("Synthetic5B")
     for name in ("NUM_LAYERS", "VOCAB_SIZE", "MAX_STEPS", "USE_LORA"):
         file, _, line = found[name].place.partition(":")
         assert (ROOT / file).read_text().splitlines()[int(line) - 1].strip().startswith(name)
-    assert hyper_parameters.read("GPT5B") == hyper_parameters.read("Pile5B"), "another name of it"
-    assert hyper_parameters.read("rosetta.pax.configs.GPT5B") == hyper_parameters.read("GPT5B")
+    assert hyper_parameters.read_stated_values("GPT5B") == hyper_parameters.read_stated_values(
+        "Pile5B"
+    ), "another name of it"
+    assert hyper_parameters.read_stated_values(
+        "rosetta.pax.configs.GPT5B"
+    ) == hyper_parameters.read_stated_values("GPT5B")
 
 
 @pytest.mark.parametrize("config", ["Own", "mine.GPT5B", "mine.configs.Pile126M", ""])
 def test_what_is_not_ours_states_nothing(config: str) -> None:
-    assert hyper_parameters.read(config) == {}
-    assert hyper_parameters.known(config, {"NUM_LAYERS": "2"}) == {"NUM_LAYERS": 2}
+    assert hyper_parameters.read_stated_values(config) == {}
+    assert hyper_parameters.resolve_values(config, {"NUM_LAYERS": "2"}) == {"NUM_LAYERS": 2}
 
 
-@pytest.mark.parametrize("config", hyper_parameters.experiments())
+@pytest.mark.parametrize("config", hyper_parameters.list_experiments())
 def test_every_value_that_a_check_asks_for_is_known(config: str) -> None:
-    known = hyper_parameters.known(config, {})
+    known = hyper_parameters.resolve_values(config, {})
     asked = _asked()
     assert len(asked) > 20
     assert {name for name in asked if known.get(name) is NOT_KNOWN} == set()
@@ -81,7 +87,7 @@ def test_every_value_that_a_check_asks_for_is_known(config: str) -> None:
 
 def test_every_name_is_an_experiments() -> None:
     assert {"NUM_LAYERS", "NUM_KV_HEADS", "NUM_EXPERTS", "LORA_RANK", "DATA"} <= set(
-        hyper_parameters.names()
+        hyper_parameters.list_names()
     )
 
 
@@ -94,16 +100,16 @@ def test_the_experiments_are_those_of_the_module() -> None:
         for name, found in vars(configs).items()
         if isinstance(found, type) and found.__module__ == configs.__name__
     }
-    assert set(hyper_parameters.experiments()) == there
+    assert set(hyper_parameters.list_experiments()) == there
 
 
-@pytest.mark.parametrize("config", hyper_parameters.experiments())
+@pytest.mark.parametrize("config", hyper_parameters.list_experiments())
 def test_what_is_read_is_what_the_class_has(config: str) -> None:
     required_modules.need("paxml")
     from rosetta.pax import configs
 
     experiment = getattr(configs, config)
-    known = hyper_parameters.known(config, {})
+    known = hyper_parameters.resolve_values(config, {})
     values = {name: value for name, value in known.items() if value is not NOT_KNOWN}
     assert len(values) > 40
     others = {
@@ -125,7 +131,7 @@ def _differences(experiment: Any, hyper: dict[str, str], config: str) -> dict[st
         utils.set_value(experiment, word.removeprefix("--fdl_set="))
     return {
         name: (value, getattr(experiment, name))
-        for name, value in hyper_parameters.known(config, hyper).items()
+        for name, value in hyper_parameters.resolve_values(config, hyper).items()
         if value is not NOT_KNOWN and not _is_same(value, getattr(experiment, name))
     }
 
@@ -145,7 +151,7 @@ def test_a_preset_gives_the_run_the_values_that_are_read(
     variables = {**run.env, "SLURM_NTASKS": str(run.processes)}
     variables["SLURM_JOB_NUM_NODES"] = str(run.nodes)
     script = readers.COMMAND_SCRIPTS[f"pax {run.entry[-1]}"]
-    given = settings.read(script, [], variables, run.gpus_per_node)
+    given = settings.read_settings(script, [], variables, run.gpus_per_node)
     assert given.hyper["CHECKPOINT_EVERY_N_STEPS"] == "20"
     experiment = getattr(configs, given.config)()
     assert _differences(experiment, dict(given.hyper), given.config) == {}
@@ -170,7 +176,7 @@ def test_words_give_our_experiments_the_values_that_are_read(config: str, text: 
     required_modules.need("paxml")
     from rosetta.pax import configs
 
-    hyper, _ = fiddle_arguments.split(text)
+    hyper, _ = fiddle_arguments.split_arguments(text)
     assert _differences(getattr(configs, config)(), hyper, config) == {}
 
 
@@ -180,8 +186,8 @@ def test_words_give_users_experiments_the_values_that_are_read(name: str, text: 
     required_modules.need("paxml")
     from tests.unit.rosetta.pax.run import users_experiments
 
-    hyper, _ = fiddle_arguments.split(text)
+    hyper, _ = fiddle_arguments.split_arguments(text)
     config = f"{USERS}.{name}"
     assert _differences(getattr(users_experiments, name)(), hyper, config) == {}
-    named = {fiddle_arguments.whole_name(name) for name in hyper}
-    assert hyper_parameters.known(config, hyper).keys() == named
+    named = {fiddle_arguments.strip_part(name) for name in hyper}
+    assert hyper_parameters.resolve_values(config, hyper).keys() == named

@@ -18,7 +18,7 @@ SIZES = {
 
 @pytest.mark.parametrize(("config", "published"), SIZES.items())
 def test_published_sizes_which_it_does_not_exceed(config: str, published: float) -> None:
-    found = parameter_count.kernels(hyper_parameters.known(config, {}))
+    found = parameter_count.count_parameters(hyper_parameters.resolve_values(config, {}))
     assert found is not None
     assert 0.95 * published < found <= published
 
@@ -57,16 +57,16 @@ def test_what_is_to_come(
         "DIMS_PER_HEAD": "4",
         "VOCAB_SIZE": "100",
     }
-    assert parameter_count.room("Synthetic126M", "/x", {**small, **hyper}) == ()
+    assert parameter_count.check_disk_space("Synthetic126M", "/x", {**small, **hyper}) == ()
     kernels = 8 * 100 + 4 * 8 * 8 + 2 * 8 * 16
     assert asked == ([] if times is None else [(bytes_each * kernels, times)])
 
 
 def test_an_experiment_of_ones_own_is_not_known() -> None:
-    assert parameter_count.room("my.own.Experiment", "/x", {}) == ()
-    assert parameter_count.room("my.own.Synthetic126M", "/x", {}) == ()
+    assert parameter_count.check_disk_space("my.own.Experiment", "/x", {}) == ()
+    assert parameter_count.check_disk_space("my.own.Synthetic126M", "/x", {}) == ()
 
 
 @pytest.mark.parametrize("word", ["--exp=mine.Experiment", "--fdl_config=mine.make", "--fiddler=f"])
 def test_a_run_of_another_experiment_is_not_known(word: str) -> None:
-    assert hyper_parameters.known("Synthetic126M", {"MAX_STEPS": "1"}, [word]) == {}
+    assert hyper_parameters.resolve_values("Synthetic126M", {"MAX_STEPS": "1"}, [word]) == {}

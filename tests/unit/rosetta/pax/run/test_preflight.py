@@ -30,7 +30,7 @@ def paxml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("paxml")
 @pytest.mark.parametrize("config", ["Synthetic5B", "rosetta.pax.configs.Synthetic5B"])
 def test_a_misspelt_name_is_told_with_the_nearest(config: str) -> None:
-    preflight.hyper(
+    preflight.check_hyper_parameter_names(
         config, ["NUM_LAYERS", "SUMMARY_INTERVAL_STEPS", "PLAIN", "USE_FP8", "train_programs"]
     )
     for name, near in (
@@ -40,7 +40,7 @@ def test_a_misspelt_name_is_told_with_the_nearest(config: str) -> None:
         ("num_layers", "NUM_LAYERS"),
     ):
         with pytest.raises(UserError) as refused:
-            preflight.hyper(config, ["MAX_STEPS", name])
+            preflight.check_hyper_parameter_names(config, ["MAX_STEPS", name])
         assert (
             str(refused.value)
             == f"--fdl.{name}: there is no such hyper-parameter; did you mean {near}?"
@@ -49,20 +49,20 @@ def test_a_misspelt_name_is_told_with_the_nearest(config: str) -> None:
 
 @pytest.mark.usefixtures("paxml")
 def test_an_experiment_of_ones_own_has_names_of_its_own() -> None:
-    preflight.hyper("my.own.Experiment", ["ANYTHING"])
+    preflight.check_hyper_parameter_names("my.own.Experiment", ["ANYTHING"])
 
 
 def test_without_paxml_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    preflight.hyper("Synthetic5B", ["NUM_LAYRES"])
+    preflight.check_hyper_parameter_names("Synthetic5B", ["NUM_LAYRES"])
 
 
 def test_every_hyper_parameter_of_every_experiment_is_known() -> None:
     required_modules.need("paxml")
     from rosetta.pax import configs
 
-    for config in hyper_parameters.experiments():
-        preflight.hyper(
+    for config in hyper_parameters.list_experiments():
+        preflight.check_hyper_parameter_names(
             config,
             [
                 name

@@ -65,23 +65,23 @@ def _run(folder: Path, *variables: str) -> str:
 def test_a_run_goes_on_as_it_was_begun(
     tmp_path: Path, variables: tuple[str, ...], fp8: bool, lora: bool
 ) -> None:
-    stored_checkpoint.agree(_run(tmp_path, *variables), fp8=fp8, lora=lora)
+    stored_checkpoint.check_switches(_run(tmp_path, *variables), fp8=fp8, lora=lora)
     with errors.refused(errors.CONFLICT, names="checkpoint_00000010"):
-        stored_checkpoint.agree(str(tmp_path), fp8=not fp8, lora=lora)
+        stored_checkpoint.check_switches(str(tmp_path), fp8=not fp8, lora=lora)
     with errors.refused(errors.CONFLICT, names="LoRA", remedy="CHECKPOINT_RESTORE_PATH"):
-        stored_checkpoint.agree(str(tmp_path), fp8=fp8, lora=not lora)
+        stored_checkpoint.check_switches(str(tmp_path), fp8=fp8, lora=not lora)
 
 
 def test_a_run_without_checkpoints_is_fine(tmp_path: Path) -> None:
-    stored_checkpoint.agree(str(tmp_path), fp8=True, lora=True)
+    stored_checkpoint.check_switches(str(tmp_path), fp8=True, lora=True)
 
 
 def test_shapes_are_those_that_paxml_wrote_down(tmp_path: Path) -> None:
-    assert stored_checkpoint.shapes(_checkpoint(tmp_path / "a", _MODEL)) == _MODEL
-    assert stored_checkpoint.shapes(str(tmp_path)) is None, "without metadata"
+    assert stored_checkpoint.read_shapes(_checkpoint(tmp_path / "a", _MODEL)) == _MODEL
+    assert stored_checkpoint.read_shapes(str(tmp_path)) is None, "without metadata"
     path = tmp_path / "a" / "metadata" / "metadata"
     path.write_text('{"version": 1.0}')
-    assert stored_checkpoint.shapes(str(tmp_path / "a")) is None, "before there were shapes"
+    assert stored_checkpoint.read_shapes(str(tmp_path / "a")) is None, "before there were shapes"
     for damaged in (
         "{",
         "[]",
@@ -90,7 +90,7 @@ def test_shapes_are_those_that_paxml_wrote_down(tmp_path: Path) -> None:
     ):
         path.write_text(damaged)
         with errors.refused(errors.DAMAGED, where="metadata") as caught:
-            stored_checkpoint.shapes(str(tmp_path / "a"))
+            stored_checkpoint.read_shapes(str(tmp_path / "a"))
         assert caught.value.where == str(path)
 
 
@@ -101,16 +101,16 @@ def test_an_object_store_is_asked_as_a_folder_is(
     monkeypatch.setattr(
         run_folders, "make_path", lambda name: Path(name.replace("gs://bucket", str(tmp_path)))
     )
-    found = stored_checkpoint.newest("gs://bucket/checkpoints")
+    found = stored_checkpoint.find_newest("gs://bucket/checkpoints")
     assert found == "gs://bucket/checkpoints/checkpoint_00000010"
-    assert set(stored_checkpoint.shapes(found) or ()) == {f"{_KERNEL}.w", _FP8}
+    assert set(stored_checkpoint.read_shapes(found) or ()) == {f"{_KERNEL}.w", _FP8}
     with errors.refused(errors.CONFLICT, where="gs://bucket", names="FP8"):
-        stored_checkpoint.agree("gs://bucket", fp8=False, lora=False)
+        stored_checkpoint.check_switches("gs://bucket", fp8=False, lora=False)
 
 
 def _refusal(there: dict[str, tuple[int, ...]], ignored: tuple[str, ...] = ()) -> str | None:
     try:
-        stored_checkpoint.same(there, _MODEL, "where", "do", ignored)
+        stored_checkpoint.check_shapes(there, _MODEL, "where", "do", ignored)
     except UserError as error:
         return error.what
     return None
@@ -161,7 +161,7 @@ def test_what_a_pattern_leaves_out_may_differ() -> None:
 
 def test_checkpoints_are_named_as_paxml_names_them(tmp_path: Path) -> None:
     assert (
-        stored_checkpoint.newest(f"{_run(tmp_path)}/checkpoints")
+        stored_checkpoint.find_newest(f"{_run(tmp_path)}/checkpoints")
         == f"{tmp_path}/checkpoints/checkpoint_00000010"
     )
-    assert stored_checkpoint.newest(str(tmp_path / "none")) is None
+    assert stored_checkpoint.find_newest(str(tmp_path / "none")) is None

@@ -24,8 +24,8 @@ from rosetta.data import data_spec, tfds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-HOME = "/opt/paxml/datasets"  # where the image's documentation mounts them
-INSTEAD = (
+DEFAULT_FOLDER = "/opt/paxml/datasets"  # where the image's documentation mounts them
+ALTERNATIVES = (
     "train on text of your own (DATA=text:/data/*.txt or jsonl:/data/*.jsonl), on a prepared "
     "C4 (DATA=tfds:c4/en), on a Hugging Face set such as"
     " DATA=hf:allenai/c4/en, streamed, or on synthetic data (CONFIG=Synthetic126M)"
@@ -33,7 +33,7 @@ INSTEAD = (
 
 
 @dataclass(frozen=True)
-class Source:
+class DownloadableDataset:
     """A data set that can be fetched.
 
     Attributes:
@@ -50,15 +50,15 @@ class Source:
 
 
 _BOOLQ = ("question", "passage", "label")
-SOURCES = {
+DATASETS = {
     # Both addresses are those that upstream's and TensorFlow Datasets' own builders fetch.
-    "lambada": Source(
+    "lambada": DownloadableDataset(
         "tfds:my_lambada/lm",
         "test",
         "https://raw.githubusercontent.com/cybertronai/bflm/master/lambada_test.jsonl",
         {"lambada/test.jsonl": ("", 5153, ("text",))},
     ),
-    "boolq": Source(
+    "boolq": DownloadableDataset(
         "tfds:super_glue/boolq",
         "train",
         "https://dl.fbaipublicfiles.com/glue/superglue/data/v2/BoolQ.zip",
@@ -70,11 +70,11 @@ SOURCES = {
 }
 
 
-def found(name: str, root: str) -> dict[str, str]:
+def find_downloaded(name: str, root: str) -> dict[str, str]:
     """Return DATA and EVAL_DATA for a data set that download_NAME.py has left in a folder; nothing
     where there is none, or TFDS's copy.
     """
-    source = SOURCES[name]
+    source = DATASETS[name]
     if Path(root, *source.prepared.removeprefix("tfds:").split("/")).is_dir() or not all(
         Path(root, file).is_file() for file in source.files
     ):
@@ -83,13 +83,13 @@ def found(name: str, root: str) -> dict[str, str]:
     return {"DATA": files[0], "EVAL_DATA": files[-1]}
 
 
-def fetch(name: str, root: str) -> str:
+def download_dataset(name: str, root: str) -> str:
     """Fetch a data set into a folder, unless it is there; return what to say.
 
     Raises:
       UserError: it cannot be had, or is not what it should be. Nothing half-written is left.
     """
-    source = SOURCES[name]
+    source = DATASETS[name]
     os.environ["TFDS_DATA_DIR"] = root
     if Path(root, *source.prepared.removeprefix("tfds:").split("/")).is_dir():
         there = tfds.check(data_spec.parse_spec(source.prepared), source.split)
@@ -97,20 +97,23 @@ def fetch(name: str, root: str) -> str:
             f"{there['folder']}: {there['examples']:,} examples in {source.split}: it is there, "
             "nothing to download"
         )
-    if found(name, root):
+    if find_downloaded(name, root):
         return f"{root}/{name}: it is there, nothing to download"
     run_folders.check_folder_writable(parse_path("TFDS_DATA_DIR", root))
-    data = _get(source.url)
-    texts = {file: _text(data, inside, source.url) for file, (inside, _, _) in source.files.items()}
+    data = _fetch_url(source.url)
+    texts = {
+        file: _extract_text(data, inside, source.url)
+        for file, (inside, _, _) in source.files.items()
+    }
     for file, (_, lines, fields) in source.files.items():
-        _examine(texts[file], lines, fields, source.url)
+        _check_text(texts[file], lines, fields, source.url)
     for file, text in texts.items():
         run_folders.write_file(Path(root, file), text)
     counts = [f"{Path(file).name} {lines:,}" for file, (_, lines, _) in source.files.items()]
     return f"{root}/{name}: {', '.join(counts)} examples, from {source.url}"
 
 
-def _get(url: str) -> bytes:
+def _fetch_url(url: str) -> bytes:
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 (one of ours)
             return bytes(answer.read())
@@ -127,7 +130,7 @@ def _get(url: str) -> bytes:
         ) from None
 
 
-def _text(data: bytes, inside: str, url: str) -> str:
+def _extract_text(data: bytes, inside: str, url: str) -> str:
     try:
         if not inside:
             return data.decode("utf-8")
@@ -142,7 +145,7 @@ def _text(data: bytes, inside: str, url: str) -> str:
         ) from None
 
 
-def _examine(text: str, lines: int, fields: tuple[str, ...], url: str) -> None:
+def _check_text(text: str, lines: int, fields: tuple[str, ...], url: str) -> None:
     rows = text.splitlines()
     try:
         whole = len(rows) == lines and all(
@@ -163,7 +166,7 @@ def _examine(text: str, lines: int, fields: tuple[str, ...], url: str) -> None:
         )
 
 
-def pile(root: str) -> str:
+def check_pile(root: str) -> str:
     """Look over a copy of the Pile; return what to say.
 
     Raises:
@@ -174,7 +177,7 @@ def pile(root: str) -> str:
         raise UserError(
             "the Pile has been offline since October 2023 and there is no copy here",
             str(folder),
-            f"set TFDS_DATA_DIR to a copy prepared earlier, or {INSTEAD}",
+            f"set TFDS_DATA_DIR to a copy prepared earlier, or {ALTERNATIVES}",
             kind=MISSING,
         )
     os.environ["TFDS_DATA_DIR"] = root
@@ -207,12 +210,12 @@ def main(name: str, words: Sequence[str] | None = None) -> int:
       name: The data set.
       words: The words of the command line (default: those of this process).
     """
-    root = os.environ.get("TFDS_DATA_DIR") or HOME
+    root = os.environ.get("TFDS_DATA_DIR") or DEFAULT_FOLDER
     words = sys.argv[1:] if words is None else words
     try:
         if words and words[0] in ("-h", "--help"):
             exit_status.print_result(
-                _HELP.format(name=name, summary=_SUMMARIES[name], home=HOME).rstrip()
+                _HELP.format(name=name, summary=_SUMMARIES[name], home=DEFAULT_FOLDER).rstrip()
             )
             return exit_status.SUCCESS
         if words:
@@ -223,7 +226,7 @@ def main(name: str, words: Sequence[str] | None = None) -> int:
                 kind=UNKNOWN,
                 value=words[0],
             )
-        print(pile(root) if name == "the_pile" else fetch(name, root))
+        print(check_pile(root) if name == "the_pile" else download_dataset(name, root))
     except UserError as error:
         print(f"download_{name}: {error}", file=sys.stderr)
         return exit_status.USER_ERROR

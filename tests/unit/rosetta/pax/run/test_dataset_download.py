@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.pax.run import download
+from rosetta.pax.run import dataset_download
 from tests.support import errors
 
 
@@ -27,13 +27,13 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "data"))
     fields = ("question", "passage", "label")
     sources = {
-        "lambada": download.Source(
+        "lambada": dataset_download.DownloadableDataset(
             "tfds:my_lambada/lm",
             "test",
             f"file://{tmp_path}/lambada.jsonl",
             {"lambada/test.jsonl": ("", 2, ("text",))},
         ),
-        "boolq": download.Source(
+        "boolq": dataset_download.DownloadableDataset(
             "tfds:super_glue/boolq",
             "train",
             f"file://{tmp_path}/BoolQ.zip",
@@ -43,7 +43,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             },
         ),
     }
-    monkeypatch.setattr(download, "SOURCES", sources)
+    monkeypatch.setattr(dataset_download, "DATASETS", sources)
     monkeypatch.setattr(sys, "argv", ["download.py"])
 
 
@@ -54,27 +54,27 @@ def test_a_set_is_fetched_once(
     name: str, last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = str(tmp_path / "data")
-    assert download.found(name, root) == {}
-    assert download.main(name) == 0
+    assert dataset_download.find_downloaded(name, root) == {}
+    assert dataset_download.main(name) == 0
     assert "examples, from file://" in capsys.readouterr().out
-    assert download.found(name, root)["EVAL_DATA"] == f"jsonl:{root}/{last}"
+    assert dataset_download.find_downloaded(name, root)["EVAL_DATA"] == f"jsonl:{root}/{last}"
     (tmp_path / "lambada.jsonl").unlink()
     (tmp_path / "BoolQ.zip").unlink()
-    assert download.main(name) == 0
+    assert dataset_download.main(name) == 0
     assert "it is there, nothing to download" in capsys.readouterr().out
 
 
 def test_what_tfds_prepared_earlier_is_the_data(tmp_path: Path) -> None:
-    download.main("lambada")
+    dataset_download.main("lambada")
     (tmp_path / "data" / "my_lambada" / "lm").mkdir(parents=True)
-    assert download.found("lambada", str(tmp_path / "data")) == {}
+    assert dataset_download.find_downloaded("lambada", str(tmp_path / "data")) == {}
 
 
 def test_another_answer_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "BoolQ.zip").write_text("<html>sign in</html>")
-    assert download.main("boolq") == 2
+    assert dataset_download.main("boolq") == 2
     (tmp_path / "lambada.jsonl").write_text('{"text": "a b"}\n')
-    assert download.main("lambada") == 2
+    assert dataset_download.main("lambada") == 2
     said = capsys.readouterr().err.splitlines()
     assert "what was fetched is not the data set (BadZipFile)" in said[0]
     assert "1 lines, not 2 with text" in said[1]
@@ -83,7 +83,7 @@ def test_another_answer_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_without_network_it_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "lambada.jsonl").unlink()
-    assert download.main("lambada") == 2
+    assert dataset_download.main("lambada") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "cannot be fetched" in line
     assert "DATA=jsonl:FILE" in line
@@ -98,7 +98,7 @@ def test_help_downloads_nothing(
 ) -> None:
     for word, status in (("--help", 0), ("-h", 0), ("--foo", 2), ("x", 2)):
         monkeypatch.setattr(sys, "argv", ["download.py", word])
-        assert download.main(name) == status
+        assert dataset_download.main(name) == status
         captured = capsys.readouterr()
         assert ("TFDS_DATA_DIR of the environment" in captured.out) == (status == 0)
         assert captured.err.count("\n") == (status == 2)
@@ -106,10 +106,10 @@ def test_help_downloads_nothing(
 
 
 def test_the_pile_is_gone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert download.main("the_pile") == 2
+    assert dataset_download.main("the_pile") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "the Pile has been offline since October 2023" in line
     assert "DATA=text:" in line
     (tmp_path / "data" / "the_pile").mkdir(parents=True)
     with errors.refused(errors.UNKNOWN, where="data", value="the_pile/lm"):
-        download.pile(str(tmp_path / "data"))
+        dataset_download.check_pile(str(tmp_path / "data"))
