@@ -14,6 +14,7 @@ from rosetta.core.errors import UNKNOWN, UserError
 from rosetta.core.gpu_query import format_capability
 from rosetta.core.not_known import NOT_KNOWN
 from rosetta.t5x.run import gin_files, gin_reader, network_fields
+from rosetta.t5x.run.gin_text import Reference
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,6 +148,7 @@ def read_size_fields(name: str) -> dict[str, Any]:
         configuration = gin_reader.read([file], [gin_files.HOME])
         for field in MODEL_FIELDS:
             value = network_fields.read_field(configuration, field)
-            if value is not NOT_KNOWN:
+            # The size tiny computes vocab_size from the run's vocabulary, which is not here.
+            if value is not NOT_KNOWN and not isinstance(value, Reference):
                 values[field] = value
     return values

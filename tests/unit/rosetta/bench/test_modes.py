@@ -74,3 +74,8 @@ def test_sizes_are_those_of_the_gin_files() -> None:
 def test_unknown_size_is_refused_with_the_known_ones() -> None:
     with errors.refused(errors.UNKNOWN, where="--size", value="../small", remedy=("tiny", "xxl")):
         modes.read_size_fields("../small")
+
+
+def test_every_size_has_the_vocabulary_of_t5() -> None:
+    sizes = {name: modes.read_size_fields(name)["vocab_size"] for name in modes.list_sizes()}
+    assert sizes == dict.fromkeys(modes.list_sizes(), 32128)
