@@ -1,11 +1,11 @@
-"""How long builds take: nothing changed, one patch edited, and a cold build against `uv pip sync`
-of the same lock.
+"""Measure how long builds take: with no change, with one edited patch, and from an empty cache.
 
-    python bench/builder.py --distribution pax-1.4 [--mirror DIR] [--runs 5]
+    .venv/bin/python bench/builder.py --distribution pax-1.4 [--mirror DIR] [--runs 5]
 
-Runs on the builder's own Python (.venv/bin/python). Figures are medians of one call; the cold build
-and its yardstick run in turn, with uv's cache warm for both and the builder's own cache empty each
-time. Needs root or user namespaces for the network cut (`unshare -n`).
+The build from an empty cache is compared with `uv pip sync` of the same lock. The two run in turn.
+Before each of them the builder's cache is empty, and uv's cache is full. All figures are medians of
+one call. The build with no change runs without a network (`unshare -n`), which needs root or user
+namespaces.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def timed(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> float:
-    """Seconds a command takes, which must succeed."""
+def time_command(
+    argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path = ROOT
+) -> float:
+    """Return the seconds that a command takes. The program ends if the command fails."""
     start = time.monotonic()
     done = subprocess.run(
         list(argv),
@@ -48,8 +50,8 @@ def timed(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path =
     return seconds
 
 
-def checkout(folder: Path) -> Path:
-    """Copy the repository with the builder's environment, so that its patches may be edited."""
+def copy_checkout(folder: Path) -> Path:
+    """Copy the repository and the builder's environment to a new folder, and return the folder."""
     skip = shutil.ignore_patterns("build", ".git", "__pycache__", ".mypy_cache", ".ruff_cache")
     shutil.copytree(
         ROOT,
@@ -61,31 +63,102 @@ def checkout(folder: Path) -> Path:
     return folder
 
 
-def edit_a_patch(folder: Path, distribution: str, number: int) -> str:
-    """Change one added line of a Python file in a patch of the distribution."""
+def edit_patch(folder: Path, distribution: str, number: int) -> str:
+    """Change one added line of Python in the first patch that has one.
+
+    Args:
+        folder: A checkout.
+        distribution: The distribution that the patch belongs to.
+        number: A number that the edit adds to the line, so that each edit differs.
+
+    Returns:
+        The path of the patch in the checkout.
+    """
+    source = "t5x" if distribution == "t5x" else distribution.replace("pax", "paxml")
     manifest = (folder / "manifest.yaml").read_text(encoding="utf-8")
-    suffix = "-1.4" if distribution.endswith("-1.4") else ""
-    for source in ("t5x" if distribution == "t5x" else f"paxml{suffix}",):
-        assert f"patches/{source}" in manifest
-        for path in sorted((folder / "patches" / source).glob("*.patch")):
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            inside = False
-            for index, line in enumerate(lines):
-                if line.startswith("diff --git"):
-                    inside = line.rstrip().endswith(".py")
-                if (
-                    inside
-                    and line.startswith("+")
-                    and not line.startswith("+++")
-                    and line.strip("+ \n")
-                    and '"""' not in line
-                ):
-                    text = line.rstrip("\n").partition("  # edit")[0]
-                    lines[index] = f"{text}  # edit {number}\n"
-                    path.unlink()  # the copy may share its file with the original
-                    path.write_text("".join(lines), encoding="utf-8")
-                    return str(path.relative_to(folder))
-    sys.exit("no patch with an added line of Python")
+    assert f"patches/{source}" in manifest
+    for path in sorted((folder / "patches" / source).glob("*.patch")):
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        index = _find_added_line(lines)
+        if index is not None:
+            code = lines[index].rstrip("\n").partition("  # edit")[0]
+            lines[index] = f"{code}  # edit {number}\n"
+            path.unlink()  # the copy may share its file with the original
+            path.write_text("".join(lines), encoding="utf-8")
+            return str(path.relative_to(folder))
+    sys.exit(f"no patch of {source} adds a line of Python")
+
+
+def _find_added_line(lines: Sequence[str]) -> int | None:
+    """Return the index of a patch's first added line of Python that is not part of a docstring."""
+    in_python_file = False
+    for index, line in enumerate(lines):
+        if line.startswith("diff --git"):
+            in_python_file = line.rstrip().endswith(".py")
+        is_added = line.startswith("+") and not line.startswith("+++")
+        if in_python_file and is_added and line.strip("+ \n") and '"""' not in line:
+            return index
+    return None
+
+
+def _measure_unchanged(build: Sequence[str], folder: Path, runs: int) -> dict[str, object]:
+    """Time builds that have nothing to do, without a network."""
+    times = [time_command(["unshare", "-n", *build], cwd=folder) for _ in range(runs)]
+    return {
+        "nothing_changed_s": times,
+        "nothing_changed_median_s": round(statistics.median(times), 3),
+    }
+
+
+def _measure_edited_patch(
+    build: Sequence[str], folder: Path, runs: int, distribution: str
+) -> dict[str, object]:
+    """Time builds after an edit of one patch."""
+    times = []
+    edited = ""
+    for number in range(runs):
+        edited = edit_patch(folder, distribution, number)
+        times.append(time_command(build, cwd=folder))
+    return {
+        "edited": edited,
+        "one_patch_edited_s": times,
+        "one_patch_edited_median_s": round(statistics.median(times), 2),
+    }
+
+
+def _measure_cold(
+    build: Sequence[str], folder: Path, output: Path, runs: int, lock: Path
+) -> dict[str, object]:
+    """Time builds from an empty cache, and `uv pip sync` of the same lock, in turn."""
+    build_times, sync_times = [], []
+    # The first run fills uv's cache and the page cache, and does not count.
+    for number in range(runs + 1):
+        shutil.rmtree(output)
+        cache = folder.parent / "cache"
+        build_seconds = time_command(build, env={"ROSETTA_CACHE": str(cache)}, cwd=folder)
+        shutil.rmtree(cache)
+        sync_seconds = _time_pip_sync(folder.parent / "venv", lock)
+        if number:
+            build_times.append(build_seconds)
+            sync_times.append(sync_seconds)
+    ratios = [ours / uvs for ours, uvs in zip(build_times, sync_times, strict=True)]
+    return {
+        "cold_s": build_times,
+        "uv_pip_sync_s": sync_times,
+        "cold_ratio_median": round(statistics.median(ratios), 3),
+    }
+
+
+def _time_pip_sync(venv: Path, lock: Path) -> float:
+    """Return the seconds in which uv makes an environment and installs a lock into it."""
+    environment = uv.make_environment()
+    make = [uv.find_program(), "venv", "-q", str(venv)]
+    make += ["--python", os.path.realpath(sys.executable)]
+    sync = [uv.find_program(), "pip", "sync", "-q", "--compile-bytecode", "--require-hashes"]
+    sync += ["--python", str(venv / "bin/python"), str(lock)]
+    seconds = time_command(make, env=environment) + time_command(sync, env=environment)
+    shutil.rmtree(venv)
+    return seconds
 
 
 def main() -> None:
@@ -98,82 +171,25 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", choices=["nothing", "patch", "cold"], action="append")
     arguments = parser.parse_args()
-    what = arguments.only or ["nothing", "patch", "cold"]
-    mirror = ["--mirror", arguments.mirror] if arguments.mirror else []
-    result: dict[str, object] = {"distribution": arguments.distribution, "runs": arguments.runs}
-    (ROOT / "build").mkdir(exist_ok=True)  # beside the outputs a user makes: the same file system
+    distribution, runs = arguments.distribution, arguments.runs
+    parts = arguments.only or ["nothing", "patch", "cold"]
+    result: dict[str, object] = {"distribution": distribution, "runs": runs}
+    # Users make their outputs in this folder too, so the file system is the same.
+    (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as scratch:
-        folder = checkout(Path(scratch) / "checkout")
+        folder = copy_checkout(Path(scratch) / "checkout")
         output = Path(scratch) / "out"
-        build = [
-            "python3",
-            "build.py",
-            "--distribution",
-            arguments.distribution,
-            "--output",
-            f"env:{output}",
-            *mirror,
-        ]
-        timed(build, cwd=folder)
-        if "nothing" in what:
-            times = [timed(["unshare", "-n", *build], cwd=folder) for _ in range(arguments.runs)]
-            result["nothing_changed_s"] = times
-            result["nothing_changed_median_s"] = round(statistics.median(times), 3)
-        if "patch" in what:
-            times = []
-            for number in range(arguments.runs):
-                result["edited"] = edit_a_patch(folder, arguments.distribution, number)
-                times.append(timed(build, cwd=folder))
-            result["one_patch_edited_s"] = times
-            result["one_patch_edited_median_s"] = round(statistics.median(times), 2)
-        if "cold" in what:
-            ratios, ours, theirs = [], [], []
-            lock = folder / "locks" / f"{arguments.distribution}-cpu.txt"
-            for number in range(
-                arguments.runs + 1
-            ):  # the first fills uv's cache and the page cache, and does not count
-                shutil.rmtree(output)
-                cache, venv = Path(scratch) / "cache", Path(scratch) / "venv"
-                cold = timed(build, env={"ROSETTA_CACHE": str(cache)}, cwd=folder)
-                shutil.rmtree(cache)
-                environment = uv.make_environment()
-                start = time.monotonic()
-                timed(
-                    [
-                        uv.find_program(),
-                        "venv",
-                        "-q",
-                        str(venv),
-                        "--python",
-                        os.path.realpath(sys.executable),
-                    ],
-                    env=environment,
-                )
-                timed(
-                    [
-                        uv.find_program(),
-                        "pip",
-                        "sync",
-                        "-q",
-                        "--compile-bytecode",
-                        "--require-hashes",
-                        "--python",
-                        str(venv / "bin/python"),
-                        str(lock),
-                    ],
-                    env=environment,
-                )
-                yardstick = time.monotonic() - start
-                shutil.rmtree(venv)
-                if number:
-                    ours.append(cold)
-                    theirs.append(yardstick)
-                    ratios.append(cold / yardstick)
-            result |= {
-                "cold_s": ours,
-                "uv_pip_sync_s": theirs,
-                "cold_ratio_median": round(statistics.median(ratios), 3),
-            }
+        build = ["python3", "build.py", "--distribution", distribution, "--output", f"env:{output}"]
+        if arguments.mirror:
+            build += ["--mirror", arguments.mirror]
+        time_command(build, cwd=folder)
+        if "nothing" in parts:
+            result |= _measure_unchanged(build, folder, runs)
+        if "patch" in parts:
+            result |= _measure_edited_patch(build, folder, runs, distribution)
+        if "cold" in parts:
+            lock = folder / "locks" / f"{distribution}-cpu.txt"
+            result |= _measure_cold(build, folder, output, runs, lock)
     print(json.dumps(result, indent=1))
 
 

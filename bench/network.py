@@ -1,12 +1,14 @@
-"""A training step of rosetta's T5 network, every switch off, against upstream's with the same
-parameters: turn about, median of the pairs.
+"""Compare a training step of rosetta's T5 network, without any switch, with upstream's network.
 
     PYTHONPATH=. JAX_PLATFORMS=cpu build/t5x-cpu/opt/rosetta/env/bin/python \\
         -m bench.network [--size small] [--turns 15]
 
-Prints one JSON document; `ratio` is ours to upstream's (below 1 is faster), `noise` upstream's to
-itself in the same turns. Both compute loss and gradients of T5X's own model class, jitted; no
-optimizer, which is the same code.
+Both networks have the same parameters, and take turns. Both compute the loss and the gradients of
+T5X's model class, compiled by jax.jit. There is no optimizer, because both would use the same.
+
+The program prints one JSON document. `ratio` is our time divided by upstream's, so a ratio below 1
+is faster. `noise` is upstream's time divided by its own time in another place of the same turns.
+Both are medians over the turns.
 """
 
 from __future__ import annotations
@@ -30,41 +32,41 @@ UPSTREAM = "t5x.contrib.gpu.t5.network"
 OURS = "rosetta.t5x.network"
 
 
-def _model(name: str, fields: dict[str, Any]) -> Any:
+def _make_model(name: str, fields: dict[str, Any]) -> Any:
     import seqio
     from t5x import models
 
     network = importlib.import_module(name)
     vocabulary = seqio.PassThroughVocabulary(fields["vocab_size"])
-    kind = models
+    model_class = models.EncoderDecoderModel
     if name == OURS:
         from rosetta.t5x import model
 
-        kind = model
-    return kind.EncoderDecoderModel(
+        model_class = model.EncoderDecoderModel
+    return model_class(
         network.Transformer(network.T5Config(**fields)), vocabulary, vocabulary, None, z_loss=1e-4
     )
 
 
-def _step(model: Any) -> Any:
-    def step(params: Any, batch: Any, key: Any) -> Any:
-        return jax.value_and_grad(lambda p: model.loss_fn(p, batch, key)[0])(params)
+def _jit_gradients(model: Any) -> Any:
+    def compute_gradients(params: Any, batch: Any, key: Any) -> Any:
+        return jax.value_and_grad(lambda params: model.loss_fn(params, batch, key)[0])(params)
 
-    return jax.jit(step)
+    return jax.jit(compute_gradients)
 
 
-def _batch(batch: int, inputs: int, targets: int, vocabulary: int) -> dict[str, Any]:
+def _make_batch(sequences: int, inputs: int, targets: int, vocabulary: int) -> dict[str, Any]:
     random = np.random.default_rng(0)
-    shape = {
+    lengths = {
         "encoder_input_tokens": inputs,
         "decoder_target_tokens": targets,
         "decoder_input_tokens": targets,
     }
     rows = {
-        name: random.integers(2, vocabulary, (batch, length), dtype=np.int32)
-        for name, length in shape.items()
+        name: random.integers(2, vocabulary, (sequences, length), dtype=np.int32)
+        for name, length in lengths.items()
     }
-    return rows | {"decoder_loss_weights": np.ones((batch, targets), np.int32)}
+    return rows | {"decoder_loss_weights": np.ones((sequences, targets), np.int32)}
 
 
 def main() -> None:
@@ -82,56 +84,70 @@ def main() -> None:
         "--layers",
         type=int,
         default=2,
-        help="of encoder and of decoder each; 0: as the size has (default 2)",
+        help="layers of the encoder, and of the decoder; 0: as many as the size has (default: 2)",
     )
     parser.add_argument(
-        "--batch", type=option_types.parse_count, default=4, help="sequences (default 4)"
+        "--batch",
+        type=option_types.parse_count,
+        default=4,
+        help="sequences in a batch (default: 4)",
     )
-    parser.add_argument("--dtype", default="float32", help="of activations (default float32)")
-    parser.add_argument("--turns", type=option_types.parse_count, default=15, help="(default 15)")
+    parser.add_argument(
+        "--dtype", default="float32", help="the type of activations (default: float32)"
+    )
+    parser.add_argument(
+        "--turns",
+        type=option_types.parse_count,
+        default=15,
+        help="turns of each network (default: 15)",
+    )
     args = parser.parse_args()
     fields = modes.read_size_fields(args.size) | {"dropout_rate": args.dropout, "dtype": args.dtype}
     if args.layers:
         fields |= {"num_encoder_layers": args.layers, "num_decoder_layers": args.layers}
-    batch, key = (
-        _batch(args.batch, args.inputs, args.targets, fields["vocab_size"]),
-        jax.random.PRNGKey(0),
-    )
-    models = {"upstream": _model(UPSTREAM, fields), "rosetta": _model(OURS, fields)}
-    shapes = {name: value.shape for name, value in batch.items()}
-    types = {name: value.dtype for name, value in batch.items()}
-    params = jax.jit(
-        lambda k: models["upstream"].get_initial_variables(k, shapes, types)["params"]
-    )(key)
-    compiled, report = {}, {}
+    batch = _make_batch(args.batch, args.inputs, args.targets, fields["vocab_size"])
+    key = jax.random.PRNGKey(0)
+    models = {"upstream": _make_model(UPSTREAM, fields), "rosetta": _make_model(OURS, fields)}
+    params = _initialize_params(models["upstream"], batch, key)
+    steps: dict[str, Callable[[], object]] = {}
+    report: dict[str, dict[str, float]] = {}
     for name, model in models.items():
-        begin = time.perf_counter()
-        lowered = _step(model).lower(params, batch, key)
-        traced = time.perf_counter()
-        compiled[name] = lowered.compile()
-        report[name] = {
-            "trace_seconds": traced - begin,
-            "compile_seconds": time.perf_counter() - traced,
-        }
-        loss, _ = jax.block_until_ready(compiled[name](params, batch, key))
-        report[name]["loss"] = float(loss)
-
-    def run(name: str) -> Callable[[], object]:
-        return lambda: jax.block_until_ready(compiled[name](params, batch, key))
-
-    found = timing.time_in_turns(
-        {"upstream": run("upstream"), "rosetta": run("rosetta"), "again": run("upstream")},
-        args.turns,
-    )
+        steps[name], report[name] = _compile_step(model, params, batch, key)
+    timings = timing.time_in_turns(steps | {"again": steps["upstream"]}, args.turns)
     for name in models:
-        report[name]["seconds"] = found[name].median
+        report[name]["seconds"] = timings[name].median
     result = {
         "task": vars(args),
-        "ratio": found["rosetta"].ratio(found["upstream"]),
-        "noise": found["again"].ratio(found["upstream"]),
+        "ratio": timings["rosetta"].ratio(timings["upstream"]),
+        "noise": timings["again"].ratio(timings["upstream"]),
         "networks": report,
     }
     print(json.dumps(result, indent=2))
+
+
+def _initialize_params(model: Any, batch: dict[str, Any], key: Any) -> Any:
+    """Return the parameters that both networks use."""
+    shapes = {name: array.shape for name, array in batch.items()}
+    dtypes = {name: array.dtype for name, array in batch.items()}
+    return jax.jit(lambda key: model.get_initial_variables(key, shapes, dtypes)["params"])(key)
+
+
+def _compile_step(
+    model: Any, params: Any, batch: Any, key: Any
+) -> tuple[Callable[[], object], dict[str, float]]:
+    """Return the compiled step of a model, warmed up, and its compile times and loss."""
+    start = time.perf_counter()
+    lowered = _jit_gradients(model).lower(params, batch, key)
+    traced = time.perf_counter()
+    compiled = lowered.compile()
+    done = time.perf_counter()
+    loss, _ = jax.block_until_ready(compiled(params, batch, key))
+    report = {
+        "trace_seconds": traced - start,
+        "compile_seconds": done - traced,
+        "loss": float(loss),
+    }
+    return lambda: jax.block_until_ready(compiled(params, batch, key)), report
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
-"""What Pax's training steps do on GPUs that are not here, by the published topologies. Needs an
-environment of pax for cuda12 or cuda13.
+"""Plan Pax's training steps for GPUs that this machine does not have.
 
     PYTHONPATH=. ENV/bin/python bench/plan_pax.py [--out DIR] [CASE ...]
 
-Each case is `rosetta plan pax` in a process of its own, one to three minutes on two idle cores; its
-report stays in DIR. Prints a table, for a GPU and step, and where a case misses what is aimed at:
-80 GB; parameters gathered in bfloat16, kernels in FP8 where they are multiplied in it; gradients
-scattered as they are reduced; neither of them waited for; one all-reduce at most in a loop's body
-for FP8's largest values.
+ENV is an environment of pax for cuda12 or cuda13. Each case runs `rosetta plan pax` in a process of
+its own, which takes one to three minutes on two idle cores. The report of a case stays in DIR. The
+program prints a table with figures per GPU and step, and then each aim that a case misses:
+
+- The peak memory is at most 80 GB.
+- Parameters are gathered in bfloat16, or in FP8 if the kernels are multiplied in FP8.
+- Gradients are scattered while they are reduced.
+- No step waits for the gathering or the scattering.
+- The body of a loop has at most one all-reduce for FP8's largest values.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 MEMORY = 80e9
-HYBRID = "DCN_MESH_SHAPE=[32,1,1]"  # parameters split within a node, copies across
+# Parameters are split within a node, and each node has a copy.
+HYBRID = "DCN_MESH_SHAPE=[32,1,1]"
 MODELS: dict[str, list[str]] = {
     "5b": ["Synthetic5B"],
     "5b-hybrid": ["Synthetic5B", HYBRID],
@@ -28,6 +32,8 @@ MODELS: dict[str, list[str]] = {
     "glam64b": ["SyntheticGLaM64B64E"],
     "llama70b": ["SyntheticLLaMA70B", "USE_REPEATED_LAYER=True"],
 }
+# The GPU, and the configuration with its words, of each case. The topology is the one that the
+# configuration itself sets.
 CASES: dict[str, tuple[str, list[str]]] = {
     **{name: ("h100", words) for name, words in MODELS.items()},
     **{f"{name}-fp8": ("h100", [*words, "USE_FP8=True"]) for name, words in MODELS.items()},
@@ -49,84 +55,92 @@ COLUMNS = (
 )
 
 
-def summary(found: dict[str, Any]) -> dict[str, Any]:
-    """Return what the table and the aims need of a report."""
-    moved = found["traffic"]["flows"]
+def summarize_report(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of a report that the table and the aims need."""
+    flows = report["traffic"]["flows"]
 
-    def total(what: str, **chosen: str) -> float:
-        return sum(
-            flow[what] or 0.0
-            for flow in moved
-            if all(flow[name] == value for name, value in chosen.items())
-        )
+    def sum_flows(field: str, **wanted: str) -> float:
+        selected = [flow for flow in flows if wanted.items() <= flow.items()]
+        return sum(flow[field] or 0.0 for flow in selected)
 
-    model = [flow for flow in moved if flow["role"] in ("parameters", "gradients")]
-    flops = found["flops_by_role"].values()
+    model_flows = [flow for flow in flows if flow["role"] in ("parameters", "gradients")]
+    flops = report["flops_by_role"].values()
+    fp8_flops = sum(role["fp8"] for role in flops)
     return {
-        "peak": found["memory"]["peak"],
+        "peak": report["memory"]["peak"],
         "gathered": {
-            flow["dtype"]: flow["bytes"] for flow in moved if flow["role"] == "parameters"
+            flow["dtype"]: flow["bytes"] for flow in flows if flow["role"] == "parameters"
         },
-        "scattered": total("bytes", kind="reduce-scatter", role="gradients"),
-        "reduced": total("bytes", kind="all-reduce", role="gradients"),
-        "across": sum(flow["across"] or 0.0 for flow in moved),
-        "waited": sum(flow["waited"] for flow in model),
-        "activations": total("bytes", role="activations"),
-        "fp8": sum(role["fp8"] for role in flops)
-        / sum(role["fp8"] + role["other"] for role in flops),
-        "largest": max((loop["largest"] for loop in found["traffic"]["loops"]), default=0),
-        "seconds": found["compile"]["seconds"],
-        "rss": found["compile"]["rss"],
+        "scattered": sum_flows("bytes", kind="reduce-scatter", role="gradients"),
+        "reduced": sum_flows("bytes", kind="all-reduce", role="gradients"),
+        "across": sum_flows("across"),
+        "waited": sum(flow["waited"] for flow in model_flows),
+        "activations": sum_flows("bytes", role="activations"),
+        "fp8": fp8_flops / sum(role["fp8"] + role["other"] for role in flops),
+        "largest": max((loop["largest"] for loop in report["traffic"]["loops"]), default=0),
+        "seconds": report["compile"]["seconds"],
+        "rss": report["compile"]["rss"],
     }
 
 
-def missed(made: dict[str, Any]) -> list[str]:
-    """Return what a case misses of what is aimed at."""
-    wide = {
-        kind: count
-        for kind, count in made["gathered"].items()
-        if not kind.startswith(("bf16", "f8")) and count > 1e6
-    }
-    lines = {
-        f"{made['peak'] / 1e9:.1f} GB is more than 80": made["peak"] > MEMORY,
-        f"parameters are gathered in {', '.join(wide)}": bool(wide),
-        f"{made['waited'] / 1e9:.2f} GB of parameters and gradients are waited for": made["waited"]
-        > 1e6,
-        f"{made['largest']} all-reduces for FP8 in a loop's body": made["largest"] > 1,
-    }
-    return [line for line, is_so in lines.items() if is_so]
-
-
-def row(name: str, made: dict[str, Any]) -> str:
-    """Return a line of the table, in Markdown."""
-    gathered = ", ".join(
-        f"{count / 1e9:.1f} {kind}"
-        for kind, count in sorted(made["gathered"].items(), key=lambda item: -item[1])
-        if count > 1e7
-    )
-    gigas = [
-        f"{made[key] / 1e9:.2f}"
-        for key in ("scattered", "reduced", "across", "waited", "activations")
+def list_missed_aims(summary: dict[str, Any]) -> list[str]:
+    """Return a sentence for each aim that a case misses."""
+    missed = []
+    if summary["peak"] > MEMORY:
+        missed.append(f"the peak memory is {summary['peak'] / 1e9:.1f} GB, more than 80 GB")
+    wide_types = [
+        dtype
+        for dtype, count in summary["gathered"].items()
+        if not dtype.startswith(("bf16", "f8")) and count > 1e6
     ]
+    if wide_types:
+        missed.append(f"parameters are gathered in {', '.join(wide_types)}")
+    if summary["waited"] > 1e6:
+        waited = f"{summary['waited'] / 1e9:.2f} GB"
+        missed.append(f"the step waits for {waited} of parameters and gradients")
+    if summary["largest"] > 1:
+        missed.append(f"a loop's body has {summary['largest']} all-reduces for FP8")
+    return missed
+
+
+def format_row(name: str, summary: dict[str, Any]) -> str:
+    """Return the Markdown table row of a case."""
+    by_size = sorted(summary["gathered"].items(), key=lambda item: -item[1])
+    gathered = [f"{count / 1e9:.1f} {dtype}" for dtype, count in by_size if count > 1e7]
+    traffic = ("scattered", "reduced", "across", "waited", "activations")
     cells = [
         name,
-        f"{made['peak'] / 1e9:.1f}",
-        gathered,
-        *gigas,
-        f"{made['fp8']:.0%}",
-        str(made["largest"]),
-        f"{made['seconds']:.0f}",
-        f"{made['rss'] / 1e9:.1f}",
+        f"{summary['peak'] / 1e9:.1f}",
+        ", ".join(gathered),
+        *(f"{summary[key] / 1e9:.2f}" for key in traffic),
+        f"{summary['fp8']:.0%}",
+        str(summary["largest"]),
+        f"{summary['seconds']:.0f}",
+        f"{summary['rss'] / 1e9:.1f}",
     ]
     return f"| {' | '.join(cells)} |"
 
 
+def plan_case(name: str, out: Path) -> str:
+    """Plan a case, and write its report and its HLO; return the error, or "" if there is none."""
+    gpu, (config, *words) = CASES[name]
+    argv = [sys.executable, "-m", "rosetta", "plan", "pax", config, "--json", "--card", gpu]
+    argv += ["--hlo", f"{out}/{name}.hlo", "--with", "ATTENTION=cudnn", *words]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return done.stderr[-2000:]
+    (out / f"{name}.json").write_text(json.dumps(json.loads(done.stdout)["result"]))
+    return ""
+
+
 def main() -> None:
     """Run the benchmark that the command line describes."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("build/plan-pax"))
     parser.add_argument(
-        "--kept", action="store_true", help="show the reports that are there, compile nothing"
+        "--kept", action="store_true", help="show the reports in --out, and compile nothing"
     )
     parser.add_argument(
         "cases", nargs="*", metavar="CASE", help=f"default: all of {' '.join(CASES)}"
@@ -134,37 +148,17 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
-    aims = []
+    remarks = []
     for name in args.cases or CASES:
-        card, (config, *words) = CASES[name]
+        if not args.kept and (error := plan_case(name, args.out)):
+            remarks.append(f"{name}: {error}")
+            continue
         path = args.out / f"{name}.json"
-        if not args.kept:
-            argv = [
-                sys.executable,
-                "-m",
-                "rosetta",
-                "plan",
-                "pax",
-                config,
-                "--json",
-                "--card",
-                card,
-                "--hlo",
-                f"{args.out}/{name}.hlo",
-                "--with",
-                "ATTENTION=cudnn",
-                *words,
-            ]
-            done = subprocess.run(argv, capture_output=True, text=True, check=False)
-            if done.returncode:
-                aims.append(f"{name}: {done.stderr[-2000:]}")
-                continue
-            path.write_text(json.dumps(json.loads(done.stdout)["result"]))
         if path.exists():
-            made = summary(json.loads(path.read_text()))
-            print(row(name, made), flush=True)
-            aims += [f"{name}: {line}" for line in missed(made)]
-    print("\n".join(aims))
+            summary = summarize_report(json.loads(path.read_text()))
+            print(format_row(name, summary), flush=True)
+            remarks += [f"{name}: {aim}" for aim in list_missed_aims(summary)]
+    print("\n".join(remarks))
 
 
 if __name__ == "__main__":

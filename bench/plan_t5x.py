@@ -1,10 +1,11 @@
-"""What a T5 training step does on H100s that are not here: fits, FP8 coverage, and against
-upstream's network. Needs an environment for cuda12 or cuda13.
+"""Plan T5's training steps for H100s that this machine does not have, and compare two networks.
 
     PYTHONPATH=. ENV/bin/python bench/plan_t5x.py [--out DIR] [CASE ...]
 
-A case compiles in one to five minutes on two cores; figures are per GPU and step, from the
-compiler's own plan and the optimised HLO.
+ENV is an environment of t5x for cuda12 or cuda13. The plans say whether a model fits, and how much
+of it is computed in FP8. The last lines compare rosetta's network with upstream's. A case compiles
+for one to five minutes on two cores. Figures are per GPU and step; they come from the compiler's
+own plan and from the optimized HLO.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from rosetta.plan import report, t5x_step
 
 FAST = {"fuse_qkv": True, "attention": "cudnn"}
 FP8 = {**FAST, "fp8": "xla"}
-# Seed 000's topologies: size, GPUs, tensor parallelism, sequences a GPU.
+# The topologies of the table of NVIDIA's T5 1.1 results: for each size the GPUs, the tensor
+# parallelism and the sequences per GPU.
 TABLE = {"small": (8, 1, 256), "large": (64, 1, 32), "xl": (256, 1, 8), "xxl": (512, 8, 36)}
 CASES: dict[str, dict[str, Any]] = {
     **{
@@ -45,7 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
         "switches": {**FP8, "remat": "minimal"},
     },
     **{
-        # 144 GPUs as 9 replicas of 16 with FSDP: nothing of xl divides by 144.
+        # With FSDP, 144 GPUs are 9 replicas of 16, because no dimension of xl divides by 144.
         f"xl-{batch}{'-fsdp' if fsdp else ''}": {
             "size": "xl",
             "gpus": 144,
@@ -60,40 +62,41 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def upstream(model: Any, _: Any) -> tuple[Any, Any]:
-    """Upstream's network of the same size in upstream's model, and upstream's trainer."""
+UPSTREAM_FIELDS = (
+    "vocab_size",
+    "dtype",
+    "emb_dim",
+    "num_heads",
+    "num_encoder_layers",
+    "num_decoder_layers",
+    "head_dim",
+    "mlp_dim",
+    "mlp_activations",
+    "dropout_rate",
+    "scale_attn_logits",
+)
+
+
+def use_upstream_network(model: Any, _: Any) -> tuple[Any, Any]:
+    """Return upstream's model with upstream's network of the same size, and upstream's trainer."""
     from t5x import models, trainer
     from t5x.contrib.gpu.t5 import network
 
-    ours = model.config
-    names = (
-        "vocab_size",
-        "dtype",
-        "emb_dim",
-        "num_heads",
-        "num_encoder_layers",
-        "num_decoder_layers",
-        "head_dim",
-        "mlp_dim",
-        "mlp_activations",
-        "dropout_rate",
-        "scale_attn_logits",
-    )
-    config = network.T5Config(**{name: getattr(ours, name) for name in names})
-    theirs = models.EncoderDecoderModel(
+    config = network.T5Config(**{name: getattr(model.config, name) for name in UPSTREAM_FIELDS})
+    upstream_model = models.EncoderDecoderModel(
         network.Transformer(config=config),
         model.input_vocabulary,
         model.output_vocabulary,
         model.optimizer_def,
         z_loss=1e-4,
     )
-    return theirs, functools.partial(
+    return upstream_model, functools.partial(
         trainer.Trainer, learning_rate_fn=lambda step: 1e-4 + 0.0 * step, num_microbatches=None
     )
 
 
-def plan(case: dict[str, Any]) -> dict[str, Any]:
-    """Compile one case and report."""
+def plan_case(case: dict[str, Any]) -> dict[str, Any]:
+    """Compile a case, and return its report."""
     from rosetta.t5x.run import gin_text
 
     gpus, tp, per_gpu = case["gpus"], case["tp"], case["batch"]
@@ -119,32 +122,36 @@ def plan(case: dict[str, Any]) -> dict[str, Any]:
         batch=batch,
         lengths={"inputs": 512, "targets": 128},
         fsdp=case.get("fsdp", False),
-        change=upstream if case.get("upstream") else None,
+        change=use_upstream_network if case.get("upstream") else None,
     )
     return report.report(compiled)
 
 
 def main() -> None:
     """Run the benchmark that the command line describes."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("build/plan"))
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--in-this-process", dest="in_this_process", action="store_true", help=argparse.SUPPRESS
+    )
     parser.add_argument(
         "cases", nargs="*", metavar="CASE", help=f"default: all of {' '.join(CASES)}"
     )
     args = parser.parse_args()
-    if args.here:
+    if args.in_this_process:
         (name,) = args.cases
         t5x_step.prepare(
             CASES[name].get("switches", {}).get("fp8", "off"), CASES[name]["size"], "h100"
         )
-        (args.out / f"{name}.json").write_text(json.dumps(plan(CASES[name])))
+        (args.out / f"{name}.json").write_text(json.dumps(plan_case(CASES[name])))
         return
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.cases or CASES:
-        # A process each: what XLA keeps of one compile is not the next one's memory.
+        # Each case has a process of its own, because XLA keeps memory after it has compiled.
         done = subprocess.run(
-            [sys.executable, __file__, "--here", "--out", str(args.out), name],
+            [sys.executable, __file__, "--in-this-process", "--out", str(args.out), name],
             stderr=subprocess.PIPE,
             text=True,
             check=False,
@@ -152,24 +159,24 @@ def main() -> None:
         if done.returncode:
             print(f"{name}: {done.stderr[-2000:]}")
             continue
-        found = json.loads((args.out / f"{name}.json").read_text())
-        print(f"== {name}: {CASES[name]}\n{report.table(found)}", flush=True)
-    ratio(args.out)
+        figures = json.loads((args.out / f"{name}.json").read_text())
+        print(f"== {name}: {CASES[name]}\n{report.table(figures)}", flush=True)
+    print_ratios(args.out)
 
 
-def ratio(out: Path) -> None:
-    """Ours over upstream's, where both were compiled."""
-    there = {path.stem: json.loads(path.read_text()) for path in out.glob("large-*.json")}
-    if "large-upstream" not in there:
+def print_ratios(out: Path) -> None:
+    """Print the figures of rosetta's network divided by upstream's, if both were compiled."""
+    reports = {path.stem: json.loads(path.read_text()) for path in out.glob("large-*.json")}
+    upstream = reports.get("large-upstream")
+    if upstream is None:
         return
-    base = there["large-upstream"]
-    for name, found in there.items():
-        figures = ((key, found[key] / base[key]) for key in ("kernels", "bytes", "gemm_flops"))
-        print(
-            f"{name} / large-upstream: "
-            + ", ".join(f"{key} {value:.3f}" for key, value in figures)
-            + f", peak memory {found['memory']['peak'] / base['memory']['peak']:.3f}"
-        )
+    for name, figures in reports.items():
+        ratios = [
+            f"{key} {figures[key] / upstream[key]:.3f}"
+            for key in ("kernels", "bytes", "gemm_flops")
+        ]
+        memory = figures["memory"]["peak"] / upstream["memory"]["peak"]
+        print(f"{name} / large-upstream: {', '.join(ratios)}, peak memory {memory:.3f}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""From nothing to the first training step: rosetta's T5 pretraining against upstream's, turn about,
-medians.
+"""Compare the time from a cold start to the first training step of T5: rosetta's and upstream's.
 
     .venv/bin/python -m bench.startup --env build/t5x-cpu [--times 3] [--warm]
 
-Upstream's side is what its GPU script for T5 1.1 runs (model, optimizer, run and task files as they
-are), less the flag that today's XLA has not; ours is what `rosetta t5x pretrain` runs with every
-switch off. Both: same text, vocabulary, lengths, batch and dtype, bytecode written before, one
-process, JAX's default of no compilation cache, or with --warm one that a run before has filled.
-Time ends when the loss of step 1 is reported. Prints one JSON document.
+Upstream's side is what its GPU script for T5 1.1 runs, with its model, optimizer, run and task
+files, but without the flag that today's XLA does not have. Our side is what `rosetta t5x pretrain`
+runs without any switch. Both sides use the same text, vocabulary, lengths, batch and dtype, and one
+process; their bytecode was written before. There is no compilation cache, as JAX's default is.
+With --warm there is one, and an earlier run has filled it. The time ends when a run reports the
+loss of step 1. The sides take turns, and the program prints one JSON document with medians.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rosetta.selftest import sample_text
 
-HERE = Path(__file__).resolve().parent.parent
-FIRST = re.compile(rb"\[1\] .*cross_ent_loss=")
-MARKS = {
+ROOT = Path(__file__).resolve().parent.parent
+FIRST_STEP = re.compile(rb"\[1\] .*cross_ent_loss=")
+# Lines of the log that end a phase.
+PHASE_ENDS = {
     "gin read": rb"Gin Configuration|gin_utils.py:90",
     "state": rb"Initialize/restore complete",
     "compiled": rb"BEGIN Train loop",
@@ -70,24 +72,36 @@ seqio.SentencePieceVocabulary.sentencepiece_model_file = "@VOCAB@"
 """
 
 
-def _both(model_dir: Path) -> list[str]:
-    return [f'--gin.MODEL_DIR="{model_dir}"', "--gin.TRAIN_STEPS=2"]
+class Side(NamedTuple):
+    """What is started: the arguments, except those of the model folder, and the environment."""
+
+    argv: list[str]
+    environment: dict[str, str]
 
 
-def _commands(
-    python: Path, tree: Path, scratch: Path, size: str, vocab: Path, words: Path
-) -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Return for each side its argument list, without where checkpoints go, and its environment."""
+def _prepare_sides(
+    python: Path, tree: Path, scratch: Path, size: str, vocab: Path, text: Path
+) -> dict[str, Side]:
+    """Write the files of both sides, and return the sides by name.
+
+    Args:
+        python: The Python of the environment.
+        tree: The patched T5X of the environment.
+        scratch: A folder for files of the benchmark.
+        size: The size of T5 1.1.
+        vocab: A SentencePiece model.
+        text: The training text.
+    """
     (scratch / "bench_startup_task.py").write_text(TASK, encoding="utf-8")
     gin = GIN.replace("@SIZE@", size).replace("@LENGTHS@", LENGTHS).replace("@VOCAB@", str(vocab))
     (scratch / "upstream.gin").write_text(gin, encoding="utf-8")
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "JAX_"))
     }
-    environment |= {"JAX_PLATFORMS": "cpu", "BENCH_VOCAB": str(vocab), "BENCH_TEXT": str(words)}
+    environment |= {"JAX_PLATFORMS": "cpu", "BENCH_VOCAB": str(vocab), "BENCH_TEXT": str(text)}
     ours = scratch / "ours"
     shutil.copytree(
-        HERE / "rosetta", ours / "rosetta", ignore=shutil.ignore_patterns("__pycache__")
+        ROOT / "rosetta", ours / "rosetta", ignore=shutil.ignore_patterns("__pycache__")
     )
     compileall.compile_dir(scratch, quiet=1)
     program = [str(python), "-u", "-P", "-m"]
@@ -110,7 +124,7 @@ def _commands(
         f"--gin_file=rosetta/t5x/gin/t5_1_1/{size}.gin",
         "--gin_file=rosetta/t5x/gin/runs/pretrain.gin",
         f'--gin.VOCAB="{vocab}"',
-        f'--gin.DATA="text:{words}"',
+        f'--gin.DATA="text:{text}"',
         '--gin.DTYPE="float32"',
         "--gin.BATCH_SIZE=2",
         "--gin.STATS_PERIOD=1",
@@ -118,42 +132,57 @@ def _commands(
         "--gin.DROPOUT_RATE=0.1",
     ]
     return {
-        "upstream": (upstream, environment | {"PYTHONPATH": f"{tree}:{scratch}"}),
-        "rosetta": (rosetta, environment | {"PYTHONPATH": f"{ours}:{tree}"}),
+        "upstream": Side(upstream, environment | {"PYTHONPATH": f"{tree}:{scratch}"}),
+        "rosetta": Side(rosetta, environment | {"PYTHONPATH": f"{ours}:{tree}"}),
     }
 
 
-def once(argv: list[str], environment: dict[str, str], folder: Path) -> dict[str, float]:
-    """Start a run, stop it when its first step is reported, and return the seconds to there and to
-    what came before.
+def time_start(side: Side, model_dir: Path) -> dict[str, float]:
+    """Start a run, and stop it when it reports its first step.
+
+    Returns:
+        The seconds from the start to the end of each phase, and to the first step, and the seconds
+        of processor time.
     """
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(model_dir, ignore_errors=True)
+    argv = [*side.argv, f'--gin.MODEL_DIR="{model_dir}"', "--gin.TRAIN_STEPS=2"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    begin = time.perf_counter()
-    tail: list[bytes] = []
-    found: dict[str, float] = {}
+    start = time.perf_counter()
+    last_lines: deque[bytes] = deque(maxlen=20)
+    seconds: dict[str, float] = {}
     with subprocess.Popen(
-        [*argv, *_both(folder)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        argv, env=side.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as child:
         assert child.stdout is not None
         for line in child.stdout:
-            tail = [*tail[-20:], line]
-            now = time.perf_counter() - begin
-            for name, mark in MARKS.items():
-                if name not in found and re.search(mark, line):
-                    found[name] = now
-            if FIRST.search(line):
-                found["first step"] = now
+            last_lines.append(line)
+            now = time.perf_counter() - start
+            for phase, end in PHASE_ENDS.items():
+                if phase not in seconds and re.search(end, line):
+                    seconds[phase] = now
+            if FIRST_STEP.search(line):
+                seconds["first step"] = now
                 break
         child.kill()
         child.stdout.read()
-    shutil.rmtree(folder, ignore_errors=True)
-    if "first step" not in found:
-        sys.exit(f"no first step:\n{b''.join(tail).decode(errors='replace')}")
+    shutil.rmtree(model_dir, ignore_errors=True)
+    if "first step" not in seconds:
+        log = b"".join(last_lines).decode(errors="replace")
+        sys.exit(f"the run ended before its first step:\n{log}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return found | {
-        "processor": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    }
+    user, system = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
+    return seconds | {"processor": user + system}
+
+
+def compute_speedup(samples: dict[str, list[dict[str, float]]], figure: str) -> float:
+    """Return the median, over all turns, of upstream's figure divided by ours."""
+    pairs = zip(samples["upstream"], samples["rosetta"], strict=True)
+    return statistics.median(theirs[figure] / ours[figure] for theirs, ours in pairs)
+
+
+def _compute_medians(turns: list[dict[str, float]]) -> dict[str, float]:
+    """Return the median of each figure over the turns."""
+    return {figure: statistics.median(turn[figure] for turn in turns) for figure in turns[0]}
 
 
 def main() -> None:
@@ -162,15 +191,17 @@ def main() -> None:
     parser.add_argument(
         "--env", type=Path, required=True, help="a baked T5X environment for the CPU"
     )
-    parser.add_argument("--size", default="small", help="T5 1.1's (default: small)")
-    parser.add_argument("--times", type=int, default=3, help="how often each (default: 3)")
+    parser.add_argument("--size", default="small", help="the size of T5 1.1 (default: small)")
     parser.add_argument(
-        "--warm", action="store_true", help="with a compilation cache that a run before has filled"
+        "--times", type=int, default=3, help="how often to start each side (default: 3)"
+    )
+    parser.add_argument(
+        "--warm", action="store_true", help="use a compilation cache that an earlier run has filled"
     )
     parser.add_argument(
         "--scratch",
         type=Path,
-        help="a folder with room for a checkpoint (default: the temporary one)",
+        help="a folder with room for a checkpoint (default: that of temporary files)",
     )
     args = parser.parse_args()
     root = args.env.resolve() / "opt"
@@ -180,23 +211,21 @@ def main() -> None:
             "lib/python*/site-packages/seqio/test_data/sentencepiece/sentencepiece.model"
         )
     )
-    samples: dict[str, list[dict[str, float]]] = {}
-    with tempfile.TemporaryDirectory(dir=args.scratch) as made:
-        scratch = Path(made)
-        sample_text.write_text(scratch / "text.txt")
-        commands = _commands(python, root / "t5x", scratch, args.size, vocab, scratch / "text.txt")
+    samples: dict[str, list[dict[str, float]]] = {"upstream": [], "rosetta": []}
+    with tempfile.TemporaryDirectory(dir=args.scratch) as scratch_name:
+        scratch = Path(scratch_name)
+        text = scratch / "text.txt"
+        sample_text.write_text(text)
+        sides = _prepare_sides(python, root / "t5x", scratch, args.size, vocab, text)
         if args.warm:
-            for name, (argv, environment) in commands.items():
-                environment |= {
-                    "JAX_COMPILATION_CACHE_DIR": str(scratch / "cache" / name),
-                    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-                }
-                once(argv, environment, scratch / "model")
+            for name, side in sides.items():
+                side.environment["JAX_COMPILATION_CACHE_DIR"] = str(scratch / "cache" / name)
+                side.environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+                time_start(side, scratch / "model")
         for turn in range(args.times):
-            for name in sorted(commands, reverse=turn % 2 == 0):
-                samples.setdefault(name, []).append(once(*commands[name], scratch / "model"))
+            for name in sorted(sides, reverse=turn % 2 == 0):
+                samples[name].append(time_start(sides[name], scratch / "model"))
                 print(name, samples[name][-1], file=sys.stderr, flush=True)
-    pairs = list(zip(samples["upstream"], samples["rosetta"], strict=True))
     result: dict[str, Any] = {
         "task": {
             "size": args.size,
@@ -206,16 +235,9 @@ def main() -> None:
             "warm": args.warm,
             "cores": os.cpu_count(),
         },
-        "times_faster": statistics.median(
-            theirs["first step"] / mine["first step"] for theirs, mine in pairs
-        ),
-        "times_less_processor": statistics.median(
-            theirs["processor"] / mine["processor"] for theirs, mine in pairs
-        ),
-        "medians": {
-            name: {key: statistics.median(each[key] for each in found) for key in found[0]}
-            for name, found in samples.items()
-        },
+        "times_faster": compute_speedup(samples, "first step"),
+        "times_less_processor": compute_speedup(samples, "processor"),
+        "medians": {name: _compute_medians(turns) for name, turns in samples.items()},
         "samples": samples,
     }
     print(json.dumps(result, indent=2))
