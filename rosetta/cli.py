@@ -50,7 +50,7 @@ def build_parser(command: str | None = None, program: Program = PROGRAM) -> Prog
 
         log.add_level_option(common)
     for entry in modules.values():
-        entry.load_module().add(commands, common)
+        entry.load_module().add_parsers(commands, common)
     return top
 
 

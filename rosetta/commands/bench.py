@@ -20,10 +20,10 @@ NO_GPU = UserError(
     "start the container with --gpus=all, or give --allow-cpu",
     kind=MISSING,
 )
-_DISAGREES = 0.05  # of a ratio
+_SPEED_TOLERANCE = 0.05  # of a ratio
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
+def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to the top parser's subcommands."""
     bench = commands.add_parser("bench", parents=[common])
     actions = bench.add_subparsers(dest="action", metavar="WHAT")
@@ -117,10 +117,10 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         skip=args.modes is None,
         say=log.info,
     )
-    return result, table(result)
+    return result, format_table(result)
 
 
-def table(result: dict[str, Any]) -> str:
+def format_table(result: dict[str, Any]) -> str:
     """Return the result as text."""
     task = result["task"]
     head = (
@@ -159,7 +159,7 @@ def table(result: dict[str, Any]) -> str:
 def _speed_changed(rows: list[dict[str, Any]]) -> bool:
     """Return whether a mode's ratio differs from that of the median times which stand beside it."""
     first = rows[0]["seconds"]
-    return any(abs(row["seconds"] / first / row["ratio"] - 1) > _DISAGREES for row in rows)
+    return any(abs(row["seconds"] / first / row["ratio"] - 1) > _SPEED_TOLERANCE for row in rows)
 
 
 RUN = {"bench": run}

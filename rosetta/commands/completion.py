@@ -131,27 +131,27 @@ complete -o bashdefault -o default -F _rosetta rosetta
 }
 
 
-def mark(parser: argparse.ArgumentParser) -> None:
+def mark_arguments(parser: argparse.ArgumentParser) -> None:
     """Say of each argument of rosetta what completes it, as shtab reads it.
 
     Args:
       parser: The parser of all commands.
     """
-    for words, leaf in _leaves(parser):
+    for words, leaf in _find_leaf_parsers(parser):
         for action in leaf._actions:  # noqa: SLF001 (argparse has no public name for it)
-            how = _completion(" ".join(words), action)
+            how = _choose_functions(" ".join(words), action)
             if how:
                 action.complete = how  # type: ignore[attr-defined]
 
 
-def preamble(shell: str) -> str:
+def render_preamble(shell: str) -> str:
     """Return the functions that the marks of `mark` call.
 
     Args:
       shell: One of SHELLS.
     """
     parts = [_FUNCTIONS[shell].strip()]
-    for function, entries in _lists().items():
+    for function, entries in _collect_entries().items():
         helper = (
             "_rosetta_settings" if any("=" in entry for entry in entries) else "_rosetta_values"
         )
@@ -161,7 +161,7 @@ def preamble(shell: str) -> str:
     return "\n".join(parts)
 
 
-def finish(shell: str, text: str) -> str:
+def finish_file(shell: str, text: str) -> str:
     """Return the whole file of a shell.
 
     Args:
@@ -173,7 +173,7 @@ def finish(shell: str, text: str) -> str:
     return f"{text.rstrip()}\n{_AFTER[shell]}".rstrip() + "\n"
 
 
-def _leaves(
+def _find_leaf_parsers(
     parser: argparse.ArgumentParser, words: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
     """Yield each command that has no commands below: its words, and its parser."""
@@ -186,61 +186,66 @@ def _leaves(
         yield words, parser
     for choices in below:
         for name, child in choices.items():
-            yield from _leaves(child, (*words, name))
+            yield from _find_leaf_parsers(child, (*words, name))
 
 
-def _completion(command: str, action: argparse.Action) -> dict[str, str]:
+def _choose_functions(command: str, action: argparse.Action) -> dict[str, str]:
     """Return shell -> function for an argument; {} if its choices say all."""
     shown = str(action.metavar or "")
     if shown == "NAME=VALUE" and not action.option_strings:
-        return _named(_function(command) if command in readers.RUNS else "_rosetta_of_presets")
+        return _for_every_shell(
+            _name_settings_function(command) if command in readers.RUNS else "_rosetta_of_presets"
+        )
     if shown.startswith("PRESET"):
         variables = "VARIABLE" in shown or "NAME=VALUE" in shown
-        return _named("_rosetta_presets_and_settings" if variables else "_rosetta_presets")
+        return _for_every_shell(
+            "_rosetta_presets_and_settings" if variables else "_rosetta_presets"
+        )
     if shown == "GPU":
-        return _named("_rosetta_gpus")
+        return _for_every_shell("_rosetta_gpus")
     if shown == _DATA_SPEC:
-        return _named("_rosetta_data")
+        return _for_every_shell("_rosetta_data")
     if action.choices or action.nargs == 0:
         return {}
     return _PATHS.get(shown, _FILES if action.type is Path else {})
 
 
-def _named(function: str) -> dict[str, str]:
+def _for_every_shell(function: str) -> dict[str, str]:
     return dict.fromkeys(SHELLS, function)
 
 
-def _function(command: str) -> str:
+def _name_settings_function(command: str) -> str:
     return f"_rosetta_of_{command.replace(' ', '_')}"
 
 
-def _lists() -> dict[str, list[str]]:
+def _collect_entries() -> dict[str, list[str]]:
     """Return function -> its entries, see _FUNCTIONS."""
     training = [*lookup.list_training_settings("t5x"), *lookup.list_training_settings("pax")]
     presets = list(preset_files.presets())
     data = [f"{kind}:" for kind in data_spec.KINDS if kind != "synthetic"]
     lists = {
-        _function(command): _entries(lookup.list_settings(command)) for command in readers.RUNS
+        _name_settings_function(command): _format_entries(lookup.list_settings(command))
+        for command in readers.RUNS
     }
     return {
         **lists,
-        "_rosetta_of_presets": _entries(training),
+        "_rosetta_of_presets": _format_entries(training),
         "_rosetta_presets": presets,
-        "_rosetta_presets_and_settings": [*presets, *_entries(training)],
+        "_rosetta_presets_and_settings": [*presets, *_format_entries(training)],
         "_rosetta_gpus": list(gpus.GPUS),
         "_rosetta_data": ["synthetic", *data, _DATA],
     }
 
 
-def _entries(variables: Iterable[Variable]) -> list[str]:
+def _format_entries(variables: Iterable[Variable]) -> list[str]:
     """Return NAME=ONE|TWO for each name, with the values of all variables of that name."""
     values: dict[str, dict[str, None]] = {}
     for variable in variables:
-        values.setdefault(variable.name, {}).update(dict.fromkeys(_values(variable)))
+        values.setdefault(variable.name, {}).update(dict.fromkeys(_list_values(variable)))
     return [f"{name}={'|'.join(choices)}" for name, choices in values.items()]
 
 
-def _values(variable: Variable) -> list[str]:
+def _list_values(variable: Variable) -> list[str]:
     """Return what may follow NAME=."""
     kind = variable.type
     if isinstance(kind, value_types.DataSource):
@@ -262,5 +267,5 @@ def make(shell: str, parser: argparse.ArgumentParser, complete: Any) -> str:
       parser: The parser of all commands.
       complete: shtab.complete.
     """
-    mark(parser)
-    return finish(shell, complete(parser, shell, preamble=preamble(shell)))
+    mark_arguments(parser)
+    return finish_file(shell, complete(parser, shell, preamble=render_preamble(shell)))

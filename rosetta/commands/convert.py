@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LAYOUTS = ("meta", "hf", "pax")
 TOKENIZER = "tokenizer.model"
 READ_BACK_ADVICE = "check the disk and convert again; nothing was left behind"
-EPSILON = 1e-5  # of LLaMA-2's norms
+DEFAULT_EPSILON = 1e-5  # of LLaMA-2's norms
 
 
 DESCRIPTIONS = {
@@ -43,7 +43,7 @@ def _find_files(folder: Path, patterns: dict[str, tuple[str, ...]]) -> dict[str,
     return paths
 
 
-def _layout(folder: Path) -> str:
+def _detect_layout(folder: Path) -> str:
     """Return whose layout a folder is in, by what lies in it."""
     if not folder.is_dir():
         raise UserError(
@@ -72,7 +72,7 @@ def _layout(folder: Path) -> str:
     )
 
 
-def _epsilon(text: str) -> float:
+def _parse_epsilon(text: str) -> float:
     """Parse an option's value as a number above 0 and at most 1."""
     number = parse_number("", text, above_zero=True)
     if number > 1:
@@ -80,7 +80,7 @@ def _epsilon(text: str) -> float:
     return number
 
 
-def add(commands: Any, common: Any) -> None:
+def add_parsers(commands: Any, common: Any) -> None:
     """Add the command to the grammar."""
     convert = commands.add_parser("convert", parents=[common])
     models = convert.add_subparsers(dest="model", metavar="MODEL")
@@ -133,17 +133,17 @@ def add(commands: Any, common: Any) -> None:
     )
     llama.add_argument(
         "--norm-epsilon",
-        type=_epsilon,
+        type=_parse_epsilon,
         help="from Pax: the epsilon of the RMS norms, which its files lack (default: 1e-5)",
     )
 
 
-def convert(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Convert; return the result and its text."""
     from rosetta.convert import huggingface, llama, meta_llama, output_folder, pax_checkpoint
     from rosetta.convert.number_types import DTYPES, Cast
 
-    layout = args.source_layout or _layout(args.source)
+    layout = args.source_layout or _detect_layout(args.source)
     for option, value, only in (
         ("--repeated", args.repeated, "pax"),
         ("--parts", args.parts, "meta"),
@@ -177,7 +177,7 @@ def convert(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "a checkpoint of Pax is one already", "--to", "give meta or hf", kind=CONFLICT
         )
     source: Any = (
-        pax_checkpoint.Source(args.source, args.norm_epsilon or EPSILON)
+        pax_checkpoint.Source(args.source, args.norm_epsilon or DEFAULT_EPSILON)
         if layout == "pax"
         else {"meta": meta_llama, "hf": huggingface}[layout].Source(args.source)
     )
@@ -289,4 +289,4 @@ def show_progress(action: str, number: int, total: int) -> None:
     log.show_count(f"{action} {number}/{total}", last=number == total)
 
 
-RUN = {"convert": convert}
+RUN = {"convert": run}

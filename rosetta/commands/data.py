@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-_PERIOD = 0.2  # s between counts on a terminal
+_PROGRESS_PERIOD = 0.2  # s between counts on a terminal
 _EXTRA_IDS = (
     "sentinels to add (default: 100; none for bytes, and none if the vocabulary has sentinels)"
 )
-_count = option_types.make_whole_number_type(minimum=0)
+_parse_count = option_types.make_whole_number_type(minimum=0)
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
+def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the two commands to the top parser's subcommands."""
     data = commands.add_parser("data", parents=[common])
     actions = data.add_subparsers(dest="action", metavar="ACTION")
@@ -46,7 +46,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         action.add_argument(
             "--vocab", default="byte", help="a SentencePiece model, or byte (default: byte)"
         )
-        action.add_argument("--extra-ids", type=_count, help=_EXTRA_IDS)
+        action.add_argument("--extra-ids", type=_parse_count, help=_EXTRA_IDS)
         action.add_argument(
             "--objective",
             choices=data_spec.OBJECTIVES,
@@ -66,15 +66,17 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
                 "--out", required=True, metavar="FOLDER", help="the folder for the tokens"
             )
             action.add_argument(
-                "--jobs", type=_count, help="processes (default: one for each core)"
+                "--jobs", type=_parse_count, help="processes (default: one for each core)"
             )
-            action.add_argument("--limit", type=_count, help="the largest number of documents")
+            action.add_argument(
+                "--limit", type=_parse_count, help="the largest number of documents"
+            )
             continue
         action.add_argument(
-            "--inputs", type=_count, default=512, help="tokens of an input (default: 512)"
+            "--inputs", type=_parse_count, default=512, help="tokens of an input (default: 512)"
         )
         action.add_argument(
-            "--targets", type=_count, default=128, help="tokens of a target (default: 128)"
+            "--targets", type=_parse_count, default=128, help="tokens of a target (default: 128)"
         )
         action.add_argument(
             "--mean-span",
@@ -84,20 +86,23 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         )
         if name == "check":
             action.add_argument(
-                "--vocab-size", type=_count, help="the rows of the model's embedding"
+                "--vocab-size", type=_parse_count, help="the rows of the model's embedding"
             )
             action.add_argument(
                 "--head", action="store_true", help="read only the first record of each source"
             )
         else:
             action.add_argument(
-                "--seed", type=_count, default=0, help="the seed of the order (default: 0)"
+                "--seed", type=_parse_count, default=0, help="the seed of the order (default: 0)"
             )
             action.add_argument(
-                "--step", type=_count, default=0, help="the step whose batch to show (default: 0)"
+                "--step",
+                type=_parse_count,
+                default=0,
+                help="the step whose batch to show (default: 0)",
             )
             action.add_argument(
-                "--batch", type=_count, default=4, help="rows of the batch (default: 4)"
+                "--batch", type=_parse_count, default=4, help="rows of the batch (default: 4)"
             )
             action.add_argument(
                 "--pack", action="store_true", help="put several examples into one row"
@@ -118,9 +123,11 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "--out", required=True, metavar="FILE.model", help="the file for the vocabulary"
     )
     train.add_argument(
-        "--size", type=_count, default=32_000, help="ids, with the sentinels (default: 32000)"
+        "--size", type=_parse_count, default=32_000, help="ids, with the sentinels (default: 32000)"
     )
-    train.add_argument("--extra-ids", type=_count, default=100, help="sentinels (default: 100)")
+    train.add_argument(
+        "--extra-ids", type=_parse_count, default=100, help="sentinels (default: 100)"
+    )
     train.add_argument(
         "--type",
         choices=("unigram", "bpe"),
@@ -140,7 +147,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     train.add_argument(
         "--limit",
-        type=_count,
+        type=_parse_count,
         default=10_000_000,
         help="pieces of documents to learn from (default: 10 million)",
     )
@@ -151,11 +158,11 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     show = actions.add_parser("show", help="show sizes, sentinels and fingerprint of a vocabulary")
     show.add_argument("vocab", help="a SentencePiece model, or byte")
-    show.add_argument("--extra-ids", type=_count, help=_EXTRA_IDS)
+    show.add_argument("--extra-ids", type=_parse_count, help=_EXTRA_IDS)
     show.add_argument("text", nargs="?", help="a text whose ids to show")
 
 
-def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def _check_data(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.data import bad_records, source_counts, task_records, tfds, vocabularies
 
     lengths = {"inputs": args.inputs, "targets": args.targets}
@@ -194,7 +201,7 @@ def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     counts: dict[str, dict[str, int]] = {}
     for part in data_spec.parse_parts(args.data):
         counted = source_counts.count_source(
-            part.spec, args.objective, args.field, args.split, chosen, bad, _show_progress()
+            part.spec, args.objective, args.field, args.split, chosen, bad, _make_progress_report()
         )
         if counted:
             counts[str(part.spec)] = counted
@@ -230,20 +237,20 @@ def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     }, "\n".join(lines)
 
 
-def _show_progress() -> Callable[[int, int], None]:
+def _make_progress_report() -> Callable[[int, int], None]:
     """Return what shows counts of records and tokens on a terminal, and nothing elsewhere."""
     shown = time.monotonic()
 
     def report(documents: int, tokens: int) -> None:
         nonlocal shown
-        if time.monotonic() - shown > _PERIOD:
+        if time.monotonic() - shown > _PROGRESS_PERIOD:
             shown = time.monotonic()
             log.show_count(f"{documents:,} records, {tokens:,} tokens")
 
     return report
 
 
-def _show(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def _show_batch(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.data import pipeline, vocabularies
 
     data_checks.check_lengths({"inputs": args.inputs, "targets": args.targets})
@@ -300,18 +307,18 @@ def _show(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 _encoder: Any = None
 
 
-def _prepare(name: str, extra_ids: int) -> None:
+def _start_worker(name: str, extra_ids: int) -> None:
     from rosetta.data import vocabularies
 
     global _encoder  # noqa: PLW0603 (one vocabulary a worker process)
     _encoder = vocabularies.Vocabulary(name, extra_ids)
 
 
-def _encode(texts: list[str]) -> Any:
+def _encode_texts(texts: list[str]) -> Any:
     return _encoder.encode(texts)
 
 
-def _ahead(batches: Iterator[list[str]], chosen: Any, jobs: int) -> Iterator[Any]:
+def _encode_ahead(batches: Iterator[list[str]], chosen: Any, jobs: int) -> Iterator[Any]:
     """Encode batches in processes, in order, a bounded number of them ahead."""
     import collections
     import concurrent.futures
@@ -322,18 +329,18 @@ def _ahead(batches: Iterator[list[str]], chosen: Any, jobs: int) -> Iterator[Any
         return
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(
-        jobs, context, _prepare, (chosen.name, chosen.extra_ids)
+        jobs, context, _start_worker, (chosen.name, chosen.extra_ids)
     ) as pool:
         waiting: collections.deque[Any] = collections.deque()
         for batch in batches:
-            waiting.append(pool.submit(_encode, batch))
+            waiting.append(pool.submit(_encode_texts, batch))
             if len(waiting) >= 4 * jobs:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
 
-def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def _cache_tokens(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     import itertools
 
     from rosetta.data import task_records, tfds, token_cache, vocabularies
@@ -404,7 +411,7 @@ def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         itertools.islice(texts, args.limit * (2 if pairs else 1))
         if args.limit is not None
         else texts,
-        lambda batches: _ahead(batches, chosen, jobs),
+        lambda batches: _encode_ahead(batches, chosen, jobs),
         end=chosen.eos,
         report=report,
     )
@@ -417,16 +424,18 @@ def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return {"folder": os.path.abspath(args.out), "seconds": round(took, 1), **meta}, text
 
 
-def _data(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def run_data(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Run `rosetta data`; return its result and the text to print."""
     from rosetta.data import bad_records, json_lines
 
     json_lines.set_field_option("--field")
-    done = {"check": _check, "show": _show, "cache": _cache}[args.action](args)
+    done = {"check": _check_data, "show": _show_batch, "cache": _cache_tokens}[args.action](args)
     bad_records.report_skipped()
     return done
 
 
-def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def run_vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Run `rosetta vocab`; return its result and the text to print."""
     from rosetta.data import bad_records, json_lines, vocabularies, vocabulary_training
 
     if args.action == "show":
@@ -469,4 +478,4 @@ def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     }, text
 
 
-RUN = {"data": _data, "vocab": _vocab}
+RUN = {"data": run_data, "vocab": run_vocab}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rosetta.doctor.machine import Machine
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
+def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     entry = commands.add_parser("doctor", parents=[common])
     entry.add_argument(
@@ -52,31 +52,32 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
 
 
-def _doctor(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Run `rosetta doctor`; return its result and the text to print."""
     from rosetta import doctor
     from rosetta.core.errors import CONFLICT, UserError
-    from rosetta.doctor import finding, machine, slurm
+    from rosetta.doctor import finding, machine, slurm_job
 
     if args.nccl:
-        return _nccl(args)
+        return _measure_bandwidth(args)
     if args.hosts is not None and args.quick:
         raise UserError(
             "--quick resolves no names", "doctor --hosts", "leave one of them out", kind=CONFLICT
         )
-    hosts = slurm.hosts(args.hosts, "--hosts") if args.hosts is not None else []
-    seen = machine.here(os.environ, quick=args.quick)
-    found = doctor.examine(seen, hosts=hosts, folders=args.folder)
+    hosts = slurm_job.parse_hosts(args.hosts, "--hosts") if args.hosts is not None else []
+    seen = machine.inspect_machine(os.environ, quick=args.quick)
+    found = doctor.examine_machine(seen, hosts=hosts, folders=args.folder)
     ok = all(each.level != finding.BLOCKER for each in found)
-    about = _about(seen)
+    about = _describe_machine(seen)
     return {
         "ok": ok,
         "quick": args.quick,
         "machine": about,
         "findings": [each.as_json() for each in found],
-    }, table(about, found)
+    }, format_table(about, found)
 
 
-def _nccl(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def _measure_bandwidth(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Measure; of several processes the first says what was found, the others end as it does."""
     from rosetta.bench import bandwidth
     from rosetta.core.errors import CONFLICT, UserError
@@ -89,7 +90,7 @@ def _nccl(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "leave --quick, --hosts and --folder out",
             kind=CONFLICT,
         )
-    with _stdout_aside():
+    with _redirect_stdout():
         bandwidth.join_processes(os.environ)
         import jax
 
@@ -101,16 +102,16 @@ def _nccl(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         )
     if not first:
         raise SystemExit(0)
-    found = list(bandwidth_findings.check(measured))
+    found = list(bandwidth_findings.find_slow_links(measured))
     return {
         "ok": True,
-        "bandwidth": bandwidth_findings.as_json(measured),
+        "bandwidth": bandwidth_findings.encode_result(measured),
         "findings": [each.as_json() for each in found],
-    }, "\n".join([bandwidth_findings.table(measured), *_lines(found)])
+    }, "\n".join([bandwidth_findings.format_table(measured), *_format_findings(found)])
 
 
 @contextlib.contextmanager
-def _stdout_aside() -> Iterator[None]:
+def _redirect_stdout() -> Iterator[None]:
     """Send what libraries print to stdout (NCCL_DEBUG=INFO, Gloo) to stderr."""
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -121,13 +122,13 @@ def _stdout_aside() -> Iterator[None]:
         os.close(kept)
 
 
-def _about(seen: Machine) -> dict[str, Any]:
+def _describe_machine(seen: Machine) -> dict[str, Any]:
     """Describe the machine that the findings are about."""
-    from rosetta.doctor.finding import clean
+    from rosetta.doctor.finding import make_printable
 
     return {
         "driver": seen.driver or None,
-        "cards": [clean(each.name) for each in seen.cards],
+        "cards": [make_printable(each.name) for each in seen.cards],
         "container": seen.container or None,
         "distribution": seen.record.get("distribution"),
         "cuda": seen.cuda,
@@ -135,7 +136,7 @@ def _about(seen: Machine) -> dict[str, Any]:
     }
 
 
-def table(about: dict[str, Any], found: list[Finding]) -> str:
+def format_table(about: dict[str, Any], found: list[Finding]) -> str:
     """Return the findings as lines for people, after what they are about."""
     from rosetta.doctor.finding import LEVELS
 
@@ -145,7 +146,7 @@ def table(about: dict[str, Any], found: list[Finding]) -> str:
         ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
         or "no driver, no JAX, no container"
     ]
-    lines += _lines(found)
+    lines += _format_findings(found)
     counts = ", ".join(
         f"{number} {level}{'' if number == 1 else 's'}"
         for level in LEVELS
@@ -154,7 +155,7 @@ def table(about: dict[str, Any], found: list[Finding]) -> str:
     return "\n".join([*lines, counts or "nothing found"])
 
 
-def _lines(found: list[Finding]) -> list[str]:
+def _format_findings(found: list[Finding]) -> list[str]:
     return [
         f"{each.level:<7}  {each.where}: {each.what}\n         -> {each.do}"
         + (f" ({each.see})" if each.see else "")
@@ -162,4 +163,4 @@ def _lines(found: list[Finding]) -> list[str]:
     ]
 
 
-RUN = {"doctor": _doctor}
+RUN = {"doctor": run}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
+def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     entry = commands.add_parser("explain", parents=[common], options_anywhere=True)
     entry.add_argument(
@@ -54,7 +54,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
 
 
-def _explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Run `rosetta explain`; return its result and the text to print."""
     from rosetta.core import gpu_query
     from rosetta.core.variables import lookup, misspellings
     from rosetta.presets import explain, layers, user_settings
@@ -132,4 +133,4 @@ def _refuse_unknown(name: str) -> None:
         )
 
 
-RUN = {"explain": _explain}
+RUN = {"explain": run}

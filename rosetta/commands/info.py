@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import argparse
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
+def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     about = commands.add_parser("info", parents=[common])
     about.add_argument(
@@ -20,7 +20,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     commands.add_parser("te", parents=[common])
 
 
-def _info(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def run_info(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Run `rosetta info`; return its result and the text to print."""
     from rosetta.core import environment_info
 
     if args.licences:
@@ -30,11 +31,12 @@ def _info(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return result, environment_info.format_environment(result)
 
 
-def _te(_: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def run_te(_: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Run `rosetta te`; return its result and the text to print."""
     from rosetta.core import transformer_engine
 
     found = transformer_engine.require_transformer_engine()
     return {"version": found}, found
 
 
-RUN = {"info": _info, "te": _te}
+RUN = {"info": run_info, "te": run_te}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
 
-_HERE = Path(__file__).parents[1] / "t5x"
+_T5X_FOLDER = Path(__file__).parents[1] / "t5x"
 _FAMILIES = ("t5_1_1", "mt5", "byt5", "t5_1_0")
 _FILES = {
     "model.gin.txt": ".gin",
@@ -25,10 +25,10 @@ _FILES = {
     "pretrain.gin.txt": "_pretrain.gin",
     "train.sh.txt": ".sh",
 }
-_GLOBS = ("text", "jsonl", "tfrecord")  # several, with commas
+_FILE_KINDS = ("text", "jsonl", "tfrecord")  # several, with commas
 
 
-def add(commands: Any, common: Any) -> None:
+def add_parsers(commands: Any, common: Any) -> None:
     """Add `new` to the command line."""
     new = commands.add_parser("new", parents=[common])
     kinds = new.add_subparsers(dest="kind", metavar="KIND")
@@ -99,7 +99,7 @@ def add(commands: Any, common: Any) -> None:
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Write the files; return what `rosetta` prints."""
-    written = write(args)
+    written = write_files(args)
     script = written[-1]
     lines = [f"wrote {path}" for path in written]
     return {"files": [str(path) for path in written]}, "\n".join(
@@ -110,12 +110,12 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 RUN: Mapping[str, Callable[[argparse.Namespace], tuple[dict[str, Any], str]]] = {"new": run}
 
 
-def sizes(family: str) -> list[str]:
+def list_sizes(family: str) -> list[str]:
     """Return the sizes a family comes in, by the gin files there are."""
-    return sorted(path.stem for path in (_HERE / "gin" / family).glob("*.gin"))
+    return sorted(path.stem for path in (_T5X_FOLDER / "gin" / family).glob("*.gin"))
 
 
-def vocab_size(family: str) -> int | None:
+def read_vocab_size(family: str) -> int | None:
     """Return the rows of a family's own embedding, as its gin file says."""
     from rosetta.t5x.run import gin_files, gin_reader, network_fields
 
@@ -124,7 +124,7 @@ def vocab_size(family: str) -> int | None:
     return network_fields.read_count(configuration, "vocab_size")
 
 
-def _checkpoint(given: str) -> str:
+def _check_checkpoint(given: str) -> str:
     if is_address(given):
         return given
     folder = Path(parse_path("--from", given))
@@ -138,7 +138,7 @@ def _checkpoint(given: str) -> str:
     return str(folder)
 
 
-def _data(given: str | None) -> str | dict[str, float] | None:
+def _resolve_data(given: str | None) -> str | dict[str, float] | None:
     """Return a spec, or a mixture, whose files have absolute names: the script may be started from
     anywhere.
     """
@@ -149,22 +149,22 @@ def _data(given: str | None) -> str | dict[str, float] | None:
     found = {}
     for part in data_spec.parse_parts(given):
         value = part.spec.value
-        if part.spec.kind in _GLOBS:
-            value = ",".join(map(_whole, value.split(",")))
+        if part.spec.kind in _FILE_KINDS:
+            value = ",".join(map(_make_absolute, value.split(",")))
         elif part.spec.kind == "cache" or (part.spec.kind == "hf" and value.startswith(".")):
-            value = _whole(value)
+            value = _make_absolute(value)
         found[str(dataclasses.replace(part.spec, value=value))] = part.rate
     return next(iter(found)) if len(found) == 1 else found
 
 
-def _whole(path: str) -> str:
+def _make_absolute(path: str) -> str:
     """Return an absolute path. Unlike parse_path it keeps links, which other machines may resolve
     otherwise.
     """
     return path if is_address(path) else os.path.abspath(os.path.expanduser(path))
 
 
-def _values(args: argparse.Namespace) -> dict[str, str]:
+def _make_template_values(args: argparse.Namespace) -> dict[str, str]:
     from rosetta.data import vocabularies
 
     family = args.family or ("mt5" if args.checkpoint else "t5_1_1")
@@ -177,11 +177,11 @@ def _values(args: argparse.Namespace) -> dict[str, str]:
             kind=INVALID,
             value=args.name,
         )
-    if args.size not in sizes(family):
+    if args.size not in list_sizes(family):
         raise UserError(
             f"{family} has no size {args.size!r}",
             "--size",
-            f"choose one of: {' '.join(sizes(family))}",
+            f"choose one of: {' '.join(list_sizes(family))}",
             kind=UNKNOWN,
             value=args.size,
         )
@@ -197,15 +197,15 @@ def _values(args: argparse.Namespace) -> dict[str, str]:
             ),
             kind=UNSUPPORTED,
         )
-    if args.checkpoint and own != vocab_size(family):
+    if args.checkpoint and own != read_vocab_size(family):
         raise UserError(
-            f"its {vocab.size} ids are not the {vocab_size(family)} of {family}",
+            f"its {vocab.size} ids are not the {read_vocab_size(family)} of {family}",
             args.vocab,
             "give the vocabulary the checkpoint was trained with, or leave --from out",
             kind=DIFFERS,
             value=vocab.size,
         )
-    network = not args.checkpoint and own != vocab_size(family)
+    network = not args.checkpoint and own != read_vocab_size(family)
     return {
         "NAME": name,
         "FAMILY": family,
@@ -218,19 +218,20 @@ def _values(args: argparse.Namespace) -> dict[str, str]:
         )
         if network
         else "",
-        "DATA": repr(_data(args.data)),
-        "EVAL_DATA": repr(_data(args.eval_data)),
+        "DATA": repr(_resolve_data(args.data)),
+        "EVAL_DATA": repr(_resolve_data(args.eval_data)),
         "INPUTS": str(args.inputs),
         "TARGETS": str(args.targets),
         "STEPS": f"{args.steps:_}",
         "SPAN": "20.0" if family == "byt5" else "3.0",
-        "START": f"INITIAL_CHECKPOINT_PATH = {_checkpoint(args.checkpoint)!r}  # its steps count"
+        "START": f"INITIAL_CHECKPOINT_PATH = {_check_checkpoint(args.checkpoint)!r}"
+        "  # its steps count"
         if args.checkpoint
         else "SCALE_ATTN_LOGITS = False  # as T5 with Adafactor was trained",
     }
 
 
-def write(args: argparse.Namespace) -> list[Path]:
+def write_files(args: argparse.Namespace) -> list[Path]:
     """Write NAME_SIZE.gin, NAME_SIZE_tasks.py, NAME_SIZE_pretrain.gin and NAME_SIZE.sh; return
     their paths.
 
@@ -240,10 +241,10 @@ def write(args: argparse.Namespace) -> list[Path]:
 
     All four are written or, whatever happens, none.
     """
-    values = _values(args)
+    values = _make_template_values(args)
     paths: dict[Path, str] = {}
     for template, ending in _FILES.items():
-        text = (_HERE / "templates" / template).read_text()
+        text = (_T5X_FOLDER / "templates" / template).read_text()
         text = re.sub(r"@(" + "|".join(values) + r")@", lambda found: values[found[1]], text)
         paths[args.out / f"{values['NAME']}{ending}"] = (
             re.sub(r"\n{3,}", "\n\n", text) if ending.endswith(".gin") else text

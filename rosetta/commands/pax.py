@@ -22,7 +22,7 @@ _SUMMARIES = {
 }
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
+def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     entry = commands.add_parser("pax", options_anywhere=True)
     below = entry.add_subparsers(dest="what", metavar="COMMAND")
@@ -41,7 +41,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         )
 
 
-def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become Paxml; with --dry-run, say what it would be."""
     from rosetta.core import lock_record
     from rosetta.core.variables import misspellings, setting_values
@@ -87,4 +87,4 @@ def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     )
 
 
-RUN = {"pax": _pax}
+RUN = {"pax": run}

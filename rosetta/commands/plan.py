@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     import argparse
 
 DEFAULT_GPU = "h100"
-ROWS = 32128  # of the embedding of T5 1.1
+VOCABULARY_ROWS = 32128  # of the embedding of T5 1.1
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
+def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     entry = commands.add_parser("plan", parents=[common])
     frameworks = entry.add_subparsers(dest="framework", metavar="FRAMEWORK")
@@ -102,7 +102,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         )
 
 
-def nodes(gpus: int, per_node: int) -> tuple[int, int]:
+def split_into_nodes(gpus: int, per_node: int) -> tuple[int, int]:
     """Return how many nodes a cluster has, and GPUs of each; UserError where its nodes are not
     full.
     """
@@ -119,14 +119,14 @@ def nodes(gpus: int, per_node: int) -> tuple[int, int]:
     return gpus // per_node, per_node
 
 
-def switches(words: list[str]) -> dict[str, Any]:
+def parse_switches(words: list[str]) -> dict[str, Any]:
     """Return the fields of T5Config that are set by words such as "remat=full"; UserError where one
     is none, or they do not go together.
     """
     from rosetta.t5x.run.model_config import T5Config
 
     known = {field.name: field.default for field in dataclasses.fields(T5Config)}
-    known["vocab_size"] = ROWS  # which has no default
+    known["vocab_size"] = VOCABULARY_ROWS  # which has no default
     found: dict[str, Any] = {}
     for word in words:
         name, _, text = word.partition("=")
@@ -139,7 +139,7 @@ def switches(words: list[str]) -> dict[str, Any]:
                 value=word,
             )
         found[name] = _parse_switch(f"--with {name}", text, known[name])
-    T5Config(**{"vocab_size": ROWS, **found})
+    T5Config(**{"vocab_size": VOCABULARY_ROWS, **found})
     return found
 
 
@@ -154,7 +154,7 @@ def _parse_switch(name: str, text: str, default: Any) -> bool | int | float | st
     return parse_number(name, text) if isinstance(default, float) else text
 
 
-def hyper(words: list[str]) -> dict[str, object]:
+def parse_hyper_parameters(words: list[str]) -> dict[str, object]:
     """Return the hyper-parameters that are set by words such as "NUM_LAYERS=2"; UserError where one
     is none.
     """
@@ -175,14 +175,15 @@ def hyper(words: list[str]) -> dict[str, object]:
     return found
 
 
-def _plan(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Run `rosetta plan`; return its result and the text to print."""
     from rosetta.core import gpus
 
     gpus.get_gpu(args.card, "--card")
-    return {"t5x": _t5x, "pax": _pax}[args.framework](args, _file(args.hlo))
+    return {"t5x": _plan_t5x, "pax": _plan_pax}[args.framework](args, _check_hlo_file(args.hlo))
 
 
-def _file(given: Path | None) -> Path | None:
+def _check_hlo_file(given: Path | None) -> Path | None:
     """Where the HLO is to go; UserError where it cannot."""
     from rosetta.core import run_folders
 
@@ -194,17 +195,17 @@ def _file(given: Path | None) -> Path | None:
     return given.resolve()
 
 
-def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
+def _plan_pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
     from rosetta.core import gpus, run_folders
     from rosetta.pax.run import preflight
     from rosetta.plan import pax_step, report
 
     preflight.resolve_experiment(args.config)
-    chosen = hyper(args.hyper)
+    chosen = parse_hyper_parameters(args.hyper)
     preflight.check_hyper_parameter_names(args.config, chosen)
     pax_step.prepare(args.config, args.card, chosen)
     made = pax_step.named(args.config, chosen)
-    count, per_node = nodes(args.gpus or pax_step.devices(made), args.gpus_per_node)
+    count, per_node = split_into_nodes(args.gpus or pax_step.devices(made), args.gpus_per_node)
     log.info(
         f"plan: compiling the step of {args.config} for {count * per_node} x {args.card}: one to "
         "ten minutes"
@@ -218,12 +219,12 @@ def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     return found, pax_step.table(found)
 
 
-def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
+def _plan_t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
     from rosetta.core import gpus, run_folders
     from rosetta.plan import report, t5x_step
     from rosetta.t5x.run import gin_files, gin_reader, gin_text, preflight, settings
 
-    count, per_node = nodes(args.gpus, args.gpus_per_node)
+    count, per_node = split_into_nodes(args.gpus, args.gpus_per_node)
     files = [
         gin_files.model(args.family, args.size, "--family, --size"),
         f"{gin_files.GIN}/runs/pretrain.gin",
@@ -231,13 +232,13 @@ def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     settings.arithmetic(
         args.gpus, args.tp, args.batch_per_gpu, args.microbatches, ("--tp ", "--microbatches ")
     )
-    chosen = switches(args.switches)
+    chosen = parse_switches(args.switches)
     batch = args.gpus // args.tp * args.batch_per_gpu
     bound = {
         "MODEL_DIR": "",
         "TRAIN_STEPS": 1,
         "DATA": "synthetic",
-        "VOCAB": f"ids:{ROWS}",
+        "VOCAB": f"ids:{VOCABULARY_ROWS}",
         "DROPOUT_RATE": args.dropout,
         "BATCH_SIZE": batch,
         "trainer.Trainer.num_microbatches": args.microbatches,
@@ -274,4 +275,4 @@ def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     return found, report.table(found)
 
 
-RUN = {"plan": _plan}
+RUN = {"plan": run}

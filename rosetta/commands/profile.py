@@ -11,7 +11,7 @@ from typing import Any
 from rosetta.core import log
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
+def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     profile = commands.add_parser("profile")
     log.add_level_option(profile)
@@ -22,7 +22,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     del common  # the profiler's output is not a document
 
 
-def _profile(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become the profiler, so that its exit status and the signals sent to it are its own."""
     from rosetta.launch import nsight_systems
 
@@ -32,4 +32,4 @@ def _profile(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     os.execv(argv[0], argv)  # noqa: S606
 
 
-RUN = {"profile": _profile}
+RUN = {"profile": run}

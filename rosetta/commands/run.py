@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from rosetta.core.run_description import Run
     from rosetta.launch.rendering import Options, Rendering
 
-HERE, QUEUES = ("local", "docker"), ("slurm", "pyxis", "apptainer", "jobset")
+PLACES_TO_RUN, PLACES_TO_SUBMIT = ("local", "docker"), ("slurm", "pyxis", "apptainer", "jobset")
 _CONTAINERS, _SBATCH = ("docker", "pyxis", "apptainer", "jobset"), ("slurm", "pyxis", "apptainer")
 # Options that not every place has a use for.
-_OF = {
+_PLACES_OF_OPTION = {
     **dict.fromkeys(("image", "mount"), _CONTAINERS),
     **dict.fromkeys(("node", "coordinator"), ("local",)),
     **dict.fromkeys(("secret", "namespace"), ("jobset",)),
@@ -29,20 +29,23 @@ _OF = {
 }
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
+def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the commands to a parser's subcommands."""
     run = commands.add_parser("run", parents=[common], options_anywhere=True)
-    _described(run)
+    _add_preset_options(run)
     run.add_argument(
-        "--on", choices=HERE, default=HERE[0], help="where to run the preset (default: local)"
+        "--on",
+        choices=PLACES_TO_RUN,
+        default=PLACES_TO_RUN[0],
+        help="where to run the preset (default: local)",
     )
     run.add_argument("--name", default="", help="the name of the container")
-    _of_nodes(run)
+    _add_node_options(run)
     submit = commands.add_parser("submit", parents=[common], options_anywhere=True)
-    _described(submit)
+    _add_preset_options(submit)
     submit.add_argument(
         "--on",
-        choices=QUEUES,
+        choices=PLACES_TO_SUBMIT,
         required=True,
         help=(
             "slurm: Slurm without containers; pyxis and apptainer: Slurm with containers; jobset: "
@@ -107,13 +110,13 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         metavar="N",
         help="nodes on which you start `rosetta spawn` (default: 1)",
     )
-    _of_nodes(spawn)
+    _add_node_options(spawn)
     spawn.add_argument(
         "words", nargs="...", metavar="-- COMMAND", help="the command that each process runs"
     )
 
 
-def _of_nodes(parser: argparse.ArgumentParser) -> None:
+def _add_node_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--node",
         type=option_types.make_whole_number_type(minimum=0),
@@ -131,7 +134,7 @@ def _of_nodes(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _described(parser: argparse.ArgumentParser) -> None:
+def _add_preset_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words",
         nargs="*",
@@ -185,7 +188,7 @@ def _described(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def described(args: argparse.Namespace) -> Run:
+def read_run(args: argparse.Namespace) -> Run:
     """Return the run that a command line describes.
 
     Raises:
@@ -193,9 +196,9 @@ def described(args: argparse.Namespace) -> Run:
     """
     from dataclasses import replace
 
-    _useful(args)
-    found = _read(args) if args.description else _preset(args)
-    mounts = tuple(_mount(each) for each in args.mount)
+    _check_options(args)
+    found = _read_description(args) if args.description else _describe_preset(args)
+    mounts = tuple(_parse_mount(each) for each in args.mount)
     found = replace(
         found,
         mounts=(*found.mounts, *mounts),
@@ -216,7 +219,7 @@ def described(args: argparse.Namespace) -> Run:
     return found
 
 
-def _say(args: argparse.Namespace, run: Run) -> None:
+def _warn_about_placement(args: argparse.Namespace, run: Run) -> None:
     """Say on stderr what the run goes without where it will be; UserError where that cannot be
     meant.
     """
@@ -232,13 +235,13 @@ def _say(args: argparse.Namespace, run: Run) -> None:
     lines = placement_checks.folders(run, args.on) + placement_checks.platform(
         run, args.on, os.environ
     )
-    if args.on in QUEUES and not (
+    if args.on in PLACES_TO_SUBMIT and not (
         args.description or args.accelerator or "accelerator" in run.origin
     ):
         from rosetta.presets import layers
 
         lines += placement_checks.no_card(run, layers.fields_by_gpu(args.words[0]))
-    if args.on in _CONTAINERS and (name := _options(args).image):
+    if args.on in _CONTAINERS and (name := _make_options(args).image):
         from rosetta.launch import image_reference
 
         dropped = image_reference.describe_dropped_tag(
@@ -249,13 +252,20 @@ def _say(args: argparse.Namespace, run: Run) -> None:
         log.warn(mask.mask_text(line))
 
 
-def _useful(args: argparse.Namespace) -> None:
+def _check_options(args: argparse.Namespace) -> None:
     """UserError for an option that the place where it runs has no use for."""
-    wanted = {**_OF, "name": ("docker",) if args.on in HERE else QUEUES}
+    wanted = {
+        **_PLACES_OF_OPTION,
+        "name": ("docker",) if args.on in PLACES_TO_RUN else PLACES_TO_SUBMIT,
+    }
     for option, places in wanted.items():
         value = getattr(args, option, None)
         if value not in (None, "", []) and value is not False and args.on not in places:
-            others = [each for each in places if each in (HERE if args.on in HERE else QUEUES)]
+            others = [
+                each
+                for each in places
+                if each in (PLACES_TO_RUN if args.on in PLACES_TO_RUN else PLACES_TO_SUBMIT)
+            ]
             raise UserError(
                 f"it has no use for --{option}",
                 f"--on {args.on}",
@@ -265,7 +275,7 @@ def _useful(args: argparse.Namespace) -> None:
             )
 
 
-def _preset(args: argparse.Namespace) -> Run:
+def _describe_preset(args: argparse.Namespace) -> Run:
     try:
         from rosetta.presets import user_settings
         from rosetta.presets.describe import describe
@@ -291,7 +301,7 @@ def _preset(args: argparse.Namespace) -> Run:
     )
     return describe(
         name,
-        accelerator=args.accelerator or _accelerator(args, settings),
+        accelerator=args.accelerator or _find_accelerator(args, settings),
         settings=settings,
         nodes=args.nodes,
         gpus_per_node=args.gpus_per_node,
@@ -299,19 +309,19 @@ def _preset(args: argparse.Namespace) -> Run:
     )
 
 
-def _accelerator(args: argparse.Namespace, settings: dict[str, str]) -> str | None:
+def _find_accelerator(args: argparse.Namespace, settings: dict[str, str]) -> str | None:
     """Return this machine's accelerator, if the run is to be here."""
     from rosetta.core import gpu_query
     from rosetta.presets import layers, user_settings
 
     return (
         layers.find_accelerator(gpu_query.detect_gpus({**os.environ, **settings}))
-        if args.on in HERE and not user_settings.on_cpu(settings, os.environ)
+        if args.on in PLACES_TO_RUN and not user_settings.on_cpu(settings, os.environ)
         else None
     )
 
 
-def _read(args: argparse.Namespace) -> Run:
+def _read_description(args: argparse.Namespace) -> Run:
     import json
     from pathlib import Path
 
@@ -340,7 +350,7 @@ def _read(args: argparse.Namespace) -> Run:
     return run_description.parse_run(document)
 
 
-def _mount(text: str) -> tuple[str, str]:
+def _parse_mount(text: str) -> tuple[str, str]:
     outside, colon, inside = text.rpartition(":")
     if not (colon and outside and inside):
         raise UserError(
@@ -349,7 +359,7 @@ def _mount(text: str) -> tuple[str, str]:
     return outside if outside.startswith(("/", "pvc:")) else os.path.abspath(outside), inside
 
 
-def _options(args: argparse.Namespace) -> Options:
+def _make_options(args: argparse.Namespace) -> Options:
     from dataclasses import fields
 
     from rosetta.launch.rendering import Options
@@ -370,14 +380,15 @@ def _options(args: argparse.Namespace) -> Options:
     return Options(**{**given, "extra": extra})
 
 
-def _run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def run_preset(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Run `rosetta run`; return its result and the text to print."""
     from rosetta.launch import docker, node_processes, rendering
 
-    run = described(args)
+    run = read_run(args)
     if args.on == "docker":
-        wanted = docker.render(run, _options(args), os.environ)
-        _say(args, run)
-        return _shown(wanted) if args.dry_run else _become(args, wanted)
+        wanted = docker.render(run, _make_options(args), os.environ)
+        _warn_about_placement(args, run)
+        return _format_rendering(wanted) if args.dry_run else _replace_process(args, wanted)
     origin = run.origin.get("nodes", "")
     if run.nodes > 1 and not args.coordinator and ".yaml:" in origin:
         what = f"{run.nodes} nodes, which the preset brings ({origin}), have to meet somewhere"
@@ -390,18 +401,20 @@ def _run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             ),
             kind=MISSING,
         )
-    _say(args, run)
+    _warn_about_placement(args, run)
     layout = node_processes.Layout(
-        rendering.per_node(run), run.nodes, _number(args), args.coordinator
+        rendering.per_node(run), run.nodes, _read_node_number(args), args.coordinator
     )
     env = rendering.variables(run)
     if args.dry_run:
-        return _shown(rendering.Rendering(_spawn(layout, list(run.entry)), env))
-    _one_document(args)
+        return _format_rendering(
+            rendering.Rendering(_make_spawn_command(layout, list(run.entry)), env)
+        )
+    _refuse_json(args)
     sys.exit(node_processes.run(run.entry, layout, {**os.environ, **env}))
 
 
-def _spawn(layout: Any, entry: list[str]) -> list[str]:
+def _make_spawn_command(layout: Any, entry: list[str]) -> list[str]:
     """Return the command line that does the same."""
     if layout.nodes * layout.per_node == 1:
         return entry
@@ -413,7 +426,7 @@ def _spawn(layout: Any, entry: list[str]) -> list[str]:
     return ["rosetta", "spawn", f"--per-node={layout.per_node}", *several, "--", *entry]
 
 
-def _number(args: argparse.Namespace) -> int:
+def _read_node_number(args: argparse.Namespace) -> int:
     """Return the number of this node."""
     if args.node is not None:
         return int(args.node)
@@ -421,18 +434,18 @@ def _number(args: argparse.Namespace) -> int:
     return parse_whole_number("JOB_COMPLETION_INDEX", given, minimum=0)
 
 
-def _become(args: argparse.Namespace, wanted: Rendering) -> NoReturn:
+def _replace_process(args: argparse.Namespace, wanted: Rendering) -> NoReturn:
     import shutil
     import signal
 
-    _one_document(args)
-    _there(shutil.which(wanted.argv[0]), wanted, args.on)
+    _refuse_json(args)
+    _check_program(shutil.which(wanted.argv[0]), wanted, args.on)
     log.info("+ " + wanted.text(), prefix=False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.execvpe(wanted.argv[0], wanted.argv, {**os.environ, **wanted.env})  # noqa: S606
 
 
-def _one_document(args: argparse.Namespace) -> None:
+def _refuse_json(args: argparse.Namespace) -> None:
     if args.json:
         raise UserError(
             "the run's own output is on stdout",
@@ -442,7 +455,7 @@ def _one_document(args: argparse.Namespace) -> None:
         )
 
 
-def _there(found: str | None, wanted: Rendering, on: str) -> None:
+def _check_program(found: str | None, wanted: Rendering, on: str) -> None:
     if found is None:
         raise UserError(
             "there is no such program on PATH",
@@ -453,11 +466,12 @@ def _there(found: str | None, wanted: Rendering, on: str) -> None:
         )
 
 
-def _shown(wanted: Rendering) -> tuple[dict[str, Any], str]:
+def _format_rendering(wanted: Rendering) -> tuple[dict[str, Any], str]:
     return wanted.shown(), wanted.text()
 
 
-def _submit(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def submit_preset(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Run `rosetta submit`; return its result and the text to print."""
     import shutil
     import subprocess
 
@@ -469,12 +483,12 @@ def _submit(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         "apptainer": slurm.apptainer,
         "jobset": jobset.render,
     }
-    run = described(args)
-    wanted = renderings[args.on](run, _options(args))
-    _say(args, run)
+    run = read_run(args)
+    wanted = renderings[args.on](run, _make_options(args))
+    _warn_about_placement(args, run)
     if args.dry_run:
-        return _shown(wanted)
-    _there(shutil.which(wanted.argv[0]), wanted, args.on)
+        return _format_rendering(wanted)
+    _check_program(shutil.which(wanted.argv[0]), wanted, args.on)
     done = subprocess.run(
         wanted.argv,
         env={**os.environ, **wanted.env},
@@ -494,7 +508,8 @@ def _submit(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return {"said": done.stdout.strip()}, done.stdout.strip()
 
 
-def _spawned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def spawn_processes(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Run `rosetta spawn`; return its result and the text to print."""
     from rosetta.launch import node_processes
 
     words = args.words[args.words[:1] == ["--"] :]
@@ -505,10 +520,12 @@ def _spawned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     sys.exit(
         node_processes.run(
             words,
-            node_processes.Layout(args.per_node, args.nodes, _number(args), args.coordinator),
+            node_processes.Layout(
+                args.per_node, args.nodes, _read_node_number(args), args.coordinator
+            ),
             os.environ,
         )
     )
 
 
-RUN = {"run": _run, "submit": _submit, "spawn": _spawned}
+RUN = {"run": run_preset, "submit": submit_preset, "spawn": spawn_processes}

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     import argparse
 
 
-def _steps(text: str) -> int:
+def _parse_steps(text: str) -> int:
     steps = parse_whole_number("", text, minimum=15)
     if steps % 5:
         raise UserError(f"{text!r} is not a multiple of 5", do="the loss is reported every 5 steps")
     return steps
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
+def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     test = commands.add_parser("selftest", parents=[common])
     test.add_argument(
@@ -29,7 +29,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         help="the framework to test (default: the one of this environment)",
     )
     test.add_argument(
-        "--steps", type=_steps, default=20, help="steps before the restore (default: 20)"
+        "--steps", type=_parse_steps, default=20, help="steps before the restore (default: 20)"
     )
     test.add_argument(
         "--devices",
@@ -57,7 +57,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
 
 
-def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Run `rosetta selftest`; return its result and the text to print."""
     import os
 
     from rosetta.core import lock_record, transformer_engine
@@ -109,4 +110,4 @@ def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return result, report.table(result)
 
 
-RUN = {"selftest": _selftest}
+RUN = {"selftest": run}

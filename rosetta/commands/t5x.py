@@ -23,7 +23,7 @@ _SUMMARIES = {
 }
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
+def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     entry = commands.add_parser("t5x", options_anywhere=True)
     below = entry.add_subparsers(dest="what", metavar="COMMAND")
@@ -42,7 +42,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         )
 
 
-def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become the trainer; with --dry-run, say what it would be."""
     from rosetta.core import lock_record
     from rosetta.core.variables import misspellings, setting_values
@@ -63,7 +63,7 @@ def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "PYTHON", str(door)
         )  # it also finds what pip put beside a read-only environment
     wanted = (
-        t5x_trainer.command(readers.COMMAND_SCRIPTS[command], [], environment, _tree())
+        t5x_trainer.command(readers.COMMAND_SCRIPTS[command], [], environment, _find_t5x_folder())
         if command in readers.COMMAND_SCRIPTS
         else t5x_evaluation.command(args.what, environment)
     )
@@ -72,7 +72,7 @@ def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return execution.shown(wanted), execution.text(wanted)
 
 
-def _tree() -> str:
+def _find_t5x_folder() -> str:
     """Return the folder that the package t5x lies in."""
     found = find_spec("t5x")
     if found is None or not found.submodule_search_locations:
@@ -85,4 +85,4 @@ def _tree() -> str:
     return str(Path(next(iter(found.submodule_search_locations))).parent)
 
 
-RUN = {"t5x": _t5x}
+RUN = {"t5x": run}

@@ -30,7 +30,7 @@ PACKAGES = (
 )
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
+def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     entry = commands.add_parser("tune", parents=[common], options_anywhere=True)
     entry.add_argument(
@@ -103,15 +103,16 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
 
 
-def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Run `rosetta tune`; return its result and the text to print."""
     from rosetta.core import run_folders
     from rosetta.core.secrets import Mask
     from rosetta.core.variables import misspellings
     from rosetta.presets import describe, layers, preset_files
     from rosetta.tune import evidence, planned_trial, preset_output, search, trial
 
-    settings = _settings(args.settings)
-    here = _planned(args, settings) if args.card else _here(args, settings)
+    settings = _read_settings(args.settings)
+    here = _find_planned_device(args, settings) if args.card else _find_local_device(args, settings)
     resolved = describe.resolved(
         args.preset,
         accelerator=here.accelerator,
@@ -129,8 +130,12 @@ def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         else candidates.asked(args.tried, planned=bool(args.card)),
         resolved,
     )
-    output, file = _files(args)
-    mask, logs, say = Mask({**os.environ, **settings}), file.with_suffix(".logs"), _say(args.json)
+    output, file = _choose_files(args)
+    mask, logs, say = (
+        Mask({**os.environ, **settings}),
+        file.with_suffix(".logs"),
+        _make_reporter(args.json),
+    )
     make: planned_trial.Plans | trial.Trials
     if args.card:
         planned_trial.words(run, args.card)
@@ -170,10 +175,10 @@ def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         },
     )
     seeking = search.Search(
-        _measured(kept, make, say),
+        _reuse_evidence(kept, make, say),
         1 if args.card else args.repeats or REPEATS,
         most=args.trials,
-        comes_to=lambda choice: _comes_to(make, choice),
+        comes_to=lambda choice: _identify_choice(make, choice),
         say=say,
     )
     best = seeking.run(
@@ -220,7 +225,7 @@ def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 @dataclass(frozen=True)
-class _Where:
+class _Device:
     """Where trials are made, or planned for: the GPUs' short name for presets and their full name,
     and how many of a node (None: the preset's).
     """
@@ -231,7 +236,7 @@ class _Where:
     on_cpu: bool = False
 
 
-def _planned(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
+def _find_planned_device(args: argparse.Namespace, settings: Mapping[str, str]) -> _Device:
     from rosetta.core import gpus
     from rosetta.core.errors import CONFLICT, UserError
     from rosetta.plan import t5x_step
@@ -253,10 +258,10 @@ def _planned(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
         )
     gpu = gpus.get_gpu(args.card, "--card")
     t5x_step.require_compiler(gpu)
-    return _Where(gpu.short_name, gpu.name, args.gpus)
+    return _Device(gpu.short_name, gpu.name, args.gpus)
 
 
-def _here(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
+def _find_local_device(args: argparse.Namespace, settings: Mapping[str, str]) -> _Device:
     from rosetta.core import gpu_query
     from rosetta.core.errors import UNSUPPORTED, UserError
     from rosetta.launch import devices
@@ -277,13 +282,13 @@ def _here(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
         gpu_query.select_jax_platforms(found, environment)  # refuses what would be the CPU unasked
     gpus = args.gpus or devices.devices(found, environment, on_cpu=on_cpu)
     return (
-        _Where(None, "CPU", gpus, on_cpu=True)
+        _Device(None, "CPU", gpus, on_cpu=True)
         if on_cpu
-        else _Where(layers.find_accelerator(found), found[0].name if found else "GPU", gpus)
+        else _Device(layers.find_accelerator(found), found[0].name if found else "GPU", gpus)
     )
 
 
-def _files(args: argparse.Namespace) -> tuple[Path, Path]:
+def _choose_files(args: argparse.Namespace) -> tuple[Path, Path]:
     """Return the paths of the preset and the evidence; UserError if they cannot be written."""
     from rosetta.core import run_folders
     from rosetta.core.errors import CONFLICT, INVALID, MISSING, UserError
@@ -309,7 +314,7 @@ def _files(args: argparse.Namespace) -> tuple[Path, Path]:
     return output, file
 
 
-def _measured(
+def _reuse_evidence(
     kept: Any, make: Callable[[Choice, int], Outcome], say: Callable[[str], None]
 ) -> Callable[[Choice, int], Outcome]:
     """Trials that are looked up in the evidence, and made where they are not in it."""
@@ -333,7 +338,7 @@ def _measured(
     return measure
 
 
-def _comes_to(make: Any, choice: Choice) -> object:
+def _identify_choice(make: Any, choice: Choice) -> object:
     """Return what a choice comes to; an invalid one is unlike all others, and its trial says
     why.
     """
@@ -346,11 +351,11 @@ def _comes_to(make: Any, choice: Choice) -> object:
         return choice
 
 
-def _say(quiet: bool) -> Callable[[str], None]:
+def _make_reporter(quiet: bool) -> Callable[[str], None]:
     return (lambda _: None) if quiet else log.info
 
 
-def _settings(words: Sequence[str]) -> dict[str, str]:
+def _read_settings(words: Sequence[str]) -> dict[str, str]:
     from rosetta.core.errors import CONFLICT, UserError
     from rosetta.presets import layers, user_settings
 
@@ -365,4 +370,4 @@ def _settings(words: Sequence[str]) -> dict[str, str]:
     return found
 
 
-RUN = {"tune": _tune}
+RUN = {"tune": run}

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from rosetta.doctor import (
     container,
     disk,
-    fabric,
     gpu,
+    known_issues,
     machine,
+    nccl_network,
     nodes,
+    package_versions,
     resource_limits,
     variables,
-    version_issues,
-    versions,
 )
 from rosetta.doctor.finding import LEVELS, NOTE, Finding
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rosetta.doctor.machine import Machine
 
 
-def examine(
+def examine_machine(
     seen: Machine, *, hosts: Sequence[str] = (), folders: Sequence[str] = ()
 ) -> list[Finding]:
     """Return what is found on a machine, the gravest first; also for these hosts and folders.
@@ -37,7 +37,15 @@ def examine(
     """
     found = [
         each
-        for part in (gpu, versions, container, resource_limits, fabric, variables, version_issues)
+        for part in (
+            gpu,
+            package_versions,
+            container,
+            resource_limits,
+            nccl_network,
+            variables,
+            known_issues,
+        )
         for each in part.check(seen)
     ]
     found += [*nodes.check(seen, hosts), *disk.check(seen, folders)]
@@ -61,4 +69,4 @@ def quick(
     Raises:
       UserError: what was baked here cannot be read any more.
     """
-    return examine(machine.here(environment, quick=True, cards=cards))
+    return examine_machine(machine.inspect_machine(environment, quick=True, cards=cards))

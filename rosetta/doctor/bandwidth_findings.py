@@ -17,23 +17,26 @@ if TYPE_CHECKING:
     from rosetta.bench.bandwidth import Measurement, PairRate
 
 # Of the median of its kind: less, and something is broken, or set up otherwise than the others.
-FAR = 0.5
+SLOW_SHARE = 0.5
 _SHOWN = 5  # slow links in a line
 
 
-def check(measured: Measurement) -> Iterator[Finding]:
+def find_slow_links(measured: Measurement) -> Iterator[Finding]:
     """Yield what is far slower than its like."""
-    slow = _slow(measured.pairs)
+    slow = _select_slow(measured.pairs)
     if slow:
         do = (
             "look at nvidia-smi topo -m and nvidia-smi nvlink -s there; in a virtual machine or "
             "container, at ACS and NCCL_P2P_LEVEL"
         )
-        yield Finding("slow-pair", WARNING, _told(slow, measured.pairs), "GPUs of a node", do)
-    nodes = of_nodes(measured)
+        yield Finding(
+            "slow-pair", WARNING, _describe_links(slow, measured.pairs), "GPUs of a node", do
+        )
+    nodes = compute_node_medians(measured)
     usual = statistics.median(nodes.values()) if nodes else 0.0
     behind = sorted(
-        (name for name, rate in nodes.items() if rate < FAR * usual), key=lambda name: nodes[name]
+        (name for name, rate in nodes.items() if rate < SLOW_SHARE * usual),
+        key=lambda name: nodes[name],
     )
     if behind:
         what = (
@@ -51,18 +54,18 @@ def check(measured: Measurement) -> Iterator[Finding]:
             ),
         )
         return
-    slow = _slow(measured.links)
+    slow = _select_slow(measured.links)
     if slow:
         yield Finding(
             "slow-link",
             WARNING,
-            _told(slow, measured.links),
+            _describe_links(slow, measured.links),
             "between nodes",
             "look at the switches between them: ibdiagnet, NCCL_DEBUG=INFO",
         )
 
 
-def of_nodes(measured: Measurement) -> dict[str, float]:
+def compute_node_medians(measured: Measurement) -> dict[str, float]:
     """Return the median of each node's links with the others, GB/s; with two nodes, there is
     nothing to tell them apart by.
     """
@@ -74,12 +77,14 @@ def of_nodes(measured: Measurement) -> dict[str, float]:
     }
 
 
-def _slow(links: Sequence[PairRate]) -> list[PairRate]:
+def _select_slow(links: Sequence[PairRate]) -> list[PairRate]:
     usual = statistics.median(each.rate for each in links) if links else 0.0
-    return sorted((each for each in links if each.rate < FAR * usual), key=lambda each: each.rate)
+    return sorted(
+        (each for each in links if each.rate < SLOW_SHARE * usual), key=lambda each: each.rate
+    )
 
 
-def _told(slow: Sequence[PairRate], links: Sequence[PairRate]) -> str:
+def _describe_links(slow: Sequence[PairRate], links: Sequence[PairRate]) -> str:
     shown = ", ".join(
         f"{' and '.join(each.between)} {each.rate:.3g} GB/s" for each in slow[:_SHOWN]
     )
@@ -89,12 +94,12 @@ def _told(slow: Sequence[PairRate], links: Sequence[PairRate]) -> str:
     )
 
 
-def as_json(measured: Measurement) -> dict[str, Any]:
+def encode_result(measured: Measurement) -> dict[str, Any]:
     """Return it as an object of --json."""
     return dataclasses.asdict(measured)
 
 
-def table(measured: Measurement) -> str:
+def format_table(measured: Measurement) -> str:
     """Return it as lines: of each node its GPUs against each other, of the nodes one against
     another, and all together; the slowest of each by name.
     """
@@ -113,7 +118,7 @@ def table(measured: Measurement) -> str:
         if rates:
             lines += [
                 "",
-                *_matrix(
+                *_format_matrix(
                     node,
                     [str(number) for number in range(measured.devices // len(measured.nodes))],
                     rates,
@@ -124,7 +129,7 @@ def table(measured: Measurement) -> str:
         rates = {
             (place[each.between[0]], place[each.between[1]]): each.rate for each in measured.links
         }
-        lines += ["", *_matrix("nodes", list(measured.nodes), rates)]
+        lines += ["", *_format_matrix("nodes", list(measured.nodes), rates)]
     lines.append("")
     for what, links in (("pair of GPUs", measured.pairs), ("pair of nodes", measured.links)):
         if links:
@@ -144,7 +149,9 @@ def table(measured: Measurement) -> str:
     )
 
 
-def _matrix(corner: str, names: Sequence[str], rates: dict[tuple[int, ...], float]) -> list[str]:
+def _format_matrix(
+    corner: str, names: Sequence[str], rates: dict[tuple[int, ...], float]
+) -> list[str]:
     wide = max(8, *map(len, (corner, *names))) + 1
     lines = [f"{corner:<{wide}}" + "".join(f"{name:>{wide}}" for name in names)]
     for row, name in enumerate(names):

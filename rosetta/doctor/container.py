@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from rosetta.doctor import slurm
+from rosetta.doctor import slurm_job
 from rosetta.doctor.finding import BLOCKER, NOTE, WARNING, Finding
 
 if TYPE_CHECKING:
@@ -15,16 +15,18 @@ if TYPE_CHECKING:
 
     from rosetta.doctor.machine import Machine
 
-MEMORY = 16 << 30  # bytes a card: data, and the copy of its state that a checkpoint is written from
-CORES = 4  # a card: its process, its data
-_HIDDEN = {"", "-1", "none", "void", "nodevfiles"}
-_LIBCUDA = (
+MEMORY_PER_GPU = (
+    16 << 30
+)  # bytes a card: data, and the copy of its state that a checkpoint is written from
+CORES_PER_GPU = 4  # a card: its process, its data
+_NO_GPUS = {"", "-1", "none", "void", "nodevfiles"}
+_LIBCUDA_PATHS = (
     "/usr/lib*/libcuda.so.1",
     "/usr/lib/*/libcuda.so.1",
     "/usr/local/nvidia/lib*/libcuda.so.1",
     "/.singularity.d/libs/libcuda.so.1",
 )
-_GIVE = {
+_GPU_REMEDIES = {
     "docker": "start it with --gpus=all",
     "podman": "start it with --device=nvidia.com/gpu=all",
     "apptainer": "start it with --nv",
@@ -35,14 +37,14 @@ _GIVE = {
 
 def check(machine: Machine) -> Iterator[Finding]:
     """Yield what the place that this runs in keeps from a run."""
-    yield from _gpus(machine)
-    yield from _memory(machine)
-    yield from _cores(machine)
-    yield from _read_only(machine)
-    yield from _proxy(machine)
+    yield from _check_gpus(machine)
+    yield from _check_memory(machine)
+    yield from _check_cores(machine)
+    yield from _check_root_file_system(machine)
+    yield from _check_proxy(machine)
 
 
-def _gpus(machine: Machine) -> Iterator[Finding]:
+def _check_gpus(machine: Machine) -> Iterator[Finding]:
     if not machine.driver or machine.on_cpu:
         return
     environment = machine.environment
@@ -50,7 +52,7 @@ def _gpus(machine: Machine) -> Iterator[Finding]:
         why = "its driver is there, but no GPU is given to this " + (
             "container" if machine.container else "job"
         )
-        do = _GIVE.get(
+        do = _GPU_REMEDIES.get(
             machine.container,
             "ask Slurm for them (--gres=gpu:8)"
             if "SLURM_JOB_ID" in environment
@@ -58,7 +60,7 @@ def _gpus(machine: Machine) -> Iterator[Finding]:
         )
         if (
             machine.container
-            and environment.get("NVIDIA_VISIBLE_DEVICES", "all").strip().lower() in _HIDDEN
+            and environment.get("NVIDIA_VISIBLE_DEVICES", "all").strip().lower() in _NO_GPUS
         ):
             why, do = (
                 "NVIDIA_VISIBLE_DEVICES hides all GPUs from this container",
@@ -81,7 +83,7 @@ def _gpus(machine: Machine) -> Iterator[Finding]:
     if (
         machine.container
         and not (given >= {"compute", "utility"} or "all" in given)
-        and not any(map(machine.names, _LIBCUDA))
+        and not any(map(machine.names, _LIBCUDA_PATHS))
     ):
         what = (
             "it lacks compute or utility, and there is no libcuda"
@@ -106,7 +108,7 @@ def _gpus(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _cgroup(machine: Machine, controller: str, *names: str) -> list[str]:
+def _read_cgroup_files(machine: Machine, controller: str, *names: str) -> list[str]:
     """Return the texts of a controller's files that hold for this process: those of its own cgroup
     and of each above it, version 2 or 1.
     """
@@ -128,16 +130,16 @@ def _cgroup(machine: Machine, controller: str, *names: str) -> list[str]:
     return texts
 
 
-def _memory(machine: Machine) -> Iterator[Finding]:
+def _check_memory(machine: Machine) -> Iterator[Finding]:
     limits = [
         int(text)
-        for text in _cgroup(machine, "memory", "memory.max", "memory.limit_in_bytes")
+        for text in _read_cgroup_files(machine, "memory", "memory.max", "memory.limit_in_bytes")
         if text.isdecimal()
     ]
     total = re.search(r"^MemTotal:\s+(\d+) kB", machine.text("/proc/meminfo"), re.MULTILINE)
     whole = int(total[1]) << 10 if total else None
     least = min([*limits, *([whole] if whole else [])], default=None)
-    wanted = MEMORY * len(machine.cards)
+    wanted = MEMORY_PER_GPU * len(machine.cards)
     if least is not None and machine.cards and least < wanted:
         limited = whole is None or least < whole
         do = (
@@ -152,27 +154,32 @@ def _memory(machine: Machine) -> Iterator[Finding]:
         yield Finding("host-memory", WARNING, what, "memory of the host", do)
 
 
-def _cores(machine: Machine) -> Iterator[Finding]:
+def _check_cores(machine: Machine) -> Iterator[Finding]:
     allowed = re.search(
         r"^Cpus_allowed_list:\s+(\S+)", machine.text("/proc/self/status"), re.MULTILINE
     )
     ranges = re.findall(r"(\d+)(?:-(\d+))?", allowed[1]) if allowed else []
     cores = float(sum(int(last or first) - int(first) + 1 for first, last in ranges)) or None
-    quotas = [re.fullmatch(r"(\d+) (\d+)", text) for text in _cgroup(machine, "cpu", "cpu.max")]
+    quotas = [
+        re.fullmatch(r"(\d+) (\d+)", text) for text in _read_cgroup_files(machine, "cpu", "cpu.max")
+    ]
     shares = [int(match[1]) / int(match[2]) for match in quotas if match and int(match[2])]
     old = [
         (int(quota), int(period))
         for quota, period in zip(  # noqa: B905 (Python 3.9 has no strict=)
-            *(_cgroup(machine, "cpu", f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+            *(
+                _read_cgroup_files(machine, "cpu", f"cpu.cfs_{name}_us")
+                for name in ("quota", "period")
+            )
         )
         if quota.isdecimal() and period.isdecimal()
     ]
     shares += [quota / period for quota, period in old if period]
     least = min([*shares, *([cores] if cores else [])], default=None)
-    cards = len(machine.cards) // slurm.tasks(
+    cards = len(machine.cards) // slurm_job.count_node_tasks(
         machine.environment
     )  # Slurm gives each process cores of its own
-    if least is not None and least < CORES * cards:
+    if least is not None and least < CORES_PER_GPU * cards:
         do = "docker: --cpus or --cpuset-cpus; Slurm: --cpus-per-task or --exclusive"
         what = f"{least:g} core(s) for {cards} GPU(s): reading data will be what a step waits for"
         yield Finding("few-cores", WARNING, what, "CPU", do)
@@ -190,7 +197,7 @@ def _cores(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _read_only(machine: Machine) -> Iterator[Finding]:
+def _check_root_file_system(machine: Machine) -> Iterator[Finding]:
     roots = re.findall(r"^\S+ / \S+ (\S+)", machine.text("/proc/mounts"), re.MULTILINE)
     if roots and "ro" in roots[-1].split(","):
         do = (
@@ -200,7 +207,7 @@ def _read_only(machine: Machine) -> Iterator[Finding]:
         yield Finding("read-only-root", NOTE, "it is read-only", "root file system", do)
 
 
-def _proxy(machine: Machine) -> Iterator[Finding]:
+def _check_proxy(machine: Machine) -> Iterator[Finding]:
     """gRPC, by which the processes of a run find each other, takes the proxies of the environment.
 
     Their addresses may hold passwords.
@@ -225,10 +232,10 @@ def _proxy(machine: Machine) -> Iterator[Finding]:
     ):
         return
     suffixes = tuple(each for each in without if each)
-    local = ["localhost", "127.0.0.1", *slurm.of_job(environment)]
+    local = ["localhost", "127.0.0.1", *slurm_job.read_job_hosts(environment)]
     through = [host for host in local if not (suffixes and host.lower().endswith(suffixes))]
     if through:
-        several = len(local) > 3 or slurm.tasks(environment) > 1
+        several = len(local) > 3 or slurm_job.count_node_tasks(environment) > 1
         what = (
             "connections to "
             f"{through[0]}{' and others of this job' if len(through) > 1 and several else ''} "

@@ -32,7 +32,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         for name in ("what", "where", "do", "see"):
-            object.__setattr__(self, name, clean(getattr(self, name)))
+            object.__setattr__(self, name, make_printable(getattr(self, name)))
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}; {self.do}" + (f" ({self.see})" if self.see else "")
@@ -42,7 +42,7 @@ class Finding:
         return {name: getattr(self, name) for name in ("id", "level", "what", "where", "do", "see")}
 
 
-def clean(text: str) -> str:
+def make_printable(text: str) -> str:
     """Return a text that may hold what others wrote as one that can be printed: no control
     characters, no credentials in addresses, not endless.
     """

@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 # CUDA -> the oldest branch of the driver that it runs on
 # (https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
 OLDEST_DRIVER = {12: 525, 13: 580}
-_BUSY = 0.05  # of a GPU's memory: more is another program's
+_IN_USE = 0.05  # of a GPU's memory: more is another program's
 
 
 def check(machine: Machine) -> Iterator[Finding]:
     """Yield what is wrong with driver and GPUs."""
     if machine.driver or machine.devices:
-        yield from _driver(machine)
-        yield from _cards(machine)
+        yield from _check_driver(machine)
+        yield from _check_gpus(machine)
     else:
-        yield from _none(machine)
-    yield from _asked_for(machine)
+        yield from _report_missing_driver(machine)
+    yield from _check_requested_features(machine)
 
 
-def _none(machine: Machine) -> Iterator[Finding]:
+def _report_missing_driver(machine: Machine) -> Iterator[Finding]:
     if machine.cuda is None or machine.on_cpu:
         yield Finding(
             "no-driver",
@@ -52,7 +52,7 @@ def _none(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _driver(machine: Machine) -> Iterator[Finding]:
+def _check_driver(machine: Machine) -> Iterator[Finding]:
     where = f"NVIDIA driver {machine.driver}".rstrip()
     if machine.asked and machine.asked.failure and machine.devices:
         do = (
@@ -113,7 +113,7 @@ def _driver(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _cards(machine: Machine) -> Iterator[Finding]:
+def _check_gpus(machine: Machine) -> Iterator[Finding]:
     cards = machine.cards
     known = [each for each in cards if each.capability != UNKNOWN_CAPABILITY]
     if machine.cuda is not None and machine.cuda in gpus.OLDEST_CAPABILITY:
@@ -145,7 +145,7 @@ def _cards(machine: Machine) -> Iterator[Finding]:
     busy = [
         number
         for number, used in enumerate(machine.asked.used if machine.asked else ())
-        if used > _BUSY
+        if used > _IN_USE
     ]
     if busy:
         do = (
@@ -161,7 +161,7 @@ def _cards(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _asked_for(machine: Machine) -> Iterator[Finding]:
+def _check_requested_features(machine: Machine) -> Iterator[Finding]:
     if machine.on_cpu:
         return
     known = [each for each in machine.cards if each.capability != UNKNOWN_CAPABILITY]

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from rosetta.core.gpu_query import DetectedGpu
 
-OFF = "ROSETTA_DOCTOR"
+VARIABLE = "ROSETTA_DOCTOR"
 # What a run surely dies of. Other blockers are only said: in some place or other, a run gets by
 # with them.
-STOPS = (
+FATAL_FINDINGS = (
     "driver-too-old",
     "libcuda-missing",
     "card-too-old",
@@ -34,7 +34,7 @@ STOPS = (
     "memory-fraction",
 )
 # What launchers look into themselves, and word by the run that is asked for.
-LOOKED_INTO = (
+CHECKED_BY_LAUNCHERS = (
     "no-driver",
     "fp8-without-hardware",
     "te-missing",
@@ -48,12 +48,12 @@ LOOKED_INTO = (
     "visible-devices",
     "variable-invalid",
 )
-ON_CPU = (
+BLOCKERS_ON_CPU = (
     "jax-incomplete",
     "jax-older-than-jaxlib",
     "disk-full",
 )  # the blockers that are no matter of GPUs
-_OF_OURS = (
+_PACKAGE_FINDINGS = (
     "jax",
     "no-plugin",
     "plugin",
@@ -65,12 +65,12 @@ _OF_OURS = (
 )  # how findings about this Python's packages begin
 
 
-def off(environment: Mapping[str, str]) -> bool:
+def is_disabled(environment: Mapping[str, str]) -> bool:
     """Is the machine not to be looked at? UserError where ROSETTA_DOCTOR is neither on nor off."""
-    return not read_setting(environment, OFF)
+    return not read_setting(environment, VARIABLE)
 
 
-def check(
+def check_before_launch(
     environment: Mapping[str, str], cards: Sequence[DetectedGpu], platforms: str
 ) -> tuple[str, ...]:
     """Return what is to be said of the machine before a run, by the first of its processes; nothing
@@ -84,7 +84,7 @@ def check(
     Raises:
       UserError: a run here dies of it.
     """
-    if off(environment):
+    if is_disabled(environment):
         return ()
     on_cpu = asks_for_cpu(platforms)
     found = [
@@ -92,18 +92,20 @@ def check(
         for each in doctor.quick(
             {**environment, "JAX_PLATFORMS": platforms}, [] if on_cpu else cards
         )
-        if each.id not in LOOKED_INTO
+        if each.id not in CHECKED_BY_LAUNCHERS
     ]
     if on_cpu:
-        found = [each for each in found if each.level != BLOCKER or each.id in ON_CPU]
+        found = [each for each in found if each.level != BLOCKER or each.id in BLOCKERS_ON_CPU]
     if environment.get("PYTHON"):  # its packages are not those that are imported here
-        found = [each for each in found if not each.id.startswith(_OF_OURS)]
-    stop = next((each for each in found if each.level == BLOCKER and each.id in STOPS), None)
+        found = [each for each in found if not each.id.startswith(_PACKAGE_FINDINGS)]
+    stop = next(
+        (each for each in found if each.level == BLOCKER and each.id in FATAL_FINDINGS), None
+    )
     if stop:
         raise UserError(
             stop.what,
             stop.where,
-            f"{stop.do}; {OFF}=0 starts it all the same",
+            f"{stop.do}; {VARIABLE}=0 starts it all the same",
             kind=UNSUPPORTED,
             value=stop.id,
         )

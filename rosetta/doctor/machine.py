@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     from rosetta.core.system_queries import CommandResult, FileSystemSpace
 
-_READ = 1 << 20  # bytes: no file that the checks read is longer
-_QUERY = "name,compute_cap,driver_version,memory.total,memory.used"
+_LONGEST_FILE = 1 << 20  # bytes: no file that the checks read is longer
+_GPU_FIELDS = "name,compute_cap,driver_version,memory.total,memory.used"
 
 
 @dataclass(frozen=True)
-class Asked:
+class NvidiaSmiReport:
     """What nvidia-smi answered: the cards, the driver's version and the share of its memory that is
     used of each; or why it failed.
     """
@@ -77,7 +77,7 @@ class Machine:
         """Return a file below the root; "" where it cannot be read."""
         try:
             with (self.root / path.lstrip("/")).open("rb") as file:
-                return file.read(_READ).decode(errors="replace").strip()
+                return file.read(_LONGEST_FILE).decode(errors="replace").strip()
         except OSError:
             return ""
 
@@ -127,30 +127,32 @@ class Machine:
         return int(named[1]) if named else int(plugins[0]) if plugins else None
 
     @cached_property
-    def asked(self) -> Asked | None:
+    def asked(self) -> NvidiaSmiReport | None:
         """What nvidia-smi says; None where it was not asked, or there is none."""
         done = (
             None
             if self.quick
             else self.run(
-                ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"], 60
+                ["nvidia-smi", f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"], 60
             )
         )
         if done is None:
             return None
         rows = [[word.strip() for word in line.split(",")] for line in done.out.splitlines()]
-        if done.status or not all(len(row) == len(_QUERY.split(",")) for row in rows):
+        if done.status or not all(len(row) == len(_GPU_FIELDS.split(",")) for row in rows):
             lines = [
                 line for line in (*done.out.splitlines(), *done.err.splitlines()) if line.strip()
             ]
-            return Asked(failure=lines[0] if lines else f"it ended with status {done.status}")
+            return NvidiaSmiReport(
+                failure=lines[0] if lines else f"it ended with status {done.status}"
+            )
         used = tuple(
             int(row[4]) / int(row[3])
             if row[3].isdecimal() and row[4].isdecimal() and int(row[3])
             else 0.0
             for row in rows
         )
-        return Asked(
+        return NvidiaSmiReport(
             tuple(DetectedGpu(row[0], parse_capability(row[1])) for row in rows),
             rows[0][2] if rows else "",
             used,
@@ -222,7 +224,7 @@ class Machine:
         )
 
 
-def here(
+def inspect_machine(
     environment: Mapping[str, str],
     *,
     quick: bool = False,

@@ -8,7 +8,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from rosetta.doctor import slurm
+from rosetta.doctor import slurm_job
 from rosetta.doctor.finding import BLOCKER, NOTE, WARNING, Finding
 
 if TYPE_CHECKING:
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from rosetta.doctor.machine import Machine
 
-SKEW = 1.0  # seconds beyond what the question itself took
+MOST_SKEW = 1.0  # seconds beyond what the question itself took
 _SHOWN = 5  # names in a line
 
 
 def check(machine: Machine, named: Sequence[str] = ()) -> Iterator[Finding]:
     """Yield what is wrong between the nodes of the Slurm job that this runs in, or these."""
-    yield from _processes(machine)
+    yield from _check_processes(machine)
     environment = machine.environment
     listed = next(
         (
@@ -32,7 +32,7 @@ def check(machine: Machine, named: Sequence[str] = ()) -> Iterator[Finding]:
         ),
         "",
     )
-    hosts = list(named) or slurm.of_job(environment)
+    hosts = list(named) or slurm_job.read_job_hosts(environment)
     if listed and not hosts:
         yield Finding(
             "node-list-unread",
@@ -43,14 +43,14 @@ def check(machine: Machine, named: Sequence[str] = ()) -> Iterator[Finding]:
         )
     if machine.quick or not hosts:
         return
-    yield from _names(machine, hosts, "--hosts" if named else listed)
+    yield from _check_host_names(machine, hosts, "--hosts" if named else listed)
     if (
         not named and len(hosts) > 1 and environment.get("SLURM_PROCID", "0") == "0"
     ):  # one process asks for all
-        yield from _clocks(machine, hosts)
+        yield from _check_clocks(machine, hosts)
 
 
-def _names(machine: Machine, hosts: Sequence[str], where: str) -> Iterator[Finding]:
+def _check_host_names(machine: Machine, hosts: Sequence[str], where: str) -> Iterator[Finding]:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(32) as pool:
@@ -62,7 +62,11 @@ def _names(machine: Machine, hosts: Sequence[str], where: str) -> Iterator[Findi
             "/etc/resolv.conf"
         )
         yield Finding(
-            "host-unresolvable", BLOCKER, f"no address is known for {_some(missing)}", where, do
+            "host-unresolvable",
+            BLOCKER,
+            f"no address is known for {_shorten_list(missing)}",
+            where,
+            do,
         )
     ours = {
         machine.environment.get("SLURMD_NODENAME", ""),
@@ -85,13 +89,13 @@ def _names(machine: Machine, hosts: Sequence[str], where: str) -> Iterator[Findi
         yield Finding(
             "host-is-loopback",
             BLOCKER,
-            f"{_some(wrong)} resolves to this machine itself",
+            f"{_shorten_list(wrong)} resolves to this machine itself",
             where,
             do,
         )
 
 
-def _clocks(machine: Machine, hosts: Sequence[str]) -> Iterator[Finding]:
+def _check_clocks(machine: Machine, hosts: Sequence[str]) -> Iterator[Finding]:
     number = str(len(hosts))
     argv = [
         "srun",
@@ -131,9 +135,12 @@ def _clocks(machine: Machine, hosts: Sequence[str]) -> Iterator[Finding]:
         for task, stamp in read.items()
         if task < len(hosts)
     }
-    wrong = {host: seconds for host, seconds in off.items() if seconds > SKEW}
+    wrong = {host: seconds for host, seconds in off.items() if seconds > MOST_SKEW}
     if wrong:
-        what = f"{_some(list(wrong))}: at least {max(wrong.values()):.0f} s off this node's clock"
+        what = (
+            f"{_shorten_list(list(wrong))}: at least {max(wrong.values()):.0f} s off this "
+            "node's clock"
+        )
         yield Finding(
             "clocks-differ",
             WARNING,
@@ -146,9 +153,9 @@ def _clocks(machine: Machine, hosts: Sequence[str]) -> Iterator[Finding]:
         )
 
 
-def _processes(machine: Machine) -> Iterator[Finding]:
+def _check_processes(machine: Machine) -> Iterator[Finding]:
     """JAX gives process n of a node its GPU n, unless JAX_LOCAL_DEVICE_IDS says otherwise."""
-    processes, gpus = slurm.tasks(machine.environment), len(machine.cards)
+    processes, gpus = slurm_job.count_node_tasks(machine.environment), len(machine.cards)
     if (
         processes < 2
         or not gpus
@@ -176,7 +183,7 @@ def _processes(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _some(names: Sequence[str]) -> str:
+def _shorten_list(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (
         f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     )

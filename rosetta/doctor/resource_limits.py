@@ -15,17 +15,19 @@ if TYPE_CHECKING:
 # Bytes of /dev/shm. Docker gives 64 MiB, of which NCCL dies; NVIDIA's own advice for its containers
 # is 1 GiB.
 SHM_TOO_SMALL, SHM_TIGHT = 128 << 20, 1 << 30
-LOCKED = 1 << 30  # bytes: less, and NCCL's buffers cannot be registered with the network card
-FILES, PROCESSES = 4096, 4096
+LEAST_LOCKED_MEMORY = (
+    1 << 30
+)  # bytes: less, and NCCL's buffers cannot be registered with the network card
+LEAST_OPEN_FILES, LEAST_PROCESSES = 4096, 4096
 
 
 def check(machine: Machine) -> Iterator[Finding]:
     """Yield what is granted too little of."""
-    yield from _shm(machine)
-    yield from _limits(machine)
+    yield from _check_shared_memory(machine)
+    yield from _check_limits(machine)
 
 
-def _shm(machine: Machine) -> Iterator[Finding]:
+def _check_shared_memory(machine: Machine) -> Iterator[Finding]:
     found = machine.room(machine.root / "dev/shm")
     several = len(machine.cards) > 1
     if found is None:
@@ -49,11 +51,13 @@ def _shm(machine: Machine) -> Iterator[Finding]:
     yield Finding("shm-too-small", level, what, "/dev/shm", do, "NVIDIA/JAX-Toolbox#183")  # noqa: S108
 
 
-def _limits(machine: Machine) -> Iterator[Finding]:
+def _check_limits(machine: Machine) -> Iterator[Finding]:
     soft = dict(
         re.findall(r"^(Max [a-z ]+?) {2,}(\S+)", machine.text("/proc/self/limits"), re.MULTILINE)
     )
-    if machine.names("/sys/class/infiniband/*") and _below(soft.get("Max locked memory"), LOCKED):
+    if machine.names("/sys/class/infiniband/*") and _is_below(
+        soft.get("Max locked memory"), LEAST_LOCKED_MEMORY
+    ):
         what = (
             f"{int(soft['Max locked memory']) >> 10} KiB may be locked, and NCCL registers its "
             "buffers with the network card"
@@ -63,7 +67,7 @@ def _limits(machine: Machine) -> Iterator[Finding]:
             "LimitMEMLOCK=infinity for slurmd"
         )
         yield Finding("memlock", WARNING, what, "ulimit -l", do)
-    if _below(soft.get("Max open files"), FILES):
+    if _is_below(soft.get("Max open files"), LEAST_OPEN_FILES):
         do = "ulimit -n 65536; docker: --ulimit nofile=65536:65536"
         yield Finding(
             "open-files",
@@ -76,19 +80,19 @@ def _limits(machine: Machine) -> Iterator[Finding]:
             do,
         )
     pids = machine.text("/sys/fs/cgroup/pids.max") or machine.text("/sys/fs/cgroup/pids/pids.max")
-    if _below(soft.get("Max processes"), PROCESSES) or _below(pids, PROCESSES):
+    if _is_below(soft.get("Max processes"), LEAST_PROCESSES) or _is_below(pids, LEAST_PROCESSES):
         do = "ulimit -u 65536; docker and podman: --pids-limit=-1"
         yield Finding(
             "processes",
             WARNING,
             (
-                f"fewer than {PROCESSES} processes and threads are allowed: each process of a run "
-                "has hundreds"
+                f"fewer than {LEAST_PROCESSES} processes and threads are allowed: each process of "
+                "a run has hundreds"
             ),
             "ulimit -u",
             do,
         )
 
 
-def _below(text: str | None, least: int) -> bool:
+def _is_below(text: str | None, least: int) -> bool:
     return text is not None and text.isdecimal() and int(text) < least

@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from rosetta.doctor.machine import Machine
 
 # Libraries that come as wheels; JAX looks for them where LD_LIBRARY_PATH says, first.
-_CUDA = re.compile(
+_CUDA_LIBRARY = re.compile(
     r"lib(cudart|cublas|cublasLt|cudnn\w*|cufft|cusolver|cusparse|cupti|nccl|nvrtc|nvJitLink|nvshmem\w*)\.so(\.\d+)*"
 )
-_PLAIN = re.compile(r"--\w+=(true|false|\d*)")  # a flag whose value can be shown
+_PRINTABLE_FLAG = re.compile(r"--\w+=(true|false|\d*)")  # a flag whose value can be shown
 
 
 def check(machine: Machine) -> Iterator[Finding]:
     """Yield the traps that are set."""
-    yield from _xla(machine)
-    yield from _invalid(machine)
+    yield from _check_xla_flags(machine)
+    yield from _check_values(machine)
     if machine.devices or machine.driver:
-        yield from _platform(machine)
-        yield from _connections(machine)
-        yield from _memory(machine)
-        yield from _libraries(machine)
-        yield from _slow_variables(machine)
+        yield from _check_platform(machine)
+        yield from _check_connections(machine)
+        yield from _check_memory_fraction(machine)
+        yield from _check_libraries(machine)
+        yield from _find_slow_variables(machine)
 
 
-def _invalid(machine: Machine) -> Iterator[Finding]:
+def _check_values(machine: Machine) -> Iterator[Finding]:
     """Yield the variables of rosetta whose values no framework takes."""
     refused: dict[str, str] = {}
     taken = set[str]()
@@ -59,7 +59,7 @@ def _invalid(machine: Machine) -> Iterator[Finding]:
         yield Finding("variable-invalid", BLOCKER, "a run refuses its value", name, refused[name])
 
 
-def _slow_variables(machine: Machine) -> Iterator[Finding]:
+def _find_slow_variables(machine: Machine) -> Iterator[Finding]:
     """Yield the variables that are on and make a run slow: left over from looking for a fault."""
     for variable in lookup.list_variables(readers.DOCTOR):
         if variable.slow_because and machine.on(variable.name):
@@ -72,7 +72,7 @@ def _slow_variables(machine: Machine) -> Iterator[Finding]:
             )
 
 
-def _xla(machine: Machine) -> Iterator[Finding]:
+def _check_xla_flags(machine: Machine) -> Iterator[Finding]:
     taken = list[str]()
     for variable in ("BASE_XLA_FLAGS", "XLA_FLAGS"):
         try:
@@ -92,9 +92,12 @@ def _xla(machine: Machine) -> Iterator[Finding]:
         for flag in flags:
             now = xla_flags.update_flags(shlex.quote(flag))[0]
             taken += now
-            name, names = _name(flag), [_name(each) for each in now]
+            name, names = _get_flag_name(flag), [_get_flag_name(each) for each in now]
             if names != [name]:
-                shown = (each if _PLAIN.fullmatch(each) else _name(each) for each in now)
+                shown = (
+                    each if _PRINTABLE_FLAG.fullmatch(each) else _get_flag_name(each)
+                    for each in now
+                )
                 do = f"write {' '.join(shown)}" if now else "leave it out"
                 what = (
                     f"XLA has no {name} any more, and one such flag stops the process; rosetta's "
@@ -116,11 +119,11 @@ def _xla(machine: Machine) -> Iterator[Finding]:
             )
 
 
-def _name(flag: str) -> str:
+def _get_flag_name(flag: str) -> str:
     return flag.partition("=")[0]
 
 
-def _platform(machine: Machine) -> Iterator[Finding]:
+def _check_platform(machine: Machine) -> Iterator[Finding]:
     if machine.on_cpu and machine.devices:
         yield Finding(
             "cpu-on-gpu-machine",
@@ -145,7 +148,7 @@ def _platform(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _connections(machine: Machine) -> Iterator[Finding]:
+def _check_connections(machine: Machine) -> Iterator[Finding]:
     majors = {gpu.capability[0] for gpu in machine.cards}
     given = machine.environment.get("CUDA_DEVICE_MAX_CONNECTIONS", "").strip()
     if majors == {9} and len(machine.cards) > 1 and given != "1":
@@ -158,7 +161,7 @@ def _connections(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _memory(machine: Machine) -> Iterator[Finding]:
+def _check_memory_fraction(machine: Machine) -> Iterator[Finding]:
     name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
     text = machine.environment.get(name, "").strip()
     if not text:
@@ -182,14 +185,18 @@ def _memory(machine: Machine) -> Iterator[Finding]:
         yield Finding("memory-fraction", WARNING, what, f"{name}={share:g}", "give 0.8 to 0.92")
 
 
-def _libraries(machine: Machine) -> Iterator[Finding]:
+def _check_libraries(machine: Machine) -> Iterator[Finding]:
     if machine.cuda is None:
         return
     for folder in filter(None, machine.environment.get("LD_LIBRARY_PATH", "").split(":")):
         if "site-packages/nvidia" in folder:
             continue
         found = sorted(
-            {name.partition(".so")[0] for name in machine.listing(folder) if _CUDA.fullmatch(name)}
+            {
+                name.partition(".so")[0]
+                for name in machine.listing(folder)
+                if _CUDA_LIBRARY.fullmatch(name)
+            }
         )
         if found:
             what = (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rosetta.core import gpu_query, run_folders, xla_flags
 from rosetta.core.errors import CONFLICT, MISSING, UserError
 from rosetta.core.value_parsing import asks_for_cpu, is_address
-from rosetta.doctor import launch_checks as machine
+from rosetta.doctor import launch_checks
 from rosetta.health import run_lock
 from rosetta.launch import devices, execution, nsight_systems, scripts
 from rosetta.launch.execution import Command
@@ -75,10 +75,10 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     more = (*more, *(preflight.check_last_step(given, hyper, folder) if saves else ()))
     said, refused = execution.asked(
         lambda: run_lock.check(folder, "LOG_DIR") if saves and given.processes == 1 else (),
-        lambda: machine.check(env, found, platforms),
+        lambda: launch_checks.check_before_launch(env, found, platforms),
         lambda: (
             parameter_count.check_disk_space(given.config, folder, hyper, given.words)
-            if saves and not machine.off(env)
+            if saves and not launch_checks.is_disabled(env)
             else ()
         ),
         refused=no_gpu,

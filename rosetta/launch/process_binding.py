@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from rosetta.core import gpu_query
 from rosetta.core.value_parsing import asks_for_cpu, parse_digits
 from rosetta.core.variables.setting_values import read_setting
-from rosetta.doctor import slurm
+from rosetta.doctor import slurm_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -74,7 +74,7 @@ def near(
         return Bound(frozenset(), {}, "")
     local = parse_digits(environment.get("SLURM_LOCALID", ""))
     ours = used
-    if slurm.tasks(environment) > 1:
+    if slurm_job.count_node_tasks(environment) > 1:
         ours = [] if local is None else used[local : local + 1]
     spaces = [_cores(root, gpu) for gpu in ours]
     every = frozenset(allowed)

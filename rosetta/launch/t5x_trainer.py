@@ -19,7 +19,7 @@ from rosetta.core.run_folders import (
     parse_checkpoint_step,
 )
 from rosetta.core.value_parsing import asks_for_cpu, is_address, parse_path
-from rosetta.doctor import launch_checks as machine
+from rosetta.doctor import launch_checks
 from rosetta.health import run_lock
 from rosetta.launch import devices, execution, nsight_systems, scripts
 from rosetta.presets import launch_flags, t5x_switches
@@ -147,10 +147,10 @@ def command(
     used = of_preset(env, given.size, chosen, found, on_cpu=on_cpu, devices=given.gpus)
     said, refused = execution.asked(
         lambda: run_lock.check(model_dir, "MODEL_DIR") if given.processes == 1 else (),
-        lambda: machine.check(env, found, platforms),
+        lambda: launch_checks.check_before_launch(env, found, platforms),
         lambda: (
             ()
-            if machine.off(env)
+            if launch_checks.is_disabled(env)
             else parameter_count.room(configuration, model_dir, own, begun, folder)
         ),
         refused=no_gpu,

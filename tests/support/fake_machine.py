@@ -116,10 +116,10 @@ def machine(
 
 def ids(made: Machine, **options: Any) -> dict[str, str]:
     """What is found, id -> level."""
-    return {each.id: each.level for each in doctor.examine(made, **options)}
+    return {each.id: each.level for each in doctor.examine_machine(made, **options)}
 
 
 def find(made: Machine, name: str, **options: Any) -> Finding:
     """The one finding of a kind."""
-    (found,) = (each for each in doctor.examine(made, **options) if each.id == name)
+    (found,) = (each for each in doctor.examine_machine(made, **options) if each.id == name)
     return found

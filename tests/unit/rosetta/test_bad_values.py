@@ -171,7 +171,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tree: Path) -> Iterat
         monkeypatch.setattr(subprocess, name, start_nothing)
     monkeypatch.setattr(socket.socket, "connect", refuse_connection)
     monkeypatch.setattr(socket, "getaddrinfo", refuse_connection)
-    monkeypatch.setattr(t5x_command, "_tree", lambda: str(tree))
+    monkeypatch.setattr(t5x_command, "_find_t5x_folder", lambda: str(tree))
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("ROSETTA_DOCTOR", "0")

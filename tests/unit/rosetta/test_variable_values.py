@@ -156,7 +156,7 @@ def test_a_bad_value_of_every_variable(
     name: str, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One bad value of each variable of the environment, for every save."""
-    monkeypatch.setattr(t5x_command, "_tree", lambda: str(tree))
+    monkeypatch.setattr(t5x_command, "_find_t5x_folder", lambda: str(tree))
     program = PROGRAMS[name]
     cases = [(each.name, refused_values(each)) for each in program.variables]
     problems = [
@@ -173,7 +173,7 @@ def test_a_bad_value_of_every_variable(
 def test_all_bad_values_of_every_variable(
     name: str, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(t5x_command, "_tree", lambda: str(tree))
+    monkeypatch.setattr(t5x_command, "_find_t5x_folder", lambda: str(tree))
     program = PROGRAMS[name]
     problems = [
         find_problem(program, variable.name, value, tree, tmp_path)
@@ -188,7 +188,7 @@ def test_the_programs_refuse_nothing_else(
     command: str, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a refusal would not be one of the value."""
-    monkeypatch.setattr(t5x_command, "_tree", lambda: str(tree))
+    monkeypatch.setattr(t5x_command, "_find_t5x_folder", lambda: str(tree))
     names = [name for name in PROGRAMS if f"{name} ".startswith(f"{command} ")]
     for name in names:
         if PROGRAMS[name].by_word:

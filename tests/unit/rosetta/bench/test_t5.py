@@ -84,7 +84,7 @@ def test_what_the_device_cannot_do_is_said_or_refused(result: dict[str, Any]) ->
 
 
 def test_the_table_names_each_mode(result: dict[str, Any]) -> None:
-    text = bench.table(result)
+    text = bench.format_table(result)
     assert "f32+fp8+fused" in text
     assert "No MFU" in text
 
@@ -113,7 +113,7 @@ def test_a_loss_that_is_no_number_fails_and_is_json(monkeypatch: pytest.MonkeyPa
     assert not measured["ok"]
     json.dumps(measured, allow_nan=False)
     assert (
-        bench.table(measured).splitlines()[-1]
+        bench.format_table(measured).splitlines()[-1]
         == "The loss is not finite in f32; all modes train one state."
     )
 

@@ -14,7 +14,7 @@ from tests.support import errors
 
 def _arguments(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    bench.add(parser.add_subparsers(), argparse.ArgumentParser(add_help=False))
+    bench.add_parsers(parser.add_subparsers(), argparse.ArgumentParser(add_help=False))
     return parser.parse_args(["bench", "t5", *words])
 
 
@@ -49,5 +49,7 @@ def test_times_that_contradict_the_ratio_are_explained(
     }
     rows = [row, {**row, "mode": "f32+fused", "seconds": second, "ratio": ratio}]
     task = {"size": "tiny", "batch": 1, "inputs": 8, "targets": 4, "dropout": 0.0}
-    text = bench.table({"task": task, "devices": 1, "card": "cpu", "flops": 1e9, "modes": rows})
+    text = bench.format_table(
+        {"task": task, "devices": 1, "card": "cpu", "flops": 1e9, "modes": rows}
+    )
     assert ("speed changed between turns" in text) is says

@@ -40,7 +40,7 @@ def test_this_machine() -> None:
     result = answer["result"]
     assert answer["ok"] == result["ok"] == (done.returncode == 0)
     assert result["ok"] == all(each["level"] != "blocker" for each in result["findings"])
-    assert result["machine"]["driver"] == (machines.here(os.environ).driver or None)
+    assert result["machine"]["driver"] == (machines.inspect_machine(os.environ).driver or None)
     assert ("no-driver" in [each["id"] for each in result["findings"]]) == (
         result["machine"]["driver"] is None
     )
@@ -55,7 +55,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         def here(*_: object, quick: bool = False, cards: object = None) -> machines.Machine:
             return machine(tmp_path, quick=quick, given=cards, **changes)
 
-        monkeypatch.setattr(machines, "here", here)
+        monkeypatch.setattr(machines, "inspect_machine", here)
 
     return put
 
@@ -144,7 +144,9 @@ def test_secrets_and_escapes_are_never_printed(tmp_path: Path) -> None:
         assert secret not in done.stdout + done.stderr
         assert "\x1b" not in done.stdout + done.stderr
         assert not any(line.startswith("blocker  fake") for line in done.stdout.splitlines())
-    everything = {each.id for each in doctor.examine(machine(tmp_path, environment=environment))}
+    everything = {
+        each.id for each in doctor.examine_machine(machine(tmp_path, environment=environment))
+    }
     assert {
         "xla-flags-quote",
         "gpus-hidden",
@@ -153,7 +155,7 @@ def test_secrets_and_escapes_are_never_printed(tmp_path: Path) -> None:
         "folder-missing",
     } <= everything
     assert secret not in " ".join(
-        str(each) for each in doctor.examine(machine(tmp_path, environment=environment))
+        str(each) for each in doctor.examine_machine(machine(tmp_path, environment=environment))
     )
 
 

@@ -18,9 +18,9 @@ from tests.support import errors
 
 def _write(folder: Path, *words: str) -> list[Path]:
     parser = argparse.ArgumentParser()
-    new.add(parser.add_subparsers(dest="command"), argparse.ArgumentParser(add_help=False))
+    new.add_parsers(parser.add_subparsers(dest="command"), argparse.ArgumentParser(add_help=False))
     given = ["--vocab", "byte", "--data", "text:corpus.txt", "--out", str(folder)]
-    return new.write(parser.parse_args(["new", "t5x", "ro_t5x", *given, *words]))
+    return new.write_files(parser.parse_args(["new", "t5x", "ro_t5x", *given, *words]))
 
 
 def test_four_files_named_by_model_and_size(tmp_path: Path) -> None:
@@ -160,11 +160,13 @@ def test_one_line_and_nothing_written(
 
 
 def test_sizes_are_those_that_have_a_file() -> None:
-    assert new.sizes("t5_1_0") == ["11B", "3B", "base", "large", "small", "tiny"]
+    assert new.list_sizes("t5_1_0") == ["11B", "3B", "base", "large", "small", "tiny"]
 
 
 def test_a_familys_embedding_is_read_from_its_file() -> None:
-    assert {family: new.vocab_size(family) for family in ("t5_1_1", "t5_1_0", "mt5", "byt5")} == {
+    assert {
+        family: new.read_vocab_size(family) for family in ("t5_1_1", "t5_1_0", "mt5", "byt5")
+    } == {
         "t5_1_1": 32128,
         "t5_1_0": 32128,
         "mt5": 250112,

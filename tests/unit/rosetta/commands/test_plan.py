@@ -208,7 +208,7 @@ def test_one_node_need_not_be_full(asked: list[Any]) -> None:
     assert cli.main(["plan", "t5x", "--gpus", "3"]) == 0
     assert asked[0] == ("off", "large", "h100")
     assert (asked[1][2]["nodes"], asked[1][2]["per_node"]) == (1, 3)
-    assert plan.nodes(24, 4) == (6, 4)
+    assert plan.split_into_nodes(24, 4) == (6, 4)
 
 
 @pytest.mark.usefixtures("asked")

@@ -27,7 +27,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(t5x_trainer, "command", command_)
     monkeypatch.setattr(t5x_evaluation, "command", reading_)
-    monkeypatch.setattr(t5x, "_tree", lambda: "/tree")
+    monkeypatch.setattr(t5x, "_find_t5x_folder", lambda: "/tree")
     return seen
 
 
@@ -119,4 +119,4 @@ def test_the_environments_own_python_runs_the_trainer(
 def test_an_environment_without_t5x(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(t5x, "find_spec", lambda _: None)
     with errors.refused(errors.MISSING, where="rosetta t5x"):
-        t5x._tree()
+        t5x._find_t5x_folder()

@@ -226,7 +226,9 @@ class TestPlanned:
         args = cli.build_parser().parse_args(["plan", *planned_trial.words(run, "h100"), "--json"])
         assert args.gpus == run.nodes * run.gpus_per_node
         assert (
-            plan.hyper(args.hyper) if run.framework == "pax" else plan.switches(args.switches)
+            plan.parse_hyper_parameters(args.hyper)
+            if run.framework == "pax"
+            else plan.parse_switches(args.switches)
         ).keys() >= {"FPROP_DTYPE" if run.framework == "pax" else "dtype"}
 
     def test_the_step_is_the_one_that_runs(self) -> None:

@@ -44,15 +44,15 @@ def cluster(nodes: int, gpus: int, slow: dict[tuple[str, str], float] | None = N
 
 
 def test_alike_links_are_in_order_however_fast() -> None:
-    assert list(bandwidth_findings.check(cluster(4, 8))) == []
-    assert list(bandwidth_findings.check(cluster(2, 1))) == []
-    assert list(bandwidth_findings.check(cluster(1, 2, {("n0:0", "n0:1"): 0.1}))) == [], (
+    assert list(bandwidth_findings.find_slow_links(cluster(4, 8))) == []
+    assert list(bandwidth_findings.find_slow_links(cluster(2, 1))) == []
+    assert list(bandwidth_findings.find_slow_links(cluster(1, 2, {("n0:0", "n0:1"): 0.1}))) == [], (
         "there is nothing to compare one pair with"
     )
 
 
 def test_a_slow_pair_is_named() -> None:
-    (found,) = bandwidth_findings.check(
+    (found,) = bandwidth_findings.find_slow_links(
         cluster(2, 8, {("n1:2", "n1:5"): 11.0, ("n0:0", "n0:1"): 101.0})
     )
     assert (found.id, found.level) == ("slow-pair", "warning")
@@ -60,18 +60,18 @@ def test_a_slow_pair_is_named() -> None:
 
 
 def test_a_slow_node_is_told_from_a_slow_link() -> None:
-    (found,) = bandwidth_findings.check(
+    (found,) = bandwidth_findings.find_slow_links(
         cluster(4, 8, {("n0", "n2"): 3.0, ("n1", "n2"): 3.1, ("n2", "n3"): 2.9})
     )
     assert found.id == "slow-node"
     assert re.findall(NAMES_AND_NUMBERS, found.what) == ["n2", "3", "40"]
-    (found,) = bandwidth_findings.check(cluster(4, 8, {("n0", "n2"): 3.0}))
+    (found,) = bandwidth_findings.find_slow_links(cluster(4, 8, {("n0", "n2"): 3.0}))
     assert found.id == "slow-link"
     assert re.findall(NAMES_AND_NUMBERS, found.what) == ["n0", "n2", "3", "40"]
 
 
 def test_the_table_has_each_node_the_nodes_and_the_slowest() -> None:
-    lines = bandwidth_findings.table(cluster(2, 3, {("n1:0", "n1:2"): 7.0})).splitlines()
+    lines = bandwidth_findings.format_table(cluster(2, 3, {("n1:0", "n1:2"): 7.0})).splitlines()
     assert (
         lines[0]
         == "6 x H100 on 2 node(s), 64 MiB; GB/s of a device in each direction, both at once"

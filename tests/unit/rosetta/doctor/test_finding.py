@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.doctor.finding import BLOCKER, LEVELS, Finding, clean
+from rosetta.doctor.finding import BLOCKER, LEVELS, Finding, make_printable
 
 
 def test_a_line_and_an_object() -> None:
@@ -33,6 +33,6 @@ def test_a_line_and_an_object() -> None:
     ],
 )
 def test_what_others_wrote_can_be_printed(text: str, shown: str) -> None:
-    assert clean(text) == shown
+    assert make_printable(text) == shown
     found = Finding("x", BLOCKER, text, text, text, text)
     assert set(found.as_json().values()) == {"x", BLOCKER, shown}

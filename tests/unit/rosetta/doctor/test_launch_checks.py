@@ -28,8 +28,8 @@ def check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         ) -> machines.Machine:
             return machine(tmp_path, quick=quick, given=cards, environment=given, **changes)
 
-        monkeypatch.setattr(machines, "here", here)
-        return launch_checks.check(environment, cards, platforms)
+        monkeypatch.setattr(machines, "inspect_machine", here)
+        return launch_checks.check_before_launch(environment, cards, platforms)
 
     return checked
 

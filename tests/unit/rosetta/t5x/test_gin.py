@@ -377,9 +377,9 @@ def test_a_run_that_goes_on_keeps_its_warmup(
 def test_the_files_of_a_new_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "corpus.txt").write_text("some words\n" * 400)
     parser = argparse.ArgumentParser()
-    new.add(parser.add_subparsers(), argparse.ArgumentParser(add_help=False))
+    new.add_parsers(parser.add_subparsers(), argparse.ArgumentParser(add_help=False))
     words = f"new t5x mine --size tiny --vocab byte --data text:{tmp_path}/corpus.txt --inputs 64 --targets 48 --steps 7 --out {tmp_path}"
-    written = new.write(parser.parse_args(words.split()))
+    written = new.write_files(parser.parse_args(words.split()))
     monkeypatch.syspath_prepend(str(tmp_path))
     with gin_evaluation.arguments(
         ["mine_tiny.gin"], ["MODEL_DIR = 'nowhere'"], search=[str(tmp_path)]

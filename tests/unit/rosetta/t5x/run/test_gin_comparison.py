@@ -95,7 +95,7 @@ def test_the_files_of_a_new_model(family: str, tmp_path: Path) -> None:
         checkpoint=None,
         out=tmp_path,
     )
-    new.write(given)
+    new.write_files(given)
     comparison = _compare([tmp_path / "mine_base.gin"], tmp_path)
     # The module of its task could have any class of ours under a name of its own.
     assert {name.rpartition(".")[2] for name in _open(comparison)} <= {"vocabulary", "VOCABULARY"}

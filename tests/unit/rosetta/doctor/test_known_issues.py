@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from builder.packages import known_issues
-from rosetta.doctor import version_issues
+from builder.packages.known_issues import load_issues, select_issues
+from rosetta.doctor import known_issues
 from tests.support.fake_machine import A100, B200, find, ids, machine
 
 RECORD: dict[str, Any] = {
@@ -13,9 +13,7 @@ RECORD: dict[str, Any] = {
     "architecture": "amd64",
     "transformer_engine": {"version": "2.20.2"},
 }
-OURS = known_issues.select_issues(
-    known_issues.load_issues(), RECORD, {"jax": "0.10.2", "jaxlib": "0.10.2"}
-)
+OURS = select_issues(load_issues(), RECORD, {"jax": "0.10.2", "jaxlib": "0.10.2"})
 
 
 def test_those_of_the_versions_are_notes(tmp_path: Path) -> None:
@@ -26,8 +24,8 @@ def test_those_of_the_versions_are_notes(tmp_path: Path) -> None:
 
 
 def test_those_that_other_checks_look_into_are_told_once(tmp_path: Path) -> None:
-    assert set(version_issues.LOOKED_INTO) <= {each["id"] for each in known_issues.load_issues()}
-    assert not set(version_issues.LOOKED_INTO) & set(ids(machine(tmp_path, issues=OURS)))
+    assert set(known_issues.CHECKED_ELSEWHERE) <= {each["id"] for each in load_issues()}
+    assert not set(known_issues.CHECKED_ELSEWHERE) & set(ids(machine(tmp_path, issues=OURS)))
     assert ids(machine(tmp_path, issues=OURS, shm=64 << 20))["shm-too-small"] == "blocker"
 
 

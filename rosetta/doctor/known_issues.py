@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rosetta.doctor import slurm
+from rosetta.doctor import slurm_job
 from rosetta.doctor.finding import NOTE, WARNING, Finding
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rosetta.doctor.machine import Machine
 
 # Known issues that other checks look into: they say whether it is so here.
-LOOKED_INTO = (
+CHECKED_ELSEWHERE = (
     "shm-too-small",
     "flag-simplify-fp-conversions",
     "flag-graph-level",
@@ -28,7 +28,7 @@ def check(machine: Machine) -> Iterator[Finding]:
     comes with the versions.
     """
     for issue in machine.issues:
-        if issue["id"] in LOOKED_INTO or not _applies(machine, issue):
+        if issue["id"] in CHECKED_ELSEWHERE or not _applies_here(machine, issue):
             continue
         here = any(key in issue for key in ("capabilities", "variables", "one_process_per_gpu"))
         what, _, do = issue["line"].partition(": ")
@@ -43,7 +43,7 @@ def check(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _applies(machine: Machine, issue: Mapping[str, Any]) -> bool:
+def _applies_here(machine: Machine, issue: Mapping[str, Any]) -> bool:
     majors = {each.capability[0] for each in machine.cards}
     if "capabilities" in issue and not majors & set(issue["capabilities"]):
         return False
@@ -52,4 +52,6 @@ def _applies(machine: Machine, issue: Mapping[str, Any]) -> bool:
         for name, value in issue.get("variables", {}).items()
     ):
         return False
-    return not issue.get("one_process_per_gpu") or slurm.tasks(machine.environment) > 1
+    return (
+        not issue.get("one_process_per_gpu") or slurm_job.count_node_tasks(machine.environment) > 1
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from rosetta.doctor import slurm
+from rosetta.doctor import slurm_job
 from rosetta.doctor.finding import BLOCKER, NOTE, WARNING, Finding
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ def check(machine: Machine) -> Iterator[Finding]:
     """
     if not machine.cards:
         return
-    several = len(slurm.of_job(machine.environment)) > 1
-    yield from _rdma(machine, WARNING if several else NOTE)
+    several = len(slurm_job.read_job_hosts(machine.environment)) > 1
+    yield from _check_rdma(machine, WARNING if several else NOTE)
     interfaces = [name.rpartition("/")[2] for name in machine.names("/sys/class/net/*")]
-    yield from _chosen(
+    yield from _check_selection(
         machine,
         "NCCL_SOCKET_IFNAME",
         interfaces,
@@ -34,11 +34,11 @@ def check(machine: Machine) -> Iterator[Finding]:
     )
 
 
-def _rdma(machine: Machine, level: str) -> Iterator[Finding]:
+def _check_rdma(machine: Machine, level: str) -> Iterator[Finding]:
     devices = [name.rpartition("/")[2] for name in machine.names("/sys/class/infiniband/*")]
     if not devices:
         return
-    yield from _chosen(machine, "NCCL_IB_HCA", devices, level)
+    yield from _check_selection(machine, "NCCL_IB_HCA", devices, level)
     if machine.environment.get("NCCL_IB_DISABLE", "").strip() == "1":  # NCCL reads a number
         yield Finding(
             "rdma-disabled",
@@ -103,7 +103,9 @@ def _rdma(machine: Machine, level: str) -> Iterator[Finding]:
         )
 
 
-def _chosen(machine: Machine, name: str, there: Sequence[str], level: str) -> Iterator[Finding]:
+def _check_selection(
+    machine: Machine, name: str, there: Sequence[str], level: str
+) -> Iterator[Finding]:
     """Check a list in NCCL's format: name prefixes, or whole names after `=`, or exclusions after
     `^`.
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.doctor import slurm
+from rosetta.doctor import slurm_job
 from tests.support import errors
 
 
@@ -20,7 +20,7 @@ from tests.support import errors
     ],
 )
 def test_lists_of_hosts(text: str, hosts: list[str]) -> None:
-    assert slurm.hosts(text, "here") == hosts
+    assert slurm_job.parse_hosts(text, "here") == hosts
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_lists_of_hosts(text: str, hosts: list[str]) -> None:
 def test_what_is_none(text: str) -> None:
     kind = errors.TOO_BIG if text == "[1-999][1-999]" else errors.INVALID
     with errors.refused(kind, where="here"):
-        slurm.hosts(text, "here")
-    assert slurm.of_job({"SLURM_JOB_NODELIST": text}) == []
+        slurm_job.parse_hosts(text, "here")
+    assert slurm_job.read_job_hosts({"SLURM_JOB_NODELIST": text}) == []
 
 
 def test_many_hosts() -> None:
-    assert len(slurm.hosts("n[00000-65535]", "here")) == 65536
+    assert len(slurm_job.parse_hosts("n[00000-65535]", "here")) == 65536
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_many_hosts() -> None:
     ],
 )
 def test_processes_of_a_node(environment: dict[str, str], count: int) -> None:
-    assert slurm.tasks(environment) == count
+    assert slurm_job.count_node_tasks(environment) == count

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from rosetta.doctor.machine import Machine
 
-_TOGETHER = re.compile(r"jax|jaxlib|jax-cuda\d+-(plugin|pjrt)|nvidia-.*|transformer-engine.*")
-_ANEW = "bake the environment again, or take out what was installed over it"
+_MATCHED_PACKAGES = re.compile(
+    r"jax|jaxlib|jax-cuda\d+-(plugin|pjrt)|nvidia-.*|transformer-engine.*"
+)
+_REINSTALL = "bake the environment again, or take out what was installed over it"
 
 
 def check(machine: Machine) -> Iterator[Finding]:
@@ -36,21 +38,21 @@ def check(machine: Machine) -> Iterator[Finding]:
             BLOCKER,
             f"{'jax' if jax is None else 'jaxlib'} is missing",
             "packages",
-            _ANEW,
+            _REINSTALL,
         )
         return
-    if _numbers(jax) < _numbers(jaxlib):
+    if _parse_release(jax) < _parse_release(jaxlib):
         yield Finding(
             "jax-older-than-jaxlib",
             BLOCKER,
             f"jax {jax} does not work with the newer jaxlib {jaxlib}",
             "packages",
-            _ANEW,
+            _REINSTALL,
         )
-    yield from _plugins(machine, jaxlib)
-    yield from _transformer_engine(machine)
+    yield from _check_plugins(machine, jaxlib)
+    yield from _check_transformer_engine(machine)
     for name, found in sorted(machine.installed.items()):
-        if not _TOGETHER.fullmatch(name):
+        if not _MATCHED_PACKAGES.fullmatch(name):
             continue
         if len(set(found)) > 1:
             yield Finding(
@@ -58,7 +60,7 @@ def check(machine: Machine) -> Iterator[Finding]:
                 WARNING,
                 f"{name} is there as {' and as '.join(found)}; the first is imported",
                 "packages",
-                _ANEW,
+                _REINSTALL,
             )
         if machine.pinned.get(name, found[0]) != found[0]:
             yield Finding(
@@ -66,12 +68,12 @@ def check(machine: Machine) -> Iterator[Finding]:
                 WARNING,
                 f"{name} is {found[0]}, and the lock has {machine.pinned[name]}",
                 "packages",
-                _ANEW,
+                _REINSTALL,
             )
     gone = sorted(
         name
         for name in machine.pinned
-        if _TOGETHER.fullmatch(name) and name not in machine.installed
+        if _MATCHED_PACKAGES.fullmatch(name) and name not in machine.installed
     )
     if gone:
         yield Finding(
@@ -79,11 +81,11 @@ def check(machine: Machine) -> Iterator[Finding]:
             BLOCKER,
             f"the lock has {', '.join(gone)}, and it is not here",
             "packages",
-            _ANEW,
+            _REINSTALL,
         )
 
 
-def _plugins(machine: Machine, jaxlib: str) -> Iterator[Finding]:
+def _check_plugins(machine: Machine, jaxlib: str) -> Iterator[Finding]:
     plugins = {
         name: found[0]
         for name, found in machine.installed.items()
@@ -98,7 +100,7 @@ def _plugins(machine: Machine, jaxlib: str) -> Iterator[Finding]:
                 BLOCKER,
                 f"{name} {version} does not belong to jaxlib {jaxlib}: JAX would not see the GPUs",
                 "packages",
-                _ANEW,
+                _REINSTALL,
             )
     for cuda in cudas:
         half = sorted({f"jax-{cuda}-plugin", f"jax-{cuda}-pjrt"} - set(plugins))
@@ -108,7 +110,7 @@ def _plugins(machine: Machine, jaxlib: str) -> Iterator[Finding]:
                 BLOCKER,
                 f"{half[0]} is missing: JAX would not see the GPUs",
                 "packages",
-                _ANEW,
+                _REINSTALL,
             )
     if len(cudas) > 1:
         yield Finding(
@@ -132,7 +134,7 @@ def _plugins(machine: Machine, jaxlib: str) -> Iterator[Finding]:
         )
 
 
-def _transformer_engine(machine: Machine) -> Iterator[Finding]:
+def _check_transformer_engine(machine: Machine) -> Iterator[Finding]:
     bindings = machine.version("transformer-engine-jax")
     if bindings is None:
         return
@@ -148,7 +150,7 @@ def _transformer_engine(machine: Machine) -> Iterator[Finding]:
                 BLOCKER,
                 f"{name} {version} does not belong to transformer-engine-jax {bindings}",
                 "packages",
-                _ANEW,
+                _REINSTALL,
             )
         if machine.cuda and name[-2:].isdecimal() and int(name[-2:]) != machine.cuda:
             yield Finding(
@@ -156,11 +158,11 @@ def _transformer_engine(machine: Machine) -> Iterator[Finding]:
                 BLOCKER,
                 f"{name} is not for CUDA {machine.cuda} of this environment",
                 "packages",
-                _ANEW,
+                _REINSTALL,
             )
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _parse_release(version: str) -> tuple[int, ...]:
     """Return the numbers of a release; a development release counts as the one it precedes."""
     found = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, found[0].split("."))) if found else ()
