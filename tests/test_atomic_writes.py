@@ -18,9 +18,9 @@ RENAMING = {
     "builder/packages/transformer_engine/object_files.py": {"_finish_compiler"},
     "builder/release/bump/working_copy.py": {"replace_folder"},
     "builder/upstream/git_index.py": {"apply"},
-    "rosetta/convert/output_folder.py": {"_move"},
+    "rosetta/convert/output_folder.py": {"_move_into_place"},
     "rosetta/core/atomic_files.py": {"replace_file"},
-    "rosetta/selftest/training.py": {"_set_aside", "train"},
+    "rosetta/selftest/training.py": {"_hide_event_files", "train_and_resume"},
 }
 # The file in which a fault of the builder is reported has to be new, and stays where it is.
 UNNAMED_FILES = {"builder/cli.py": {"_write_report"}}

@@ -24,7 +24,7 @@ from rosetta.core.errors import INVALID, TOO_BIG, UNSUPPORTED, UserError
 from rosetta.core.gpu_query import DetectedGpu, parse_capability
 from rosetta.health import progress
 from rosetta.nn import fp8
-from rosetta.nn.loss import Terms, chunked_cross_entropy
+from rosetta.nn.loss import LossSettings, chunked_cross_entropy
 from rosetta.presets import layers, t5x_switches
 from rosetta.t5x.network import Transformer, logits_scale
 from rosetta.t5x.run import flops
@@ -97,7 +97,7 @@ def compute_mean_loss(config: T5Config, variables: Any, batch: Any, key: Any) ->
     targets = batch["decoder_target_tokens"]
     if config.loss_chunks:
         hidden, kernel = Transformer(config).apply(variables, **batch, hidden_only=True, **options)
-        terms = Terms(
+        terms = LossSettings(
             config.vocab_size,
             config.loss_chunks,
             0.0,
@@ -142,7 +142,7 @@ def run_training_step(
     updates, optimizer_state = make_optimizer().update(gradients, optimizer_state, params)
     if fp8_state:
         count = optax.tree_utils.tree_get(optimizer_state, "count")
-        fp8_state = fp8.advance(fp8_state, magnitudes, count)
+        fp8_state = fp8.advance_states(fp8_state, magnitudes, count)
     return (optax.apply_updates(params, updates), optimizer_state), fp8_state, loss
 
 

@@ -141,7 +141,7 @@ def add_parsers(commands: Any, common: Any) -> None:
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Convert; return the result and its text."""
     from rosetta.convert import huggingface, llama, meta_llama, output_folder, pax_checkpoint
-    from rosetta.convert.number_types import DTYPES, Cast
+    from rosetta.convert.dtype_conversion import DTYPES, Cast
 
     layout = args.source_layout or _detect_layout(args.source)
     for option, value, only in (
@@ -186,20 +186,24 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         Cast(DTYPES["float32" if args.to == "pax" else args.dtype or "bfloat16"]),
     )
     llama.check_tensors(source, str(args.source))
-    total = len(llama.sizes(shape))
+    total = len(llama.list_tensor_sizes(shape))
 
     def tensors() -> Iterator[tuple[str, Any]]:
-        for number, (name, tensor) in enumerate(llama.checked(source, str(args.source)), 1):
+        for number, (name, tensor) in enumerate(llama.read_tensors(source, str(args.source)), 1):
             show_progress("writing", number, total)
             yield name, cast(name, tensor)
 
-    with output_folder.made(args.out, llama.count(shape) * cast.dtype.itemsize) as part:
+    with output_folder.create_folder(
+        args.out, llama.count_parameters(shape) * cast.dtype.itemsize
+    ) as part:
         if args.to == "pax":
-            pax_checkpoint.write(part, shape, tensors(), repeated=args.repeated)
+            pax_checkpoint.write_checkpoint(part, shape, tensors(), repeated=args.repeated)
         elif args.to == "meta":
-            meta_llama.write(part, shape, tensors(), cast.dtype, parts=args.parts)
+            meta_llama.write_model(part, shape, tensors(), cast.dtype, parts=args.parts)
         else:
-            huggingface.write(part, shape, tensors(), cast.dtype, getattr(source, "extra", None))
+            huggingface.write_model(
+                part, shape, tensors(), cast.dtype, getattr(source, "extra", None)
+            )
         try:
             written = (
                 pax_checkpoint.Source(part, shape.epsilon)
@@ -220,7 +224,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             shutil.copyfile(tokenizer, part / TOKENIZER)
     lines = [
         (
-            f"{escape(str(args.out), keep='')}: {total} tensors, {llama.count(shape):,} "
+            f"{escape(str(args.out), keep='')}: {total} tensors, {llama.count_parameters(shape):,} "
             f"parameters, {cast.dtype.name}"
         )
     ]
@@ -235,13 +239,13 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         )
     lines.append("read back and compared: every tensor was written as it should be")
     if args.to == "pax":
-        lines.append(pax_checkpoint.needs(shape))
+        lines.append(pax_checkpoint.describe_experiment(shape))
     result = {
         "from": layout,
         "to": args.to,
         "out": str(args.out),
         "shape": vars(shape),
-        "parameters": llama.count(shape),
+        "parameters": llama.count_parameters(shape),
         "rounded": cast.rounded,
         "lora": adapted,
     }
@@ -256,7 +260,7 @@ def check_written(source: Any, written: Any, dtype: Any, out: Path) -> None:
       UserError: a tensor, or a size of the model, is another.
     """
     from rosetta.convert import llama
-    from rosetta.convert.number_types import Cast, as_bits
+    from rosetta.convert.dtype_conversion import Cast, view_as_bits
 
     advice = READ_BACK_ADVICE
     if written.shape != source.shape:
@@ -270,11 +274,11 @@ def check_written(source: Any, written: Any, dtype: Any, out: Path) -> None:
             kind=DIFFERS,
         )
     llama.check_tensors(written, str(out))
-    cast, names = Cast(dtype), list(llama.sizes(source.shape))
+    cast, names = Cast(dtype), list(llama.list_tensor_sizes(source.shape))
     for number, name in enumerate(names, 1):
         show_progress("comparing", number, len(names))
-        expected, held = as_bits(cast(name, source.read(name))), written.read(name)
-        if held.dtype != dtype or not (as_bits(held) == expected).all():
+        expected, held = view_as_bits(cast(name, source.read(name))), written.read(name)
+        if held.dtype != dtype or not (view_as_bits(held) == expected).all():
             raise UserError(
                 f"{name} reads back with other values than were written",
                 str(out),

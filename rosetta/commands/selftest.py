@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     import os
 
     from rosetta.core import lock_record, transformer_engine
-    from rosetta.selftest import report, selftest
+    from rosetta.selftest import report, runner
 
     if read_truth_value(os.environ, "ENABLE_TE"):
         transformer_engine.require_transformer_engine()
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             kind=CONFLICT,
             value=framework,
         )
-    options = selftest.Options(
+    options = runner.Options(
         framework=framework,
         distribution=distribution,
         steps=args.steps,
@@ -104,10 +104,10 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         with_imports=not args.no_imports,
         with_training=not args.imports_only,
         keep=args.keep,
-        jobs=args.jobs or selftest.default_jobs(),
+        jobs=args.jobs or runner.choose_job_count(),
     )
-    result = selftest.selftest(options)
-    return result, report.table(result)
+    result = runner.run_selftest(options)
+    return result, report.format_result(result)
 
 
 RUN = {"selftest": run}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROTARY_BASE = 10_000.0
 
 # Fields that huggingface.py reads.
-HF_READ = frozenset(
+HF_READ_FIELDS = frozenset(
     (
         "head_dim",
         "hidden_size",
@@ -41,7 +41,7 @@ HF_READ = frozenset(
 )
 # Field -> the values that make the model of LLaMA-2. Fields of other architectures stand here with
 # the value that turns them off.
-HF_FIXED: dict[str, tuple[Any, ...]] = {
+HF_FIXED_VALUES: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "architectures": (["LlamaForCausalLM"], ["LLaMAForCausalLM"]),
     "attention_bias": (False,),
@@ -70,10 +70,12 @@ HF_FIXED: dict[str, tuple[Any, ...]] = {
     "use_sliding_window": (False,),
 }
 # Fields on tokens and lengths, which a folder of Hugging Face keeps when it is converted to one.
-HF_KEPT = frozenset(("bos_token_id", "eos_token_id", "pad_token_id", "max_position_embeddings"))
+HF_COPIED_FIELDS = frozenset(
+    ("bos_token_id", "eos_token_id", "pad_token_id", "max_position_embeddings")
+)
 # pretraining_tp splits a product into parts whose sum is the same; the rest are bookkeeping,
 # outputs, generation and labels.
-HF_HARMLESS = HF_KEPT | frozenset(
+HF_HARMLESS_FIELDS = HF_COPIED_FIELDS | frozenset(
     (
         "_attn_implementation",
         "_attn_implementation_autoset",
@@ -139,11 +141,11 @@ HF_HARMLESS = HF_KEPT | frozenset(
     )
 )
 # Within rope_parameters and rope_scaling.
-ROTARY_READ = frozenset(("rope_theta", "rope_type", "type"))
-ROTARY_FIXED: dict[str, tuple[Any, ...]] = {"partial_rotary_factor": (1,)}
+ROTARY_READ_FIELDS = frozenset(("rope_theta", "rope_type", "type"))
+ROTARY_FIXED_VALUES: dict[str, tuple[Any, ...]] = {"partial_rotary_factor": (1,)}
 
 # Fields that meta.py reads.
-META_READ = frozenset(
+META_READ_FIELDS = frozenset(
     (
         "dim",
         "ffn_dim_multiplier",
@@ -155,8 +157,11 @@ META_READ = frozenset(
         "vocab_size",
     )
 )
-META_FIXED: dict[str, tuple[Any, ...]] = {"rope_theta": (ROTARY_BASE,), "use_scaled_rope": (False,)}
-META_HARMLESS = frozenset(("max_batch_size", "max_seq_len"))
+META_FIXED_VALUES: dict[str, tuple[Any, ...]] = {
+    "rope_theta": (ROTARY_BASE,),
+    "use_scaled_rope": (False,),
+}
+META_HARMLESS_FIELDS = frozenset(("max_batch_size", "max_seq_len"))
 
 
 def check_fields(
@@ -187,16 +192,17 @@ def check_fields(
                 "convert that"
             )
             raise UserError(
-                f"the converter does not know the field {name!r} (its value is {shorten(value)})",
+                f"the converter does not know the field {name!r} (its value is "
+                f"{shorten_value(value)})",
                 where,
                 advice,
                 kind=UNSUPPORTED,
                 value=name,
             )
-        if not any(equals(value, allowed) for allowed in fixed[name]):
-            expected = " or ".join(shorten(allowed) for allowed in fixed[name]) or "null"
+        if not any(equals_strictly(value, allowed) for allowed in fixed[name]):
+            expected = " or ".join(shorten_value(allowed) for allowed in fixed[name]) or "null"
             raise UserError(
-                f"{name!r} is {shorten(value)}, and LLaMA-2 has {expected}",
+                f"{name!r} is {shorten_value(value)}, and LLaMA-2 has {expected}",
                 where,
                 "convert a LLaMA or LLaMA-2",
                 kind=UNSUPPORTED,
@@ -204,7 +210,7 @@ def check_fields(
             )
 
 
-def equals(value: Any, allowed: Any) -> bool:
+def equals_strictly(value: Any, allowed: Any) -> bool:
     """Return whether a value is an allowed one. True is not 1, and False is not 0."""
     return bool(value == allowed) and isinstance(value, bool) == isinstance(allowed, bool)
 
@@ -217,12 +223,12 @@ def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
     """
     if config.get("model_type") != "llama":
         raise UserError(
-            f"'model_type' is {shorten(config.get('model_type'))}, and a LLaMA has 'llama'",
+            f"'model_type' is {shorten_value(config.get('model_type'))}, and a LLaMA has 'llama'",
             where,
             "convert a LLaMA or LLaMA-2",
             kind=UNSUPPORTED,
         )
-    check_fields(config, HF_READ, HF_FIXED, HF_HARMLESS, where)
+    check_fields(config, HF_READ_FIELDS, HF_FIXED_VALUES, HF_HARMLESS_FIELDS, where)
     check_rotary_base(config.get("rope_theta"), where)
     for name in ("rope_parameters", "rope_scaling"):
         rotary = config.get(name)
@@ -230,31 +236,33 @@ def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
             continue
         if not isinstance(rotary, dict):
             raise UserError(
-                f"{name!r} is {shorten(rotary)}, and a JSON object is expected",
+                f"{name!r} is {shorten_value(rotary)}, and a JSON object is expected",
                 where,
                 "convert a LLaMA or LLaMA-2",
                 kind=INVALID,
                 value=name,
             )
-        check_fields(rotary, ROTARY_READ, ROTARY_FIXED, frozenset(), f"{where}, {name}")
+        check_fields(
+            rotary, ROTARY_READ_FIELDS, ROTARY_FIXED_VALUES, frozenset(), f"{where}, {name}"
+        )
         for key in ("rope_type", "type"):
             if rotary.get(key, "default") != "default":
                 raise UserError(
                     (
-                        f"its rotary embedding is of the type {shorten(rotary[key])}, and LLaMA-2 "
-                        "has 'default'"
+                        f"its rotary embedding is of the type {shorten_value(rotary[key])}, and "
+                        "LLaMA-2 has 'default'"
                     ),
                     where,
                     "convert a LLaMA or LLaMA-2",
                     kind=UNSUPPORTED,
                 )
         check_rotary_base(rotary.get("rope_theta"), where)
-    for name in sorted(HF_KEPT):
+    for name in sorted(HF_COPIED_FIELDS):
         value = config.get(name)
         numbers = value if isinstance(value, list) else [value]
         if value is not None and not all(type(number) is int for number in numbers):
             raise UserError(
-                f"{name!r} is {shorten(value)}, and a whole number is expected",
+                f"{name!r} is {shorten_value(value)}, and a whole number is expected",
                 where,
                 "download or copy it again",
                 kind=INVALID,
@@ -263,7 +271,7 @@ def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
     tied = config.get("tie_word_embeddings")
     if tied is not None and not isinstance(tied, bool):
         raise UserError(
-            f"'tie_word_embeddings' is {shorten(tied)}, and true or false is expected",
+            f"'tie_word_embeddings' is {shorten_value(tied)}, and true or false is expected",
             where,
             "download or copy it again",
             kind=INVALID,
@@ -274,7 +282,7 @@ def check_rotary_base(base: Any, where: str) -> None:
     """Raise UserError where the rotary base is set and is not that of LLaMA-2."""
     if base is not None and (isinstance(base, bool) or base != ROTARY_BASE):
         raise UserError(
-            f"its rotary base is {shorten(base)}, and LLaMA-2 has {ROTARY_BASE:g}",
+            f"its rotary base is {shorten_value(base)}, and LLaMA-2 has {ROTARY_BASE:g}",
             where,
             "convert a LLaMA or LLaMA-2",
             kind=UNSUPPORTED,
@@ -295,7 +303,7 @@ def read_epsilon(fields: Mapping[str, Any], name: str, where: str) -> float:
         or not 0 < value <= 1
     ):
         raise UserError(
-            f"{name!r} is {shorten(value)}, and a number above 0 and at most 1 is expected",
+            f"{name!r} is {shorten_value(value)}, and a number above 0 and at most 1 is expected",
             where,
             "download or copy it again",
             kind=INVALID,
@@ -304,7 +312,7 @@ def read_epsilon(fields: Mapping[str, Any], name: str, where: str) -> float:
     return float(value)
 
 
-def shorten(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     """Return a value as a message shows it."""
     try:
         text = repr(value)

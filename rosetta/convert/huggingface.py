@@ -16,25 +16,25 @@ import numpy as np
 
 from rosetta.convert import config_fields, output_folder, safetensors, torch_file
 from rosetta.convert.config_fields import ROTARY_BASE
+from rosetta.convert.dtype_conversion import view_as_bits
 from rosetta.convert.llama import (
     EMBEDDING,
     NORM,
     OUTPUT,
-    Shape,
+    ModelShape,
     check_no_leftover,
     check_rotary,
-    sizes,
+    list_tensor_sizes,
 )
-from rosetta.convert.number_types import as_bits
 from rosetta.core.errors import CONFLICT, DAMAGED, INVALID, MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-FILE_BYTES = 5 * 10**9  # of one file, as Hugging Face's own
-_TOP = {EMBEDDING: "model.embed_tokens", NORM: "model.norm", OUTPUT: "lm_head"}
-_LAYER = {
+LARGEST_FILE = 5 * 10**9  # of one file, as Hugging Face's own
+_TOP_NAMES = {EMBEDDING: "model.embed_tokens", NORM: "model.norm", OUTPUT: "lm_head"}
+_LAYER_NAMES = {
     "attention.wq": "self_attn.q_proj",
     "attention.wk": "self_attn.k_proj",
     "attention.wv": "self_attn.v_proj",
@@ -48,18 +48,20 @@ _LAYER = {
 
 
 # Buffers that older versions of transformers saved; the model computes them again.
-_ROTARY = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|original_inv_freq)")
+_ROTARY_BUFFER = re.compile(
+    r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|original_inv_freq)"
+)
 
 
-def named(name: str) -> str:
+def to_hf_name(name: str) -> str:
     """Return Hugging Face's name of one of Meta's tensors."""
-    if name in _TOP:
-        return f"{_TOP[name]}.weight"
+    if name in _TOP_NAMES:
+        return f"{_TOP_NAMES[name]}.weight"
     _, layer, rest = name.split(".", 2)
-    return f"model.layers.{layer}.{_LAYER[rest]}.weight"
+    return f"model.layers.{layer}.{_LAYER_NAMES[rest]}.weight"
 
 
-def _rotated(name: str, shape: Shape) -> int:
+def _count_rotated_heads(name: str, shape: ModelShape) -> int:
     """Return how many heads a tensor's rows hold that the rotary embedding turns, 0 for none."""
     return (
         shape.heads
@@ -70,28 +72,28 @@ def _rotated(name: str, shape: Shape) -> int:
     )
 
 
-def halves(tensor: Any, heads: int) -> Any:
+def permute_to_halves(tensor: Any, heads: int) -> Any:
     """Permute rows [heads x (pair, 2)] to [heads x (2, pair)]."""
     return tensor.reshape(heads, -1, 2, tensor.shape[1]).swapaxes(1, 2).reshape(tensor.shape)
 
 
-def pairs(tensor: Any, heads: int) -> Any:
+def permute_to_pairs(tensor: Any, heads: int) -> Any:
     """Undo `halves`."""
     return tensor.reshape(heads, 2, -1, tensor.shape[1]).swapaxes(1, 2).reshape(tensor.shape)
 
 
-def _config(folder: Path) -> tuple[Shape, bool, dict[str, Any]]:
+def _read_config(folder: Path) -> tuple[ModelShape, bool, dict[str, Any]]:
     """Return the sizes, whether the embedding makes the logits too, and the fields that another
     config.json keeps.
     """
     path = folder / "config.json"
-    config = output_folder.document(path)
+    config = output_folder.read_document(path)
     config_fields.check_hf_fields(config, str(path))
     epsilon = config_fields.read_epsilon(config, "rms_norm_eps", str(path))
     try:
         heads = config["num_attention_heads"]
         kv_heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
-        shape = Shape(
+        shape = ModelShape(
             config["num_hidden_layers"],
             config["hidden_size"],
             heads,
@@ -109,9 +111,11 @@ def _config(folder: Path) -> tuple[Shape, bool, dict[str, Any]]:
             kind=INVALID,
         ) from None
     extra = {
-        name: config[name] for name in sorted(config_fields.HF_KEPT) if config.get(name) is not None
+        name: config[name]
+        for name in sorted(config_fields.HF_COPIED_FIELDS)
+        if config.get(name) is not None
     }
-    return shape.checked(str(path)), bool(config.get("tie_word_embeddings")), extra
+    return shape.check(str(path)), bool(config.get("tie_word_embeddings")), extra
 
 
 class Source:
@@ -123,8 +127,8 @@ class Source:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.shape, self.tied, self.extra = _config(folder)
-        self.held: dict[str, torch_file.Tensor] = {}
+        self.shape, self.tied, self.extra = _read_config(folder)
+        self.held: dict[str, torch_file.StoredTensor] = {}
         adapter = folder / "adapter_config.json"
         if adapter.exists():
             raise UserError(
@@ -143,12 +147,12 @@ class Source:
             )
             raise UserError(what, str(folder), "move the files of one kind away", kind=CONFLICT)
         for stem, suffix, read in (
-            ("model", "safetensors", safetensors.read),
-            ("pytorch_model", "bin", torch_file.read),
+            ("model", "safetensors", safetensors.read_tensors),
+            ("pytorch_model", "bin", torch_file.read_tensors),
         ):
             names = self._weight_files(stem, suffix)
             for name in names:
-                tensors = read(output_folder.beside(folder, name))
+                tensors = read(output_folder.find_listed_file(folder, name))
                 twice = sorted(self.held.keys() & tensors.keys())
                 if twice:
                     raise UserError(
@@ -181,7 +185,7 @@ class Source:
         if not index.exists():
             names = {single.name} if single.exists() else set()
         else:
-            weights = output_folder.document(index).get("weight_map")
+            weights = output_folder.read_document(index).get("weight_map")
             if not isinstance(weights, dict) or not all(
                 isinstance(name, str) for name in weights.values()
             ):
@@ -203,8 +207,8 @@ class Source:
             )
         return sorted(names)
 
-    def _of(self, name: str) -> torch_file.Tensor:
-        theirs = named(EMBEDDING if name == OUTPUT and self.tied else name)
+    def _of(self, name: str) -> torch_file.StoredTensor:
+        theirs = to_hf_name(EMBEDDING if name == OUTPUT and self.tied else name)
         held = self.held.get(theirs)
         if held is None:
             raise UserError(
@@ -222,18 +226,18 @@ class Source:
 
     def check_unused(self) -> None:
         """Raise UserError for a tensor that a LLaMA does not have."""
-        leftover = self.held.keys() - {named(name) for name in sizes(self.shape)}
-        for name in sorted(filter(_ROTARY.fullmatch, leftover)):
+        leftover = self.held.keys() - {to_hf_name(name) for name in list_tensor_sizes(self.shape)}
+        for name in sorted(filter(_ROTARY_BUFFER.fullmatch, leftover)):
             check_rotary(self.held[name](), self.shape, name, str(self.folder))
             leftover.discard(name)
         check_no_leftover(leftover, str(self.folder))
-        output, embedding = named(OUTPUT), named(EMBEDDING)
+        output, embedding = to_hf_name(OUTPUT), to_hf_name(EMBEDDING)
         if self.tied and output in self.held:
             ours, theirs = self.held[embedding], self.held[output]
             if (
                 ours.size != theirs.size
                 or ours.dtype != theirs.dtype
-                or not np.array_equal(as_bits(ours()), as_bits(theirs()))
+                or not np.array_equal(view_as_bits(ours()), view_as_bits(theirs()))
             ):
                 raise UserError(
                     f"'tie_word_embeddings' is true, and {output} differs from {embedding}",
@@ -244,27 +248,27 @@ class Source:
 
     def read(self, name: str) -> Any:
         """Return a tensor with rotary pairs side by side."""
-        heads, tensor = _rotated(name, self.shape), self._of(name)()
-        return pairs(tensor, heads) if heads else tensor
+        heads, tensor = _count_rotated_heads(name, self.shape), self._of(name)()
+        return permute_to_pairs(tensor, heads) if heads else tensor
 
 
-def _files(shape: Shape, width: int) -> list[list[str]]:
+def _assign_files(shape: ModelShape, width: int) -> list[list[str]]:
     """Return which tensors go into which file."""
     found: list[list[str]] = [[]]
-    room = FILE_BYTES
-    for name, size in sizes(shape).items():
+    room = LARGEST_FILE
+    for name, size in list_tensor_sizes(shape).items():
         needed = math.prod(size) * width
         if needed > room and found[-1]:
             found.append([])
-            room = FILE_BYTES
+            room = LARGEST_FILE
         found[-1].append(name)
         room -= needed
     return found
 
 
-def write(
+def write_model(
     folder: Path,
-    shape: Shape,
+    shape: ModelShape,
     tensors: Iterable[tuple[str, Any]],
     dtype: Any,
     extra: dict[str, Any] | None = None,
@@ -274,7 +278,11 @@ def write(
     `tensors`: in the order of `sizes`, in `dtype`; `extra`: fields of config.json that the source
     has, too.
     """
-    groups, all_sizes, source = _files(shape, dtype.itemsize), sizes(shape), iter(tensors)
+    groups, all_sizes, source = (
+        _assign_files(shape, dtype.itemsize),
+        list_tensor_sizes(shape),
+        iter(tensors),
+    )
     index: dict[str, str] = {}
     for number, group in enumerate(groups, 1):
         file = (
@@ -284,14 +292,14 @@ def write(
         )
         with contextlib.closing(
             safetensors.Writer(
-                folder / file, {named(name): all_sizes[name] for name in group}, dtype
+                folder / file, {to_hf_name(name): all_sizes[name] for name in group}, dtype
             )
         ) as writer:
             for name in group:
                 tensor = next(source)[1]
-                heads = _rotated(name, shape)
-                writer.add(named(name), halves(tensor, heads) if heads else tensor)
-                index[named(name)] = file
+                heads = _count_rotated_heads(name, shape)
+                writer.add(to_hf_name(name), permute_to_halves(tensor, heads) if heads else tensor)
+                index[to_hf_name(name)] = file
     if len(groups) > 1:
         total = sum(math.prod(size) for size in all_sizes.values()) * dtype.itemsize
         output_folder.write_document(

@@ -30,7 +30,7 @@ _QKV = ("attention.wq", "attention.wk", "attention.wv")
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """A model's sizes.
 
     Attributes:
@@ -52,7 +52,7 @@ class Shape:
     vocab: int
     epsilon: float = 1e-5
 
-    def fdl(self) -> dict[str, Any]:
+    def make_fdl_settings(self) -> dict[str, Any]:
         """Return the experiment's hyper-parameters that make this model, for `--fdl.NAME=VALUE`."""
         grouped = (
             {"USE_MQA": True, "NUM_KV_HEADS": self.kv_heads}
@@ -70,7 +70,7 @@ class Shape:
             **grouped,
         }
 
-    def checked(self, where: str) -> Shape:
+    def check(self, where: str) -> ModelShape:
         """Return itself; UserError where the sizes make no model."""
         sizes = {name: value for name, value in vars(self).items() if name != "epsilon"}
         wrong = [
@@ -114,7 +114,7 @@ class Shape:
         return self
 
 
-def layer_sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
+def list_layer_sizes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     """Return the sizes of one layer's tensors, by Meta's names within a layer."""
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     return {
@@ -130,28 +130,28 @@ def layer_sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
     }
 
 
-def sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
+def list_tensor_sizes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     """Return the size of every tensor, by Meta's names without `.weight`."""
     found: dict[str, tuple[int, ...]] = {EMBEDDING: (shape.vocab, shape.dim)}
     for layer in range(shape.layers):
-        found |= {f"layers.{layer}.{name}": size for name, size in layer_sizes(shape).items()}
+        found |= {f"layers.{layer}.{name}": size for name, size in list_layer_sizes(shape).items()}
     return found | {NORM: (shape.dim,), OUTPUT: (shape.vocab, shape.dim)}
 
 
-def count(shape: Shape) -> int:
+def count_parameters(shape: ModelShape) -> int:
     """Return the number of parameters."""
-    return sum(math.prod(size) for size in sizes(shape).values())
+    return sum(math.prod(size) for size in list_tensor_sizes(shape).values())
 
 
 # What Pax holds, by its dotted path, and of which of Meta's tensors it is made.
-TOP = {
+TOP_ARRAYS = {
     "embedding_lookup.emb_var": (EMBEDDING,),
     "final_ln.scale": (NORM,),
     "softmax.logits_ffn.linear.w": (OUTPUT,),
 }
 
 
-def stored(shape: Shape) -> dict[str, tuple[str, ...]]:
+def list_layer_arrays(shape: ModelShape) -> dict[str, tuple[str, ...]]:
     """Return what Pax stores for one layer: its path there, and the tensors it holds."""
     qkv: dict[str, tuple[str, ...]] = {"self_attention.combined_qkv.w": _QKV}
     if shape.kv_heads != shape.heads:
@@ -169,7 +169,7 @@ def stored(shape: Shape) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _heads(path: str, shape: Shape) -> tuple[int, ...]:
+def _list_head_dimensions(path: str, shape: ModelShape) -> tuple[int, ...]:
     """Return the dimensions of the heads in a projection of q, k or v; Pax has none for a single
     one of keys.
     """
@@ -177,19 +177,21 @@ def _heads(path: str, shape: Shape) -> tuple[int, ...]:
     return (shape.head_dim,) if number == 1 and number != shape.heads else (number, shape.head_dim)
 
 
-def pack(path: str, tensors: Sequence[Array], shape: Shape) -> Array:
+def pack_array(path: str, tensors: Sequence[Array], shape: ModelShape) -> Array:
     """Return what Pax stores at a path (TOP's or `stored`'s) for these tensors."""
     if path.endswith("linear.w"):
         return tensors[0].T
     if path.endswith("post.w"):
         return tensors[0].reshape(shape.dim, shape.heads, shape.head_dim)
     if path.startswith("self_attention."):
-        split = [tensor.T.reshape(shape.dim, *_heads(path, shape)) for tensor in tensors]
+        split = [
+            tensor.T.reshape(shape.dim, *_list_head_dimensions(path, shape)) for tensor in tensors
+        ]
         return np.stack(split) if path.endswith("combined_qkv.w") else split[0]
     return tensors[0]
 
 
-def unpack(path: str, value: Array, shape: Shape) -> tuple[Array, ...]:
+def unpack_array(path: str, value: Array, shape: ModelShape) -> tuple[Array, ...]:
     """Undo `pack`."""
     if path.endswith("linear.w"):
         return (value.T,)
@@ -203,14 +205,19 @@ def unpack(path: str, value: Array, shape: Shape) -> tuple[Array, ...]:
     return (value,)
 
 
-def packed_sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
+def list_array_sizes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     """Return the sizes of what Pax stores at TOP's paths and, for one layer, at `stored`'s."""
-    of = {**sizes(Shape(1, *list(vars(shape).values())[1:])), **layer_sizes(shape)}
-    made = {**TOP, **stored(shape)}
+    of = {
+        **list_tensor_sizes(ModelShape(1, *list(vars(shape).values())[1:])),
+        **list_layer_sizes(shape),
+    }
+    made = {**TOP_ARRAYS, **list_layer_arrays(shape)}
     # Without memory: strides of zero.
     return {
         path: tuple(
-            pack(path, [np.broadcast_to(np.float32(0), of[name]) for name in names], shape).shape
+            pack_array(
+                path, [np.broadcast_to(np.float32(0), of[name]) for name in names], shape
+            ).shape
         )
         for path, names in made.items()
     }
@@ -219,7 +226,7 @@ def packed_sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
 class Source(Protocol):
     """A model in one of the layouts. Sizes are known without reading a tensor."""
 
-    shape: Shape
+    shape: ModelShape
 
     def size(self, name: str) -> tuple[int, ...]:
         """Return the size of a tensor by Meta's name.
@@ -243,7 +250,7 @@ def check_tensors(source: Source, where: str) -> None:
     Raises:
       UserError: it names the tensor.
     """
-    for name, size in sizes(source.shape).items():
+    for name, size in list_tensor_sizes(source.shape).items():
         held = source.size(name)
         if held != size:
             raise UserError(
@@ -275,9 +282,9 @@ def check_no_leftover(leftover: Iterable[str], where: str) -> None:
         )
 
 
-def checked(source: Source, where: str) -> Iterator[tuple[str, Array]]:
+def read_tensors(source: Source, where: str) -> Iterator[tuple[str, Array]]:
     """Yield every tensor by name; UserError where one has another size."""
-    for name, size in sizes(source.shape).items():
+    for name, size in list_tensor_sizes(source.shape).items():
         tensor = source.read(name)
         if tuple(tensor.shape) != size:
             raise UserError(
@@ -289,19 +296,19 @@ def checked(source: Source, where: str) -> Iterator[tuple[str, Array]]:
         yield name, tensor
 
 
-def rotary_frequencies(head_dim: int) -> Array:
+def compute_rotary_frequencies(head_dim: int) -> Array:
     """Return the frequencies of LLaMA-2's rotary embedding, which some checkpoints hold as a
     tensor, too.
     """
     return 1.0 / ROTARY_BASE ** (np.arange(0, head_dim, 2) / head_dim)
 
 
-def check_rotary(held: Array, shape: Shape, name: str, where: str) -> None:
+def check_rotary(held: Array, shape: ModelShape, name: str, where: str) -> None:
     """Raise UserError where stored rotary frequencies are others than LLaMA-2's.
 
     They may have been rounded to bfloat16.
     """
-    expected = rotary_frequencies(shape.head_dim)
+    expected = compute_rotary_frequencies(shape.head_dim)
     if held.shape != expected.shape or not np.allclose(
         held.astype(np.float64), expected, rtol=1e-2, atol=0
     ):

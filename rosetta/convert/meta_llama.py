@@ -11,18 +11,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rosetta.convert import config_fields, output_folder, torch_file
-from rosetta.convert.llama import EMBEDDING, OUTPUT, Shape, check_no_leftover, check_rotary, sizes
-from rosetta.convert.number_types import as_bits
+from rosetta.convert.dtype_conversion import view_as_bits
+from rosetta.convert.llama import (
+    EMBEDDING,
+    OUTPUT,
+    ModelShape,
+    check_no_leftover,
+    check_rotary,
+    list_tensor_sizes,
+)
 from rosetta.core.errors import CONFLICT, DAMAGED, DIFFERS, INVALID, MISSING, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-ROTARY = "rope.freqs"  # a buffer of LLaMA's and LLaMA-2's files; the model computes it again
-_PART = re.compile(r"consolidated\.(\d\d)\.pth")
-_WEIGHTS = (".pth", ".pt", ".bin", ".safetensors")
-_SPLIT = {
+ROTARY_BUFFER = "rope.freqs"  # a buffer of LLaMA's and LLaMA-2's files; the model computes it again
+_PART_NAME = re.compile(r"consolidated\.(\d\d)\.pth")
+_WEIGHT_SUFFIXES = (".pth", ".pt", ".bin", ".safetensors")
+_SPLIT_AXES = {
     "attention.wq": 0,
     "attention.wk": 0,
     "attention.wv": 0,
@@ -31,17 +38,21 @@ _SPLIT = {
     "feed_forward.w2": 1,
     "feed_forward.w3": 0,
 }
-_PARTS = {4096: 1, 5120: 2, 8192: 8}  # by the residual stream's width, as LLaMA-2 was handed out
+_PART_COUNTS = {
+    4096: 1,
+    5120: 2,
+    8192: 8,
+}  # by the residual stream's width, as LLaMA-2 was handed out
 
 
-def _axis(name: str) -> int | None:
+def _find_split_axis(name: str) -> int | None:
     """Return the axis a tensor is split along, None for one that every part has.
 
     An embedding is split along its width (LLaMA 3's is not).
     """
     if name == EMBEDDING:
         return 1
-    return 0 if name == OUTPUT else _SPLIT.get(name.split(".", 2)[-1])
+    return 0 if name == OUTPUT else _SPLIT_AXES.get(name.split(".", 2)[-1])
 
 
 class Source:
@@ -52,16 +63,16 @@ class Source:
     """
 
     def __init__(self, folder: Path) -> None:
-        params = output_folder.document(folder / "params.json")
+        params = output_folder.read_document(folder / "params.json")
         numbered = {
             int(found[1]): path
             for path in folder.iterdir()
-            if (found := _PART.fullmatch(path.name))
+            if (found := _PART_NAME.fullmatch(path.name))
         }
         odd = sorted(
             path.name
             for path in folder.glob("consolidated*")
-            if path.suffix in _WEIGHTS and not _PART.fullmatch(path.name)
+            if path.suffix in _WEIGHT_SUFFIXES and not _PART_NAME.fullmatch(path.name)
         )
         if odd:
             raise UserError(
@@ -81,15 +92,15 @@ class Source:
             )
         self.folder, self.parts = (
             folder,
-            [torch_file.read(numbered[number]) for number in sorted(numbered)],
+            [torch_file.read_tensors(numbered[number]) for number in sorted(numbered)],
         )
         where = str(folder / "params.json")
         config_fields.check_rotary_base(params.get("rope_theta"), where)
         config_fields.check_fields(
             params,
-            config_fields.META_READ,
-            config_fields.META_FIXED,
-            config_fields.META_HARMLESS,
+            config_fields.META_READ_FIELDS,
+            config_fields.META_FIXED_VALUES,
+            config_fields.META_HARMLESS_FIELDS,
             where,
         )
         epsilon = config_fields.read_epsilon(params, "norm_eps", where)
@@ -97,7 +108,7 @@ class Source:
         try:
             heads = params["n_heads"]
             hidden = len(self.parts) * self._part_size("layers.0.feed_forward.w1")[0]
-            self.shape = Shape(
+            self.shape = ModelShape(
                 params["n_layers"],
                 params["dim"],
                 heads,
@@ -106,7 +117,7 @@ class Source:
                 hidden,
                 self._vocab(params["dim"]),
                 epsilon,
-            ).checked(str(folder))
+            ).check(str(folder))
         except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
             raise UserError(
                 "it is not as Meta's is: it lacks n_layers, dim, n_heads or norm_eps",
@@ -150,7 +161,7 @@ class Source:
         if vocab not in (None, -1, self.shape.vocab) or isinstance(vocab, bool):
             raise UserError(
                 (
-                    f"'vocab_size' is {config_fields.shorten(vocab)}, and the embedding has "
+                    f"'vocab_size' is {config_fields.shorten_value(vocab)}, and the embedding has "
                     f"{self.shape.vocab} rows"
                 ),
                 where,
@@ -176,9 +187,9 @@ class Source:
             hidden = -(-int(multiplier * (8 * self.shape.dim // 3)) // multiple) * multiple
         if hidden != self.shape.hidden:
             what = (
-                f"'multiple_of' {config_fields.shorten(multiple)} and 'ffn_dim_multiplier' "
-                f"{config_fields.shorten(multiplier)} do not give the feed-forward width of the "
-                f"tensors, {self.shape.hidden}"
+                f"'multiple_of' {config_fields.shorten_value(multiple)} and 'ffn_dim_multiplier' "
+                f"{config_fields.shorten_value(multiplier)} do not give the feed-forward width of "
+                f"the tensors, {self.shape.hidden}"
             )
             raise UserError(what, where, "download or copy it again", kind=DAMAGED)
 
@@ -195,7 +206,7 @@ class Source:
         """
         if name == EMBEDDING and self._part_size(name)[-1] == self.shape.dim:
             return 0
-        return _axis(name)
+        return _find_split_axis(name)
 
     def size(self, name: str) -> tuple[int, ...]:
         """Return the size of a whole tensor.
@@ -220,14 +231,14 @@ class Source:
 
     def check_unused(self) -> None:
         """Raise UserError for a tensor that a LLaMA does not have."""
-        expected = {f"{name}.weight" for name in sizes(self.shape)}
+        expected = {f"{name}.weight" for name in list_tensor_sizes(self.shape)}
         for number, part in enumerate(self.parts):
             where = str(self.folder / f"consolidated.{number:02}.pth")
-            if ROTARY in part:
-                check_rotary(part[ROTARY](), self.shape, ROTARY, where)
-            check_no_leftover(part.keys() - expected - {ROTARY}, where)
+            if ROTARY_BUFFER in part:
+                check_rotary(part[ROTARY_BUFFER](), self.shape, ROTARY_BUFFER, where)
+            check_no_leftover(part.keys() - expected - {ROTARY_BUFFER}, where)
 
-    def _held(self, part: int, name: str) -> torch_file.Tensor:
+    def _held(self, part: int, name: str) -> torch_file.StoredTensor:
         held = self.parts[part].get(f"{name}.weight")
         if held is None:
             raise UserError(
@@ -248,7 +259,7 @@ class Source:
             return np.concatenate(tensors, axis)
         if any(
             tensor.dtype != tensors[0].dtype
-            or not np.array_equal(as_bits(tensor), as_bits(tensors[0]))
+            or not np.array_equal(view_as_bits(tensor), view_as_bits(tensors[0]))
             for tensor in tensors[1:]
         ):
             raise UserError(
@@ -260,7 +271,7 @@ class Source:
         return tensors[0]
 
 
-def _params(shape: Shape) -> dict[str, Any]:
+def _make_params(shape: ModelShape) -> dict[str, Any]:
     """Return params.json.
 
     Meta states the hidden width by what 8/3 of the width is multiplied with and rounded up to.
@@ -283,9 +294,9 @@ def _params(shape: Shape) -> dict[str, Any]:
     }
 
 
-def write(
+def write_model(
     folder: Path,
-    shape: Shape,
+    shape: ModelShape,
     tensors: Iterable[tuple[str, Any]],
     dtype: Any,
     *,
@@ -296,7 +307,7 @@ def write(
     `tensors`: in the order of `sizes`, in `dtype`; `parts`: how many files, LLaMA-2's own number by
     default.
     """
-    number = parts or _PARTS.get(shape.dim, 1)
+    number = parts or _PART_COUNTS.get(shape.dim, 1)
     if shape.head_dim * shape.heads != shape.dim:
         raise UserError(
             (
@@ -326,7 +337,7 @@ def write(
         )
 
     def split(name: str, size: tuple[int, ...]) -> tuple[int, ...]:
-        axis = _axis(name)
+        axis = _find_split_axis(name)
         return (
             size
             if axis is None
@@ -335,7 +346,7 @@ def write(
             )
         )
 
-    held = {f"{name}.weight": split(name, size) for name, size in sizes(shape).items()}
+    held = {f"{name}.weight": split(name, size) for name, size in list_tensor_sizes(shape).items()}
     with contextlib.ExitStack() as opened:
         writers = [
             opened.enter_context(
@@ -346,11 +357,11 @@ def write(
             for part in range(number)
         ]
         for name, tensor in tensors:
-            axis = _axis(name)
+            axis = _find_split_axis(name)
             for writer, piece in zip(
                 writers,
                 [tensor] * number if axis is None else np.split(tensor, number, axis),
                 strict=True,
             ):
                 writer.add(f"{name}.weight", piece)
-    output_folder.write_document(folder / "params.json", _params(shape))
+    output_folder.write_document(folder / "params.json", _make_params(shape))

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def document(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> dict[str, Any]:
     """Return a JSON object from a file.
 
     UserError where the file holds something else, or names a field twice.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique_fields)
+        found = json.loads(
+            path.read_text(encoding="utf-8"), object_pairs_hook=reject_duplicate_fields
+        )
         if isinstance(found, dict):
             return found
     except FileNotFoundError:
@@ -44,7 +46,7 @@ def document(path: Path) -> dict[str, Any]:
     )
 
 
-def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def reject_duplicate_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the fields of a JSON object; ValueError where a name stands there twice, since one of
     the two would be dropped.
     """
@@ -59,7 +61,7 @@ def write_document(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def beside(folder: Path, name: Any) -> Path:
+def find_listed_file(folder: Path, name: Any) -> Path:
     """Return the path of a file that a document of the folder names.
 
     UserError where it leads elsewhere or is missing.
@@ -84,7 +86,7 @@ def beside(folder: Path, name: Any) -> Path:
 
 
 @contextlib.contextmanager
-def made(folder: Path, needed: int) -> Iterator[Path]:
+def create_folder(folder: Path, needed: int) -> Iterator[Path]:
     """Give a folder to write into that becomes `folder` when all is written.
 
     It lies in a temporary folder of this run, beside `folder`: nothing that another run or the user
@@ -120,12 +122,12 @@ def made(folder: Path, needed: int) -> Iterator[Path]:
                 kind=TOO_BIG,
             )
         yield part
-        _move(part, target, folder)
+        _move_into_place(part, target, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _move(part: Path, target: Path, folder: Path) -> None:
+def _move_into_place(part: Path, target: Path, folder: Path) -> None:
     """Give a finished folder its name; an empty folder there is replaced, and anything else is
     kept.
     """

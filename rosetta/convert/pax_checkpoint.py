@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rosetta.convert import output_folder
-from rosetta.convert.config_fields import shorten
+from rosetta.convert.config_fields import shorten_value
 from rosetta.convert.llama import (
-    TOP,
-    Shape,
+    TOP_ARRAYS,
+    ModelShape,
     check_no_leftover,
-    pack,
-    packed_sizes,
-    sizes,
-    stored,
-    unpack,
+    list_array_sizes,
+    list_layer_arrays,
+    list_tensor_sizes,
+    pack_array,
+    unpack_array,
 )
 from rosetta.core import run_folders
 from rosetta.core.errors import DAMAGED, DIFFERS, FAILED, INVALID, MISSING, UNSUPPORTED, UserError
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-_ROOT = "mdl_vars.params.lm."
-_LAYERS, _REPEATED = "transformer.x_layers_{}.", "transformer.repeat.sub.x_layers_0."
-_CHUNK = 1 << 26  # bytes: several devices read one array at once
-_KINDS = ("<f4", "<f2", "bfloat16")
+_ARRAY_PREFIX = "mdl_vars.params.lm."
+_LAYER_PREFIX, _REPEATED_PREFIX = "transformer.x_layers_{}.", "transformer.repeat.sub.x_layers_0."
+_LARGEST_CHUNK = 1 << 26  # bytes: several devices read one array at once
+_DTYPES = ("<f4", "<f2", "bfloat16")
 VERSION = 1.1  # paxml/checkpoint_version.py: a folder for each array, shapes in the metadata
 
 
-def found(path: Path) -> Path:
+def find_checkpoint(path: Path) -> Path:
     """Return the checkpoint that a path names: itself, or the newest in the folder or in
     `checkpoints` below. UserError for none.
     """
@@ -72,7 +72,7 @@ class Source:
     """
 
     def __init__(self, path: Path, epsilon: float = 1e-5) -> None:
-        self.folder = found(path) / "state"
+        self.folder = find_checkpoint(path) / "state"
         if not self.folder.is_dir():
             raise UserError(
                 "it holds no state of Paxml's",
@@ -81,12 +81,12 @@ class Source:
                 kind=MISSING,
             )
         names = {
-            each.name.removeprefix(_ROOT): each
+            each.name.removeprefix(_ARRAY_PREFIX): each
             for each in self.folder.iterdir()
-            if each.name.startswith(_ROOT)
+            if each.name.startswith(_ARRAY_PREFIX)
         }
         self.sizes = {name: self._size(each) for name, each in names.items()}
-        self.repeated = any(name.startswith(_REPEATED) for name in self.sizes)
+        self.repeated = any(name.startswith(_REPEATED_PREFIX) for name in self.sizes)
         where = str(self.folder.parent)
         layers = 1 + max(
             (
@@ -111,9 +111,9 @@ class Source:
             heads, head_dim = combined[2:] if combined else self._of("self_attention.query.w")[1:]
             keys = (0, *combined[2:]) if combined else self._of("self_attention.key.w")
             if self.repeated:
-                layers = self.sizes[f"{_REPEATED}layer_norm.scale"][0]
+                layers = self.sizes[f"{_REPEATED_PREFIX}layer_norm.scale"][0]
             hidden = self._of("ff_layer.ffn_layer1_gate.linear.w")[1]
-            self.shape = Shape(
+            self.shape = ModelShape(
                 layers,
                 dim,
                 heads,
@@ -122,7 +122,7 @@ class Source:
                 hidden,
                 vocab,
                 epsilon,
-            ).checked(where)
+            ).check(where)
         except (KeyError, ValueError, IndexError):
             raise UserError(
                 "it is no checkpoint of a LLaMA in Pax's layout",
@@ -130,11 +130,11 @@ class Source:
                 "name one, saved without OCDBT",
                 kind=UNSUPPORTED,
             ) from None
-        expected = packed_sizes(self.shape)
+        expected = list_array_sizes(self.shape)
         wrong = next(
             (
                 name
-                for name in stored(self.shape)
+                for name in list_layer_arrays(self.shape)
                 for layer in range(layers)
                 if self._of(name, layer) != expected[name]
             ),
@@ -155,22 +155,22 @@ class Source:
 
     @staticmethod
     def _size(folder: Path) -> tuple[int, ...]:
-        about = output_folder.document(folder / ".zarray")
+        about = output_folder.read_document(folder / ".zarray")
         size, kind = about.get("shape"), about.get("dtype")
         if not isinstance(size, list) or not all(
             type(length) is int and length >= 0 for length in size
         ):
             raise UserError(
-                f"its shape is {shorten(size)}, and a list of whole numbers is expected",
+                f"its shape is {shorten_value(size)}, and a list of whole numbers is expected",
                 str(folder / ".zarray"),
                 "copy the checkpoint again",
                 kind=INVALID,
             )
-        if kind not in _KINDS:
+        if kind not in _DTYPES:
             raise UserError(
                 (
-                    f"its numbers are of the type {shorten(kind)}, and one of {', '.join(_KINDS)} "
-                    "is expected"
+                    f"its numbers are of the type {shorten_value(kind)}, and one of "
+                    f"{', '.join(_DTYPES)} is expected"
                 ),
                 str(folder / ".zarray"),
                 "name a checkpoint of a LLaMA",
@@ -179,7 +179,7 @@ class Source:
         return tuple(size)
 
     def _prefix(self, layer: int) -> str:
-        return _REPEATED if self.repeated else _LAYERS.format(layer)
+        return _REPEATED_PREFIX if self.repeated else _LAYER_PREFIX.format(layer)
 
     def _of(self, name: str, layer: int = 0) -> tuple[int, ...]:
         size = self.sizes.get(self._prefix(layer) + name, ())
@@ -190,7 +190,7 @@ class Source:
 
         spec = {
             "driver": "zarr",
-            "kvstore": {"driver": "file", "path": str(self.folder / (_ROOT + name))},
+            "kvstore": {"driver": "file", "path": str(self.folder / (_ARRAY_PREFIX + name))},
         }
         try:
             store = tensorstore.open(spec, open=True, read=True).result()
@@ -201,7 +201,7 @@ class Source:
         except ValueError as problem:
             raise UserError(
                 f"the array cannot be read: {str(problem)[:200]}",
-                str(self.folder / (_ROOT + name)),
+                str(self.folder / (_ARRAY_PREFIX + name)),
                 "copy the checkpoint again",
                 kind=DAMAGED,
             ) from None
@@ -213,15 +213,15 @@ class Source:
         """
         if name in self._complete:
             return
-        folder = self.folder / (_ROOT + name)
-        about = output_folder.document(folder / ".zarray")
+        folder = self.folder / (_ARRAY_PREFIX + name)
+        about = output_folder.read_document(folder / ".zarray")
         try:
             missing = checkpoint_files.find_missing_chunk(
                 folder, checkpoint_files.chunk_names(about)
             )
         except (ValueError, KeyError, TypeError, ArithmeticError):
             raise UserError(
-                f"its chunks are {shorten(about.get('chunks'))}, which do not fit its shape",
+                f"its chunks are {shorten_value(about.get('chunks'))}, which do not fit its shape",
                 str(folder / ".zarray"),
                 "copy the checkpoint again",
                 kind=INVALID,
@@ -251,7 +251,10 @@ class Source:
                 f"array of {list(value.shape)} that they adapt"
             )
             raise UserError(
-                what, str(self.folder / (_ROOT + name)), "copy the checkpoint again", kind=DAMAGED
+                what,
+                str(self.folder / (_ARRAY_PREFIX + name)),
+                "copy the checkpoint again",
+                kind=DAMAGED,
             ) from None
 
     def size(self, name: str) -> tuple[int, ...]:
@@ -261,7 +264,7 @@ class Source:
         """
         layer, path = self._path(name)
         held = self._of(path, layer) if layer is not None else self.sizes[path]
-        if held != packed_sizes(self.shape)[path]:
+        if held != list_array_sizes(self.shape)[path]:
             raise UserError(
                 f"{path} is of another size than the rest",
                 str(self.folder.parent),
@@ -270,29 +273,33 @@ class Source:
                 value=path,
             )
         self._check_chunks(path if layer is None else self._prefix(layer) + path)
-        return sizes(self.shape)[name]
+        return list_tensor_sizes(self.shape)[name]
 
     def check_unused(self) -> None:
         """Raise UserError for an array that a LLaMA does not have.
 
         States of the optimizer are not weights, and are left behind.
         """
-        expected = set(TOP)
+        expected = set(TOP_ARRAYS)
         for layer in range(1 if self.repeated else self.shape.layers):
-            expected |= {self._prefix(layer) + path for path in stored(self.shape)}
+            expected |= {self._prefix(layer) + path for path in list_layer_arrays(self.shape)}
         adapters = set[str]()
         for path in expected:
             pair = {path.removesuffix("w") + name for name in ("lora_a", "lora_b")}
             if path.endswith(".w") and pair <= self.sizes.keys():
                 adapters |= pair
-        used = {_ROOT + path for path in expected | adapters}
+        used = {_ARRAY_PREFIX + path for path in expected | adapters}
         weights = {name for name in self._names if name.startswith("mdl_vars.")}
         check_no_leftover(weights - used, str(self.folder.parent))
 
     def _path(self, name: str) -> tuple[int | None, str]:
         """Return the layer, None for none, and the path of the array that holds a tensor."""
         layer = int(name.split(".")[1]) if name.startswith("layers.") else None
-        arrays, own = (TOP, name) if layer is None else (stored(self.shape), name.split(".", 2)[2])
+        arrays, own = (
+            (TOP_ARRAYS, name)
+            if layer is None
+            else (list_layer_arrays(self.shape), name.split(".", 2)[2])
+        )
         path = next(path for path, names in arrays.items() if own in names)
         whole = path if layer is None else self._prefix(layer) + path
         if whole not in self.sizes:
@@ -307,27 +314,31 @@ class Source:
     def read(self, name: str) -> Any:
         """Return a tensor by Meta's name."""
         layer, path = self._path(name)
-        arrays, own = (TOP, name) if layer is None else (stored(self.shape), name.split(".", 2)[2])
+        arrays, own = (
+            (TOP_ARRAYS, name)
+            if layer is None
+            else (list_layer_arrays(self.shape), name.split(".", 2)[2])
+        )
         whole = path if layer is None else self._prefix(layer) + path
         key = f"{whole} {layer}"
         if self.kept[0] != key:  # q, k and v come of one array
-            self.kept = key, unpack(path, self._merged(whole, layer), self.shape)
+            self.kept = key, unpack_array(path, self._merged(whole, layer), self.shape)
         return self.kept[1][arrays[path].index(own)]
 
 
-def _chunks(size: tuple[int, ...], width: int) -> list[int]:
+def _choose_chunks(size: tuple[int, ...], width: int) -> list[int]:
     """Return a chunk's size: the array's, halved along its largest dimensions until it is small
     enough.
     """
     chunk = list(size)
-    while math.prod(chunk) * width > _CHUNK:
+    while math.prod(chunk) * width > _LARGEST_CHUNK:
         largest = chunk.index(max(chunk))
         chunk[largest] = -(-chunk[largest] // 2)
     return chunk
 
 
 @contextlib.contextmanager
-def _name_failed_writes(folder: Path) -> Iterator[None]:
+def _report_failed_writes(folder: Path) -> Iterator[None]:
     """Raise UserError where TensorStore cannot write an array: a full disk, a quota, a limit of
     files' sizes, permissions.
     """
@@ -352,7 +363,7 @@ def _name_failed_writes(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def _create(folder: Path, size: tuple[int, ...], chunks: list[int], kind: str) -> Any:
+def _create_array(folder: Path, size: tuple[int, ...], chunks: list[int], kind: str) -> Any:
     import tensorstore
 
     metadata = {
@@ -368,13 +379,13 @@ def _create(folder: Path, size: tuple[int, ...], chunks: list[int], kind: str) -
         "metadata": metadata,
         "create": True,
     }
-    with _name_failed_writes(folder):
+    with _report_failed_writes(folder):
         return tensorstore.open(spec).result()
 
 
-def _metadata(shape: Shape, paths: Iterable[str]) -> dict[str, Any]:
+def _make_metadata(shape: ModelShape, paths: Iterable[str]) -> dict[str, Any]:
     """Return what Paxml keeps of a state's arrays beside them."""
-    known = packed_sizes(shape)
+    known = list_array_sizes(shape)
     tree: dict[str, Any] = {}
     for path in paths:
         at: dict[str, Any] = tree
@@ -382,7 +393,7 @@ def _metadata(shape: Shape, paths: Iterable[str]) -> dict[str, Any]:
         for step in above:
             at = at.setdefault(step, {})
         repeated, plain = (
-            path.startswith(_REPEATED),
+            path.startswith(_REPEATED_PREFIX),
             re.sub(r"^transformer\..*?x_layers_\d+\.", "", path),
         )
         size = [*([shape.layers] if repeated else []), *known[plain]]
@@ -395,47 +406,55 @@ def _metadata(shape: Shape, paths: Iterable[str]) -> dict[str, Any]:
     return {"version": VERSION, "train_state_metadata": {"mdl_vars": tree}}
 
 
-def write(
-    folder: Path, shape: Shape, tensors: Iterable[tuple[str, Any]], *, repeated: bool = False
+def write_checkpoint(
+    folder: Path, shape: ModelShape, tensors: Iterable[tuple[str, Any]], *, repeated: bool = False
 ) -> None:
     """Write `checkpoints/checkpoint_00000000` with weights in float32 and nothing else, for
     CHECKPOINT_RESTORE_PATH. `tensors`: in the order of `sizes`.
     """
     checkpoint = folder / "checkpoints" / "checkpoint_00000000"
-    state, known, layer_paths = checkpoint / "state", packed_sizes(shape), stored(shape)
+    state, known, layer_paths = (
+        checkpoint / "state",
+        list_array_sizes(shape),
+        list_layer_arrays(shape),
+    )
     (checkpoint / "metadata").mkdir(parents=True)
     waiting: dict[str, dict[str, Any]] = {}
     stores: dict[str, Any] = {}
     for name, tensor in tensors:
         layer = int(name.split(".")[1]) if name.startswith("layers.") else None
-        own, made = (name, TOP) if layer is None else (name.split(".", 2)[2], layer_paths)
+        own, made = (name, TOP_ARRAYS) if layer is None else (name.split(".", 2)[2], layer_paths)
         path = next(path for path, names in made.items() if own in names)
         held = waiting.setdefault(path, {})
         held[own] = tensor
         if len(held) < len(made[path]):
             continue
-        value = pack(path, [held[each] for each in made[path]], shape)
+        value = pack_array(path, [held[each] for each in made[path]], shape)
         del waiting[path]
         stacked = repeated and layer is not None
-        whole = path if layer is None else (_REPEATED if repeated else _LAYERS.format(layer)) + path
+        whole = (
+            path
+            if layer is None
+            else (_REPEATED_PREFIX if repeated else _LAYER_PREFIX.format(layer)) + path
+        )
         if whole not in stores:
-            chunks = _chunks(known[path], 4)
-            stores[whole] = _create(
-                state / (_ROOT + whole),
+            chunks = _choose_chunks(known[path], 4)
+            stores[whole] = _create_array(
+                state / (_ARRAY_PREFIX + whole),
                 (shape.layers, *known[path]) if stacked else known[path],
                 [1, *chunks] if stacked else chunks,
                 "<f4",
             )
-        with _name_failed_writes(state / (_ROOT + whole)):
+        with _report_failed_writes(state / (_ARRAY_PREFIX + whole)):
             (stores[whole][layer] if stacked else stores[whole]).write(value).result()
-    step = _create(state / "step", (), [], "<u4")
-    with _name_failed_writes(state / "step"):
+    step = _create_array(state / "step", (), [], "<u4")
+    with _report_failed_writes(state / "step"):
         step.write(np.uint32(0)).result()
-    text = json.dumps(_metadata(shape, stores))
+    text = json.dumps(_make_metadata(shape, stores))
     (checkpoint / "metadata" / "metadata").write_text(text, encoding="utf-8")
 
 
-def needs(shape: Shape) -> str:
+def describe_experiment(shape: ModelShape) -> str:
     """Return the words that make the experiment fit the checkpoint."""
     known_sizes = (
         (4096, 32, 32, 11008, "LLaMA7B"),
@@ -456,5 +475,5 @@ def needs(shape: Shape) -> str:
         f"the experiment is {known}"
         if known and usual
         else "give the experiment "
-        + " ".join(f"--fdl.{name}={value}" for name, value in shape.fdl().items())
+        + " ".join(f"--fdl.{name}={value}" for name, value in shape.make_fdl_settings().items())
     )

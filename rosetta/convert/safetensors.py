@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.convert.output_folder import unique_fields
-from rosetta.convert.torch_file import BFLOAT16, Tensor
+from rosetta.convert.output_folder import reject_duplicate_fields
+from rosetta.convert.torch_file import BFLOAT16, StoredTensor
 from rosetta.core.errors import DAMAGED, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DTYPES = {"BF16": BFLOAT16, "F16": np.dtype("<f2"), "F32": np.dtype("<f4")}
-_LENGTH = struct.Struct("<Q")
+_HEADER_LENGTH = struct.Struct("<Q")
 _LARGEST_HEADER = 100_000_000  # bytes, as the format allows
 
 
-def read(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> dict[str, StoredTensor]:
     """Return a file's tensors by name.
 
     UserError where it is no whole such file or holds another type of number.
     """
     try:
         with path.open("rb") as file:
-            (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+            (length,) = _HEADER_LENGTH.unpack(file.read(_HEADER_LENGTH.size))
             if length > _LARGEST_HEADER:
                 raise ValueError
-            header = json.loads(file.read(length), object_pairs_hook=unique_fields)
+            header = json.loads(file.read(length), object_pairs_hook=reject_duplicate_fields)
         header.pop("__metadata__", None)
         ranges = list[tuple[int, int]]()
-        found, held = {}, path.stat().st_size - _LENGTH.size - length
+        found, held = {}, path.stat().st_size - _HEADER_LENGTH.size - length
         for name, about in header.items():
             if about["dtype"] not in DTYPES:
                 raise UserError(
@@ -61,7 +61,9 @@ def read(path: Path) -> dict[str, Tensor]:
             ):
                 raise ValueError
             strides = tuple(math.prod(size[place + 1 :]) for place in range(len(size)))
-            found[name] = Tensor(str(path), _LENGTH.size + length + start, dtype, 0, size, strides)
+            found[name] = StoredTensor(
+                str(path), _HEADER_LENGTH.size + length + start, dtype, 0, size, strides
+            )
             ranges.append((start, end))
         # The format wants every byte to belong to one tensor: what lies between or behind them
         # would be dropped.
@@ -102,7 +104,7 @@ class Writer:
         encoded = json.dumps(header, separators=(",", ":")).encode()
         encoded += b" " * (-len(encoded) % 8)
         self.file, self.dtype, self.sizes = path.open("wb"), dtype, iter(sizes.items())
-        self.file.write(_LENGTH.pack(len(encoded)) + encoded)
+        self.file.write(_HEADER_LENGTH.pack(len(encoded)) + encoded)
 
     def add(self, name: str, tensor: Any) -> None:
         """Write the next tensor."""

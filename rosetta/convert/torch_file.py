@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from rosetta.convert.config_fields import shorten
+from rosetta.convert.config_fields import shorten_value
 from rosetta.core.errors import DAMAGED, DENIED, UserError
 
 if TYPE_CHECKING:
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-STORAGES = {
+STORAGE_DTYPES = {
     "BFloat16Storage": BFLOAT16,
     "HalfStorage": np.dtype("<f2"),
     "FloatStorage": np.dtype("<f4"),
 }
 _LARGEST_PICKLE = 64 << 20  # bytes; that of LLaMA-2 70B, in one file, has a tenth of a megabyte
-_COUNTED = ("FRAME", "BINPUT", "LONG_BINPUT", "PUT", "BINGET", "LONG_BINGET", "GET")
+_NUMBERED_OPCODES = ("FRAME", "BINPUT", "LONG_BINPUT", "PUT", "BINGET", "LONG_BINGET", "GET")
 # Opcodes of torch.save's pickles, of protocols 2 to 5.
 _OPCODES = frozenset(
     (
-        *_COUNTED,
+        *_NUMBERED_OPCODES,
         "APPEND",
         "APPENDS",
         "BINFLOAT",
@@ -75,17 +75,17 @@ _OPCODES = frozenset(
         "TUPLE3",
     )
 )
-_BLOCK = 16 << 20  # bytes that are read at once
-_LOCAL = struct.Struct(
+_BLOCK_SIZE = 16 << 20  # bytes that are read at once
+_LOCAL_HEADER = struct.Struct(
     "<26xHH"
 )  # of a zip's local header: how long the name and the extra field after it are
 
 
-class _Unknown(pickle.UnpicklingError):
+class _UnknownNameError(pickle.UnpicklingError):
     """A name that no file of tensors needs."""
 
 
-class Record:
+class ZipRecord:
     """The bytes of a storage in a zip file, whose checksum is compared before the first use.
 
     Attributes:
@@ -106,7 +106,7 @@ class Record:
         checksum, left = 0, self.length
         with self.path.open("rb") as file:
             file.seek(self.start)
-            while left and (block := file.read(min(left, _BLOCK))):
+            while left and (block := file.read(min(left, _BLOCK_SIZE))):
                 checksum, left = zlib.crc32(block, checksum), left - len(block)
         if checksum != self.checksum:
             raise UserError(
@@ -122,7 +122,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class StoredTensor:
     """A tensor in a file.
 
     Attributes:
@@ -140,7 +140,7 @@ class Tensor:
     offset: int
     size: tuple[int, ...]
     strides: tuple[int, ...]
-    record: Record | None = None
+    record: ZipRecord | None = None
 
     def __setstate__(self, state: Any) -> None:
         """Refuse a state: a pickle must not change the places of a tensor after they were
@@ -167,10 +167,10 @@ class Tensor:
         )
 
 
-class _Loader(pickle.Unpickler):  # noqa: S301 - it refuses all but tensors
+class _TensorUnpickler(pickle.Unpickler):  # noqa: S301 - it refuses all but tensors
     """Makes Tensors of what a pickle says of tensors, and refuses all else."""
 
-    def __init__(self, file: IO[bytes], path: Path, records: Mapping[str, Record]) -> None:
+    def __init__(self, file: IO[bytes], path: Path, records: Mapping[str, ZipRecord]) -> None:
         super().__init__(file)
         self.path, self.records = path, records
 
@@ -179,9 +179,9 @@ class _Loader(pickle.Unpickler):  # noqa: S301 - it refuses all but tensors
             return collections.OrderedDict
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return self.tensor
-        if module == "torch" and name in STORAGES:
-            return STORAGES[name]
-        raise _Unknown(f"{module}.{name}")
+        if module == "torch" and name in STORAGE_DTYPES:
+            return STORAGE_DTYPES[name]
+        raise _UnknownNameError(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> Any:
         _, dtype, key, _, count = pid
@@ -190,9 +190,9 @@ class _Loader(pickle.Unpickler):  # noqa: S301 - it refuses all but tensors
             raise ValueError
         return record, dtype, count
 
-    def tensor(self, storage: Any, offset: Any, size: Any, strides: Any, *_: Any) -> Tensor:
+    def tensor(self, storage: Any, offset: Any, size: Any, strides: Any, *_: Any) -> StoredTensor:
         record, dtype, count = storage
-        if not isinstance(record, Record):  # a tuple that the pickle made up
+        if not isinstance(record, ZipRecord):  # a tuple that the pickle made up
             raise TypeError
         whole = all(type(each) is int and each >= 0 for each in (offset, *size, *strides)) and len(
             size
@@ -205,12 +205,12 @@ class _Loader(pickle.Unpickler):  # noqa: S301 - it refuses all but tensors
             >= count
         ):
             raise ValueError
-        return Tensor(
+        return StoredTensor(
             str(self.path), record.start, dtype, offset, tuple(size), tuple(strides), record
         )
 
 
-def read(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> dict[str, StoredTensor]:
     """Return a file's tensors by name.
 
     Raises:
@@ -224,7 +224,7 @@ def read(path: Path) -> dict[str, Tensor]:
             index = next(info for info in archive.infolist() if info.filename.endswith("/data.pkl"))
             folder = index.filename.removesuffix("data.pkl")
             records = {
-                info.filename.removeprefix(folder): _record(path, info, raw, size)
+                info.filename.removeprefix(folder): _find_record(path, info, raw, size)
                 for info in archive.infolist()
                 if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1
             }
@@ -235,13 +235,13 @@ def read(path: Path) -> dict[str, Tensor]:
             with archive.open(index) as file:
                 body = file.read(_LARGEST_PICKLE + 1)
         check_pickle(body)
-        found = _Loader(io.BytesIO(body), path, records).load()
+        found = _TensorUnpickler(io.BytesIO(body), path, records).load()
         odd = [
             name
             for name, value in found.items()
-            if not (isinstance(name, str) and isinstance(value, Tensor))
+            if not (isinstance(name, str) and isinstance(value, StoredTensor))
         ]
-    except _Unknown as problem:
+    except _UnknownNameError as problem:
         raise UserError(
             f"it holds {problem}, which no file of weights needs; nothing of it was run",
             str(path),
@@ -257,7 +257,7 @@ def read(path: Path) -> dict[str, Tensor]:
         ) from None
     if odd:
         raise UserError(
-            f"it holds {shorten(odd[0])}, which is not a tensor",
+            f"it holds {shorten_value(odd[0])}, which is not a tensor",
             str(path),
             "use a file with the model's tensors at its top, and nothing else in it",
             kind=DAMAGED,
@@ -279,26 +279,26 @@ def check_pickle(body: bytes) -> None:
     for opcode, argument, _ in pickletools.genops(body):
         if opcode.name not in _OPCODES:
             raise ValueError(f"the pickle has the opcode {opcode.name}")
-        if opcode.name in _COUNTED and int(argument or 0) > len(body):
+        if opcode.name in _NUMBERED_OPCODES and int(argument or 0) > len(body):
             raise ValueError(f"the pickle asks {opcode.name} for more than it holds")
 
 
-def _record(path: Path, info: zipfile.ZipInfo, raw: IO[bytes], size: int) -> Record:
+def _find_record(path: Path, info: zipfile.ZipInfo, raw: IO[bytes], size: int) -> ZipRecord:
     """Return where a record's bytes are in the file."""
     raw.seek(info.header_offset)
-    name, extra = _LOCAL.unpack(raw.read(_LOCAL.size))
-    start = info.header_offset + _LOCAL.size + name + extra
+    name, extra = _LOCAL_HEADER.unpack(raw.read(_LOCAL_HEADER.size))
+    start = info.header_offset + _LOCAL_HEADER.size + name + extra
     if start + info.file_size > size:
         raise ValueError("a record is longer than the file")
-    return Record(path, start, info.file_size, info.CRC)
+    return ZipRecord(path, start, info.file_size, info.CRC)
 
 
-def _text(value: str) -> bytes:
+def _pickle_text(value: str) -> bytes:
     encoded = value.encode()
     return pickle.BINUNICODE + struct.pack("<I", len(encoded)) + encoded
 
 
-def _number(value: int) -> bytes:
+def _pickle_number(value: int) -> bytes:
     return (
         pickle.BININT + struct.pack("<i", value)
         if value < 1 << 31
@@ -306,41 +306,46 @@ def _number(value: int) -> bytes:
     )
 
 
-def _numbers(values: tuple[int, ...]) -> bytes:
-    return pickle.MARK + b"".join(map(_number, values)) + pickle.TUPLE
+def _pickle_tuple(values: tuple[int, ...]) -> bytes:
+    return pickle.MARK + b"".join(map(_pickle_number, values)) + pickle.TUPLE
 
 
-def _name(module: str, name: str) -> bytes:
+def _pickle_global(module: str, name: str) -> bytes:
     return pickle.GLOBAL + f"{module}\n{name}\n".encode()
 
 
-_EMPTY = _name("collections", "OrderedDict") + pickle.EMPTY_TUPLE + pickle.REDUCE
+_EMPTY_DICT = _pickle_global("collections", "OrderedDict") + pickle.EMPTY_TUPLE + pickle.REDUCE
 
 
-def _entry(name: str, key: int, dtype: np.dtype[Any], size: tuple[int, ...]) -> bytes:
-    storage = next(theirs for theirs, ours in STORAGES.items() if ours == dtype)
+def _pickle_tensor(name: str, key: int, dtype: np.dtype[Any], size: tuple[int, ...]) -> bytes:
+    storage = next(theirs for theirs, ours in STORAGE_DTYPES.items() if ours == dtype)
     strides = tuple(int(np.prod(size[place + 1 :])) for place in range(len(size)))
     pid = (
         pickle.MARK
-        + _text("storage")
-        + _name("torch", storage)
-        + _text(str(key))
-        + _text("cpu")
-        + _number(int(np.prod(size)))
+        + _pickle_text("storage")
+        + _pickle_global("torch", storage)
+        + _pickle_text(str(key))
+        + _pickle_text("cpu")
+        + _pickle_number(int(np.prod(size)))
         + pickle.TUPLE
         + pickle.BINPERSID
     )
     arguments = (
         pickle.MARK
         + pid
-        + _number(0)
-        + _numbers(size)
-        + _numbers(strides)
+        + _pickle_number(0)
+        + _pickle_tuple(size)
+        + _pickle_tuple(strides)
         + pickle.NEWFALSE
-        + _EMPTY
+        + _EMPTY_DICT
         + pickle.TUPLE
     )
-    return _text(name) + _name("torch._utils", "_rebuild_tensor_v2") + arguments + pickle.REDUCE
+    return (
+        _pickle_text(name)
+        + _pickle_global("torch._utils", "_rebuild_tensor_v2")
+        + arguments
+        + pickle.REDUCE
+    )
 
 
 class Writer:
@@ -358,14 +363,14 @@ class Writer:
             enumerate(sizes.items())
         )
         entries = b"".join(
-            _entry(name, key, dtype, size) for key, (name, size) in enumerate(sizes.items())
+            _pickle_tensor(name, key, dtype, size) for key, (name, size) in enumerate(sizes.items())
         )
         try:
             self._record(
                 "data.pkl",
                 pickle.PROTO
                 + b"\x02"
-                + _EMPTY
+                + _EMPTY_DICT
                 + pickle.MARK
                 + entries
                 + pickle.SETITEMS

@@ -14,10 +14,12 @@ from jax.ad_checkpoint import checkpoint_name
 
 from rosetta.nn import attention_limits, fallback_notice
 
-ATTENDED = "attended"  # the name that remat policies save the output of `plain` by
+ATTENTION_OUTPUT = (
+    "attended"  # the name that remat policies save the output of `compute_plain_attention` by
+)
 
 
-def masked(dtype: Any) -> float:
+def choose_mask_value(dtype: Any) -> float:
     """Return what is added to the logits that a mask leaves out: -1e10, or half of the lowest
     number where `dtype` ends before it.
 
@@ -29,7 +31,7 @@ def masked(dtype: Any) -> float:
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["queries", "keys", "query_segments", "key_segments", "visible"],
+    data_fields=["valid_queries", "valid_keys", "query_segments", "key_segments", "visible"],
     meta_fields=["causal"],
 )
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ class Mask:
     """Who attends to whom. All fields are optional; what is not given masks nothing.
 
     Attributes:
-      queries, keys: bool [batch, length], False at padding. For cuDNN the padding must be at the
-        end of each row.
+      valid_queries, valid_keys: bool [batch, length], False at padding. For cuDNN the padding
+        must be at the end of each row.
       causal: a query sees no key after itself.
       query_segments, key_segments: int [batch, length]; examples packed into one row see their own
         segment only.
@@ -46,27 +48,27 @@ class Mask:
         in both directions.
     """
 
-    queries: Any = None
-    keys: Any = None
+    valid_queries: Any = None
+    valid_keys: Any = None
     causal: bool = False
     query_segments: Any = None
     key_segments: Any = None
     visible: Any = None
 
     @property
-    def padded(self) -> bool:
+    def has_padding(self) -> bool:
         """Is there padding to leave out?"""
-        return self.queries is not None or self.keys is not None
+        return self.valid_queries is not None or self.valid_keys is not None
 
-    def dense(self, queries: int, keys: int) -> Any:
+    def make_dense(self, queries: int, keys: int) -> Any:
         """Return it as one bool array that broadcasts to [batch, 1, queries, keys], or None where
         nothing is masked.
         """
         parts = []
-        if self.queries is not None:
-            parts.append(self.queries[:, None, :, None])
-        if self.keys is not None:
-            parts.append(self.keys[:, None, None, :])
+        if self.valid_queries is not None:
+            parts.append(self.valid_queries[:, None, :, None])
+        if self.valid_keys is not None:
+            parts.append(self.valid_keys[:, None, None, :])
         if self.causal:
             parts.append((jnp.arange(queries)[:, None] >= jnp.arange(keys)[None, :])[None, None])
         if self.query_segments is not None:
@@ -80,18 +82,20 @@ class Mask:
             whole = part if whole is None else jnp.logical_and(whole, part)
         return whole
 
-    def bias(self, queries: int, keys: int, relative: Any, dtype: Any) -> Any:
+    def make_bias(self, queries: int, keys: int, relative: Any, dtype: Any) -> Any:
         """Return mask and relative bias [1, heads, queries, keys] as one bias in `dtype` that is
         added to the logits, or None.
         """
-        visible = self.dense(queries, keys)
+        visible = self.make_dense(queries, keys)
         if visible is None:
             return relative
-        hidden = jnp.where(visible, jnp.asarray(0, dtype), jnp.asarray(masked(dtype), dtype))
+        hidden = jnp.where(
+            visible, jnp.asarray(0, dtype), jnp.asarray(choose_mask_value(dtype), dtype)
+        )
         return hidden if relative is None else hidden + relative
 
 
-def unfit_for_cudnn(
+def find_cudnn_problem(
     *,
     dtype: Any,
     head_dim: int,
@@ -110,7 +114,7 @@ def unfit_for_cudnn(
     """
     if dropout:
         return "attention dropout"
-    if reason := attention_limits.unfit(dtype=dtype, mask=mask):
+    if reason := attention_limits.find_fused_problem(dtype=dtype, mask=mask):
         return reason
     if float32_logits:
         return "float32_attention_logits"
@@ -121,7 +125,7 @@ def unfit_for_cudnn(
     return ""
 
 
-def fused(
+def compute_fused_attention(
     query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, implementation: str = "cudnn"
 ) -> Any:
     """Attention by jax.nn.dot_product_attention with T5's unscaled logits.
@@ -131,10 +135,14 @@ def fused(
     padded queries are zero.
     """
     rows = {}
-    if mask.padded:  # cuDNN wants both lengths or none
+    if mask.has_padding:  # cuDNN wants both lengths or none
         rows = {
-            "query_seq_lengths": attention_limits.lengths(mask.queries, *query.shape[:2]),
-            "key_value_seq_lengths": attention_limits.lengths(mask.keys, *key.shape[:2]),
+            "query_seq_lengths": attention_limits.count_valid_positions(
+                mask.valid_queries, *query.shape[:2]
+            ),
+            "key_value_seq_lengths": attention_limits.count_valid_positions(
+                mask.valid_keys, *key.shape[:2]
+            ),
         }
     bias = None if relative is None else jnp.asarray(relative, query.dtype)
     return jax.nn.dot_product_attention(
@@ -149,7 +157,7 @@ def fused(
     )
 
 
-def plain(
+def compute_plain_attention(
     query: Any,
     key: Any,
     value: Any,
@@ -175,13 +183,14 @@ def plain(
         logits = logits + bias.astype(logits.dtype)
     weights = drop(jax.nn.softmax(logits).astype(dtype))
     return checkpoint_name(
-        jnp.einsum("bhqk,kbhd->qbhd" if transposed else "bhqk,bkhd->bqhd", weights, value), ATTENDED
+        jnp.einsum("bhqk,kbhd->qbhd" if transposed else "bhqk,bkhd->bqhd", weights, value),
+        ATTENTION_OUTPUT,
     )
 
 
-def choose(asked: str, unfit: str) -> str:
+def choose_implementation(asked: str, unfit: str) -> str:
     """Return the implementation to use: what was asked for, or XLA, with the reason said."""
     if asked == "cudnn" and unfit:
-        fallback_notice.say("attention by XLA instead of cuDNN", unfit)
+        fallback_notice.warn_once("attention by XLA instead of cuDNN", unfit)
         return "xla"
     return asked

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rosetta.nn.attention import Mask
 
 
-def unfit(*, dtype: Any, mask: Mask) -> str:
+def find_fused_problem(*, dtype: Any, mask: Mask) -> str:
     """Say why none can do a call, or nothing if one may."""
     if jnp.dtype(dtype) not in (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)):
         return f"activations in {jnp.dtype(dtype).name}"
@@ -21,7 +21,7 @@ def unfit(*, dtype: Any, mask: Mask) -> str:
     return ""
 
 
-def lengths(valid: Any, batch: int, length: int) -> Any:
+def count_valid_positions(valid: Any, batch: int, length: int) -> Any:
     """Return int32 [batch]: how many of bool [batch, length] are valid, which is a row's length
     where padding is at its end; all for None.
     """

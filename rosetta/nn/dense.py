@@ -23,11 +23,11 @@ from rosetta.nn import fp8, fused_kernels, transformer_engine
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-PROJECTION = "projection"  # the name that remat policies save outputs of `contract` by
+PROJECTION_OUTPUT = "projection"  # the name that remat policies save outputs of `contract` by
 
 
 @dataclass(frozen=True)
-class Part:
+class Projection:
     """One projection: its kernel, [in, out] in the parameters' dtype, and its FP8 state if it has
     one, and who then multiplies.
     """
@@ -35,7 +35,7 @@ class Part:
     kernel: Any
     state: Mapping[str, Any] | None = None
     name: str = ""
-    by: str = "xla"
+    backend: str = "xla"
 
 
 class Kernel(nn.Module):
@@ -54,16 +54,16 @@ class Kernel(nn.Module):
     fp8: str = "off"
 
     @nn.compact
-    def __call__(self) -> Part:
+    def __call__(self) -> Projection:
         kernel = param_with_axes(
             "kernel", self.init, (self.inputs, self.outputs), jnp.float32, axes=self.axes
         )
-        return Part(
-            kernel, fp8.state(self) if self.fp8 != "off" else None, self.name or "", self.fp8
+        return Projection(
+            kernel, fp8.get_state(self) if self.fp8 != "off" else None, self.name or "", self.fp8
         )
 
 
-def contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
+def apply_projections(x: Any, parts: Sequence[Projection], dtype: Any) -> tuple[Any, ...]:
     """Multiply [..., inputs] with each part's [inputs, outputs]; returns a [..., outputs] in
     `dtype` for each.
 
@@ -73,22 +73,26 @@ def contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
     with jax.named_scope(
         "+".join(part.name for part in parts)
     ):  # what profiles and rosetta.plan know the products by
-        return _contract(jnp.asarray(x, dtype), parts, dtype)
+        return _multiply(jnp.asarray(x, dtype), parts, dtype)
 
 
-def _contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
+def _multiply(x: Any, parts: Sequence[Projection], dtype: Any) -> tuple[Any, ...]:
     if parts[0].state is not None:
-        multiply = transformer_engine.contract if parts[0].by == "te" else fp8.contract
+        multiply = (
+            transformer_engine.multiply_kernels
+            if parts[0].backend == "te"
+            else fp8.multiply_kernels
+        )
         outputs = multiply(
             x,
             [part.kernel for part in parts],
             [part.state for part in parts if part.state is not None],
             dtype,
         )
-        return tuple(checkpoint_name(each, PROJECTION) for each in outputs)
+        return tuple(checkpoint_name(each, PROJECTION_OUTPUT) for each in outputs)
     kernels = [jnp.asarray(part.kernel, dtype) for part in parts]
     whole = checkpoint_name(
-        lax.dot_general(x, fused_kernels.join(kernels), (((x.ndim - 1,), (0,)), ((), ()))),
-        PROJECTION,
+        lax.dot_general(x, fused_kernels.join_parts(kernels), (((x.ndim - 1,), (0,)), ((), ()))),
+        PROJECTION_OUTPUT,
     )
-    return tuple(fused_kernels.part(whole, [kernel.shape[1] for kernel in kernels]))
+    return tuple(fused_kernels.split_parts(whole, [kernel.shape[1] for kernel in kernels]))

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from flax import linen as nn
 
 
-def draw(module: nn.Module, rate: float, batch: int, widths: Mapping[str, int]) -> dict[str, Any]:
+def draw_masks(
+    module: nn.Module, rate: float, batch: int, widths: Mapping[str, int]
+) -> dict[str, Any]:
     """Return masks, bool [batch, width] for each name, True with probability 1 - rate; from one
     draw of the module's rng "dropout".
     """
@@ -30,7 +32,7 @@ def draw(module: nn.Module, rate: float, batch: int, widths: Mapping[str, int]) 
     return dict(zip(widths, jnp.split(kept, ends[:-1], axis=1), strict=True))
 
 
-def drop(x: Any, kept: Any, rate: float) -> Any:
+def apply_mask(x: Any, kept: Any, rate: float) -> Any:
     """Return x, scaled up where it is kept and zero where not; `kept` broadcasts to it, None keeps
     all as it is.
     """

@@ -5,6 +5,6 @@ from __future__ import annotations
 from rosetta.core import log
 
 
-def say(instead: str, reason: str) -> None:
+def warn_once(instead: str, reason: str) -> None:
     """Print one line for each (instead, reason) that comes up in this process."""
     log.warn(f"{instead}: {reason}", once=True)

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from flax import linen as nn
 
 COLLECTION = "_overwrite_with_gradient"
-FORWARD, BACKWARD = jnp.float8_e4m3fn, jnp.float8_e5m2
-HISTORY = 1024  # steps, as flax and Transformer Engine keep
+FORWARD_DTYPE, BACKWARD_DTYPE = jnp.float8_e4m3fn, jnp.float8_e5m2
+HISTORY_LENGTH = 1024  # steps, as flax and Transformer Engine keep
 TENSORS = ("input", "kernel", "output_grad")
-_HISTORY = "_amax_history"
-_GROUP = 32  # histories read by one kernel
+_HISTORY_SUFFIX = "_amax_history"
+_HISTORIES_PER_KERNEL = 32  # histories read by one kernel
 
 
-def state(module: nn.Module) -> dict[str, Any]:
+def get_state(module: nn.Module) -> dict[str, Any]:
     """Return a projection's state: for each tensor NAME_scale [1] and NAME_amax_history [HISTORY],
     in float32.
 
@@ -52,10 +52,10 @@ def state(module: nn.Module) -> dict[str, Any]:
     """
     found = {}
     for tensor in TENSORS:
-        for name, size in ((f"{tensor}_scale", 1), (f"{tensor}{_HISTORY}", HISTORY)):
+        for name, size in ((f"{tensor}_scale", 1), (f"{tensor}{_HISTORY_SUFFIX}", HISTORY_LENGTH)):
             known, make = (
                 module.has_variable(COLLECTION, name) or module.is_initializing(),
-                _first(name),
+                _choose_initializer(name),
             )
             found[name] = (
                 module.variable(COLLECTION, name, make, (size,), jnp.float32).value
@@ -65,20 +65,20 @@ def state(module: nn.Module) -> dict[str, Any]:
     return found
 
 
-def _first(name: str) -> Any:
+def _choose_initializer(name: str) -> Any:
     """Return the initialiser of an array of this name: scales of one, histories of zeros."""
-    return jnp.zeros if name.endswith(_HISTORY) else jnp.ones
+    return jnp.zeros if name.endswith(_HISTORY_SUFFIX) else jnp.ones
 
 
-def fresh(states: Any) -> Any:
+def make_initial_states(states: Any) -> Any:
     """Return states that have seen nothing, in a tree of the shapes of others."""
     flat = flatten_dict(unfreeze(states))
     return unflatten_dict(
-        {path: _first(path[-1])(leaf.shape, leaf.dtype) for path, leaf in flat.items()}
+        {path: _choose_initializer(path[-1])(leaf.shape, leaf.dtype) for path, leaf in flat.items()}
     )
 
 
-def axes_of(states: Any) -> Any:
+def make_axes_metadata(states: Any) -> Any:
     """Return flax's metadata of axes for a tree of states, as `params_axes` has it for parameters:
     none is ever sharded.
     """
@@ -91,7 +91,7 @@ def axes_of(states: Any) -> Any:
     )
 
 
-def require(devices: Sequence[Any]) -> None:
+def require_fp8(devices: Sequence[Any]) -> None:
     """UserError where a GPU among the devices has no FP8. CPUs compute it slowly, for tests."""
     for device in devices:
         capability = getattr(device, "compute_capability", None)
@@ -108,7 +108,7 @@ def require(devices: Sequence[Any]) -> None:
             )
 
 
-def scale_of(largest: Any, previous: Any, kind: Any) -> Any:
+def compute_scale(largest: Any, previous: Any, kind: Any) -> Any:
     """Return the scale by which a tensor of this largest magnitude fills the range of `kind`.
 
     It is the previous one where the magnitude is not finite, or so small that its own would be no
@@ -119,15 +119,15 @@ def scale_of(largest: Any, previous: Any, kind: Any) -> Any:
     return jnp.where(usable, largest / edge, previous)
 
 
-def quantise(x: Any, scale: Any, kind: Any) -> Any:
+def quantise_tensor(x: Any, scale: Any, kind: Any) -> Any:
     """Return x / scale in FP8, what is out of range at its edge."""
     edge = float(jnp.finfo(kind).max)
     return jnp.clip(x.astype(jnp.float32) / scale, -edge, edge).astype(kind)
 
 
-def magnitudes(parts: Sequence[Any]) -> list[Any]:
+def compute_amaxes(parts: Sequence[Any]) -> list[Any]:
     """Return the largest absolute value of each array, [1] in float32."""
-    whole = fused_kernels.join(parts)
+    whole = fused_kernels.join_parts(parts)
     if len(parts) == 1 or whole.ndim == parts[0].ndim:
         return [jnp.max(jnp.abs(part)).astype(jnp.float32).reshape(1) for part in parts]
     largest = jnp.max(jnp.abs(whole), axis=(*range(whole.ndim - 2), whole.ndim - 1)).astype(
@@ -136,7 +136,7 @@ def magnitudes(parts: Sequence[Any]) -> list[Any]:
     return [largest[index : index + 1] for index in range(len(parts))]
 
 
-def contract(
+def multiply_kernels(
     x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]], dtype: Any
 ) -> tuple[Any, ...]:
     """Multiply [..., inputs] with each kernel [inputs, outputs] in FP8; returns a [..., outputs] in
@@ -145,29 +145,29 @@ def contract(
     Differentiated with respect to `states`, it gives what was seen: the scales used, and in each
     history's place the newest magnitude throughout.
     """
-    outputs: tuple[Any, ...] = _contract(
+    outputs: tuple[Any, ...] = _multiply_kernels(
         jnp.dtype(dtype), x, tuple(kernels), tuple(dict(each) for each in states)
     )
     return outputs
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _contract(
+def _multiply_kernels(
     dtype: Any, x: Any, kernels: tuple[Any, ...], states: tuple[dict[str, Any], ...]
 ) -> tuple[Any, ...]:
-    outputs: tuple[Any, ...] = _forward(dtype, x, kernels, states)[0]
+    outputs: tuple[Any, ...] = _compute_forward(dtype, x, kernels, states)[0]
     return outputs
 
 
-def _scales(states: tuple[dict[str, Any], ...], tensor: str) -> list[Any]:
+def _list_scales(states: tuple[dict[str, Any], ...], tensor: str) -> list[Any]:
     return [each[f"{tensor}_scale"] for each in states]
 
 
-def _largest(scales: list[Any]) -> Any:
+def _find_largest(scales: list[Any]) -> Any:
     return functools.reduce(jnp.maximum, scales)
 
 
-def _dot(
+def _multiply_fp8(
     kind: str, dtype: Any, left: Any, right: Any, over: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> Any:
     with jax.named_scope(kind):
@@ -176,31 +176,36 @@ def _dot(
         return lax.dot_general(left, right, (over, ((), ())), preferred_element_type=given)
 
 
-def _rescaled(product: Any, left: Any, right: Any, dtype: Any) -> Any:
+def _rescale(product: Any, left: Any, right: Any, dtype: Any) -> Any:
     """Return a product of what was quantised by these scales as one of what they stand for; the
     scales are not rounded to `dtype`.
     """
     return (product.astype(jnp.float32) * left * right).astype(dtype)
 
 
-def _forward(
+def _compute_forward(
     dtype: Any, x: Any, kernels: tuple[Any, ...], states: tuple[dict[str, Any], ...]
 ) -> tuple[Any, Any]:
-    of_input = _largest(_scales(states, "input"))
-    of_kernels = _scales(states, "kernel")
-    narrow_input = quantise(x, of_input, FORWARD)
+    of_input = _find_largest(_list_scales(states, "input"))
+    of_kernels = _list_scales(states, "kernel")
+    narrow_input = quantise_tensor(x, of_input, FORWARD_DTYPE)
     narrow_kernels = [
-        quantise(kernel, scale, FORWARD) for kernel, scale in zip(kernels, of_kernels, strict=True)
+        quantise_tensor(kernel, scale, FORWARD_DTYPE)
+        for kernel, scale in zip(kernels, of_kernels, strict=True)
     ]
-    product = _dot(
-        "fprop", dtype, narrow_input, fused_kernels.join(narrow_kernels), ((x.ndim - 1,), (0,))
+    product = _multiply_fp8(
+        "fprop",
+        dtype,
+        narrow_input,
+        fused_kernels.join_parts(narrow_kernels),
+        ((x.ndim - 1,), (0,)),
     )
-    parts = fused_kernels.part(product, [kernel.shape[1] for kernel in kernels])
+    parts = fused_kernels.split_parts(product, [kernel.shape[1] for kernel in kernels])
     outputs = [
-        _rescaled(part, of_input, scale, dtype)
+        _rescale(part, of_input, scale, dtype)
         for part, scale in zip(parts, of_kernels, strict=True)
     ]
-    seen = (magnitudes([x])[0], magnitudes(kernels))
+    seen = (compute_amaxes([x])[0], compute_amaxes(kernels))
     return tuple(outputs), (
         narrow_input,
         kernels,
@@ -212,30 +217,34 @@ def _forward(
     )
 
 
-def _backward(dtype: Any, kept: Any, gradients: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+def _compute_backward(dtype: Any, kept: Any, gradients: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     narrow_input, kernels, states, of_input, of_kernels, (input_seen, kernels_seen), like = kept
-    scales = _scales(states, "output_grad")
-    of_gradient, of_kernel = _largest(scales), _largest(of_kernels)
-    narrow = quantise(fused_kernels.join(gradients), of_gradient, BACKWARD)
-    narrow_kernel = fused_kernels.join([quantise(kernel, of_kernel, FORWARD) for kernel in kernels])
+    scales = _list_scales(states, "output_grad")
+    of_gradient, of_kernel = _find_largest(scales), _find_largest(of_kernels)
+    narrow = quantise_tensor(fused_kernels.join_parts(gradients), of_gradient, BACKWARD_DTYPE)
+    narrow_kernel = fused_kernels.join_parts(
+        [quantise_tensor(kernel, of_kernel, FORWARD_DTYPE) for kernel in kernels]
+    )
     leading = tuple(range(narrow_input.ndim - 1))
     outputs = tuple(range(len(leading), narrow.ndim))
-    of_x = _rescaled(
-        _dot("dgrad", dtype, narrow, narrow_kernel, (outputs, tuple(range(1, narrow_kernel.ndim)))),
+    of_x = _rescale(
+        _multiply_fp8(
+            "dgrad", dtype, narrow, narrow_kernel, (outputs, tuple(range(1, narrow_kernel.ndim)))
+        ),
         of_gradient,
         of_kernel,
         dtype,
     )
-    of_whole = _rescaled(
-        _dot("wgrad", dtype, narrow_input, narrow, (leading, leading)),
+    of_whole = _rescale(
+        _multiply_fp8("wgrad", dtype, narrow_input, narrow, (leading, leading)),
         of_input,
         of_gradient,
         kernels[0].dtype,
     )
-    of_kernels_ = fused_kernels.part(of_whole, [kernel.shape[1] for kernel in kernels])
+    of_kernels_ = fused_kernels.split_parts(of_whole, [kernel.shape[1] for kernel in kernels])
     # One by one, as what makes a gradient can then find its magnitude on the way; kernels come from
     # nowhere.
-    gradients_seen = [magnitudes([gradient])[0] for gradient in gradients]
+    gradients_seen = [compute_amaxes([gradient])[0] for gradient in gradients]
     seen = tuple(
         {
             **{f"{tensor}_scale": before[f"{tensor}_scale"] for tensor in TENSORS},
@@ -254,17 +263,17 @@ def _backward(dtype: Any, kept: Any, gradients: tuple[Any, ...]) -> tuple[Any, A
     return of_x.astype(like.dtype), tuple(of_kernels_), seen
 
 
-_contract.defvjp(_forward, _backward)
+_multiply_kernels.defvjp(_compute_forward, _compute_backward)
 
 
-def combine(seen: Any, others: Any) -> Any:
+def combine_microbatches(seen: Any, others: Any) -> Any:
     """Return what two microbatches that started from the same state have seen: the same scales, the
     larger magnitudes.
     """
     return jax.tree.map(jnp.maximum, seen, others)
 
 
-def advance(states: Any, seen: Any, step: Any) -> Any:
+def advance_states(states: Any, seen: Any, step: Any) -> Any:
     """Return the state after a step.
 
     Args:
@@ -274,7 +283,7 @@ def advance(states: Any, seen: Any, step: Any) -> Any:
       step: the step's number, int32 [].
     """
     before, found = flatten_dict(unfreeze(states)), flatten_dict(unfreeze(seen))
-    paths = [path for path in before if path[-1].endswith(_HISTORY)]
+    paths = [path for path in before if path[-1].endswith(_HISTORY_SUFFIX)]
     # Elementwise, in place and with no other reader, XLA does dozens of histories in one kernel;
     # hence the barrier before they are read.
     newest = [
@@ -287,15 +296,17 @@ def advance(states: Any, seen: Any, step: Any) -> Any:
     following = dict(zip(paths, lax.optimization_barrier(histories), strict=True))
     for shape in dict.fromkeys(history.shape for history in histories):
         alike = [path for path in paths if before[path].shape == shape]
-        for start in range(0, len(alike), _GROUP):
-            group = alike[start : start + _GROUP]
+        for start in range(0, len(alike), _HISTORIES_PER_KERNEL):
+            group = alike[start : start + _HISTORIES_PER_KERNEL]
             largest = jnp.max(
                 jnp.stack([following[path] for path in group]), axis=-1, keepdims=True
             )
             for index, path in enumerate(group):
-                tensor = path[-1].removesuffix(_HISTORY)
+                tensor = path[-1].removesuffix(_HISTORY_SUFFIX)
                 scale = (*path[:-1], f"{tensor}_scale")
-                following[scale] = scale_of(
-                    largest[index], before[scale], BACKWARD if tensor == TENSORS[-1] else FORWARD
+                following[scale] = compute_scale(
+                    largest[index],
+                    before[scale],
+                    BACKWARD_DTYPE if tensor == TENSORS[-1] else FORWARD_DTYPE,
                 )
     return unflatten_dict({path: following[path] for path in before})

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def join(parts: Sequence[Any]) -> Any:
+def join_parts(parts: Sequence[Any]) -> Any:
     """Return arrays [..., outputs] as one: itself where there is one, [..., parts, outputs] where
     they are equally wide, else side by side.
     """
@@ -29,7 +29,7 @@ def join(parts: Sequence[Any]) -> Any:
     return jnp.concatenate(parts, axis=-1)
 
 
-def part(whole: Any, widths: Sequence[int]) -> list[Any]:
+def split_parts(whole: Any, widths: Sequence[int]) -> list[Any]:
     """Undo `join` of arrays of these widths."""
     if len(widths) == 1:
         return [whole]

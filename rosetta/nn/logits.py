@@ -12,22 +12,22 @@ import jax.numpy as jnp
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def product(hidden: Any, kernel: Any, dtype: str) -> Any:
+def compute_logits(hidden: Any, kernel: Any, dtype: str) -> Any:
     """Return float32 [..., vocabulary] of hidden [..., features] and kernel [features, vocabulary].
 
     The factors of all three products, this one and those for both gradients, are in `dtype`.
     Without this rule the logits' float32 gradient would make both backward products float32, and
     the kernel's gradient would be rounded to `dtype` after its sum.
     """
-    return _forward(hidden, kernel, dtype)[0]
+    return _compute_forward(hidden, kernel, dtype)[0]
 
 
-def _forward(hidden: Any, kernel: Any, dtype: str) -> tuple[Any, Any]:
+def _compute_forward(hidden: Any, kernel: Any, dtype: str) -> tuple[Any, Any]:
     logits = jnp.dot(hidden.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32)
     return logits, (hidden, kernel)
 
 
-def _backward(dtype: str, kept: Any, given: Any) -> tuple[Any, Any]:
+def _compute_backward(dtype: str, kept: Any, given: Any) -> tuple[Any, Any]:
     hidden, kernel = kept
     narrow, leading = given.astype(dtype), tuple(range(hidden.ndim - 1))
     of_hidden = jnp.dot(narrow, kernel.astype(dtype).T, preferred_element_type=jnp.float32)
@@ -37,4 +37,4 @@ def _backward(dtype: str, kept: Any, given: Any) -> tuple[Any, Any]:
     return of_hidden.astype(hidden.dtype), of_kernel.astype(kernel.dtype)
 
 
-product.defvjp(_forward, _backward)
+compute_logits.defvjp(_compute_forward, _compute_backward)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 
 @dataclass(frozen=True)
-class Terms:
+class LossSettings:
     """What the loss is made of.
 
     `chunks` slices of the vocabulary, products in `dtype` and accumulated in float32, logits times
@@ -51,7 +51,7 @@ class Terms:
         return -(-self.vocabulary // self.chunks)
 
 
-def _slices(kernel: Any, terms: Terms) -> tuple[Any, Any]:
+def _slice_kernel(kernel: Any, terms: LossSettings) -> tuple[Any, Any]:
     """Return the kernel as [chunks, features, width], zero beyond the vocabulary, and the slices'
     numbers.
 
@@ -67,7 +67,7 @@ def _slices(kernel: Any, terms: Terms) -> tuple[Any, Any]:
     ), jnp.arange(terms.chunks)
 
 
-def _logits(hidden: Any, part: Any, number: Any, terms: Terms) -> tuple[Any, Any]:
+def _compute_logits(hidden: Any, part: Any, number: Any, terms: LossSettings) -> tuple[Any, Any]:
     """Logits [tokens, width] of a slice in float32, and the tokens that its columns stand for,
     int32 [width]; beyond the vocabulary is nothing.
     """
@@ -78,7 +78,9 @@ def _logits(hidden: Any, part: Any, number: Any, terms: Terms) -> tuple[Any, Any
     return logits, jnp.arange(terms.width) * terms.chunks + number
 
 
-def _statistics(hidden: Any, kernel: Any, targets: Any, terms: Terms) -> tuple[Any, Any, Any, Any]:
+def _compute_statistics(
+    hidden: Any, kernel: Any, targets: Any, terms: LossSettings
+) -> tuple[Any, Any, Any, Any]:
     """For each token: logsumexp, the target's logit, the sum of all logits, and the likeliest
     token.
     """
@@ -86,7 +88,7 @@ def _statistics(hidden: Any, kernel: Any, targets: Any, terms: Terms) -> tuple[A
     def body(carry: Any, inputs: Any) -> tuple[Any, None]:
         highest, total, hit, everything, best = carry
         part, number = inputs
-        logits, words = _logits(hidden, part, number, terms)
+        logits, words = _compute_logits(hidden, part, number, terms)
         real = words < terms.vocabulary
         masked = jnp.where(real, logits, -jnp.inf)
         here = jnp.max(masked, axis=-1)
@@ -113,13 +115,15 @@ def _statistics(hidden: Any, kernel: Any, targets: Any, terms: Terms) -> tuple[A
         zeros,
         jnp.zeros(targets.shape, jnp.int32),
     )
-    (highest, total, hit, everything, best), _ = jax.lax.scan(body, start, _slices(kernel, terms))
+    (highest, total, hit, everything, best), _ = jax.lax.scan(
+        body, start, _slice_kernel(kernel, terms)
+    )
     return highest + jnp.log(total), hit, everything, best
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def chunked_cross_entropy(
-    hidden: Any, kernel: Any, targets: Any, terms: Terms
+    hidden: Any, kernel: Any, targets: Any, terms: LossSettings
 ) -> tuple[Any, Any, Any]:
     """Cross entropy of each token.
 
@@ -133,12 +137,14 @@ def chunked_cross_entropy(
       loss [tokens] in float32, z-loss included; its z-loss part [tokens]; the likeliest token,
       int32 [tokens], which has no gradient.
     """
-    found: tuple[Any, Any, Any] = _forward(hidden, kernel, targets, terms)[0]
+    found: tuple[Any, Any, Any] = _compute_forward(hidden, kernel, targets, terms)[0]
     return found
 
 
-def _forward(hidden: Any, kernel: Any, targets: Any, terms: Terms) -> tuple[Any, Any]:
-    total, hit, everything, best = _statistics(hidden, kernel, targets, terms)
+def _compute_forward(
+    hidden: Any, kernel: Any, targets: Any, terms: LossSettings
+) -> tuple[Any, Any]:
+    total, hit, everything, best = _compute_statistics(hidden, kernel, targets, terms)
     high = 1.0 - terms.label_smoothing
     entropy = terms.entropy if terms.label_smoothing else 0.0
     loss = total - high * hit - terms.low * (everything - hit) - entropy
@@ -146,7 +152,7 @@ def _forward(hidden: Any, kernel: Any, targets: Any, terms: Terms) -> tuple[Any,
     return (loss + square, square, best), (hidden, kernel, targets, total)
 
 
-def _backward(terms: Terms, kept: Any, given: Any) -> tuple[Any, Any, None]:
+def _compute_backward(terms: LossSettings, kept: Any, given: Any) -> tuple[Any, Any, None]:
     hidden, kernel, targets, total = kept
     of_loss, of_square, _ = given
     # d loss / d logit = softmax * (1 + 2 z_loss logsumexp) - smoothed target; the reported z-loss
@@ -156,7 +162,7 @@ def _backward(terms: Terms, kept: Any, given: Any) -> tuple[Any, Any, None]:
 
     def body(carry: Any, inputs: Any) -> tuple[Any, Any]:
         part, number = inputs
-        logits, words = _logits(hidden, part, number, terms)
+        logits, words = _compute_logits(hidden, part, number, terms)
         hit = words[None, :] == targets[:, None]
         gradient = by_softmax[:, None] * jnp.exp(logits - total[:, None]) - of_loss[
             :, None
@@ -171,10 +177,10 @@ def _backward(terms: Terms, kept: Any, given: Any) -> tuple[Any, Any, None]:
         return carry + into_hidden, into_part
 
     of_hidden, parts = jax.lax.scan(
-        body, jnp.zeros(hidden.shape, jnp.float32), _slices(kernel, terms)
+        body, jnp.zeros(hidden.shape, jnp.float32), _slice_kernel(kernel, terms)
     )
     of_kernel = parts.transpose(1, 2, 0).reshape(hidden.shape[1], -1)[:, : terms.vocabulary]
     return of_hidden.astype(hidden.dtype), of_kernel.astype(kernel.dtype), None
 
 
-chunked_cross_entropy.defvjp(_forward, _backward)
+chunked_cross_entropy.defvjp(_compute_forward, _compute_backward)

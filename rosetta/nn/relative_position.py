@@ -12,7 +12,9 @@ from flax import linen as nn
 from flax.linen.partitioning import param_with_axes
 
 
-def bucket(distance: np.ndarray, *, bidirectional: bool, buckets: int, farthest: int) -> np.ndarray:
+def compute_buckets(
+    distance: np.ndarray, *, bidirectional: bool, buckets: int, farthest: int
+) -> np.ndarray:
     """Return the buckets, int32, of key position minus query position.
 
     Of the buckets, or of each half where both directions count, one half holds one distance each,
@@ -53,7 +55,7 @@ class RelativeBias(nn.Module):
         distance = np.concatenate([np.arange(keys), [0], np.arange(1 - queries, 0)]).astype(
             np.int32
         )
-        where = bucket(
+        where = compute_buckets(
             distance, bidirectional=bidirectional, buckets=self.buckets, farthest=self.farthest
         )
         init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
@@ -68,10 +70,10 @@ class RelativeBias(nn.Module):
         # A sum over the buckets, of which one counts: neither a gather, whose gradient would be a
         # scatter, nor a GEMM.
         each = jnp.sum(jnp.asarray(table, self.dtype)[:, :, None] * one_hot[None], axis=1)
-        return spread(each, queries, keys)[None]
+        return make_toeplitz(each, queries, keys)[None]
 
 
-def spread(each: Any, queries: int, keys: int) -> Any:
+def make_toeplitz(each: Any, queries: int, keys: int) -> Any:
     """Return [heads, queries, keys] whose entry (i, j) is each[:, (j - i) mod (queries + keys)];
     `each` is [heads, queries + keys].
 

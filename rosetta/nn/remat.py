@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from rosetta.nn.attention import ATTENDED
-from rosetta.nn.dense import PROJECTION
+from rosetta.nn.attention import ATTENTION_OUTPUT
+from rosetta.nn.dense import PROJECTION_OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def policy(name: str) -> Callable[..., bool]:
+def make_policy(name: str) -> Callable[..., bool]:
     """Return jax.checkpoint's policy for "minimal" or "full".
 
     "minimal" keeps the outputs of projections and of attention, so that only what costs no matrix
@@ -23,7 +23,7 @@ def policy(name: str) -> Callable[..., bool]:
     """
     if name == "full":
         return jax.checkpoint_policies.nothing_saveable  # type: ignore[no-any-return]
-    named = jax.checkpoint_policies.save_only_these_names(PROJECTION, ATTENDED)
+    named = jax.checkpoint_policies.save_only_these_names(PROJECTION_OUTPUT, ATTENTION_OUTPUT)
 
     def keep(primitive: Any, *avals: Any, **parameters: Any) -> Any:
         # The forward of cuDNN's attention: its output and the softmax statistics its backward

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
     from rosetta.nn.attention import Mask
 
-MULTIPLE = 16  # of every dimension of a product in FP8 (cuBLASLt's rule for 8-bit types)
+DIMENSION_MULTIPLE = 16  # of every dimension of a product in FP8 (cuBLASLt's rule for 8-bit types)
 _MODULES = ("dense", "flax", "quantize", "quantize.helper", "sharding", "attention")
 _WHERE = "Transformer Engine"
-_guard = ExitStack()
+_mesh_guard = ExitStack()
 
 
-def require() -> Any:
+def import_transformer_engine() -> Any:
     """Return transformer_engine.jax; UserError where it is not installed, or cannot be loaded (it
     needs a driver).
     """
@@ -60,7 +60,7 @@ def require() -> Any:
     return found
 
 
-def _has(te: Any, axis: str) -> bool:
+def _has_mesh_axis(te: Any, axis: str) -> bool:
     try:
         te.sharding.get_mesh_axis_size(axis)
     except AssertionError:  # how it says that there is none
@@ -68,7 +68,7 @@ def _has(te: Any, axis: str) -> bool:
     return True
 
 
-def _placed(te: Any) -> Any:
+def _declare_mesh_axes(te: Any) -> Any:
     """Tell Transformer Engine, which keeps this in a global, which of the current mesh's axes are
     what.
 
@@ -77,7 +77,7 @@ def _placed(te: Any) -> Any:
     there = {
         axis
         for axis in (*mesh_axes.AXES, mesh_axes.PAX_MODEL)
-        if te.sharding.is_mesh_available() and _has(te, axis)
+        if te.sharding.is_mesh_available() and _has_mesh_axis(te, axis)
     }
     # Of two axes that a batch lies over, the faster one is what it calls fully sharded data
     # parallelism's.
@@ -98,64 +98,66 @@ def _placed(te: Any) -> Any:
         ).items()
         if axis in there
     }
-    _guard.close()
-    _guard.enter_context(te.sharding.global_shard_guard(te.sharding.MeshResource(**axes)))
+    _mesh_guard.close()
+    _mesh_guard.enter_context(te.sharding.global_shard_guard(te.sharding.MeshResource(**axes)))
     return te
 
 
-def unfit(rows: int, inputs: int, outputs: Sequence[int]) -> str:
+def find_product_problem(rows: int, inputs: int, outputs: Sequence[int]) -> str:
     """Say why a product [rows, inputs] times [inputs, outputs], for each of `outputs`, is none for
     its FP8, or nothing.
     """
-    odd = [size for size in (rows, inputs, *outputs) if size % MULTIPLE]
+    odd = [size for size in (rows, inputs, *outputs) if size % DIMENSION_MULTIPLE]
     if odd:
         return (
             f"a product of {rows} rows, {inputs} by {'+'.join(map(str, outputs))}: it takes "
-            f"multiples of {MULTIPLE}"
+            f"multiples of {DIMENSION_MULTIPLE}"
         )
     return "projections of different widths in one product" if len(set(outputs)) > 1 else ""
 
 
-def contract(
+def multiply_kernels(
     x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]], dtype: Any
 ) -> tuple[Any, ...]:
-    """As rosetta.nn.fp8.contract, by Transformer Engine; what it cannot take is multiplied by XLA,
-    to the same numbers, and a line says so.
+    """As rosetta.nn.fp8.multiply_kernels, by Transformer Engine; what it cannot take is multiplied
+    by XLA, to the same numbers, and a line says so.
 
     Several kernels are one [inputs, n, outputs], with one scale for all: the largest magnitude over
     them enters the history of each.
     """
-    te = _placed(require())
-    reason = unfit(math.prod(x.shape[:-1]), x.shape[-1], [kernel.shape[1] for kernel in kernels])
+    te = _declare_mesh_axes(import_transformer_engine())
+    reason = find_product_problem(
+        math.prod(x.shape[:-1]), x.shape[-1], [kernel.shape[1] for kernel in kernels]
+    )
     if reason:
-        fallback_notice.say("FP8 by XLA instead of Transformer Engine", reason)
-        return fp8.contract(x, kernels, states, dtype)
+        fallback_notice.warn_once("FP8 by XLA instead of Transformer Engine", reason)
+        return fp8.multiply_kernels(x, kernels, states, dtype)
     held = [dict(each) for each in states]
-    lent = {tensor: _lent(*_histories(held, tensor)) for tensor in fp8.TENSORS}
+    lent = {tensor: _prepare_scale(*_collect_states(held, tensor)) for tensor in fp8.TENSORS}
     # Rounded once, from the parameters' type, as its own layers do; through bfloat16 they would be
     # rounded twice.
-    whole = _typed(fused_kernels.join(kernels))
+    whole = _match_gradient_dtype(fused_kernels.join_parts(kernels))
     product = te.dense.dense(
-        x, whole, contracting_dims=((x.ndim - 1,), (0,)), quantizer_set=_quantizers(te, lent)
+        x, whole, contracting_dims=((x.ndim - 1,), (0,)), quantizer_set=_make_quantizers(te, lent)
     )
-    return tuple(fused_kernels.part(product, [kernel.shape[1] for kernel in kernels]))
+    return tuple(fused_kernels.split_parts(product, [kernel.shape[1] for kernel in kernels]))
 
 
 @jax.custom_vjp
-def _typed(kernel: Any) -> Any:
+def _match_gradient_dtype(kernel: Any) -> Any:
     """Return the kernel, whose gradient, which comes in the activations' type, gets the
     kernel's.
     """
     return kernel
 
 
-_typed.defvjp(
+_match_gradient_dtype.defvjp(
     lambda kernel: (kernel, jnp.zeros((0,), kernel.dtype)),
     lambda like, gradient: (gradient.astype(like.dtype),),
 )
 
 
-def _quantizers(te: Any, lent: Mapping[str, tuple[Any, Any]]) -> Any:
+def _make_quantizers(te: Any, lent: Mapping[str, tuple[Any, Any]]) -> Any:
     """Return a set of quantisers for delayed scaling with these scales and histories."""
     recipe = importlib.import_module("transformer_engine.common.recipe").DelayedScaling()
     largest = te.quantize.helper.AmaxComputeAlgo.MAX
@@ -170,7 +172,7 @@ def _quantizers(te: Any, lent: Mapping[str, tuple[Any, Any]]) -> Any:
     )
 
 
-def _histories(
+def _collect_states(
     states: Sequence[Mapping[str, Any]], tensor: str
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return tuple(each[f"{tensor}_scale"] for each in states), tuple(
@@ -179,7 +181,7 @@ def _histories(
 
 
 @jax.custom_vjp
-def _lent(scales: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Any, Any]:
+def _prepare_scale(scales: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Any, Any]:
     """Return what Transformer Engine quantises with: the inverse of the largest of the parts'
     scales, [1], and an empty history, [2].
 
@@ -190,36 +192,36 @@ def _lent(scales: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Any, Any]:
     return 1.0 / largest, jnp.zeros((2,), jnp.float32)
 
 
-def _lent_forward(scales: tuple[Any, ...], histories: tuple[Any, ...]) -> tuple[Any, Any]:
-    return _lent(scales, histories), (scales, histories)
+def _prepare_scale_forward(scales: tuple[Any, ...], histories: tuple[Any, ...]) -> tuple[Any, Any]:
+    return _prepare_scale(scales, histories), (scales, histories)
 
 
-def _lent_backward(kept: Any, following: tuple[Any, Any]) -> tuple[Any, Any]:
+def _prepare_scale_backward(kept: Any, following: tuple[Any, Any]) -> tuple[Any, Any]:
     scales, histories = kept
     seen = jnp.max(following[1], keepdims=True)
     return scales, tuple(jnp.broadcast_to(seen, history.shape) for history in histories)
 
 
-_lent.defvjp(_lent_forward, _lent_backward)
+_prepare_scale.defvjp(_prepare_scale_forward, _prepare_scale_backward)
 
 
-def choose_attention(*, dtype: Any, mask: Mask, dropout: bool) -> str:
+def choose_implementation(*, dtype: Any, mask: Mask, dropout: bool) -> str:
     """Return "te", or "xla" with the reason said; what only cuDNN knows it is asked when it is
     called. UserError where there is no Transformer Engine.
     """
-    require()
-    if reason := attention_limits.unfit(dtype=dtype, mask=mask):
-        fallback_notice.say("attention by XLA instead of Transformer Engine", reason)
+    import_transformer_engine()
+    if reason := attention_limits.find_fused_problem(dtype=dtype, mask=mask):
+        fallback_notice.warn_once("attention by XLA instead of Transformer Engine", reason)
         return "xla"
     if dropout:
-        fallback_notice.say(
+        fallback_notice.warn_once(
             "attention's dropout by Transformer Engine",
             "it drops single weights, where T5 drops a key for all queries of a row",
         )
     return "te"
 
 
-def attention(
+def compute_attention(
     query: Any,
     key: Any,
     value: Any,
@@ -245,15 +247,15 @@ def attention(
         raise UserError(
             "is 0", "NVTE_FUSED_ATTN", "unset it, or set ATTENTION to xla", kind=CONFLICT
         )
-    te = _placed(require())
+    te = _declare_mesh_axes(import_transformer_engine())
     along, across = (0, 1) if transposed else (1, 0)
     counts = [
-        attention_limits.lengths(valid, each.shape[across], each.shape[along])
-        for each, valid in ((query, mask.queries), (key, mask.keys))
+        attention_limits.count_valid_positions(valid, each.shape[across], each.shape[along])
+        for each, valid in ((query, mask.valid_queries), (key, mask.valid_keys))
     ]
     kind = (
         ("padding_causal" if mask.causal else "padding")
-        if mask.padded
+        if mask.has_padding
         else ("causal" if mask.causal else "no_mask")
     )
     module = te.flax.DotProductAttention(

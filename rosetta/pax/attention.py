@@ -32,7 +32,7 @@ class _TransformerEngine(nn.Module):
 
     @nn.compact
     def __call__(self, query: Any, key: Any, value: Any, relative: Any) -> Any:
-        return transformer_engine.attention(
+        return transformer_engine.compute_attention(
             query,
             key,
             value,
@@ -66,10 +66,10 @@ class _Fused(base_layer.BaseLayer):
         reason = reason or self._find_misfit(relative)
         if self.by == "te":
             if not reason:
-                return transformer_engine.choose_attention(
+                return transformer_engine.choose_implementation(
                     dtype=dtype, mask=_CAUSAL, dropout=dropout
                 )
-            fallback_notice.say("attention by XLA instead of Transformer Engine", reason)
+            fallback_notice.warn_once("attention by XLA instead of Transformer Engine", reason)
             return "xla"
         depth = self.dim_per_head or self.hidden_dim // self.num_heads
         how = {
@@ -82,8 +82,9 @@ class _Fused(base_layer.BaseLayer):
         }
         if self.implementation == "xla":
             how["dtype"] = jnp.bfloat16  # any will do
-        return attention.choose(
-            "cudnn", reason or attention.unfit_for_cudnn(**{"dtype": dtype, "mask": _CAUSAL, **how})
+        return attention.choose_implementation(
+            "cudnn",
+            reason or attention.find_cudnn_problem(**{"dtype": dtype, "mask": _CAUSAL, **how}),
         )
 
     def _find_misfit(self, relative: Any) -> str:
@@ -110,7 +111,7 @@ class _Fused(base_layer.BaseLayer):
             keys = {} if made.deterministic else {"dropout": self.next_prng_key()}
             found = made.apply({}, query, key, value, relative, rngs=keys)
         else:
-            found = attention.fused(
+            found = attention.compute_fused_attention(
                 query,
                 key,
                 value,

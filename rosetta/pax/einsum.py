@@ -44,7 +44,7 @@ class Einsum(base_layer.BaseLayer):
             self.create_variable(
                 name,
                 base_layer.WeightHParams(
-                    shape=[fp8.HISTORY if history else 1],
+                    shape=[fp8.HISTORY_LENGTH if history else 1],
                     init=base_layer.WeightInit.Constant(0.0 if history else 1.0),
                     dtype=jnp.float32,
                     mesh_shape=self.mesh_shape,
@@ -113,7 +113,7 @@ def multiply_in_fp8(
     x = jnp.asarray(x, dtype).reshape(*before, math.prod(wide[2]))
     if experts:
         if by == "te":
-            fallback_notice.say(
+            fallback_notice.warn_once(
                 "FP8 of experts by XLA instead of Transformer Engine",
                 "its product takes one kernel",
             )
@@ -122,11 +122,11 @@ def multiply_in_fp8(
             with jax.named_scope(
                 "expert"
             ):  # else it is the product's own scope that gets vmap around its name
-                return fp8.contract(x, [kernel], [state], dtype)[0]
+                return fp8.multiply_kernels(x, [kernel], [state], dtype)[0]
 
         product = jax.vmap(one)(x, kernel, _repeat_state(dict(state), kernel.shape[0]))
         return product.reshape(*before, *wide[3])
-    contract = transformer_engine.contract if by == "te" else fp8.contract
+    contract = transformer_engine.multiply_kernels if by == "te" else fp8.multiply_kernels
     if parts:
         count = kernel.shape[0]
         states = _repeat_state(dict(state), count)

@@ -30,7 +30,7 @@ class Learner(learners.Learner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fp8.require(jax.devices())
+        fp8.require_fp8(jax.devices())
 
     def update_states(
         self, grads: Any, states: Any, old_vars: Any, var_weight_hparams: Any
@@ -46,7 +46,9 @@ class Learner(learners.Learner):
             {path: flatten_dict(tree)[path] for path in marked} for tree in (old_vars, grads)
         )
         after = flatten_dict(
-            fp8.advance(unflatten_dict(before), unflatten_dict(seen), _read_step_count(states))
+            fp8.advance_states(
+                unflatten_dict(before), unflatten_dict(seen), _read_step_count(states)
+            )
         )
 
         def next_of(path: Any, leaf: Any) -> Any:
@@ -202,7 +204,7 @@ class Microbatches(sgf.BaseStochasticGradient):
 def _add_gradients(path: Any, total: Any, found: Any) -> Any:
     """Add gradients up; of what FP8 saw keep the larger, by the name of the variable."""
     name = getattr(path[-1], "key", getattr(path[-1], "name", ""))
-    return fp8.combine(total, found) if name in einsum.STATE_NAMES else total + found
+    return fp8.combine_microbatches(total, found) if name in einsum.STATE_NAMES else total + found
 
 
 def _average_metric(metric: tuple[Any, Any]) -> tuple[Any, Any]:

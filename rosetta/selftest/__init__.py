@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 FRAMEWORKS = ("t5x", "pax")
 
 
-def workload_of(framework: str) -> Workload:
+def load_workload(framework: str) -> Workload:
     """Return the tiny model of `framework`; importing it costs nothing of JAX."""
     if framework not in FRAMEWORKS:
         raise UserError(

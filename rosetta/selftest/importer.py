@@ -15,7 +15,7 @@ import os
 import sys
 
 
-def forget_flags(package: str) -> None:
+def remove_absl_flags(package: str) -> None:
     """Take back the absl flags that the package's modules defined: programs name theirs alike, and
     nobody runs two in one process.
     """
@@ -42,7 +42,7 @@ def main(modules: str, results: str) -> None:
             except BaseException as problem:  # noqa: BLE001 (SystemExit is one more way not to be importable)
                 error = f"{type(problem).__name__}: {problem}"
             print(json.dumps({"done": name, "error": error}), file=out, flush=True)
-            forget_flags(name.partition(".")[0])
+            remove_absl_flags(name.partition(".")[0])
     # Half-imported modules may have left threads and exit handlers behind; nothing here needs them.
     sys.stdout.flush()
     os._exit(0)

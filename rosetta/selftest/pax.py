@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.pax.run.compilation_cache import cache_works
 from rosetta.selftest import sample_text, tensorboard_events
-from rosetta.selftest.workload import Phase
+from rosetta.selftest.workload import TrainingCommand
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EXPERIMENT = "rosetta.pax.gpt.Tiny"
 
 
-def mesh(devices: int) -> list[int]:
+def choose_mesh(devices: int) -> list[int]:
     """Return [replica, data, model], with a model axis of two where the devices allow one."""
     return [1, devices // 2, 2] if devices % 2 == 0 else [1, devices, 1]
 
@@ -32,14 +32,14 @@ class Pax:
     framework: str = "pax"
     packages: tuple[str, ...] = ("praxis", "paxml")
 
-    def prepare(self, workdir: Path) -> None:
+    def write_data(self, workdir: Path) -> None:
         sample_text.write_text(workdir / "train.txt")
 
-    def train(self, workdir: Path, *, steps: int, devices: int) -> Phase:
+    def make_command(self, workdir: Path, *, steps: int, devices: int) -> TrainingCommand:
         values: dict[str, object] = {
             "DATA": f"text:{workdir / 'train.txt'}",
             "MAX_STEPS": steps,
-            "ICI_MESH_SHAPE": mesh(devices),
+            "ICI_MESH_SHAPE": choose_mesh(devices),
         }
         argv = [
             sys.executable,
@@ -52,16 +52,16 @@ class Pax:
         argv += [f"--fdl.{name}={value!r}" for name, value in values.items()]
         flags = f"--xla_force_host_platform_device_count={devices}"
         if cache_works(version("jax")):
-            return Phase(argv, {"XLA_FLAGS": flags})
+            return TrainingCommand(argv, {"XLA_FLAGS": flags})
         # Every process compiles anew, which takes a seventh of the time when it need not be fast
         # code.
         flags += " --xla_backend_optimization_level=0"
-        return Phase(argv, {"XLA_FLAGS": flags, "JAX_ENABLE_COMPILATION_CACHE": "false"})
+        return TrainingCommand(argv, {"XLA_FLAGS": flags, "JAX_ENABLE_COMPILATION_CACHE": "false"})
 
-    def losses(self, workdir: Path) -> dict[int, float]:
-        return tensorboard_events.scalars(workdir / "job" / "summaries" / "train", "loss")
+    def read_losses(self, workdir: Path) -> dict[int, float]:
+        return tensorboard_events.read_scalars(workdir / "job" / "summaries" / "train", "loss")
 
-    def checkpoint_steps(self, workdir: Path) -> list[int]:
+    def list_checkpoint_steps(self, workdir: Path) -> list[int]:
         found = (
             re.fullmatch(r"checkpoint_(\d+)", path.name)
             for path in workdir.glob("job/checkpoints/*/")

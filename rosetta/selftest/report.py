@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def _run(run: dict[str, Any]) -> list[str]:
+def _describe_run(run: dict[str, Any]) -> list[str]:
     losses = "  ".join(
         f"{step}: {loss:.3f}" for step, loss in {**run["losses"], **run["resumed_losses"]}.items()
     )
@@ -19,7 +19,7 @@ def _run(run: dict[str, Any]) -> list[str]:
     ]
 
 
-def table(result: dict[str, Any]) -> str:
+def format_result(result: dict[str, Any]) -> str:
     """Return the lines."""
     imports = result["imports"]
     lines = []
@@ -33,7 +33,7 @@ def table(result: dict[str, Any]) -> str:
             f"{len(result['presets']['refused'])} refused"
         )
     for run in result["runs"]:
-        lines += _run(run)
+        lines += _describe_run(run)
     lines += [f"PROBLEM {problem}" for problem in result["problems"]]
     if result["workdir"]:
         lines.append(f"kept in {result['workdir']}")

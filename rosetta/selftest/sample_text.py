@@ -41,7 +41,7 @@ PLACES = (
 )
 
 
-def sentences(count: int, seed: int) -> Iterator[str]:
+def generate_sentences(count: int, seed: int) -> Iterator[str]:
     """Yield `count` ASCII sentences; the same ones for the same seed on every machine and
     Python.
     """
@@ -59,6 +59,6 @@ def write_text(path: Path, *, lines: int = 4096, per_line: int = 4, seed: int = 
     """Write `lines` lines of `per_line` sentences each (about 50 bytes a sentence) to `path`, whole
     or not at all.
     """
-    text = list(sentences(lines * per_line, seed))
+    text = list(generate_sentences(lines * per_line, seed))
     joined = (" ".join(text[at : at + per_line]) for at in range(0, len(text), per_line))
     write_atomic(path, "".join(f"{line}\n" for line in joined), None)

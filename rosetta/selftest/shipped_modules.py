@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rosetta.core.errors import INVALID, MISSING, UserError
 
-KNOWN = Path(__file__).parent / "imports"
+KNOWN_FAILURES = Path(__file__).parent / "imports"
 
 
-def shipped(package: str) -> list[str]:
+def list_modules(package: str) -> list[str]:
     """Return the dotted names of all modules of a top-level package, sorted, without importing any.
 
     Left out by rule: tests (`*_test.py`) and `setup.py`, which are no modules anyone imports.
@@ -43,14 +43,16 @@ def shipped(package: str) -> list[str]:
     return sorted(names)
 
 
-def known(framework: str, distribution: str | None = None) -> dict[str, str]:
+def read_known_failures(framework: str, distribution: str | None = None) -> dict[str, str]:
     """Return module -> why it cannot be imported, of the distribution's own list where there is
     one, else the framework's.
     """
     import yaml
 
     names = [distribution, framework] if distribution else [framework]
-    path = next((p for p in (KNOWN / f"{name}.yaml" for name in names) if p.is_file()), None)
+    path = next(
+        (p for p in (KNOWN_FAILURES / f"{name}.yaml" for name in names) if p.is_file()), None
+    )
     if path is None:
         return {}
     listed = yaml.safe_load(path.read_text(encoding="utf-8")) or {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rosetta.selftest import sample_text, tensorboard_events
-from rosetta.selftest.workload import Phase
+from rosetta.selftest.workload import TrainingCommand
 from rosetta.t5x.run import gin_text
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rosetta.selftest.workload import Workload
 
-GIN = ("rosetta/t5x/gin/t5_1_1/tiny.gin", "rosetta/t5x/gin/runs/pretrain.gin")
+GIN_FILES = ("rosetta/t5x/gin/t5_1_1/tiny.gin", "rosetta/t5x/gin/runs/pretrain.gin")
 REPORT_EVERY = 5  # steps
 
 
@@ -27,10 +27,10 @@ class T5X:
     framework: str = "t5x"
     packages: tuple[str, ...] = ("t5x",)
 
-    def prepare(self, workdir: Path) -> None:
+    def write_data(self, workdir: Path) -> None:
         sample_text.write_text(workdir / "train.txt")
 
-    def train(self, workdir: Path, *, steps: int, devices: int) -> Phase:
+    def make_command(self, workdir: Path, *, steps: int, devices: int) -> TrainingCommand:
         bindings: dict[str, object] = {
             "MODEL_DIR": str(workdir / "model"),
             "TRAIN_STEPS": steps,
@@ -45,16 +45,18 @@ class T5X:
             "NUM_PARTITIONS": 1 if devices % 2 else 2,
         }
         argv = [sys.executable, "-P", "-m", "t5x.train"]
-        argv += [f"--gin_file={path}" for path in GIN]
+        argv += [f"--gin_file={path}" for path in GIN_FILES]
         argv += [f"--gin.{name}={gin_text.literal(value)}" for name, value in bindings.items()]
-        return Phase(argv, {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"})
+        return TrainingCommand(
+            argv, {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+        )
 
-    def losses(self, workdir: Path) -> dict[int, float]:
-        return tensorboard_events.scalars(
+    def read_losses(self, workdir: Path) -> dict[int, float]:
+        return tensorboard_events.read_scalars(
             workdir / "model" / "train", "loss_per_nonpadding_target_token"
         )
 
-    def checkpoint_steps(self, workdir: Path) -> list[int]:
+    def list_checkpoint_steps(self, workdir: Path) -> list[int]:
         found = (
             re.fullmatch(r"checkpoint_(\d+)", path.name)
             for path in workdir.glob("model/*/")

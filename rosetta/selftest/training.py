@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from rosetta.selftest import orbax, process, tensorboard_events
+from rosetta.selftest import checkpoint_mesh, child_process, tensorboard_events
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rosetta.selftest.process import Context
+    from rosetta.selftest.child_process import Context
     from rosetta.selftest.workload import Workload
 
-TIMEOUT = 1800.0  # seconds for one process
-MORE = 10  # steps after the restore
+PROCESS_TIMEOUT = 1800.0  # seconds for one process
+STEPS_AFTER_RESTORE = 10  # steps after the restore
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """One model on one number of devices: what it reported, and what is wrong with that."""
 
     devices: int
@@ -40,7 +40,7 @@ class Run:
     def as_json(self) -> dict[str, Any]:
         return {
             "devices": self.devices,
-            "platform": process.platform(),
+            "platform": child_process.read_platform(),
             "mesh": " ".join(f"{axis}={size}" for axis, size in self.mesh.items()) or "unknown",
             "losses": {str(step): loss for step, loss in self.losses.items()},
             "resumed_from": self.resumed_from,
@@ -51,7 +51,9 @@ class Run:
         }
 
 
-def judge_training(losses: dict[int, float], checkpoints: list[int], steps: int) -> list[str]:
+def find_training_problems(
+    losses: dict[int, float], checkpoints: list[int], steps: int
+) -> list[str]:
     """Return what is wrong with the first process's results."""
     problems = []
     if len(losses) < 3 or max(losses, default=0) != steps:
@@ -71,16 +73,17 @@ def judge_training(losses: dict[int, float], checkpoints: list[int], steps: int)
     return problems
 
 
-def judge_resumed(
+def find_resume_problems(
     first: dict[int, float], resumed: dict[int, float], checkpoints: list[int], steps: int
 ) -> list[str]:
     """Return what is wrong with the second process's results; `first` are the first's losses, up to
     step `steps`.
     """
     problems = []
-    if not resumed or max(resumed) != steps + MORE:
+    if not resumed or max(resumed) != steps + STEPS_AFTER_RESTORE:
         problems.append(
-            f"after the restore, loss reported at steps {list(resumed)}, not up to {steps + MORE}"
+            f"after the restore, loss reported at steps {list(resumed)}, not up to "
+            f"{steps + STEPS_AFTER_RESTORE}"
         )
     if resumed and min(resumed) <= steps:
         problems.append(
@@ -98,12 +101,14 @@ def judge_resumed(
                 f"the loss jumped at the restore: {end:.4f} before, {back:.4f} after, "
                 f"{begin:.4f} at the very start"
             )
-    if steps + MORE not in checkpoints:
-        problems.append(f"no checkpoint of step {steps + MORE}; there are {checkpoints}")
+    if steps + STEPS_AFTER_RESTORE not in checkpoints:
+        problems.append(
+            f"no checkpoint of step {steps + STEPS_AFTER_RESTORE}; there are {checkpoints}"
+        )
     return problems
 
 
-def _set_aside(folder: Path) -> list[tuple[Path, Path]]:
+def _hide_event_files(folder: Path) -> list[tuple[Path, Path]]:
     """Move the event files below `folder` out of every reader's way; return what went where."""
     moved = []
     for path in sorted(folder.rglob("events.out.tfevents.*")):
@@ -113,8 +118,8 @@ def _set_aside(folder: Path) -> list[tuple[Path, Path]]:
     return moved
 
 
-def _phase(
-    context: Context, workload: Workload, run: Run, log: Path, *, steps: int
+def _run_phase(
+    context: Context, workload: Workload, run: TrainingRun, log: Path, *, steps: int
 ) -> tuple[dict[int, float], bool]:
     """Run one process up to step `steps` in `log`'s folder; return the losses in its event files
     and whether it ended well.
@@ -123,45 +128,51 @@ def _phase(
     told: set[int] = set()
 
     def tick() -> None:
-        for step, loss in workload.losses(folder).items():
+        for step, loss in workload.read_losses(folder).items():
             if step not in told:
                 told.add(step)
-                context.say(
+                context.report(
                     f"{workload.framework}, {run.devices} device(s): step {step}  loss {loss:.4f}"
                 )
 
-    phase = workload.train(folder, steps=steps, devices=run.devices)
-    status = process.run(context, phase.argv, log, env=phase.env, timeout=TIMEOUT, tick=tick)
+    phase = workload.make_command(folder, steps=steps, devices=run.devices)
+    status = child_process.run_process(
+        context, phase.argv, log, env=phase.env, timeout=PROCESS_TIMEOUT, tick=tick
+    )
     if status != 0:
         run.problems.append(
-            f"training to step {steps} {process.describe(status)}; the end of "
-            f"{log}:\n{process.tail(log)}"
+            f"training to step {steps} {child_process.describe_exit(status)}; the end of "
+            f"{log}:\n{child_process.read_log_end(log)}"
         )
-    return workload.losses(folder), status == 0
+    return workload.read_losses(folder), status == 0
 
 
-def train(context: Context, workload: Workload, folder: Path, *, steps: int, devices: int) -> Run:
+def train_and_resume(
+    context: Context, workload: Workload, folder: Path, *, steps: int, devices: int
+) -> TrainingRun:
     """Train in `folder` (made here) to step `steps`, then restore and go on for MORE steps."""
-    run = Run(devices)
+    run = TrainingRun(devices)
     began = time.monotonic()
     folder.mkdir(parents=True)
-    workload.prepare(folder)
-    run.losses, fine = _phase(context, workload, run, folder / "train.log", steps=steps)
+    workload.write_data(folder)
+    run.losses, fine = _run_phase(context, workload, run, folder / "train.log", steps=steps)
     if fine:
-        run.problems += judge_training(run.losses, workload.checkpoint_steps(folder), steps)
-        run.steps_per_second = tensorboard_events.pace(folder, list(run.losses)) or 0.0
-        moved = _set_aside(folder)
-        run.resumed_losses, fine = _phase(
-            context, workload, run, folder / "resume.log", steps=steps + MORE
+        run.problems += find_training_problems(
+            run.losses, workload.list_checkpoint_steps(folder), steps
+        )
+        run.steps_per_second = tensorboard_events.measure_speed(folder, list(run.losses)) or 0.0
+        moved = _hide_event_files(folder)
+        run.resumed_losses, fine = _run_phase(
+            context, workload, run, folder / "resume.log", steps=steps + STEPS_AFTER_RESTORE
         )
         for path, aside in moved:
             os.rename(aside, path)
     if fine:
-        checkpoints = workload.checkpoint_steps(folder)
-        wrong = judge_resumed(run.losses, run.resumed_losses, checkpoints, steps)
+        checkpoints = workload.list_checkpoint_steps(folder)
+        wrong = find_resume_problems(run.losses, run.resumed_losses, checkpoints, steps)
         run.resumed_from = None if wrong else steps
         run.problems += wrong
-        run.mesh = orbax.mesh(folder)
+        run.mesh = checkpoint_mesh.read_mesh(folder)
         if run.mesh and math.prod(run.mesh.values()) != devices:
             run.problems.append(
                 f"the checkpoint was written from mesh {run.mesh}, not from {devices} devices"

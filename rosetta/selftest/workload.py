@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Phase:
+class TrainingCommand:
     """One process to run."""
 
     argv: list[str]
@@ -32,24 +32,24 @@ class Workload(Protocol):
         """The top-level packages the distribution ships, whose every module must import."""
         ...
 
-    def prepare(self, workdir: Path) -> None:
+    def write_data(self, workdir: Path) -> None:
         """Write the text to train on into `workdir` (made by the caller); the same text every
         time.
         """
         ...
 
-    def train(self, workdir: Path, *, steps: int, devices: int) -> Phase:
+    def make_command(self, workdir: Path, *, steps: int, devices: int) -> TrainingCommand:
         """Return the process that trains up to step `steps` in all, from the newest checkpoint in
         `workdir` if any.
         """
         ...
 
-    def losses(self, workdir: Path) -> dict[int, float]:
+    def read_losses(self, workdir: Path) -> dict[int, float]:
         """Return step -> training loss, from the TensorBoard events that the framework itself wrote
         so far.
         """
         ...
 
-    def checkpoint_steps(self, workdir: Path) -> list[int]:
+    def list_checkpoint_steps(self, workdir: Path) -> list[int]:
         """Return the steps of the complete checkpoints in `workdir`, ascending."""
         ...

@@ -135,7 +135,7 @@ class Manager(_Upstream):
         fresh: dict[str, Any] = {}
         if any(name.startswith("flax_mutables/") for name in missing):
             _warn("the checkpoint has no FP8 state: it begins anew")
-            fresh["flax_mutables"] = fp8.fresh(state["flax_mutables"])
+            fresh["flax_mutables"] = fp8.make_initial_states(state["flax_mutables"])
         elif "flax_mutables" in kept and "flax_mutables" not in state:
             _warn("the checkpoint's FP8 state is not used")
         if any(name.startswith("state/param_states/") for name in missing):

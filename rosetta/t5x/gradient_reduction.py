@@ -19,7 +19,7 @@ from t5x.trainer import merge_metrics
 from rosetta.core.errors import CONFLICT, INVALID, UNSUPPORTED, UserError
 from rosetta.core.variables import choices
 from rosetta.nn import fallback_notice
-from rosetta.nn.mesh_axes import named
+from rosetta.nn.mesh_axes import list_axis_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +102,7 @@ def over_data(
     # no rule inside such a function.
     rules = (
         [
-            (name, None if set(named(axis)) & set(over) else axis)
+            (name, None if set(list_axis_names(axis)) & set(over) else axis)
             for name, axis in partitioner.logical_axis_rules
         ]
         if split_models
@@ -110,7 +110,7 @@ def over_data(
     )
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     if on_cpu and dtype == "bfloat16":
-        fallback_notice.say(
+        fallback_notice.warn_once(
             "gradients",
             "rounded to bfloat16 and added up in float32: XLA adds no bfloat16 between CPUs",
         )
@@ -121,7 +121,7 @@ def over_data(
         scattered: tuple[str, ...] = ()
         for dimension, part in enumerate(spread):
             if part:
-                scattered = named(part)
+                scattered = list_axis_names(part)
                 leaf = lax.psum_scatter(leaf, scattered, scatter_dimension=dimension, tiled=True)
         rest = tuple(axis for axis in over if axis not in scattered)
         return (lax.psum(leaf, rest) if rest else leaf).astype(jnp.float32)

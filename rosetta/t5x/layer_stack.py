@@ -35,7 +35,7 @@ def run(
     checkpoints = config.remat != "none"
     if not config.scan_layers or not count or cached or module.is_initializing():
         made = (
-            nn.remat(layer, policy=remat.policy(config.remat))
+            nn.remat(layer, policy=remat.make_policy(config.remat))
             if checkpoints and not cached
             else layer
         )
@@ -63,5 +63,5 @@ def run(
         return pure.apply(own, carry, *others, rngs=None if key is None else {"dropout": key}), None
 
     if checkpoints:
-        body = jax.checkpoint(body, policy=remat.policy(config.remat), prevent_cse=False)
+        body = jax.checkpoint(body, policy=remat.make_policy(config.remat), prevent_cse=False)
     return jax.lax.scan(body, x, (stacked, keys))[0]

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.linen.partitioning import with_sharding_constraint
 
-from rosetta.nn import attention, dropout, kvcache, transformer_engine
-from rosetta.nn.dense import Kernel, contract
+from rosetta.nn import attention, dropout, kv_cache, transformer_engine
+from rosetta.nn.dense import Kernel, apply_projections
 from rosetta.nn.rms_norm import RMSNorm
 
 if TYPE_CHECKING:
@@ -67,11 +67,11 @@ def view(
     asked = "xla" if incremental else config.attention
     dropping = not deterministic and config.dropout_rate > 0
     if asked == "te":
-        implementation = transformer_engine.choose_attention(
+        implementation = transformer_engine.choose_implementation(
             dtype=config.dtype, mask=mask, dropout=dropping
         )
     else:
-        unfit = attention.unfit_for_cudnn(
+        unfit = attention.find_cudnn_problem(
             dtype=config.dtype,
             head_dim=config.head_dim,
             queries=queries,
@@ -81,8 +81,10 @@ def view(
             dropout=dropping,
             float32_logits=config.float32_attention_logits,
         )
-        implementation = attention.choose(asked, unfit)
-    bias = mask.bias(queries, keys, relative, config.dtype) if implementation == "xla" else None
+        implementation = attention.choose_implementation(asked, unfit)
+    bias = (
+        mask.make_bias(queries, keys, relative, config.dtype) if implementation == "xla" else None
+    )
     return View(mask, relative, bias, implementation)
 
 
@@ -97,7 +99,7 @@ def draw(module: Any, x: Any, widths: Mapping[str, int]) -> Mapping[str, Any]:
     """
     if module.deterministic or module.config.dropout_rate == 0:
         return dict.fromkeys(widths)
-    return dropout.draw(
+    return dropout.draw_masks(
         module, module.config.dropout_rate, x.shape[1 if module.transposed else 0], widths
     )
 
@@ -108,7 +110,7 @@ def dropped(config: T5Config, x: Any, kept: Any, *, transposed: bool) -> Any:
     """
     if kept is None:
         return x
-    return dropout.drop(x, kept[None] if transposed else kept[:, None], config.dropout_rate)
+    return dropout.apply_mask(x, kept[None] if transposed else kept[:, None], config.dropout_rate)
 
 
 class Attention(nn.Module):
@@ -127,18 +129,18 @@ class Attention(nn.Module):
     ) -> Any:
         query, key, value = self._projected(queries, memory)
         if self.decode or prefill_lengths is not None:
-            key, value, relative, visible = kvcache.keep(
+            key, value, relative, visible = kv_cache.update_cache(
                 self, key, value, seen.relative, prefill_lengths=prefill_lengths
             )
             if visible is not None:
                 seen = View(
                     visible,
                     relative,
-                    visible.bias(query.shape[1], key.shape[1], relative, self.config.dtype),
+                    visible.make_bias(query.shape[1], key.shape[1], relative, self.config.dtype),
                     "xla",
                 )
         if seen.implementation == "xla":
-            attended = attention.plain(
+            attended = attention.compute_plain_attention(
                 query,
                 key,
                 value,
@@ -148,7 +150,7 @@ class Attention(nn.Module):
                 transposed=self.transposed,
             )
         elif seen.implementation == "te":
-            attended = transformer_engine.attention(
+            attended = transformer_engine.compute_attention(
                 query,
                 key,
                 value,
@@ -163,7 +165,7 @@ class Attention(nn.Module):
                 jnp.swapaxes(each, 0, 1) if self.transposed else each
                 for each in (query, key, value)
             )
-            attended = attention.fused(
+            attended = attention.compute_fused_attention(
                 query,
                 key,
                 value,
@@ -174,7 +176,9 @@ class Attention(nn.Module):
             attended = jnp.swapaxes(attended, 0, 1) if self.transposed else attended
         width = self.config.num_heads * self.config.head_dim
         out = self._kernel("out", width, queries.shape[-1], ("joined_kv", "embed"))
-        return contract(attended.reshape(*attended.shape[:2], width), [out], self.config.dtype)[0]
+        return apply_projections(
+            attended.reshape(*attended.shape[:2], width), [out], self.config.dtype
+        )[0]
 
     def _projected(self, queries: Any, memory: Any) -> tuple[Any, Any, Any]:
         """Return q, k and v, each [.., .., heads, head_dim] in the layout of the activations."""
@@ -200,15 +204,15 @@ class Attention(nn.Module):
             )
         }
         if config.fuse_qkv and memory is queries:
-            query, key, value = contract(queries, list(parts.values()), config.dtype)
+            query, key, value = apply_projections(queries, list(parts.values()), config.dtype)
         elif config.fuse_qkv:
             (query,), (key, value) = (
-                contract(queries, [parts["query"]], config.dtype),
-                contract(memory, [parts["key"], parts["value"]], config.dtype),
+                apply_projections(queries, [parts["query"]], config.dtype),
+                apply_projections(memory, [parts["key"], parts["value"]], config.dtype),
             )
         else:
             query, key, value = (
-                contract(queries if name == "query" else memory, [part], config.dtype)[0]
+                apply_projections(queries if name == "query" else memory, [part], config.dtype)[0]
                 for name, part in parts.items()
             )
         if config.scale_attn_logits:
@@ -234,7 +238,7 @@ class Attention(nn.Module):
         """
         if kept is None:
             return weights
-        return dropout.drop(
+        return dropout.apply_mask(
             weights, kept.reshape(*weights.shape[:2], 1, weights.shape[3]), self.config.dropout_rate
         )
 
@@ -260,9 +264,9 @@ class Mlp(nn.Module):
             self._kernel(name, x.shape[-1], config.mlp_dim, ("embed", "mlp")) for name in names
         ]
         inner = (
-            contract(x, parts, config.dtype)
+            apply_projections(x, parts, config.dtype)
             if config.fuse_qkv
-            else tuple(contract(x, [part], config.dtype)[0] for part in parts)
+            else tuple(apply_projections(x, [part], config.dtype)[0] for part in parts)
         )
         activated = (
             each if name == "linear" else getattr(nn, name)(each)
@@ -271,7 +275,7 @@ class Mlp(nn.Module):
         hidden = functools.reduce(operator.mul, activated)
         hidden = dropped(config, hidden, kept, transposed=self.transposed)
         hidden = with_sharding_constraint(hidden, (*axes(transposed=self.transposed), "mlp"))
-        return contract(
+        return apply_projections(
             hidden,
             [self._kernel("wo", config.mlp_dim, x.shape[-1], ("mlp", "embed"))],
             config.dtype,

@@ -69,7 +69,10 @@ class _Model(models.BaseTransformerModel):
         if fp8.COLLECTION not in variables:
             return variables
         return flax.core.freeze(
-            {**variables, f"{fp8.COLLECTION}_axes": fp8.axes_of(variables[fp8.COLLECTION])}
+            {
+                **variables,
+                f"{fp8.COLLECTION}_axes": fp8.make_axes_metadata(variables[fp8.COLLECTION]),
+            }
         )
 
     def loss_fn(self, params: Any, batch: Any, dropout_rng: Any, flax_mutables: Any = None) -> Any:
@@ -113,7 +116,7 @@ class _Model(models.BaseTransformerModel):
         targets = batch["decoder_target_tokens"]
         hidden, kernel = self._hidden(params, batch, dropout_rng)
         config = self.config
-        terms = loss.Terms(
+        terms = loss.LossSettings(
             config.vocab_size,
             config.loss_chunks,
             self._label_smoothing,

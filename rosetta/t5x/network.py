@@ -38,7 +38,7 @@ def _logits(config: T5Config, hidden: Any, kernel: Any) -> Any:
     """Return float32 logits [batch, length, vocabulary] of hidden [batch, length, features]; the
     kernel is [features, vocabulary] in float32.
     """
-    return logits.product(hidden, kernel, config.logits_dtype) * logits_scale(config)
+    return logits.compute_logits(hidden, kernel, config.logits_dtype) * logits_scale(config)
 
 
 def logits_scale(config: T5Config) -> float:
@@ -184,8 +184,8 @@ class Transformer(nn.Module):
         """Return the encoder's output, [batch, length, features]."""
         real = encoder_input_tokens > 0
         mask = Mask(
-            queries=real,
-            keys=real,
+            valid_queries=real,
+            valid_keys=real,
             query_segments=encoder_segment_ids,
             key_segments=encoder_segment_ids,
         )
@@ -216,20 +216,20 @@ class Transformer(nn.Module):
         if decode:
             if encoder_segment_ids is not None:
                 raise ValueError("packed examples cannot be decoded: give one example a row")
-            mask, encoder_mask = Mask(causal=True), Mask(keys=real_inputs)
+            mask, encoder_mask = Mask(causal=True), Mask(valid_keys=real_inputs)
         else:
             real = decoder_target_tokens > 0
             mask = Mask(
-                queries=real,
-                keys=real,
+                valid_queries=real,
+                valid_keys=real,
                 causal=True,
                 query_segments=decoder_segment_ids,
                 key_segments=decoder_segment_ids,
             )
             packed = encoder_segment_ids is not None
             encoder_mask = Mask(
-                queries=real,
-                keys=real_inputs,
+                valid_queries=real,
+                valid_keys=real_inputs,
                 query_segments=decoder_segment_ids if packed else None,
                 key_segments=encoder_segment_ids,
             )
@@ -315,8 +315,8 @@ class LanguageModel(nn.Module):
                 ahead = jnp.tril(jnp.ones((decoder_input_tokens.shape[1],) * 2, bool))
                 visible = ahead[None, None] | (prefix[:, None, :, None] & prefix[:, None, None, :])
             mask = Mask(
-                queries=real,
-                keys=real,
+                valid_queries=real,
+                valid_keys=real,
                 causal=visible is None,
                 visible=visible,
                 query_segments=decoder_segment_ids,

@@ -22,7 +22,7 @@ from t5x.partitioning import standard_logical_axis_rules
 from rosetta.core.errors import INVALID, UserError
 from rosetta.core.value_parsing import suggest_common_divisors
 from rosetta.nn import fallback_notice
-from rosetta.nn.mesh_axes import DATA, MODEL, REPLICA, named
+from rosetta.nn.mesh_axes import DATA, MODEL, REPLICA, list_axis_names
 from rosetta.t5x.run.model_config import T5Config, whole
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class PjitPartitioner(partitioning.PjitPartitioner):
     @property
     def data_axes(self) -> tuple[str, ...]:
         """The mesh's axes that a batch lies over, the slowest first."""
-        return named(self._data_axis)
+        return list_axis_names(self._data_axis)
 
     @property
     def _sizes(self) -> dict[str, int]:
@@ -214,7 +214,7 @@ class PjitPartitioner(partitioning.PjitPartitioner):
             )
         ):
             among = self._sizes[self.data_axes[-1]]
-            fallback_notice.say(
+            fallback_notice.warn_once(
                 "FSDP=1 changes nothing: the optimizer's state stays whole on each device",
                 f"no dimension of a parameter divides by {among}; use a power of two of GPUs",
             )
@@ -227,7 +227,7 @@ class PjitPartitioner(partitioning.PjitPartitioner):
         if not isinstance(spec, PartitionSpec) or not name.startswith("target/"):
             return
         for axes, size in zip(spec, shape, strict=False):
-            parts = math.prod(self.mesh.shape[axis] for axis in named(axes))
+            parts = math.prod(self.mesh.shape[axis] for axis in list_axis_names(axes))
             if size % parts:
                 array = name.removeprefix("target/")
                 raise _uneven(f"{array} has the shape {shape} with {size}", size, parts)
@@ -251,7 +251,7 @@ class PjitPartitioner(partitioning.PjitPartitioner):
 
 
 def _over(spec: Iterable[Any], axes: Container[str]) -> bool:
-    return any(name in axes for part in spec for name in named(part))
+    return any(name in axes for part in spec for name in list_axis_names(part))
 
 
 def spread_over_data(spec: Any, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Any:

@@ -98,7 +98,7 @@ def gradients(
         metrics = jax.lax.cond(
             index == 0, lambda: found, lambda: trainer.merge_metrics(metrics, found)
         )
-        return rng, total, metrics, fp8.combine(seen, after)
+        return rng, total, metrics, fp8.combine_microbatches(seen, after)
 
     _, shape, _ = jax.eval_shape(one, 0, dropout_rng)
     empty = {key: t5x_metrics.shape_obj_to_defined_obj(value) for key, value in shape.items()}
@@ -140,7 +140,7 @@ class Trainer(trainer.Trainer):
         )
         self._gradient_dtype = gradient_dtype
         if self._model.config.fp8 != "off":
-            fp8.require(list(self._partitioner.mesh.devices.flat))
+            fp8.require_fp8(list(self._partitioner.mesh.devices.flat))
         self._total_steps = total_steps
         self._folder = kwargs.get("summary_dir")
         self._settings = settings.read(os.environ)
@@ -366,7 +366,11 @@ class Trainer(trainer.Trainer):
                 train_state.params, state, batch, self._get_step_rng(train_state.step)
             )
             kept = (
-                {"flax_mutables": flax.core.freeze(fp8.advance(state, seen, train_state.step))}
+                {
+                    "flax_mutables": flax.core.freeze(
+                        fp8.advance_states(state, seen, train_state.step)
+                    )
+                }
                 if seen
                 else None
             )

@@ -11,26 +11,26 @@ import ml_dtypes
 import numpy as np
 
 from rosetta.convert import torch_file
-from rosetta.convert.llama import Shape, sizes
+from rosetta.convert.llama import ModelShape, list_tensor_sizes
 
 MODELS = {
-    "heads": Shape(layers=2, dim=32, heads=4, kv_heads=4, head_dim=8, hidden=48, vocab=96),
-    "groups": Shape(layers=2, dim=32, heads=4, kv_heads=2, head_dim=8, hidden=88, vocab=96),
+    "heads": ModelShape(layers=2, dim=32, heads=4, kv_heads=4, head_dim=8, hidden=48, vocab=96),
+    "groups": ModelShape(layers=2, dim=32, heads=4, kv_heads=2, head_dim=8, hidden=88, vocab=96),
 }
 
 
-def weights(shape: Shape, dtype: Any = ml_dtypes.bfloat16) -> dict[str, Any]:
+def weights(shape: ModelShape, dtype: Any = ml_dtypes.bfloat16) -> dict[str, Any]:
     """Random tensors by Meta's names."""
     rng = np.random.default_rng(0)
     return {
         name: (rng.normal(size=size) * (0.3 if len(size) > 1 else 0.1) + (len(size) == 1)).astype(
             dtype
         )
-        for name, size in sizes(shape).items()
+        for name, size in list_tensor_sizes(shape).items()
     }
 
 
-def meta(folder: Path, shape: Shape, tensors: dict[str, Any], **params: Any) -> Path:
+def meta(folder: Path, shape: ModelShape, tensors: dict[str, Any], **params: Any) -> Path:
     """Write a folder as Meta has it, in one part."""
     folder.mkdir()
     (folder / "params.json").write_text(
@@ -72,7 +72,7 @@ def _turned(x: Any) -> Any:
     return np.stack([made.real, made.imag], -1).reshape(x.shape)
 
 
-def logits(shape: Shape, tensors: dict[str, Any], ids: Any) -> Any:
+def logits(shape: ModelShape, tensors: dict[str, Any], ids: Any) -> Any:
     """Logits [length, vocab] of one row of ids, in float64."""
     held = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
     x, length = held["tok_embeddings"][ids], len(ids)

@@ -49,7 +49,7 @@ def told(state: dict[str, np.ndarray]) -> dict[str, Any]:
         if leaf.shape[-1] == 1
         else [leaf[..., :2].tolist(), float(np.abs(leaf[..., 2:]).max())]
         for name, leaf in state.items()
-        if leaf.shape[-1] in (1, fp8.HISTORY)
+        if leaf.shape[-1] in (1, fp8.HISTORY_LENGTH)
     }
 
 

@@ -34,7 +34,7 @@ class Model:
             state = {
                 "dense": {"kernel_scale": jnp.full(1, 3.0), "kernel_amax_history": jnp.full(4, 5.0)}
             }
-            made |= {fp8.COLLECTION: state, f"{fp8.COLLECTION}_axes": fp8.axes_of(state)}
+            made |= {fp8.COLLECTION: state, f"{fp8.COLLECTION}_axes": fp8.make_axes_metadata(state)}
         return flax.core.freeze(made)
 
     def state(self, step: int) -> Any:

@@ -208,7 +208,7 @@ def test_pretraining_learns_and_says_so(pretrained: Path) -> None:
     assert first["tokens_per_second"] == pytest.approx(first["steps_per_second"] * 8 * 32)
     from rosetta.selftest import tensorboard_events
 
-    theirs = tensorboard_events.scalars(pretrained / "summaries" / "train", "rosetta/loss")
+    theirs = tensorboard_events.read_scalars(pretrained / "summaries" / "train", "rosetta/loss")
     assert {step: pytest.approx(loss) for step, loss in theirs.items()} == losses
 
 

@@ -44,7 +44,7 @@ def _same(source: Any, tensors: dict[str, Any]) -> bool:
 @pytest.fixture(params=llama_weights.MODELS)
 def model(
     request: pytest.FixtureRequest, tmp_path: Path
-) -> tuple[llama.Shape, dict[str, Any], Path]:
+) -> tuple[llama.ModelShape, dict[str, Any], Path]:
     shape = llama_weights.MODELS[request.param]
     tensors = llama_weights.weights(shape)
     return shape, tensors, llama_weights.meta(tmp_path / "meta", shape, tensors)
@@ -96,7 +96,7 @@ def test_parts(model: Any, tmp_path: Path) -> None:
 
 def test_files_of_hugging_face(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, tensors, at = model
-    monkeypatch.setattr(huggingface, "FILE_BYTES", 20_000)
+    monkeypatch.setattr(huggingface, "LARGEST_FILE", 20_000)
     assert _convert(at, tmp_path / "hf", "--to", "hf") == 0
     index = json.loads((tmp_path / "hf" / "model.safetensors.index.json").read_text())
     assert len(set(index["weight_map"].values())) > 1
@@ -108,7 +108,7 @@ def test_files_of_hugging_face(model: Any, tmp_path: Path, monkeypatch: pytest.M
 
 def test_halves_are_pairs_permuted() -> None:
     rows = np.arange(16).reshape(16, 1)
-    assert huggingface.halves(rows, 2)[:, 0].tolist() == [
+    assert huggingface.permute_to_halves(rows, 2)[:, 0].tolist() == [
         0,
         2,
         4,
@@ -126,7 +126,9 @@ def test_halves_are_pairs_permuted() -> None:
         13,
         15,
     ]
-    assert np.array_equal(huggingface.pairs(huggingface.halves(rows, 2), 2), rows)
+    assert np.array_equal(
+        huggingface.permute_to_pairs(huggingface.permute_to_halves(rows, 2), 2), rows
+    )
 
 
 def test_rounding_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,7 +181,7 @@ def test_lora_is_added(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture
             )
             for which, value in (("a", down), ("b", up)):
                 held = np.stack([np.zeros_like(value), value]) if repeated else value
-                pax_checkpoint._create(
+                pax_checkpoint._create_array(
                     state / f"mdl_vars.params.lm.{within}{module}.lora_{which}",
                     held.shape,
                     list(held.shape),
@@ -209,7 +211,7 @@ def test_lora_is_added(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_killed(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, tensors, at = model
-    real = llama.checked
+    real = llama.read_tensors
 
     def dies(*words: Any) -> Any:
         for number, pair in enumerate(real(*words)):
@@ -218,7 +220,7 @@ def test_killed(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             yield pair
 
     with monkeypatch.context() as patched:
-        patched.setattr(llama, "checked", dies)
+        patched.setattr(llama, "read_tensors", dies)
         assert _convert(at, tmp_path / "out") == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["meta"]
     assert _convert(at, tmp_path / "out") == 0
@@ -287,17 +289,17 @@ def test_two_runs_into_one_folder(
     elif before == "a link to an empty folder":
         (tmp_path / "elsewhere").mkdir()
         out.symlink_to(tmp_path / "elsewhere")
-    real = llama.checked
+    real = llama.read_tensors
     statuses: list[int] = []
 
     def run_another(*words: Any) -> Any:
         for number, pair in enumerate(real(*words)):
             if number == 5:
-                monkeypatch.setattr(llama, "checked", real)
+                monkeypatch.setattr(llama, "read_tensors", real)
                 statuses.append(_convert(at, out))
             yield pair
 
-    monkeypatch.setattr(llama, "checked", run_another)
+    monkeypatch.setattr(llama, "read_tensors", run_another)
     with errors.reported(errors.EXISTS, where=out):
         assert _convert(at, out, "--to", "hf") == 2
     assert statuses == [0]
@@ -357,10 +359,10 @@ def test_the_tokenizer_comes_along(model: Any, tmp_path: Path) -> None:
 
 def test_chunks() -> None:
     for size in ((32000, 4096), (8192, 28672), (3, 4096, 32, 128), (7,)):
-        chunks = pax_checkpoint._chunks(size, 4)
+        chunks = pax_checkpoint._choose_chunks(size, 4)
         assert np.prod(chunks) * 4 <= 1 << 26
         assert all(chunk <= length for chunk, length in zip(chunks, size, strict=True))
-    assert pax_checkpoint._chunks((5, 7), 4) == [5, 7]
+    assert pax_checkpoint._choose_chunks((5, 7), 4) == [5, 7]
 
 
 BAD: dict[str, tuple[Any, str, dict[str, Any]]] = {
@@ -501,16 +503,18 @@ def test_bad_checkpoints(model: Any, tmp_path: Path) -> None:
 def test_newest_checkpoint(tmp_path: Path) -> None:
     for step in (9, 100):
         (tmp_path / "checkpoints" / f"checkpoint_{step:08}").mkdir(parents=True)
-    assert pax_checkpoint.found(tmp_path).name == "checkpoint_00000100"
-    assert pax_checkpoint.found(tmp_path / "checkpoints").name == "checkpoint_00000100"
+    assert pax_checkpoint.find_checkpoint(tmp_path).name == "checkpoint_00000100"
+    assert pax_checkpoint.find_checkpoint(tmp_path / "checkpoints").name == "checkpoint_00000100"
     assert (
-        pax_checkpoint.found(tmp_path / "checkpoints" / "checkpoint_00000009").name
+        pax_checkpoint.find_checkpoint(tmp_path / "checkpoints" / "checkpoint_00000009").name
         == "checkpoint_00000009"
     )
 
 
 def test_what_the_experiment_must_be() -> None:
-    seven = llama.Shape(32, 4096, 32, 32, 128, 11008, 32000)
-    assert llama.count(seven) == 6_738_415_616  # LLaMA-2 7B, as its model card counts
-    assert pax_checkpoint.needs(seven) == "the experiment is LLaMA7B"
-    assert "--fdl.NUM_KV_HEADS=2" in pax_checkpoint.needs(llama_weights.MODELS["groups"])
+    seven = llama.ModelShape(32, 4096, 32, 32, 128, 11008, 32000)
+    assert llama.count_parameters(seven) == 6_738_415_616  # LLaMA-2 7B, as its model card counts
+    assert pax_checkpoint.describe_experiment(seven) == "the experiment is LLaMA7B"
+    assert "--fdl.NUM_KV_HEADS=2" in pax_checkpoint.describe_experiment(
+        llama_weights.MODELS["groups"]
+    )

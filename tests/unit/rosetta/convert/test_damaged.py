@@ -243,7 +243,7 @@ def test_meta(
 def test_a_pickle_does_not_move_a_tensor(models: Path, tmp_path: Path) -> None:
     """A state given to a tensor after it was checked could make it read what lies elsewhere."""
     source = copy_model(models, "meta", tmp_path) / "consolidated.00.pth"
-    assert torch_file.read(source)
+    assert torch_file.read_tensors(source)
 
     def move(body: bytes) -> bytes:
         opcodes = [
@@ -272,7 +272,7 @@ def test_a_pickle_does_not_move_a_tensor(models: Path, tmp_path: Path) -> None:
 
     rewrite(source, move)
     with errors.refused(errors.DAMAGED, names="PyTorch"):
-        torch_file.read(source)
+        torch_file.read_tensors(source)
 
 
 def remove_chunk_of_zeros(array: Path) -> None:
@@ -370,7 +370,7 @@ def test_pax_without_a_chunk(
     if layers == "adapted by LoRA":
         held, plain = np.ones((held.shape[0], 2), np.float32), array
         array = plain.with_name(plain.name.removesuffix("w") + "lora_a")
-        pax_checkpoint._create(
+        pax_checkpoint._create_array(
             plain.with_name(plain.name.removesuffix("w") + "lora_b"), (32, 2), [32, 2], "<f4"
         ).write(np.ones((32, 2), np.float32)).result()
     else:
@@ -407,7 +407,7 @@ def test_lora_of_another_size(
             state
             / f"mdl_vars.params.lm.transformer.x_layers_1.ff_layer.ffn_layer2.linear.lora_{which}"
         )
-        pax_checkpoint._create(array, size, list(size), "<f4").write(
+        pax_checkpoint._create_array(array, size, list(size), "<f4").write(
             np.ones(size, np.float32)
         ).result()
     assert "do not fit" in refused(source, tmp_path, capsys, "--to", "hf")

@@ -98,7 +98,7 @@ def test_from_the_papers(which: str, repeated: bool, tmp_path: Path) -> None:
     expected = np.stack([llama_weights.logits(shape, tensors, row) for row in ids])
     assert np.abs(expected).max() > 1
     np.testing.assert_allclose(
-        _logits(tmp_path / "pax" / "checkpoints", ids, shape.fdl(), repeated),
+        _logits(tmp_path / "pax" / "checkpoints", ids, shape.make_fdl_settings(), repeated),
         expected,
         rtol=1e-4,
         atol=1e-4,
@@ -123,7 +123,10 @@ def test_hugging_face(which: str, tmp_path: Path) -> None:
             == 0
         )
         logits = _logits(
-            tmp_path / f"pax-{layout}" / "checkpoints", found["ids"], shape.fdl(), repeated=False
+            tmp_path / f"pax-{layout}" / "checkpoints",
+            found["ids"],
+            shape.make_fdl_settings(),
+            repeated=False,
         )
         assert np.abs(found["logits"]).max() > 1
         np.testing.assert_allclose(logits, found["logits"], rtol=1e-4, atol=1e-4)

@@ -44,7 +44,7 @@ def test_round_trip(module: Any, dtype: Any, tmp_path: Path) -> None:
         "b.weight": rng.normal(size=(7,)).astype(dtype),
         "c": rng.normal(size=(2, 3, 4)).astype(dtype).swapaxes(0, 2),
     }
-    found = module.read(_write(tmp_path / "file", tensors, module))
+    found = module.read_tensors(_write(tmp_path / "file", tensors, module))
     assert list(found) == list(tensors)
     for name, tensor in tensors.items():
         held = found[name]()
@@ -70,7 +70,7 @@ def test_cut_short(module: Any, keep: float, tmp_path: Path) -> None:
     body = path.read_bytes()
     path.write_bytes(body[: int(len(body) * keep)])
     with errors.refused(errors.DAMAGED, names="complete"):
-        module.read(path)
+        module.read_tensors(path)
 
 
 class Harm:
@@ -88,7 +88,7 @@ def test_code_in_a_pickle(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("bad/data.pkl", pickle.dumps({"a": Harm(mark)}))
     with errors.refused(errors.DENIED, where="bad.pth", remedy="safetensors"):
-        torch_file.read(path)
+        torch_file.read_tensors(path)
     assert not mark.exists()
     pickle.loads(pickle.dumps(Harm(mark)))  # noqa: S301 (it would have)
     assert mark.exists()
@@ -113,7 +113,7 @@ def test_tensor_beyond_its_storage(before: bytes, after: bytes, tmp_path: Path) 
         _write(tmp_path / "good.pth", {"a": np.ones((4, 4), np.float32)}, torch_file),
         tmp_path / "bad.pth",
     )
-    assert torch_file.read(good)["a"]().sum() == 16
+    assert torch_file.read_tensors(good)["a"]().sum() == 16
     with zipfile.ZipFile(good) as archive, zipfile.ZipFile(bad, "w") as other:
         for name in archive.namelist():
             body = archive.read(name)
@@ -122,7 +122,7 @@ def test_tensor_beyond_its_storage(before: bytes, after: bytes, tmp_path: Path) 
                 body = body.replace(before, after)
             other.writestr(name, body)
     with errors.refused(errors.DAMAGED, names="complete"):
-        torch_file.read(bad)
+        torch_file.read_tensors(bad)
 
 
 def _set_checksums(path: Path, checksum: bytes) -> None:
@@ -140,37 +140,37 @@ def _set_checksums(path: Path, checksum: bytes) -> None:
 def test_a_flipped_bit(
     place: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_file, "_BLOCK", block)
+    monkeypatch.setattr(torch_file, "_BLOCK_SIZE", block)
     path = _write(
         tmp_path / "file.pth",
         {"a": np.zeros(7, np.float32), "b": np.ones((100, 100), np.float32)},
         torch_file,
     )
-    tensors = torch_file.read(path)
+    tensors = torch_file.read_tensors(path)
     start = tensors["b"].start
     tensors["b"]()
     body = bytearray(path.read_bytes())
     body[start + place] ^= 4
     path.write_bytes(bytes(body))
-    damaged = torch_file.read(path)
+    damaged = torch_file.read_tensors(path)
     assert (damaged["a"]() == 0).all()
     for _ in range(2):  # a failed check is not taken for a passed one
         with errors.refused(errors.DAMAGED, names="CRC-32"):
             damaged["b"]()
     # A file in which PyTorch was told to write no checksums can only be believed.
     _set_checksums(path, bytes(4))
-    assert torch_file.read(path)["b"]().shape == (100, 100)
+    assert torch_file.read_tensors(path)["b"]().shape == (100, 100)
     _set_checksums(path, b"\x01\0\0\0")
     with errors.refused(errors.DAMAGED, names="complete"):  # the pickle's own
-        torch_file.read(path)
+        torch_file.read_tensors(path)
 
 
 def test_tensors_that_share_a_storage(tmp_path: Path) -> None:
-    record = torch_file.Record(tmp_path / "file", 0, 8, 1)
+    record = torch_file.ZipRecord(tmp_path / "file", 0, 8, 1)
     (tmp_path / "file").write_bytes(bytes(8))
     for offset in (0, 1):
         with errors.refused(errors.DAMAGED, names="CRC-32"):
-            torch_file.Tensor(
+            torch_file.StoredTensor(
                 str(tmp_path / "file"), 0, np.dtype(np.float32), offset, (1,), (1,), record
             )()
 
@@ -179,4 +179,4 @@ def test_other_numbers(tmp_path: Path) -> None:
     header = b'{"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}'
     (tmp_path / "file").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     with errors.refused(errors.UNSUPPORTED, value="I64"):
-        safetensors.read(tmp_path / "file")
+        safetensors.read_tensors(tmp_path / "file")

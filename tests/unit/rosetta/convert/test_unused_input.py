@@ -167,7 +167,7 @@ SAME_MODEL: list[dict[str, Any]] = [
     {"head_dim": None, "num_key_value_heads": None},
     {"something_of_2031": None},
     {"architectures": ["LLaMAForCausalLM"], "max_sequence_length": 2048},
-    dict.fromkeys(config_fields.HF_HARMLESS, 1),
+    dict.fromkeys(config_fields.HF_HARMLESS_FIELDS, 1),
 ]
 
 
@@ -179,7 +179,11 @@ def test_config_of_the_same_model(fields: dict[str, Any], models: Path, tmp_path
 
 
 def test_each_field_has_one_meaning() -> None:
-    groups = (config_fields.HF_READ, frozenset(config_fields.HF_FIXED), config_fields.HF_HARMLESS)
+    groups = (
+        config_fields.HF_READ_FIELDS,
+        frozenset(config_fields.HF_FIXED_VALUES),
+        config_fields.HF_HARMLESS_FIELDS,
+    )
     assert len(frozenset().union(*groups)) == sum(map(len, groups))
 
 
@@ -252,7 +256,7 @@ def test_params_of_the_same_model(fields: dict[str, Any], models: Path, tmp_path
 
 def add_tensors(path: Path, module: Any, added: dict[str, Any]) -> None:
     """Write a file of weights again, with more tensors."""
-    held = {name: np.array(tensor()) for name, tensor in module.read(path).items()}
+    held = {name: np.array(tensor()) for name, tensor in module.read_tensors(path).items()}
     dtype = next(iter(held.values())).dtype
     held |= {name: tensor.astype(dtype) for name, tensor in added.items()}
     with contextlib.closing(
@@ -262,7 +266,7 @@ def add_tensors(path: Path, module: Any, added: dict[str, Any]) -> None:
             writer.add(name, tensor)
 
 
-FREQUENCIES = llama.rotary_frequencies(SHAPE.head_dim)
+FREQUENCIES = llama.compute_rotary_frequencies(SHAPE.head_dim)
 HF_EXTRA = {
     "bias": "model.layers.0.self_attn.q_proj.bias",
     "query norm": "model.layers.1.self_attn.q_norm.weight",
@@ -282,7 +286,7 @@ def test_a_tensor_that_nothing_uses(
     source = copy_model(models, "hf", tmp_path)
     add_tensors(source / "model.safetensors", safetensors, {name: np.ones(3)})
     if kind == "bin":
-        held = safetensors.read(source / "model.safetensors")
+        held = safetensors.read_tensors(source / "model.safetensors")
         with contextlib.closing(
             torch_file.Writer(
                 source / "pytorch_model.bin",
@@ -328,7 +332,9 @@ def test_tied_embeddings(models: Path, tmp_path: Path, capsys: pytest.CaptureFix
     source = copy_model(models, "hf", tmp_path)
     set_fields(source / "config.json", tie_word_embeddings=True)
     assert "lm_head.weight differs" in refused(source, tmp_path, capsys)
-    embedding = safetensors.read(source / "model.safetensors")["model.embed_tokens.weight"]()
+    embedding = safetensors.read_tensors(source / "model.safetensors")[
+        "model.embed_tokens.weight"
+    ]()
     add_tensors(source / "model.safetensors", safetensors, {"lm_head.weight": np.array(embedding)})
     assert convert(source, tmp_path / "fine", "--to", "meta") == 0
     assert np.array_equal(meta_llama.Source(tmp_path / "fine").read("output"), embedding)
@@ -394,7 +400,7 @@ def test_parts_that_differ(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert convert(models / "meta", tmp_path / "two", "--to", "meta", "--parts", 2) == 0
-    held = torch_file.read(tmp_path / "two" / "consolidated.01.pth")
+    held = torch_file.read_tensors(tmp_path / "two" / "consolidated.01.pth")
     add_tensors(
         tmp_path / "two" / "consolidated.01.pth",
         torch_file,

@@ -46,8 +46,8 @@ def _plain(
     *,
     transposed: bool = False,
 ) -> Any:
-    bias = mask.bias(QUERIES, key.shape[0 if transposed else 1], relative, jnp.float32)
-    return attention.plain(
+    bias = mask.make_bias(QUERIES, key.shape[0 if transposed else 1], relative, jnp.float32)
+    return attention.compute_plain_attention(
         query,
         key,
         value,
@@ -63,17 +63,17 @@ def _plain(
     "mask",
     [
         attention.Mask(),
-        attention.Mask(keys=COLUMNS),
-        attention.Mask(queries=ROWS),
-        attention.Mask(queries=ROWS, keys=COLUMNS),
-        attention.Mask(queries=ROWS, keys=ROWS, causal=True),
+        attention.Mask(valid_keys=COLUMNS),
+        attention.Mask(valid_queries=ROWS),
+        attention.Mask(valid_queries=ROWS, valid_keys=COLUMNS),
+        attention.Mask(valid_queries=ROWS, valid_keys=ROWS, causal=True),
         attention.Mask(causal=True),
     ],
     ids=["nothing", "keys", "queries", "both", "both, causal", "causal"],
 )
 def test_fused(mask: attention.Mask, biased: bool) -> None:
     query, key, value, relative = _inputs(QUERIES if mask.causal else KEYS)
-    there = jnp.ones((BATCH, QUERIES), bool) if mask.queries is None else mask.queries
+    there = jnp.ones((BATCH, QUERIES), bool) if mask.valid_queries is None else mask.valid_queries
     weights = (
         jnp.asarray(np.random.default_rng(1).normal(size=query.shape), jnp.float32)
         * there[:, :, None, None]
@@ -89,7 +89,7 @@ def test_fused(mask: attention.Mask, biased: bool) -> None:
         )
 
     found = both(
-        lambda *given: attention.fused(
+        lambda *given: attention.compute_fused_attention(
             *given[:3], relative=given[3], mask=mask, implementation="xla"
         )
     )
@@ -100,7 +100,7 @@ def test_fused(mask: attention.Mask, biased: bool) -> None:
 
 def test_transposed() -> None:
     query, key, value, relative = _inputs()
-    mask = attention.Mask(queries=ROWS, keys=COLUMNS)
+    mask = attention.Mask(valid_queries=ROWS, valid_keys=COLUMNS)
     turned = [jnp.swapaxes(each, 0, 1) for each in (query, key, value)]
     found = _plain(mask, turned[0], turned[1], turned[2], relative, transposed=True)
     np.testing.assert_allclose(
@@ -112,7 +112,7 @@ def test_by_hand() -> None:
     """One head, NumPy and loops: no scale, a softmax over the keys a query may see."""
     query, key, value, relative = (np.asarray(each) for each in _inputs())
     mask = attention.Mask(
-        keys=COLUMNS,
+        valid_keys=COLUMNS,
         query_segments=jnp.ones((BATCH, QUERIES), int),
         key_segments=jnp.asarray([[1, 2] * 4] * BATCH),
     )
@@ -134,14 +134,14 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_row_that_sees_nothing_is_still_a_number(dtype: str) -> None:
     query, key, value, relative = (each.astype(dtype) for each in _inputs())
-    mask = attention.Mask(queries=ROWS, keys=COLUMNS)
-    bias = mask.bias(QUERIES, KEYS, relative, dtype)
+    mask = attention.Mask(valid_queries=ROWS, valid_keys=COLUMNS)
+    bias = mask.make_bias(QUERIES, KEYS, relative, dtype)
     assert bias.dtype == dtype
-    found = attention.plain(
+    found = attention.compute_plain_attention(
         query, key, value, bias=bias, float32_logits=False, drop=lambda weights: weights
     )
     assert bool(jnp.isfinite(found).all())
-    changed = attention.plain(
+    changed = attention.compute_plain_attention(
         query,
         key.at[1, 3:].set(9),
         value.at[1, 3:].set(9),
@@ -178,8 +178,8 @@ def test_what_cudnn_cannot_do_has_a_reason(change: dict[str, Any], reason: str) 
         "dropout": False,
         "float32_logits": False,
     }
-    assert attention.unfit_for_cudnn(**able) == ""
-    assert reason in attention.unfit_for_cudnn(**{**able, **change})
+    assert attention.find_cudnn_problem(**able) == ""
+    assert reason in attention.find_cudnn_problem(**{**able, **change})
 
 
 def test_odd_lengths_without_relative_positions_are_cudnns() -> None:
@@ -192,4 +192,4 @@ def test_odd_lengths_without_relative_positions_are_cudnns() -> None:
         "dropout": False,
         "float32_logits": False,
     }
-    assert attention.unfit_for_cudnn(**how, biased=False) == ""
+    assert attention.find_cudnn_problem(**how, biased=False) == ""

@@ -32,10 +32,10 @@ from rosetta.nn import dense, fp8
 
 mesh = Mesh(jax.devices(), ("model",))
 place = lambda *spec: NamedSharding(mesh, PartitionSpec(*spec))
-state = {f"{t}_{n}": jnp.ones(s) for t in fp8.TENSORS for n, s in (("scale", 1), ("amax_history", fp8.HISTORY))} if sys.argv[1] == "xla" else None
+state = {f"{t}_{n}": jnp.ones(s) for t in fp8.TENSORS for n, s in (("scale", 1), ("amax_history", fp8.HISTORY_LENGTH))} if sys.argv[1] == "xla" else None
 
 def loss(x, kernels, targets):
-    outputs = dense.contract(x, [dense.Part(kernel, state, str(index)) for index, kernel in enumerate(kernels)], "float32")
+    outputs = dense.apply_projections(x, [dense.Projection(kernel, state, str(index)) for index, kernel in enumerate(kernels)], "float32")
     return sum(jnp.sum(jax.lax.with_sharding_constraint(y, place(None, None, "model")) * t) for y, t in zip(outputs, targets))
 
 given = (jnp.ones((2, 8, 16)), [jnp.ones((16, 32))] * 3, [jnp.ones((2, 8, 32))] * 3)
@@ -54,11 +54,11 @@ def _arrays(widths: list[int]) -> tuple[Any, list[Any]]:
 @pytest.mark.parametrize("widths", [[6], [6, 6, 6], [4, 6, 2]], ids=["one", "equal", "unequal"])
 def test_join(widths: list[int]) -> None:
     _, kernels = _arrays(widths)
-    whole = fused_kernels.join(kernels)
+    whole = fused_kernels.join_parts(kernels)
     np.testing.assert_array_equal(
         whole.reshape(8, -1), np.concatenate(kernels, axis=1)
     )  # the same memory as side by side
-    for found, kernel in zip(fused_kernels.part(whole, widths), kernels, strict=True):
+    for found, kernel in zip(fused_kernels.split_parts(whole, widths), kernels, strict=True):
         np.testing.assert_array_equal(found, kernel)
 
 
@@ -67,7 +67,9 @@ def test_one_product_is_each_of_them(widths: list[int]) -> None:
     x, kernels = _arrays(widths)
 
     def total(x: Any, kernels: list[Any]) -> Any:
-        found = dense.contract(x, [dense.Part(kernel) for kernel in kernels], "float32")
+        found = dense.apply_projections(
+            x, [dense.Projection(kernel) for kernel in kernels], "float32"
+        )
         return sum(jnp.sum(jnp.sin(each)) for each in found), found
 
     (_, found), gradients = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(x, kernels)

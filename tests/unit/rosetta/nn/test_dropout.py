@@ -19,7 +19,7 @@ BATCH, WIDTHS = 64, {"a": 30, "b": 7, "c": 200}
 
 def drawn(seed: int) -> Any:
     keys = {"dropout": jax.random.key(seed)}
-    return dropout.draw(types.SimpleNamespace(make_rng=keys.__getitem__), 0.25, BATCH, WIDTHS)
+    return dropout.draw_masks(types.SimpleNamespace(make_rng=keys.__getitem__), 0.25, BATCH, WIDTHS)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_another_key_is_another_mask(masks: dict[str, Any]) -> None:
 def test_dropping_keeps_the_mean_and_rounds_as_the_input_does() -> None:
     x = jax.numpy.full((2, 4), 3.0, "bfloat16")
     kept = np.array([[True, False, True, True]])
-    dropped = dropout.drop(x, kept, 0.25)
+    dropped = dropout.apply_mask(x, kept, 0.25)
     assert dropped.dtype == x.dtype
     assert np.asarray(dropped, np.float32).tolist() == [[4.0, 0.0, 4.0, 4.0]] * 2
-    assert dropout.drop(x, None, 0.25) is x
+    assert dropout.apply_mask(x, None, 0.25) is x

@@ -30,7 +30,7 @@ def _state(seed: int) -> dict[str, Any]:
         ("kernel", 0.5, E4M3),
         ("output_grad", 1e-2, E5M2),
     ):
-        history = (size * rng.uniform(0.5, 1.0, fp8.HISTORY)).astype(np.float32)
+        history = (size * rng.uniform(0.5, 1.0, fp8.HISTORY_LENGTH)).astype(np.float32)
         found[f"{tensor}_scale"] = jnp.asarray([history.max() / np.float32(edge)], jnp.float32)
         found[f"{tensor}_amax_history"] = jnp.asarray(history)
     return found
@@ -87,7 +87,7 @@ def test_against_numpy(outputs: tuple[int, ...]) -> None:
     states = [_state(index) for index in range(len(outputs))]
 
     def product(x: Any, kernels: Any, states: Any) -> Any:
-        return fp8.contract(x, kernels, states, jnp.float32)
+        return fp8.multiply_kernels(x, kernels, states, jnp.float32)
 
     found, back = jax.vjp(product, x, kernels, states)
     of_x, of_kernels, seen = back(tuple(gradients))
@@ -105,12 +105,12 @@ def test_against_numpy(outputs: tuple[int, ...]) -> None:
         ):
             np.testing.assert_array_equal(
                 newest[f"{tensor}_amax_history"],
-                np.full(fp8.HISTORY, np.abs(value).max(), np.float32),
+                np.full(fp8.HISTORY_LENGTH, np.abs(value).max(), np.float32),
             )
             np.testing.assert_array_equal(newest[f"{tensor}_scale"], state[f"{tensor}_scale"])
 
 
-@pytest.mark.parametrize("step", [0, 5, fp8.HISTORY + 5])
+@pytest.mark.parametrize("step", [0, 5, fp8.HISTORY_LENGTH + 5])
 def test_a_step_enters_the_histories_and_makes_the_next_scales(step: int) -> None:
     """Of many projections, as they are put together by dozens."""
     states = {f"layers_{index}": {"attention": {"query": _state(index)}} for index in range(40)}
@@ -118,10 +118,10 @@ def test_a_step_enters_the_histories_and_makes_the_next_scales(step: int) -> Non
         lambda leaf: jnp.full(leaf.shape, 7.0) if leaf.shape[0] > 1 else leaf, states
     )
     seen["layers_3"]["attention"]["query"] |= {
-        "input_amax_history": jnp.full((fp8.HISTORY,), jnp.inf),
-        "kernel_amax_history": jnp.zeros((fp8.HISTORY,)),
+        "input_amax_history": jnp.full((fp8.HISTORY_LENGTH,), jnp.inf),
+        "kernel_amax_history": jnp.zeros((fp8.HISTORY_LENGTH,)),
     }
-    after = jax.jit(fp8.advance)(states, seen, step)
+    after = jax.jit(fp8.advance_states)(states, seen, step)
     assert jax.tree.structure(after) == jax.tree.structure(states)
     for name in ("layers_0", "layers_3", "layers_39"):
         state, newest, found = (tree[name]["attention"]["query"] for tree in (states, seen, after))
@@ -142,7 +142,7 @@ def test_microbatches_are_put_together_by_the_largest() -> None:
         {"input_scale": jnp.ones(1), "input_amax_history": jnp.full(4, 2.0)},
         {"input_scale": jnp.ones(1), "input_amax_history": jnp.full(4, 3.0)},
     )
-    both = fp8.combine(one, other)
+    both = fp8.combine_microbatches(one, other)
     assert both["input_amax_history"].tolist() == [3.0] * 4
     assert both["input_scale"].tolist() == [1.0]
 
@@ -160,12 +160,12 @@ def test_it_is_near_the_exact_product(outputs: tuple[int, ...]) -> None:
                 ("kernel", 0.45, E4M3[1]),
                 ("output_grad", 4.5e-3, E5M2[1]),
             )
-            for what, shape in (("scale", (1,)), ("amax_history", (fp8.HISTORY,)))
+            for what, shape in (("scale", (1,)), ("amax_history", (fp8.HISTORY_LENGTH,)))
         }
         for _ in outputs
     ]
     found, back = jax.vjp(
-        lambda x, kernels: fp8.contract(x, kernels, fresh, jnp.float32), x, kernels
+        lambda x, kernels: fp8.multiply_kernels(x, kernels, fresh, jnp.float32), x, kernels
     )
     exact, exact_back = jax.vjp(
         lambda x, kernels: tuple(x @ kernel for kernel in kernels), x, kernels
@@ -181,7 +181,7 @@ def test_it_is_near_the_exact_product(outputs: tuple[int, ...]) -> None:
 
 
 def test_what_has_seen_nothing_keeps_its_scale() -> None:
-    found = fp8.scale_of(
+    found = fp8.compute_scale(
         jnp.asarray([0.0, 896.0, jnp.inf, jnp.nan]), jnp.full(4, 3.0), jnp.float8_e4m3fn
     )
     assert found.tolist() == [3.0, 2.0, 3.0, 3.0]
@@ -192,13 +192,15 @@ def test_what_is_too_small_for_a_scale_of_its_own_keeps_the_last(kind: Any) -> N
     """A scale below the least normal float32 is flushed to zero, and what is divided by it is no number."""
     tiny, edge = np.finfo(np.float32).tiny, np.float32(jnp.finfo(kind).max)
     magnitudes = jnp.asarray([tiny, 0.99 * tiny * edge, tiny * edge], jnp.float32)
-    scales = jax.jit(fp8.scale_of, static_argnums=2)(magnitudes, jnp.full(3, 3.0), kind)
+    scales = jax.jit(fp8.compute_scale, static_argnums=2)(magnitudes, jnp.full(3, 3.0), kind)
     assert scales.tolist() == [3.0, 3.0, tiny]
-    assert bool(jnp.isfinite(fp8.quantise(magnitudes, scales, kind).astype(jnp.float32)).all())
+    assert bool(
+        jnp.isfinite(fp8.quantise_tensor(magnitudes, scales, kind).astype(jnp.float32)).all()
+    )
 
 
 def test_what_is_out_of_range_is_cut_off() -> None:
-    found = fp8.quantise(
+    found = fp8.quantise_tensor(
         jnp.asarray([1e6, -1e6, 448.0]), jnp.asarray([1.0]), jnp.float8_e4m3fn
     ).astype(jnp.float32)
     assert found.tolist() == [448.0, -448.0, 448.0]
@@ -207,13 +209,13 @@ def test_what_is_out_of_range_is_cut_off() -> None:
 class _Projection(nn.Module):
     @nn.compact
     def __call__(self) -> Any:
-        return fp8.state(self)
+        return fp8.get_state(self)
 
 
 def test_a_fresh_state_is_the_one_that_a_projection_begins_with() -> None:
     begun = _Projection().init(jax.random.key(0))[fp8.COLLECTION]
     assert len(begun) == 6
-    found = fp8.fresh(
+    found = fp8.make_initial_states(
         jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), begun)
     )
     assert jax.tree.structure(found) == jax.tree.structure(begun)
@@ -229,6 +231,6 @@ class _Gpu:
 
 
 def test_a_card_without_fp8_is_refused() -> None:
-    fp8.require([_Gpu("8.9"), _Gpu("9.0"), _Gpu("10.0"), *jax.devices("cpu")])
+    fp8.require_fp8([_Gpu("8.9"), _Gpu("9.0"), _Gpu("10.0"), *jax.devices("cpu")])
     with errors.refused(errors.UNSUPPORTED, where="ENABLE_FP8", names=("A100", "8.0")):
-        fp8.require([_Gpu("9.0"), _Gpu("8.0")])
+        fp8.require_fp8([_Gpu("9.0"), _Gpu("8.0")])

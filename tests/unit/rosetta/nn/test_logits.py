@@ -31,8 +31,10 @@ def _gradients(of: Any, hidden: Any, kernel: Any, weights: Any) -> Any:
 
 def test_in_float32_it_is_the_product() -> None:
     hidden, kernel, weights = _inputs()
-    np.testing.assert_array_equal(logits.product(hidden, kernel, "float32"), hidden @ kernel)
-    found = _gradients(lambda *given: logits.product(*given, "float32"), hidden, kernel, weights)
+    np.testing.assert_array_equal(logits.compute_logits(hidden, kernel, "float32"), hidden @ kernel)
+    found = _gradients(
+        lambda *given: logits.compute_logits(*given, "float32"), hidden, kernel, weights
+    )
     for one, other in zip(found, _gradients(jnp.matmul, hidden, kernel, weights), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
@@ -40,7 +42,7 @@ def test_in_float32_it_is_the_product() -> None:
 def test_all_three_products_have_narrow_factors() -> None:
     hidden, kernel, weights = _inputs()
     jaxpr = jax.make_jaxpr(
-        lambda *given: _gradients(lambda *two: logits.product(*two, "bfloat16"), *given)
+        lambda *given: _gradients(lambda *two: logits.compute_logits(*two, "bfloat16"), *given)
     )(hidden, kernel, weights)
     products = [each for each in jaxpr.jaxpr.eqns if each.primitive.name == "dot_general"]
     assert len(products) == 3
@@ -53,7 +55,9 @@ def test_the_kernels_gradient_is_not_rounded_after_its_sum() -> None:
     """Factors that bfloat16 holds exactly leave no error at all, though their sums need more digits than it has."""
     hidden, kernel, weights = (jnp.round(each * 16) for each in _inputs())
     for one, other in zip(
-        _gradients(lambda *given: logits.product(*given, "bfloat16"), hidden, kernel, weights),
+        _gradients(
+            lambda *given: logits.compute_logits(*given, "bfloat16"), hidden, kernel, weights
+        ),
         _gradients(jnp.matmul, hidden, kernel, weights),
         strict=True,
     ):

@@ -31,7 +31,7 @@ from rosetta.nn import loss
 
 mesh = Mesh(jax.devices(), ("model",))
 whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(None, "model"))
-total = lambda hidden, kernel: jnp.sum(loss.chunked_cross_entropy(hidden, kernel, jnp.arange(24), loss.Terms(80, 4))[0])
+total = lambda hidden, kernel: jnp.sum(loss.chunked_cross_entropy(hidden, kernel, jnp.arange(24), loss.LossSettings(80, 4))[0])
 step = jax.jit(jax.grad(total, argnums=(0, 1)), in_shardings=(whole, split), out_shardings=(whole, split))
 print(step.lower(jnp.ones((24, 8)), jnp.ones((8, 80))).compile().as_text())
 """
@@ -46,7 +46,7 @@ def _inputs() -> tuple[Any, Any, Any]:
     )
 
 
-def _whole(hidden: Any, kernel: Any, targets: Any, terms: loss.Terms) -> tuple[Any, Any]:
+def _whole(hidden: Any, kernel: Any, targets: Any, terms: loss.LossSettings) -> tuple[Any, Any]:
     """By the formula in T5X's losses: cross entropy with smoothed targets, less its least value, and the z-loss."""
     logits = (hidden @ kernel) * terms.scale
     high, low = 1.0 - terms.label_smoothing, terms.label_smoothing / (VOCABULARY - 1)
@@ -67,7 +67,7 @@ def _whole(hidden: Any, kernel: Any, targets: Any, terms: loss.Terms) -> tuple[A
 )
 def test_it_is_the_whole(chunks: int, smoothing: float, z_loss: float, scale: float) -> None:
     hidden, kernel, targets = _inputs()
-    terms = loss.Terms(VOCABULARY, chunks, smoothing, z_loss, scale)
+    terms = loss.LossSettings(VOCABULARY, chunks, smoothing, z_loss, scale)
     found, square, best = loss.chunked_cross_entropy(hidden, kernel, targets, terms)
     expected, expected_square = _whole(hidden, kernel, targets, terms)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
@@ -88,7 +88,7 @@ def test_it_is_the_whole(chunks: int, smoothing: float, z_loss: float, scale: fl
 
 def test_no_array_of_all_logits_is_made() -> None:
     hidden, kernel, targets = _inputs()
-    terms = loss.Terms(VOCABULARY, 10)
+    terms = loss.LossSettings(VOCABULARY, 10)
     text = (
         jax.jit(
             jax.grad(
@@ -110,7 +110,7 @@ def test_the_first_of_equally_likely_tokens_is_the_likeliest() -> None:
     )
     for chunks in (1, 3, 7, 50):
         assert loss.chunked_cross_entropy(
-            hidden, kernel, jnp.zeros(1, jnp.int32), loss.Terms(VOCABULARY, chunks)
+            hidden, kernel, jnp.zeros(1, jnp.int32), loss.LossSettings(VOCABULARY, chunks)
         )[2].tolist() == [13]
 
 

@@ -24,7 +24,7 @@ from rosetta.core import log
 from rosetta.core import transformer_engine as package
 from rosetta.nn import attention, fp8, transformer_engine
 from rosetta.nn.attention import Mask
-from rosetta.nn.dense import Kernel, contract
+from rosetta.nn.dense import Kernel, apply_projections
 from rosetta.t5x import network
 from rosetta.t5x.run.model_config import T5Config
 
@@ -125,16 +125,22 @@ class _Attention(nn.Module):
             for each, count in zip((query, key), described, strict=True)
         ]
         seen = (
-            Mask(queries=counts[0], keys=counts[1]) if "padding" in self.attn_mask_type else Mask()
+            Mask(valid_queries=counts[0], valid_keys=counts[1])
+            if "padding" in self.attn_mask_type
+            else Mask()
         )
-        seen = Mask(queries=seen.queries, keys=seen.keys, causal="causal" in self.attn_mask_type)
-        bias = seen.bias(query.shape[along], key.shape[along], bias, query.dtype)
+        seen = Mask(
+            valid_queries=seen.valid_queries,
+            valid_keys=seen.valid_keys,
+            causal="causal" in self.attn_mask_type,
+        )
+        bias = seen.make_bias(query.shape[along], key.shape[along], bias, query.dtype)
         assert key.shape[-2] == value.shape[-2] == self.num_gqa_groups
         key, value = (
             jnp.repeat(each, self.num_attention_heads // self.num_gqa_groups, axis=-2)
             for each in (key, value)
         )
-        return attention.plain(
+        return attention.compute_plain_attention(
             query,
             key,
             value,
@@ -230,7 +236,7 @@ def _state(seed: int) -> dict[str, Any]:
     ):
         found[f"{tensor}_scale"] = jnp.full((1,), size / edge, jnp.float32)
         found[f"{tensor}_amax_history"] = jnp.asarray(
-            size * rng.uniform(0.5, 1.0, fp8.HISTORY), jnp.float32
+            size * rng.uniform(0.5, 1.0, fp8.HISTORY_LENGTH), jnp.float32
         )
     return found
 
@@ -250,7 +256,7 @@ def _graded(multiply: Any, count: int) -> Any:
 
 
 def test_one_product_is_that_of_xla_and_so_is_its_state(engine: Any) -> None:
-    ours, theirs = _graded(fp8.contract, 1), _graded(transformer_engine.contract, 1)
+    ours, theirs = _graded(fp8.multiply_kernels, 1), _graded(transformer_engine.multiply_kernels, 1)
     assert (64, 32) in engine
     assert {"dp_resource": "data"} in engine  # of the mesh's axes, the one that there is
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
@@ -276,14 +282,14 @@ def test_it_is_told_what_the_axes_are(
 ) -> None:
     axes.clear()
     axes |= there
-    _graded(transformer_engine.contract, 1)
+    _graded(transformer_engine.multiply_kernels, 1)
     assert engine[0] == told
 
 
 def test_fused_products_share_the_magnitude_that_is_kept(engine: Any) -> None:
     (outputs, (into_x, into_kernels, ours)), (found, (of_x, of_kernels, theirs)) = (
-        _graded(fp8.contract, 3),
-        _graded(transformer_engine.contract, 3),
+        _graded(fp8.multiply_kernels, 3),
+        _graded(transformer_engine.multiply_kernels, 3),
     )
     assert (64, 3, 32) in engine
     for one, other in zip(
@@ -298,7 +304,7 @@ def test_fused_products_share_the_magnitude_that_is_kept(engine: Any) -> None:
         largest = max(float(state[f"{tensor}_amax_history"][0]) for state in ours)
         for one, other in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(
-                other[f"{tensor}_amax_history"], np.full(fp8.HISTORY, largest), rtol=1e-6
+                other[f"{tensor}_amax_history"], np.full(fp8.HISTORY_LENGTH, largest), rtol=1e-6
             )
             np.testing.assert_allclose(other[f"{tensor}_scale"], one[f"{tensor}_scale"], rtol=1e-6)
 
@@ -307,8 +313,10 @@ def test_what_it_cannot_take_is_multiplied_by_xla_and_said(
     engine: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     x, kernel = jnp.ones((1, 3, 64), jnp.float32), jnp.ones((64, 32), jnp.float32)
-    (found,) = transformer_engine.contract(x, [kernel], [_state(1)], jnp.float32)
-    np.testing.assert_array_equal(found, fp8.contract(x, [kernel], [_state(1)], jnp.float32)[0])
+    (found,) = transformer_engine.multiply_kernels(x, [kernel], [_state(1)], jnp.float32)
+    np.testing.assert_array_equal(
+        found, fp8.multiply_kernels(x, [kernel], [_state(1)], jnp.float32)[0]
+    )
     assert not [each for each in engine if isinstance(each, tuple)]
     assert (
         "FP8 by XLA instead of Transformer Engine: a product of 3 rows" in capsys.readouterr().err
@@ -321,7 +329,7 @@ def test_a_projection_goes_where_it_is_told(engine: Any) -> None:
 
         @nn.compact
         def __call__(self, x: Any) -> Any:
-            return contract(
+            return apply_projections(
                 x,
                 [Kernel(64, 32, ("embed", "mlp"), nn.initializers.ones, fp8=self.by, name="wi")()],
                 jnp.float32,
@@ -349,7 +357,9 @@ class _Attending(nn.Module):
             "deterministic": self.deterministic,
             "transposed": self.transposed,
         }
-        return transformer_engine.attention(query, key, value, relative=relative, mask=mask, **how)
+        return transformer_engine.compute_attention(
+            query, key, value, relative=relative, mask=mask, **how
+        )
 
 
 def _attended(depth: int = 16) -> tuple[Any, Any, Any, Any]:
@@ -369,12 +379,12 @@ def test_attention_is_asked_for_what_the_mask_says(
     del engine
     query, key, value, relative = _attended()
     real = jnp.arange(6)[None] < jnp.array([[6], [4]])
-    mask = Mask(keys=real if padded else None, causal=causal)
-    expected = attention.plain(
+    mask = Mask(valid_keys=real if padded else None, causal=causal)
+    expected = attention.compute_plain_attention(
         query,
         key,
         value,
-        bias=mask.bias(8, 6, relative, query.dtype),
+        bias=mask.make_bias(8, 6, relative, query.dtype),
         float32_logits=True,
         drop=lambda weights: weights,
     )
@@ -415,11 +425,14 @@ def test_who_attends(
     engine: Any, capsys: pytest.CaptureFixture[str], dtype: str, mask: Mask, chosen: str, says: str
 ) -> None:
     del engine
-    assert transformer_engine.choose_attention(dtype=dtype, mask=mask, dropout=False) == chosen
+    assert transformer_engine.choose_implementation(dtype=dtype, mask=mask, dropout=False) == chosen
     said = capsys.readouterr().err
     assert says in said
     assert bool(said) == bool(says)
-    assert transformer_engine.choose_attention(dtype="bfloat16", mask=Mask(), dropout=True) == "te"
+    assert (
+        transformer_engine.choose_implementation(dtype="bfloat16", mask=Mask(), dropout=True)
+        == "te"
+    )
     assert "drops single weights" in capsys.readouterr().err
 
 
@@ -484,6 +497,6 @@ def test_without_a_driver_it_is_refused_in_one_line(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(package, "find_installed_version", lambda: "2.20.2")
     monkeypatch.setattr("importlib.import_module", load)
     with errors.refused(errors.FAILED, where="Transformer Engine") as problem:
-        transformer_engine.require()
+        transformer_engine.import_transformer_engine()
     assert "libcuda.so.1" in str(problem.value)
     assert "\n" not in str(problem.value)

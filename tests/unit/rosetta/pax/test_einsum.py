@@ -75,7 +75,8 @@ def test_against_numpy(name: str) -> None:
 
     for tensor, value in (("input", x), ("kernel", kernel), ("output_grad", gradient)):
         np.testing.assert_array_equal(
-            seen[f"{tensor}_amax_history"], np.full(fp8.HISTORY, np.abs(value).max(), np.float32)
+            seen[f"{tensor}_amax_history"],
+            np.full(fp8.HISTORY_LENGTH, np.abs(value).max(), np.float32),
         )
         np.testing.assert_array_equal(seen[f"{tensor}_scale"], state[f"{tensor}_scale"])
 

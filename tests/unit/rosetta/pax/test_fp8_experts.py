@@ -87,7 +87,10 @@ def test_in_fp8_it_is_near_and_routes_alike() -> None:
         if name.endswith(einsum.STATE_NAMES)
     }
     assert {name.rpartition("/")[0] for name in state} == {"ffn1_product", "ffn2_product"}
-    assert {leaf.shape for leaf in state.values()} == {(1,), (fp8.HISTORY,)}  # one for all experts
+    assert {leaf.shape for leaf in state.values()} == {
+        (1,),
+        (fp8.HISTORY_LENGTH,),
+    }  # one for all experts
     assert all(float(leaf.max()) > 0 for leaf in state.values())
 
 

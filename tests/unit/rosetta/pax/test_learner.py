@@ -112,13 +112,15 @@ def test_stacked_states_advance_as_single_ones() -> None:
         )
         for index, state in enumerate(states)
     ]
-    stacked = fp8.advance(
+    stacked = fp8.advance_states(
         {"it": jax.tree.map(lambda *each: jnp.stack(each), *states)},
         {"it": jax.tree.map(lambda *each: jnp.stack(each), *seen)},
         5,
     )
     for index in range(3):
-        for name, leaf in fp8.advance({"it": states[index]}, {"it": seen[index]}, 5)["it"].items():
+        for name, leaf in fp8.advance_states({"it": states[index]}, {"it": seen[index]}, 5)[
+            "it"
+        ].items():
             np.testing.assert_allclose(stacked["it"][name][index], leaf, rtol=1e-6)
 
 
@@ -193,9 +195,9 @@ def test_parameters_are_changed_as_by_upstreams_learner_without_state(broken: bo
             made[kind] = it.apply_gradient(trees[1], changed, trees[0])["params"]
         del following
     np.testing.assert_array_equal(made[learner.Learner]["w"], made[learners.Learner]["w"])
-    expected = fp8.advance({"it": plain._state(0)}, {"it": gradients["params"]["einsum"]}, 0)[
-        "it"
-    ]  # of a step that is left out, too
+    expected = fp8.advance_states(
+        {"it": plain._state(0)}, {"it": gradients["params"]["einsum"]}, 0
+    )["it"]  # of a step that is left out, too
     for name, leaf in expected.items():
         np.testing.assert_array_equal(made[learner.Learner]["einsum"][name], leaf, err_msg=name)
 
@@ -204,7 +206,7 @@ def test_a_learner_asks_whether_its_devices_have_fp8(monkeypatch: pytest.MonkeyP
     def refuse(devices: Any) -> None:
         raise UserError("", "ENABLE_FP8", "", kind=errors.UNSUPPORTED, value=len(devices))
 
-    monkeypatch.setattr(fp8, "require", refuse)
+    monkeypatch.setattr(fp8, "require_fp8", refuse)
     with errors.refused(errors.UNSUPPORTED, where="ENABLE_FP8", value=len(jax.devices())):
         _learner(learner.Learner)
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rosetta.pax.run.compilation_cache import cache_works
-from rosetta.selftest import workload_of
-from rosetta.selftest.pax import Pax, mesh
+from rosetta.selftest import load_workload
+from rosetta.selftest.pax import Pax, choose_mesh
 from tests.support import event_files
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def jax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
     [(1, [1, 1, 1]), (2, [1, 1, 2]), (3, [1, 3, 1]), (4, [1, 2, 2]), (8, [1, 4, 2])],
 )
 def test_the_mesh_takes_all_devices(devices: int, shape: list[int]) -> None:
-    assert mesh(devices) == shape
+    assert choose_mesh(devices) == shape
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_which_jax_may_cache(version: str, works: bool) -> None:
 @pytest.mark.parametrize("jax", ["0.10.2"], indirect=True)
 @pytest.mark.usefixtures("jax")
 def test_the_process(tmp_path: Path) -> None:
-    phase = Pax().train(tmp_path, steps=20, devices=4)
+    phase = Pax().make_command(tmp_path, steps=20, devices=4)
     assert phase.argv[1:5] == ["-P", "-m", "paxml.main", "--fdl_config=rosetta.pax.gpt.Tiny"]
     assert f"--job_log_dir={tmp_path}/job" in phase.argv
     assert f"--fdl.DATA='text:{tmp_path}/train.txt'" in phase.argv
@@ -55,16 +55,16 @@ def test_the_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("jax", ["0.4.26"], indirect=True)
 @pytest.mark.usefixtures("jax")
 def test_no_cache_where_a_cached_program_crashes(tmp_path: Path) -> None:
-    env = Pax().train(tmp_path, steps=20, devices=1).env
+    env = Pax().make_command(tmp_path, steps=20, devices=1).env
     assert env["JAX_ENABLE_COMPILATION_CACHE"] == "false"
     assert "--xla_force_host_platform_device_count=1" in env["XLA_FLAGS"].split()
 
 
 def test_results(tmp_path: Path) -> None:
-    tiny = workload_of("pax")
+    tiny = load_workload("pax")
     assert tiny.framework == "pax"
-    assert tiny.losses(tmp_path) == {}
-    assert tiny.checkpoint_steps(tmp_path) == []
+    assert tiny.read_losses(tmp_path) == {}
+    assert tiny.list_checkpoint_steps(tmp_path) == []
     record = event_files.record(
         5, 1.0, event_files.simple("loss", 2.0), event_files.simple("learning/lr", 1000.0)
     )
@@ -76,12 +76,12 @@ def test_results(tmp_path: Path) -> None:
         "checkpoint_00000040/metadata",
     ):
         (tmp_path / "job" / "checkpoints" / folder).mkdir(parents=True)
-    assert tiny.losses(tmp_path) == {5: 2.0}
-    assert tiny.checkpoint_steps(tmp_path) == [0, 20]
+    assert tiny.read_losses(tmp_path) == {5: 2.0}
+    assert tiny.list_checkpoint_steps(tmp_path) == [0, 20]
 
 
 def test_the_text_is_there(tmp_path: Path) -> None:
-    Pax().prepare(tmp_path)
+    Pax().write_data(tmp_path)
     text = (tmp_path / "train.txt").read_bytes()
     assert text.isascii()
     # One epoch outlasts the selftest: 30 steps of 16 rows of 64 tokens.

@@ -3,7 +3,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from rosetta.selftest.sample_text import sentences, write_text
+from rosetta.selftest.sample_text import generate_sentences, write_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +22,8 @@ def test_same_text_everywhere(tmp_path: Path) -> None:
 
 
 def test_another_seed_is_another_text() -> None:
-    assert list(sentences(20, 1)) == list(sentences(20, 1))
-    assert list(sentences(20, 1)) != list(sentences(20, 2))
+    assert list(generate_sentences(20, 1)) == list(generate_sentences(20, 1))
+    assert list(generate_sentences(20, 1)) != list(generate_sentences(20, 2))
 
 
 def test_leaves_no_temporary_file(tmp_path: Path) -> None:

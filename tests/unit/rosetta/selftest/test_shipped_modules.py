@@ -28,41 +28,41 @@ def test_what_counts_as_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (tmp_path / name).write_text("raise RuntimeError('nothing may be imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
     expected = ["shippedpkg", "shippedpkg.layers", "shippedpkg.nopackage.thing", "shippedpkg.sub"]
-    assert shipped_modules.shipped("shippedpkg") == expected
+    assert shipped_modules.list_modules("shippedpkg") == expected
 
 
 def test_a_package_that_is_not_there() -> None:
     with errors.refused(errors.MISSING, where="selftest", value="nowhere_to_be_found"):
-        shipped_modules.shipped("nowhere_to_be_found")
+        shipped_modules.list_modules("nowhere_to_be_found")
 
 
 def test_a_distributions_own_list_goes_before_the_frameworks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipped_modules, "KNOWN", tmp_path)
+    monkeypatch.setattr(shipped_modules, "KNOWN_FAILURES", tmp_path)
     (tmp_path / "pax.yaml").write_text("paxml.a: because\n")
-    assert shipped_modules.known("pax", "pax-1.4") == {"paxml.a": "because"}
+    assert shipped_modules.read_known_failures("pax", "pax-1.4") == {"paxml.a": "because"}
     (tmp_path / "pax-1.4.yaml").write_text("paxml.b: of age\n")
-    assert shipped_modules.known("pax", "pax-1.4") == {"paxml.b": "of age"}
-    assert shipped_modules.known("pax") == {"paxml.a": "because"}
-    assert shipped_modules.known("t5x") == {}
+    assert shipped_modules.read_known_failures("pax", "pax-1.4") == {"paxml.b": "of age"}
+    assert shipped_modules.read_known_failures("pax") == {"paxml.a": "because"}
+    assert shipped_modules.read_known_failures("t5x") == {}
 
 
 @pytest.mark.parametrize("text", ["- a\n", "a:\n", "a: ''\n", "a: 3\n"])
 def test_every_entry_has_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setattr(shipped_modules, "KNOWN", tmp_path)
+    monkeypatch.setattr(shipped_modules, "KNOWN_FAILURES", tmp_path)
     (tmp_path / "t5x.yaml").write_text(text)
     with errors.refused(errors.INVALID, where="t5x.yaml"):
-        shipped_modules.known("t5x")
+        shipped_modules.read_known_failures("t5x")
 
 
 @pytest.mark.parametrize(
-    "path", sorted(shipped_modules.KNOWN.glob("*.yaml")), ids=lambda path: path.name
+    "path", sorted(shipped_modules.KNOWN_FAILURES.glob("*.yaml")), ids=lambda path: path.name
 )
 def test_our_lists_are_well_formed(path: Path) -> None:
     assert all(
         "." in name and len(reason) > 10
-        for name, reason in shipped_modules.known(path.stem).items()
+        for name, reason in shipped_modules.read_known_failures(path.stem).items()
     )

@@ -3,35 +3,35 @@ from __future__ import annotations
 from pathlib import Path
 
 import rosetta
-from rosetta.selftest import workload_of
-from rosetta.selftest.t5x import GIN, T5X
+from rosetta.selftest import load_workload
+from rosetta.selftest.t5x import GIN_FILES, T5X
 from tests.support import event_files
 
 PACKAGE = Path(rosetta.__file__).parent
 
 
 def test_gin_files_are_where_the_trainer_looks() -> None:
-    for path in GIN:
+    for path in GIN_FILES:
         assert (PACKAGE.parent / path).is_file()
     # Gin finds a file on Python's path only inside a package.
     assert (PACKAGE / "t5x" / "gin" / "__init__.py").is_file()
 
 
 def test_the_process(tmp_path: Path) -> None:
-    phase = T5X().train(tmp_path, steps=20, devices=4)
+    phase = T5X().make_command(tmp_path, steps=20, devices=4)
     assert phase.argv[1:4] == ["-P", "-m", "t5x.train"]
     assert "--gin.TRAIN_STEPS=20" in phase.argv
     assert f'--gin.MODEL_DIR="{tmp_path}/model"' in phase.argv
     assert f'--gin.DATA="text:{tmp_path}/train.txt"' in phase.argv
     assert "--gin.NUM_PARTITIONS=2" in phase.argv
     assert phase.env["XLA_FLAGS"] == "--xla_force_host_platform_device_count=4"
-    assert "--gin.NUM_PARTITIONS=1" in T5X().train(tmp_path, steps=20, devices=1).argv
+    assert "--gin.NUM_PARTITIONS=1" in T5X().make_command(tmp_path, steps=20, devices=1).argv
 
 
 def test_results(tmp_path: Path) -> None:
-    tiny = workload_of("t5x")
-    assert tiny.losses(tmp_path) == {}
-    assert tiny.checkpoint_steps(tmp_path) == []
+    tiny = load_workload("t5x")
+    assert tiny.read_losses(tmp_path) == {}
+    assert tiny.list_checkpoint_steps(tmp_path) == []
     name = "loss_per_nonpadding_target_token"
     record = event_files.record(
         5, 1.0, event_files.simple(name, 2.0), event_files.simple("loss", 1000.0)
@@ -44,5 +44,5 @@ def test_results(tmp_path: Path) -> None:
         "checkpoint_40",
     ):
         (tmp_path / "model" / folder).mkdir(parents=True)
-    assert tiny.losses(tmp_path) == {5: 2.0}
-    assert tiny.checkpoint_steps(tmp_path) == [0, 20]
+    assert tiny.read_losses(tmp_path) == {5: 2.0}
+    assert tiny.list_checkpoint_steps(tmp_path) == [0, 20]

@@ -43,7 +43,7 @@ NAME = "events.out.tfevents.1.host.0.v2"
 )
 def test_every_way_a_scalar_is_written(tmp_path: Path, value: bytes, expected: float) -> None:
     event_files.append(tmp_path / NAME, event_files.version() + event_files.record(300, 1e9, value))
-    assert tensorboard_events.read(tmp_path / NAME) == [
+    assert tensorboard_events.read_event_file(tmp_path / NAME) == [
         tensorboard_events.Scalar(300, 1e9, "loss", expected)
     ]
 
@@ -56,8 +56,8 @@ def test_texts_and_other_tags_are_left_out(tmp_path: Path) -> None:
             5, 1.0, text, event_files.simple("rate", 1.0), event_files.simple("loss", 2.0)
         ),
     )
-    assert tensorboard_events.scalars(tmp_path, "loss") == {5: 2.0}
-    assert tensorboard_events.scalars(tmp_path, "config") == {}
+    assert tensorboard_events.read_scalars(tmp_path, "loss") == {5: 2.0}
+    assert tensorboard_events.read_scalars(tmp_path, "config") == {}
 
 
 def test_half_a_record_at_the_end_is_not_read_yet(tmp_path: Path) -> None:
@@ -66,13 +66,13 @@ def test_half_a_record_at_the_end_is_not_read_yet(tmp_path: Path) -> None:
     )
     for cut in range(len(next_one)):
         (tmp_path / NAME).write_bytes(whole + next_one[:cut])
-        assert list(tensorboard_events.scalars(tmp_path, "loss")) == [5]
+        assert list(tensorboard_events.read_scalars(tmp_path, "loss")) == [5]
     (tmp_path / NAME).write_bytes(whole + next_one)
-    assert list(tensorboard_events.scalars(tmp_path, "loss")) == [5, 10]
+    assert list(tensorboard_events.read_scalars(tmp_path, "loss")) == [5, 10]
 
 
 def test_no_folder_no_losses(tmp_path: Path) -> None:
-    assert tensorboard_events.scalars(tmp_path / "none", "loss") == {}
+    assert tensorboard_events.read_scalars(tmp_path / "none", "loss") == {}
 
 
 def test_pace_by_the_file_that_has_both_ends(tmp_path: Path) -> None:
@@ -80,6 +80,6 @@ def test_pace_by_the_file_that_has_both_ends(tmp_path: Path) -> None:
     event_files.append(first, event_files.record(5, 10.0, event_files.simple("loss", 1.0)))
     for step, at in ((5, 10.0), (10, 11.0), (20, 12.5)):
         event_files.append(second, event_files.record(step, at, event_files.simple("loss", 1.0)))
-    assert tensorboard_events.pace(tmp_path, [5, 10, 20]) == pytest.approx(6.0)
-    assert tensorboard_events.pace(tmp_path, [5]) is None
-    assert tensorboard_events.pace(tmp_path, [5, 40]) is None
+    assert tensorboard_events.measure_speed(tmp_path, [5, 10, 20]) == pytest.approx(6.0)
+    assert tensorboard_events.measure_speed(tmp_path, [5]) is None
+    assert tensorboard_events.measure_speed(tmp_path, [5, 40]) is None

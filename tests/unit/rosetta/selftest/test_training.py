@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rosetta.selftest import tensorboard_events, training
-from rosetta.selftest.process import Context
-from rosetta.selftest.workload import Phase
+from rosetta.selftest.child_process import Context
+from rosetta.selftest.workload import TrainingCommand
 
 TRAINER = Path(__file__).parents[3] / "support" / "fake_trainer.py"
 
@@ -20,24 +20,26 @@ class Fake:
     framework: str = "fake"
     packages: tuple[str, ...] = ()
 
-    def prepare(self, workdir: Path) -> None:
+    def write_data(self, workdir: Path) -> None:
         (workdir / "prepared").touch()
 
-    def train(self, workdir: Path, *, steps: int, devices: int) -> Phase:
+    def make_command(self, workdir: Path, *, steps: int, devices: int) -> TrainingCommand:
         assert (workdir / "prepared").exists()
         argv = [sys.executable, str(TRAINER), str(workdir), str(steps), self.fault]
-        return Phase(argv, {"FAKE_DEVICES": str(devices), "PYTHONPATH": str(TRAINER.parents[2])})
+        return TrainingCommand(
+            argv, {"FAKE_DEVICES": str(devices), "PYTHONPATH": str(TRAINER.parents[2])}
+        )
 
-    def losses(self, workdir: Path) -> dict[int, float]:
-        return tensorboard_events.scalars(workdir / "events", "loss")
+    def read_losses(self, workdir: Path) -> dict[int, float]:
+        return tensorboard_events.read_scalars(workdir / "events", "loss")
 
-    def checkpoint_steps(self, workdir: Path) -> list[int]:
+    def list_checkpoint_steps(self, workdir: Path) -> list[int]:
         return sorted(int(path.name[11:]) for path in workdir.glob("checkpoint_*"))
 
 
-def train(fault: str, tmp_path: Path, said: list[str] | None = None) -> training.Run:
+def train(fault: str, tmp_path: Path, said: list[str] | None = None) -> training.TrainingRun:
     context = Context(tmp_path / "cache", (said if said is not None else []).append)
-    return training.train(context, Fake(fault), tmp_path / "run", steps=20, devices=4)
+    return training.train_and_resume(context, Fake(fault), tmp_path / "run", steps=20, devices=4)
 
 
 def test_a_good_run(tmp_path: Path) -> None:
@@ -58,7 +60,7 @@ def test_a_good_run(tmp_path: Path) -> None:
     }
     assert [re.findall(r"\d+", line)[1] for line in said] == ["5", "10", "15", "20", "25", "30"]
     # All events are where TensorBoard finds them again.
-    assert list(tensorboard_events.scalars(tmp_path / "run" / "events", "loss")) == [
+    assert list(tensorboard_events.read_scalars(tmp_path / "run" / "events", "loss")) == [
         5,
         10,
         15,
@@ -92,7 +94,7 @@ def test_what_was_not_resumed_is_not_called_so(tmp_path: Path, fault: str) -> No
 
 
 def test_too_few_reports() -> None:
-    problems = training.judge_training({10: 5.0, 20: 4.0}, [20], 20)
+    problems = training.find_training_problems({10: 5.0, 20: 4.0}, [20], 20)
     assert problems == [
         "loss reported at steps [10, 20], which is not at least three times up to step 20"
     ]
@@ -100,12 +102,12 @@ def test_too_few_reports() -> None:
 
 def test_a_resumed_run_that_stops_short() -> None:
     first = {5: 6.0, 10: 5.0, 15: 4.5, 20: 4.0}
-    assert training.judge_resumed(first, {25: 3.9}, [20, 30], 20) == [
+    assert training.find_resume_problems(first, {25: 3.9}, [20, 30], 20) == [
         "after the restore, loss reported at steps [25], not up to 30"
     ]
-    assert training.judge_resumed(first, {}, [20, 30], 20) == [
+    assert training.find_resume_problems(first, {}, [20, 30], 20) == [
         "after the restore, loss reported at steps [], not up to 30"
     ]
-    assert training.judge_resumed(first, {25: 3.9, 30: 3.8}, [20], 20) == [
+    assert training.find_resume_problems(first, {25: 3.9, 30: 3.8}, [20], 20) == [
         "no checkpoint of step 30; there are [20]"
     ]

@@ -29,7 +29,7 @@ class Mark(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        return 2 * x + dropout.draw(self, 0.5, x.shape[0], {"all": WIDTH})["all"]
+        return 2 * x + dropout.draw_masks(self, 0.5, x.shape[0], {"all": WIDTH})["all"]
 
 
 class Stack(nn.Module):

@@ -249,16 +249,16 @@ def test_cudnns_arguments_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     """The call that is made for cuDNN, with its lengths, bias, scale and causality, through the same public function's XLA implementation."""
     given, settings = small_t5.batch(), small_t5.config(attention="cudnn")
     variables = small_t5.variables(small_t5.config())
-    real = attention.fused
+    real = attention.compute_fused_attention
     calls = []
 
     def by_xla(query: Any, key: Any, value: Any, **how: Any) -> Any:
         calls.append((query.shape, how["mask"].causal, how["relative"] is not None))
         return real(query, key, value, **{**how, "implementation": "xla"})
 
-    monkeypatch.setattr(attention, "fused", by_xla)
+    monkeypatch.setattr(attention, "compute_fused_attention", by_xla)
     # float32 throughout, so that the comparison is of arguments and not of rounding; which cuDNN would not take.
-    monkeypatch.setattr(attention, "unfit_for_cudnn", lambda **_: "")
+    monkeypatch.setattr(attention, "find_cudnn_problem", lambda **_: "")
     found = small_t5.evaluated(small_t5.Transformer(settings), variables, given)
     assert (
         len(calls) == 6

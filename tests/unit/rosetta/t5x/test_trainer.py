@@ -150,7 +150,7 @@ def test_a_trainer_asks_whether_its_devices_have_fp8(
     def refuse(devices: Any) -> None:
         raise UserError("", "ENABLE_FP8", "", kind=errors.UNSUPPORTED, value=len(devices))
 
-    monkeypatch.setattr(fp8, "require", refuse)
+    monkeypatch.setattr(fp8, "require_fp8", refuse)
     with errors.refused(errors.UNSUPPORTED, where="ENABLE_FP8", value=1):
         _trainer(made)
 

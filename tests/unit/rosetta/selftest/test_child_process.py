@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta.selftest import process
-from rosetta.selftest.process import Context, Stopped
+from rosetta.selftest import child_process
+from rosetta.selftest.child_process import Context, Stopped
 from tests.support import errors
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def test_environment_and_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("XLA_FLAGS", "--of_the_caller")
     log = tmp_path / "log"
     code = "import os; print([os.environ[k] for k in ('XLA_FLAGS', 'JAX_PLATFORMS', 'MINE')], os.getcwd())"
-    status = process.run(
+    status = child_process.run_process(
         Context(tmp_path, print), [sys.executable, "-c", code], log, env={"MINE": "x"}, timeout=60
     )
     assert status == 0
@@ -55,7 +55,7 @@ def test_environment_and_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_too_long_is_none_and_nobody_survives(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
-    status = process.run(
+    status = child_process.run_process(
         Context(tmp_path, print), [sys.executable, "-c", FAMILY], log, env={}, timeout=3
     )
     assert status is None
@@ -73,7 +73,9 @@ def test_stop_ends_the_family(tmp_path: Path) -> None:
             context.stop.set()
 
     with pytest.raises(Stopped):
-        process.run(context, [sys.executable, "-c", FAMILY], log, env={}, timeout=600, tick=tick)
+        child_process.run_process(
+            context, [sys.executable, "-c", FAMILY], log, env={}, timeout=600, tick=tick
+        )
     assert all(wait_for(gone, int(pid)) for pid in log.read_text().split())
 
 
@@ -82,28 +84,28 @@ def test_stop_ends_the_family(tmp_path: Path) -> None:
     [(None, "did not end in time"), (3, "ended with status 3"), (-9, "was killed by SIGKILL")],
 )
 def test_words_for_how_it_ended(status: int | None, words: str) -> None:
-    assert process.describe(status) == words
+    assert child_process.describe_exit(status) == words
 
 
 def test_tail(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"one\ntwo\nthr\xffee\n")
-    assert process.tail(tmp_path / "log", 2) == "two\nthr\ufffdee"
-    assert process.tail(tmp_path / "none") == ""
+    assert child_process.read_log_end(tmp_path / "log", 2) == "two\nthr\ufffdee"
+    assert child_process.read_log_end(tmp_path / "none") == ""
 
 
 def test_children_get_the_cpu_alone_or_the_first_gpu_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(process.PLATFORM, raising=False)
+    monkeypatch.delenv(child_process.PLATFORM_VARIABLE, raising=False)
     assert {
-        name: process.environment(tmp_path)[name]
+        name: child_process.make_environment(tmp_path)[name]
         for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
     } == {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-    monkeypatch.setenv(process.PLATFORM, "cuda")
+    monkeypatch.setenv(child_process.PLATFORM_VARIABLE, "cuda")
     assert {
-        name: process.environment(tmp_path)[name]
+        name: child_process.make_environment(tmp_path)[name]
         for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
     } == {"JAX_PLATFORMS": "cuda", "CUDA_VISIBLE_DEVICES": "0"}
-    monkeypatch.setenv(process.PLATFORM, "tpu")
+    monkeypatch.setenv(child_process.PLATFORM_VARIABLE, "tpu")
     with errors.refused(errors.INVALID, where="ROSETTA_SELFTEST_PLATFORM", value="tpu"):
-        process.environment(tmp_path)
+        child_process.make_environment(tmp_path)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def mesh(folder: Path) -> dict[str, int]:
+def read_mesh(folder: Path) -> dict[str, int]:
     """Return mesh axis -> size as the arrays' shardings in the newest checkpoint below `folder`
     record it, {} if none does.
     """

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core import log
 from rosetta.core.errors import UserError
 from rosetta.presets import flag_check as presets
-from rosetta.selftest import imports, shipped_modules, training, workload_of
-from rosetta.selftest.process import Context
+from rosetta.selftest import import_check, load_workload, shipped_modules, training
+from rosetta.selftest.child_process import Context
 
 if TYPE_CHECKING:
     from rosetta.selftest.workload import Workload
@@ -35,12 +35,12 @@ class Options:
     jobs: int = 1
 
 
-def say(line: str) -> None:
+def report_progress(line: str) -> None:
     """Report progress."""
     log.info(line, prefix=False)
 
 
-def workplace(options: Options) -> Path:
+def make_workdir(options: Options) -> Path:
     """Return a fresh folder, inside the caller's workdir where one is given."""
     try:
         if options.workdir is not None:
@@ -54,14 +54,16 @@ def workplace(options: Options) -> Path:
         ) from None
 
 
-def import_all(
+def import_packages(
     context: Context, tiny: Workload, known: dict[str, str], place: Path
-) -> imports.Imports:
+) -> import_check.ImportResult:
     """Import every module of the framework's packages and of rosetta."""
-    total = imports.Imports()
+    total = import_check.ImportResult()
     for package in (*tiny.packages, "rosetta"):
-        found = imports.check(context, package, known, framework=tiny.framework, workdir=place)
-        context.say(
+        found = import_check.check_package(
+            context, package, known, framework=tiny.framework, workdir=place
+        )
+        context.report(
             f"{package}: {found.modules} modules, {len(found.failed)} failed, "
             f"{len(found.skipped)} skipped"
         )
@@ -69,7 +71,7 @@ def import_all(
     return total
 
 
-def preset_flags(framework: str) -> tuple[int, list[str]]:
+def check_preset_flags(framework: str) -> tuple[int, list[str]]:
     """Return how many flags of XLA a framework's presets set, and a line for each that XLA does not
     take.
     """
@@ -79,9 +81,9 @@ def preset_flags(framework: str) -> tuple[int, list[str]]:
         return 0, [f"JAX could not be asked: {error}"]
 
 
-def run_all(
+def run_checks(
     context: Context, tiny: Workload, known: dict[str, str], place: Path, options: Options
-) -> tuple[list[training.Run], imports.Imports]:
+) -> tuple[list[training.TrainingRun], import_check.ImportResult]:
     """Do everything, `options.jobs` things at a time; whatever interrupts it ends the children
     first.
     """
@@ -91,7 +93,7 @@ def run_all(
             # The longest first: imports fill the gap at the end.
             running = [
                 pool.submit(
-                    training.train,
+                    training.train_and_resume,
                     context,
                     tiny,
                     place / f"devices-{n}",
@@ -101,32 +103,34 @@ def run_all(
                 for n in counts
             ]
             importing = (
-                pool.submit(import_all, context, tiny, known, place)
+                pool.submit(import_packages, context, tiny, known, place)
                 if options.with_imports
                 else None
             )
             runs = [run.result() for run in running]
-            return runs, importing.result() if importing else imports.Imports()
+            return runs, importing.result() if importing else import_check.ImportResult()
         except BaseException:
             context.stop.set()
             raise
 
 
-def selftest(options: Options) -> dict[str, Any]:
+def run_selftest(options: Options) -> dict[str, Any]:
     """Run it; return the result document, whose `ok` is the verdict."""
-    tiny = workload_of(options.framework)
-    known = shipped_modules.known(options.framework, options.distribution)
-    place = workplace(options)
-    context = Context((options.workdir.resolve() if options.workdir else place) / "jax-cache", say)
+    tiny = load_workload(options.framework)
+    known = shipped_modules.read_known_failures(options.framework, options.distribution)
+    place = make_workdir(options)
+    context = Context(
+        (options.workdir.resolve() if options.workdir else place) / "jax-cache", report_progress
+    )
     keep = options.keep or options.workdir is not None
-    say(f"selftest of {options.framework} in {place}")
+    report_progress(f"selftest of {options.framework} in {place}")
     try:
-        runs, found = run_all(context, tiny, known, place, options)
+        runs, found = run_checks(context, tiny, known, place, options)
     except KeyboardInterrupt:
         if not keep:
             shutil.rmtree(place)
         raise
-    flags, refused = preset_flags(tiny.framework) if options.with_imports else (0, [])
+    flags, refused = check_preset_flags(tiny.framework) if options.with_imports else (0, [])
     problems = [f"cannot import {name}: {error}" for name, error in found.failed.items()]
     problems += [f"a preset's flag: {line}" for line in refused]
     problems += [f"{run.devices} device(s): {problem}" for run in runs for problem in run.problems]
@@ -145,7 +149,7 @@ def selftest(options: Options) -> dict[str, Any]:
     }
 
 
-def default_jobs() -> int:
+def choose_job_count() -> int:
     """Return how many children to run at once: each wants about a core and 2 GB."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1, min(3, len(os.sched_getaffinity(0)), memory // (3 << 30)))

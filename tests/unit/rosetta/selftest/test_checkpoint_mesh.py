@@ -4,7 +4,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from rosetta.selftest.orbax import mesh
+from rosetta.selftest.checkpoint_mesh import read_mesh
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,14 +27,14 @@ def test_newest_checkpoint_and_its_largest_mesh(tmp_path: Path) -> None:
         {"sharding_type": "SingleDeviceSharding"},
         {**named, "shape": [2, 2]},
     )
-    assert mesh(tmp_path) == {"data": 2, "model": 2}
+    assert read_mesh(tmp_path) == {"data": 2, "model": 2}
 
 
 def test_says_nothing_where_nothing_is_recorded(tmp_path: Path) -> None:
-    assert mesh(tmp_path) == {}
+    assert read_mesh(tmp_path) == {}
     write(
         tmp_path / "c/_sharding",
         0,
         {"sharding_type": "SingleDeviceSharding", "device_str": "TFRT_CPU_0"},
     )
-    assert mesh(tmp_path) == {}
+    assert read_mesh(tmp_path) == {}

@@ -9,20 +9,20 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rosetta.selftest import FRAMEWORKS, process, shipped_modules
+from rosetta.selftest import FRAMEWORKS, child_process, shipped_modules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from rosetta.selftest.process import Context
+    from rosetta.selftest.child_process import Context
 
 TIMEOUT = 900.0  # seconds for one package
 RETRIES = 8  # failed modules that get a second chance, alone in a fresh interpreter
 
 
 @dataclass(frozen=True)
-class Imports:
+class ImportResult:
     """What importing did: how many modules there are, which were left out and why, which failed and
     how.
     """
@@ -31,13 +31,13 @@ class Imports:
     skipped: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def __add__(self, other: Imports) -> Imports:
-        return Imports(
+    def __add__(self, other: ImportResult) -> ImportResult:
+        return ImportResult(
             self.modules + other.modules, self.skipped | other.skipped, self.failed | other.failed
         )
 
 
-def _results(path: Path) -> tuple[dict[str, str | None], str | None]:
+def _read_results(path: Path) -> tuple[dict[str, str | None], str | None]:
     """Return module -> error (None: fine) of the finished ones, and the one that was started and
     never finished.
     """
@@ -51,7 +51,7 @@ def _results(path: Path) -> tuple[dict[str, str | None], str | None]:
     return done, running
 
 
-def attempt(
+def import_modules(
     context: Context, names: Sequence[str], workdir: Path, label: str
 ) -> dict[str, str | None]:
     """Import `names` in order in one child process, and in as many more as crashes make necessary;
@@ -63,29 +63,30 @@ def attempt(
         todo.write_text("\n".join(rest), encoding="utf-8")
         results.unlink(missing_ok=True)
         argv = [sys.executable, "-P", "-m", "rosetta.selftest.importer", str(todo), str(results)]
-        status = process.run(context, argv, log, env={}, timeout=TIMEOUT)
-        done, running = _results(results)
+        status = child_process.run_process(context, argv, log, env={}, timeout=TIMEOUT)
+        done, running = _read_results(results)
         outcome |= done
         if running is not None:
             outcome[running] = (
                 "importing it ended Python: the process "
-                f"{process.describe(status)}\n{process.tail(log, 4)}"
+                f"{child_process.describe_exit(status)}\n{child_process.read_log_end(log, 4)}"
             )
         elif not done:
             reason = (
-                f"Python {process.describe(status)} before the first import\n{process.tail(log, 4)}"
+                f"Python {child_process.describe_exit(status)} before the first import\n"
+                f"{child_process.read_log_end(log, 4)}"
             )
             return outcome | dict.fromkeys(rest, reason)
     return outcome
 
 
-def check(
+def check_package(
     context: Context, package: str, known: dict[str, str], *, framework: str, workdir: Path
-) -> Imports:
+) -> ImportResult:
     """Import all modules of `package`; `known` maps modules that cannot be imported to the
     reason.
     """
-    names = shipped_modules.shipped(package)
+    names = shipped_modules.list_modules(package)
     others = {f"rosetta.{other}" for other in FRAMEWORKS if other != framework}
     foreign = {
         n: "another framework's side of rosetta"
@@ -100,7 +101,7 @@ def check(
     }
     plain = [name for name in names if name not in foreign and name not in listed]
     # The listed ones last: an import that fails half-way leaves things behind.
-    outcome = attempt(
+    outcome = import_modules(
         context,
         [*plain, *(name for name in names if name in listed)],
         workdir,
@@ -114,7 +115,8 @@ def check(
     ]
     if len(doubtful) <= RETRIES:
         alone = {
-            name: attempt(context, [name], workdir, f"imports-{name}")[name] for name in doubtful
+            name: import_modules(context, [name], workdir, f"imports-{name}")[name]
+            for name in doubtful
         }
         failed = {
             name: error
@@ -129,4 +131,4 @@ def check(
     skipped = foreign | {
         name: reason for name, reason in listed.items() if name not in stale and name not in gone
     }
-    return Imports(len(names), skipped, failed | gone | stale)
+    return ImportResult(len(names), skipped, failed | gone | stale)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.selftest import imports
-from rosetta.selftest.process import Context, Stopped
+from rosetta.selftest import import_check
+from rosetta.selftest.child_process import Context, Stopped
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = {
@@ -48,7 +48,9 @@ def crashpkg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_nothing_hides_anything(crashpkg: Path, context: Context, tmp_path: Path) -> None:
-    found = imports.check(context, "crashpkg", KNOWN, framework="t5x", workdir=tmp_path)
+    found = import_check.check_package(
+        context, "crashpkg", KNOWN, framework="t5x", workdir=tmp_path
+    )
     assert crashpkg.is_dir()
     assert found.modules == 10
     assert found.skipped == {"crashpkg.i_known": "needs another planet"}
@@ -72,7 +74,9 @@ def test_a_python_that_cannot_start_is_reported_once_for_all(
     monkeypatch.setenv(
         "PYTHONPATH", str(crashpkg.parent)
     )  # without rosetta the child has nothing to run
-    outcome = imports.attempt(context, ["crashpkg.g_good", "crashpkg.e_poison"], tmp_path, "x")
+    outcome = import_check.import_modules(
+        context, ["crashpkg.g_good", "crashpkg.e_poison"], tmp_path, "x"
+    )
     assert list(outcome) == ["crashpkg.g_good", "crashpkg.e_poison"]
     assert all("before the first import" in str(error) for error in outcome.values())
 
@@ -82,7 +86,9 @@ def test_a_stopped_selftest_starts_nothing_more(tmp_path: Path) -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(Stopped):
-        imports.attempt(Context(tmp_path, lambda _: None, stop), ["crashpkg.g_good"], tmp_path, "x")
+        import_check.import_modules(
+            Context(tmp_path, lambda _: None, stop), ["crashpkg.g_good"], tmp_path, "x"
+        )
     assert not list(tmp_path.glob("x.results"))
 
 
@@ -97,8 +103,8 @@ def test_rosettas_other_side_is_left_out(
         tried.extend(names)
         return dict.fromkeys(names)
 
-    monkeypatch.setattr(imports, "attempt", pretend)
-    found = imports.check(context, "rosetta", {}, framework="pax", workdir=tmp_path)
+    monkeypatch.setattr(import_check, "import_modules", pretend)
+    found = import_check.check_package(context, "rosetta", {}, framework="pax", workdir=tmp_path)
     assert found.skipped["rosetta.t5x.dataset"] == "another framework's side of rosetta"
     assert "rosetta.t5x.dataset" not in tried
     assert "rosetta.selftest.t5x" in tried

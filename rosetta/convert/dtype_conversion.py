@@ -47,7 +47,7 @@ class Cast:
         return made
 
 
-def as_bits(tensor: Any) -> Any:
+def view_as_bits(tensor: Any) -> Any:
     """Return a tensor's values as whole numbers, so that a comparison finds each changed bit, of
     NaN and of zeros, too.
     """

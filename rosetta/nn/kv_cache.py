@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flax import linen as nn
 
 
-def keep(
+def update_cache(
     module: nn.Module, key: Any, value: Any, relative: Any, *, prefill_lengths: Any = None
 ) -> tuple[Any, Any, Any, Mask | None]:
     """Bring new keys and values into the module's cache; return what the new queries attend to.

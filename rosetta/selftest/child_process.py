@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-POLL = 0.25  # seconds
-PLATFORM = "ROSETTA_SELFTEST_PLATFORM"
+POLL_SECONDS = 0.25  # seconds
+PLATFORM_VARIABLE = "ROSETTA_SELFTEST_PLATFORM"
 
 
 class Stopped(Exception):  # noqa: N818 (no error: someone asked for it)
@@ -33,17 +33,17 @@ class Context:
     """
 
     cache: Path
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     stop: threading.Event = field(default_factory=threading.Event)
 
 
-def platform() -> str:
+def read_platform() -> str:
     """Return what the children run on, as ROSETTA_SELFTEST_PLATFORM says: "cpu" or "cuda"."""
-    name: str = read_setting(os.environ, PLATFORM)
+    name: str = read_setting(os.environ, PLATFORM_VARIABLE)
     return name
 
 
-def environment(cache: Path) -> dict[str, str]:
+def make_environment(cache: Path) -> dict[str, str]:
     """Return what every child gets: the CPU or the first GPU alone, no flags of the caller's, one
     compilation cache for all.
 
@@ -51,11 +51,11 @@ def environment(cache: Path) -> dict[str, str]:
     """
     own = (
         {"CUDA_VISIBLE_DEVICES": ""}
-        if platform() == "cpu"
+        if read_platform() == "cpu"
         else {"CUDA_VISIBLE_DEVICES": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     )
     return {
-        "JAX_PLATFORMS": platform(),
+        "JAX_PLATFORMS": read_platform(),
         "XLA_FLAGS": "",
         **own,
         "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -65,7 +65,7 @@ def environment(cache: Path) -> dict[str, str]:
     }
 
 
-def run(
+def run_process(
     context: Context,
     argv: Sequence[str],
     log: Path,
@@ -92,7 +92,7 @@ def run(
             env={
                 **os.environ,
                 **home_folder.get_child_variables(),
-                **environment(context.cache),
+                **make_environment(context.cache),
                 **env,
             },
             cwd=log.parent,
@@ -105,7 +105,7 @@ def run(
                 raise Stopped
             tick()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(POLL)
+                child.wait(POLL_SECONDS)
         status = child.poll()
         tick()
         return status
@@ -115,7 +115,7 @@ def run(
         child.wait()
 
 
-def describe(status: int | None) -> str:
+def describe_exit(status: int | None) -> str:
     """Return how a process ended, in words."""
     if status is None:
         return "did not end in time"
@@ -124,7 +124,7 @@ def describe(status: int | None) -> str:
     return f"ended with status {status}"
 
 
-def tail(log: Path, lines: int = 12) -> str:
+def read_log_end(log: Path, lines: int = 12) -> str:
     """Return the last lines of a log."""
     text = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
     return "\n".join(text[-lines:])
