@@ -107,8 +107,11 @@ def _check_xla_flags(machine: Machine) -> Iterator[Finding]:
     if taken and not machine.quick and machine.version("jaxlib"):
         refused = machine.flags_refused(taken)
         if refused:
+            # The value may be a secret.
             what = re.sub(
-                r"takes no .* for ", "does not take the value of ", re.sub(r"=\S*", "", refused)
+                r"^.* is not a valid value for ",
+                "XLA does not take the value of ",
+                re.sub(r"=\S*", "", refused),
             )
             yield Finding(
                 "xla-flag-refused",

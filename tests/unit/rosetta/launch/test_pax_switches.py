@@ -28,8 +28,14 @@ class TestFlags:
         assert ran.env["XLA_FLAGS"] == OURS.format(33554432) + " --xla_gpu_enable_cudnn_fmha=false"
         assert "BASE_XLA_FLAGS" not in ran.env
         assert ran.said[1:] == [
-            "rosetta: --xla_gpu_graph_level=0 of BASE_XLA_FLAGS: --xla_gpu_enable_command_buffer= today",
-            "rosetta: --set_xla_gpu_enable_cudnn_fmha=False of XLA_FLAGS: --xla_gpu_enable_cudnn_fmha=false today",
+            (
+                "rosetta: --xla_gpu_graph_level=0 of BASE_XLA_FLAGS: "
+                "replaced by --xla_gpu_enable_command_buffer="
+            ),
+            (
+                "rosetta: --set_xla_gpu_enable_cudnn_fmha=False of XLA_FLAGS: "
+                "replaced by --xla_gpu_enable_cudnn_fmha=false"
+            ),
         ]
 
     def test_the_users_come_last_and_win(self, place: Place) -> None:

@@ -78,8 +78,11 @@ def test_a_base_of_ones_own_takes_their_place_and_both_are_translated() -> None:
     )
     assert found.typed == ("--xla_gpu_enable_command_buffer=",)
     assert found.lines == (
-        "--xla_gpu_graph_level=0 of BASE_XLA_FLAGS: --xla_gpu_enable_command_buffer= today",
-        "--xla_gpu_enable_async_collectives=true of XLA_FLAGS: left out, XLA has it no more",
+        "--xla_gpu_graph_level=0 of BASE_XLA_FLAGS: replaced by --xla_gpu_enable_command_buffer=",
+        (
+            "--xla_gpu_enable_async_collectives=true of XLA_FLAGS: "
+            "left out, because XLA does not have it any more"
+        ),
     )
 
 
