@@ -1,12 +1,15 @@
-"""Walk the commands of rosetta and their arguments, for tests that give all of them the same values."""
+"""Walk the commands of both programs and their arguments, for tests that try or compare all of them."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import shlex
 from typing import TYPE_CHECKING
 
+import builder.cli
+import rosetta.cli
 from rosetta.core.variables import lookup, readers
 from rosetta.core.variables.declaration import Scope
 
@@ -37,6 +40,24 @@ def leaf_parsers(
         return
     for name, below in dict(choices[0]).items():
         yield from leaf_parsers(below, (*words, name))
+
+
+@functools.cache
+def list_builder_commands() -> dict[str, Parser]:
+    """Return the commands of build.py: the words of each, and the parser of its arguments."""
+    return {" ".join(words): leaf for words, leaf in leaf_parsers(builder.cli.make_parser())}
+
+
+@functools.cache
+def list_rosetta_commands() -> dict[str, Parser]:
+    """Return the commands of rosetta: the words of each, and the parser of its arguments."""
+    return {" ".join(words): leaf for words, leaf in leaf_parsers(rosetta.cli.build_parser())}
+
+
+def list_options(parser: argparse.ArgumentParser) -> set[str]:
+    """Return the options of a command that its help shows, without those of the help itself."""
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    return {name for action in shown for name in action.option_strings} - {"-h", "--help"}
 
 
 def dry_run(parser: argparse.ArgumentParser) -> tuple[str, ...]:
