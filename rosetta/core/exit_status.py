@@ -1,4 +1,4 @@
-"""How a program ends: exit statuses, the error line of an exception, and output that must arrive.
+"""End a program: exit statuses, the error line of an exception, and output that must arrive.
 
 Both programs use this module, and the shell scripts get its numbers. Only the standard library is
 used, and Python 3.9 runs it.
@@ -26,12 +26,12 @@ SUCCESS, FAILED, USER_ERROR, INTERNAL_ERROR, INTERRUPTED = 0, 1, 2, 3, 130
 OUTPUT_CLOSED = 141
 # A run wrote a checkpoint and ended before its time: EX_TEMPFAIL of sysexits.h, "try again later".
 ENDED_EARLY = 75
-# Another process hangs or is lost. Above 128 + any signal: srun returns the highest status of all
-# processes, and the other process is killed.
+# Another process hangs or is lost. The number is above 128 + any signal, because srun returns the
+# highest status of all processes, and it kills the others.
 PROCESS_LOST = 200
 
-# The errors that the user's machine, paths and network bring about, and the kind of each. Any other
-# error of the operating system is a fault of the program.
+# The errors that the user's machine, paths and network cause, and the kind of each. Any other error
+# of the operating system is a bug of the program.
 _KIND_OF_ERRNO = {
     **dict.fromkeys((errno.ENOENT, errno.ENODEV, errno.ENXIO), errors.MISSING),
     errno.EEXIST: errors.EXISTS,
@@ -59,13 +59,14 @@ _KIND_OF_ERRNO = {
         errors.UNREACHABLE,
     ),
 }
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def wants_traceback() -> bool:
     """Return whether ROSETTA_DEBUG asks for tracebacks of errors that are otherwise one line.
 
-    A value that is not valid counts as on: this is asked while another error is reported.
+    A value that is not valid counts as on, because this function is called while another error is
+    reported.
     """
     try:
         return read_truth_value(os.environ, "ROSETTA_DEBUG")
@@ -74,7 +75,7 @@ def wants_traceback() -> bool:
 
 
 def _print_traceback(error: BaseException) -> str:
-    """Print where a fault came from if ROSETTA_DEBUG is on; return what to report it with."""
+    """Print the traceback of a bug if ROSETTA_DEBUG is on; return what a report needs."""
     if wants_traceback():
         # Python 3.9 wants all three.
         traceback.print_exception(type(error), error, error.__traceback__)
@@ -88,11 +89,11 @@ class Remedies(NamedTuple):
       interrupted: After Ctrl-C.
       machine: After an error of the operating system.
       module: If Python lacks a module of another package.
-      report: Keeps what is needed to report a fault of the program, and returns its name.
+      report: Keeps what is needed to report a bug of the program, and returns its name.
     """
 
     interrupted: str = "run it again"
-    machine: str = "make room or name another folder"
+    machine: str = "free some space, or name another folder"
     module: str = "run it in a baked environment or an image"
     report: Callable[[BaseException], str] = _print_traceback
 
@@ -103,10 +104,10 @@ RUN_REMEDIES = Remedies()
 def explain_failure(
     error: BaseException, where: str, remedies: Remedies = RUN_REMEDIES
 ) -> tuple[int, UserError]:
-    """Return the exit status for an exception, and the exception as an error of one line.
+    """Return the exit status for an exception, and a UserError that describes it in one line.
 
     Args:
-      error: What was raised.
+      error: The exception.
       where: The command, for an exception that does not name a place.
       remedies: What the program advises.
     """
@@ -130,12 +131,12 @@ def explain_failure(
     return INTERNAL_ERROR, UserError(
         f"{type(error).__name__}: {error}",
         where,
-        f"this is a fault of ours: report it with {remedies.report(error)}",
+        f"this is a bug in rosetta: report it with {remedies.report(error)}",
     )
 
 
 def _explain_system_error(error: OSError, where: str, remedies: Remedies) -> UserError | None:
-    """Return the error of one line for what the user's machine brings about; None for a fault."""
+    """Return the UserError for what the user's machine causes, or None for a bug."""
     number, place, what = error.errno, error.filename, error.strerror
     if type(error).__module__ == "shutil":
         # copytree lists (source, target, reason) for each file.
@@ -145,9 +146,9 @@ def _explain_system_error(error: OSError, where: str, remedies: Remedies) -> Use
             return None
         number, place = int(match[1]), copies[0][1]
         what = os.strerror(number)
-    elif number is None:  # libraries derive their errors of servers and files from OSError
+    elif number is None:  # libraries derive their own errors of servers and files from OSError
         return UserError(str(error), where, remedies.machine, kind=errors.FAILED)
-    elif number in _NO_ROOM:  # a copy that finds no room: the target is the place
+    elif number in _NO_SPACE:  # of a copy, the target is the file without space
         place = error.filename2 or error.filename
     # Errors of name servers have negative numbers.
     kind = errors.UNREACHABLE if number < 0 else _KIND_OF_ERRNO.get(number)
@@ -160,8 +161,8 @@ def print_result(text: str) -> None:
     """Print a text on stdout, and make sure that it arrives.
 
     Raises:
-      SystemExit: The reader has had enough, as `head` has. No line says so.
-      UserError: The text does not arrive.
+      SystemExit: The reader has closed the pipe, as `head` does. There is no message.
+      UserError: The text cannot be written.
     """
     try:
         print(text, flush=True)
@@ -172,13 +173,14 @@ def print_result(text: str) -> None:
         raise UserError(
             error.strerror or str(error),
             "stdout",
-            "write it to where there is room, and read it to its end",
+            "write the output where there is space, and read it to its end",
         ) from None
 
 
 def discard_output(stream: TextIO) -> None:
-    """Drop what a stream that cannot be written still holds: Python would write it once more when
-    it ends.
+    """Drop the text that a stream which cannot be written still holds.
+
+    Python would try to write it again at its end.
     """
     with contextlib.suppress(OSError, ValueError):  # not every stream has a file behind it
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

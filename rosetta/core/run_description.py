@@ -1,5 +1,7 @@
-"""The run description: what runs, where, with what settings, and where each of them came from;
-whatever starts a run is made of it.
+"""Describe a run: what runs, where, with which settings, and where each setting came from.
+
+`rosetta explain`, `run` and `submit` describe a preset with this class, and the launchers start
+what it describes. A description can be written and read as a JSON document.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 SCHEMA = 1
 FRAMEWORKS = ("t5x", "pax")
 PROCESSES = ("node", "gpu")
+_REQUIRED_FIELDS = frozenset({"framework", "entry", "model"})
+_WHERE = "run description"
+_WRITE_AGAIN = "write it with `rosetta explain --json`"
 
 
 @dataclass(frozen=True)
@@ -24,20 +29,22 @@ class Run:
 
     Attributes:
       framework: "t5x" or "pax".
-      entry: what each process executes, as an argument list; never read by a shell.
-      model: T5_SIZE, or the experiment's name.
+      entry: The program that each process executes, and its arguments. No shell reads them.
+      model: T5_SIZE, or the name of the experiment.
       precision: "bf16", "fp32", "fp8-xla" or "fp8-te".
-      mesh: "ici" and "dcn", the devices along each of the mesh's axes within a node and across
-        nodes; empty: the framework's own choice.
-      batch: "per_gpu" and "microbatches"; empty: the model's own.
-      nodes, gpus_per_node: how many.
-      processes_per_node: "node" for one process a node, "gpu" for one a GPU.
-      xla_flags: flag without dashes -> value.
-      env: variables of each process besides XLA_FLAGS, settings of the entry (BSIZE_PER_GPU, DATA,
-        ...) among them.
-      mounts: [outside, inside] for each folder that a container sees.
-      gin, fdl: the framework's own configuration, by name; the one of the other framework is empty.
-      origin: "xla_flags.NAME", "env.NAME", "nodes", ... -> the place that set it, as
+      mesh: "ici" and "dcn" -> the devices along each axis of the mesh, within a node and across
+        nodes. Empty for the framework's own choice.
+      batch: "per_gpu" and "microbatches" -> their values. Empty for the model's own.
+      nodes: The number of nodes.
+      gpus_per_node: The number of GPUs of each node.
+      processes_per_node: "node" for one process on each node, "gpu" for one for each GPU.
+      xla_flags: Flag without dashes -> value.
+      env: The variables of each process besides XLA_FLAGS. The settings of the entry, such as
+        BSIZE_PER_GPU and DATA, are among them.
+      mounts: (host folder, container folder) for each folder that a container gets.
+      gin: Gin bindings by name; empty for Pax.
+      fdl: Fiddle settings by name; empty for T5X.
+      origin: "xla_flags.NAME", "env.NAME", "nodes", ... -> the place that set the value, such as
         "presets/pax.yaml:12" or "BASE_XLA_FLAGS".
     """
 
@@ -59,19 +66,19 @@ class Run:
 
     @property
     def processes(self) -> int:
-        """Processes of the whole run."""
+        """The number of processes of the whole run."""
         return self.nodes * (self.gpus_per_node if self.processes_per_node == "gpu" else 1)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as a document; see read."""
-        found = {
+        """Return the run as a JSON document, which parse_run reads."""
+        document = {
             "schema": SCHEMA,
             **asdict(self),
             "entry": list(self.entry),
-            "mounts": [list(each) for each in self.mounts],
+            "mounts": [list(mount) for mount in self.mounts],
         }
-        del found["fdl" if self.framework == "t5x" else "gin"]
-        return found
+        del document["fdl" if self.framework == "t5x" else "gin"]
+        return document
 
 
 def _is_text(value: Any) -> bool:
@@ -82,21 +89,34 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 1
 
 
-def _is_list_of(value: Any, item: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list) and all(map(item, value))
+def _is_flag_value(value: Any) -> bool:
+    return isinstance(value, (str, int, float))
 
 
-def _is_mapping_of(value: Any, item: Callable[[Any], bool] = lambda _: True) -> bool:
-    return isinstance(value, dict) and all(map(item, value.values()))
+def _is_list_of(value: Any, is_item: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(is_item, value))
 
 
-# Field -> is it of its kind, and what that is.
-_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+def _is_command(value: Any) -> bool:
+    return _is_list_of(value, _is_text) and bool(value)
+
+
+def _is_mount(value: Any) -> bool:
+    return _is_list_of(value, _is_text) and len(value) == 2
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_mapping_of(value: Any, is_value: Callable[[Any], bool]) -> bool:
+    return isinstance(value, dict) and all(map(is_value, value.values()))
+
+
+# Field -> whether a value is valid for it, and what is valid.
+_FIELD_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "framework": (lambda value: value in FRAMEWORKS, f"give one of: {', '.join(FRAMEWORKS)}"),
-    "entry": (
-        lambda value: _is_list_of(value, _is_text) and bool(value),
-        "give a list of texts, a program and its arguments",
-    ),
+    "entry": (_is_command, "give a list of texts, a program and its arguments"),
     "model": (_is_text, "give a text"),
     "precision": (_is_text, "give a text"),
     "nodes": (_is_count, "give a whole number, at least 1"),
@@ -106,74 +126,71 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         f"give one of: {', '.join(PROCESSES)}",
     ),
     "xla_flags": (
-        lambda value: _is_mapping_of(value, lambda each: isinstance(each, (str, int, float))),
-        "give flag: value, each true, false, a number or a text",
+        lambda value: _is_mapping_of(value, _is_flag_value),
+        "give FLAG: VALUE, each value true, false, a number or a text",
     ),
-    "env": (lambda value: _is_mapping_of(value, _is_text), "give NAME: VALUE, each a text"),
-    "origin": (lambda value: _is_mapping_of(value, _is_text), "give FIELD: PLACE, each a text"),
+    "env": (lambda value: _is_mapping_of(value, _is_text), "give NAME: VALUE, each value a text"),
+    "origin": (
+        lambda value: _is_mapping_of(value, _is_text),
+        "give FIELD: PLACE, each place a text",
+    ),
     "mounts": (
-        lambda value: _is_list_of(
-            value, lambda pair: _is_list_of(pair, _is_text) and len(pair) == 2
-        ),
-        "give pairs: [[OUTSIDE, INSIDE], ...]",
+        lambda value: _is_list_of(value, _is_mount),
+        "give pairs: [[HOST_FOLDER, CONTAINER_FOLDER], ...]",
     ),
-    "mesh": (_is_mapping_of, "give NAME: VALUE"),
-    "batch": (_is_mapping_of, "give NAME: VALUE"),
-    "gin": (_is_mapping_of, "give NAME: VALUE"),
-    "fdl": (_is_mapping_of, "give NAME: VALUE"),
+    "mesh": (_is_mapping, "give NAME: VALUE"),
+    "batch": (_is_mapping, "give NAME: VALUE"),
+    "gin": (_is_mapping, "give NAME: VALUE"),
+    "fdl": (_is_mapping, "give NAME: VALUE"),
 }
 
 
 def parse_run(document: Any) -> Run:
     """Return the run that a JSON document describes.
 
+    Args:
+      document: A document of Run.as_json.
+
     Raises:
-      UserError: it is of another version, or lacks a field, has one that there is not, or one of
-        another kind.
+      UserError: The document has another schema. Or a field is missing, is not known, or has a
+        value that is not valid.
     """
     if not isinstance(document, dict):
-        raise UserError(
-            "it is no JSON object",
-            "run description",
-            "write it with --json of rosetta explain",
-            kind=INVALID,
-        )
+        raise UserError("not a JSON object", _WHERE, _WRITE_AGAIN, kind=INVALID)
     if document.get("schema") != SCHEMA:
         raise UserError(
-            f"its schema is {document.get('schema')!r}",
-            "run description",
+            f"the schema is {document.get('schema')!r}",
+            _WHERE,
             f"this rosetta reads schema {SCHEMA}",
             kind=UNSUPPORTED,
             value=document.get("schema"),
         )
-    given = {name: value for name, value in document.items() if name != "schema"}
-    if wrong := sorted(given.keys() - _KINDS.keys()) or sorted(
-        {"framework", "entry", "model"} - given.keys()
-    ):
-        raise UserError(
-            f"{'it has no field' if wrong[0] in given else 'it lacks'} {wrong[0]}",
-            "run description",
-            "write it with --json of rosetta explain",
-            kind=INVALID,
-            value=wrong[0],
-        )
-    for name, value in given.items():
-        fine, do = _KINDS[name]
-        if not fine(value):
-            raise UserError(
-                f"its {name} is of another kind", "run description", do, kind=INVALID, value=name
-            )  # without the value, which may be a secret
-    return Run(
-        **{
-            **given,
-            "entry": tuple(given["entry"]),
-            "mounts": tuple((outside, inside) for outside, inside in given.get("mounts", ())),
-        }
-    )
+    fields = {name: value for name, value in document.items() if name != "schema"}
+    _check_field_names(fields)
+    for name, value in fields.items():
+        is_valid, remedy = _FIELD_CHECKS[name]
+        if not is_valid(value):
+            # The message does not show the value, which may be a secret.
+            what = f"the value of {name!r} is not valid"
+            raise UserError(what, _WHERE, remedy, kind=INVALID, value=name)
+    fields["entry"] = tuple(fields["entry"])
+    fields["mounts"] = tuple(tuple(mount) for mount in fields.get("mounts", ()))
+    return Run(**fields)
+
+
+def _check_field_names(fields: dict[str, Any]) -> None:
+    """Raise UserError for the first unknown field, or else the first missing one."""
+    unknown = sorted(fields.keys() - _FIELD_CHECKS.keys())
+    missing = sorted(_REQUIRED_FIELDS - fields.keys())
+    if unknown:
+        what, name = f"there is no field {unknown[0]!r}", unknown[0]
+    elif missing:
+        what, name = f"the field {missing[0]!r} is missing", missing[0]
+    else:
+        return
+    raise UserError(what, _WHERE, _WRITE_AGAIN, kind=INVALID, value=name)
 
 
 def runs_on_cpu(run: Run) -> bool:
-    """Return whether a run is to do without GPUs, which is never so unless JAX_PLATFORMS says
-    it.
-    """
+    """Return whether JAX_PLATFORMS makes a run use the CPU; without that variable, none does."""
     return asks_for_cpu(run.env.get("JAX_PLATFORMS", ""))

@@ -1,6 +1,6 @@
-"""YAML that means one thing: no duplicate keys, anchors, tags, floats, dates or yes/no; every value
-knows its line.
+"""Read YAML files that can only be read in one way.
 
+Duplicate keys, anchors, tags, floats, dates and yes/no are refused, and every value knows its line.
 Both programs read their files with this module. It needs PyYAML alone, and Python 3.9 runs it.
 """
 
@@ -22,14 +22,26 @@ if TYPE_CHECKING:
 
 # PyYAML may have been built without libyaml.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_DEEPEST_BRACKETS = 200  # that are open at a time
-_DEEPEST = 20  # collections within each other
+_MAXIMUM_BRACKETS = 200  # open at the same time
+_MAXIMUM_DEPTH = 20  # collections inside each other
 _TAG = "tag:yaml.org,2002:"
+# Type that YAML reads a text as -> how to write what was meant.
+_SCALAR_REMEDIES = {
+    "float": "a version written without quotes loses its zeros: put it in quotes",
+    "int": "write a plain decimal number, or put it in quotes",
+    "bool": "write true or false, or put it in quotes",
+}
 
 
 @dataclass(frozen=True)
 class Document:
-    """The data of a YAML file, and the line (from 1) on which each path of keys stands."""
+    """The content of a YAML file.
+
+    Attributes:
+        data: Mappings, lists, texts, whole numbers, truth values and None.
+        lines: The keys and list indices that lead to a value -> the line of that value, from 1.
+        where: The name of the file, for messages.
+    """
 
     data: Any
     lines: Mapping[Path, int]
@@ -44,179 +56,188 @@ class Document:
 
     def format_place(self, path: Path) -> str:
         """Return `file:line: key.path`, for messages."""
-        dotted = ".".join(str(part) for part in path)
-        return self.format_position(path) + (f": {dotted}" if dotted else "")
+        return self.format_position(path) + _format_keys(path)
 
     def make_error(
         self, what: str, path: Path, do: str, *, kind: str = INVALID, value: Any = None
     ) -> UserError:
-        """Return the error for what stands at a path."""
+        """Return the error for the value at a path.
+
+        Args:
+            what: What is wrong.
+            path: The path of the value.
+            do: The remedy.
+            kind: The class of problem, see rosetta.core.errors.
+            value: The value that is refused.
+        """
         return UserError(what, self.format_place(path), do, kind=kind, value=value)
-
-
-def _refuse_deep(text: str, where: str) -> None:
-    """Raise UserError for brackets nested so deeply that PyYAML would take minutes over them."""
-    depth = 0
-    for bracket in re.finditer(r"[\[{\]}]", text):
-        depth = max(0, depth + (1 if bracket[0] in "[{" else -1))
-        if depth > _DEEPEST_BRACKETS:
-            line = text.count("\n", 0, bracket.start()) + 1
-            raise UserError(
-                "is nested too deeply", f"{where}:{line}", "write it flat", kind=TOO_BIG
-            )
-
-
-@functools.lru_cache(maxsize=8)
-def _compose_nodes(text: str, loader: Any) -> tuple[Any, ...]:
-    """Return the nodes of each document; a command reads the manifest several times."""
-    return tuple(yaml.compose_all(text, Loader=loader))
-
-
-def _refuse_anchors(text: str, where: str) -> None:
-    if "&" not in text and "*" not in text:
-        return
-    for event in yaml.parse(text, Loader=_LOADER):
-        if getattr(event, "anchor", None):
-            raise _make_error(
-                where,
-                event.start_mark,
-                "anchors and aliases are not allowed",
-                "write the value out",
-            )
 
 
 def parse_document(text: str, where: str, *, may_be_empty: bool = False) -> Document:
     """Return the one document of a text.
 
     Args:
-        text: of the file.
-        where: what the file is called, for messages.
-        may_be_empty: accept a text without a document, whose data are None.
+        text: The text of the file.
+        where: The name of the file, for messages.
+        may_be_empty: Whether a text without a document is valid. Its data are None.
 
     Raises:
-        UserError: something is not plain data; the error names line and key.
+        UserError: A value is not plain data. The error names line and key.
     """
-    _refuse_deep(text, where)
+    _refuse_deep_brackets(text, where)
     try:
         _refuse_anchors(text, where)
         nodes = _compose_nodes(text, _LOADER)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise _make_error(
-            where, mark, f"not valid YAML: {error.problem or error.context}", "mend the syntax"
-        ) from error
+        what = f"not valid YAML: {error.problem or error.context}"
+        raise _make_error(where, mark, what, "correct the syntax") from error
     except RecursionError as error:
-        raise UserError("is nested too deeply", where, "write it flat", kind=TOO_BIG) from error
+        raise _make_depth_error(where) from error
     except yaml.YAMLError as error:
-        raise UserError(
-            f"not valid YAML: {str(error).splitlines()[0]}", where, "mend the syntax", kind=INVALID
-        ) from error
+        what = f"not valid YAML: {str(error).splitlines()[0]}"
+        raise UserError(what, where, "correct the syntax", kind=INVALID) from error
     if not nodes and may_be_empty:
         return Document(None, {}, where)
     if len(nodes) != 1:
         raise UserError(
-            f"{len(nodes)} YAML documents where one belongs",
+            f"the file has {len(nodes)} YAML documents, and has to have one",
             where,
             "keep exactly one",
             kind=INVALID,
             value=len(nodes),
         )
-    lines: dict[Path, int] = {}
-    return Document(_build_value(nodes[0], (), lines, where), lines, where)
+    reader = _NodeReader(where)
+    data = reader.read_node(nodes[0], ())
+    return Document(data, reader.lines, where)
 
 
-def _make_error(
-    where: str,
-    mark: Any,
-    what: str,
-    do: str,
-    path: Path = (),
-    *,
-    kind: str = INVALID,
-    value: Any = None,
-) -> UserError:
-    line = f":{mark.line + 1}" if mark else ""
-    dotted = ".".join(str(part) for part in path)
-    place = f"{where}{line}" + (f": {dotted}" if dotted else "")
-    return UserError(what, place, do, kind=kind, value=value)
+def _refuse_deep_brackets(text: str, where: str) -> None:
+    """Raise UserError for brackets nested so deeply that PyYAML would take minutes over them."""
+    depth = 0
+    for bracket in re.finditer(r"[\[{\]}]", text):
+        depth = max(0, depth + (1 if bracket[0] in "[{" else -1))
+        if depth > _MAXIMUM_BRACKETS:
+            line = text.count("\n", 0, bracket.start()) + 1
+            raise _make_depth_error(f"{where}:{line}")
 
 
-def _build_value(node: Any, path: Path, lines: dict[Path, int], where: str) -> Any:
-    lines.setdefault(path, node.start_mark.line + 1)
-    if len(path) > _DEEPEST:
-        raise _make_error(
-            where, node.start_mark, "is nested too deeply", "write it flat", path, kind=TOO_BIG
-        )
-    if isinstance(node, yaml.MappingNode):
-        if node.tag != _TAG + "map":
-            raise _make_error(
-                where, node.start_mark, f"tag {node.tag} is not allowed", "remove it", path
-            )
-        result: dict[str, Any] = {}
+def _refuse_anchors(text: str, where: str) -> None:
+    """Raise UserError for an anchor or an alias."""
+    if "&" not in text and "*" not in text:
+        return
+    for event in yaml.parse(text, Loader=_LOADER):
+        if getattr(event, "anchor", None):
+            what = "anchors and aliases are not allowed"
+            raise _make_error(where, event.start_mark, what, "write the value out")
+
+
+@functools.lru_cache(maxsize=8)
+def _compose_nodes(text: str, loader: Any) -> tuple[Any, ...]:
+    """Return the nodes of each document; cached, as a command reads the manifest several times."""
+    return tuple(yaml.compose_all(text, Loader=loader))
+
+
+class _NodeReader:
+    """Reads the data of PyYAML's nodes, and notes the line of every value.
+
+    Attributes:
+        lines: See Document.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.lines: dict[Path, int] = {}
+        self._where = where
+
+    def read_node(self, node: Any, path: Path) -> Any:
+        """Return the data of a node."""
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        if len(path) > _MAXIMUM_DEPTH:
+            raise _make_depth_error(_format_mark(self._where, node.start_mark) + _format_keys(path))
+        if isinstance(node, yaml.MappingNode):
+            self._check_tag(node, "map", path)
+            return self._read_mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            self._check_tag(node, "seq", path)
+            return [self.read_node(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self._read_scalar(node, path)
+
+    def _check_tag(self, node: Any, tag: str, path: Path) -> None:
+        """Raise UserError for a collection with a tag of its own."""
+        if node.tag != _TAG + tag:
+            what = f"tag {node.tag} is not allowed"
+            raise _make_error(self._where, node.start_mark, what, "remove it", path)
+
+    def _read_mapping(self, node: Any, path: Path) -> dict[str, Any]:
+        """Return the data of a mapping."""
+        data: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            if key_node.tag == _TAG + "merge":
+            key = self._read_key(key_node, path)
+            key_path = (*path, key)
+            if key in data:
                 raise _make_error(
-                    where,
-                    key_node.start_mark,
-                    "merge keys (<<) are not allowed",
-                    "write the keys out",
-                    path,
-                )
-            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != _TAG + "str":
-                shown = key_node.value if isinstance(key_node, yaml.ScalarNode) else "a collection"
-                raise _make_error(
-                    where,
-                    key_node.start_mark,
-                    f"key {shown} is not a string",
-                    "put it in quotes",
-                    path,
-                )
-            key = key_node.value
-            if key in result:
-                raise _make_error(
-                    where,
+                    self._where,
                     key_node.start_mark,
                     f"duplicate key {key!r}",
                     "keep one of them",
-                    (*path, key),
+                    key_path,
                     value=key,
                 )
-            lines[(*path, key)] = key_node.start_mark.line + 1
-            result[key] = _build_value(value_node, (*path, key), lines, where)
-        return result
-    if isinstance(node, yaml.SequenceNode):
-        if node.tag != _TAG + "seq":
-            raise _make_error(
-                where, node.start_mark, f"tag {node.tag} is not allowed", "remove it", path
-            )
-        return [
-            _build_value(item, (*path, index), lines, where)
-            for index, item in enumerate(node.value)
-        ]
-    return _parse_scalar(node, path, where)
+            self.lines[key_path] = key_node.start_mark.line + 1
+            data[key] = self.read_node(value_node, key_path)
+        return data
+
+    def _read_key(self, node: Any, path: Path) -> str:
+        """Return the key of a mapping at a path."""
+        if node.tag == _TAG + "merge":
+            what = "merge keys (<<) are not allowed"
+            raise _make_error(self._where, node.start_mark, what, "write the keys out", path)
+        is_scalar = isinstance(node, yaml.ScalarNode)
+        if not is_scalar or node.tag != _TAG + "str":
+            what = f"key {node.value if is_scalar else 'a collection'} is not a string"
+            raise _make_error(self._where, node.start_mark, what, "put it in quotes", path)
+        key: str = node.value
+        return key
+
+    def _read_scalar(self, node: Any, path: Path) -> Any:
+        """Return a text, a whole number, a truth value or None."""
+        tag, value = node.tag.removeprefix(_TAG), node.value
+        if tag == "str":
+            return value
+        if tag == "null" and value in ("", "~", "null"):
+            return None
+        if tag == "bool" and value in ("true", "false"):
+            return value == "true"
+        if tag == "int" and re.fullmatch(r"0|-?[1-9][0-9]{0,17}", value):
+            return int(value)
+        raise _make_error(
+            self._where,
+            node.start_mark,
+            f"{value!r} is read as a {tag}",
+            _SCALAR_REMEDIES.get(tag, "put it in quotes"),
+            path,
+            value=value,
+        )
 
 
-def _parse_scalar(node: Any, path: Path, where: str) -> Any:
-    tag, value = node.tag.removeprefix(_TAG), node.value
-    if tag == "str":
-        return value
-    if tag == "null" and value in ("", "~", "null"):
-        return None
-    if tag == "bool" and value in ("true", "false"):
-        return value == "true"
-    if tag == "int" and re.fullmatch(r"0|-?[1-9][0-9]{0,17}", value):
-        return int(value)
-    hints = {
-        "float": "a version written without quotes loses its zeros: put it in quotes",
-        "int": "write a plain decimal number, or put it in quotes",
-        "bool": "write true or false, or put it in quotes",
-        "timestamp": "put it in quotes",
-    }
-    raise _make_error(
-        where,
-        node.start_mark,
-        f"{value!r} is read as a {tag}",
-        hints.get(tag, "put it in quotes"),
-        path,
-        value=value,
-    )
+def _format_mark(where: str, mark: Any) -> str:
+    """Return `file:line` of a mark of PyYAML."""
+    return f"{where}:{mark.line + 1}" if mark else where
+
+
+def _format_keys(path: Path) -> str:
+    """Return a path as the end of a place, `: key.path`; "" for the empty path."""
+    return f": {'.'.join(map(str, path))}" if path else ""
+
+
+def _make_depth_error(place: str) -> UserError:
+    """Return the error for a document that is nested too deeply."""
+    return UserError("nested too deeply", place, "use fewer levels", kind=TOO_BIG)
+
+
+def _make_error(
+    where: str, mark: Any, what: str, do: str, path: Path = (), *, value: Any = None
+) -> UserError:
+    """Return the error for what stands at a mark of PyYAML."""
+    place = _format_mark(where, mark) + _format_keys(path)
+    return UserError(what, place, do, kind=INVALID, value=value)

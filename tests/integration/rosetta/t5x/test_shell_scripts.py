@@ -91,7 +91,7 @@ def test_what_is_written_has_to_arrive(place: Place) -> None:
         )
     assert (done.returncode, done.stderr) == (
         2,
-        "singlenode_pretrain_pile.sh: stdout: No space left on device; write it to where there is room, and read it to its end\n",
+        "singlenode_pretrain_pile.sh: stdout: No space left on device; write the output where there is space, and read it to its end\n",
     )
 
 

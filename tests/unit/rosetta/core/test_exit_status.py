@@ -15,7 +15,7 @@ from rosetta.core import exit_status
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def test_where_a_fault_of_ours_came_from_is_said_on_request(
+def test_rosetta_debug_prints_the_traceback_of_a_bug(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ROSETTA_DEBUG", "1")
@@ -64,7 +64,7 @@ def test_a_full_disk_is_named_and_not_what_was_copied(
         ModuleNotFoundError("x", name="rosetta.nosuch"),
     ],
 )
-def test_what_the_machine_did_not_bring_about_is_a_fault(error: Exception) -> None:
+def test_other_errors_are_bugs(error: Exception) -> None:
     code, _ = exit_status.explain_failure(error, "plan")
     assert code == exit_status.INTERNAL_ERROR
 
@@ -87,7 +87,7 @@ def test_when_a_traceback_is_wanted(
     assert exit_status.wants_traceback() is wanted
 
 
-def said_to_nobody(*words: str) -> subprocess.CompletedProcess[str]:
+def run_with_closed_stdout(*words: str) -> subprocess.CompletedProcess[str]:
     read, write = os.pipe()
     os.close(read)
     with open(write, "w") as out:
@@ -102,10 +102,10 @@ def said_to_nobody(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
-def test_a_reader_that_has_had_enough_is_no_error(more: list[str]) -> None:
-    done = said_to_nobody("explain", "t5x-large", *more)
+def test_a_closed_pipe_is_not_an_error(more: list[str]) -> None:
+    done = run_with_closed_stdout("explain", "t5x-large", *more)
     assert (done.returncode, done.stderr) == (141, "")
-    done = said_to_nobody("explain", "no-such-preset", *more)
+    done = run_with_closed_stdout("explain", "no-such-preset", *more)
     assert done.returncode == 2, "what was wrong before is"
     assert done.stderr.startswith("rosetta: preset: there is no preset")
     assert done.stderr.count("\n") == 1
@@ -128,5 +128,5 @@ def test_output_that_does_not_arrive_is_one_line(words: list[str]) -> None:
     assert done.returncode == 2
     assert (
         done.stderr
-        == "rosetta: stdout: No space left on device; write it to where there is room, and read it to its end\n"
+        == "rosetta: stdout: No space left on device; write the output where there is space, and read it to its end\n"
     )

@@ -19,7 +19,7 @@ RUN = run_description.Run(
 )
 
 
-def test_read_is_the_inverse() -> None:
+def test_parse_run_reads_as_json() -> None:
     assert run_description.parse_run(json.loads(json.dumps(RUN.as_json()))) == RUN
 
 
@@ -63,7 +63,7 @@ def test_another_document_is_refused(
         {"nodes": "2"},
         {"nodes": True},
         {"gpus_per_node": 0},
-        {"processes_per_node": "card"},
+        {"processes_per_node": "device"},
         {"mesh": []},
         {"env": {"A_TOKEN": 3, "B_TOKEN": "hidden"}},
         {"xla_flags": {"a": [1]}},
@@ -71,7 +71,7 @@ def test_another_document_is_refused(
         {"mounts": [["/a"]]},
     ],
 )
-def test_another_kind_is_refused_without_its_value(change: dict[str, Any]) -> None:
+def test_a_value_of_another_type_is_refused_and_not_shown(change: dict[str, Any]) -> None:
     (name,) = change
     with errors.refused(errors.INVALID, where="run description", value=name) as refused:
         run_description.parse_run({**RUN.as_json(), **change})
@@ -79,6 +79,6 @@ def test_another_kind_is_refused_without_its_value(change: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("document", [[], "x", None])
-def test_what_is_no_object_is_refused(document: Any) -> None:
+def test_another_type_than_an_object_is_refused(document: Any) -> None:
     with errors.refused(errors.INVALID, where="run description", names="JSON"):
         run_description.parse_run(document)
