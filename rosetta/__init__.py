@@ -1,3 +1,3 @@
-"""rosetta: T5X and Paxml on today's JAX and today's GPUs."""
+"""rosetta: train T5X and Paxml models on current versions of JAX and on current GPUs."""
 
 from __future__ import annotations

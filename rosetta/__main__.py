@@ -1,4 +1,4 @@
-"""`python -m rosetta`."""
+"""Run the program `rosetta`: `python -m rosetta`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line inside the image: how a command is found, run and ended."""
+"""Find, run and end the commands of `rosetta`, the program inside environments and images."""
 
 from __future__ import annotations
 
@@ -18,30 +18,27 @@ if TYPE_CHECKING:
 
 
 def _describe_version() -> str:
-    """Return the version of this rosetta, and what it was baked for; of a checkout only that it is
-    one.
-    """
+    """Return the text of --version: the version of rosetta, and what it was baked for."""
     from rosetta.core import lock_record
 
     if not lock_record.get_lock_path().exists():
         return "rosetta (not baked: from a checkout)"
-    known = lock_record.read_lock()
-    baked = [known.get("distribution"), known.get("accelerator"), f"Python {known.get('python')}"]
-    return (
-        f"rosetta {known.get('builder') or 'of an unknown version'} "
-        f"({', '.join(str(part) for part in baked if part)})"
-    )
+    lock = lock_record.read_lock()
+    parts = [lock.get("distribution"), lock.get("accelerator"), f"Python {lock.get('python')}"]
+    version = lock.get("builder") or "of an unknown version"
+    baked_for = ", ".join(str(part) for part in parts if part)
+    return f"rosetta {version} ({baked_for})"
 
 
 def build_parser(command: str | None = None, program: Program = PROGRAM) -> ProgramParser:
-    """Return the grammar of all commands.
+    """Return the parser of all commands.
 
     Args:
-      command: Load the module of this command only; "": load none.
+      command: The command whose module is loaded; None for all commands, "" for none.
       program: The registry.
     """
-    top = ProgramParser(program, _describe_version)
-    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+    program_parser = ProgramParser(program, _describe_version)
+    commands = program_parser.add_subparsers(dest="command", metavar="COMMAND")
     common = Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     modules = {entry.module: entry for entry in program.commands if command in (None, entry.name)}
@@ -51,14 +48,14 @@ def build_parser(command: str | None = None, program: Program = PROGRAM) -> Prog
         log.add_level_option(common)
     for entry in modules.values():
         entry.load_module().add_parsers(commands, common)
-    return top
+    return program_parser
 
 
 def main(argv: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
     """Run one command; return the exit status.
 
     Args:
-      argv: The words after the program's name (default: those of this process).
+      argv: The words after the program's name; None for those of this process.
       program: The registry.
     """
     words = list(sys.argv[1:] if argv is None else argv)
@@ -67,9 +64,9 @@ def main(argv: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
 
 
 def _check_variables(command: str) -> None:
-    """Check the values of the variables that a command reads, before it does anything.
+    """Check the values of the variables that a command reads, before the command does anything.
 
-    The doctor names them among other problems.
+    The doctor is not stopped, because it reports wrong values among other problems.
     """
     from rosetta.core.variables import readers, setting_values
 
@@ -79,9 +76,10 @@ def _check_variables(command: str) -> None:
 
 
 def _run_command(words: list[str], program: Program) -> int:
+    """Run one command, print its result or its error, and return the exit status."""
     as_json = "--json" in words[: words.index("--") if "--" in words else None]
     name: str | None = None
-    # Whoever ends us by SIGTERM wants the children gone as well.
+    # SIGTERM has to end the child processes too, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         name = program.find_called_command(words)
@@ -94,12 +92,11 @@ def _run_command(words: list[str], program: Program) -> int:
         ok = bool(result.get("ok", True))
         shown = json_document.render_document(name, ok=ok, result=result) if as_json else text
         exit_status.print_result(shown)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (any exception becomes one line and an exit status)
         code, failure = exit_status.explain_failure(error, name or program.name)
-        print(
-            failure if str(failure).startswith(("rosetta:", "rosetta ")) else f"rosetta: {failure}",
-            file=sys.stderr,
-        )
+        line = str(failure)
+        prefix = "" if line.startswith(("rosetta:", "rosetta ")) else "rosetta: "
+        print(f"{prefix}{line}", file=sys.stderr)
         if as_json:
             shown = json_document.render_document(name, ok=False, error=failure.as_json())
             with contextlib.suppress(UserError, SystemExit):

@@ -1,4 +1,4 @@
-"""Public name: see rosetta.core.errors."""
+"""The public name of UserError, which rosetta.core.errors defines."""
 
 from rosetta.core.errors import UserError
 

@@ -1,4 +1,4 @@
-"""What every part of rosetta uses: errors, values, GPUs, files, processes.
+"""Modules that every part of rosetta uses: errors, values, GPUs, files and processes.
 
-Nothing here needs JAX.
+No module of this package needs JAX.
 """

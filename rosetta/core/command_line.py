@@ -1,17 +1,17 @@
-"""The command lines of both programs: a registry of commands, their help, and a parser whose errors
-are one line.
+"""Parse the command lines of both programs.
 
-A program lists its commands in one registry, a `Program`. The list in the help, suggestions for a
-misspelt command, and the module that runs a command come from there. The help of the program needs
-no module of a command. Only the standard library is used, and Python 3.9 runs it.
+A program lists its commands in one registry, a `Program`. The list in the help, the suggestion for
+a misspelt command, and the module that runs a command come from the registry. The help of the
+program needs no module of a command. The parsers report an error in one line. Only the standard
+library is used, and Python 3.9 runs it.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import functools
 import importlib
+import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from rosetta.core import exit_status
@@ -28,13 +28,12 @@ class Command(NamedTuple):
     """A command of a program.
 
     Attributes:
-      name: What people type.
+      name: The name that users type.
       group: One of the program's groups.
       summary: What the command does, in the imperative, without a full stop.
-      module: The module that runs it.
-      examples: Words after the command's name that work. A command with commands below has an
-        example for each of these.
-      details: Sentences that its help adds to the summary.
+      module: The module that runs the command.
+      examples: Arguments that work. A command with subcommands has an example for each of them.
+      details: Sentences that the help of the command adds to the summary.
     """
 
     name: str
@@ -54,12 +53,12 @@ class Program(NamedTuple):
 
     Attributes:
       name: The program's name in messages.
-      typed: How people start it.
-      description: What it is, as a sentence.
+      typed: How users start the program.
+      description: What the program does, as a sentence.
       groups: Name of a group -> its heading, in the order of the help.
-      commands: In the order of the help, group by group.
+      commands: The commands, in the order of the help, group by group.
       shown: Commands whose first example the help of the program shows.
-      default: The command that is meant without one; "" for none.
+      default: The command that runs if the command line names none; "" for none.
     """
 
     name: str
@@ -79,22 +78,26 @@ class Program(NamedTuple):
         """Return the command of this name.
 
         Raises:
-          UserError: there is none.
+          UserError: There is no such command.
         """
         for command in self.commands:
             if command.name == name:
                 return command
-        otherwise = f"choose one of: {', '.join(self.names)};"
+        advice = f"choose one of: {', '.join(self.names)};"
         raise _make_unknown_error(
-            f"there is no command {name!r}", self.name, name, self.names, otherwise
+            f"there is no command {name!r}", self.name, name, self.names, advice
         )
 
     def find_called_command(self, words: Sequence[str]) -> str:
-        """Return the name of the command that a command line calls; "" where it asks for the help
-        or the version of the program.
+        """Return the name of the command that a command line calls.
+
+        The name is "" if the command line asks for the help or the version of the program.
+
+        Args:
+          words: The words after the program's name.
 
         Raises:
-          UserError: it calls none.
+          UserError: The command line calls no command, or an unknown one.
         """
         first = words[0] if words else HELP_OPTIONS[-1]
         if first in (*HELP_OPTIONS, *VERSION_OPTIONS):
@@ -103,18 +106,17 @@ class Program(NamedTuple):
             return self.find_command(first).name
         if not self.default:
             option = first.partition("=")[0]
-            do = f"write options after the command; see {self.name} --help"
             raise UserError(
                 f"{option} is not an option of {self.name} itself",
                 self.name,
-                do,
+                f"write options after the command; see {self.name} --help",
                 kind=UNKNOWN,
                 value=option,
             )
         return self.default
 
     def keep_commands(self, *names: str) -> Program:
-        """Return the program with some of its commands."""
+        """Return a copy of the program that only has these commands."""
         shown = tuple(name for name in self.shown if name in names) or names[:1]
         commands = tuple(command for command in self.commands if command.name in names)
         return self._replace(commands=commands, shown=shown)
@@ -143,47 +145,57 @@ class Program(NamedTuple):
         return "\n".join(parts)
 
     def format_examples(self, command: Command) -> list[str]:
-        """Return the examples of a command as people type them."""
-        return [f"{self.typed} {command.name} {words}".rstrip() for words in command.examples]
+        """Return the examples of a command as users type them."""
+        return [
+            f"{self.typed} {command.name} {arguments}".rstrip() for arguments in command.examples
+        ]
 
 
 def _help_text() -> Any:
-    """Return the module that describes variables, which only help needs."""
+    """Return the module that describes variables. Only help needs it, so it is imported late."""
     return importlib.import_module("rosetta.core.variables.help_text")
 
 
 def _format_section(heading: str, lines: Iterable[str]) -> str:
+    """Return a heading with indented lines below it."""
     return "".join([f"{heading}:\n", *(f"  {line}\n" for line in lines)])
 
 
 def _make_unknown_error(
-    what: str, where: str, word: str, known: Iterable[str], otherwise: str = ""
+    what: str, where: str, word: str, known: Iterable[str], advice: str = ""
 ) -> UserError:
-    """Return the error for an unknown word: with the known word that is nearly the same, or else
-    with this advice.
+    """Return the error for an unknown word.
+
+    Args:
+      what: What is wrong.
+      where: The program and command.
+      word: The unknown word.
+      known: The known words. The error suggests one that is nearly the same.
+      advice: The remedy if no known word is near.
     """
     near = difflib.get_close_matches(word, known, 1)
-    advice = f"did you mean {near[0]}?" if near else otherwise
-    do = f"{advice} see {where} --help".lstrip()
-    return UserError(what, where, do, kind=UNKNOWN, value=word)
+    if near:
+        advice = f"did you mean {near[0]}?"
+    remedy = f"{advice} see {where} --help".lstrip()
+    return UserError(what, where, remedy, kind=UNKNOWN, value=word)
 
 
 def _move_first(names: Collection[str], words: Sequence[str]) -> list[str]:
-    """Return the words, the first that is one of the names before all others."""
-    place = next((place for place, word in enumerate(words) if word in names), 0)
-    return [*words[place : place + 1], *words[:place], *words[place + 1 :]]
+    """Return the words in an order in which the first one that is among the names leads."""
+    index = next((index for index, word in enumerate(words) if word in names), 0)
+    return [*words[index : index + 1], *words[:index], *words[index + 1 :]]
 
 
 class Parser(argparse.ArgumentParser):
     """A parser that reports a wrong command line as a UserError, so that --json covers it too.
 
-    Options have to be written in full: an abbreviation would change its meaning when an option is
-    added.
+    Options have to be written in full, because an abbreviation would change its meaning when an
+    option is added.
 
     Attributes:
-      sections: Heading -> lines that the help shows after the options and the variables that the
-        command reads, as they are.
-      inherited: Parsers whose options the commands below this one have too.
+      sections: Heading -> lines that the help shows, as they are, after the options and the
+        variables that the command reads.
+      inherited: Parsers whose options the subcommands of this one have too.
     """
 
     def __init__(
@@ -192,10 +204,10 @@ class Parser(argparse.ArgumentParser):
         """Make a parser.
 
         Args:
-          parents: Parsers whose options this one and those below it have too.
-          options_anywhere: Options may stand between positionals of which there are many, or before
-            the name of a command below.
-          options: Of argparse.
+          parents: Parsers whose options this one and its subcommands have too.
+          options_anywhere: Whether options may be written between the items of a list of
+            positionals, or before the name of a subcommand.
+          options: Options of argparse.
         """
         super().__init__(**{"allow_abbrev": False, "parents": parents, **options})
         self.sections: dict[str, Sequence[str]] = {}
@@ -204,7 +216,7 @@ class Parser(argparse.ArgumentParser):
         self.register("action", "parsers", _Subcommands)
 
     def add_subparsers(self, **options: Any) -> Any:
-        """Add commands below this one; see argparse."""
+        """Add subcommands; see argparse."""
         commands: Any = super().add_subparsers(
             **{"required": True, "parser_class": Parser, **options}
         )
@@ -212,23 +224,22 @@ class Parser(argparse.ArgumentParser):
         return commands
 
     def split_known(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """Return the values of this parser's options, and the words that are none of them."""
+        """Return the values of this parser's options, and the words that it does not know."""
         return super().parse_known_args(list(words), None)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse all arguments; refuse unknown ones with the help of the parser they were for."""
         if args is not None and self._options_anywhere:
-            names = self._names_below()
-            move = self._move_options_first if not names else functools.partial(_move_first, names)
-            args = move(list(args))
-        values, left = super().parse_known_args(args, namespace)
-        if left:
-            odd = next((word.partition("=")[0] for word in left if word.startswith("-")), left[0])
-            what = f"unrecognized arguments: {' '.join(left)}"
-            options = [name for action in self._actions for name in action.option_strings]
-            known = [name for name in options if name.startswith("--")]
-            raise _make_unknown_error(what, self.prog, odd, known)
-        return values, left
+            subcommands = self._subcommand_names()
+            args = list(args)
+            args = _move_first(subcommands, args) if subcommands else self._move_options_first(args)
+        values, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            what = f"unrecognized arguments: {' '.join(unknown)}"
+            unknown_options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+            word = unknown_options[0] if unknown_options else unknown[0]
+            raise _make_unknown_error(what, self.prog, word, self._long_options())
+        return values, unknown
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         """See argparse. An error of the option's type names the option."""
@@ -236,44 +247,55 @@ class Parser(argparse.ArgumentParser):
             return super()._get_value(action, arg_string)
         except UserError as error:
             name = (action.option_strings or [str(action.metavar or action.dest)])[-1]
-            do = f"{error.do}; see {self.prog} --help"
-            where, kind = f"{self.prog} {name}", error.kind or INVALID
-            raise UserError(error.what, where, do, kind=kind, value=arg_string) from None
+            raise UserError(
+                error.what,
+                f"{self.prog} {name}",
+                f"{error.do}; see {self.prog} --help",
+                kind=error.kind or INVALID,
+                value=arg_string,
+            ) from None
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """See argparse, which does not say what was nearly written."""
+        """See argparse. Unlike its error, this one suggests a choice that is nearly the same."""
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
-            metavar = [str(action.metavar).lower()] if action.metavar else []
-            what = (
-                f"there is no {' '.join([*(action.option_strings[-1:] or metavar), repr(value)])}"
-            )
-            otherwise = f"choose one of: {', '.join(known)};"
-            raise _make_unknown_error(what, self.prog, str(value), known, otherwise)
+            name = action.option_strings[-1] if action.option_strings else ""
+            if not name and action.metavar:
+                name = str(action.metavar).lower()
+            what = f"there is no {name} {value!r}" if name else f"there is no {value!r}"
+            advice = f"choose one of: {', '.join(known)};"
+            raise _make_unknown_error(what, self.prog, str(value), known, advice)
 
-    def _names_below(self) -> set[str]:
-        """Return the names of the commands below this one."""
-        below = [action.choices for action in self._actions if isinstance(action, _Subcommands)]
-        return {name for choices in below for name in choices or ()}
+    def _long_options(self) -> list[str]:
+        """Return the options that begin with two dashes."""
+        names = [name for action in self._actions for name in action.option_strings]
+        return [name for name in names if name.startswith("--")]
+
+    def _subcommand_names(self) -> set[str]:
+        """Return the names of the subcommands."""
+        names = set[str]()
+        for action in self._actions:
+            if isinstance(action, _Subcommands):
+                names.update(action.choices or ())
+        return names
 
     def _move_options_first(self, words: list[str]) -> list[str]:
-        """Return the words, with options and their values before the others: argparse takes a list
-        of positionals that stands in one piece only.
+        """Return the words, with options and their values before the others.
+
+        argparse only takes a list of positionals that is in one piece.
         """
-        valued = {
-            name
-            for action in self._actions
-            if action.nargs is None
-            for name in action.option_strings
-        }
-        first, rest = list[str](), list[str]()
-        while words:
-            word = words.pop(0)
-            into = first if word.startswith("-") else rest
-            into.append(word)
-            if word in valued and words:
-                into.append(words.pop(0))
-        return [*first, *rest]
+        names_with_value = set[str]()
+        for action in self._actions:
+            if action.nargs is None:
+                names_with_value.update(action.option_strings)
+        options, positionals = list[str](), list[str]()
+        remaining = iter(words)
+        for word in remaining:
+            target = options if word.startswith("-") else positionals
+            target.append(word)
+            if word in names_with_value:
+                target.extend(itertools.islice(remaining, 1))
+        return [*options, *positionals]
 
     def error(self, message: str) -> NoReturn:
         """Raise a UserError in place of argparse's exit."""
@@ -281,28 +303,30 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Return the help with its sections: the variables that the command reads, and examples."""
-        variables = {} if self._names_below() else _help_text().format_command_variables(self.prog)
+        variables: Mapping[str, Sequence[str]] = {}
+        if not self._subcommand_names():
+            variables = _help_text().format_command_variables(self.prog)
         ordered = sorted(self.sections.items(), key=lambda section: section[0] == EXAMPLES)
         sections = [*variables.items(), *ordered]
         texts = [_format_section(heading, lines) for heading, lines in sections if lines]
         return "\n".join([super().format_help(), *texts])
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """See argparse: this makes sure that the help arrives."""
+        """Print the help, and make sure that it arrives. See argparse."""
         del file
         if message:
             exit_status.print_result(message.rstrip("\n"))
 
 
 class ProgramParser(Parser):
-    """The parser of a whole program: its help is the registry's."""
+    """The parser of a whole program. Its help comes from the registry."""
 
     def __init__(self, program: Program, version: Callable[[], str]) -> None:
-        """Make a parser without commands.
+        """Make a parser that has no commands yet.
 
         Args:
           program: The registry.
-          version: Returns the text of --version.
+          version: The function that returns the text of --version.
         """
         super().__init__(prog=program.name, add_help=False)
         self.program = program
@@ -322,7 +346,7 @@ class ProgramParser(Parser):
 
 
 class _PrintVersion(argparse.Action):
-    """Print the version and end, as argparse's own action does with a text that is known before."""
+    """Print the version and end. Unlike argparse's own action, compute the text only then."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "nargs": 0})
@@ -341,16 +365,20 @@ class _PrintVersion(argparse.Action):
 
 
 class _Subcommands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noqa: SLF001 (argparse has no public name for it)
-    """The commands below a parser: each has a description and examples."""
+    """The subcommands of a parser, each with a description and examples.
+
+    Attributes:
+      above: The parser.
+    """
 
     above: Parser
 
     def add_parser(self, name: str, **options: Any) -> Any:
-        """Add a command; see argparse.
+        """Add a subcommand; see argparse.
 
-        The registry has the help and the examples of a program's commands. A command below these
-        brings its summary as `help`, and as `description` what its help adds to the summary. Of
-        the examples it gets those that call it.
+        A command of a program gets its help and its examples from the registry. A subcommand below
+        gets its summary from `help` and further sentences from `description`. Its examples are
+        those of the command above that call it.
         """
         above = self.above
         prog = f"{above.prog} {name}"

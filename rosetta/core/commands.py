@@ -1,4 +1,4 @@
-"""The commands of rosetta: everything that lists commands reads this table."""
+"""The registry of the commands of rosetta. The parser, the help and the docs read this table."""
 
 from __future__ import annotations
 

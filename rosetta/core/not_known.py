@@ -1,4 +1,4 @@
-"""A value that a reader of configurations cannot know."""
+"""A value that stands for what a reader of configurations cannot know."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class NotKnown(Enum):
-    """The type of NOT_KNOWN. None is a value that configurations have."""
+    """The type of NOT_KNOWN. None would not do, because configurations have None as a value."""
 
     NOT_KNOWN = "not known here"
 

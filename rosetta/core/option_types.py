@@ -1,6 +1,7 @@
-"""Types of command-line options: the parsers of value_parsing as argparse wants them.
+"""Types for argparse options, and the options that several commands of rosetta share.
 
-They raise UserError; rosetta.core.command_line adds the option.
+The types are parsers of value_parsing. They raise UserError, to which rosetta.core.command_line
+adds the name of the option.
 """
 
 from __future__ import annotations
@@ -69,14 +70,21 @@ def add_shape_options(
     targets: int = 128,
     dropout: float = 0.0,
 ) -> None:
-    """Add --size, --inputs, --targets and --dropout with these defaults.
+    """Add --size, --inputs, --targets and --dropout.
 
-    `sizes`: which there are, if one can say.
+    Args:
+      parser: The parser of the command.
+      size: The default of --size.
+      sizes: The valid sizes, for the help; "" if they depend on something.
+      inputs: The default of --inputs.
+      targets: The default of --targets.
+      dropout: The default of --dropout.
     """
+    valid_sizes = f": {sizes}" if sizes else ""
     parser.add_argument(
         "--size",
         default=size,
-        help=f"the size of the model{f': {sizes}' if sizes else ''} (default: {size})",
+        help=f"the size of the model{valid_sizes} (default: {size})",
     )
     parser.add_argument(
         "--inputs",
@@ -98,21 +106,21 @@ def add_shape_options(
     )
 
 
-# What the help of a command says that takes settings of a run.
+# In the help of every command that takes settings of a run.
 SETTINGS_HELP = (
-    "Every setting is a word NAME=VALUE, or else a variable of the environment. `rosetta explain "
-    "NAME` describes one."
+    "Write each setting as NAME=VALUE, or set it in the environment. `rosetta explain NAME` "
+    "describes a setting."
 )
 
 
 def add_run_arguments(
     parser: argparse.ArgumentParser, help_text: str, *, traced: bool = True
 ) -> None:
-    """Add the arguments of a command that starts a run by its settings.
+    """Add the arguments of a command that starts a run.
 
     Args:
       parser: The parser of the command.
-      help_text: What its words NAME=VALUE are.
+      help_text: The help of the arguments NAME=VALUE.
       traced: Whether the run can trace steps.
     """
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help=help_text)
