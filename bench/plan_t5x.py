@@ -114,7 +114,7 @@ def plan_case(case: dict[str, Any]) -> dict[str, Any]:
     }
     compiled = t5x_step.t5x(
         [f"rosetta/t5x/gin/t5_1_1/{case['size']}.gin", "rosetta/t5x/gin/runs/pretrain.gin"],
-        [f"{name} = {gin_text.literal(value)}" for name, value in settings.items()],
+        [f"{name} = {gin_text.format_literal(value)}" for name, value in settings.items()],
         card="h100",
         nodes=max(gpus // 8, 1),
         per_node=min(gpus, 8),

@@ -125,7 +125,7 @@ def list_sizes() -> tuple[str, ...]:
 
 def _find_size_file(size: str) -> Path:
     """Return the path that the gin file of a size has."""
-    return gin_files.HOME / gin_files.GIN / "t5_1_1" / f"{size}.gin"
+    return gin_files.ROOT / gin_files.GIN_FOLDER / "t5_1_1" / f"{size}.gin"
 
 
 def read_size_fields(name: str) -> dict[str, Any]:
@@ -142,10 +142,10 @@ def read_size_fields(name: str) -> dict[str, Any]:
             kind=UNKNOWN,
             value=name,
         )
-    family = gin_files.HOME / gin_files.GIN / "families" / "t5_1_1.gin"
+    family = gin_files.ROOT / gin_files.GIN_FOLDER / "families" / "t5_1_1.gin"
     values: dict[str, Any] = {}
     for file in (family, _find_size_file(name)):
-        configuration = gin_reader.read([file], [gin_files.HOME])
+        configuration = gin_reader.read_configuration([file], [gin_files.ROOT])
         for field in MODEL_FIELDS:
             value = network_fields.read_field(configuration, field)
             # The size tiny computes vocab_size from the run's vocabulary, which is not here.

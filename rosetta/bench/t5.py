@@ -26,7 +26,7 @@ from rosetta.health import progress
 from rosetta.nn import fp8
 from rosetta.nn.loss import LossSettings, chunked_cross_entropy
 from rosetta.presets import layers, t5x_switches
-from rosetta.t5x.network import Transformer, logits_scale
+from rosetta.t5x.network import Transformer, compute_logits_scale
 from rosetta.t5x.run import flops
 from rosetta.t5x.run.model_config import T5Config
 
@@ -102,7 +102,7 @@ def compute_mean_loss(config: T5Config, variables: Any, batch: Any, key: Any) ->
             config.loss_chunks,
             0.0,
             Z_LOSS,
-            logits_scale(config),
+            compute_logits_scale(config),
             jnp.dtype(config.logits_dtype),
         )
         token_losses = chunked_cross_entropy(
@@ -296,7 +296,7 @@ def run_benchmark(
             f"{mode.name}: compiled in {candidate.compile_seconds:.1f} s, loss {candidate.loss:.3f}"
         )
     timings = timing.time_in_turns(candidates, task.turns)
-    step_flops = flops.train_flops(config, task.inputs, task.targets, task.batch)
+    step_flops = flops.count_train_flops(config, task.inputs, task.targets, task.batch)
     first = timings[chosen[0].name]
     return {
         "card": shared.gpu,

@@ -119,8 +119,8 @@ def read_vocab_size(family: str) -> int | None:
     """Return the rows of a family's own embedding, as its gin file says."""
     from rosetta.t5x.run import gin_files, gin_reader, network_fields
 
-    file = gin_files.HOME / gin_files.GIN / "families" / f"{family}.gin"
-    configuration = gin_reader.read([file], [gin_files.HOME])
+    file = gin_files.ROOT / gin_files.GIN_FOLDER / "families" / f"{family}.gin"
+    configuration = gin_reader.read_configuration([file], [gin_files.ROOT])
     return network_fields.read_count(configuration, "vocab_size")
 
 

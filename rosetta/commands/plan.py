@@ -226,10 +226,10 @@ def _plan_t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any
 
     count, per_node = split_into_nodes(args.gpus, args.gpus_per_node)
     files = [
-        gin_files.model(args.family, args.size, "--family, --size"),
-        f"{gin_files.GIN}/runs/pretrain.gin",
+        gin_files.find_model_file(args.family, args.size, "--family, --size"),
+        f"{gin_files.GIN_FOLDER}/runs/pretrain.gin",
     ]
-    settings.arithmetic(
+    settings.check_batch_split(
         args.gpus, args.tp, args.batch_per_gpu, args.microbatches, ("--tp ", "--microbatches ")
     )
     chosen = parse_switches(args.switches)
@@ -244,9 +244,9 @@ def _plan_t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any
         "trainer.Trainer.num_microbatches": args.microbatches,
         **{f"network.T5Config.{name}": value for name, value in chosen.items()},
     }
-    paths = [gin_files.HOME / name for name in files]
-    configuration = gin_reader.read(paths, [gin_files.HOME]).bind(bound)
-    preflight.split(configuration, args.tp, args.gpus, size=args.size, name="--tp ")
+    paths = [gin_files.ROOT / name for name in files]
+    configuration = gin_reader.read_configuration(paths, [gin_files.ROOT]).bind(bound)
+    preflight.check_split(configuration, args.tp, args.gpus, size=args.size, name="--tp ")
     t5x_step.prepare(str(chosen.get("fp8", "off")), args.size, args.card)
     what = (
         f"{args.family} {args.size}, a global batch of {batch:,} sequences, {args.batch_per_gpu} "
@@ -257,7 +257,7 @@ def _plan_t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any
     )
     compiled = t5x_step.t5x(
         files,
-        [f"{name} = {gin_text.literal(value)}" for name, value in bound.items()],
+        [f"{name} = {gin_text.format_literal(value)}" for name, value in bound.items()],
         card=args.card,
         nodes=count,
         per_node=per_node,

@@ -42,7 +42,7 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     values = setting_values.read_settings(environment, f"t5x {what}")
     task = settings.require_task(values)
     size = values["T5_SIZE"]
-    model = gin_files.model(values["T5_FAMILY"], size)
+    model = gin_files.find_model_file(values["T5_FAMILY"], size)
     found = gpu_query.detect_gpus(environment)
     platforms, no_gpu = gpu_query.select_jax_platforms_or_error(found, environment)
     on_cpu = asks_for_cpu(platforms)
@@ -50,7 +50,7 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     batch, ways = values["BSIZE"], values["TP_SIZE"]
     devices = seen.devices(found, environment, on_cpu=on_cpu) if found or on_cpu else None
     if devices:
-        settings.arithmetic(devices, ways)
+        settings.check_batch_split(devices, ways)
         groups = devices // ways
         if batch % groups:
             raise UserError(
@@ -64,7 +64,9 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
         **chosen.reading(),
         "BATCH_SIZE": batch,
         "NUM_PARTITIONS": ways,
-        "CHECKPOINT_PATH": preflight.checkpoint(environment["CHECKPOINT_PATH"], "CHECKPOINT_PATH"),
+        "CHECKPOINT_PATH": preflight.check_checkpoint_path(
+            environment["CHECKPOINT_PATH"], "CHECKPOINT_PATH"
+        ),
         OUTPUTS[what]: parse_path("OUTPUT_DIR", environment["OUTPUT_DIR"]),
         **{name: environment[name] for name in ("DATA", "VOCAB") if environment.get(name)},
     }
@@ -73,16 +75,16 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     for name in ("EXTRA_IDS", "NUM_DECODES"):
         if values[name] is not None:
             bindings[name] = values[name]
-    own = gin_files.own(environment)
-    names = [model, *(f"{gin_files.GIN}/runs/{name}.gin" for name in (what, f"task_{task}"))]
-    configuration = gin_reader.read(
-        [*(gin_files.HOME / name for name in names), *own], (Path.cwd(), gin_files.HOME)
+    own = gin_files.find_user_files(environment)
+    names = [model, *(f"{gin_files.GIN_FOLDER}/runs/{name}.gin" for name in (what, f"task_{task}"))]
+    configuration = gin_reader.read_configuration(
+        [*(gin_files.ROOT / name for name in names), *own], (Path.cwd(), gin_files.ROOT)
     )
-    bindings |= gin_bindings.lengths(settings.lengths(values), configuration)
+    bindings |= gin_bindings.make_length_bindings(settings.select_lengths(values), configuration)
     configuration = configuration.bind(bindings)
-    preflight.split(configuration, ways, devices, size=size)
+    preflight.check_split(configuration, ways, devices, size=size)
     scores = what == "infer" and configuration.value("__main__.infer.mode") == "score"
-    preflight.data(configuration, environment, answered=what == "eval" or scores)
+    preflight.check_data(configuration, environment, answered=what == "eval" or scores)
     check_folder_writable(str(bindings[OUTPUTS[what]]))
     argv = t5x_trainer.trainer(environment, [*names, *map(str, own)], bindings, program=what)
     used = t5x_trainer.of_preset(environment, size, chosen, found, on_cpu=on_cpu)

@@ -81,19 +81,19 @@ def command(
     found = gpu_query.detect_gpus(environment)
     platforms, no_gpu = gpu_query.select_jax_platforms_or_error(found, environment)
     on_cpu = asks_for_cpu(platforms)
-    given = settings.read(
+    given = settings.read_script_settings(
         script, words, environment, devices.devices(found, environment, on_cpu=on_cpu)
     )
     variables, values = given.variables, given.values
     files = [
         *gin_files.select_script_files(root, given.size, given.task),
-        *gin_files.own(variables),
+        *gin_files.find_user_files(variables),
     ]
     chosen = t5x_switches.choose(variables, found, on_cpu=on_cpu)
     env, notes = devices.share(given, found, environment, on_cpu=on_cpu)
-    configuration = gin_reader.read(files, (Path.cwd(), gin_files.HOME, root))
+    configuration = gin_reader.read_configuration(files, (Path.cwd(), gin_files.ROOT, root))
     bindings = {
-        **gin_bindings.sizes(given, configuration),
+        **gin_bindings.make_size_bindings(given, configuration),
         **_macros(given, configuration),
         **chosen.training(),
     }
@@ -103,23 +103,27 @@ def command(
         stamp = environment.get("SLURM_JOB_ID") or dt.datetime.now().astimezone().strftime(
             "%F_%H-%M-%S"
         )
-        model_dir, start = folders.finetuning(model_dir, given.task, variables, stamp)
+        model_dir, start = folders.choose_finetuning_folders(
+            model_dir, given.task, variables, stamp
+        )
         bindings["INITIAL_CHECKPOINT_PATH"] = start
     if asked := variables.get("INITIAL_CHECKPOINT_PATH"):
-        bindings["INITIAL_CHECKPOINT_PATH"] = preflight.checkpoint(asked, "INITIAL_CHECKPOINT_PATH")
+        bindings["INITIAL_CHECKPOINT_PATH"] = preflight.check_checkpoint_path(
+            asked, "INITIAL_CHECKPOINT_PATH"
+        )
     data, more = _data(given, benchmark, configuration)
     bindings |= {**data, **_length(given, benchmark, model_dir, start), "MODEL_DIR": model_dir}
     if values["CHECKPOINT_DISABLE"]:
         bindings["utils.CheckpointConfig.save"] = None
     configuration = configuration.bind(bindings)
-    preflight.check(given, configuration, environment)
+    preflight.check_training(given, configuration, environment)
     check_folder_writable(model_dir)
     begun = parse_checkpoint_step(str(bindings.get("INITIAL_CHECKPOINT_PATH") or "")) or 0
     own = [] if is_address(model_dir) else list_checkpoint_steps(model_dir)
     folder = "FT_DIR" if given.finetune else "MODEL_DIR"
     if own:
         newest = f"{model_dir}/checkpoint_{own[-1]}"
-        preflight.goes_on(newest, start or "", configuration)
+        preflight.check_resumed_data(newest, start or "", configuration)
         more = (
             *more,
             *preflight.describe_precision_change(newest, configuration),
@@ -151,7 +155,9 @@ def command(
         lambda: (
             ()
             if launch_checks.is_disabled(env)
-            else parameter_count.room(configuration, model_dir, own, begun, folder)
+            else parameter_count.check_checkpoint_space(
+                configuration, model_dir, own, begun, folder
+            )
         ),
         refused=no_gpu,
     )
@@ -174,7 +180,7 @@ def command(
         env,
         log,
         lines,
-        functools.partial(folders.keep_start, model_dir, start) if start else None,
+        functools.partial(folders.write_start_file, model_dir, start) if start else None,
         refused,
     )
 
@@ -206,8 +212,10 @@ def trainer(
     argv = [execution.python(environment), "-u", "-P", "-m", "rosetta.t5x.train", program]
     argv += [f"--gin_search_paths={root}"] if root else []
     argv += [f"--gin_file={file}" for file in files]
-    argv.append(f"--tfds_data_dir={preflight.datasets(environment)}")
-    return argv + [f"--gin.{name}={gin_text.literal(value)}" for name, value in bindings.items()]
+    argv.append(f"--tfds_data_dir={preflight.find_dataset_folder(environment)}")
+    return argv + [
+        f"--gin.{name}={gin_text.format_literal(value)}" for name, value in bindings.items()
+    ]
 
 
 def _macros(given: Settings, configuration: Configuration) -> dict[str, object]:
@@ -240,7 +248,7 @@ def _warmup(configuration: Configuration, model_dir: str) -> tuple[str, ...]:
         if configuration.integer(f"{_DEFAULT_WARMUP}.total") != total:
             return ()
         steps = warmup.default_steps(total, model_dir)
-        if steps < min(total, warmup.LONGEST):
+        if steps < min(total, warmup.LONGEST_WARMUP):
             return (
                 (
                     f"the learning rate rises over the first {steps:,} of {total:,} steps: "
@@ -294,7 +302,7 @@ def _length(
     """Return the bindings for how long to train: TRAIN_STEPS says the step to end at, FT_STEPS
     counts from the restored one.
     """
-    if benchmark and not is_address(model_dir) and folders.newest(model_dir):
+    if benchmark and not is_address(model_dir) and folders.find_newest_checkpoint(model_dir):
         raise UserError(
             "BENCHMARK_MODE=1 starts anew, but it holds checkpoints",
             f"MODEL_DIR={model_dir}",
@@ -361,7 +369,7 @@ def surroundings(
     return {
         **known,
         **execution.compiled(known, processes),
-        "TFDS_DATA_DIR": preflight.datasets(environment),
+        "TFDS_DATA_DIR": preflight.find_dataset_folder(environment),
         "XLA_FLAGS": xla_flags.join_flags(used.flags),
         "JAX_PLATFORMS": platforms,
     }

@@ -77,8 +77,8 @@ def _t5(size: str) -> int:
     """
     from rosetta.t5x.run import gin_files, gin_reader, network_fields
 
-    file = gin_files.HOME / gin_files.model("t5_1_1", size)
-    configuration = gin_reader.read([file], [gin_files.HOME])
+    file = gin_files.ROOT / gin_files.find_model_file("t5_1_1", size)
+    configuration = gin_reader.read_configuration([file], [gin_files.ROOT])
     embedding, heads, width, hidden = (
         _number(network_fields.read_field(configuration, name), name, size)
         for name in ("emb_dim", "num_heads", "head_dim", "mlp_dim")

@@ -158,24 +158,24 @@ def _gin(
         root = Path(next(iter(spec.submodule_search_locations))).parent
         read = gin_files.select_script_files(root, run.model, task)
     else:
-        root = gin_files.HOME
+        root = gin_files.ROOT
         read = [
-            gin_files.HOME / gin_files.model("t5_1_1", run.model),
-            gin_files.HOME / f"{gin_files.GIN}/runs/pretrain_pile.gin",
+            gin_files.ROOT / gin_files.find_model_file("t5_1_1", run.model),
+            gin_files.ROOT / f"{gin_files.GIN_FOLDER}/runs/pretrain_pile.gin",
         ]
         notes = [
             "t5x is not installed here: bindings are those of rosetta's own gin files"
             + (", without the task's" if task else "")
         ]
-    configuration = gin_reader.read(
-        [*read, *gin_files.own(environment)], (Path.cwd(), gin_files.HOME, root)
+    configuration = gin_reader.read_configuration(
+        [*read, *gin_files.find_user_files(environment)], (Path.cwd(), gin_files.ROOT, root)
     )
     shown = {
         name: {"value": bound.text, "origin": _short(bound.place)}
         for name, bound in configuration.listing().items()
     }
     notes += [f"not read here: {file}" for file in configuration.missing]
-    given = settings.read(
+    given = settings.read_script_settings(
         "multiprocess_ft_frompile" if task else "multiprocess_pretrain_pile",
         [],
         environment,
@@ -183,7 +183,7 @@ def _gin(
     )
     bindings = {
         name: (value, _made_of(found, *_SIZES[name]))
-        for name, value in gin_bindings.sizes(given, configuration).items()
+        for name, value in gin_bindings.make_size_bindings(given, configuration).items()
     }
     described = gpus.GPUS.get(accelerator or "")
     on_cpu = described is None and run_description.runs_on_cpu(run)
@@ -203,7 +203,7 @@ def _gin(
         notes.append(f"bindings of precision and switches are known where it runs: {error}")
     shown.update(
         {
-            name: {"value": gin_text.literal(value), "origin": origin}
+            name: {"value": gin_text.format_literal(value), "origin": origin}
             for name, (value, origin) in bindings.items()
         }
     )

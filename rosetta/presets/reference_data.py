@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rosetta.presets.schema import Value
 
 NO_SITE = preset_files.Layer("site", {})
-_T5X_RUN = f"{gin_files.GIN}/runs/pretrain_pile.gin"
+_T5X_RUN = f"{gin_files.GIN_FOLDER}/runs/pretrain_pile.gin"
 
 
 def collect() -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _describe_run(name: str) -> dict[str, Any]:
     settings = layers.resolve(name, accelerator=None, environment={}, typed={}, site=NO_SITE)
     run = describe.run(settings)
     if settings.framework == "t5x":
-        configuration = gin_reader.read([gin_files.HOME / _T5X_RUN], [gin_files.HOME])
+        configuration = gin_reader.read_configuration([gin_files.ROOT / _T5X_RUN], [gin_files.ROOT])
         sizes = configuration.value("TASK_FEATURE_LENGTHS")
         lengths = list(sizes.values()) if isinstance(sizes, dict) else []
     else:

@@ -46,7 +46,9 @@ class T5X:
         }
         argv = [sys.executable, "-P", "-m", "t5x.train"]
         argv += [f"--gin_file={path}" for path in GIN_FILES]
-        argv += [f"--gin.{name}={gin_text.literal(value)}" for name, value in bindings.items()]
+        argv += [
+            f"--gin.{name}={gin_text.format_literal(value)}" for name, value in bindings.items()
+        ]
         return TrainingCommand(
             argv, {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
         )

@@ -33,13 +33,13 @@ from rosetta.t5x.run import checkpoint_record
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_OPTIMIZER = "state/param_states/"
-_VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "t5x")
+_OPTIMIZER_PREFIX = "state/param_states/"
+_RECORDED_PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "t5x")
 
 
-def _installed() -> dict[str, str]:
+def _find_versions() -> dict[str, str]:
     found = {}
-    for name in _VERSIONS:
+    for name in _RECORDED_PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -47,11 +47,11 @@ def _installed() -> dict[str, str]:
     return found
 
 
-def _fingerprint(vocabulary: Any) -> str:
+def _compute_fingerprint(vocabulary: Any) -> str:
     from rosetta.t5x import dataset
 
     try:
-        return dataset.ours(vocabulary).fingerprint()
+        return dataset.convert_vocabulary(vocabulary).fingerprint()
     except UserError:
         return ""
 
@@ -86,35 +86,37 @@ def on_save(
         from rosetta.t5x import dataset
 
         step = int(jax.device_get(state["state"]["step"]))
-        before = checkpoint_record.read(start) if start else None
+        before = checkpoint_record.read_record(start) if start else None
         known = before.batch_size if before else None, before.targets_length if before else None
         batch, targets = known if start else (batch_size, lengths.get("targets"))
-        checkpoint_record.write(
+        checkpoint_record.write_record(
             model_dir,
             checkpoint_record.Record(
                 step=step,
                 scale_attn_logits=bool(config.scale_attn_logits),
                 batch_size=batch,
                 targets_length=targets,
-                vocabulary=_fingerprint(vocabulary),
-                data=dataset.state(step),
-                run=checkpoint_record.run(model_dir),
+                vocabulary=_compute_fingerprint(vocabulary),
+                data=dataset.get_data_state(step),
+                run=checkpoint_record.ensure_run_name(model_dir),
                 start=start or "",
                 warmup_steps=warmup_steps,
                 config={
                     field.name: str(getattr(config, field.name))
                     for field in dataclasses.fields(config)
                 },
-                versions=_installed(),
+                versions=_find_versions(),
             ),
         )
-        checkpoint_record.stamp(model_dir)  # the checkpoints before this one are whole by now
+        checkpoint_record.distribute_records(
+            model_dir
+        )  # the checkpoints before this one are whole by now
     return state, infos
 
 
 def transformations(*, optimizer: bool) -> list[Callable[..., Any]]:
     """Return what T5X applies to a checkpoint of another run: nothing, or the loss of its optimizer
-    state (manager.Manager makes it anew).
+    state (checkpoint_manager.Manager makes it anew).
     """
 
     def weights_only(kept: Any, state: Any, *, is_resuming: bool = False) -> Any:
@@ -126,7 +128,7 @@ def transformations(*, optimizer: bool) -> list[Callable[..., Any]]:
     return [] if optimizer else [weights_only]
 
 
-def refuse_other_shapes(
+def check_array_shapes(
     checkpoint: str, model: Mapping[str, tuple[int, ...]], *, optimizer: bool
 ) -> None:
     """UserError naming the first array of the model that the checkpoint lacks or has in another
@@ -137,17 +139,17 @@ def refuse_other_shapes(
       model: the shapes of the train state's arrays: 'target/...' or 'state/...' -> shape.
       optimizer: whether the optimizer's state is restored too.
     """
-    there = checkpoint_arrays.shapes(checkpoint)
+    there = checkpoint_arrays.read_shapes(checkpoint)
     for name in sorted(model, key=lambda name: (not name.startswith("target/"), name)):
-        needed = name.startswith("target/") or (optimizer and name.startswith(_OPTIMIZER))
+        needed = name.startswith("target/") or (optimizer and name.startswith(_OPTIMIZER_PREFIX))
         if not needed or there.get(name) == model[name]:
             continue
         has = f"in the shape {there[name]}" if name in there else "not at all"
-        if name.startswith(_OPTIMIZER):
+        if name.startswith(_OPTIMIZER_PREFIX):
             raise UserError(
                 (
-                    f"its optimizer's state has {name.removeprefix(_OPTIMIZER)} {has}, the run "
-                    f"needs {model[name]}"
+                    f"its optimizer's state has {name.removeprefix(_OPTIMIZER_PREFIX)} {has}, "
+                    f"the run needs {model[name]}"
                 ),
                 checkpoint,
                 (
@@ -211,13 +213,13 @@ class Initializer(utils.TrainStateInitializer):
         }
         if own:
             newest = f"{model_dir}/checkpoint_{own[-1]}"
-            checkpoint_manager.refuse_damaged(newest, resumes=True)
+            checkpoint_manager.check_damage(newest, resumes=True)
             self._go_on(newest, own[-1], shapes, config, vocabulary)
             if jax.process_index() == 0 and trainer_cls:
                 line = f"goes on from {newest}: {own[-1]:,} steps are done"
                 log.info(line, terminal=True)
         elif checkpoint:
-            checkpoint_manager.refuse_damaged(checkpoint, resumes=False)
+            checkpoint_manager.check_damage(checkpoint, resumes=False)
             self._start(
                 checkpoint,
                 shapes,
@@ -229,7 +231,7 @@ class Initializer(utils.TrainStateInitializer):
         if model_dir and checkpoint_cfg and checkpoint_cfg.save and jax.process_index() == 0:
             self._before_saving(model_dir, state, checkpoint_cfg.save.dtype)
         if trainer_cls:
-            compile_ahead.begin(
+            compile_ahead.start_compilation(
                 trainer_cls,
                 model=kwargs["init_fn"].__self__,
                 state=self.global_train_state_shape,
@@ -242,10 +244,10 @@ class Initializer(utils.TrainStateInitializer):
 
     def from_scratch(self, init_rng: Any) -> Any:
         """Return the train state that T5X's would, which compiles for longer."""
-        where = initial_state.shardings(
+        where = initial_state.make_shardings(
             self._partitioner.mesh, self.train_state_axes, self.global_train_state_shape
         )
-        return initial_state.make(self._initialize_train_state, init_rng, where)
+        return initial_state.make_arrays(self._initialize_train_state, init_rng, where)
 
     def _go_on(
         self,
@@ -257,16 +259,16 @@ class Initializer(utils.TrainStateInitializer):
     ) -> None:
         from rosetta.t5x import dataset
 
-        found = checkpoint_record.read(checkpoint)
-        if found is None and checkpoint_record.was_begun_here(
+        found = checkpoint_record.read_record(checkpoint)
+        if found is None and checkpoint_record.has_run_name(
             run_folders.split_checkpoint_path(checkpoint)[0]
         ):
-            checkpoint_record.require(checkpoint, "where in its data the run stands")
+            checkpoint_record.require_record(checkpoint, "where in its data the run stands")
         if found:
-            _same_scale(checkpoint, found, config)
-            _same_vocabulary(checkpoint, found, vocabulary)
-            dataset.resume(found.data, step)
-        refuse_other_shapes(checkpoint, shapes, optimizer=True)
+            _check_attention_scale(checkpoint, found, config)
+            _check_vocabulary(checkpoint, found, vocabulary)
+            dataset.set_resume_position(found.data, step)
+        check_array_shapes(checkpoint, shapes, optimizer=True)
 
     def _start(
         self,
@@ -285,24 +287,26 @@ class Initializer(utils.TrainStateInitializer):
                 "name a checkpoint_N, or a folder of them",
                 kind=MISSING,
             )
-        found = checkpoint_record.read(checkpoint)
-        _same_scale(checkpoint, found, config)
+        found = checkpoint_record.read_record(checkpoint)
+        _check_attention_scale(checkpoint, found, config)
         if found:
-            _same_vocabulary(checkpoint, found, vocabulary)
-        refuse_other_shapes(checkpoint, shapes, optimizer=optimizer and trains)
+            _check_vocabulary(checkpoint, found, vocabulary)
+        check_array_shapes(checkpoint, shapes, optimizer=optimizer and trains)
         if trains and jax.process_index() == 0:
             state = "the state of the optimizer" if optimizer else "nothing of the optimizer"
             log.info(f"{checkpoint}: the weights and {state} are taken over")
 
     def _before_saving(self, model_dir: str, state: Any, dtype: Any) -> None:
-        checkpoint_record.require_folder(model_dir)
-        checkpoint_record.stamp(model_dir, idle=True)
-        atexit.register(checkpoint_record.stamp, model_dir)
-        checkpoint_record.require_room(model_dir, checkpoint_manager.size(state, dtype))
+        checkpoint_record.check_folder(model_dir)
+        checkpoint_record.distribute_records(model_dir, idle=True)
+        atexit.register(checkpoint_record.distribute_records, model_dir)
+        checkpoint_record.check_free_space(
+            model_dir, checkpoint_manager.compute_checkpoint_size(state, dtype)
+        )
 
 
-def _same_vocabulary(checkpoint: str, found: checkpoint_record.Record, vocabulary: Any) -> None:
-    mine = _fingerprint(vocabulary)
+def _check_vocabulary(checkpoint: str, found: checkpoint_record.Record, vocabulary: Any) -> None:
+    mine = _compute_fingerprint(vocabulary)
     if found.vocabulary and mine and found.vocabulary != mine:
         raise UserError(
             "it was trained with another vocabulary",
@@ -312,7 +316,9 @@ def _same_vocabulary(checkpoint: str, found: checkpoint_record.Record, vocabular
         )
 
 
-def _same_scale(checkpoint: str, found: checkpoint_record.Record | None, config: Any) -> None:
+def _check_attention_scale(
+    checkpoint: str, found: checkpoint_record.Record | None, config: Any
+) -> None:
     scaled = found.scale_attn_logits if found else False
     if scaled != bool(config.scale_attn_logits):
         if found:
@@ -338,7 +344,7 @@ def _same_scale(checkpoint: str, found: checkpoint_record.Record | None, config:
             checkpoint,
             (
                 "set network.T5Config.scale_attn_logits = False, or, if it was trained so, put "
-                f"{known} into {checkpoint_record.FILE} in it"
+                f"{known} into {checkpoint_record.RECORD_FILE} in it"
             ),
             kind=MISSING,
         )

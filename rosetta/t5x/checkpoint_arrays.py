@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict
 from rosetta.core.errors import DAMAGED, UserError
 
 
-def tree(checkpoint: str) -> dict[str, Any]:
+def read_abstract_tree(checkpoint: str) -> dict[str, Any]:
     """Return a checkpoint_N of T5X, in Orbax's format or the older one, as nested dicts with
     jax.ShapeDtypeStruct for arrays.
 
@@ -27,9 +27,9 @@ def tree(checkpoint: str) -> dict[str, Any]:
     try:
         if (folder / "checkpoint").exists():
             kept = msgpack_restore((folder / "checkpoint").read_bytes())
-            return dict(_older(kept.get("optimizer", kept)))
+            return dict(_parse_legacy_tree(kept.get("optimizer", kept)))
         found = ocp.PyTreeCheckpointHandler().metadata(where)
-        return dict(_shaped(getattr(found, "tree", found)))
+        return dict(_to_abstract_arrays(getattr(found, "tree", found)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(
             "it is not a complete checkpoint of T5X",
@@ -39,24 +39,25 @@ def tree(checkpoint: str) -> dict[str, Any]:
         ) from None
 
 
-def shapes(checkpoint: str) -> dict[str, tuple[int, ...]]:
+def read_shapes(checkpoint: str) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a checkpoint's arrays: 'target/...', 'state/...' or 'flax_mutables/...'
     -> shape. UserError as `tree`.
     """
     return {
-        name: tuple(leaf.shape) for name, leaf in flatten_dict(tree(checkpoint), sep="/").items()
+        name: tuple(leaf.shape)
+        for name, leaf in flatten_dict(read_abstract_tree(checkpoint), sep="/").items()
     }
 
 
-def _shaped(node: Any) -> Any:
+def _to_abstract_arrays(node: Any) -> Any:
     if isinstance(node, dict):
-        return {key: _shaped(value) for key, value in node.items()}
+        return {key: _to_abstract_arrays(value) for key, value in node.items()}
     return jax.ShapeDtypeStruct(
         getattr(node, "shape", None) or (), getattr(node, "dtype", None) or np.float32
     )
 
 
-def _older(node: Any) -> Any:
+def _parse_legacy_tree(node: Any) -> Any:
     """Return what T5X wrote before Orbax: small arrays themselves, large ones as a specification of
     TensorStore.
     """
@@ -68,5 +69,5 @@ def _older(node: Any) -> Any:
             else jax.numpy.bfloat16,
         )
     if isinstance(node, dict):
-        return {key: _older(value) for key, value in node.items()}
+        return {key: _parse_legacy_tree(value) for key, value in node.items()}
     return jax.ShapeDtypeStruct(np.shape(node), getattr(node, "dtype", np.float32))

@@ -33,11 +33,11 @@ from rosetta.t5x.run import checkpoint_record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_open: list[Manager] = []  # those that save, until they are closed
+_saving_managers: list[Manager] = []  # those that save, until they are closed
 _Upstream: Any = checkpoints.OrbaxCheckpointManagerInterface
 
 
-def _with_record(folder: str) -> type:
+def _make_path_class(folder: str) -> type:
     """Return Orbax's class of a checkpoint that is being written, which puts the record inside
     before it counts as whole.
     """
@@ -50,26 +50,26 @@ def _with_record(folder: str) -> type:
             """See Orbax."""
             step = run_folders.parse_checkpoint_step(self.get_final().name)
             if step is not None:
-                checkpoint_record.put_inside(folder, step, str(self.get()))
+                checkpoint_record.copy_into_checkpoint(folder, step, str(self.get()))
             await super().finalize()
 
     return WithRecord
 
 
-class _Keeper(_Upstream._CheckpointManagerImpl):  # noqa: SLF001
+class _OrbaxManager(_Upstream._CheckpointManagerImpl):  # noqa: SLF001
     """Orbax's manager, which removes what this run made and nothing else."""
 
     def __init__(self, *args: Any, saves: bool, options: Any, **kwargs: Any) -> None:
         # Evaluation of a folder in which a run is training would clear the save in progress away.
         options.cleanup_tmp_directories = saves
         if saves:
-            options.temporary_path_class = _with_record(str(kwargs["directory"]))
+            options.temporary_path_class = _make_path_class(str(kwargs["directory"]))
         super().__init__(*args, options=options, **kwargs)
 
     def _get_old_steps_to_remove(self) -> list[int]:
         old = super()._get_old_steps_to_remove()
         folder = str(self.directory)
-        return [step for step in old if checkpoint_record.made_here(folder, step)]
+        return [step for step in old if checkpoint_record.was_saved_by_run(folder, step)]
 
 
 class Manager(_Upstream):
@@ -92,8 +92,10 @@ class Manager(_Upstream):
     ) -> None:
         self._saves = save_dtype is not None or bool(period)
         if self._saves:
-            checkpoint_record.make(directory)  # upstream takes the folder above one that is missing
-        self._CheckpointManagerImpl = functools.partial(_Keeper, saves=self._saves)
+            checkpoint_record.make_folder(
+                directory
+            )  # upstream takes the folder above one that is missing
+        self._CheckpointManagerImpl = functools.partial(_OrbaxManager, saves=self._saves)
         super().__init__(
             directory,
             train_state,
@@ -108,7 +110,7 @@ class Manager(_Upstream):
             str(directory), settings.read(os.environ).on_full_disk, speaks=jax.process_index() == 0
         )
         if self._saves:
-            _open.append(self)
+            _saving_managers.append(self)
 
     def restore(
         self,
@@ -126,18 +128,18 @@ class Manager(_Upstream):
         state = self._train_state.state_dict()
         checkpoint = path or f"{self.directory}/checkpoint_{step}"
         resumes = run_folders.split_checkpoint_path(checkpoint)[0] == str(self.directory)
-        refuse_damaged(checkpoint, resumes=resumes)
-        kept = checkpoint_arrays.tree(checkpoint)
+        check_damage(checkpoint, resumes=resumes)
+        kept = checkpoint_arrays.read_abstract_tree(checkpoint)
         for transformation in state_transformation_fns:
             kept = transformation(kept, state)
         there = set(flatten_dict(kept, sep="/"))
         missing = {name for name in flatten_dict(state, sep="/") if name not in there}
         fresh: dict[str, Any] = {}
         if any(name.startswith("flax_mutables/") for name in missing):
-            _warn("the checkpoint has no FP8 state: it begins anew")
+            _warn_on_first_process("the checkpoint has no FP8 state: it begins anew")
             fresh["flax_mutables"] = fp8.make_initial_states(state["flax_mutables"])
         elif "flax_mutables" in kept and "flax_mutables" not in state:
-            _warn("the checkpoint's FP8 state is not used")
+            _warn_on_first_process("the checkpoint's FP8 state is not used")
         if any(name.startswith("state/param_states/") for name in missing):
             fresh["state"] = {"param_states": self._first_param_states()}
         if fresh:
@@ -147,9 +149,9 @@ class Manager(_Upstream):
                 step, path, fallback_state, state_transformation_fns, lazy_parameters
             )
         except Exception:
-            refuse_damaged(checkpoint, resumes=resumes, read_values=True)
+            check_damage(checkpoint, resumes=resumes, read_values=True)
             raise
-        return jax.tree.map(_counted, self._train_state, found)
+        return jax.tree.map(_restore_counter_type, self._train_state, found)
 
     def _first_param_states(self) -> Any:
         """Return the state of the optimizer before its first step, laid out as it is to be, which
@@ -193,8 +195,9 @@ class Manager(_Upstream):
         try:
             # As Orbax would below: until then its thread may delete what the transformations stamp.
             super().wait_until_finished()
-            checkpoint_record.require_room(
-                str(self.directory), size(self._train_state.state_dict(), self._save_dtype)
+            checkpoint_record.check_free_space(
+                str(self.directory),
+                compute_checkpoint_size(self._train_state.state_dict(), self._save_dtype),
             )
         except Exception as found:  # noqa: BLE001 (it is raised once all processes know)
             error = found
@@ -218,8 +221,8 @@ class Manager(_Upstream):
 
     def close(self) -> None:
         """Wait for the last save, and put the records into their checkpoints."""
-        if self in _open:
-            _open.remove(self)
+        if self in _saving_managers:
+            _saving_managers.remove(self)
         try:
             super().wait_until_finished()
         except Exception as error:
@@ -228,11 +231,11 @@ class Manager(_Upstream):
             self._told.left_out(max(self.all_steps(), default=0), error)
         super().close()
         if self._saves and jax.process_index() == 0:
-            checkpoint_record.stamp(str(self.directory))
+            checkpoint_record.distribute_records(str(self.directory))
         self._told.ended()
 
 
-def refuse_damaged(checkpoint: str, *, resumes: bool, read_values: bool = False) -> None:
+def check_damage(checkpoint: str, *, resumes: bool, read_values: bool = False) -> None:
     """Raise UserError where one of a checkpoint's files is damaged.
 
     Args:
@@ -242,7 +245,7 @@ def refuse_damaged(checkpoint: str, *, resumes: bool, read_values: bool = False)
       read_values: decode its arrays as well, which takes as long as restoring it.
     """
     if not run_folders.folder_exists(checkpoint) or not (
-        read_values or checkpoint_record.is_orbax(checkpoint)
+        read_values or checkpoint_record.is_orbax_checkpoint(checkpoint)
     ):
         return
     damage = checkpoint_files.find_damage(checkpoint, read_values=read_values)
@@ -250,35 +253,35 @@ def refuse_damaged(checkpoint: str, *, resumes: bool, read_values: bool = False)
         raise checkpoint_files.explain_damage(checkpoint, damage, resumes=resumes)
 
 
-def save_now(train_state: Any) -> None:
+def save_extra_checkpoint(train_state: Any) -> None:
     """Begin to save a train state beside those that T5X saves, as it does those."""
-    for each in _open:
+    for each in _saving_managers:
         each.save(train_state, each.transformations)
 
 
-def finish() -> str | None:
+def finish_saves() -> str | None:
     """Wait for the saves that are begun and close their managers; return their folder, None where
     there were none.
     """
-    saving = list(_open)
+    saving = list(_saving_managers)
     for each in saving:
         each.close()
     return str(saving[-1].directory) if saving else None
 
 
-def _counted(shape: Any, leaf: Any) -> Any:
+def _restore_counter_type(shape: Any, leaf: Any) -> Any:
     """Return an array as restored, and a counter as a whole number again: upstream saves those of a
     resumed run as float32.
     """
     return leaf.astype(shape.dtype) if jnp.issubdtype(shape.dtype, jnp.integer) else leaf
 
 
-def _warn(line: str) -> None:
+def _warn_on_first_process(line: str) -> None:
     if jax.process_index() == 0:
         log.warn(line)
 
 
-def size(state: Any, dtype: Any = None) -> int:
+def compute_checkpoint_size(state: Any, dtype: Any = None) -> int:
     """Return the bytes of a train state's checkpoint, uncompressed; `dtype` is the parameters',
     None as they are.
     """
@@ -292,7 +295,7 @@ def size(state: Any, dtype: Any = None) -> int:
     return total
 
 
-def _ours(config: Any) -> Any:
+def _replace_default_manager(config: Any) -> Any:
     if config is None or config.checkpoint_manager_cls is not _Upstream:
         return config
     config = copy.copy(config)
@@ -310,7 +313,11 @@ def install() -> None:
 
     @functools.wraps(upstream)
     def create(*, save_cfg: Any = None, restore_cfg: Any = None, **others: Any) -> Any:
-        made = upstream(save_cfg=_ours(save_cfg), restore_cfg=_ours(restore_cfg), **others)
+        made = upstream(
+            save_cfg=_replace_default_manager(save_cfg),
+            restore_cfg=_replace_default_manager(restore_cfg),
+            **others,
+        )
         if isinstance(made, Manager) and save_cfg:
             made.transformations = save_cfg.state_transformation_fns
         return made

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def _alike(tree: Any) -> tuple[object, ...]:
+def _describe_arrays(tree: Any) -> tuple[object, ...]:
     """Return what has to be equal for a compiled program to take a tree of arrays: structure,
     shapes and types.
     """
@@ -40,12 +40,12 @@ class _Job:
 _jobs: list[_Job] = []
 
 
-def trainer_key(seed: int) -> Any:
+def derive_trainer_key(seed: int) -> Any:
     """Return the key that T5X's train() gives its trainer for a seed."""
     return jax.random.split(jax.random.PRNGKey(seed), 2)[1]
 
 
-def begin(
+def start_compilation(
     trainer_cls: Callable[..., Any],
     *,
     model: Any,
@@ -71,7 +71,7 @@ def begin(
     """
     if seed is None:
         return
-    key = trainer_key(seed)
+    key = derive_trainer_key(seed)
     trainer = trainer_cls(
         model=model,
         train_state=state,
@@ -98,7 +98,7 @@ def begin(
     job = _Job(
         model,
         key,
-        _alike((state, batch)),
+        _describe_arrays((state, batch)),
         threading.Thread(target=work, name="compile-ahead", daemon=True),
     )
     _jobs[:] = [job]
@@ -108,7 +108,7 @@ def begin(
     atexit.register(job.thread.join)
 
 
-def take(*, model: Any, state: Any, batch: Any, key: Any) -> Any:
+def take_compiled_step(*, model: Any, state: Any, batch: Any, key: Any) -> Any:
     """Return the compiled step for just these, waiting for it, or None where there is none; each is
     returned once.
     """
@@ -120,7 +120,7 @@ def take(*, model: Any, state: Any, batch: Any, key: Any) -> Any:
         return None
     if (
         job.model is not model
-        or job.alike != _alike((state, batch))
+        or job.alike != _describe_arrays((state, batch))
         or not np.array_equal(job.key, key)
     ):
         log.info(

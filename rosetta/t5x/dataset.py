@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 # What the training loop reads from, for the checkpoint's record: T5X has one training iterator a
 # process.
-_open: TrainIterator | None = None
-_kept: tuple[Mapping[str, Any], int] | None = None
-_tasks: dict[str, _Made] = {}
+_train_iterator: TrainIterator | None = None
+_resume_position: tuple[Mapping[str, Any], int] | None = None
+_task_definitions: dict[str, _TaskDefinition] = {}
 
 
 @dataclasses.dataclass(frozen=True)
-class _Made:
+class _TaskDefinition:
     """What a task was made from."""
 
     data: str
@@ -104,7 +104,9 @@ def vocabulary(
     Raises:
       UserError: the file is missing or no vocabulary of T5's kind.
     """
-    recorded = pretrained.vocabulary(checkpoint, model_dir) if extra_ids is None else ""
+    recorded = (
+        pretrained.read_vocabulary_fingerprint(checkpoint, model_dir) if extra_ids is None else ""
+    )
     found = vocabularies.load_vocabulary(name, extra_ids, recorded=recorded)
     usual = vocabularies.load_vocabulary(name, extra_ids)
     if found != usual:
@@ -120,7 +122,7 @@ def vocabulary(
     return seqio.SentencePieceVocabulary(found.name, extra_ids=found.extra_ids)
 
 
-def ours(theirs: seqio.Vocabulary) -> vocabularies.Vocabulary:
+def convert_vocabulary(theirs: seqio.Vocabulary) -> vocabularies.Vocabulary:
     """Return rosetta.data's name for a SeqIO vocabulary."""
     if isinstance(theirs, seqio.ByteVocabulary):
         return vocabularies.Vocabulary("byte", theirs.extra_ids)
@@ -182,8 +184,8 @@ def task(
                 "import the module that registers it in the gin file",
                 kind=UNKNOWN,
             ) from None
-    chosen = ours(vocabulary)
-    made = _Made(
+    chosen = convert_vocabulary(vocabulary)
+    made = _TaskDefinition(
         data_spec.describe_data(data),
         None if eval_data is None else data_spec.describe_data(eval_data),
         objective,
@@ -195,7 +197,7 @@ def task(
     )
     name = name or objective
     if name in seqio.TaskRegistry.names():
-        if _tasks.get(name) != made:
+        if _task_definitions.get(name) != made:
             raise UserError(
                 f"a task named {name} was made from something else",
                 "dataset.task.name",
@@ -215,12 +217,12 @@ def task(
         )
     from rosetta.t5x import evaluation_data
 
-    evaluation_data.register(name, made, vocabulary)
-    _tasks[name] = made
+    evaluation_data.register_task(name, made, vocabulary)
+    _task_definitions[name] = made
     return seqio.TaskRegistry.get(name)
 
 
-def _kind(converter: Any) -> str:
+def _find_feature_kind(converter: Any) -> str:
     cls = getattr(converter, "func", converter)
     if issubclass(cls, seqio.EncDecFeatureConverter):
         return seqio_features.ENCODER_DECODER
@@ -260,10 +262,10 @@ def get_dataset(
       continue_from_last_checkpoint: as in t5x.
       workers: processes that make batches; None: what the data needs.
     """
-    global _open  # noqa: PLW0603 (one training iterator a process)
+    global _train_iterator  # noqa: PLW0603 (one training iterator a process)
     named = cfg.mixture_or_task_name
     name = named if isinstance(named, str) else named.name
-    made = _tasks.get(name)
+    made = _task_definitions.get(name)
     if made is None or num_epochs is not None:
         from t5x import utils
 
@@ -291,10 +293,14 @@ def get_dataset(
         shuffle=cfg.shuffle,
     )
     batches = pipeline.Batches(
-        recipe, cfg.batch_size, shard=shard_id, shards=num_shards, kind=_kind(feature_converter_cls)
+        recipe,
+        cfg.batch_size,
+        shard=shard_id,
+        shards=num_shards,
+        kind=_find_feature_kind(feature_converter_cls),
     )
-    _open = TrainIterator(batches, workers)
-    return _open
+    _train_iterator = TrainIterator(batches, workers)
+    return _train_iterator
 
 
 class TrainIterator(clu.data.dataset_iterator.DatasetIterator):
@@ -340,83 +346,85 @@ class TrainIterator(clu.data.dataset_iterator.DatasetIterator):
         with open(os.fspath(filename), encoding="utf-8") as file:
             kept = json.load(file)
         self.loader.close()
-        _say(self.batches.resume(kept, kept["step"]))
+        _print_line(self.batches.resume(kept, kept["step"]))
         self.loader.step, self.placed = kept["step"], True
 
 
-def _say(line: str | None) -> None:
+def _print_line(line: str | None) -> None:
     import jax
 
     if line and jax.process_index() == 0:
         print(line, flush=True)
 
 
-def _within(iterator: Any) -> TrainIterator | None:
+def _unwrap_iterator(iterator: Any) -> TrainIterator | None:
     """Return our iterator from inside the wrappers T5X puts around it."""
     while iterator is not None and not isinstance(iterator, TrainIterator):
         iterator = getattr(iterator, "_it", None) or getattr(iterator, "_iterator", None)
     return iterator
 
 
-def resume(kept: Mapping[str, Any] | None, step: int) -> None:
+def set_resume_position(kept: Mapping[str, Any] | None, step: int) -> None:
     """Remember what a checkpoint of this run's own MODEL_DIR says of its data; `align` acts on it.
     `kept` is what `state` gave.
 
     Raises:
       UserError: the data, its seed or its vocabulary is another than the run began with.
     """
-    global _kept  # noqa: PLW0603 (said before the trainer, and so its iterator's wrappers, exist)
-    _kept = None
-    if kept is not None and _open is not None:
-        _open.batches.check_same_data(kept)
-        _kept = kept, step
+    global _resume_position  # noqa: PLW0603 (said before the trainer, and so its iterator's wrappers, exist)
+    _resume_position = None
+    if kept is not None and _train_iterator is not None:
+        _train_iterator.batches.check_same_data(kept)
+        _resume_position = kept, step
 
 
-def align(iterator: Any, step: int) -> None:
+def align_iterator(iterator: Any, step: int) -> None:
     """Put the trainer's iterator at a step: batch s is trained at step s, whatever was restored or
     read ahead.
 
     Does nothing for iterators that are not ours, and nothing where it already stands there. To be
     called by the trainer, after T5X has taken its first batch.
     """
-    global _kept
-    found = _within(iterator)
+    global _resume_position
+    found = _unwrap_iterator(iterator)
     if found is None:
         return
     # T5X takes one batch before the first step and holds it back: that one is still to be trained.
     moved, stands = False, found.loader.step - (getattr(iterator, "_peek", None) is not None)
-    if _kept is not None and _kept[1] == step:
+    if _resume_position is not None and _resume_position[1] == step:
         found.loader.close()
-        _say(found.batches.resume(_kept[0], step))
+        _print_line(found.batches.resume(_resume_position[0], step))
         moved = True
     elif found.batches.has_stream and step and not found.placed:
         found.loader.close()
         found.batches.origin = pipeline.Origin(step, 0)
-        _say(f"data: no position is kept for step {step}: the stream begins at its beginning")
+        _print_line(
+            f"data: no position is kept for step {step}: the stream begins at its beginning"
+        )
         moved = True
-    _kept, found.placed = None, True
+    _resume_position, found.placed = None, True
     if moved or stands != step:
         found.begin = step
         iterator.reset()  # throws away what the wrappers hold
 
 
-def state(step: int) -> dict[str, Any] | None:
+def get_data_state(step: int) -> dict[str, Any] | None:
     """Return what a checkpoint of step `step` should keep of the training data; None where it is
     not ours.
     """
-    return None if _open is None else _open.batches.make_state(step)
+    return None if _train_iterator is None else _train_iterator.batches.make_state(step)
 
 
-def told(step: int) -> dict[str, Any] | None:
+def describe_batch(step: int) -> dict[str, Any] | None:
     """Return the hash and the examples of this host's rows of a step, None where they are not ours
     or, as a stream's, cannot be made again.
     """
-    return None if _open is None else _open.batches.describe_batch(step)
+    return None if _train_iterator is None else _train_iterator.batches.describe_batch(step)
 
 
-def waited() -> float:
+def get_wait_seconds() -> float:
     """Return the seconds the training loop has waited for data so far."""
-    return 0.0 if _open is None else _open.loader.seconds_waited
+    return 0.0 if _train_iterator is None else _train_iterator.loader.seconds_waited
 
 
 def verify_vocabularies(cfg: Any, model: Any) -> None:
@@ -435,16 +443,19 @@ def verify_vocabularies(cfg: Any, model: Any) -> None:
     ):
         if of_data != of_model:
             raise UserError(
-                f"the {side} have vocabulary {_told(of_data)}, the model has {_told(of_model)}",
+                (
+                    f"the {side} have vocabulary {_describe_vocabulary(of_data)}, "
+                    f"the model has {_describe_vocabulary(of_model)}"
+                ),
                 f"task {name}",
                 "set VOCAB (gin: VOCABULARY) to the same for both",
                 kind=DIFFERS,
             )
         rows = getattr(getattr(model.module, "config", None), "vocab_size", None)
         if rows is not None and not isinstance(of_data, seqio.PassThroughVocabulary):
-            vocabularies.check_model_size(ours(of_data), rows)
+            vocabularies.check_model_size(convert_vocabulary(of_data), rows)
 
 
-def _told(vocabulary: seqio.Vocabulary) -> str:
+def _describe_vocabulary(vocabulary: seqio.Vocabulary) -> str:
     named = getattr(vocabulary, "sentencepiece_model_file", None) or type(vocabulary).__name__
     return f"{named} ({vocabulary.vocab_size} ids)"

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation")
 RECORD_NAME = "record_name"  # the feature that has a record's own name for itself, as JSON
-errors: list[UserError] = []  # what the data of this process raised
+raised_errors: list[UserError] = []  # what the data of this process raised
 
 
-def register(name: str, made: Any, vocabulary: seqio.Vocabulary) -> None:
+def register_task(name: str, made: Any, vocabulary: seqio.Vocabulary) -> None:
     """Add the task to SeqIO's registry.
 
     Args:
@@ -33,27 +33,27 @@ def register(name: str, made: Any, vocabulary: seqio.Vocabulary) -> None:
     feature = seqio.Feature(vocabulary=vocabulary, add_eos=True)
     sides = ("targets",) if made.objective == "lm" else ("inputs", "targets")
     pairs = made.objective in data_spec.PAIR_OBJECTIVES
-    splits = [split for split in SPLITS if _data(made, split) is not None]
+    splits = [split for split in SPLITS if _find_split_data(made, split) is not None]
     if pairs:
-        source: Any = functools.partial(_records, made=made)
+        source: Any = functools.partial(_read_records, made=made)
         preprocessors: list[Any] = [
             seqio.preprocessors.tokenize,
             seqio.preprocessors.append_eos_after_trim,
         ]
     else:
-        source = _split
-        preprocessors = [functools.partial(_windows, made=made, sides=sides)]
+        source = _name_split
+        preprocessors = [functools.partial(_read_rows, made=made, sides=sides)]
     seqio.TaskRegistry.add(
         name,
         source=seqio.FunctionDataSource(dataset_fn=source, splits=splits, caching_permitted=False),
         preprocessors=preprocessors,
         output_features=dict.fromkeys(sides, feature),
-        postprocess_fn=_answer(made.objective),
-        metric_fns=_metrics(made.objective),
+        postprocess_fn=_select_postprocessor(made.objective),
+        metric_fns=_select_metrics(made.objective),
     )
 
 
-def _data(made: Any, split: str) -> str | None:
+def _find_split_data(made: Any, split: str) -> str | None:
     """Return the data a split is read from, None where there is no such split."""
     if split == "train":
         return str(made.data)
@@ -66,7 +66,7 @@ def _data(made: Any, split: str) -> str | None:
     )
 
 
-def _metrics(objective: str) -> list[Any]:
+def _select_metrics(objective: str) -> list[Any]:
     if objective not in data_spec.PAIR_OBJECTIVES:
         return []
     with (
@@ -77,7 +77,7 @@ def _metrics(objective: str) -> list[Any]:
     return [metrics.squad if objective == "squad" else metrics.accuracy]
 
 
-def _answer(objective: str) -> Any:
+def _select_postprocessor(objective: str) -> Any:
     if objective not in ("mnli", "squad"):
         return None
     with gin.unlock_config():
@@ -90,7 +90,7 @@ def _answer(objective: str) -> Any:
     )
 
 
-def _records(
+def _read_records(
     split: str, shuffle_files: bool = False, seed: int | None = None, *, made: Any
 ) -> tf.data.Dataset:
     """Return worded records; their order is the data's own."""
@@ -98,12 +98,12 @@ def _records(
     squad = made.objective == "squad"
 
     def read() -> Iterator[Mapping[str, Any]]:
-        for part in data_spec.parse_parts(str(_data(made, split))):
-            for record in _worded(part.spec, made, split):
+        for part in data_spec.parse_parts(str(_find_split_data(made, split))):
+            for record in _read_worded_records(part.spec, made, split):
                 extra: dict[str, Any] = (
                     {"answers": np.array(record["answers"], object), "id": record["id"]}
                     if squad
-                    else {"idx": _number(record["idx"])}
+                    else {"idx": _parse_index(record["idx"])}
                 )
                 if not made.answered:
                     extra[RECORD_NAME] = json.dumps(record["name"], default=str)
@@ -119,10 +119,10 @@ def _records(
         }
     else:
         signature |= {"idx": tf.TensorSpec((), tf.int32)}
-    return tf.data.Dataset.from_generator(_keeping_errors(read), output_signature=signature)
+    return tf.data.Dataset.from_generator(_remember_errors(read), output_signature=signature)
 
 
-def _keeping_errors(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+def _remember_errors(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
     """Return a generator that keeps what it raises for the user: TensorFlow hands on no more than
     its text.
     """
@@ -132,13 +132,13 @@ def _keeping_errors(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterato
         try:
             yield from read(*args)
         except UserError as error:
-            errors.append(error)
+            raised_errors.append(error)
             raise
 
     return wrapped
 
 
-def _worded(spec: Any, made: Any, split: str) -> Iterator[Mapping[str, Any]]:
+def _read_worded_records(spec: Any, made: Any, split: str) -> Iterator[Mapping[str, Any]]:
     if spec.kind == "cache":
         raise UserError(
             "a token cache has no text to compare answers with",
@@ -149,11 +149,13 @@ def _worded(spec: Any, made: Any, split: str) -> Iterator[Mapping[str, Any]]:
     yield from task_records.read_examples(spec, made.objective, split, answered=made.answered)
 
 
-def _number(idx: Any) -> int:
+def _parse_index(idx: Any) -> int:
     return idx if isinstance(idx, int) and abs(idx) < 1 << 31 else 0
 
 
-def _split(split: str, shuffle_files: bool = False, seed: int | None = None) -> tf.data.Dataset:
+def _name_split(
+    split: str, shuffle_files: bool = False, seed: int | None = None
+) -> tf.data.Dataset:
     """Return one element, the split's name: the rows depend on lengths, which only a preprocessor
     is told.
     """
@@ -161,7 +163,7 @@ def _split(split: str, shuffle_files: bool = False, seed: int | None = None) -> 
     return tf.data.Dataset.from_tensors({"split": split})
 
 
-def _windows(
+def _read_rows(
     dataset: tf.data.Dataset,
     sequence_length: Mapping[str, int],
     *,
@@ -175,7 +177,7 @@ def _windows(
     def read(split: bytes) -> Iterator[Mapping[str, Array]]:
         recipe = made.recipe(
             sequence_length,
-            data=_data(made, split.decode()),
+            data=_find_split_data(made, split.decode()),
             split=split.decode(),
             seed=0,
             shuffle=False,
@@ -193,6 +195,6 @@ def _windows(
     signature = {side: tf.TensorSpec((None,), tf.int32) for side in sides}
     return dataset.flat_map(
         lambda element: tf.data.Dataset.from_generator(
-            _keeping_errors(read), args=(element["split"],), output_signature=signature
+            _remember_errors(read), args=(element["split"],), output_signature=signature
         )
     )

@@ -30,24 +30,32 @@ if TYPE_CHECKING:
 
 # What gin, and what it calls, raise over a configuration that is wrong. RuntimeError is not here:
 # JAX raises it for what no configuration can mend.
-ERRORS = (OSError, ValueError, LookupError, NameError, AttributeError, ImportError, TypeError)
-_PATHS = (
+CONFIGURATION_ERRORS = (
+    OSError,
+    ValueError,
+    LookupError,
+    NameError,
+    AttributeError,
+    ImportError,
+    TypeError,
+)
+_PATH_MACROS = (
     "MODEL_DIR",
     "INITIAL_CHECKPOINT_PATH",
     "CHECKPOINT_PATH",
     "EVAL_OUTPUT_DIR",
     "INFER_OUTPUT_DIR",
 )
-_COUNTS = ("TRAIN_STEPS", "FT_STEPS")  # numbers that the files leave to the user
+_COUNT_MACROS = ("TRAIN_STEPS", "FT_STEPS")  # numbers that the files leave to the user
 _REQUIRED = re.compile(r"Required bindings for `(.+?)` not provided in config: (.+)")
 _UNSET = re.compile(r"(.*?)(?:/macro\.value)? set to `%gin\.REQUIRED`")
 _NO_MACRO = re.compile(r"No bindings specified for '(.+?)/gin\.macro'")
-_PERIODS = re.compile(r"Checkpoint period \((\d+)\), eval period \((\d+)\)")
-_BEHIND = re.compile(r"Unexpected total_steps \((\d+)\) < checkpoint step\s+\((\d+)\)")
+_PERIOD_CONFLICT = re.compile(r"Checkpoint period \((\d+)\), eval period \((\d+)\)")
+_TOTAL_STEPS_PASSED = re.compile(r"Unexpected total_steps \((\d+)\) < checkpoint step\s+\((\d+)\)")
 _IN_FILE = re.compile(r'In file "(.+?)", line (\d+)')
 _IN_BINDINGS = re.compile(r"In bindings string line \d+\n\s*(\S+)\s*=\s*(.*)")
 _CALLED = re.compile(r"In call to configurable '(.+?)'")
-_MEND = "mend the gin file or the --gin.NAME=VALUE word"
+_REMEDY = "mend the gin file or the --gin.NAME=VALUE word"
 
 
 def install() -> None:
@@ -56,7 +64,7 @@ def install() -> None:
 
 
 # T5X calls gin's entry, which `install` replaces: this one has to stay at hand.
-_parse = gin.parse_config_files_and_bindings
+_gin_parse = gin.parse_config_files_and_bindings
 
 
 def parse_files_and_bindings(
@@ -77,26 +85,28 @@ def parse_files_and_bindings(
     try:
         included = []
         for file in config_files or []:
-            with _naming(file):
-                included += _parse([file], None, False, skip_unknown, print_includes_and_imports)
+            with _locate_unfinished_text(file):
+                included += _gin_parse(
+                    [file], None, False, skip_unknown, print_includes_and_imports
+                )
         # Gin has no public way to list its table.
-        values = {name: _value(name) for name in _macros(gin.config._CONFIG)}  # noqa: SLF001
-        with _naming("--gin words"):
+        values = {name: _read_macro(name) for name in _list_macros(gin.config._CONFIG)}  # noqa: SLF001
+        with _locate_unfinished_text("--gin words"):
             gin.parse_config(bindings or [], skip_unknown)
-        _refuse_other_types(values, bindings or [])
+        _check_macro_types(values, bindings or [])
         _make_paths_absolute()
-        _report_unread(config_files or [], bindings or [], set(values))
+        _report_unused_macros(config_files or [], bindings or [], set(values))
         if finalize_config:
             gin.finalize()
     except UserError:
         raise
-    except (*ERRORS, SyntaxError, RuntimeError) as error:
-        raise explain(error) from error
+    except (*CONFIGURATION_ERRORS, SyntaxError, RuntimeError) as error:
+        raise explain_error(error) from error
     return included
 
 
 @contextlib.contextmanager
-def _naming(where: str) -> Iterator[None]:
+def _locate_unfinished_text(where: str) -> Iterator[None]:
     """Raise UserError for a text that ends inside a bracket or a string: Python's error for it
     names neither the file nor the word.
 
@@ -127,10 +137,10 @@ def is_configuration_error(error: Exception) -> bool:
     text = str(error)
     if isinstance(error, RuntimeError):
         return bool(_REQUIRED.search(text) or _UNSET.search(text))
-    return isinstance(error, ERRORS) and bool(_CALLED.search(text))
+    return isinstance(error, CONFIGURATION_ERRORS) and bool(_CALLED.search(text))
 
 
-def explain(error: Exception) -> UserError:
+def explain_error(error: Exception) -> UserError:
     """Return the one line that stands for what gin raised, or what it raised while it built a run.
 
     Args:
@@ -141,7 +151,7 @@ def explain(error: Exception) -> UserError:
     if system_error := system_errors.explain(error):
         return system_error
     text = str(error) or type(error).__name__
-    place = _place(text)
+    place = _find_place(text)
     if unset := _UNSET.search(text):
         return UserError(
             f"{unset[1].strip()} is not set",
@@ -151,20 +161,20 @@ def explain(error: Exception) -> UserError:
             value=unset[1].strip(),
         )
     if macro := _NO_MACRO.search(text):
-        known = _macros(gin.config._CONFIG)  # noqa: SLF001 (see above)
+        known = _list_macros(gin.config._CONFIG)  # noqa: SLF001 (see above)
         return UserError(
             f"%{macro[1]} is read, and nothing sets it",
             place,
-            _suggest(macro[1], known) or _MEND,
+            _suggest_name(macro[1], known) or _REMEDY,
             kind=MISSING,
             value=macro[1],
         )
     if required := _REQUIRED.search(text):
-        return UserError(f"{required[1]} needs {required[2]}", place, _MEND, kind=MISSING)
-    if periods := _PERIODS.search(text):
+        return UserError(f"{required[1]} needs {required[2]}", place, _REMEDY, kind=MISSING)
+    if periods := _PERIOD_CONFLICT.search(text):
         what = f"SAVE_PERIOD is {periods[1]} and EVAL_PERIOD {periods[2]}"
         return UserError(what, place, "make one of them a multiple of the other", kind=CONFLICT)
-    if behind := _BEHIND.search(text):
+    if behind := _TOTAL_STEPS_PASSED.search(text):
         what = f"its checkpoint is at step {behind[2]} already"
         return UserError(
             what,
@@ -179,7 +189,7 @@ def explain(error: Exception) -> UserError:
         return UserError(what, "TASK_FEATURE_LENGTHS", do, kind=INVALID)
     if isinstance(error, KeyError):
         first = f"there is no {first}"
-    return UserError(first.rstrip("."), place, _MEND, kind=INVALID)
+    return UserError(first.rstrip("."), place, _REMEDY, kind=INVALID)
 
 
 def _explain_syntax(error: SyntaxError) -> UserError:
@@ -203,7 +213,7 @@ def _explain_syntax(error: SyntaxError) -> UserError:
     return UserError(f"not a valid value: {value}", where, do, kind=INVALID, value=value)
 
 
-def _place(text: str) -> str:
+def _find_place(text: str) -> str:
     """Return where gin says that an error happened: a file and line, a word, or a configurable."""
     if in_file := _IN_FILE.search(text):
         return f"{in_file[1]}:{in_file[2]}"
@@ -214,17 +224,17 @@ def _place(text: str) -> str:
     return "gin configuration"
 
 
-def _macros(table: Table) -> set[str]:
+def _list_macros(table: Table) -> set[str]:
     """Return the macros that gin's table has."""
     return {scope for scope, selector in table if selector == "gin.macro"}
 
 
-def _value(name: str) -> Any:
+def _read_macro(name: str) -> Any:
     """Return what gin's table binds a macro to, None for nothing."""
     return gin.config._CONFIG.get((name, "gin.macro"), {}).get("value")  # noqa: SLF001 (see above)
 
 
-def _refuse_other_types(before: Mapping[str, Any], bindings: Sequence[str]) -> None:
+def _check_macro_types(before: Mapping[str, Any], bindings: Sequence[str]) -> None:
     """Refuse a text for a macro that is a number, and a number for one that is a text.
 
     Args:
@@ -236,10 +246,10 @@ def _refuse_other_types(before: Mapping[str, Any], bindings: Sequence[str]) -> N
     """
     for line in bindings:
         name = line.partition("=")[0].strip()
-        old, new = 0 if name in _COUNTS else before.get(name), _value(name)
+        old, new = 0 if name in _COUNT_MACROS else before.get(name), _read_macro(name)
         for number, text, kind in ((old, new, "a number"), (new, old, "a string in quotes")):
             if isinstance(number, (int, float)) and isinstance(text, str):
-                example = "" if name in _COUNTS else f", as {old!r}"
+                example = "" if name in _COUNT_MACROS else f", as {old!r}"
                 raise UserError(
                     f"not {kind}: {new!r}",
                     f"--gin.{name}",
@@ -249,34 +259,34 @@ def _refuse_other_types(before: Mapping[str, Any], bindings: Sequence[str]) -> N
                 )
 
 
-def _references(value: Any) -> set[str]:
+def _find_references(value: Any) -> set[str]:
     """Return the macros that a value names, directly."""
     references = gin.config.iterate_references(value)
     keys = (reference.config_key for reference in references)
     return {scope for scope, selector in keys if selector == "gin.macro"}
 
 
-def read_macros(table: Table) -> set[str]:
+def find_used_macros(table: Table) -> set[str]:
     """Return the macros that some parameter of a configurable reads, through other macros too."""
     waiting: set[str] = set()
     for (_, selector), values in table.items():
         if selector != "gin.macro":
-            waiting |= _references(dict(values))
+            waiting |= _find_references(dict(values))
     read: set[str] = set()
     while waiting:
         name = waiting.pop()
         read.add(name)
-        waiting |= _references(table.get((name, "gin.macro"), {})) - read
+        waiting |= _find_references(table.get((name, "gin.macro"), {})) - read
     return read
 
 
-def _suggest(name: str, known: Iterable[str]) -> str:
+def _suggest_name(name: str, known: Iterable[str]) -> str:
     """Return "did you mean NAME?", or nothing where no known name is near."""
     near = difflib.get_close_matches(name, sorted(known), 1, 0.8)
     return f"did you mean {near[0]}?" if near else ""
 
 
-def _report_unread(files: Sequence[str], bindings: Sequence[str], known: set[str]) -> None:
+def _report_unused_macros(files: Sequence[str], bindings: Sequence[str], known: set[str]) -> None:
     """Refuse a macro that nothing reads where it looks misspelt, and otherwise say that it has no
     effect.
 
@@ -289,7 +299,7 @@ def _report_unread(files: Sequence[str], bindings: Sequence[str], known: set[str
       UserError: a word sets a macro that no file has, or a user's file one that is nearly another's
         name.
     """
-    read = read_macros(gin.config._CONFIG)  # noqa: SLF001 (see above)
+    read = find_used_macros(gin.config._CONFIG)  # noqa: SLF001 (see above)
     words = {line.partition("=")[0].strip(): line for line in bindings}
     for name, line in words.items():
         if name in read or "." in name or "/" in name:
@@ -297,32 +307,32 @@ def _report_unread(files: Sequence[str], bindings: Sequence[str], known: set[str
         place = "--gin." + re.sub(r"\s*=\s*", "=", line.strip(), count=1)
         if name not in known:
             do = (
-                _suggest(name, read)
+                _suggest_name(name, read)
                 or "leave it out, or name a macro of the files (docs/reference/gin-files.md)"
             )
             raise UserError(
                 f"no gin file reads the macro {name}", place, do, kind=UNKNOWN, value=name
             )
         log.warn(f"{place} has no effect: nothing in this run reads {name}", once=True)
-    for name, place in _macros_of_users_files(files).items():
+    for name, place in _find_user_macros(files).items():
         if name in read or name in words:
             continue
-        if suggestion := _suggest(name, read):
+        if suggestion := _suggest_name(name, read):
             raise UserError(
                 f"no gin file reads the macro {name}", place, suggestion, kind=UNKNOWN, value=name
             )
         log.warn(f"{place}: {name} has no effect: nothing in this run reads it", once=True)
 
 
-def _macros_of_users_files(files: Sequence[str]) -> dict[str, str]:
+def _find_user_macros(files: Sequence[str]) -> dict[str, str]:
     """Return the macros that files other than shipped ones bind, each with its file and line."""
     macros: dict[str, str] = {}
     for file in files:
-        _add_macros(file, macros)
+        _add_file_macros(file, macros)
     return macros
 
 
-def _add_macros(file: str, macros: dict[str, str]) -> None:
+def _add_file_macros(file: str, macros: dict[str, str]) -> None:
     """Add the macros of a file of the user's, and of the files that it includes.
 
     Args:
@@ -337,7 +347,7 @@ def _add_macros(file: str, macros: dict[str, str]) -> None:
     with open(path) as opened:
         for statement in config_parser.ConfigParser(opened, _NameParser()):
             if isinstance(statement, config_parser.IncludeStatement):
-                _add_macros(statement.filename, macros)
+                _add_file_macros(statement.filename, macros)
             elif isinstance(statement, config_parser.BindingStatement) and not (
                 statement.arg_name or statement.scope
             ):
@@ -346,7 +356,7 @@ def _add_macros(file: str, macros: dict[str, str]) -> None:
 
 def _is_shipped(path: str) -> bool:
     """Return whether a file lies in one of Python's folders, as ours and T5X's do."""
-    folders = (str(gin_files.HOME.resolve()), *map(os.path.realpath, sys.path[1:]))
+    folders = (str(gin_files.ROOT.resolve()), *map(os.path.realpath, sys.path[1:]))
     others = tuple(f"{folder}/" for folder in folders if folder != os.getcwd())
     return os.path.realpath(path).startswith(others) or "rosetta/t5x/gin/" in path
 
@@ -364,8 +374,8 @@ class _NameParser(config_parser.ParserDelegate):
 
 def _make_paths_absolute() -> None:
     """Make a run's folders absolute: Orbax refuses others, and a run may change its folder."""
-    for name in _PATHS:
-        value = _value(name)
+    for name in _PATH_MACROS:
+        value = _read_macro(name)
         if (
             isinstance(value, str)
             and value

@@ -17,15 +17,15 @@ from rosetta.core.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-ENTRIES = {"train": "train", "eval": "evaluate", "infer": "infer"}
+ENTRY_FUNCTIONS = {"train": "train", "eval": "evaluate", "infer": "infer"}
 
 
 @functools.cache  # gin keeps what it has registered, and takes no second function of the same name
-def _stand_in(script: str) -> types.ModuleType:
+def _make_stand_in(script: str) -> types.ModuleType:
     """Return a module in the place of T5X's script, whose entry gives back what gin passes to
     it.
     """
-    entry = ENTRIES[script]
+    entry = ENTRY_FUNCTIONS[script]
     real = getattr(importlib.import_module(f"t5x.{script}"), entry)
 
     def collect(**arguments: Any) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def arguments(
 
     from rosetta.t5x import gin_configuration
 
-    module = _stand_in(script)
+    module = _make_stand_in(script)
     kept = sys.modules["__main__"]
     gin.clear_config()
     prefixes = gin.config._LOCATION_PREFIXES  # noqa: SLF001 (gin can add a folder, and take none away)
@@ -77,14 +77,14 @@ def arguments(
             for folder in search:
                 gin.add_config_file_search_path(folder)
             gin_configuration.parse_files_and_bindings(list(files), list(bindings))
-            collected = gin.get_configurable(getattr(module, ENTRIES[script]))()
+            collected = gin.get_configurable(getattr(module, ENTRY_FUNCTIONS[script]))()
         except UserError as error:
             # Gin raises a copy whose text goes on with places in gin files, on further lines.
             raise UserError(
                 error.what, error.where, error.do, kind=error.kind, value=error.value
             ) from None
-        except (*gin_configuration.ERRORS, RuntimeError) as error:
-            raise gin_configuration.explain(error) from error
+        except (*gin_configuration.CONFIGURATION_ERRORS, RuntimeError) as error:
+            raise gin_configuration.explain_error(error) from error
         finally:
             sys.modules["__main__"] = kept
         yield collected

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from rosetta.t5x.run.model_config import T5Config
 
-WHERE = "GRADIENT_DTYPE (Trainer.gradient_dtype)"
+SETTING = "GRADIENT_DTYPE (Trainer.gradient_dtype)"
 
 
-def check(dtype: str | None, factor: Any, partitioner: Any, config: T5Config) -> None:
+def check_support(dtype: str | None, factor: Any, partitioner: Any, config: T5Config) -> None:
     """UserError where gradients cannot be added up in `dtype`, or the loss is no sum over its
     tokens.
 
@@ -59,12 +59,12 @@ def check(dtype: str | None, factor: Any, partitioner: Any, config: T5Config) ->
         )
     if not partitioner.data_axes:
         raise UserError(
-            "the batch lies over no axis of the mesh", WHERE, "leave it unset", kind=UNSUPPORTED
+            "the batch lies over no axis of the mesh", SETTING, "leave it unset", kind=UNSUPPORTED
         )
     if "te" in (config.fp8, config.attention):
         raise UserError(
             "Transformer Engine adds up over the devices by itself",
-            WHERE,
+            SETTING,
             "leave it unset, or set ENABLE_TE=0",
             kind=CONFLICT,
         )
@@ -74,13 +74,13 @@ def check(dtype: str | None, factor: Any, partitioner: Any, config: T5Config) ->
                 f"with models split over devices XLA cannot place {config.attention}'s attention "
                 "inside it"
             ),
-            WHERE,
+            SETTING,
             "leave it unset, or set ATTENTION=xla or TP_SIZE=1",
             kind=UNSUPPORTED,
         )
 
 
-def over_data(
+def reduce_over_data(
     gradients: Callable[..., Any], partitioner: Any, dtype: str, axes: Any
 ) -> Callable[..., Any]:
     """Return `gradients` computed by each group of devices on its rows of the batch, and added up

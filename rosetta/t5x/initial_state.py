@@ -18,11 +18,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-KEYED = "random_fold_in"  # gives a parameter the key of its own
+KEY_PRIMITIVE = "random_fold_in"  # gives a parameter the key of its own
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class ArrayProgram:
     """What makes one array: of a jaxpr, equations in order, the variables they take from elsewhere,
     and the one they end in.
     """
@@ -86,7 +86,7 @@ class Program:
             for variable in equation.outvars
         }
 
-    def part(self, result: Any, known: Mapping[Any, Any]) -> Part:
+    def part(self, result: Any, known: Mapping[Any, Any]) -> ArrayProgram:
         """Return what makes a variable (or literal), as far back as variables that are known."""
         wanted: set[int] = set()
         taken: dict[Any, None] = {}
@@ -100,7 +100,7 @@ class Program:
             elif (index := self._made_by[atom]) not in wanted:
                 wanted.add(index)
                 waiting.extend(self._equations[index].invars)
-        return Part(
+        return ArrayProgram(
             self._jaxpr,
             tuple(self._equations[index] for index in sorted(wanted)),
             tuple(taken),
@@ -108,7 +108,7 @@ class Program:
         )
 
 
-def shardings(mesh: Any, layout: Any, shapes: Any) -> Any:
+def make_shardings(mesh: Any, layout: Any, shapes: Any) -> Any:
     """Return a sharding for each array of `shapes`, by a layout of PartitionSpecs, or None for
     whole arrays on all devices.
     """
@@ -121,7 +121,7 @@ def shardings(mesh: Any, layout: Any, shapes: Any) -> Any:
     )
 
 
-def make(function: Callable[[Any], Any], key: Any, where: Any) -> Any:
+def make_arrays(function: Callable[[Any], Any], key: Any, where: Any) -> Any:
     """Return jax.jit(function, out_shardings=where)(key) up to rounding, compiled once for all
     outputs that are made alike.
 
@@ -142,7 +142,7 @@ def make(function: Callable[[Any], Any], key: Any, where: Any) -> Any:
         for equation in program.part(result, inputs).equations
     }
     for equation in jaxpr.eqns:  # the keys, in order, as one may be made from another
-        if equation.primitive.name == KEYED and id(equation) in used:
+        if equation.primitive.name == KEY_PRIMITIVE and id(equation) in used:
             own = program.part(equation.outvars[0], values)
             values[equation.outvars[0]] = own(*(values[variable] for variable in own.taken))
     outputs = [program.part(result, values) for result in jaxpr.outvars]

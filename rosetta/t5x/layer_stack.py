@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rosetta.t5x.run.model_config import T5Config
 
 
-def run(
+def apply_layers(
     module: nn.Module,
     layer: type[nn.Module],
     config: T5Config,

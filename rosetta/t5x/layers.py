@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     meta_fields=["implementation"],
 )
 @dataclass(frozen=True)
-class View:
+class AttentionContext:
     """What the queries of one kind of attention see, the same in all layers of a stack.
 
     Attributes:
@@ -50,7 +50,7 @@ class View:
     implementation: str
 
 
-def view(
+def make_attention_context(
     config: T5Config,
     mask: Mask,
     relative: Any,
@@ -59,7 +59,7 @@ def view(
     *,
     deterministic: bool,
     incremental: bool = False,
-) -> View:
+) -> AttentionContext:
     """Choose the implementation for one kind of attention, and prepare its bias.
 
     While decoding with a cache it is always XLA.
@@ -85,15 +85,15 @@ def view(
     bias = (
         mask.make_bias(queries, keys, relative, config.dtype) if implementation == "xla" else None
     )
-    return View(mask, relative, bias, implementation)
+    return AttentionContext(mask, relative, bias, implementation)
 
 
-def axes(*, transposed: bool) -> tuple[str, str]:
+def name_activation_axes(*, transposed: bool) -> tuple[str, str]:
     """Return the logical names of the first two dimensions of activations."""
     return ("length", "batch") if transposed else ("batch", "length")
 
 
-def draw(module: Any, x: Any, widths: Mapping[str, int]) -> Mapping[str, Any]:
+def draw_dropout_masks(module: Any, x: Any, widths: Mapping[str, int]) -> Mapping[str, Any]:
     """Return what a module over activations x keeps under dropout: for each name bool [batch,
     width], None where all is kept.
     """
@@ -104,7 +104,7 @@ def draw(module: Any, x: Any, widths: Mapping[str, int]) -> Mapping[str, Any]:
     )
 
 
-def dropped(config: T5Config, x: Any, kept: Any, *, transposed: bool) -> Any:
+def apply_dropout(config: T5Config, x: Any, kept: Any, *, transposed: bool) -> Any:
     """Return activations x after dropout, which drops the same features along the whole length, as
     T5 does; kept is bool [batch, features].
     """
@@ -125,7 +125,12 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, queries: Any, memory: Any, seen: View, kept: Any = None, prefill_lengths: Any = None
+        self,
+        queries: Any,
+        memory: Any,
+        seen: AttentionContext,
+        kept: Any = None,
+        prefill_lengths: Any = None,
     ) -> Any:
         query, key, value = self._projected(queries, memory)
         if self.decode or prefill_lengths is not None:
@@ -133,7 +138,7 @@ class Attention(nn.Module):
                 self, key, value, seen.relative, prefill_lengths=prefill_lengths
             )
             if visible is not None:
-                seen = View(
+                seen = AttentionContext(
                     visible,
                     relative,
                     visible.make_bias(query.shape[1], key.shape[1], relative, self.config.dtype),
@@ -187,7 +192,7 @@ class Attention(nn.Module):
             config.num_heads * config.head_dim,
             jnp.sqrt(config.head_dim).astype(config.dtype),
         )
-        init = _init("normal")
+        init = _make_initializer("normal")
         parts = {
             name: self._kernel(
                 name,
@@ -217,7 +222,7 @@ class Attention(nn.Module):
             )
         if config.scale_attn_logits:
             query = query / depth
-        names = (*axes(transposed=self.transposed), "heads", "kv")
+        names = (*name_activation_axes(transposed=self.transposed), "heads", "kv")
         shaped = (
             each.reshape(*each.shape[:2], config.num_heads, config.head_dim)
             for each in (query, key, value)
@@ -229,7 +234,12 @@ class Attention(nn.Module):
         self, name: str, inputs: int, outputs: int, names: tuple[str, str], init: Any = None
     ) -> Any:
         return Kernel(
-            inputs, outputs, names, init or _init("normal"), fp8=self.config.fp8, name=name
+            inputs,
+            outputs,
+            names,
+            init or _make_initializer("normal"),
+            fp8=self.config.fp8,
+            name=name,
         )()
 
     def _drop(self, kept: Any, weights: Any) -> Any:
@@ -273,8 +283,10 @@ class Mlp(nn.Module):
             for name, each in zip(config.mlp_activations, inner, strict=True)
         )
         hidden = functools.reduce(operator.mul, activated)
-        hidden = dropped(config, hidden, kept, transposed=self.transposed)
-        hidden = with_sharding_constraint(hidden, (*axes(transposed=self.transposed), "mlp"))
+        hidden = apply_dropout(config, hidden, kept, transposed=self.transposed)
+        hidden = with_sharding_constraint(
+            hidden, (*name_activation_axes(transposed=self.transposed), "mlp")
+        )
         return apply_projections(
             hidden,
             [self._kernel("wo", config.mlp_dim, x.shape[-1], ("mlp", "embed"))],
@@ -283,11 +295,16 @@ class Mlp(nn.Module):
 
     def _kernel(self, name: str, inputs: int, outputs: int, names: tuple[str, str]) -> Any:
         return Kernel(
-            inputs, outputs, names, _init("truncated_normal"), fp8=self.config.fp8, name=name
+            inputs,
+            outputs,
+            names,
+            _make_initializer("truncated_normal"),
+            fp8=self.config.fp8,
+            name=name,
         )()
 
 
-def _init(distribution: str) -> Any:
+def _make_initializer(distribution: str) -> Any:
     return nn.initializers.variance_scaling(1.0, "fan_in", distribution)
 
 
@@ -299,13 +316,13 @@ class EncoderLayer(nn.Module):
     transposed: bool
 
     @nn.compact
-    def __call__(self, inputs: Any, seen: View) -> Any:
+    def __call__(self, inputs: Any, seen: AttentionContext) -> Any:
         config, how = (
             self.config,
             {"deterministic": self.deterministic, "transposed": self.transposed},
         )
         length = inputs.shape[0 if self.transposed else 1]
-        kept = draw(
+        kept = draw_dropout_masks(
             self,
             inputs,
             {
@@ -317,10 +334,10 @@ class EncoderLayer(nn.Module):
         )
         x = RMSNorm(config.dtype, name="pre_attention_layer_norm")(inputs)
         x = Attention(config, **how, name="attention")(x, x, seen, kept["weights"])
-        x = dropped(config, x, kept["attention"], transposed=self.transposed) + inputs
+        x = apply_dropout(config, x, kept["attention"], transposed=self.transposed) + inputs
         y = RMSNorm(config.dtype, name="pre_mlp_layer_norm")(x)
         y = Mlp(config, **how, name="mlp")(y, kept["hidden"])
-        return dropped(config, y, kept["mlp"], transposed=self.transposed) + x
+        return apply_dropout(config, y, kept["mlp"], transposed=self.transposed) + x
 
 
 class DecoderLayer(nn.Module):
@@ -337,9 +354,9 @@ class DecoderLayer(nn.Module):
     def __call__(
         self,
         inputs: Any,
-        seen: View,
+        seen: AttentionContext,
         encoded: Any = None,
-        encoder_seen: View | None = None,
+        encoder_seen: AttentionContext | None = None,
         prefill_lengths: Any = None,
     ) -> Any:
         config, how = (
@@ -358,18 +375,18 @@ class DecoderLayer(nn.Module):
                 "cross": config.emb_dim,
                 "cross_weights": config.num_heads * encoded.shape[along],
             }
-        kept = draw(self, inputs, widths)
+        kept = draw_dropout_masks(self, inputs, widths)
         x = RMSNorm(config.dtype, name="pre_self_attention_layer_norm")(inputs)
         x = Attention(config, **how, decode=self.decode, name="self_attention")(
             x, x, seen, kept["weights"], prefill_lengths
         )
-        x = dropped(config, x, kept["attention"], transposed=self.transposed) + inputs
+        x = apply_dropout(config, x, kept["attention"], transposed=self.transposed) + inputs
         if encoder_seen is not None:
             y = RMSNorm(config.dtype, name="pre_cross_attention_layer_norm")(x)
             y = Attention(config, **how, name="encoder_decoder_attention")(
                 y, encoded, encoder_seen, kept["cross_weights"]
             )
-            x = dropped(config, y, kept["cross"], transposed=self.transposed) + x
+            x = apply_dropout(config, y, kept["cross"], transposed=self.transposed) + x
         z = RMSNorm(config.dtype, name="pre_mlp_layer_norm")(x)
         z = Mlp(config, **how, name="mlp")(z, kept["hidden"])
-        return dropped(config, z, kept["mlp"], transposed=self.transposed) + x
+        return apply_dropout(config, z, kept["mlp"], transposed=self.transposed) + x

@@ -14,15 +14,17 @@ import jax.numpy as jnp
 from t5x import losses, models
 
 from rosetta.nn import fp8, loss
-from rosetta.t5x.network import logits_scale
+from rosetta.t5x.network import compute_logits_scale
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SEGMENTS = "_segment_ids"  # ends the names of what says which example of a packed row a token is of
+SEGMENT_SUFFIX = (
+    "_segment_ids"  # ends the names of what says which example of a packed row a token is of
+)
 
 
-class _Applied:
+class _BoundModule:
     """A module whose every `apply` is also given these variables and settings, for code of
     upstream's that passes the parameters alone.
     """
@@ -37,13 +39,13 @@ class _Applied:
         return self._module.apply({**self._state, **variables}, *args, **self._how, **kwargs)
 
 
-def _segments(batch: Mapping[str, Any]) -> dict[str, Any]:
+def _find_segments(batch: Mapping[str, Any]) -> dict[str, Any]:
     """Return for each feature which example its places belong to, [batch, length], 0 at padding: of
     packed rows by number, else all to one.
     """
-    packed = [name for name in batch if name.endswith(SEGMENTS)]
+    packed = [name for name in batch if name.endswith(SEGMENT_SUFFIX)]
     if packed:
-        return {name.removesuffix(SEGMENTS): batch[name] for name in packed}
+        return {name.removesuffix(SEGMENT_SUFFIX): batch[name] for name in packed}
     return {
         name: batch[name] != 0
         for name in ("encoder_input_tokens", "decoder_target_tokens")
@@ -51,7 +53,7 @@ def _segments(batch: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class _Model(models.BaseTransformerModel):
+class _SharedModel(models.BaseTransformerModel):
     """What both kinds of model share.
 
     `flax_mutables` everywhere is the train state's: empty, or the FP8 state.
@@ -83,7 +85,7 @@ class _Model(models.BaseTransformerModel):
         return (
             bound._chunked_loss(params, batch, dropout_rng)  # noqa: SLF001
             if self.config.loss_chunks
-            else super(_Model, bound).loss_fn(params, batch, dropout_rng)
+            else super(_SharedModel, bound).loss_fn(params, batch, dropout_rng)
         )
 
     def eval_fn(self, params: Any, batch: Any, flax_mutables: Any = None) -> Any:
@@ -97,7 +99,7 @@ class _Model(models.BaseTransformerModel):
     def score_batch(
         self, params: Any, batch: Any, return_intermediates: bool = False, flax_mutables: Any = None
     ) -> Any:
-        return super(_Model, self._bound(flax_mutables)).score_batch(
+        return super(_SharedModel, self._bound(flax_mutables)).score_batch(
             params, batch, return_intermediates
         )
 
@@ -106,7 +108,7 @@ class _Model(models.BaseTransformerModel):
         if not flax_mutables or self.config.fp8 == "off":
             return self
         bound = copy.copy(self)
-        bound.module = _Applied(self.module, flax_mutables)
+        bound.module = _BoundModule(self.module, flax_mutables)
         return bound
 
     def _chunked_loss(self, params: Any, batch: Any, dropout_rng: Any) -> Any:
@@ -121,7 +123,7 @@ class _Model(models.BaseTransformerModel):
             config.loss_chunks,
             self._label_smoothing,
             self._z_loss,
-            logits_scale(config),
+            compute_logits_scale(config),
             jnp.dtype(config.logits_dtype),
         )
         each, square, best = loss.chunked_cross_entropy(
@@ -147,7 +149,7 @@ class _Model(models.BaseTransformerModel):
                 mask=weights,
                 loss=total,
                 z_loss=of_square,
-                segment_ids=_segments(batch),
+                segment_ids=_find_segments(batch),
             )
         )
         right = jnp.sum((best == targets.reshape(-1)) * flat)
@@ -162,11 +164,11 @@ class _Model(models.BaseTransformerModel):
         that logits are made from.
         """
         bound = copy.copy(self)
-        bound.module = _Applied(self.module, {}, hidden_only=True)
+        bound.module = _BoundModule(self.module, {}, hidden_only=True)
         return bound._compute_logits(params, batch, dropout_rng)  # noqa: SLF001
 
 
-class EncoderDecoderModel(_Model, models.EncoderDecoderModel):
+class EncoderDecoderModel(_SharedModel, models.EncoderDecoderModel):
     """Upstream's class of this name, around rosetta's Transformer."""
 
     def predict_batch_with_aux(
@@ -191,7 +193,7 @@ class EncoderDecoderModel(_Model, models.EncoderDecoderModel):
         )
 
 
-class DecoderOnlyModel(_Model, models.DecoderOnlyModel):
+class DecoderOnlyModel(_SharedModel, models.DecoderOnlyModel):
     """Upstream's class of this name, around rosetta's DecoderOnly."""
 
     def predict_batch_with_aux(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def carried(config: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, Any]:
+def translate_bindings(config: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, Any]:
     """Return the bindings of ours that bindings of upstream's classes stand for.
 
     Args:
@@ -37,13 +37,13 @@ def carried(config: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, An
 
 
 @gin.config.register_finalize_hook
-def _carry_over(config: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, Any]:
-    names = _full_names()
+def _apply_upstream_bindings(config: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, Any]:
+    names = _find_full_names()
     full = {
         (scope, names.get(selector, selector)): values
         for (scope, selector), values in config.items()
     }
-    bindings = carried(config) | carried(full)
+    bindings = translate_bindings(config) | translate_bindings(full)
     if bindings and not any(selector.startswith("rosetta.t5x.") for _, selector in full):
         return {}  # a run of upstream's alone
     for name in bindings:
@@ -51,7 +51,7 @@ def _carry_over(config: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str
     return bindings
 
 
-def _full_names() -> dict[str, str]:
+def _find_full_names() -> dict[str, str]:
     """Return the names of configurables with their modules, by the names that gin registers.
 
     Gin registers what `from a import b as c` imports as a.c.

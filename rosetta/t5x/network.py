@@ -17,31 +17,36 @@ from rosetta.nn.embedding import Embedding
 from rosetta.nn.relative_position import RelativeBias
 from rosetta.nn.rms_norm import RMSNorm
 from rosetta.t5x import layer_stack
-from rosetta.t5x.layers import DecoderLayer, EncoderLayer, axes, view
+from rosetta.t5x.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    make_attention_context,
+    name_activation_axes,
+)
 from rosetta.t5x.run.model_config import T5Config
 
 __all__ = ["DecoderOnly", "T5Config", "Transformer"]
 
 
-def _embedded(
+def _embed_tokens(
     config: T5Config, table: nn.Module, tokens: Any, *, deterministic: bool, transposed: bool
 ) -> Any:
     """Return the stack's input for tokens [batch, length]."""
     x = table(tokens.T if transposed else tokens)
-    x = with_sharding_constraint(x, (*axes(transposed=transposed), "embed"))
+    x = with_sharding_constraint(x, (*name_activation_axes(transposed=transposed), "embed"))
     return nn.Dropout(config.dropout_rate, broadcast_dims=(0 if transposed else 1,))(
         x, deterministic=deterministic
     ).astype(config.dtype)
 
 
-def _logits(config: T5Config, hidden: Any, kernel: Any) -> Any:
+def _compute_logits(config: T5Config, hidden: Any, kernel: Any) -> Any:
     """Return float32 logits [batch, length, vocabulary] of hidden [batch, length, features]; the
     kernel is [features, vocabulary] in float32.
     """
-    return logits.compute_logits(hidden, kernel, config.logits_dtype) * logits_scale(config)
+    return logits.compute_logits(hidden, kernel, config.logits_dtype) * compute_logits_scale(config)
 
 
-def logits_scale(config: T5Config) -> float:
+def compute_logits_scale(config: T5Config) -> float:
     """Return what the products of hidden vectors and kernel are multiplied with: an embedding's
     rows are long where it doubles as the kernel.
     """
@@ -63,11 +68,13 @@ class Encoder(nn.Module):
         relative = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(
             length, length, bidirectional=True
         )
-        seen = view(config, mask, relative, length, length, deterministic=deterministic)
-        x = _embedded(
+        seen = make_attention_context(
+            config, mask, relative, length, length, deterministic=deterministic
+        )
+        x = _embed_tokens(
             config, self.token_embedder, tokens, deterministic=deterministic, transposed=transposed
         )
-        x = layer_stack.run(
+        x = layer_stack.apply_layers(
             self,
             EncoderLayer,
             config,
@@ -82,7 +89,7 @@ class Encoder(nn.Module):
         return jnp.swapaxes(x, 0, 1) if transposed else x
 
 
-def _decoded(
+def _run_decoder(
     module: nn.Module,
     config: T5Config,
     table: Any,
@@ -110,12 +117,12 @@ def _decoded(
         span, span, bidirectional=False
     )
     others: list[Any] = [
-        view(
+        make_attention_context(
             config, mask, relative, length, length, deterministic=deterministic, incremental=cached
         )
     ]
     if encoder_mask is not None:
-        cross = view(
+        cross = make_attention_context(
             config,
             encoder_mask,
             None,
@@ -127,9 +134,9 @@ def _decoded(
         others += [jnp.swapaxes(encoded, 0, 1) if transposed else encoded, cross]
     elif prefill_lengths is not None:
         others += [None, None, prefill_lengths]
-    y = _embedded(config, table, tokens, deterministic=deterministic, transposed=transposed)
+    y = _embed_tokens(config, table, tokens, deterministic=deterministic, transposed=transposed)
     how = {"deterministic": deterministic, "transposed": transposed, "decode": decode}
-    y = layer_stack.run(
+    y = layer_stack.apply_layers(
         module, DecoderLayer, config, config.num_decoder_layers, y, *others, cached=cached, **how
     )
     y = RMSNorm(config.dtype, name="decoder_norm")(y)
@@ -144,7 +151,7 @@ def _decoded(
         kernel = Kernel(
             config.emb_dim, config.vocab_size, ("embed", "vocab"), init, name="logits_dense"
         )().kernel
-    return (y, kernel) if hidden_only else _logits(config, y, kernel)
+    return (y, kernel) if hidden_only else _compute_logits(config, y, kernel)
 
 
 class Decoder(nn.Module):
@@ -155,8 +162,8 @@ class Decoder(nn.Module):
     def __call__(
         self, tokens: Any, mask: Mask, encoded: Any, encoder_mask: Mask, **how: Any
     ) -> Any:
-        """See _decoded."""
-        return _decoded(
+        """See _run_decoder."""
+        return _run_decoder(
             self, self.config, self.token_embedder, tokens, mask, encoded, encoder_mask, **how
         )
 
@@ -322,7 +329,7 @@ class LanguageModel(nn.Module):
                 query_segments=decoder_segment_ids,
                 key_segments=decoder_segment_ids,
             )
-        return _decoded(
+        return _run_decoder(
             self,
             config,
             table,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Scheduled(optimizers.OptaxWrapper):
+class ScheduledOptimizer(optimizers.OptaxWrapper):
     """An optax optimizer of rate 1 whose update is multiplied by the rate the trainer hands it for
     its step.
 
@@ -42,11 +42,13 @@ class Scheduled(optimizers.OptaxWrapper):
         )
 
 
-def scheduled(transformations: Sequence[optax.GradientTransformation]) -> Scheduled:
+def make_scheduled_optimizer(
+    transformations: Sequence[optax.GradientTransformation],
+) -> ScheduledOptimizer:
     """Return a chain of optax transformations, built for a rate of 1, that follows the trainer's
     learning rate.
     """
-    return Scheduled(optax.chain(*transformations))
+    return ScheduledOptimizer(optax.chain(*transformations))
 
 
 def adamw(
@@ -56,7 +58,7 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 0.01,
     clip_norm: float | None = 1.0,
-) -> Scheduled:
+) -> ScheduledOptimizer:
     """Return AdamW (Loshchilov and Hutter, 2019) after clipping the gradient's global norm.
 
     Its state is that of t5x.optimizers.chain([clip_by_global_norm, adamw]) with a constant rate, so
@@ -71,7 +73,9 @@ def adamw(
         tree.
     """
     steps = [] if clip_norm is None else [optax.clip_by_global_norm(clip_norm)]
-    return scheduled([*steps, optax.adamw(1.0, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay)])
+    return make_scheduled_optimizer(
+        [*steps, optax.adamw(1.0, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay)]
+    )
 
 
 def decay_per_step(steps: int, warmup_steps: int, last: float) -> float:

@@ -23,17 +23,17 @@ from rosetta.core.errors import INVALID, UserError
 from rosetta.core.value_parsing import suggest_common_divisors
 from rosetta.nn import fallback_notice
 from rosetta.nn.mesh_axes import DATA, MODEL, REPLICA, list_axis_names
-from rosetta.t5x.run.model_config import T5Config, whole
+from rosetta.t5x.run.model_config import T5Config, is_whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
 __all__ = ["PjitPartitioner", "standard_logical_axis_rules"]
 
-SPLIT = "TP_SIZE (num_partitions)"
+SETTING = "TP_SIZE (num_partitions)"
 
 
-def fitting(devices: int, local: int) -> list[int]:
+def list_tensor_parallel_sizes(devices: int, local: int) -> list[int]:
     """Return the tensor-parallel sizes that fit: divisors of a machine's devices, and multiples of
     them that divide all.
     """
@@ -44,7 +44,7 @@ def fitting(devices: int, local: int) -> list[int]:
     ]
 
 
-def refuse_uneven_network(network: Any, partitioner: PjitPartitioner) -> None:
+def check_network_sizes(network: Any, partitioner: PjitPartitioner) -> None:
     """Raise UserError where a size of the network does not divide over the devices that share a
     model.
 
@@ -59,20 +59,20 @@ def refuse_uneven_network(network: Any, partitioner: PjitPartitioner) -> None:
         over = next((rule[1] for rule in partitioner.logical_axis_rules if rule[0] == axis), None)
         size = int(getattr(network, name))
         if over == MODEL and size % parts:
-            raise _uneven(f"{name} is {size}", size, parts)
+            raise _make_uneven_error(f"{name} is {size}", size, parts)
 
 
-def _uneven(what: str, size: int, parts: int) -> UserError:
+def _make_uneven_error(what: str, size: int, parts: int) -> UserError:
     return UserError(
         f"{what}, which does not divide over {parts} devices",
-        SPLIT,
+        SETTING,
         suggest_common_divisors(size),
         kind=INVALID,
         value=parts,
     )
 
 
-def shards(groups: int, local: int) -> int:
+def choose_shard_count(groups: int, local: int) -> int:
     """Return over how many neighbours an axis of its own is to spread state: the largest power of
     two that divides the groups of devices.
 
@@ -105,10 +105,10 @@ class PjitPartitioner(partitioning.PjitPartitioner):
         devices: Any = None,
         **others: Any,
     ) -> None:
-        if not model_parallel_submesh and not whole(num_partitions, 1):
+        if not model_parallel_submesh and not is_whole_number(num_partitions, 1):
             raise UserError(
                 f"it is {num_partitions!r}",
-                SPLIT,
+                SETTING,
                 "give a whole number from 1 on",
                 kind=INVALID,
                 value=num_partitions,
@@ -123,20 +123,23 @@ class PjitPartitioner(partitioning.PjitPartitioner):
             return
         found = self._found()
         local = len({each.id for each in found if each.process_index == found[0].process_index})
-        if num_partitions not in fitting(len(found), local):
-            sizes = ", ".join(map(str, fitting(len(found), local)))
+        if num_partitions not in list_tensor_parallel_sizes(len(found), local):
+            sizes = ", ".join(map(str, list_tensor_parallel_sizes(len(found), local)))
             raise UserError(
                 (
                     f"a model is not split {num_partitions}-fold over {len(found)} device(s), "
                     f"{local} a process"
                 ),
-                SPLIT,
+                SETTING,
                 f"choose one of: {sizes}",
                 kind=INVALID,
                 value=num_partitions,
             )
         groups = len(found) // self._num_partitions
-        self._groups, apart = (groups,), shards(groups, max(1, local // self._num_partitions))
+        self._groups, apart = (
+            (groups,),
+            choose_shard_count(groups, max(1, local // self._num_partitions)),
+        )
         if fsdp and 1 < apart < groups and self._data_axis == DATA and not self._ici_mesh_shape:
             self._groups, self._data_axis = (groups // apart, apart), (REPLICA, DATA)
             self._logical_axis_rules = tuple(
@@ -209,7 +212,7 @@ class PjitPartitioner(partitioning.PjitPartitioner):
             self._fsdp
             and math.prod(self._sizes.values()) > 1
             and not any(
-                isinstance(spec, PartitionSpec) and _over(spec, self._sizes)
+                isinstance(spec, PartitionSpec) and _uses_axes(spec, self._sizes)
                 for spec in flat.values()
             )
         ):
@@ -230,7 +233,7 @@ class PjitPartitioner(partitioning.PjitPartitioner):
             parts = math.prod(self.mesh.shape[axis] for axis in list_axis_names(axes))
             if size % parts:
                 array = name.removeprefix("target/")
-                raise _uneven(f"{array} has the shape {shape} with {size}", size, parts)
+                raise _make_uneven_error(f"{array} has the shape {shape} with {size}", size, parts)
 
     def over_data(self, axes: Any, params: Any) -> Any:
         """Return for each parameter, as a PartitionSpec of data axes alone, how `fsdp` spreads its
@@ -244,13 +247,13 @@ class PjitPartitioner(partitioning.PjitPartitioner):
         def spread(leaf: Any, spec: Any) -> PartitionSpec:
             whole = spread_over_data(spec, leaf.shape, self._sizes) if self._fsdp else None
             return PartitionSpec(
-                *(part if _over([part], self._sizes) else None for part in whole or ())
+                *(part if _uses_axes([part], self._sizes) else None for part in whole or ())
             )
 
         return jax.tree.map(spread, params, axes)
 
 
-def _over(spec: Iterable[Any], axes: Container[str]) -> bool:
+def _uses_axes(spec: Iterable[Any], axes: Container[str]) -> bool:
     return any(name in axes for part in spec for name in list_axis_names(part))
 
 
@@ -266,7 +269,7 @@ def spread_over_data(spec: Any, shape: tuple[int, ...], sizes: Mapping[str, int]
       shape: of the array.
       sizes: of the axes that a batch lies over, the slowest first.
     """
-    if not isinstance(spec, PartitionSpec) or not shape or _over(spec, sizes):
+    if not isinstance(spec, PartitionSpec) or not shape or _uses_axes(spec, sizes):
         return spec
     parts = [*spec, *[None] * (len(shape) - len(spec))]
     for chosen in (tuple(sizes)[first:] for first in range(len(sizes))):

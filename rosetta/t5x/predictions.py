@@ -25,13 +25,17 @@ def write(path: str, inferences: Any, task_ds: Any, mode: str, vocabulary: Any =
         for name in task_ds.element_spec
         if name.endswith("_pretokenized") or name == RECORD_NAME
     ]
-    _upstream()(path, inferences, task_ds, mode, vocabulary, input_fields_to_include=fields)
+    _find_upstream_writer()(
+        path, inferences, task_ds, mode, vocabulary, input_fields_to_include=fields
+    )
     file = run_folders.make_path(path)
-    lines = [json.dumps(name_line(json.loads(line))) for line in file.read_text().splitlines()]
+    lines = [
+        json.dumps(add_record_name(json.loads(line))) for line in file.read_text().splitlines()
+    ]
     file.write_text("".join(f"{line}\n" for line in lines))
 
 
-def _upstream() -> Callable[..., None]:
+def _find_upstream_writer() -> Callable[..., None]:
     """Return T5X's own function: inference runs T5X's program as the main module."""
     program: Any = sys.modules["__main__"]
     if hasattr(program, "write_inferences_to_file"):
@@ -41,7 +45,7 @@ def _upstream() -> Callable[..., None]:
     return infer.write_inferences_to_file  # type: ignore[no-any-return]
 
 
-def name_line(line: dict[str, Any]) -> dict[str, Any]:
+def add_record_name(line: dict[str, Any]) -> dict[str, Any]:
     """Return a prediction with its record's name in front, from the inputs that T5X wrote."""
     name = json.loads(line["inputs"].pop(RECORD_NAME, "{}"))
     return {**name, **line}

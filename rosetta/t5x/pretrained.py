@@ -31,10 +31,10 @@ def start(checkpoint: str | None, model_dir: str | None = None) -> str | None:
     if not checkpoint:
         return None
     steps = run_folders.list_checkpoint_steps(model_dir) if model_dir else []
-    own = checkpoint_record.read(f"{model_dir}/checkpoint_{steps[-1]}") if steps else None
+    own = checkpoint_record.read_record(f"{model_dir}/checkpoint_{steps[-1]}") if steps else None
     began = run_folders.parse_checkpoint_step(own.start) if own and own.start else None
     if own is None or began is None:
-        return named(checkpoint)
+        return find_checkpoint(checkpoint)
     given = run_folders.parse_checkpoint_step(checkpoint)
     if given not in (None, began):
         raise UserError(
@@ -55,7 +55,7 @@ def start(checkpoint: str | None, model_dir: str | None = None) -> str | None:
     return found
 
 
-def named(checkpoint: str | None) -> str:
+def find_checkpoint(checkpoint: str | None) -> str:
     """Return the checkpoint a path names: itself where it ends in checkpoint_N, else the newest one
     in the folder.
 
@@ -90,7 +90,7 @@ def named(checkpoint: str | None) -> str:
 
 def step(checkpoint: str | None) -> int:
     """Return the step a checkpoint was saved at."""
-    return int(named(checkpoint).rpartition("_")[2])
+    return int(find_checkpoint(checkpoint).rpartition("_")[2])
 
 
 def total_steps(checkpoint: str | None, more: int) -> int:
@@ -103,7 +103,8 @@ def total_steps(checkpoint: str | None, more: int) -> int:
         )
     begun = step(checkpoint)
     log.info(
-        f"{named(checkpoint)} is at step {begun}: {more} more end at {begun + more}", once=True
+        f"{find_checkpoint(checkpoint)} is at step {begun}: {more} more end at {begun + more}",
+        once=True,
     )
     return begun + more
 
@@ -119,7 +120,9 @@ def loss_normalizing_factor(checkpoint: str | None, batch: int, lengths: Mapping
       batch: sequences of a pretraining batch, where the checkpoint says nothing.
       lengths: pretraining's {'inputs': tokens, 'targets': tokens}, likewise.
     """
-    found = checkpoint_record.require(named(checkpoint), "what its loss was divided by")
+    found = checkpoint_record.require_record(
+        find_checkpoint(checkpoint), "what its loss was divided by"
+    )
     targets = lengths["targets"]
     says = "as published for these weights"
     if found and found.batch_size and found.targets_length:
@@ -145,18 +148,18 @@ def scale_attn_logits(checkpoint: str | None, *, otherwise: bool) -> bool:
     """
     if not checkpoint:
         return otherwise
-    found = checkpoint_record.require(
-        named(checkpoint), "whether its attention's logits are divided"
+    found = checkpoint_record.require_record(
+        find_checkpoint(checkpoint), "whether its attention's logits are divided"
     )
     scaled = bool(found and found.scale_attn_logits)
     what = "divided by the root of the head size" if scaled else "not divided"
     reason = "says so" if found else "has no record, so it is taken for public weights"
-    log.info(f"attention's logits are {what}: {named(checkpoint)} {reason}", once=True)
+    log.info(f"attention's logits are {what}: {find_checkpoint(checkpoint)} {reason}", once=True)
     return scaled
 
 
 @functools.cache  # gin asks for it wherever the vocabulary is used
-def vocabulary(checkpoint: str | None, model_dir: str | None) -> str:
+def read_vocabulary_fingerprint(checkpoint: str | None, model_dir: str | None) -> str:
     """Return the fingerprint of the vocabulary that a run was begun with, "" where nothing says so.
 
     Args:
@@ -165,5 +168,5 @@ def vocabulary(checkpoint: str | None, model_dir: str | None) -> str:
     """
     steps = run_folders.list_checkpoint_steps(model_dir) if model_dir else []
     newest = f"{model_dir}/checkpoint_{steps[-1]}" if steps else checkpoint
-    found = checkpoint_record.read(named(newest)) if newest else None
+    found = checkpoint_record.read_record(find_checkpoint(newest)) if newest else None
     return found.vocabulary if found else ""

@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def work(config: Any, shapes: Mapping[str, tuple[int, ...]], devices: list[Any]) -> Work:
+def describe_work(config: Any, shapes: Mapping[str, tuple[int, ...]], devices: list[Any]) -> Work:
     """Return what one step over a global batch of these array shapes is, for a T5Config."""
     batch, targets = shapes["decoder_target_tokens"]
     inputs = shapes["encoder_input_tokens"][1] if "encoder_input_tokens" in shapes else 0
     kind = "fp8" if config.fp8 != "off" else str(config.dtype)
     return Work(
-        flops.train_flops(config, inputs, targets, batch),
+        flops.count_train_flops(config, inputs, targets, batch),
         batch * (inputs + targets),
         len(devices),
         gpus.find_peak_flops(devices[0].device_kind, kind),
     )
 
 
-def loss(values: Mapping[str, float], factor: Any) -> float | None:
+def compute_token_loss(values: Mapping[str, float], factor: Any) -> float | None:
     """Return the loss per target token that is not padding, of T5X's metrics.
 
     Args:

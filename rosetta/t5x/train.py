@@ -19,7 +19,7 @@ from rosetta.health import (
     unneeded_imports,
 )
 
-_LESS_MEMORY = (
+_MEMORY_REMEDY = (
     "take more microbatches (NUM_MICROBATCHES), compute more of it again (REMAT=full), or take a "
     "smaller batch (BSIZE_PER_GPU)"
 )
@@ -38,19 +38,21 @@ def main(module: str = "t5x.train") -> None:
     except SystemExit:  # absl's way to end a program, also a successful one
         # T5X leaves its checkpoint manager open where no step is left to do.
         if "rosetta.t5x.checkpoint_manager" in sys.modules:
-            _finish()
+            _finish_saves()
         raise
     except UserError as error:
         trainer_exit.now(error)
     except Exception as error:
-        run_health.over(_finish)
-        _end_if_data()
+        run_health.over(_finish_saves)
+        _exit_on_data_error()
         run_health.blame(error)
         run_health.explain(
-            error, _LESS_MEMORY if module == "t5x.train" else "take a smaller batch: BSIZE", _finish
+            error,
+            _MEMORY_REMEDY if module == "t5x.train" else "take a smaller batch: BSIZE",
+            _finish_saves,
         )
-        _end_if_system(error)
-        _end_if_configuration(error)
+        _exit_on_system_error(error)
+        _exit_on_configuration_error(error)
         raise
 
 
@@ -87,7 +89,7 @@ def _parse_flags(words: list[str]) -> list[str]:
     return rest
 
 
-def _end_if_data() -> None:
+def _exit_on_data_error() -> None:
     """End the process with one line if evaluation's data raised an error for the user; return
     otherwise.
     """
@@ -96,7 +98,7 @@ def _end_if_data() -> None:
         trainer_exit.now(data.errors[0])
 
 
-def _end_if_system(error: Exception) -> None:
+def _exit_on_system_error(error: Exception) -> None:
     """End the process with one line if the operating system raised the error before the first step;
     return otherwise.
 
@@ -110,7 +112,7 @@ def _end_if_system(error: Exception) -> None:
     trainer_exit.now(line)
 
 
-def _end_if_configuration(error: Exception) -> None:
+def _exit_on_configuration_error(error: Exception) -> None:
     """End the process with one line if the error was raised while gin built the run; return
     otherwise.
 
@@ -122,13 +124,13 @@ def _end_if_configuration(error: Exception) -> None:
         return
     if exit_status.wants_traceback():
         traceback.print_exc()
-    trainer_exit.now(gin_configuration.explain(error))
+    trainer_exit.now(gin_configuration.explain_error(error))
 
 
-def _finish() -> str | None:
+def _finish_saves() -> str | None:
     from rosetta.t5x import checkpoint_manager
 
-    return checkpoint_manager.finish()
+    return checkpoint_manager.finish_saves()
 
 
 if __name__ == "__main__":

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _LOSSES = ("loss", "loss_per_nonpadding_target_token")
-_SKIPPED = "rosetta/skipped"  # the share of steps whose update was left out
+_SKIPPED_METRIC = "rosetta/skipped"  # the share of steps whose update was left out
 
 
-def gradients(
+def compute_gradients(
     model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any, microbatches: int, spec: Any
 ) -> tuple[Any, Any, Any]:
     """Return the sum of the gradients over a batch, its metrics, and what FP8 has seen (empty where
@@ -131,8 +131,8 @@ class Trainer(trainer.Trainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        partitioning.refuse_uneven_network(self._model.config, self._partitioner)
-        gradient_reduction.check(
+        partitioning.check_network_sizes(self._model.config, self._partitioner)
+        gradient_reduction.check_support(
             gradient_dtype,
             self._model._loss_normalizing_factor,  # noqa: SLF001
             self._partitioner,
@@ -179,7 +179,7 @@ class Trainer(trainer.Trainer):
     def compile_train(self, batch: Any) -> None:
         """Compile the training step, unless it has been while the train state was made."""
         before = time.monotonic()
-        ready = compile_ahead.take(
+        ready = compile_ahead.take_compiled_step(
             model=self._model, state=self.train_state, batch=batch, key=self._base_rng
         )
         if ready is None:
@@ -200,12 +200,12 @@ class Trainer(trainer.Trainer):
         """
         self._raise_from_reports()
         start = int(self.train_state.step if start_step is None else start_step)
-        dataset.align(batch_iter, start)
+        dataset.align_iterator(batch_iter, start)
         if self._health is None:
             self._begin(start)
         health: Any = self._health
         self._newest = None
-        before, waited = time.monotonic(), dataset.waited()
+        before, waited = time.monotonic(), dataset.get_wait_seconds()
         health.begin()
         try:
             future = super().train(self._seen(batch_iter, start), num_steps, start)
@@ -218,7 +218,7 @@ class Trainer(trainer.Trainer):
         finally:
             health.pause()
         if num_steps:
-            held = (dataset.waited() - waited) / num_steps
+            held = (dataset.get_wait_seconds() - waited) / num_steps
             if self._reporter:
                 self._reports.append(
                     self._said.submit(
@@ -235,7 +235,7 @@ class Trainer(trainer.Trainer):
             self._settings,
             jax.process_index(),
             jax.process_count(),
-            healths.Source(dataset.told, self._scales),
+            healths.Source(dataset.describe_batch, self._scales),
         )
         if health.goodput:
             health.goodput.begins(start)
@@ -251,7 +251,7 @@ class Trainer(trainer.Trainer):
     def _loss(self, metrics: Mapping[str, Any]) -> float:
         """Wait for a step's loss; a step whose update was left out counts as one without."""
         found = {}
-        for name in (*_LOSSES, _SKIPPED):
+        for name in (*_LOSSES, _SKIPPED_METRIC):
             if name in metrics:
                 here = jax.tree.map(
                     lambda leaf: (
@@ -262,9 +262,9 @@ class Trainer(trainer.Trainer):
                     metrics[name],
                 )
                 found[name] = float(here.compute_value().value)
-        if found.pop(_SKIPPED, 0.0):
+        if found.pop(_SKIPPED_METRIC, 0.0):
             return math.nan
-        loss = one_step.loss(found, self._model._loss_normalizing_factor)  # noqa: SLF001
+        loss = one_step.compute_token_loss(found, self._model._loss_normalizing_factor)  # noqa: SLF001
         return next(iter(found.values())) if loss is None else loss
 
     def _scales(self) -> dict[str, list[float]]:
@@ -305,7 +305,7 @@ class Trainer(trainer.Trainer):
                     )
                     for key, value in batch.items()
                 }
-                self._work = one_step.work(
+                self._work = one_step.describe_work(
                     self._model.config, shapes, list(self._partitioner.mesh.devices.flat)
                 )
             yield batch
@@ -319,16 +319,16 @@ class Trainer(trainer.Trainer):
         )
         if health.wants_checkpoint(self._at) and self._newest is not None:
             health.pause()
-            checkpoint_manager.save_now(self._newest)
+            checkpoint_manager.save_extra_checkpoint(self._newest)
             health.begin()
 
     def _report(self, future: Any, step: int, steps: int, before: float, waited: float) -> None:
         values = future.result()  # when the steps are done
         rate = float(values["timing/steps_per_second"].value)
         losses = {name: float(values[name].value) for name in _LOSSES if name in values}
-        loss = one_step.loss(losses, self._model._loss_normalizing_factor)  # noqa: SLF001
+        loss = one_step.compute_token_loss(losses, self._model._loss_normalizing_factor)  # noqa: SLF001
         seconds = steps / rate if rate else time.monotonic() - before
-        held = dataset.waited() - waited
+        held = dataset.get_wait_seconds() - waited
         health: Any = self._health
         found = progress.report(
             self._work,
@@ -354,12 +354,12 @@ class Trainer(trainer.Trainer):
             spec = None if self._gradient_dtype else self._partitioner.data_partition_spec
 
             def graded(params: Any, state: Any, batch: Any, rng: Any) -> Any:
-                return gradients(
+                return compute_gradients(
                     self._model, params, state, batch, rng, self._num_microbatches or 1, spec
                 )
 
             if self._gradient_dtype:
-                graded = gradient_reduction.over_data(
+                graded = gradient_reduction.reduce_over_data(
                     graded, self._partitioner, self._gradient_dtype, self._train_state_axes.params
                 )
             found, metrics, seen = graded(
@@ -383,10 +383,10 @@ class Trainer(trainer.Trainer):
                 other_state_variables=kept,
             )
             if self._settings.on_bad_loss == "skip":
-                after, fine = _where_finite(found, after, train_state)
+                after, fine = _select_finite_update(found, after, train_state)
                 metrics = {
                     **metrics,
-                    _SKIPPED: t5x_metrics.AveragePerStep.from_model_output(
+                    _SKIPPED_METRIC: t5x_metrics.AveragePerStep.from_model_output(
                         jnp.where(fine, 0.0, 1.0)
                     ),
                 }
@@ -400,7 +400,7 @@ class Trainer(trainer.Trainer):
         )
 
 
-def _where_finite(found: Any, after: Any, before: Any) -> tuple[Any, Any]:
+def _select_finite_update(found: Any, after: Any, before: Any) -> tuple[Any, Any]:
     """Return the train state after a step whose gradients are finite; of another, the one before
     it, with the step counted. And which it is, bool [].
     """

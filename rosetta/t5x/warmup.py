@@ -9,8 +9,8 @@ import functools
 from rosetta.core import run_folders
 from rosetta.t5x.run import checkpoint_record
 
-LONGEST = 10_000  # steps
-SHARE = 20  # of a run, one step in so many
+LONGEST_WARMUP = 10_000  # steps
+RUN_FRACTION = 20  # of a run, one step in so many
 
 
 @functools.cache  # what a run begins with it ends with, whatever is saved there meanwhile
@@ -27,6 +27,6 @@ def default_steps(total: int, model_dir: str | None = None) -> int:
     """
     steps = run_folders.list_checkpoint_steps(model_dir) if model_dir else []
     if not steps:
-        return min(LONGEST, max(1, total // SHARE))
-    own = checkpoint_record.read(f"{model_dir}/checkpoint_{steps[-1]}")
-    return own.warmup_steps if own and own.warmup_steps else LONGEST
+        return min(LONGEST_WARMUP, max(1, total // RUN_FRACTION))
+    own = checkpoint_record.read_record(f"{model_dir}/checkpoint_{steps[-1]}")
+    return own.warmup_steps if own and own.warmup_steps else LONGEST_WARMUP

@@ -10,8 +10,8 @@ from rosetta.t5x.run import gin_files, gin_reader
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-OVERLAY = gin_files.HOME / "overlay" / "t5x"
-EXAMPLES = OVERLAY / gin_files.EXAMPLES
+OVERLAY = gin_files.ROOT / "overlay" / "t5x"
+EXAMPLES = OVERLAY / gin_files.EXAMPLE_FOLDER
 
 
 def read(*names: str, values: Mapping[str, object] | None = None) -> gin_reader.Configuration:
@@ -21,8 +21,8 @@ def read(*names: str, values: Mapping[str, object] | None = None) -> gin_reader.
       names: as "t5_1_1/small".
       values: of the words, by macro or parameter.
     """
-    files = [gin_files.HOME / gin_files.GIN / f"{name}.gin" for name in names]
-    return gin_reader.read(files, [Path.cwd(), gin_files.HOME]).bind(values or {})
+    files = [gin_files.ROOT / gin_files.GIN_FOLDER / f"{name}.gin" for name in names]
+    return gin_reader.read_configuration(files, [Path.cwd(), gin_files.ROOT]).bind(values or {})
 
 
 def pretraining(

@@ -104,7 +104,7 @@ def _parse(block: Block) -> None:
         tomllib.loads(block.text)
     elif block.language == "gin":
         lines = iter(block.text.splitlines(keepends=True))
-        list(gin_text.parse(lambda: next(lines, "")))
+        list(gin_text.parse_statements(lambda: next(lines, "")))
     else:
         json.loads(block.text)
 

@@ -20,8 +20,8 @@ from rosetta.core.errors import DAMAGED, INVALID, MISSING, TOO_BIG, UNSUPPORTED,
 from rosetta.core.value_parsing import is_address
 from rosetta.health.checkpoint_reports import NoRoomError
 
-FILE = "rosetta.json"
-FOLDER = "rosetta"  # in the folder of the checkpoints
+RECORD_FILE = "rosetta.json"
+RECORD_FOLDER = "rosetta"  # in the folder of the checkpoints
 SCHEMA = 1
 
 
@@ -35,7 +35,8 @@ class Record:
       batch_size: sequences of a batch in pretraining: finetuning hands it on as it found it.
       targets_length: tokens of a target in pretraining, likewise.
       vocabulary: what changes with anything that changes an id; "" where it is not known.
-      data: what rosetta.t5x.dataset.state gave, for the run to go on by; None for data of others.
+      data: what rosetta.t5x.dataset.get_data_state returned, from which the run resumes; None for
+        data that rosetta does not read.
       run: name of the run that saved it, which is the same for all its checkpoints.
       config: every field of the network's configuration, as text.
       versions: package -> version.
@@ -56,14 +57,14 @@ class Record:
     warmup_steps: int | None = None
 
 
-def read(checkpoint: str) -> Record | None:
+def read_record(checkpoint: str) -> Record | None:
     """Return what a checkpoint_N says of itself; None where it says nothing.
 
     Raises:
       UserError: what it says cannot be understood.
     """
     folder, name = run_folders.split_checkpoint_path(checkpoint)
-    for place in (f"{folder}/{name}/{FILE}", f"{folder}/{FOLDER}/{name}.json"):
+    for place in (f"{folder}/{name}/{RECORD_FILE}", f"{folder}/{RECORD_FOLDER}/{name}.json"):
         path = run_folders.make_path(place)
         if not path.exists():
             continue
@@ -82,7 +83,7 @@ def read(checkpoint: str) -> Record | None:
             return Record(**found)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             do = "restore the file, or remove it and set network.T5Config.scale_attn_logits"
-            beside = f"{folder}/{FOLDER}/{name}.json"
+            beside = f"{folder}/{RECORD_FOLDER}/{name}.json"
             if place != beside and run_folders.make_path(beside).exists():
                 do = f"copy {beside} over it, a copy of it"
             raise UserError(
@@ -91,9 +92,9 @@ def read(checkpoint: str) -> Record | None:
     return None
 
 
-def write(folder: str, record: Record) -> None:
+def write_record(folder: str, record: Record) -> None:
     """Put a record beside the checkpoint that is being saved in `folder`, whole or not at all."""
-    beside = run_folders.make_path(f"{folder}/{FOLDER}")
+    beside = run_folders.make_path(f"{folder}/{RECORD_FOLDER}")
     beside.mkdir(parents=True, exist_ok=True)
     run_folders.write_file(
         beside / f"checkpoint_{record.step}.json",
@@ -101,7 +102,7 @@ def write(folder: str, record: Record) -> None:
     )
 
 
-def put_inside(folder: str, step: int, checkpoint: str) -> None:
+def copy_into_checkpoint(folder: str, step: int, checkpoint: str) -> None:
     """Put the record of a step's checkpoint into the folder it is being written to, before it
     counts as whole.
 
@@ -110,12 +111,14 @@ def put_inside(folder: str, step: int, checkpoint: str) -> None:
       step: the checkpoint's.
       checkpoint: where its files are now. Orbax gives it its name afterwards.
     """
-    beside = run_folders.make_path(f"{folder}/{FOLDER}/checkpoint_{step}.json")
+    beside = run_folders.make_path(f"{folder}/{RECORD_FOLDER}/checkpoint_{step}.json")
     if beside.exists():
-        run_folders.write_file(run_folders.make_path(f"{checkpoint}/{FILE}"), beside.read_text())
+        run_folders.write_file(
+            run_folders.make_path(f"{checkpoint}/{RECORD_FILE}"), beside.read_text()
+        )
 
 
-def is_orbax(checkpoint: str) -> bool:
+def is_orbax_checkpoint(checkpoint: str) -> bool:
     """Return whether a checkpoint_N is in Orbax's format, as ours are.
 
     Public weights are in T5X's older one.
@@ -124,7 +127,7 @@ def is_orbax(checkpoint: str) -> bool:
     return any(run_folders.make_path(f"{checkpoint}/{mark}").exists() for mark in marks)
 
 
-def require(checkpoint: str, setting: str) -> Record | None:
+def require_record(checkpoint: str, setting: str) -> Record | None:
     """Return a checkpoint's record, None for public weights.
 
     Args:
@@ -135,8 +138,8 @@ def require(checkpoint: str, setting: str) -> Record | None:
       UserError: it has no record and is not in the format of public weights: nothing says what it
         was trained with.
     """
-    found = read(checkpoint)
-    if found is None and is_orbax(checkpoint):
+    found = read_record(checkpoint)
+    if found is None and is_orbax_checkpoint(checkpoint):
         known = {
             "schema": SCHEMA,
             "step": run_folders.parse_checkpoint_step(checkpoint),
@@ -145,11 +148,11 @@ def require(checkpoint: str, setting: str) -> Record | None:
             "targets_length": 114,
         }
         do = (
-            f"copy {FILE} from the folder of the run that wrote it, or write one with the values "
-            f"it was trained with: {json.dumps(known)}"
+            f"copy {RECORD_FILE} from the folder of the run that wrote it, or write one with the "
+            f"values it was trained with: {json.dumps(known)}"
         )
         raise UserError(
-            f"{FILE} is missing, and {setting} can't be known without it",
+            f"{RECORD_FILE} is missing, and {setting} can't be known without it",
             checkpoint,
             do,
             kind=MISSING,
@@ -157,7 +160,7 @@ def require(checkpoint: str, setting: str) -> Record | None:
     return found
 
 
-def stamp(folder: str, *, idle: bool = False) -> None:
+def distribute_records(folder: str, *, idle: bool = False) -> None:
     """Put each record inside its checkpoint, so that a copy of that alone takes it along; forget
     those whose checkpoint is gone.
 
@@ -166,7 +169,7 @@ def stamp(folder: str, *, idle: bool = False) -> None:
       idle: nothing is being saved in it. Else a record later than all checkpoints may be that of
         one which is.
     """
-    beside = run_folders.make_path(f"{folder}/{FOLDER}")
+    beside = run_folders.make_path(f"{folder}/{RECORD_FOLDER}")
     if not beside.is_dir():
         return
     there = run_folders.list_checkpoint_steps(folder)
@@ -179,42 +182,42 @@ def stamp(folder: str, *, idle: bool = False) -> None:
         if step is None:
             continue
         if step in there:
-            inside = run_folders.make_path(f"{folder}/checkpoint_{step}/{FILE}")
+            inside = run_folders.make_path(f"{folder}/checkpoint_{step}/{RECORD_FILE}")
             if not inside.exists():
                 run_folders.write_file(inside, path.read_text())
         elif idle or (there and step < there[-1]):
             path.unlink()
 
 
-def run(folder: str) -> str:
+def ensure_run_name(folder: str) -> str:
     """Return the name of the run that saves in `folder`, given to it when it is first asked for."""
-    path = run_folders.make_path(f"{folder}/{FOLDER}/run")
+    path = run_folders.make_path(f"{folder}/{RECORD_FOLDER}/run")
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         run_folders.write_file(path, uuid.uuid4().hex)
     return str(path.read_text())
 
 
-def was_begun_here(folder: str) -> bool:
+def has_run_name(folder: str) -> bool:
     """Return whether a run of ours has saved in a folder."""
-    return bool(run_folders.make_path(f"{folder}/{FOLDER}/run").exists())
+    return bool(run_folders.make_path(f"{folder}/{RECORD_FOLDER}/run").exists())
 
 
-def made_here(folder: str, step: int) -> bool:
+def was_saved_by_run(folder: str, step: int) -> bool:
     """Return whether the run that saves in `folder` made this checkpoint: not one without a record,
     nor one copied from another run.
     """
-    name = run_folders.make_path(f"{folder}/{FOLDER}/run")
-    found = read(f"{folder}/checkpoint_{step}")
+    name = run_folders.make_path(f"{folder}/{RECORD_FOLDER}/run")
+    found = read_record(f"{folder}/checkpoint_{step}")
     return found is not None and bool(found.run) and name.exists() and found.run == name.read_text()
 
 
-def make(folder: str) -> None:
+def make_folder(folder: str) -> None:
     """Make a folder, and those above it, where it is missing."""
     run_folders.make_path(folder).mkdir(parents=True, exist_ok=True)
 
 
-def require_folder(folder: str) -> None:
+def check_folder(folder: str) -> None:
     """UserError where checkpoints cannot be saved in a folder: its path is relative, or it cannot
     be written to or made.
     """
@@ -230,7 +233,7 @@ def require_folder(folder: str) -> None:
     path_checks.check_local_folder_writable(folder)
 
 
-def require_room(folder: str, needed: int) -> None:
+def check_free_space(folder: str, needed: int) -> None:
     """NoRoomError where the next checkpoint of `needed` bytes does not fit.
 
     Object stores are not asked.

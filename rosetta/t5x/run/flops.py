@@ -40,7 +40,7 @@ class Flops:
         return 3 * self.forward
 
 
-def flops(config: T5Config, inputs: int, targets: int, batch: int) -> Flops:
+def count_forward_flops(config: T5Config, inputs: int, targets: int, batch: int) -> Flops:
     """Count an encoder-decoder's, for `batch` sequences of `inputs` and `targets` tokens; with
     inputs 0, a decoder-only model's.
 
@@ -68,8 +68,8 @@ def flops(config: T5Config, inputs: int, targets: int, batch: int) -> Flops:
     )
 
 
-def train_flops(config: T5Config, enc_len: int, dec_len: int, batch: int) -> int:
+def count_train_flops(config: T5Config, enc_len: int, dec_len: int, batch: int) -> int:
     """FLOPs of one training step over a global batch of sequences; `enc_len` 0 for a decoder-only
     model.
     """
-    return flops(config, enc_len, dec_len, batch).train
+    return count_forward_flops(config, enc_len, dec_len, batch).train

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def newest(folder: str) -> str | None:
+def find_newest_checkpoint(folder: str) -> str | None:
     """Return the newest checkpoint_N of a folder of this machine, or None."""
     found = list_checkpoint_steps(folder)
     return f"{folder}/checkpoint_{found[-1]}" if found else None
 
 
-def finetuning(
+def choose_finetuning_folders(
     model_dir: str, task: str, variables: Mapping[str, str], stamp: str
 ) -> tuple[str, str]:
     """Return the folder that finetuned checkpoints go to, and the checkpoint they start from.
@@ -48,15 +48,15 @@ def finetuning(
         out = parse_path(
             "FT_DIR",
             variables.get("FT_DIR")
-            or _beside(model_dir, f"ft_{task}_", f"_{stamp}" if own_folder else ""),
+            or _make_sibling_path(model_dir, f"ft_{task}_", f"_{stamp}" if own_folder else ""),
         )
     if asked := variables.get("INITIAL_CHECKPOINT_PATH"):
         return out, parse_path("INITIAL_CHECKPOINT_PATH", asked)
     if is_address(model_dir):
         return out, model_dir
     kept = (
-        start_file(out).read_text(encoding="utf-8")
-        if not is_address(out) and start_file(out).is_file()
+        find_start_file(out).read_text(encoding="utf-8")
+        if not is_address(out) and find_start_file(out).is_file()
         else ""
     )
     if kept and (out == model_dir or list_checkpoint_steps(out)):
@@ -75,7 +75,7 @@ def finetuning(
                 kind=MISSING,
             )
         return out, kept
-    start = newest(model_dir)
+    start = find_newest_checkpoint(model_dir)
     if start is None:
         raise UserError(
             "it holds no checkpoint_N",
@@ -86,7 +86,7 @@ def finetuning(
     return out, start
 
 
-def _beside(folder: str, before: str, after: str) -> str:
+def _make_sibling_path(folder: str, before: str, after: str) -> str:
     parent, _, name = folder.rstrip("/").rpartition("/")
     if parent.endswith(":/"):
         raise UserError(
@@ -98,15 +98,15 @@ def _beside(folder: str, before: str, after: str) -> str:
     return f"{parent}/{before}{name}{after}"
 
 
-def start_file(out: str) -> Path:
+def find_start_file(out: str) -> Path:
     """Return the file that keeps which checkpoint the finetuning in a folder of this machine
     started from.
     """
-    return Path(out, checkpoint_record.FOLDER, "start")
+    return Path(out, checkpoint_record.RECORD_FOLDER, "start")
 
 
-def keep_start(out: str, start: str) -> None:
+def write_start_file(out: str, start: str) -> None:
     """Write that file. Several processes may: they write the same."""
     if is_address(out) or is_address(start):
         return
-    write_file(start_file(out), start)
+    write_file(find_start_file(out), start)

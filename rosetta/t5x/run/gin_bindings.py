@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rosetta.t5x.run.settings import Settings
 
 
-def sizes(given: Settings, configuration: Configuration) -> dict[str, object]:
+def make_size_bindings(given: Settings, configuration: Configuration) -> dict[str, object]:
     """Return the bindings for batch, lengths and layout."""
     bindings: dict[str, object] = {
         "BATCH_SIZE": given.batch,
@@ -22,10 +22,12 @@ def sizes(given: Settings, configuration: Configuration) -> dict[str, object]:
         "trainer.Trainer.num_microbatches": given.microbatches,
         "NUM_PARTITIONS": given.tensor_parallel,
     }
-    return {**bindings, **lengths(given.lengths, configuration)}
+    return {**bindings, **make_length_bindings(given.lengths, configuration)}
 
 
-def lengths(given: Mapping[str, int], configuration: Configuration) -> dict[str, object]:
+def make_length_bindings(
+    given: Mapping[str, int], configuration: Configuration
+) -> dict[str, object]:
     """Return the binding for the lengths that are given, the others staying the gin files'.
 
     Raises:
@@ -36,12 +38,12 @@ def lengths(given: Mapping[str, int], configuration: Configuration) -> dict[str,
     usual = configuration.value("TASK_FEATURE_LENGTHS")
     if isinstance(usual, dict):
         return {"TASK_FEATURE_LENGTHS": {**usual, **given}}
-    for name, feature in settings.LENGTHS.items():
+    for name, feature in settings.LENGTH_VARIABLES.items():
         if feature not in given:
             raise UserError(
                 f"the gin files leave open the length of {feature}",
                 name,
-                f"give {' and '.join(settings.LENGTHS)}, or neither",
+                f"give {' and '.join(settings.LENGTH_VARIABLES)}, or neither",
                 kind=MISSING,
             )
     return {"TASK_FEATURE_LENGTHS": dict(given)}

@@ -14,12 +14,12 @@ from rosetta.core.variables import choices
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-HOME = Path(__file__).parents[3]  # the folder that our files' names count from
-GIN = "rosetta/t5x/gin"
-EXAMPLES = "t5x/contrib/gpu/t5/t5_1_1/examples"
+ROOT = Path(__file__).parents[3]  # the folder that our files' names count from
+GIN_FOLDER = "rosetta/t5x/gin"
+EXAMPLE_FOLDER = "t5x/contrib/gpu/t5/t5_1_1/examples"
 
 
-def model(family: str, size: str, where: str = "T5_FAMILY, T5_SIZE") -> str:
+def find_model_file(family: str, size: str, where: str = "T5_FAMILY, T5_SIZE") -> str:
     """Return the file of a model, relative to HOME.
 
     Args:
@@ -33,7 +33,7 @@ def model(family: str, size: str, where: str = "T5_FAMILY, T5_SIZE") -> str:
     # A family has a tiny model; the folders that models are made of have none, but for the sizes.
     known = sorted(
         f"{path.parent.name}/{path.stem}"
-        for path in (HOME / GIN).glob("*/*.gin")
+        for path in (ROOT / GIN_FOLDER).glob("*/*.gin")
         if path.parent.name != "sizes" and (path.parent / "tiny.gin").is_file()
     )
     if f"{family}/{size}" not in known:
@@ -44,14 +44,14 @@ def model(family: str, size: str, where: str = "T5_FAMILY, T5_SIZE") -> str:
             kind=UNKNOWN,
             value=size,
         )
-    return f"{GIN}/{family}/{size}.gin"
+    return f"{GIN_FOLDER}/{family}/{size}.gin"
 
 
-def example(root: Path, size: str, suffix: str) -> str:
+def find_example_file(root: Path, size: str, suffix: str) -> str:
     """Return the gin file of a size and run of the scripts, relative to the tree."""
-    name = f"{EXAMPLES}/{size}_{suffix}.gin"
+    name = f"{EXAMPLE_FOLDER}/{size}_{suffix}.gin"
     if not re.fullmatch(r"[A-Za-z0-9_]+", size) or not (root / name).is_file():
-        files = (root / EXAMPLES).glob(f"*_{suffix}.gin")
+        files = (root / EXAMPLE_FOLDER).glob(f"*_{suffix}.gin")
         sizes = {path.name.removesuffix(f"_{suffix}.gin") for path in files}
         shipped = [each for each in choices.T5_SIZES if each in sizes]
         known = [*shipped, *sorted(sizes.difference(shipped))]
@@ -77,12 +77,17 @@ def select_script_files(root: Path, size: str, task: str) -> list[Path]:
       UserError: There is no such size.
     """
     if task == choices.PAIRS:  # NVIDIA's scripts had no such task, so the tree has no file for it
-        names = (model("t5_1_1", size, "T5_SIZE"), f"{GIN}/runs/finetune_pairs.gin")
-        return [HOME / name for name in names]
-    return [root / example(root, size, f"{task}_finetune_adam" if task else "pile_pretrain")]
+        names = (
+            find_model_file("t5_1_1", size, "T5_SIZE"),
+            f"{GIN_FOLDER}/runs/finetune_pairs.gin",
+        )
+        return [ROOT / name for name in names]
+    return [
+        root / find_example_file(root, size, f"{task}_finetune_adam" if task else "pile_pretrain")
+    ]
 
 
-def own(variables: Mapping[str, str]) -> list[Path]:
+def find_user_files(variables: Mapping[str, str]) -> list[Path]:
     """Return the file that ROSETTA_GIN names, absolute, if it is set; UserError where it is no
     file.
     """

@@ -19,7 +19,7 @@ from rosetta.t5x.run.gin_text import Macro, Reference
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-_SHIPPED = Path(os.path.realpath(gin_files.HOME / gin_files.GIN))
+_SHIPPED = Path(os.path.realpath(gin_files.ROOT / gin_files.GIN_FOLDER))
 _DYNAMIC = "__gin__.dynamic_registration"
 _MACRO = "gin.macro"
 _BUILT_IN = {name: name for name in (_MACRO, "gin.constant", "gin.singleton")}
@@ -73,11 +73,11 @@ class Configuration:
             *scopes, selector = name.split("/")
             configurable, _, parameter = selector.rpartition(".")
             if configurable:
-                configurable = _match(configurable, self.configurables) or configurable
+                configurable = _match_configurable(configurable, self.configurables) or configurable
                 selector = f"{configurable}.{parameter}"
             key = "/".join([*scopes, selector])
             shown = bound[key].shown if key in bound else name
-            bound[key] = Bound(value, _describe(value), "command line", shown, is_last=True)
+            bound[key] = Bound(value, _format_value(value), "command line", shown, is_last=True)
         return replace(self, bound=bound)
 
     def listing(self) -> dict[str, Bound]:
@@ -122,7 +122,7 @@ class Configuration:
             return effective
         carried = set[str]()
         for name, bound in self.bound.items():
-            scope, configurable, parameter = _split(name)
+            scope, configurable, parameter = _split_name(name)
             ours = upstream_names.translate(configurable, parameter) if configurable else None
             if ours is None:
                 continue
@@ -138,7 +138,7 @@ class Configuration:
         """(scope, configurable) of each parameter's name."""
         owners: dict[str, set[tuple[str, str]]] = {}
         for name in self._effective:
-            scope, configurable, parameter = _split(name)
+            scope, configurable, parameter = _split_name(name)
             if configurable:
                 owners.setdefault(parameter, set()).add((scope, configurable))
         return owners
@@ -148,7 +148,7 @@ class Configuration:
 
         A user's module can have a class of ours under a name of its own.
         """
-        scope, configurable, parameter = _split(name)
+        scope, configurable, parameter = _split_name(name)
         if not configurable:
             return False
         for other_scope, other in self._owners[parameter]:
@@ -191,21 +191,21 @@ class Configuration:
         return value
 
 
-def _describe(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, Reference):
         scope = f"{value.scope}/" if value.scope else ""
         return f"@{scope}{value.name}{'()' if value.called else ''}"
-    return gin_text.literal(value)
+    return gin_text.format_literal(value)
 
 
-def _split(name: str) -> tuple[str, str, str]:
+def _split_name(name: str) -> tuple[str, str, str]:
     """Return scope, configurable and parameter; the configurable is "" for a macro."""
     scope, _, selector = name.rpartition("/")
     configurable, _, parameter = selector.rpartition(".")
     return scope, configurable, parameter
 
 
-def _match(selector: str, configurables: Mapping[str, str]) -> str | None:
+def _match_configurable(selector: str, configurables: Mapping[str, str]) -> str | None:
     """Return the configurable that a selector names by its end, as gin finds it; None where none
     or several match.
     """
@@ -215,7 +215,7 @@ def _match(selector: str, configurables: Mapping[str, str]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def read(files: Sequence[Path], roots: Sequence[Path]) -> Configuration:
+def read_configuration(files: Sequence[Path], roots: Sequence[Path]) -> Configuration:
     """Return what gin files bind.
 
     Args:
@@ -254,7 +254,7 @@ class _Reading:
             return
         try:
             with open(file, encoding="utf-8") as opened:
-                statements = list(gin_text.parse(opened.readline))
+                statements = list(gin_text.parse_statements(opened.readline))
         except (OSError, UnicodeDecodeError, gin_text.NotGinError) as error:
             self.missing.append(f"{file}: {error}")
             return
@@ -328,7 +328,7 @@ class _File:
         """Return a configurable with its module in full, or None where that is not known."""
         configurables = self._reading.configurables
         if self._imports is None:
-            return _match(selector, configurables)
+            return _match_configurable(selector, configurables)
         first, dot, rest = selector.partition(".")
         imported = self._imports.get(first)
         if imported is None:

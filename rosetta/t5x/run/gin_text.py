@@ -96,19 +96,19 @@ class Include:
     line: int
 
 
-def literal(value: object) -> str:
+def format_literal(value: object) -> str:
     """Return a gin literal for a string, number, None, boolean, or a dict or tuple of them."""
     if isinstance(value, str):
         # JSON's escapes are Python's, which gin reads; its raw surrogates are not, but a path has
         # none.
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
-        items = (f"{literal(key)}: {literal(item)}" for key, item in value.items())
+        items = (f"{format_literal(key)}: {format_literal(item)}" for key, item in value.items())
         return "{" + ", ".join(items) + "}"
     return repr(value)
 
 
-def parse(read_line: Callable[[], str]) -> Iterator[Binding | Import | Include]:
+def parse_statements(read_line: Callable[[], str]) -> Iterator[Binding | Import | Include]:
     """Yield the statements of a gin file in their order.
 
     Args:

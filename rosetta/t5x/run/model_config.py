@@ -9,8 +9,8 @@ from typing import Any
 from rosetta.core.errors import CONFLICT, INVALID, UserError
 from rosetta.core.variables import choices
 
-FP8 = ("off", "xla", "te")
-LOGITS = ("float32", "bfloat16")
+FP8_MODES = ("off", "xla", "te")
+LOGITS_DTYPES = ("float32", "bfloat16")
 ACTIVATIONS = (
     "linear",
     "relu",
@@ -23,7 +23,7 @@ ACTIVATIONS = (
     "elu",
     "leaky_relu",
 )
-LEAST = {
+MINIMUMS = {
     "vocab_size": 1,
     "emb_dim": 1,
     "num_heads": 1,
@@ -35,7 +35,7 @@ LEAST = {
 }
 
 
-def whole(value: Any, least: int) -> bool:
+def is_whole_number(value: Any, least: int) -> bool:
     """Is it a whole number from `least` on?"""
     return hasattr(value, "__index__") and operator.index(value) >= least
 
@@ -109,10 +109,10 @@ class T5Config:
         object.__setattr__(self, "mlp_activations", tuple(activations))
         object.__setattr__(self, "dtype", getattr(self.dtype, "__name__", str(self.dtype)))
         for name, known in (
-            ("fp8", FP8),
+            ("fp8", FP8_MODES),
             ("attention", choices.ATTENTION),
             ("remat", choices.REMAT),
-            ("logits_dtype", LOGITS),
+            ("logits_dtype", LOGITS_DTYPES),
             ("dtype", choices.T5X_PRECISIONS),
         ):
             if getattr(self, name) not in known:
@@ -143,9 +143,9 @@ class T5Config:
                 kind=INVALID,
                 value=self.dropout_rate,
             )
-        for name, least in LEAST.items():
+        for name, least in MINIMUMS.items():
             value = getattr(self, name)
-            if not whole(value, least):
+            if not is_whole_number(value, least):
                 raise UserError(
                     f"{name} is {value!r}",
                     f"T5Config.{name}",

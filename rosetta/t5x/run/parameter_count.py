@@ -26,13 +26,13 @@ _SIZES = (
     "num_decoder_layers",
 )
 TOTAL_STEPS = "__main__.train.total_steps"
-SAVE = "t5x.utils.CheckpointConfig.save"
+SAVE_SETTING = "t5x.utils.CheckpointConfig.save"
 SAVE_CONFIG = "t5x.utils.SaveCheckpointConfig"
-AFTER_START = "rosetta.t5x.pretrained.total_steps"  # counts from the checkpoint
+FINETUNING_STEPS = "rosetta.t5x.pretrained.total_steps"  # counts from the checkpoint
 _ADAM = Reference("rosetta.t5x.optimizer.adamw")
 
 
-def kernels(configuration: Configuration) -> int | None:
+def count_kernel_parameters(configuration: Configuration) -> int | None:
     """Return the parameters of the embedding and of all matrix products; None where the files leave
     a size open. Norms and biases are left out.
 
@@ -71,13 +71,13 @@ def find_last_step(configuration: Configuration, begun: int) -> int | None:
     relative = "__main__.train.relative_steps"
     if configuration.binds(relative) and configuration.value(relative) is not None:
         return None
-    if configuration.value(TOTAL_STEPS) != Reference(AFTER_START):
+    if configuration.value(TOTAL_STEPS) != Reference(FINETUNING_STEPS):
         return configuration.integer(TOTAL_STEPS)
-    more = configuration.integer(f"{AFTER_START}.more")
+    more = configuration.integer(f"{FINETUNING_STEPS}.more")
     return begun + more if begun and more is not None else None
 
 
-def room(
+def check_checkpoint_space(
     configuration: Configuration, folder: str, own: Sequence[int], begun: int, name: str
 ) -> tuple[str, ...]:
     """Return a line where a run's checkpoints do not all fit, see disk_space; nothing where
@@ -94,11 +94,11 @@ def room(
     Raises:
       UserError: there is no room for one.
     """
-    count = kernels(configuration)
+    count = count_kernel_parameters(configuration)
     end = find_last_step(configuration, begun)
     period = configuration.integer(f"{SAVE_CONFIG}.period")
     keep = configuration.value(f"{SAVE_CONFIG}.keep")
-    saves = configuration.value(SAVE) == Reference(SAVE_CONFIG)
+    saves = configuration.value(SAVE_SETTING) == Reference(SAVE_CONFIG)
     if count is None or end is None or period is None or period < 1 or not saves:
         return ()
     if keep is not None and not isinstance(keep, int):

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.core import path_checks, value_parsing
+from rosetta.core import path_checks, run_folders, value_parsing
 from rosetta.core.errors import CONFLICT, DIFFERS, INVALID, MISSING, UserError
 from rosetta.core.not_known import NOT_KNOWN
-from rosetta.core.run_folders import check_last_step as check_end
 from rosetta.core.value_parsing import is_address, parse_path
 from rosetta.core.variables import setting_values
 from rosetta.data import data_checks
@@ -35,7 +34,7 @@ _PARTITIONER = "rosetta.t5x.partitioning.PjitPartitioner"
 _STANDARD_RULES = Reference("rosetta.t5x.partitioning.standard_logical_axis_rules")
 
 
-def split(
+def check_split(
     configuration: Configuration,
     ways: int,
     devices: int | None,
@@ -81,7 +80,9 @@ def split(
             )
 
 
-def check(given: Settings, configuration: Configuration, environment: Mapping[str, str]) -> None:
+def check_training(
+    given: Settings, configuration: Configuration, environment: Mapping[str, str]
+) -> None:
     """Check a training run's model and data.
 
     Args:
@@ -99,12 +100,12 @@ def check(given: Settings, configuration: Configuration, environment: Mapping[st
             "use a tree of rosetta's (python build.py), or unset it",
             kind=DIFFERS,
         )
-    split(configuration, given.tensor_parallel, given.gpus, size=given.size)
+    check_split(configuration, given.tensor_parallel, given.gpus, size=given.size)
     check_periods(configuration)
-    data(configuration, environment, trains=True)
+    check_data(configuration, environment, trains=True)
 
 
-def _evaluates(configuration: Configuration) -> bool:
+def _has_evaluation(configuration: Configuration) -> bool:
     """Return whether training is known to evaluate."""
     for name in ("train_eval_dataset_cfg", "infer_eval_dataset_cfg"):
         data_set = configuration.value(f"{_TRAIN}.{name}")
@@ -126,8 +127,10 @@ def check_periods(configuration: Configuration) -> None:
     """
     save = configuration.integer(f"{parameter_count.SAVE_CONFIG}.period")
     evaluate = configuration.integer(f"{_TRAIN}.eval_period")
-    saves = configuration.value(parameter_count.SAVE) == Reference(parameter_count.SAVE_CONFIG)
-    if not saves or not save or not evaluate or not _evaluates(configuration):
+    saves = configuration.value(parameter_count.SAVE_SETTING) == Reference(
+        parameter_count.SAVE_CONFIG
+    )
+    if not saves or not save or not evaluate or not _has_evaluation(configuration):
         return
     if max(save, evaluate) % min(save, evaluate):
         what = f"neither it nor EVAL_PERIOD={evaluate} is a multiple of the other"
@@ -196,7 +199,7 @@ def _read_number(configuration: Configuration, name: str, default: float) -> flo
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def data(
+def check_data(
     configuration: Configuration,
     environment: Mapping[str, str],
     *,
@@ -220,7 +223,7 @@ def data(
     found = _read_data(configuration, trains=trains)
     if found is None:
         return
-    root = datasets(environment)
+    root = find_dataset_folder(environment)
     if (
         found.source == "tfds:the_pile"
         and not is_address(root)
@@ -265,7 +268,7 @@ def data(
             os.environ["TFDS_DATA_DIR"] = kept
 
 
-def goes_on(checkpoint: str, start: str, configuration: Configuration) -> None:
+def check_resumed_data(checkpoint: str, start: str, configuration: Configuration) -> None:
     """Check that a run that goes on makes the rows that it began with, as far as that can be read;
     the trainer looks at files and vocabulary, too.
 
@@ -278,7 +281,7 @@ def goes_on(checkpoint: str, start: str, configuration: Configuration) -> None:
     Raises:
       UserError: what has changed.
     """
-    record = checkpoint_record.read(checkpoint)
+    record = checkpoint_record.read_record(checkpoint)
     source = configuration.value(f"{_TASK}.data")
     if (
         not record
@@ -328,10 +331,10 @@ def check_last_step(
     end = parameter_count.find_last_step(configuration, begun)
     if end is None:
         return ()
-    more = configuration.integer(f"{parameter_count.AFTER_START}.more")
+    more = configuration.integer(f"{parameter_count.FINETUNING_STEPS}.more")
     counts_from_start = configuration.integer(parameter_count.TOTAL_STEPS) is None
     shown = f"FT_STEPS={more}" if counts_from_start else f"TRAIN_STEPS={end}"
-    return check_end(shown, end, step, folder)
+    return run_folders.check_last_step(shown, end, step, folder)
 
 
 def describe_precision_change(checkpoint: str, configuration: Configuration) -> tuple[str, ...]:
@@ -341,7 +344,7 @@ def describe_precision_change(checkpoint: str, configuration: Configuration) -> 
       checkpoint: the newest in its folder.
       configuration: see check.
     """
-    saved = checkpoint_record.read(checkpoint)
+    saved = checkpoint_record.read_record(checkpoint)
     before = saved.config.get("dtype") if saved else None
     now = network_fields.read_field(configuration, "dtype")
     if not before or not isinstance(now, str) or before == now:
@@ -349,7 +352,7 @@ def describe_precision_change(checkpoint: str, configuration: Configuration) -> 
     return (f"this run was computed in {before} so far and continues in {now}",)
 
 
-def datasets(environment: Mapping[str, str]) -> str:
+def find_dataset_folder(environment: Mapping[str, str]) -> str:
     """Return the folder of prepared data sets: TFDS_DATA_DIR, else where the image's documentation
     mounts it.
     """
@@ -357,7 +360,7 @@ def datasets(environment: Mapping[str, str]) -> str:
     return folder
 
 
-def checkpoint(path: str, name: str) -> str:
+def check_checkpoint_path(path: str, name: str) -> str:
     """Return the checkpoint_N, or folder with some, that a variable names, absolute; UserError
     where a folder of this machine is neither.
     """
@@ -365,7 +368,7 @@ def checkpoint(path: str, name: str) -> str:
     if is_address(found):
         path_checks.check_remote_path(found)
     elif not Path(found).is_dir() or (
-        not re.search(r"/checkpoint_\d+$", found) and folders.newest(found) is None
+        not re.search(r"/checkpoint_\d+$", found) and folders.find_newest_checkpoint(found) is None
     ):
         raise UserError(
             "it is no checkpoint_N and holds none",

@@ -14,9 +14,9 @@ from rosetta.core.variables import lookup, setting_values
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-LENGTHS = {"ENC_SL": "inputs", "DEC_SL": "targets"}
+LENGTH_VARIABLES = {"ENC_SL": "inputs", "DEC_SL": "targets"}
 # Macros of the gin files that are variables by the same name, and numbers.
-MACROS = ("WARMUP_STEPS", "SAVE_PERIOD", "EVAL_PERIOD", "LEARNING_RATE")
+MACRO_VARIABLES = ("WARMUP_STEPS", "SAVE_PERIOD", "EVAL_PERIOD", "LEARNING_RATE")
 _SWITCHES = ("ENABLE_FP8", "TRANSPOSE_BS", "FUSE_QKV", "PACK")
 # The scripts' words, in their documented order; any of them may be left out from the end, or be
 # empty.
@@ -93,7 +93,7 @@ class Settings:
         return self.gpus * self.batch_per_gpu // self.tensor_parallel
 
 
-def read(
+def read_script_settings(
     script: str, words: Sequence[str], environment: Mapping[str, str], devices: int
 ) -> Settings:
     """Read a script's settings.
@@ -126,14 +126,14 @@ def read(
         microbatches=values["NUM_MICROBATCHES"],
         tensor_parallel=values["TP_SIZE"],
         steps=values["TRAIN_STEPS"],
-        lengths=lengths(values),
-        macros={name: values[name] for name in MACROS if values[name] is not None},
+        lengths=select_lengths(values),
+        macros={name: values[name] for name in MACRO_VARIABLES if values[name] is not None},
         model_dir=parse_path("MODEL_DIR", values["MODEL_DIR"] or f"{workspace}/model_dir_{size}"),
         log_dir=values["LOGDIR"] or "" if single else "",
         variables=variables,
         values=values,
     )
-    arithmetic(
+    check_batch_split(
         settings.gpus, settings.tensor_parallel, settings.batch_per_gpu, settings.microbatches
     )
     return settings
@@ -164,16 +164,18 @@ def require_task(values: Mapping[str, Any]) -> str:
     return task
 
 
-def lengths(values: Mapping[str, Any]) -> dict[str, int]:
+def select_lengths(values: Mapping[str, Any]) -> dict[str, int]:
     """Return the lengths that are set, in tokens.
 
     Args:
       values: see Settings.
     """
-    return {what: values[name] for name, what in LENGTHS.items() if values[name] is not None}
+    return {
+        what: values[name] for name, what in LENGTH_VARIABLES.items() if values[name] is not None
+    }
 
 
-def arithmetic(
+def check_batch_split(
     gpus: int,
     split: int,
     sequences: int = 1,

@@ -7,7 +7,7 @@ _NETWORKS = (
     "t5x.examples.t5.network",
     "t5x.examples.scalable_t5.network",
 )
-OURS = {
+REPLACEMENTS = {
     "t5x.partitioning.PjitPartitioner": "rosetta.t5x.partitioning.PjitPartitioner",
     "t5x.partitioning.standard_logical_axis_rules": (
         "rosetta.t5x.partitioning.standard_logical_axis_rules"
@@ -29,7 +29,7 @@ def translate(selector: str, parameter: str) -> str | None:
       selector: a configurable with its module, or a method of one.
       parameter: of the configurable.
     """
-    for theirs, ours in OURS.items():
+    for theirs, ours in REPLACEMENTS.items():
         if selector == theirs or selector.startswith(f"{theirs}."):
             is_renamed = theirs.endswith("TransformerConfig")
             name = _OTHER_FIELD.get(parameter, parameter) if is_renamed else parameter

@@ -184,15 +184,15 @@ def test_an_address_is_refused_without_its_password() -> None:
 )
 def test_defaults_of_gin_macros_are_those_of_the_gin_files(command: str, files: list[str]) -> None:
     """The table shows what the gin files set."""
-    configuration = gin_reader.read(
-        [gin_files.HOME / gin_files.GIN / name for name in files], (gin_files.HOME,)
+    configuration = gin_reader.read_configuration(
+        [gin_files.ROOT / gin_files.GIN_FOLDER / name for name in files], (gin_files.ROOT,)
     )
     for name in ("LEARNING_RATE", "SAVE_PERIOD", "EVAL_PERIOD"):
         shown = lookup.find_variable(name, command).default_text(command)
         assert str(configuration.value(name)) in re.split("[; ]", shown), name
     lengths = configuration.value("TASK_FEATURE_LENGTHS")
     assert isinstance(lengths, dict)
-    for name, what in t5x_settings.LENGTHS.items():
+    for name, what in t5x_settings.LENGTH_VARIABLES.items():
         shown = lookup.find_variable(name, command).default_text(command)
         assert str(lengths[what]) in re.split("[; ]", shown), name
 

@@ -36,7 +36,7 @@ DATA = 'synthetic'
 
 
 def _settings(**variables: str) -> Settings:
-    return settings.read("multiprocess_pretrain_pile", [], variables, 1)
+    return settings.read_script_settings("multiprocess_pretrain_pile", [], variables, 1)
 
 
 def _checkpoint(folder: Path, step: int) -> str:
@@ -45,34 +45,34 @@ def _checkpoint(folder: Path, step: int) -> str:
 
 
 def test_only_whole_checkpoints_count(tmp_path: Path) -> None:
-    assert folders.newest(str(tmp_path / "nowhere")) is None
+    assert folders.find_newest_checkpoint(str(tmp_path / "nowhere")) is None
     _checkpoint(tmp_path, 9)
     newest = _checkpoint(tmp_path, 10)
     (tmp_path / "checkpoint_11.orbax-checkpoint-tmp-1").mkdir()
-    assert folders.newest(str(tmp_path)) == newest
+    assert folders.find_newest_checkpoint(str(tmp_path)) == newest
 
 
 def test_the_start_is_kept_whole(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    folders.keep_start(str(out), "/pre/checkpoint_5")
-    folders.keep_start(str(out), "/pre/checkpoint_5")
+    folders.write_start_file(str(out), "/pre/checkpoint_5")
+    folders.write_start_file(str(out), "/pre/checkpoint_5")
     assert [(path.name, path.read_text()) for path in (out / "rosetta").iterdir()] == [
         ("start", "/pre/checkpoint_5")
     ]
-    folders.keep_start("gs://bucket/out", "/pre/checkpoint_5")
+    folders.write_start_file("gs://bucket/out", "/pre/checkpoint_5")
     assert not Path("gs:").exists()
 
 
 def test_a_start_that_is_gone_is_said(tmp_path: Path) -> None:
     pre = tmp_path / "pre"
     _checkpoint(pre, 10)
-    out, start = folders.finetuning(str(pre), "mnli2", {}, "x")
+    out, start = folders.choose_finetuning_folders(str(pre), "mnli2", {}, "x")
     assert (out, start) == (f"{tmp_path}/ft_mnli2_pre", f"{pre}/checkpoint_10")
-    folders.keep_start(out, f"{pre}/checkpoint_5")
+    folders.write_start_file(out, f"{pre}/checkpoint_5")
     _checkpoint(Path(out), 12)
     with errors.refused(errors.MISSING, where="ft_mnli2_pre"):
-        folders.finetuning(str(pre), "mnli2", {}, "x")
-    assert folders.finetuning(
+        folders.choose_finetuning_folders(str(pre), "mnli2", {}, "x")
+    assert folders.choose_finetuning_folders(
         str(pre), "mnli2", {"INITIAL_CHECKPOINT_PATH": f"{pre}/checkpoint_10"}, "x"
     ) == (out, f"{pre}/checkpoint_10")
 
@@ -92,8 +92,8 @@ def test_what_lies_over_the_model_axis_divides_by_it(
     values = {f"network.T5Config.{name}": value for name, value in fields.items()}
     configuration = shipped_gin.pretraining({"MIXTURE_OR_TASK_NAME": "mine", **values})
     with errors.refused(errors.INVALID, where=f"TP_SIZE={split}", names=number, remedy="1"):
-        preflight.check(given, configuration, {})
-    preflight.check(_settings(NUM_GPUS="8"), configuration, {})
+        preflight.check_training(given, configuration, {})
+    preflight.check_training(_settings(NUM_GPUS="8"), configuration, {})
 
 
 def test_a_split_of_another_network_is_left_to_the_trainer() -> None:
@@ -106,14 +106,14 @@ def test_a_split_of_another_network_is_left_to_the_trainer() -> None:
         {"partitioning.PjitPartitioner.logical_axis_rules": ()},
         {"network.T5Config.num_heads": Reference("mine.heads")},
     ):
-        preflight.check(
+        preflight.check_training(
             given, shipped_gin.pretraining({"MIXTURE_OR_TASK_NAME": "mine", **values}), {}
         )
 
 
 def test_gin_files_of_another_tree_are_refused() -> None:
     with errors.refused(errors.DIFFERS, where="T5X_DIR"):
-        preflight.check(_settings(NUM_GPUS="8"), gin_reader.Configuration(), {})
+        preflight.check_training(_settings(NUM_GPUS="8"), gin_reader.Configuration(), {})
 
 
 def test_data_is_checked_in_the_folder_of_the_run(
@@ -122,7 +122,7 @@ def test_data_is_checked_in_the_folder_of_the_run(
     monkeypatch.setenv("TFDS_DATA_DIR", "/before")
     values = {"DATA": "tfds:c4/en", "VOCAB": "byte"}
     with errors.refused(errors.UNKNOWN, where=f"TFDS_DATA_DIR={tmp_path}", value="c4/en"):
-        preflight.data(
+        preflight.check_data(
             shipped_gin.pretraining(values), {"TFDS_DATA_DIR": str(tmp_path)}, trains=True
         )
     assert os.environ["TFDS_DATA_DIR"] == "/before"
@@ -133,18 +133,18 @@ def test_data_is_checked_in_the_folder_of_the_run(
         {"EXTRA_IDS": Reference("mine.sentinels")},
         {"MEAN_NOISE_SPAN_LENGTH": Reference("mine.span")},
     ):
-        preflight.data(shipped_gin.pretraining({**values, **open_value}), {}, trains=True)
+        preflight.check_data(shipped_gin.pretraining({**values, **open_value}), {}, trains=True)
 
 
 def test_the_first_record_is_read_before_training(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("plain words\n")
     values = {"DATA": f"jsonl:{tmp_path}/a.txt", "VOCAB": "byte"}
     configuration = shipped_gin.read("byt5/small", "runs/pretrain_pile", values=values)
-    preflight.data(configuration.bind({"utils.DatasetConfig.task_feature_lengths": {}}), {})
+    preflight.check_data(configuration.bind({"utils.DatasetConfig.task_feature_lengths": {}}), {})
     with errors.refused(errors.INVALID, where="a.txt, line 1", names="JSON"):
-        preflight.data(configuration, {}, trains=True)
+        preflight.check_data(configuration, {}, trains=True)
     (tmp_path / "a.txt").write_text('{"body": "words"}\n')
-    preflight.data(configuration.bind({"TEXT_FIELD": "body"}), {}, trains=True)
+    preflight.check_data(configuration.bind({"TEXT_FIELD": "body"}), {}, trains=True)
 
 
 def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None:
@@ -162,21 +162,21 @@ def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None
         4,
     )
     checkpoint = _checkpoint(tmp_path / "run", 5)
-    preflight.goes_on(checkpoint, "", configuration)  # it says nothing of itself
-    checkpoint_record.write(
+    preflight.check_resumed_data(checkpoint, "", configuration)  # it says nothing of itself
+    checkpoint_record.write_record(
         str(tmp_path / "run"),
         checkpoint_record.Record(
             5, scale_attn_logits=True, data=json.loads(json.dumps(batches.make_state(5)))
         ),
     )
-    preflight.goes_on(checkpoint, "", configuration)
+    preflight.check_resumed_data(checkpoint, "", configuration)
     other = configuration.bind({"TASK_FEATURE_LENGTHS": {"inputs": 60, "targets": 32}})
     for changed, names in (
         (other, ("inputs 64", "60")),
         (configuration.bind({"PACK": True}), ("pack False", "True")),
     ):
         with errors.refused(errors.DIFFERS, where=f"DATA={values['DATA']}", names=names):
-            preflight.goes_on(checkpoint, "", changed)
+            preflight.check_resumed_data(checkpoint, "", changed)
     longer = pipeline.Batches(
         pipeline.Recipe(
             str(values["DATA"]), "span_corruption", "byte", 100, 60, 32, mean_noise_span_length=20.0
@@ -185,25 +185,25 @@ def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None
     )
     with errors.refused(errors.DIFFERS, where="DATA=", names=("inputs 64", "60")):
         longer.check_same_data(batches.make_state(5))
-    preflight.goes_on(
+    preflight.check_resumed_data(
         checkpoint, "/pre/checkpoint_3", other
     )  # a finetuning's start, in the same folder
-    preflight.goes_on(checkpoint, "", other.bind({"DATA": "task:mine"}))
+    preflight.check_resumed_data(checkpoint, "", other.bind({"DATA": "task:mine"}))
     lengths = {"TASK_FEATURE_LENGTHS": Reference("mine.lengths")}
-    preflight.goes_on(checkpoint, "", other.bind(lengths))
+    preflight.check_resumed_data(checkpoint, "", other.bind(lengths))
 
 
 @pytest.mark.parametrize("vocab", ["ids:40000", "ids:32129"])
 def test_a_vocabulary_with_more_ids_than_the_model_has_rows(vocab: str) -> None:
     configuration = shipped_gin.pretraining({"DATA": "synthetic", "VOCAB": vocab})
     with errors.refused(errors.TOO_BIG, names="32128"):
-        preflight.data(configuration, {}, trains=True)
+        preflight.check_data(configuration, {}, trains=True)
 
 
 def test_a_dry_run_shows_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    examples = tmp_path / gin_files.EXAMPLES
+    examples = tmp_path / gin_files.EXAMPLE_FOLDER
     examples.mkdir(parents=True)
     (tmp_path / "t5x" / "train.py").touch()
     (examples / "mine_pile_pretrain.gin").write_text(MINE)
@@ -317,11 +317,11 @@ def test_periods_that_t5x_refuses_are_refused_before_it_starts(
 
 def test_a_run_that_continues_in_another_precision_is_named(tmp_path: Path) -> None:
     checkpoint = _checkpoint(tmp_path, 5)
-    checkpoint_record.write(
+    checkpoint_record.write_record(
         str(tmp_path),
         checkpoint_record.Record(step=5, scale_attn_logits=True, config={"dtype": "float32"}),
     )
-    checkpoint_record.stamp(str(tmp_path))
+    checkpoint_record.distribute_records(str(tmp_path))
     line = "this run was computed in float32 so far and continues in bfloat16"
     half = shipped_gin.pretraining()
     single = shipped_gin.pretraining({"DTYPE": "float32"})
@@ -390,7 +390,7 @@ def test_the_launcher_compares_train_steps_with_the_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    examples = tmp_path / gin_files.EXAMPLES
+    examples = tmp_path / gin_files.EXAMPLE_FOLDER
     examples.mkdir(parents=True)
     (tmp_path / "t5x" / "train.py").touch()
     (examples / "mine_pile_pretrain.gin").write_text(MINE)

@@ -63,7 +63,9 @@ def test_the_scripts_take_what_is_described(name: str, accelerator: str | None) 
         "SLURM_JOB_NUM_NODES": str(found.nodes),
     }
     if found.framework == "t5x":
-        read = t5x_settings.read("multiprocess_pretrain_pile", [], environment, found.gpus_per_node)
+        read = t5x_settings.read_script_settings(
+            "multiprocess_pretrain_pile", [], environment, found.gpus_per_node
+        )
         assert (read.size, read.gpus, read.batch_per_gpu) == (
             found.model,
             found.processes,

@@ -71,7 +71,7 @@ def test_presets_are_of_models_that_there_are() -> None:
             assert set(chain[-1].configs) <= known
             assert chain[-1].configs
         else:
-            gin_files.model("t5_1_1", chain[-1].values["settings.T5_SIZE"].value)
+            gin_files.find_model_file("t5_1_1", chain[-1].values["settings.T5_SIZE"].value)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def _older(folder: Path, others: dict[str, Any]) -> None:
 
 def test_shapes_of_t5xs_older_format(tmp_path: Path) -> None:
     _older(tmp_path / "checkpoint_9", {"state": {"step": np.int32(9)}})
-    assert checkpoint_arrays.shapes(f"{tmp_path}/checkpoint_9") == {
+    assert checkpoint_arrays.read_shapes(f"{tmp_path}/checkpoint_9") == {
         "target/dense/kernel": (8, 4),
         "state/step": (),
     }
@@ -131,7 +131,7 @@ def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
 def test_a_run_of_ours_whose_record_is_gone_is_not_gone_on_with(saved: str, tmp_path: Path) -> None:
     shutil.copytree(saved, tmp_path / "checkpoint_5")
     _begin(Model(), None, tmp_path)  # a folder that another program wrote
-    checkpoint_record.run(str(tmp_path))
+    checkpoint_record.ensure_run_name(str(tmp_path))
     with errors.refused(errors.MISSING, where="checkpoint_5", names="rosetta.json"):
         _begin(Model(), None, tmp_path)
 
@@ -167,7 +167,7 @@ def test_public_weights_are_not_scaled(saved: str, tmp_path: Path) -> None:
 
 
 def test_the_record_decides_about_the_scale(saved: str, tmp_path: Path) -> None:
-    told = Path(saved) / checkpoint_record.FILE
+    told = Path(saved) / checkpoint_record.RECORD_FILE
     told.write_text(
         json.dumps({"schema": checkpoint_record.SCHEMA, "step": 5, "scale_attn_logits": True})
     )
@@ -182,7 +182,7 @@ def test_the_record_decides_about_the_scale(saved: str, tmp_path: Path) -> None:
 
 
 def test_another_vocabulary(saved: str, tmp_path: Path) -> None:
-    told = Path(saved) / checkpoint_record.FILE
+    told = Path(saved) / checkpoint_record.RECORD_FILE
     told.write_text(
         json.dumps(
             {
@@ -210,9 +210,11 @@ def test_a_relative_folder_is_refused_before_training(saved: str) -> None:
 def test_records_of_saves_that_never_ended_are_forgotten_at_the_start(
     saved: str, tmp_path: Path
 ) -> None:
-    checkpoint_record.write(str(tmp_path), checkpoint_record.Record(step=9, scale_attn_logits=True))
+    checkpoint_record.write_record(
+        str(tmp_path), checkpoint_record.Record(step=9, scale_attn_logits=True)
+    )
     _begin(Model(), saved, tmp_path, checkpoint_cfg=SAVING)
-    assert checkpoint_record.read(f"{tmp_path}/checkpoint_9") is None
+    assert checkpoint_record.read_record(f"{tmp_path}/checkpoint_9") is None
 
 
 def _recorded(folder: Path, start: str | None) -> checkpoint_record.Record:
@@ -229,7 +231,7 @@ def _recorded(folder: Path, start: str | None) -> checkpoint_record.Record:
         start=start,
     )
     assert kept is state
-    found = checkpoint_record.read(f"{folder}/checkpoint_6")
+    found = checkpoint_record.read_record(f"{folder}/checkpoint_6")
     assert found is not None
     return found
 
@@ -242,7 +244,7 @@ def test_what_a_record_holds(tmp_path: Path) -> None:
         64,
         16,
     )
-    assert found.run == checkpoint_record.run(str(tmp_path))
+    assert found.run == checkpoint_record.ensure_run_name(str(tmp_path))
     assert found.config["fuse_qkv"] == "False"
     assert found.start == ""
     assert found.vocabulary
@@ -253,7 +255,7 @@ def test_finetuning_hands_pretrainings_batch_on(saved: str, tmp_path: Path) -> N
     unknown = _recorded(tmp_path, saved)
     assert (unknown.batch_size, unknown.targets_length) == (None, None)  # public weights do not say
     assert unknown.start == saved
-    told = Path(saved) / checkpoint_record.FILE
+    told = Path(saved) / checkpoint_record.RECORD_FILE
     told.write_text(
         json.dumps(
             {

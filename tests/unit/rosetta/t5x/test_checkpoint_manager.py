@@ -40,7 +40,7 @@ def _save(
 ) -> None:
     saver = _manager(folder, model, keep=keep)
     if run is not None:
-        checkpoint_record.write(
+        checkpoint_record.write_record(
             str(folder), checkpoint_record.Record(step=step, scale_attn_logits=False, run=run)
         )
     saver.save(model.state(step))
@@ -90,14 +90,14 @@ def test_a_checkpoint_has_its_record_before_it_counts_as_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        checkpoint_record, "stamp", lambda *_, **__: None
+        checkpoint_record, "distribute_records", lambda *_, **__: None
     )  # a run that is killed never comes to it
     _save(tmp_path, Model(), 5, run="r")
-    assert (tmp_path / "checkpoint_5" / checkpoint_record.FILE).is_file()
+    assert (tmp_path / "checkpoint_5" / checkpoint_record.RECORD_FILE).is_file()
     (tmp_path / "checkpoint_5").rename(tmp_path / "copy")
     (tmp_path / "new").mkdir()
     (tmp_path / "copy").rename(tmp_path / "new" / "checkpoint_5")
-    found = checkpoint_record.read(f"{tmp_path}/new/checkpoint_5")
+    found = checkpoint_record.read_record(f"{tmp_path}/new/checkpoint_5")
     assert found is not None
     assert found.run == "r"
 
@@ -145,7 +145,7 @@ def test_training_goes_on_while_a_save_is_written(
 
 
 def test_keep_deletes_the_runs_own_alone(tmp_path: Path) -> None:
-    own = checkpoint_record.run(str(tmp_path))
+    own = checkpoint_record.ensure_run_name(str(tmp_path))
     model = Model()
     for step, run in ((1, None), (2, "another run"), (3, own), (4, own)):
         _save(tmp_path, model, step, run=run)
@@ -212,8 +212,14 @@ def test_size_counts_parameters_as_they_are_saved() -> None:
     state = jax.eval_shape(lambda: Model().state(0)).state_dict()
     moments = 2 * 8 * 4 * 4
     counters = sum(leaf.dtype.itemsize for leaf in jax.tree.leaves(state["state"]) if not leaf.ndim)
-    assert checkpoint_manager.size(state, "float32") == 8 * 4 * 4 + moments + counters
-    assert checkpoint_manager.size(state, "bfloat16") == 8 * 4 * 2 + moments + counters
+    assert (
+        checkpoint_manager.compute_checkpoint_size(state, "float32")
+        == 8 * 4 * 4 + moments + counters
+    )
+    assert (
+        checkpoint_manager.compute_checkpoint_size(state, "bfloat16")
+        == 8 * 4 * 2 + moments + counters
+    )
 
 
 def test_an_optimizer_state_that_is_not_taken_over_begins_anew(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begin(seed: int | None = 0) -> None:
-    compile_ahead.begin(
+    compile_ahead.start_compilation(
         FakeTrainer,
         model=MODEL,
         state=STATE,
@@ -58,8 +58,11 @@ def begin(seed: int | None = 0) -> None:
 
 
 def take(model: Any = MODEL, state: Any = None, batch: Any = None, seed: int = 0) -> Any:
-    return compile_ahead.take(
-        model=model, state=state or STATE, batch=batch or BATCH, key=compile_ahead.trainer_key(seed)
+    return compile_ahead.take_compiled_step(
+        model=model,
+        state=state or STATE,
+        batch=batch or BATCH,
+        key=compile_ahead.derive_trainer_key(seed),
     )
 
 
@@ -75,7 +78,7 @@ def test_the_step_is_compiled_for_the_run_and_given_once() -> None:
 
 def test_the_key_is_the_one_t5x_gives_its_trainer() -> None:
     _, second = jax.random.split(jax.random.PRNGKey(5), 2)
-    assert (compile_ahead.trainer_key(5) == second).all()
+    assert (compile_ahead.derive_trainer_key(5) == second).all()
 
 
 @pytest.mark.parametrize(

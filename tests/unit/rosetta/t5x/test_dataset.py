@@ -103,7 +103,7 @@ def test_the_trainer_gets_the_step_it_trains_whatever_was_read_ahead(span_task: 
         if ahead:
             iterator.peek_async().result()
         for first in (begin, begin + 2):  # the trainer is called once a stats period
-            dataset.align(iterator, first)
+            dataset.align_iterator(iterator, first)
             for step in (first, first + 1):
                 assert pipeline.hash_batch(next(iterator)) == pipeline.hash_batch(
                     expected.make_batch(step)
@@ -115,7 +115,7 @@ def test_a_batch_read_ahead_is_not_made_again(span_task: Any) -> None:
 
     iterator = dataset_iterator.PeekableDatasetIterator(opened(span_task))
     held = iterator.peek_async().result()
-    dataset.align(iterator, 0)
+    dataset.align_iterator(iterator, 0)
     assert next(iterator) is held
 
 
@@ -123,10 +123,10 @@ def test_a_changed_batch_goes_on_with_the_next_example(
     span_task: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = opened(span_task)
-    kept = json.loads(json.dumps(dataset.state(6)))
+    kept = json.loads(json.dumps(dataset.get_data_state(6)))
     larger = opened(span_task, batch_size=16)
-    dataset.resume(kept, 6)
-    dataset.align(larger, 6)
+    dataset.set_resume_position(kept, 6)
+    dataset.align_iterator(larger, 6)
     assert capsys.readouterr().out.startswith(
         "data: the batch was 8, now 16: from step 6 on with example 48"
     )
@@ -136,7 +136,7 @@ def test_a_changed_batch_goes_on_with_the_next_example(
     ).all()
     opened(span_task, seed=3)
     with errors.refused(errors.DIFFERS, where="the data's seed", value=3, names="0"):
-        dataset.resume(kept, 6)
+        dataset.set_resume_position(kept, 6)
 
 
 def test_the_position_can_be_kept_as_t5x_does(span_task: Any, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_evaluation_reads_every_row_once_in_order(span_task: Any) -> None:
     again = list(span_task.get_dataset(LENGTHS, "validation", shuffle=False).as_numpy_iterator())
     assert len(rows) > 50
     assert all((one["inputs"] == two["inputs"]).all() for one, two in zip(rows, again, strict=True))
-    text = dataset.ours(dataset.vocabulary("byte"))
+    text = dataset.convert_vocabulary(dataset.vocabulary("byte"))
     shown = "".join(text.decode(row["inputs"].tolist()) for row in rows)
     assert shown.index("w00001") < shown.index("w00200")
     converted = seqio.EncDecFeatureConverter(pack=False)(
@@ -273,7 +273,7 @@ def test_vocabularies_are_checked_before_a_compile(
 def test_python_and_tensorflow_tokenise_alike() -> None:
     model = str(Path(seqio.__file__).parent / "test_data" / "sentencepiece" / "sentencepiece.model")
     theirs = dataset.vocabulary(model)
-    own = dataset.ours(theirs)
+    own = dataset.convert_vocabulary(theirs)
     assert (own.size, own.extra_ids) == (theirs.vocab_size, 100)
     for text in ("this is a test", "Größe & 水", ""):
         assert (
@@ -383,7 +383,7 @@ def test_features_are_seqios(folder: Path, converter: str, pack: bool) -> None:
         side: [task_records.format_mnli(MNLI[number])[side] for number in ordered]  # type: ignore[index]
         for side in ("inputs", "targets")
     }
-    byte = dataset.ours(dataset.vocabulary("byte"))
+    byte = dataset.convert_vocabulary(dataset.vocabulary("byte"))
 
     def examples() -> Any:
         for number in range(len(ordered)):
@@ -422,5 +422,5 @@ def test_tasks_of_others_go_to_t5xs_own_function(monkeypatch: pytest.MonkeyPatch
 
 def test_a_foreign_iterator_is_left_alone() -> None:
     iterator = iter([1, 2])
-    dataset.align(iterator, 5)
+    dataset.align_iterator(iterator, 5)
     assert next(iterator) == 1

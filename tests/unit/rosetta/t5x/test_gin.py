@@ -220,7 +220,7 @@ def test_pretraining_by_its_old_name(size: str) -> None:
         assert isinstance(run["model"], model.EncoderDecoderModel)
         assert isinstance(run["partitioner"], partitioning.PjitPartitioner)
         assert issubclass(run["trainer_cls"], trainer.Trainer)
-        assert isinstance(run["model"].optimizer_def, optimizer.Scheduled)
+        assert isinstance(run["model"].optimizer_def, optimizer.ScheduledOptimizer)
         assert config.dropout_rate == (0.1 if size == "small" else 0.0)
         assert config.scale_attn_logits is True
         assert run["train_dataset_cfg"].batch_size == {"xxl": 2304, "tiny": 16}.get(size, 2048)
@@ -283,7 +283,7 @@ def test_finetuning_that_is_started_again_ends_where_it_was_to_end(
     for step in (20, 30):
         (tmp_path / "pretrained" / f"checkpoint_{step}").mkdir(parents=True)
     (tmp_path / "ft" / "checkpoint_25").mkdir(parents=True)
-    checkpoint_record.write(
+    checkpoint_record.write_record(
         f"{tmp_path}/ft",
         checkpoint_record.Record(
             step=25, scale_attn_logits=False, start=f"{tmp_path}/pretrained/checkpoint_20"
@@ -366,7 +366,7 @@ def test_a_run_that_goes_on_keeps_its_warmup(
 ) -> None:
     (tmp_path / "checkpoint_100").mkdir()
     if recorded:
-        checkpoint_record.write(
+        checkpoint_record.write_record(
             str(tmp_path),
             checkpoint_record.Record(step=100, scale_attn_logits=True, warmup_steps=steps),
         )

@@ -242,7 +242,7 @@ def test_other_folders_stay_as_they_are(folder: str, tmp_path: Path) -> None:
 def test_what_is_raised_while_a_run_is_built(
     error: Exception, kind: str, facts: dict[str, Any]
 ) -> None:
-    errors.check(gin_configuration.explain(error), kind, **facts)
+    errors.check(gin_configuration.explain_error(error), kind, **facts)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_an_error_of_the_operating_system_is_not_blamed_on_gin(error: Exception,
         raise_from_gin(error)
     assert "In call to configurable 'raise_from_gin'" in str(caught.value)
     assert not gin_configuration.is_configuration_error(caught.value)
-    assert str(gin_configuration.explain(caught.value)).startswith(line)
+    assert str(gin_configuration.explain_error(caught.value)).startswith(line)
 
 
 def test_a_missing_gin_file_is_still_a_matter_of_configuration() -> None:

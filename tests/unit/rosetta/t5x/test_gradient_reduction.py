@@ -40,7 +40,7 @@ def _collectives(
         rows = jnp.sum(batch["tokens"]).astype(jnp.float32)
         return jax.tree.map(lambda leaf: leaf * rows, params), {}, state
 
-    summed = gradient_reduction.over_data(gradients, partitioner, dtype, AXES)
+    summed = gradient_reduction.reduce_over_data(gradients, partitioner, dtype, AXES)
     traced = jax.make_jaxpr(summed)(
         PARAMS,
         {"scale": jax.ShapeDtypeStruct((1,), jnp.float32)},
@@ -106,17 +106,17 @@ def test_cpus_round_and_say_so(
 def test_what_gradients_cannot_be_added_up_in() -> None:
     partitioner, plain = PjitPartitioner(1, devices=machines(1, 8)), small_t5.config()
     for fine in (None, "float32", "bfloat16"):
-        gradient_reduction.check(fine, 1024.0, partitioner, plain)
+        gradient_reduction.check_support(fine, 1024.0, partitioner, plain)
     with errors.refused(
         errors.INVALID, where="gradient_dtype", value="float16", remedy="float32, bfloat16"
     ):
-        gradient_reduction.check("float16", None, partitioner, plain)
+        gradient_reduction.check_support("float16", None, partitioner, plain)
     with errors.refused(
         errors.CONFLICT, where="LOSS_NORMALIZING_FACTOR", value="AVERAGE_PER_SEQUENCE"
     ):
-        gradient_reduction.check("bfloat16", "AVERAGE_PER_SEQUENCE", partitioner, plain)
+        gradient_reduction.check_support("bfloat16", "AVERAGE_PER_SEQUENCE", partitioner, plain)
     with errors.refused(errors.UNSUPPORTED, where="GRADIENT_DTYPE", names="mesh"):
-        gradient_reduction.check(
+        gradient_reduction.check_support(
             "bfloat16",
             None,
             PjitPartitioner(1, devices=machines(1, 8), logical_axis_rules=[("batch", None)]),
@@ -129,18 +129,20 @@ def test_what_gradients_cannot_be_added_up_in() -> None:
 )
 def test_transformer_engine_is_refused(by_it: dict[str, str]) -> None:
     partitioner = PjitPartitioner(1, devices=machines(1, 8))
-    gradient_reduction.check(None, None, partitioner, small_t5.config(**by_it))
+    gradient_reduction.check_support(None, None, partitioner, small_t5.config(**by_it))
     with errors.refused(errors.CONFLICT, where="GRADIENT_DTYPE", remedy="ENABLE_TE=0"):
-        gradient_reduction.check("float32", None, partitioner, small_t5.config(**by_it))
+        gradient_reduction.check_support("float32", None, partitioner, small_t5.config(**by_it))
 
 
 def test_split_models_want_xlas_attention() -> None:
     split = PjitPartitioner(2, devices=machines(1, 8))
-    gradient_reduction.check("bfloat16", None, split, small_t5.config())
+    gradient_reduction.check_support("bfloat16", None, split, small_t5.config())
     with errors.refused(
         errors.UNSUPPORTED,
         where="GRADIENT_DTYPE",
         names="cudnn",
         remedy="ATTENTION=xla or TP_SIZE=1",
     ):
-        gradient_reduction.check("bfloat16", None, split, small_t5.config(attention="cudnn"))
+        gradient_reduction.check_support(
+            "bfloat16", None, split, small_t5.config(attention="cudnn")
+        )

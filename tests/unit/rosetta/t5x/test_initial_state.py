@@ -57,7 +57,7 @@ def made() -> tuple[Any, int]:
         patch.setattr(jax.stages.Lowered, "compile", counted)
         key = jax.random.PRNGKey(3)
         where = jax.tree.map(lambda _: WHOLE, jax.eval_shape(state, key))
-        found = initial_state.make(state, key, where)
+        found = initial_state.make_arrays(state, key, where)
     return found, len(compiled)
 
 
@@ -105,8 +105,8 @@ def test_arrays_lie_where_they_are_wanted() -> None:
         }
 
     shapes = jax.eval_shape(two, jax.random.PRNGKey(0))
-    where = initial_state.shardings(MESH, {"a": PartitionSpec("data"), "b": None}, shapes)
-    found = initial_state.make(two, jax.random.PRNGKey(0), where)
+    where = initial_state.make_shardings(MESH, {"a": PartitionSpec("data"), "b": None}, shapes)
+    found = initial_state.make_arrays(two, jax.random.PRNGKey(0), where)
     assert found["a"].sharding == NamedSharding(MESH, PartitionSpec("data"))
     assert found["b"].sharding == WHOLE
     expected = two(jax.random.PRNGKey(0))
@@ -123,7 +123,9 @@ def test_keys_made_from_keys_and_constants_of_the_program() -> None:
 
     key = jax.random.key(1)
     where = jax.tree.map(lambda _: WHOLE, jax.eval_shape(nested, key))
-    for mine, theirs in zip(initial_state.make(nested, key, where), nested(key), strict=True):
+    for mine, theirs in zip(
+        initial_state.make_arrays(nested, key, where), nested(key), strict=True
+    ):
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
 
@@ -136,5 +138,7 @@ def test_programs_that_differ_in_a_constant_are_not_confused() -> None:
 
     key = jax.random.key(2)
     where = jax.tree.map(lambda _: WHOLE, jax.eval_shape(scaled, key))
-    for mine, theirs in zip(initial_state.make(scaled, key, where), scaled(key), strict=True):
+    for mine, theirs in zip(
+        initial_state.make_arrays(scaled, key, where), scaled(key), strict=True
+    ):
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)

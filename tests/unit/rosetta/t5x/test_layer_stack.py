@@ -38,7 +38,7 @@ class Stack(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        return layer_stack.run(self, Mark, self.config, self.count, x)
+        return layer_stack.apply_layers(self, Mark, self.config, self.count, x)
 
 
 @pytest.mark.parametrize(

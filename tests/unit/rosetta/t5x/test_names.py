@@ -21,7 +21,7 @@ def test_classes_methods_and_scopes_are_carried_over() -> None:
         ("", "t5x.contrib.gpu.t5.network.T5Config"): {"dtype": "float32"},
         ("", "rosetta.t5x.trainer.Trainer"): {"num_microbatches": 1},
     }
-    assert names.carried(config) == {
+    assert names.translate_bindings(config) == {
         "rosetta.t5x.partitioning.PjitPartitioner.num_partitions": 2,
         "train/rosetta.t5x.trainer.Trainer.num_microbatches": 4,
         "rosetta.t5x.model.EncoderDecoderModel.predict_batch_with_aux.num_decodes": 8,
@@ -33,7 +33,7 @@ def test_classes_methods_and_scopes_are_carried_over() -> None:
 
 def test_a_name_that_only_begins_alike_is_not_upstreams() -> None:
     assert (
-        names.carried(
+        names.translate_bindings(
             {
                 ("", "t5x.trainer.TrainerOfMine"): {"x": 1},
                 ("", "t5x.utils.DatasetConfig"): {"pack": True},
@@ -44,5 +44,7 @@ def test_a_name_that_only_begins_alike_is_not_upstreams() -> None:
 
 
 def test_a_run_of_upstreams_alone_stays_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert names._carry_over({("", "t5x.trainer.Trainer"): {"num_microbatches": 4}}) == {}
+    assert (
+        names._apply_upstream_bindings({("", "t5x.trainer.Trainer"): {"num_microbatches": 4}}) == {}
+    )
     assert not capsys.readouterr().err

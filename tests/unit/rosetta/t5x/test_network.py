@@ -303,12 +303,12 @@ def test_dropout_follows_its_key_in_every_place(
     place: str, switches: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All places but one are without it: six that a layer draws for, and four outside the layers, in the order in which they come."""
-    draw, module, outside = layers.draw, nn.Dropout, itertools.cycle(PLACES[6:])
+    draw, module, outside = layers.draw_dropout_masks, nn.Dropout, itertools.cycle(PLACES[6:])
 
     def only(*given: Any) -> dict[str, Any]:
         return {name: kept if name == place else None for name, kept in draw(*given).items()}
 
-    monkeypatch.setattr(layers, "draw", only)
+    monkeypatch.setattr(layers, "draw_dropout_masks", only)
     monkeypatch.setattr(
         nn,
         "Dropout",

@@ -18,9 +18,9 @@ from t5x import train_state
 from rosetta.core import log
 from rosetta.t5x.partitioning import (
     PjitPartitioner,
-    fitting,
-    refuse_uneven_network,
-    shards,
+    check_network_sizes,
+    choose_shard_count,
+    list_tensor_parallel_sizes,
     spread_over_data,
     standard_logical_axis_rules,
 )
@@ -56,7 +56,7 @@ def machines(count: int, each: int, platform: str = "gpu") -> list[Device]:
     ],
 )
 def test_which_splits_of_a_model_fit(devices: int, local: int, sizes: list[int]) -> None:
-    assert fitting(devices, local) == sizes
+    assert list_tensor_parallel_sizes(devices, local) == sizes
 
 
 def test_a_split_that_does_not_fit_names_those_that_do() -> None:
@@ -153,7 +153,7 @@ def test_nothing_is_spread_over_one() -> None:
     ],
 )
 def test_over_how_many_neighbours_state_is_spread(groups: int, local: int, expected: int) -> None:
-    assert shards(groups, local) == expected
+    assert choose_shard_count(groups, local) == expected
 
 
 @pytest.mark.parametrize(
@@ -242,10 +242,10 @@ def test_a_parameter_that_does_not_divide_is_refused_before_anything_compiles() 
 def test_a_network_that_does_not_divide_is_refused(field: str, size: int) -> None:
     partitioner = PjitPartitioner(4, devices=machines(1, 8))
     fields: dict[str, Any] = {"vocab_size": 384, "num_heads": 8, "mlp_dim": 1024, field: size}
-    refuse_uneven_network(T5Config(**{**fields, field: 4 * size}), partitioner)
+    check_network_sizes(T5Config(**{**fields, field: 4 * size}), partitioner)
     with errors.refused(errors.INVALID, where="TP_SIZE", value=4, names=(field, str(size))):
-        refuse_uneven_network(T5Config(**fields), partitioner)
+        check_network_sizes(T5Config(**fields), partitioner)
     rules = [(name, None) for name, _ in standard_logical_axis_rules()]
     whole = PjitPartitioner(4, devices=machines(1, 8), logical_axis_rules=rules)
-    refuse_uneven_network(T5Config(**fields), whole)
-    refuse_uneven_network("another network's", partitioner)
+    check_network_sizes(T5Config(**fields), whole)
+    check_network_sizes("another network's", partitioner)

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 def _record(folder: Path, **fields: object) -> None:
     """Have the folder's newest checkpoint say this of itself."""
-    checkpoint_record.write(
+    checkpoint_record.write_record(
         str(folder),
         checkpoint_record.Record(**{"step": 1000, "scale_attn_logits": False, **fields}),  # type: ignore[arg-type]
     )
@@ -61,7 +61,7 @@ def finetuned(folder: Path, tmp_path: Path) -> str:
     """A folder of finetuning from checkpoint_1000, which was stopped; since then pretraining has gone on."""
     made = tmp_path / "ft"
     (made / "checkpoint_1200").mkdir(parents=True)
-    checkpoint_record.write(
+    checkpoint_record.write_record(
         str(made),
         checkpoint_record.Record(
             step=1200, scale_attn_logits=False, start=f"{folder}/checkpoint_1000"
@@ -125,7 +125,7 @@ def test_a_checkpoint_in_orbaxs_format_without_a_record_is_not_taken_for_public_
     with errors.refused(errors.MISSING, where="checkpoint_1000", names="rosetta.json") as raised:
         pretrained.scale_attn_logits(str(folder), otherwise=True)
     written = raised.value.do[raised.value.do.index("{") :]  # what the line says to write
-    (folder / "checkpoint_1000" / checkpoint_record.FILE).write_text(written)
+    (folder / "checkpoint_1000" / checkpoint_record.RECORD_FILE).write_text(written)
     assert pretrained.loss_normalizing_factor(str(folder), 2048, T5_LENGTHS) == 128 * 114
     assert pretrained.scale_attn_logits(str(folder), otherwise=False)
 

@@ -117,7 +117,7 @@ def test_inference_has_a_row_for_each_question_and_evaluation_for_each_answer(
             for found, number in zip(rows, numbers, strict=True)
         ] == [True] * len(rows)
         named = [
-            predictions.name_line(
+            predictions.add_record_name(
                 {
                     "inputs": {
                         name: value.decode()
@@ -145,7 +145,7 @@ def test_inference_has_a_row_for_each_question_and_evaluation_for_each_answer(
 def test_an_error_in_the_data_is_kept_for_the_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation_data, "errors", [])
+    monkeypatch.setattr(evaluation_data, "raised_errors", [])
     (tmp_path / "a.jsonl").write_text('{"premise": "a", "hypothesis": "b", "label": true}\n')
     data = f"jsonl:{tmp_path}/a.jsonl"
     task = dataset.task(
@@ -153,8 +153,8 @@ def test_an_error_in_the_data_is_kept_for_the_one_line(
     )
     with pytest.raises(Exception, match="its label is true"):
         list(task.get_dataset(LENGTHS, "validation", shuffle=False))
-    assert isinstance(evaluation_data.errors[0], UserError)
-    assert evaluation_data.errors[0].where == f"{tmp_path}/a.jsonl, line 1"
+    assert isinstance(evaluation_data.raised_errors[0], UserError)
+    assert evaluation_data.raised_errors[0].where == f"{tmp_path}/a.jsonl, line 1"
 
 
 def test_a_number_of_a_record_that_is_too_large_for_seqio_stays_in_its_name(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_ids_and_sentinels_are_seqios(
     found = vocabularies.load_vocabulary(path, extra_ids)
     theirs = seqio.SentencePieceVocabulary(path, extra_ids=found.extra_ids)
     assert dataset.vocabulary(path, extra_ids) == theirs
-    assert dataset.ours(theirs) == found
+    assert dataset.convert_vocabulary(theirs) == found
     assert found.size == theirs.vocab_size == size
     vocabularies.check_model_size(found, rows)
     with errors.refused(errors.TOO_BIG, where="v.model", names="vocab_size"):
@@ -128,7 +128,7 @@ def test_span_corruption_of_bytes_marks_spans_as_t5_does(extra_ids: int | None) 
     found = vocabularies.load_vocabulary("byte", extra_ids)
     theirs = seqio.ByteVocabulary(extra_ids=extra_ids or 0)
     assert dataset.vocabulary("byte", extra_ids) == theirs
-    assert dataset.ours(theirs) == found
+    assert dataset.convert_vocabulary(theirs) == found
     rule = objectives.make_objective("span_corruption", BYT5_LENGTHS, mean_noise_span_length=20.0)
     rule.check_fits(found)
     keys = shuffling.derive_keys(3, np.arange(4))
@@ -230,18 +230,18 @@ def test_a_run_begun_with_added_sentinels_keeps_them(
     began = vocabularies.Vocabulary(path, 100)
     folder = tmp_path / "run" / "checkpoint_5"
     folder.mkdir(parents=True)
-    checkpoint_record.write(
+    checkpoint_record.write_record(
         str(tmp_path / "run"),
         checkpoint_record.Record(step=5, scale_attn_logits=False, vocabulary=began.fingerprint()),
     )
     for place in ({"checkpoint": str(folder)}, {"model_dir": str(tmp_path / "run")}):
-        assert dataset.ours(dataset.vocabulary(path, **place)) == began
+        assert dataset.convert_vocabulary(dataset.vocabulary(path, **place)) == began
     assert (
         "sentinels: 302 to 203, as the run began; a new run has 200 to 202"
         in capsys.readouterr().err
     )
-    assert dataset.ours(dataset.vocabulary(path)) == vocabularies.Vocabulary(path, 0)
-    assert pretrained.vocabulary(None, str(tmp_path / "empty")) == ""
+    assert dataset.convert_vocabulary(dataset.vocabulary(path)) == vocabularies.Vocabulary(path, 0)
+    assert pretrained.read_vocabulary_fingerprint(None, str(tmp_path / "empty")) == ""
 
 
 def test_checks_before_the_start_take_the_published_vocabulary(tmp_path: Path) -> None:

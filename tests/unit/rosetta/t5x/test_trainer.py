@@ -126,7 +126,7 @@ def test_norms_clipping_and_the_optimizer_are_given_gradients_of_parameters_alon
     params, state = made.train_state.params, flax.core.unfreeze(made.train_state.flax_mutables)
 
     def gradients(params: Any, state: Any, batch: Any) -> Any:
-        found, _, seen = trainer.gradients(
+        found, _, seen = trainer.compute_gradients(
             made._model, params, state, batch, jax.random.PRNGKey(0), microbatches, None
         )
         return found, seen
@@ -160,7 +160,7 @@ def test_rows_that_would_be_left_out_of_microbatches(made: Any, spec: Any, whose
     with errors.refused(
         errors.INVALID, where="num_microbatches", value=3, names=("8", whose), remedy="8"
     ):
-        trainer.gradients(
+        trainer.compute_gradients(
             made._model,
             made.train_state.params,
             {},
@@ -251,7 +251,7 @@ def test_an_update_of_gradients_that_are_not_finite_is_left_out(made: Any, fine:
     after = before.replace_params(jax.tree.map(lambda leaf: leaf + 1, before.params)).replace_step(
         before.step + 1
     )
-    found, told = trainer._where_finite(gradients, after, before)
+    found, told = trainer._select_finite_update(gradients, after, before)
     assert bool(told) is fine
     assert int(found.step) == int(before.step) + 1
     wanted = after if fine else before

@@ -20,7 +20,9 @@ def _checkpoint(folder: Path, step: int, run: str | None = None) -> Path:
     made = folder / f"checkpoint_{step}"
     made.mkdir()
     if run is not None:
-        checkpoint_record.write(str(folder), Record(step=step, scale_attn_logits=True, run=run))
+        checkpoint_record.write_record(
+            str(folder), Record(step=step, scale_attn_logits=True, run=run)
+        )
     return made
 
 
@@ -28,26 +30,26 @@ def test_a_record_comes_back_whole(tmp_path: Path) -> None:
     kept = Record(
         7, True, 16, 114, "abc", {"seed": 3, "streams": []}, "r", {"fp8": "xla"}, {"jax": "1"}
     )
-    checkpoint_record.write(str(tmp_path), kept)
-    assert checkpoint_record.read(f"{tmp_path}/checkpoint_7/") == kept
-    assert checkpoint_record.read(f"{tmp_path}/checkpoint_8") is None
+    checkpoint_record.write_record(str(tmp_path), kept)
+    assert checkpoint_record.read_record(f"{tmp_path}/checkpoint_7/") == kept
+    assert checkpoint_record.read_record(f"{tmp_path}/checkpoint_8") is None
 
 
 def test_a_checkpoint_copied_alone_takes_its_record_along(tmp_path: Path) -> None:
     made = _checkpoint(tmp_path, 7, "r")
-    checkpoint_record.stamp(str(tmp_path))
+    checkpoint_record.distribute_records(str(tmp_path))
     made.rename(tmp_path / "elsewhere")
     (tmp_path / "new").mkdir()
     (tmp_path / "elsewhere").rename(tmp_path / "new" / "checkpoint_7")
-    found = checkpoint_record.read(f"{tmp_path}/new/checkpoint_7")
+    found = checkpoint_record.read_record(f"{tmp_path}/new/checkpoint_7")
     assert found is not None
     assert found.run == "r"
 
 
 def test_a_save_that_was_cut_short_has_nothing_to_stamp(tmp_path: Path) -> None:
     _checkpoint(tmp_path, 7, "r")
-    checkpoint_record.write(str(tmp_path), Record(step=8, scale_attn_logits=False))
-    checkpoint_record.stamp(str(tmp_path))
+    checkpoint_record.write_record(str(tmp_path), Record(step=8, scale_attn_logits=False))
+    checkpoint_record.distribute_records(str(tmp_path))
     assert not (tmp_path / "checkpoint_8").exists()
     assert run_folders.list_checkpoint_steps(str(tmp_path)) == [7]
 
@@ -57,18 +59,18 @@ def test_records_of_checkpoints_that_are_gone_are_forgotten(tmp_path: Path) -> N
     for step in (30, 50):
         _checkpoint(tmp_path, step, "r")
     for step in (20, 40, 60):
-        checkpoint_record.write(str(tmp_path), Record(step=step, scale_attn_logits=True))
+        checkpoint_record.write_record(str(tmp_path), Record(step=step, scale_attn_logits=True))
 
     def kept() -> list[str]:
-        return sorted(path.name for path in (tmp_path / checkpoint_record.FOLDER).iterdir())
+        return sorted(path.name for path in (tmp_path / checkpoint_record.RECORD_FOLDER).iterdir())
 
-    checkpoint_record.stamp(str(tmp_path))
+    checkpoint_record.distribute_records(str(tmp_path))
     assert kept() == [
         "checkpoint_30.json",
         "checkpoint_50.json",
         "checkpoint_60.json",
     ]  # 60 may be on its way
-    checkpoint_record.stamp(str(tmp_path), idle=True)
+    checkpoint_record.distribute_records(str(tmp_path), idle=True)
     assert kept() == ["checkpoint_30.json", "checkpoint_50.json"]
 
 
@@ -80,14 +82,14 @@ def test_a_full_disk_leaves_no_part_of_a_record(
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space"):
-        checkpoint_record.write(str(tmp_path), Record(step=8, scale_attn_logits=True))
-    assert not list((tmp_path / checkpoint_record.FOLDER).iterdir())
+        checkpoint_record.write_record(str(tmp_path), Record(step=8, scale_attn_logits=True))
+    assert not list((tmp_path / checkpoint_record.RECORD_FOLDER).iterdir())
 
 
 def test_a_record_waits_for_the_first_checkpoint(tmp_path: Path) -> None:
-    checkpoint_record.write(str(tmp_path), Record(step=8, scale_attn_logits=True))
-    checkpoint_record.stamp(str(tmp_path))
-    assert checkpoint_record.read(f"{tmp_path}/checkpoint_8") is not None
+    checkpoint_record.write_record(str(tmp_path), Record(step=8, scale_attn_logits=True))
+    checkpoint_record.distribute_records(str(tmp_path))
+    assert checkpoint_record.read_record(f"{tmp_path}/checkpoint_8") is not None
 
 
 @pytest.mark.parametrize(
@@ -115,19 +117,21 @@ def test_the_step_in_a_name(path: str, step: int | None) -> None:
 def test_a_record_that_cannot_be_understood(
     tmp_path: Path, text: str, kind: str, facts: dict[str, Any]
 ) -> None:
-    (_checkpoint(tmp_path, 7) / checkpoint_record.FILE).write_text(text)
+    (_checkpoint(tmp_path, 7) / checkpoint_record.RECORD_FILE).write_text(text)
     with errors.refused(kind, **facts):
-        checkpoint_record.read(f"{tmp_path}/checkpoint_7")
+        checkpoint_record.read_record(f"{tmp_path}/checkpoint_7")
 
 
 def test_whose_a_checkpoint_is(tmp_path: Path) -> None:
     _checkpoint(tmp_path, 1)
     _checkpoint(tmp_path, 2, "another run")
-    assert not checkpoint_record.made_here(str(tmp_path), 2)  # this folder's run has no name yet
-    own = checkpoint_record.run(str(tmp_path))
-    assert checkpoint_record.run(str(tmp_path)) == own
+    assert not checkpoint_record.was_saved_by_run(
+        str(tmp_path), 2
+    )  # this folder's run has no name yet
+    own = checkpoint_record.ensure_run_name(str(tmp_path))
+    assert checkpoint_record.ensure_run_name(str(tmp_path)) == own
     _checkpoint(tmp_path, 3, own)
-    assert [checkpoint_record.made_here(str(tmp_path), step) for step in (1, 2, 3)] == [
+    assert [checkpoint_record.was_saved_by_run(str(tmp_path), step) for step in (1, 2, 3)] == [
         False,
         False,
         True,
@@ -135,27 +139,27 @@ def test_whose_a_checkpoint_is(tmp_path: Path) -> None:
 
 
 def test_a_record_of_a_release_without_runs_makes_it_nobodys(tmp_path: Path) -> None:
-    (_checkpoint(tmp_path, 7) / checkpoint_record.FILE).write_text(
+    (_checkpoint(tmp_path, 7) / checkpoint_record.RECORD_FILE).write_text(
         json.dumps({"schema": 1, "step": 7, "scale_attn_logits": False})
     )
-    checkpoint_record.run(str(tmp_path))
-    assert not checkpoint_record.made_here(str(tmp_path), 7)
+    checkpoint_record.ensure_run_name(str(tmp_path))
+    assert not checkpoint_record.was_saved_by_run(str(tmp_path), 7)
 
 
 def test_folders_in_which_nothing_can_be_saved(tmp_path: Path) -> None:
-    checkpoint_record.require_folder(str(tmp_path / "not" / "yet"))
-    checkpoint_record.require_folder("gs://bucket/folder")
+    checkpoint_record.check_folder(str(tmp_path / "not" / "yet"))
+    checkpoint_record.check_folder("gs://bucket/folder")
     with errors.refused(errors.INVALID, where="out", remedy="/"):
-        checkpoint_record.require_folder("out")
+        checkpoint_record.check_folder("out")
     (tmp_path / "file").write_text("")
     with errors.refused(errors.INVALID, where="model"):
-        checkpoint_record.require_folder(str(tmp_path / "file" / "model"))
+        checkpoint_record.check_folder(str(tmp_path / "file" / "model"))
     with errors.refused(errors.DENIED, where="/proc/model", value="/proc"):  # by root neither
-        checkpoint_record.require_folder("/proc/model")
+        checkpoint_record.check_folder("/proc/model")
     assert not list(tmp_path.glob("not"))
 
 
 def test_no_room(tmp_path: Path) -> None:
-    checkpoint_record.require_room(str(tmp_path / "not" / "yet"), 1)
+    checkpoint_record.check_free_space(str(tmp_path / "not" / "yet"), 1)
     with errors.refused(errors.TOO_BIG, where=tmp_path, names="1000000000.0 GB"):
-        checkpoint_record.require_room(str(tmp_path), 10**18)
+        checkpoint_record.check_free_space(str(tmp_path), 10**18)

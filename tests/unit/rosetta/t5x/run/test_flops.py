@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.t5x.run.flops import Flops, flops, train_flops
+from rosetta.t5x.run.flops import Flops, count_forward_flops, count_train_flops
 from rosetta.t5x.run.model_config import T5Config
 
 # d 8, 2 heads of 3 (w 6), f 16, 1 encoder and 2 decoder layers, 100 tokens
@@ -29,23 +29,27 @@ def test_one_sequence_by_hand() -> None:
     mlp = (5 + 2 * 4) * 2 * (2 * 8 * 16)  # in and out
     # scores and weighted values: for each pair of positions 2 x 6 twice
     attention = 24 * (5 * 5 + 2 * 4 * 4 + 2 * 4 * 5)
-    assert flops(TINY, 5, 4, 1) == Flops(
+    assert count_forward_flops(TINY, 5, 4, 1) == Flops(
         encoder + decoder + across, mlp, attention, 4 * 2 * 8 * 100
     )
-    assert train_flops(TINY, 5, 4, 1) == 3 * (encoder + decoder + across + mlp + attention + 6400)
+    assert count_train_flops(TINY, 5, 4, 1) == 3 * (
+        encoder + decoder + across + mlp + attention + 6400
+    )
 
 
 def test_a_gated_mlp_has_a_kernel_more() -> None:
     gated = T5Config(**{**vars(TINY), "mlp_activations": ("gelu", "linear")})
-    assert flops(gated, 5, 4, 1).mlp * 2 == flops(TINY, 5, 4, 1).mlp * 3
+    assert count_forward_flops(gated, 5, 4, 1).mlp * 2 == count_forward_flops(TINY, 5, 4, 1).mlp * 3
 
 
 def test_a_decoder_alone_reads_no_input() -> None:
-    assert flops(TINY, 0, 4, 1) == Flops(2 * 4 * 4 * 96, 2 * 4 * 512, 24 * 2 * 16, 6400)
+    assert count_forward_flops(TINY, 0, 4, 1) == Flops(
+        2 * 4 * 4 * 96, 2 * 4 * 512, 24 * 2 * 16, 6400
+    )
 
 
 def test_all_scales_with_the_batch() -> None:
-    assert train_flops(TINY, 5, 4, 7) == 7 * train_flops(TINY, 5, 4, 1)
+    assert count_train_flops(TINY, 5, 4, 7) == 7 * count_train_flops(TINY, 5, 4, 1)
 
 
 def test_published_size_of_t5_large() -> None:
@@ -60,7 +64,7 @@ def test_published_size_of_t5_large() -> None:
         num_decoder_layers=24,
         mlp_activations=("gelu", "linear"),
     )
-    found = flops(large, 512, 128, 1)
+    found = count_forward_flops(large, 512, 128, 1)
     encoder, decoder, across = (
         24 * (4 * 1024**2 + 3 * 1024 * 2816),
         24 * (6 * 1024**2 + 3 * 1024 * 2816),
@@ -99,4 +103,4 @@ def test_xla_counts_the_same_for_the_network() -> None:
         lambda *batch: network.init(jax.random.key(0), *batch, enable_dropout=False), *tokens
     )
     counted = jax.jit(forward).lower(variables, *tokens).compile().cost_analysis()["flops"]
-    assert flops(config, 48, 32, 2).forward == pytest.approx(counted, rel=0.03)
+    assert count_forward_flops(config, 48, 32, 2).forward == pytest.approx(counted, rel=0.03)

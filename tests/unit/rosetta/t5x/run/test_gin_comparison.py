@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SHIPPED = [
-    *sorted((gin_files.HOME / gin_files.GIN).rglob("*.gin")),
+    *sorted((gin_files.ROOT / gin_files.GIN_FOLDER).rglob("*.gin")),
     *sorted(shipped_gin.OVERLAY.rglob("*.gin")),
 ]
 USERS = Path(__file__).parent / "users_files"
@@ -39,10 +39,10 @@ WORDS = {
 def _compare(
     files: Sequence[Path], folder: Path, words: dict[str, Any] | None = None
 ) -> gin_comparison.Comparison:
-    search = [folder, gin_files.HOME]
-    read = gin_reader.read(files, [Path.cwd(), *search]).bind(words or {})
+    search = [folder, gin_files.ROOT]
+    read = gin_reader.read_configuration(files, [Path.cwd(), *search]).bind(words or {})
     assert not read.missing
-    lines = [f"{name} = {gin_text.literal(value)}" for name, value in (words or {}).items()]
+    lines = [f"{name} = {gin_text.format_literal(value)}" for name, value in (words or {}).items()]
     comparison = gin_comparison.compare(read, files, search, lines)
     assert comparison.differences == {}
     return comparison
@@ -76,7 +76,7 @@ def test_evaluation_and_inference_are_known_to_the_last_value(
     run: str, family: str, tmp_path: Path
 ) -> None:
     names = (f"{family}/base", f"runs/{run}", "runs/task_squad1")
-    files = [gin_files.HOME / gin_files.GIN / f"{name}.gin" for name in names]
+    files = [gin_files.ROOT / gin_files.GIN_FOLDER / f"{name}.gin" for name in names]
     assert _open(_compare(files, tmp_path, {"NUM_PARTITIONS": 2})) == set()
 
 
@@ -140,7 +140,7 @@ def test_files_made_at_random_have_gins_values(
 
 
 def _compare_one(files: Sequence[Path], folder: Path) -> None:
-    read = gin_reader.read(files, [folder])
+    read = gin_reader.read_configuration(files, [folder])
     try:
         comparison = gin_comparison.compare(read, files, [folder])
     except SyntaxError:

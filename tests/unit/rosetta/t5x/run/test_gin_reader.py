@@ -14,7 +14,7 @@ from rosetta.t5x.run.gin_text import Reference
 from tests.support import required_modules, shipped_gin
 
 CONFIG = network_fields.T5_CONFIG
-ROOTS = [Path.cwd(), gin_files.HOME]
+ROOTS = [Path.cwd(), gin_files.ROOT]
 DYNAMIC = "from __gin__ import dynamic_registration\n"
 
 
@@ -22,7 +22,7 @@ def _read(folder: Path, text: str, *, after: str = "") -> gin_reader.Configurati
     """Read a user's file after a shipped one (as ROSETTA_GIN is), or alone."""
     (folder / "mine.gin").write_text(text)
     files = [shipped_gin.EXAMPLES / f"{after}.gin"] if after else []
-    return gin_reader.read([*files, folder / "mine.gin"], [folder, gin_files.HOME])
+    return gin_reader.read_configuration([*files, folder / "mine.gin"], [folder, gin_files.ROOT])
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_run_is_built_with_the_values_that_are_read() -> None:
         "DATA": "synthetic",
         "EVAL_DATA": "synthetic",
     }
-    read = gin_reader.read([file], ROOTS).bind(words)
+    read = gin_reader.read_configuration([file], ROOTS).bind(words)
     lines = [f"{name} = {value!r}" for name, value in words.items()]
     with gin_evaluation.arguments([str(file)], lines) as built:
         config = built["model"].module.config
@@ -160,14 +160,16 @@ def test_a_run_is_built_with_the_values_that_are_read() -> None:
 
 def test_the_configurables_of_our_files_are_different_objects() -> None:
     required_modules.need("jax", "flax", "t5x.train")
-    names = {name for path in _shipped() for name in gin_reader.read([path], ROOTS).shipped}
+    names = {
+        name for path in _shipped() for name in gin_reader.read_configuration([path], ROOTS).shipped
+    }
     objects = {name: _find_object(name) for name in names if not name.startswith("__main__.")}
     assert len(objects) > 40
     assert len({id(found) for found in objects.values()}) == len(objects)
 
 
 def _shipped() -> list[Path]:
-    return sorted((gin_files.HOME / gin_files.GIN).rglob("*.gin"))
+    return sorted((gin_files.ROOT / gin_files.GIN_FOLDER).rglob("*.gin"))
 
 
 def _find_object(name: str) -> object:

@@ -34,10 +34,10 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES)
 def test_a_gin_literal_means_the_value(value: object) -> None:
-    text = f"A = {gin_text.literal(value)}"
-    (binding,) = gin_text.parse(io.StringIO(text).readline)
+    text = f"A = {gin_text.format_literal(value)}"
+    (binding,) = gin_text.parse_statements(io.StringIO(text).readline)
     assert isinstance(binding, Binding)
-    assert binding.value == value == ast.literal_eval(gin_text.literal(value))
+    assert binding.value == value == ast.literal_eval(gin_text.format_literal(value))
 
 
 @pytest.mark.parametrize("value", VALUES)
@@ -45,7 +45,7 @@ def test_gin_reads_a_literal_as_the_value(value: object) -> None:
     required_modules.need("gin")
     from gin import config
 
-    assert config.parse_value(gin_text.literal(value)) == value
+    assert config.parse_value(gin_text.format_literal(value)) == value
 
 
 def test_every_kind_of_statement() -> None:
@@ -68,7 +68,7 @@ include 'z.gin'
 '''
 """
     container = "{'inputs': [1,  # one\n    %A], 'targets': @train/c.g()}"
-    assert list(gin_text.parse(io.StringIO(text).readline)) == [
+    assert list(gin_text.parse_statements(io.StringIO(text).readline)) == [
         Import("dynamic_registration", *["__gin__.dynamic_registration"] * 3),
         Import("a", "a", "a.b", "a"),
         Import("c", "a.b", "a.b", "a.c"),
@@ -92,4 +92,4 @@ include 'z.gin'
 @pytest.mark.parametrize("text", ["A = abc", "A = 1 + 2", "A = {1, 2}", "A = 'x", "  a: 1", "A"])
 def test_what_gin_refuses_is_refused(text: str) -> None:
     with pytest.raises(gin_text.NotGinError):
-        list(gin_text.parse(io.StringIO(text).readline))
+        list(gin_text.parse_statements(io.StringIO(text).readline))

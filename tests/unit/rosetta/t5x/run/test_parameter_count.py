@@ -19,19 +19,21 @@ if TYPE_CHECKING:
     [("small", 77e6), ("base", 250e6), ("large", 780e6), ("xl", 2.85e9), ("xxl", 11.3e9)],
 )
 def test_published_sizes(size: str, published: float) -> None:
-    assert parameter_count.kernels(shipped_gin.pretraining(size=size)) == pytest.approx(
-        published, rel=0.02
-    )
+    assert parameter_count.count_kernel_parameters(
+        shipped_gin.pretraining(size=size)
+    ) == pytest.approx(published, rel=0.02)
 
 
 def test_a_vocabulary_that_is_worked_out_later_is_not_known() -> None:
     tiny = shipped_gin.pretraining(size="tiny")
-    assert parameter_count.kernels(tiny) is None
-    assert parameter_count.room(tiny, "/", [], 0, "MODEL_DIR") == ()
+    assert parameter_count.count_kernel_parameters(tiny) is None
+    assert parameter_count.check_checkpoint_space(tiny, "/", [], 0, "MODEL_DIR") == ()
 
 
 def test_a_decoder_alone_has_no_encoder() -> None:
-    found = parameter_count.kernels(shipped_gin.read("decoder_only/base", "runs/pretrain"))
+    found = parameter_count.count_kernel_parameters(
+        shipped_gin.read("decoder_only/base", "runs/pretrain")
+    )
     assert found == 32128 * 768 + 12 * (4 * 768 * 768 + 3 * 768 * 2048)
 
 
@@ -66,8 +68,8 @@ def test_what_is_to_come(
 
     monkeypatch.setattr(disk_space, "check_checkpoints_fit", check)
     made = shipped_gin.finetuning if "FT_STEPS" in values else shipped_gin.pretraining
-    assert parameter_count.room(made(values), "/x", own, begun, "MODEL_DIR") == ()
-    count = parameter_count.kernels(made())
+    assert parameter_count.check_checkpoint_space(made(values), "/x", own, begun, "MODEL_DIR") == ()
+    count = parameter_count.count_kernel_parameters(made())
     assert count is not None
     assert asked == ([] if times is None else [(bytes_each * count, times)])
 
@@ -79,7 +81,12 @@ def test_a_run_that_is_through_needs_no_room(
         system_queries, "query_free_space", lambda _: system_queries.FileSystemSpace(1, 0, 1)
     )
     configuration = shipped_gin.pretraining()
-    assert parameter_count.room(configuration, str(tmp_path), [1000000], 0, "MODEL_DIR") == ()
+    assert (
+        parameter_count.check_checkpoint_space(
+            configuration, str(tmp_path), [1000000], 0, "MODEL_DIR"
+        )
+        == ()
+    )
 
 
 @pytest.mark.parametrize(("family", "size"), [("t5_1_1", "small"), ("t5_1_0", "small")])
@@ -103,7 +110,7 @@ def test_never_more_than_the_network_has_and_hardly_less(family: str, size: str)
         "logits_via_embedding",
     )
     fields = {name: network_fields.read_field(configuration, name) for name in names}
-    count = parameter_count.kernels(configuration)
+    count = parameter_count.count_kernel_parameters(configuration)
     assert count is not None
     made: Any = T5Config
     shapes = jax.eval_shape(lambda: small_t5.variables(made(**fields)))["params"]

@@ -14,7 +14,7 @@ WORDS = ["small", "bfloat16", "8", "32", "logs"]
 
 def test_every_positional_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = settings.read(
+    found = settings.read_script_settings(
         "singlenode_ft_frompile",
         ["squad1", *WORDS, "m", "4", "true", "1", "0", "on", "0"],
         {"FT_TASK": "mnli2", "NUM_MICROBATCHES": "2"},
@@ -37,7 +37,7 @@ def test_every_positional_in_its_place(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_defaults_of_the_variables() -> None:
-    found = settings.read("multiprocess_pretrain_pile", [], {}, 4)
+    found = settings.read_script_settings("multiprocess_pretrain_pile", [], {}, 4)
     assert (
         found.size,
         found.gpus,
@@ -51,7 +51,7 @@ def test_defaults_of_the_variables() -> None:
 
 
 def test_processes_are_gpus_where_slurm_counts_them() -> None:
-    found = settings.read(
+    found = settings.read_script_settings(
         "multiprocess_pretrain_pile",
         [],
         {"SLURM_NTASKS": "16", "TP_SIZE": "4", "BSIZE_PER_GPU": "6", "DEC_SL": "64"},
@@ -64,7 +64,10 @@ def test_processes_are_gpus_where_slurm_counts_them() -> None:
         {"targets": 64},
     )
     assert (
-        settings.read("singlenode_pretrain_pile", WORDS, {"SLURM_NTASKS": "16"}, 8).processes == 1
+        settings.read_script_settings(
+            "singlenode_pretrain_pile", WORDS, {"SLURM_NTASKS": "16"}, 8
+        ).processes
+        == 1
     )
 
 
@@ -91,7 +94,9 @@ def test_processes_are_gpus_where_slurm_counts_them() -> None:
 def test_numbers_that_cannot_be(variables: dict[str, str], facts: dict[str, Any]) -> None:
     (name,) = variables
     with errors.refused(errors.INVALID, where=name, **facts):
-        settings.read("multiprocess_pretrain_pile", [], {"NUM_GPUS": "8", **variables}, 1)
+        settings.read_script_settings(
+            "multiprocess_pretrain_pile", [], {"NUM_GPUS": "8", **variables}, 1
+        )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +105,7 @@ def test_numbers_that_cannot_be(variables: dict[str, str], facts: dict[str, Any]
 )
 def test_too_many_words(script: str, words: list[str]) -> None:
     with errors.refused(errors.INVALID, where=f"{script}.sh", value=len(words)) as found:
-        settings.read(script, words, {}, 1)
+        settings.read_script_settings(script, words, {}, 1)
     expected = (
         "there are only SIZE PREC NUM_GPUS BSIZE_PER_GPU LOGDIR MODEL_DIR GRAD_ACCUM ENABLE_FP8 TRANSPOSE_BS FUSE_QKV PACK"
         if words[0] == "small"
@@ -113,7 +118,7 @@ def test_words_left_out_are_the_variables_or_the_defaults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = settings.read("singlenode_ft_frompile", [], {}, 4)
+    found = settings.read_script_settings("singlenode_ft_frompile", [], {}, 4)
     assert (
         found.task,
         found.size,
@@ -123,7 +128,7 @@ def test_words_left_out_are_the_variables_or_the_defaults(
         found.model_dir,
         found.log_dir,
     ) == ("mnli2", "large", 4, 32, 1, f"{tmp_path}/model_dir", "")
-    found = settings.read(
+    found = settings.read_script_settings(
         "singlenode_pretrain_pile",
         ["small"],
         {"T5_SIZE": "xl", "PREC": "float32", "NUM_GPUS": "2"},
@@ -131,15 +136,17 @@ def test_words_left_out_are_the_variables_or_the_defaults(
     )
     assert (found.size, found.variables["PREC"], found.gpus) == ("small", "float32", 2)
     with errors.refused(errors.MISSING, where="FT_TASK", remedy=("mnli2", "squad1")):
-        settings.read("multiprocess_ft_frompile", [], {}, 1)
+        settings.read_script_settings("multiprocess_ft_frompile", [], {}, 1)
 
 
 def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert (
-        settings.read("multiprocess_pretrain_pile", [], {"MODEL_DIR": "gs://b/m"}, 1).model_dir
+        settings.read_script_settings(
+            "multiprocess_pretrain_pile", [], {"MODEL_DIR": "gs://b/m"}, 1
+        ).model_dir
         == "gs://b/m"
     )
-    assert settings.read(
+    assert settings.read_script_settings(
         "multiprocess_pretrain_pile", [], {"T5X_WORKSPACE_DIR": "w", "T5_SIZE": "xl"}, 1
     ).model_dir == os.path.join(tmp_path, "w", "model_dir_xl")
