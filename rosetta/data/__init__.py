@@ -1,6 +1,7 @@
-"""Training data by position: what a run reads at step s depends on its seed, s and the row alone.
+"""Training data by position: the rows of step s depend only on the data, the seed and s.
 
-NumPy and SentencePiece only: no TensorFlow, no JAX. `rosetta.t5x.dataset` hands this to T5X.
+The package needs NumPy and SentencePiece, and neither TensorFlow nor JAX. `rosetta.t5x.dataset`
+gives its batches to T5X, and `rosetta.pax.inputs` to Pax.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from typing import TypeAlias  # Python 3.9, which login nodes have, has none
+    from typing import TypeAlias  # Python 3.9, which login nodes have, lacks it.
 
-Array: TypeAlias = Any  # a NumPy array: docstrings give types and shapes, which its stubs cannot
+# A NumPy array. Docstrings give its type and shape, which the stubs of NumPy cannot express.
+Array: TypeAlias = Any

@@ -1,10 +1,14 @@
-"""Records that cannot be used: what becomes of them, and how many there were."""
+"""Bad records: count them, and stop or skip as the variable BAD_RECORDS says.
+
+A record is one line of text, JSON object, tf.train.Example or row of a Hugging Face set. The
+readers of data use this module where a record cannot be decoded or lacks a field.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rosetta.core import log
 from rosetta.core.errors import INVALID, UserError
@@ -15,95 +19,123 @@ if TYPE_CHECKING:
 
 VARIABLE = "BAD_RECORDS"
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# The numbers of skipped records at which a warning reports the count.
 _REPORTED_COUNTS = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
+
+
+class Note(NamedTuple):
+    """What one process tells another about a skipped record or a repaired file.
+
+    Attributes:
+        place: The place of a skipped record; "" for a repaired file.
+        path: The file.
+        problem: What is wrong with a skipped record.
+    """
+
+    place: str
+    path: str
+    problem: str
+
 
 _skipped: set[str] = set()
 _repaired: set[str] = set()
-_untaken_notes: list[
-    tuple[str, str, str]
-] = []  # (place, file, what) of this process, for the one that trains
-_is_worker = False
+# What this process noted and did not yet send to the process that trains.
+_untaken_notes: list[Note] = []
+_is_muted = False
 
 
 class BadRecordError(UserError):
-    """A record that cannot be used.
+    """A record that cannot be used, with its place.
 
     Attributes:
-      fault: what is wrong, the same for all records with it; its `kind` is always INVALID.
-      path: the file, or the source where it has no files.
+        fault: What is wrong, in the same words for all records with this fault. The attribute
+            `kind` is always INVALID.
+        path: The file, or the source if it has no files.
     """
 
     def __init__(self, what: str, where: str, do: str, *, fault: str = "", path: str = "") -> None:
         super().__init__(what, where, do, kind=INVALID)
-        self.fault, self.path = fault or what, path or where
+        self.fault = fault or what
+        self.path = path or where
 
 
-class RecordFault(ValueError):  # noqa: N818 (BadRecordError is the error: this one does not know its place)
-    """What is wrong with a record, wherever it is.
+class RecordFault(ValueError):  # noqa: N818 (BadRecordError is the error that users see)
+    """What is wrong with a record, raised by code that does not know the record's place.
 
     Attributes:
-      what: the fault, with what of the record shows it.
-      do: what to do about it.
-      kind: the fault, the same for all records with it.
+        what: The fault, with the part of the record that shows it.
+        do: What to do about it.
+        kind: The fault, in the same words for all records with it.
     """
 
     def __init__(self, what: str, do: str, kind: str = "") -> None:
         super().__init__(what)
-        self.what, self.do, self.kind = what, do, kind or what
+        self.what = what
+        self.do = do
+        self.kind = kind or what
 
     def locate(self, path: str, place: str) -> BadRecordError:
-        """Return the error for the record at a place ("line 3") of a file."""
+        """Return the error for a record at a place in a file, such as "line 3"."""
         return BadRecordError(self.what, f"{path}, {place}", self.do, fault=self.kind, path=path)
 
 
 def read_policy() -> str:
-    """Return what BAD_RECORDS says: "stop" or "skip".
+    """Return the value of BAD_RECORDS: "stop" or "skip".
 
     Raises:
-      UserError: it says something else.
+        UserError: The variable has another value.
     """
     value: str = read_setting(os.environ, VARIABLE)
     return value
 
 
 def stop_or_skip(error: BadRecordError) -> None:
-    """Raise the error, or count the record as skipped where BAD_RECORDS=skip."""
+    """Raise the error, or count the record as skipped if BAD_RECORDS=skip.
+
+    Raises:
+        BadRecordError: BAD_RECORDS is "stop".
+    """
     if read_policy() == "stop":
-        do = f"{error.do}, or skip such records: {VARIABLE}=skip"
-        raise BadRecordError(error.what, error.where, do, fault=error.fault, path=error.path)
+        remedy = f"{error.do}, or skip such records: {VARIABLE}=skip"
+        raise BadRecordError(error.what, error.where, remedy, fault=error.fault, path=error.path)
     note_skipped(error.where, error.path, error.what)
 
 
-def note_skipped(place: str, path: str, what: str) -> None:
-    """Count a record as skipped, once wherever it is met again.
+def note_skipped(place: str, path: str, problem: str) -> None:
+    """Count a record as skipped, once for each place.
 
-    The first of them and then round counts are said.
+    A warning reports the first skipped record, and the count at 10, 100 and so on.
+
+    Args:
+        place: The file and the place in it.
+        path: The file.
+        problem: What is wrong with the record.
     """
     if place in _skipped:
         return
     _skipped.add(place)
-    _untaken_notes.append((place, path, what))
-    if _is_worker:
+    _untaken_notes.append(Note(place, path, problem))
+    if _is_muted:
         return
     if len(_skipped) == 1:
-        log.warn(f"data: {place}: {what}; skipped ({VARIABLE}=skip), and others are counted")
+        log.warn(f"data: {place}: {problem}; skipped ({VARIABLE}=skip), and others are counted")
     elif len(_skipped) in _REPORTED_COUNTS:
         log.warn(f"data: {len(_skipped):,} bad records are skipped so far")
 
 
 def count_skipped() -> int:
-    """Return how many records this process knows to be skipped."""
+    """Return the number of skipped records that this process knows of."""
     return len(_skipped)
 
 
 def report_skipped() -> None:
-    """Say how many records were skipped, if any."""
+    """Log the number of skipped records, if there are any."""
     if _skipped:
         log.warn(f"data: {len(_skipped):,} bad records were skipped ({VARIABLE}=skip)")
 
 
 def decode_text(body: bytes, path: str) -> str:
-    """Return UTF-8 text, what is not UTF-8 as U+FFFD. A file with such bytes is said once."""
+    """Decode UTF-8, and replace invalid bytes by U+FFFD. Warn once for each such file."""
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -112,11 +144,10 @@ def decode_text(body: bytes, path: str) -> str:
 
 
 def replace_surrogates(text: str, path: str) -> str:
-    """Return the text with each lone surrogate as U+FFFD, as decoders of UTF-8 do. A file with one
-    is said once.
+    """Replace each lone surrogate by U+FFFD, as UTF-8 decoders do. Warn once for each such file.
 
-    JSON may hold half of a character, an escape of D800 to DFFF by itself. UTF-8 has no form of it,
-    so no vocabulary takes it.
+    JSON may hold half of a character: an escape from D800 to DFFF by itself. UTF-8 cannot encode
+    it, so no vocabulary accepts it.
     """
     if text.isascii() or not _SURROGATE.search(text):
         return text
@@ -125,12 +156,12 @@ def replace_surrogates(text: str, path: str) -> str:
 
 
 def note_repaired(path: str) -> None:
-    """Note that text of a file was repaired."""
+    """Note that invalid text of a file was replaced, and warn once for each file."""
     if path in _repaired:
         return
     _repaired.add(path)
-    _untaken_notes.append(("", path, ""))
-    if not _is_worker:
+    _untaken_notes.append(Note("", path, ""))
+    if not _is_muted:
         log.warn(
             f"data: {path} has text that is not valid Unicode (bytes that are not UTF-8, or "
             "half of a character); it is read as U+FFFD"
@@ -138,46 +169,48 @@ def note_repaired(path: str) -> None:
 
 
 def mute_warnings() -> None:
-    """Say nothing in this process: what it notes is taken and said by another."""
-    global _is_worker  # noqa: PLW0603 (of the process)
-    _is_worker = True
+    """Log nothing in this process: a worker's notes are logged by the process that trains."""
+    global _is_muted  # noqa: PLW0603 (of the process)
+    _is_muted = True
 
 
-def take_notes() -> list[tuple[str, str, str]]:
-    """Return what was noted since the last call, for `add_notes` in another process."""
+def take_notes() -> list[Note]:
+    """Return the notes since the last call, for `add_notes` in another process."""
     notes = list(_untaken_notes)
     _untaken_notes.clear()
     return notes
 
 
-def add_notes(notes: Iterable[tuple[str, str, str]]) -> None:
-    """Note what another process has noted."""
-    for place, path, what in notes:
-        if place:
-            note_skipped(place, path, what)
+def add_notes(notes: Iterable[Note]) -> None:
+    """Count and log what another process noted."""
+    for note in notes:
+        if note.place:
+            note_skipped(note.place, note.path, note.problem)
         else:
-            note_repaired(path)
+            note_repaired(note.path)
     _untaken_notes.clear()
 
 
 def forget_notes() -> None:
-    """Forget all that was noted."""
+    """Forget all skipped records and repaired files."""
     _skipped.clear()
     _repaired.clear()
     _untaken_notes.clear()
 
 
 class BadRecordSummary:
-    """Takes bad records in, for a report: all are counted, the first ones of each kind are kept.
+    """Count bad records and keep the first ones of each kind, for a report.
+
+    It can be passed where a function that handles a bad record is expected.
 
     Attributes:
-      total: how many there were.
-      kinds: kind -> how many.
-      lines: the first ones, as lines.
+        total: The number of bad records.
+        kinds: The number of bad records by fault.
+        lines: The first bad records, one line each.
     """
 
-    EACH = 3  # lines kept of a kind
-    MOST = 20  # lines kept in all
+    MAX_LINES_PER_KIND = 3
+    MAX_LINES = 20
 
     def __init__(self) -> None:
         self.total = 0
@@ -187,6 +220,7 @@ class BadRecordSummary:
     def __call__(self, error: BadRecordError) -> None:
         """Count a bad record."""
         self.total += 1
-        self.kinds[error.fault] = self.kinds.get(error.fault, 0) + 1
-        if self.kinds[error.fault] <= self.EACH and len(self.lines) < self.MOST:
+        count = self.kinds.get(error.fault, 0) + 1
+        self.kinds[error.fault] = count
+        if count <= self.MAX_LINES_PER_KIND and len(self.lines) < self.MAX_LINES:
             self.lines.append(f"{error.where}: {error.what}")

@@ -1,5 +1,7 @@
-"""From rows to the arrays that paxml's language models read: names, types and meanings of its
-LanguageModelFeatures.
+"""Features of causal language models, with the names, types and meanings of LanguageModelFeatures
+in paxml.
+
+`rosetta.pax.inputs` gives them to Pax.
 """
 
 from __future__ import annotations
@@ -16,73 +18,81 @@ if TYPE_CHECKING:
 
 
 def number_documents(tokens: Array, eos: int) -> Array:
-    """Return int32 [n, length]: 1, 2, … for the documents in a row of running text, each with its
-    end token, 0 for padding.
+    """Number the documents in each row of running text.
+
+    Args:
+        tokens: int32 [n, length], padded with 0.
+        eos: The id of the end token, which belongs to the document that it ends.
+
+    Returns:
+        int32 [n, length]: 1, 2, … for the documents of a row, and 0 for padding.
     """
-    filled = _mask_padding(tokens)
-    ends = ((tokens == eos) & filled).astype(np.int32)
-    return ((1 + np.cumsum(ends, axis=1, dtype=np.int32) - ends) * filled).astype(np.int32)
+    is_token = _mask_padding(tokens)
+    ends = ((tokens == eos) & is_token).astype(np.int32)
+    return ((1 + np.cumsum(ends, axis=1, dtype=np.int32) - ends) * is_token).astype(np.int32)
 
 
 def _mask_padding(tokens: Array) -> Array:
-    """Return bool [n, length], False for the zeros at the end: an unknown token, which may be 0 as
-    well, is no padding.
+    """Return bool [n, length]: False for the zeros at the end of each row.
+
+    A zero before another token is the unknown token of some vocabularies, and not padding.
     """
     return np.flip(np.cumsum(np.flip(tokens != 0, axis=1), axis=1), axis=1) > 0
 
 
-def make_causal_features(made: Rows, *, pack: bool, bos: int, eos: int) -> dict[str, Array]:
-    """Return the arrays [n, inputs + targets] of rows.
+def make_causal_features(rows: Rows, *, pack: bool, bos: int, eos: int) -> dict[str, Array]:
+    """Return the features of rows, arrays [n, inputs + targets].
 
     Args:
-      made: rows of running text (inputs of length 0) or of prompts and answers.
-      pack: whether documents of running text are segments of their own, which see nothing of each
-        other.
-      bos: the id that is read where a segment begins.
-      eos: the end token's.
+        rows: Rows of running text (inputs of length 0), or of prompts and answers.
+        pack: Whether each document of running text is a segment of its own, whose tokens do not
+            attend to other documents.
+        bos: The id that the model reads at the beginning of each segment.
+        eos: The id of the end token.
 
     Returns:
-      ids, labels, segment_ids, segment_pos: int32; paddings, weights: float32. Of prompts also
-        inputs_indicator (int32): there the
-      weights are 1 on the answer alone.
+        ids, labels, segment_ids and segment_pos (int32); paddings and weights (float32). Rows of
+        prompts also have inputs_indicator (int32), and weights of 1 only at the answer.
     """
-    prompts = made.inputs.shape[1] > 0
-    if not prompts:
-        whole: Array = (
-            number_documents(made.targets, eos)
-            if pack
-            else _mask_padding(made.targets).astype(np.int32)
-        )
-        made = dataclasses.replace(made, target_segments=whole)
-    found = seqio_features.make_decoder_features(made, pack=pack)
-    weights: Array = found["decoder_loss_weights"]
-    indicator: Array = found["decoder_causal_attention"] if prompts else weights
-    segments: Array = (
-        found["decoder_segment_ids"] if pack else ((weights > 0) | (indicator > 0)).astype(np.int32)
-    )
-    positions: Array = (
-        found["decoder_positions"]
-        if pack
-        else segments * np.arange(segments.shape[1], dtype=np.int32)
-    )
+    has_prompts = rows.inputs.shape[1] > 0
+    if not has_prompts:
+        if pack:
+            document_numbers = number_documents(rows.targets, eos)
+        else:
+            document_numbers = _mask_padding(rows.targets).astype(np.int32)
+        rows = dataclasses.replace(rows, target_segments=document_numbers)
+    decoder = seqio_features.make_decoder_features(rows, pack=pack)
+    weights: Array = decoder["decoder_loss_weights"]
+    indicator: Array = decoder["decoder_causal_attention"] if has_prompts else weights
+    segments: Array
+    positions: Array
+    if pack:
+        segments = decoder["decoder_segment_ids"]
+        positions = decoder["decoder_positions"]
+    else:
+        segments = ((weights > 0) | (indicator > 0)).astype(np.int32)
+        positions = segments * np.arange(segments.shape[1], dtype=np.int32)
     begins: Array = (positions == 0) & (segments > 0)
-    begins[:, 0] = True  # of a row without any token, too
-    arrays = {
-        "ids": np.where(begins, np.int32(bos), found["decoder_input_tokens"]),
-        "labels": found["decoder_target_tokens"],
+    begins[:, 0] = True  # Also in a row without any token.
+    features = {
+        "ids": np.where(begins, np.int32(bos), decoder["decoder_input_tokens"]),
+        "labels": decoder["decoder_target_tokens"],
         "paddings": (segments == 0).astype(np.float32),
         "weights": weights.astype(np.float32),
         "segment_ids": segments,
         "segment_pos": positions,
     }
-    return {**arrays, "inputs_indicator": indicator} if prompts else arrays
+    if has_prompts:
+        features["inputs_indicator"] = indicator
+    return features
 
 
 class CausalBatches(pipeline.Batches):
     """Batches of a causal language model.
 
     Attributes:
-      bos: the id that is read where a row, or with pack a document, begins.
+        bos: The id that the model reads at the beginning of each row, or with packing of each
+            document.
     """
 
     def __init__(
@@ -91,7 +101,8 @@ class CausalBatches(pipeline.Batches):
         super().__init__(recipe, batch, shard=shard, shards=shards, kind="causal")
         self.bos = bos
 
-    def make_arrays(self, made: Rows) -> dict[str, Array]:
+    def make_features(self, rows: Rows) -> dict[str, Array]:
+        """Return the features of rows, see make_causal_features."""
         return make_causal_features(
-            made, pack=self.recipe.pack, bos=self.bos, eos=self.recipe.vocabulary.eos
+            rows, pack=self.recipe.pack, bos=self.bos, eos=self.recipe.vocabulary.eos
         )

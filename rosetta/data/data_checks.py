@@ -1,5 +1,6 @@
-"""What can be known to be wrong with a run's data before anything is loaded, compiled or
-written.
+"""Checks of a run's data before the run loads, compiles or writes anything.
+
+The preflight checks of T5X and Pax and `rosetta data check` call them.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from rosetta.core.errors import INVALID, UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_MIN_LENGTH = 2
+
 
 def name_source_variable(error: UserError, name: str) -> UserError:
     """Return an error about a source of data, with the variable that names the source.
 
     Args:
-      error: its place is a path, or DATA=SPEC whichever variable it came from.
-      name: DATA or EVAL_DATA.
+        error: The error. Its place is a path, or DATA=SPEC whichever variable has the spec.
+        name: The variable: DATA or EVAL_DATA.
     """
     if type(error) is not UserError:
         return error
@@ -33,16 +36,23 @@ def name_source_variable(error: UserError, name: str) -> UserError:
     return UserError(error.what, where, error.do, kind=error.kind, value=error.value)
 
 
-def check_lengths(values: Mapping[str, int]) -> None:
-    """Raise UserError where a feature length is no positive number."""
-    for name, value in values.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 2:
+def check_lengths(lengths: Mapping[str, int]) -> None:
+    """Check that each feature length is a whole number of at least 2.
+
+    Args:
+        lengths: The length of each feature, in tokens.
+
+    Raises:
+        UserError: A length is not such a number.
+    """
+    for name, length in lengths.items():
+        if not isinstance(length, int) or isinstance(length, bool) or length < _MIN_LENGTH:
             raise UserError(
-                f"the length of {name} is {value!r}",
+                f"{length!r} is not a valid length of {name!r}",
                 "TASK_FEATURE_LENGTHS",
-                "give numbers of at least 2",
+                f"give a whole number of at least {_MIN_LENGTH}",
                 kind=INVALID,
-                value=value,
+                value=length,
             )
 
 
@@ -58,48 +68,59 @@ def check_data(
     extra_ids: int | None = None,
     mean_noise_span_length: float = 3.0,
     noise_density: float = 0.15,
-    first: str = "",
+    text_field: str = "",
     from_variables: bool = True,
 ) -> None:
-    """Raise UserError for anything about the data that a run would stumble over later; reads no
-    more than file names and heads.
+    """Check the data, the vocabulary and the objective of a run.
+
+    Only the names and the beginnings of files are read.
 
     Args:
-      data: a spec string or {spec: rate}.
-      split: of hf and tfds sets in `data` that name none.
-      eval_data: the same for evaluation, whose split is "validation"; None for none.
-      objective: one of data_spec.OBJECTIVES.
-      vocab: "byte", "ids:N" or a SentencePiece model.
-      vocab_size: the model's number of embeddings, None where it is not known yet.
-      lengths: "inputs" (unless the objective is lm) and "targets", in tokens.
-      extra_ids: as in vocabularies.load_vocabulary.
-      mean_noise_span_length: span corruption's.
-      noise_density: span corruption's.
-      first: where JSON lines have their text: the first record of text and JSON lines is read, too;
-        "": it is not.
-      from_variables: whether DATA and EVAL_DATA name the sources. Errors about a source then name
-        the variable.
+        data: A spec string, or {spec: rate}.
+        objective: One of data_spec.OBJECTIVES.
+        vocab: "byte", "ids:N" or a SentencePiece model.
+        vocab_size: The number of rows of the model's embedding; None if it is not known yet.
+        lengths: The lengths of "inputs" (not for the objective lm) and "targets", in tokens.
+        split: The split of the hf and tfds sets in `data` that do not name one.
+        eval_data: The data of evaluation, whose split is "validation"; None for none.
+        extra_ids: See vocabularies.load_vocabulary.
+        mean_noise_span_length: The mean length of masked spans, for span corruption.
+        noise_density: The share of masked tokens, for span corruption.
+        text_field: The field of JSON lines that has the text. If it is set, the first record of
+            each text and jsonl source is read, too.
+        from_variables: Whether DATA and EVAL_DATA name the sources. Errors about a source then name
+            the variable.
+
+    Raises:
+        UserError: Something is missing or does not fit.
     """
     from rosetta.data import data_spec, objectives, pipeline, task_records, vocabularies
 
     path_checks.check_certificates()
     check_lengths(lengths)
-    chosen = vocabularies.load_vocabulary(
+    vocabulary = vocabularies.load_vocabulary(
         vocab, extra_ids, causal=objective in data_spec.CAUSAL_OBJECTIVES
     )
     if vocab_size is not None:
-        vocabularies.check_model_size(chosen, vocab_size)
-    rule = objectives.make_objective(
+        vocabularies.check_model_size(vocabulary, vocab_size)
+    sized_objective = objectives.make_objective(
         objective,
         lengths,
         mean_noise_span_length=mean_noise_span_length,
         noise_density=noise_density,
     )
-    for name, each, read in (("DATA", data, split), ("EVAL_DATA", eval_data, "validation")):
-        for part in data_spec.parse_parts(each) if each is not None else ():
+
+    def check_parts(variable: str, typed: str | Mapping[str, float], default_split: str) -> None:
+        for part in data_spec.parse_parts(typed):
             try:
-                pipeline.check_source(part.spec, rule, chosen, read)
+                pipeline.check_source(part.spec, sized_objective, vocabulary, default_split)
             except UserError as error:
-                raise name_source_variable(error, name) if from_variables else error from None
-            if first and part.spec.kind in ("text", "jsonl"):
-                task_records.check_first_record(part.spec, objective, first, read)
+                if from_variables:
+                    raise name_source_variable(error, variable) from None
+                raise
+            if text_field and part.spec.kind in ("text", "jsonl"):
+                task_records.check_first_record(part.spec, objective, text_field, default_split)
+
+    check_parts("DATA", data, split)
+    if eval_data is not None:
+        check_parts("EVAL_DATA", eval_data, "validation")

@@ -1,5 +1,7 @@
-"""What a user types for data: `text:/data/*.txt`, `hf:owner/name`, `{"text:a": 0.7, "jsonl:b":
-0.3}`.
+"""The spec of a data source: what a user types for DATA, such as `text:/data/*.txt`.
+
+A spec is KIND:VALUE, for example `hf:owner/name`. A mixture of sources is a JSON object of specs
+and rates: `{"text:a.txt": 0.7, "jsonl:b.jsonl": 0.3}`. All programs that read data parse it here.
 """
 
 from __future__ import annotations
@@ -25,23 +27,24 @@ KINDS = {
     "tfds:NAME[/CONFIG][:VERSION]",
     "task": "a registered SeqIO task or mixture: task:NAME",
 }
-ANSWER_OBJECTIVES = (
-    "lambada",
-    "boolq",
-)  # a prompt that a causal language model goes on with: Pax's
-CAUSAL_OBJECTIVES = ("lm", *ANSWER_OBJECTIVES)  # what a decoder alone reads
+# Objectives by what they need. "Answer" objectives are Pax's: a causal language model continues a
+# prompt, and no end token is added. "Pair" objectives read records with inputs and targets.
+ANSWER_OBJECTIVES = ("lambada", "boolq")
+CAUSAL_OBJECTIVES = ("lm", *ANSWER_OBJECTIVES)  # for models that only have a decoder
 PAIR_OBJECTIVES = ("mnli", "squad", "text_to_text", *ANSWER_OBJECTIVES)
 OBJECTIVES = ("span_corruption", "prefix_lm", "lm", *PAIR_OBJECTIVES)
+_MIXTURE_EXAMPLE = '{"text:a.txt": 0.7, "jsonl:b.jsonl": 0.3}'
 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """One source of data.
+    """The spec of one source of data.
 
     Attributes:
-      kind: one of KINDS.
-      value: what follows the colon.
-      split: what follows `#`: a split's name in a hf or tfds set, "" for the one the run asks for.
+        kind: One of KINDS.
+        value: The text after the colon.
+        split: The text after `#`: the split of an hf or tfds set. "" for the split that the run
+            asks for.
     """
 
     kind: str
@@ -49,21 +52,24 @@ class Spec:
     split: str = ""
 
     def __str__(self) -> str:
-        return (
-            self.kind
-            + (f":{self.value}" if self.value else "")
-            + (f"#{self.split}" if self.split else "")
-        )
+        """Return the spec as a user types it."""
+        value = f":{self.value}" if self.value else ""
+        split = f"#{self.split}" if self.split else ""
+        return self.kind + value + split
 
 
 def parse_spec(text: str) -> Spec:
-    """Return the spec a string stands for; UserError says which kinds there are."""
+    """Return the spec that a string stands for.
+
+    Raises:
+        UserError: The kind is unknown, or its value is missing.
+    """
     kind, colon, value = text.strip().partition(":")
     if kind not in KINDS:
         raise UserError(
-            f"no kind of data is called {kind!r}",
+            f"{kind!r} is not a kind of data",
             f"DATA={text}",
-            "write KIND:VALUE with one of " + ", ".join(KINDS) + ", such as text:/data/*.txt",
+            "write KIND:VALUE, such as text:/data/*.txt; the kinds are " + ", ".join(KINDS),
             kind=UNKNOWN,
             value=kind,
         )
@@ -73,27 +79,33 @@ def parse_spec(text: str) -> Spec:
     if kind == "synthetic":
         if colon:
             raise UserError(
-                "synthetic takes nothing after it",
+                "synthetic data takes no value",
                 f"DATA={text}",
                 "write DATA=synthetic",
                 kind=INVALID,
             )
     elif not value:
         raise UserError(
-            "the colon and what follows it are missing", f"DATA={text}", KINDS[kind], kind=INVALID
+            "the colon or the value after it is missing", f"DATA={text}", KINDS[kind], kind=INVALID
         )
     return Spec(kind, value, split)
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One source of a mixture and how often it is drawn, relative to the others."""
+    """One source of a mixture.
+
+    Attributes:
+        spec: The source.
+        rate: How often it is drawn, relative to the other sources.
+    """
 
     spec: Spec
     rate: float = 1.0
 
 
 def _refuse_repeated(names: list[str]) -> None:
+    """Raise UserError if a source is named twice."""
     for name in names:
         if names.count(name) > 1:
             raise UserError(
@@ -115,17 +127,22 @@ def _make_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_parts(data: str | Mapping[str, float]) -> tuple[Part, ...]:
-    """Return the sources of a spec string, of a mapping {spec: rate}, or of such a mapping written
-    as JSON.
+    """Return the sources of a run's data.
+
+    Args:
+        data: A spec string, a mapping {spec: rate}, or such a mapping as JSON.
+
+    Raises:
+        UserError: A spec or a rate is not valid, or the sources cannot be mixed.
     """
     if isinstance(data, str) and data.lstrip().startswith("{"):
         try:
             data = json.loads(data, object_pairs_hook=_make_mapping)
         except json.JSONDecodeError as error:
             raise UserError(
-                f"no JSON object: {error}",
+                f"not a valid JSON object: {error}",
                 f"DATA={data}",
-                'write {"text:a.txt": 0.7, "jsonl:b.jsonl": 0.3}',
+                f"write {_MIXTURE_EXAMPLE}",
                 kind=INVALID,
             ) from None
     if isinstance(data, str):
@@ -134,51 +151,56 @@ def parse_parts(data: str | Mapping[str, float]) -> tuple[Part, ...]:
         raise UserError(
             "a mixture needs at least one source",
             f"DATA={data}",
-            'write {"text:a.txt": 0.7, "jsonl:b.jsonl": 0.3}',
+            f"write {_MIXTURE_EXAMPLE}",
             kind=INVALID,
         )
-    found = []
-    for name, rate in data.items():
-        if (
-            isinstance(rate, bool)
-            or not isinstance(rate, (int, float))
-            or not 0 < rate < float("inf")
-        ):
-            raise UserError(
-                f"the rate of {name} is {rate!r}",
-                "DATA",
-                "give every source a number above 0",
-                kind=INVALID,
-                value=rate,
-            )
-        found.append(Part(parse_spec(name), float(rate)))
-    _refuse_repeated([str(part.spec) for part in found])
-    if len(found) > 1 and any(part.spec.kind in ("task", "synthetic") for part in found):
+    parts = [Part(parse_spec(text), _check_rate(text, rate)) for text, rate in data.items()]
+    _refuse_repeated([str(part.spec) for part in parts])
+    if len(parts) > 1 and any(part.spec.kind in ("task", "synthetic") for part in parts):
         raise UserError(
-            "SeqIO tasks and synthetic data do not mix with others here",
+            "SeqIO tasks and synthetic data cannot be part of a mixture",
             "DATA",
             "register a SeqIO mixture, or leave them out",
             kind=CONFLICT,
         )
-    return tuple(found)
+    return tuple(parts)
+
+
+def _check_rate(text: str, rate: Any) -> float:
+    """Return the rate of a source. Raises UserError if it is not a positive number."""
+    is_number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+    if not is_number or not 0 < rate < float("inf"):
+        raise UserError(
+            f"{rate!r} is not a valid rate of {text!r}",
+            "DATA",
+            "give every source a number above 0",
+            kind=INVALID,
+            value=rate,
+        )
+    return float(rate)
 
 
 def describe_data(data: str | Mapping[str, float]) -> str:
-    """Return the data in one canonical line, which a checkpoint keeps."""
-    found = parse_parts(data)
-    if len(found) == 1:
-        return str(found[0].spec)
-    return json.dumps({str(part.spec): part.rate for part in found}, sort_keys=True)
+    """Return the data as one canonical line, which checkpoints store.
+
+    Raises:
+        UserError: See parse_parts.
+    """
+    parts = parse_parts(data)
+    if len(parts) == 1:
+        return str(parts[0].spec)
+    return json.dumps({str(part.spec): part.rate for part in parts}, sort_keys=True)
 
 
 def _describe_unmatched(spec: Spec, pattern: str) -> UserError:
-    """Return what is said of a pattern that no file matches."""
-    kind, colon, rest = pattern.partition(":")
+    """Return the error for a pattern of a spec that no file matches."""
+    kind, colon, value = pattern.partition(":")
     if colon and kind == spec.kind:
+        corrected = str(spec).replace(f",{kind}:", ",")
         return UserError(
             f"{kind}: is given twice",
             f"DATA={spec}",
-            f"give it once, before the first of the patterns: {spec}".replace(f",{kind}:", ","),
+            f"give it once, before the first of the patterns: {corrected}",
             kind=INVALID,
         )
     if colon and kind in KINDS:
@@ -186,12 +208,12 @@ def _describe_unmatched(spec: Spec, pattern: str) -> UserError:
         return UserError(
             f"{spec.kind}: and {kind}: are two sources",
             f"DATA={spec}",
-            "give a mixture: " + json.dumps({first: 0.5, f"{kind}:{rest}": 0.5}),
+            "give a mixture: " + json.dumps({first: 0.5, f"{kind}:{value}": 0.5}),
             kind=INVALID,
         )
     if os.path.isdir(os.path.expanduser(pattern)):
         return UserError(
-            "it is a folder",
+            "the path is a folder",
             pattern,
             f"name the files in it: {spec.kind}:{pattern.rstrip('/')}/*",
             kind=INVALID,
@@ -199,15 +221,15 @@ def _describe_unmatched(spec: Spec, pattern: str) -> UserError:
     return UserError(
         "no file matches",
         pattern,
-        "check the path: inside a container it is the mounted one",
+        "check the path; inside a container, give the path of the mounted folder",
         kind=MISSING,
     )
 
 
 def match_files(pattern: str) -> list[str]:
-    """Return the files that a pattern matches.
+    """Return the files that a glob pattern matches.
 
-    A name of a file with brackets in it is that file's, not a pattern.
+    The name of an existing file may have brackets, and then it is not taken as a pattern.
     """
     path = os.path.expanduser(pattern)
     if os.path.isfile(path) and not set("*?") & set(path):
@@ -216,31 +238,34 @@ def match_files(pattern: str) -> list[str]:
 
 
 def find_files(spec: Spec) -> tuple[str, ...]:
-    """Return the files of a text, jsonl or tfrecord spec, sorted by name: several patterns are
-    separated by commas.
+    """Return the files of a text, jsonl or tfrecord spec, sorted by name.
+
+    Args:
+        spec: The spec. Its value has one or more patterns, separated by commas.
 
     Raises:
-      UserError: none matches, one cannot be read, or the path is in an object store.
+        UserError: No file matches a pattern, a file cannot be read, all files are empty, or a path
+            is in an object store.
     """
-    found: set[str] = set()
+    paths: set[str] = set()
     pieces = spec.value.split(",")
     while pieces:
-        # A comma may be part of a name, so the longest run of pieces that names files is taken.
+        # A file name may have commas, so the longest run of pieces that names files is taken.
         for count in range(len(pieces), 0, -1):
             pattern = ",".join(pieces[:count])
             path_checks.check_is_local(pattern, f"DATA={spec}")
-            matching = match_files(pattern)
-            if matching:
+            matches = match_files(pattern)
+            if matches:
                 break
         else:
             raise _describe_unmatched(spec, pieces[0])
-        found.update(matching)
+        paths.update(matches)
         del pieces[:count]
-    for path in found:
+    for path in paths:
         if not os.access(path, os.R_OK):
             raise UserError("the file cannot be read", path, "check its permissions", kind=DENIED)
-    if not any(os.path.getsize(path) for path in found):
+    if not any(os.path.getsize(path) for path in paths):
         raise UserError(
             "the files are empty", spec.value, "name files with text in them", kind=MISSING
         )
-    return tuple(sorted(found))
+    return tuple(sorted(paths))

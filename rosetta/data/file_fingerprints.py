@@ -1,5 +1,6 @@
-"""What the files of a data set hold, so that a run notices that one was changed while it stood
-still.
+"""Fingerprints of the files of a data set, so that a resumed run notices a changed file.
+
+`Batches.make_state` stores them in checkpoints.
 """
 
 from __future__ import annotations
@@ -15,72 +16,89 @@ if TYPE_CHECKING:
 
     from rosetta.data.data_spec import Spec
 
-FULLY_HASHED_BYTES = 1 << 30  # bytes of a data set that are read whole; of more, blocks are
-BLOCK_BYTES = 1 << 16
-BLOCKS_PER_FILE = 64  # of a file
-MAX_NAMED_FILES = 256  # files that are told apart by name
+FULLY_HASHED_BYTES = 1 << 30  # A data set of at most this size is read whole.
+BLOCK_BYTES = 1 << 16  # Of the files of a larger set, blocks of this size are read.
+BLOCKS_PER_FILE = 64
+MAX_NAMED_FILES = 256  # A set of more files gets one fingerprint for all of them.
 
 
 def find_source_files(spec: Spec, split: str) -> Sequence[str]:
-    """Return the files of a source; of a remote one and of random ids there are none."""
+    """Return the files of a source. Remote sets and random ids have none.
+
+    Args:
+        spec: The source.
+        split: The split of a tfds set whose spec names none.
+
+    Raises:
+        UserError: The files cannot be found.
+    """
     if spec.kind in ("text", "jsonl", "tfrecord"):
         return data_spec.find_files(spec)
     if spec.kind == "tfds":
         return tfds.find_shards(spec, split)
     if spec.kind not in ("cache", "hf") or not os.path.isdir(spec.value):
         return ()
-    found = [
-        os.path.join(folder, name) for folder, _, names in os.walk(spec.value) for name in names
-    ]
-    return sorted(path for path in found if os.path.isfile(path))
+    paths: list[str] = []
+    for folder, _, names in os.walk(spec.value):
+        paths += [os.path.join(folder, name) for name in names]
+    return sorted(path for path in paths if os.path.isfile(path))
 
 
 def describe_contents(data: str, split: str) -> dict[str, Any]:
-    """Return name -> [bytes, digest] for the files of a data set, in which a changed file can be
-    found.
+    """Return the size and a digest of each file of a data set.
 
-    The digest is of the whole file where the set has at most WHOLE bytes, else of blocks spread
-    over it. Of very many files one digest is kept for all.
+    If the set is larger than FULLY_HASHED_BYTES, the digest of a file is that of blocks spread over
+    the file. A set of more than MAX_NAMED_FILES files gets one entry for all of them.
+
+    Args:
+        data: A spec string, or {spec: rate} as JSON.
+        split: The split of the tfds sets that do not name one.
+
+    Returns:
+        File name -> [size in bytes, digest].
     """
-    paths = [
-        path for part in data_spec.parse_parts(data) for path in find_source_files(part.spec, split)
-    ]
+    paths: list[str] = []
+    for part in data_spec.parse_parts(data):
+        paths += find_source_files(part.spec, split)
     whole = sum(map(os.path.getsize, paths)) <= FULLY_HASHED_BYTES
     contents: dict[str, Any] = {}
     for number, path in enumerate(paths):
         name = os.path.basename(path)
-        contents[f"{name} ({number})" if name in contents else name] = [
-            os.path.getsize(path),
-            _hash_file(path, whole=whole),
-        ]
+        key = f"{name} ({number})" if name in contents else name
+        contents[key] = [os.path.getsize(path), _hash_file(path, whole=whole)]
     if len(contents) <= MAX_NAMED_FILES:
         return contents
     digest = hashlib.blake2b(repr(sorted(contents.items())).encode(), digest_size=16).hexdigest()
-    return {f"{len(contents)} files": [sum(size for size, _ in contents.values()), digest]}
+    total = sum(size for size, _ in contents.values())
+    return {f"{len(contents)} files": [total, digest]}
 
 
 def _hash_file(path: str, *, whole: bool) -> str:
-    body = hashlib.blake2b(digest_size=16)
+    """Return the digest of a whole file, or of blocks spread over it."""
+    digest = hashlib.blake2b(digest_size=16)
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         if whole:
             while block := file.read(1 << 20):
-                body.update(block)
+                digest.update(block)
         else:
             for number in range(BLOCKS_PER_FILE):
                 file.seek(max(size - BLOCK_BYTES, 0) * number // (BLOCKS_PER_FILE - 1))
-                body.update(file.read(BLOCK_BYTES))
-    return body.hexdigest()
+                digest.update(file.read(BLOCK_BYTES))
+    return digest.hexdigest()
 
 
 def find_change(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str | None:
-    """Return the name of a file whose content is another than `describe_contents` said before; None
-    for none.
+    """Return the name of a file that has changed; None if no file has.
 
-    Files that came or went are not looked for: the data's fingerprint has names and sizes. An older
-    record has no contents.
+    Added and removed files are not reported: the fingerprint of the data has their names and sizes.
+
+    Args:
+        before: What `describe_contents` returned when the run began. None if the record is of a
+            release that did not store it.
+        now: What it returns now.
     """
-    return next(
-        (name for name, content in (before or {}).items() if name in now and now[name] != content),
-        None,
-    )
+    for name, content in (before or {}).items():
+        if name in now and now[name] != content:
+            return name
+    return None

@@ -1,8 +1,10 @@
-"""What the model is asked to do with text: span corruption, prefix LM and LM over windows of
-tokens, MNLI and SQuAD over records.
+"""Objectives: make the inputs and targets of a model from windows of tokens.
+
+Span corruption, prefix LM and LM make them from running text, here. MNLI, SQuAD and other tasks
+have inputs and targets already, so here they only have lengths and rules about end tokens.
 
 The objectives are those of Raffel et al., "Exploring the limits of transfer learning with a unified
-text-to-text transformer" (JMLR 2020), sections 3.1.4 and 3.3; every random choice is a function of
+text-to-text transformer" (JMLR 2020), sections 3.1.4 and 3.3. Every random choice is a function of
 the row's key.
 """
 
@@ -29,12 +31,12 @@ class Objective:
     """An objective at fixed lengths.
 
     Attributes:
-      name: one of data_spec.OBJECTIVES.
-      inputs: length of the encoder's side in tokens, its end token included; 0 for lm.
-      targets: length of the decoder's side, its end token included.
-      mean_noise_span_length: tokens a masked span has on average (3 for SentencePiece, 20 for
-        bytes).
-      noise_density: share of the tokens that is masked.
+        name: One of data_spec.OBJECTIVES.
+        inputs: The length of the encoder's inputs in tokens, with the end token; 0 for lm.
+        targets: The length of the decoder's targets in tokens, with the end token.
+        mean_noise_span_length: The mean length of a masked span in tokens (3 for SentencePiece, 20
+            for bytes).
+        noise_density: The share of the tokens that is masked.
     """
 
     name: str
@@ -45,12 +47,12 @@ class Objective:
 
     @property
     def takes_pairs(self) -> bool:
-        """Whether it takes records with inputs and targets, not running text."""
+        """Whether it takes records with inputs and targets, and not running text."""
         return self.name in PAIR_OBJECTIVES
 
     @property
     def adds_end_tokens(self) -> bool:
-        """Whether an end token follows a record's inputs and its targets."""
+        """Whether an end token follows the inputs and the targets of a record."""
         return self.name not in ANSWER_OBJECTIVES
 
     @property
@@ -60,65 +62,68 @@ class Objective:
 
     @property
     def window_length(self) -> int:
-        """Tokens of running text a row is made of."""
+        """The number of tokens of running text from which a row is made."""
         if self.name == "span_corruption":
             return find_window_length(self.inputs, self.noise_density, self.mean_noise_span_length)
         return self.inputs - 1 if self.name == "prefix_lm" else self.targets
 
-    def check_fits(self, vocab: vocabularies.Vocabulary) -> None:
-        """Raise UserError where these lengths or this vocabulary cannot serve the objective."""
+    def check_fits(self, vocabulary: vocabularies.Vocabulary) -> None:
+        """Check that the lengths and the vocabulary can serve the objective.
+
+        Raises:
+            UserError: The targets are too short, or the vocabulary has too few sentinels.
+        """
         if self.name != "span_corruption":
             return
         noise, spans = _count_noise(
             self.window_length, self.noise_density, self.mean_noise_span_length
         )
-        if noise + spans + 1 > self.targets:
+        needed = noise + spans + 1
+        if needed > self.targets:
             raise UserError(
-                (
-                    f"span corruption of {self.inputs} inputs makes {noise + spans + 1} targets, "
-                    f"{self.targets} are allowed"
-                ),
+                f"span corruption of {self.inputs} inputs makes {needed} targets, but the length "
+                f"of targets is {self.targets}",
                 "TASK_FEATURE_LENGTHS",
-                f"set targets to at least {noise + spans + 1}, or shorten the inputs",
+                f"set targets to at least {needed}, or shorten the inputs",
                 kind=INVALID,
                 value=self.targets,
             )
-        vocabularies.check_sentinel_count(vocab, spans)
+        vocabularies.check_sentinel_count(vocabulary, spans)
 
     def apply(
-        self, windows: Sequence[Array], keys: Array, vocab: vocabularies.Vocabulary
+        self, windows: Sequence[Array], keys: Array, vocabulary: vocabularies.Vocabulary
     ) -> tuple[Array, Array]:
-        """Return inputs [n, inputs] and targets [n, targets], int32 and padded with 0, of windows
-        of tokens.
+        """Make rows of inputs and targets from windows of tokens.
 
         Args:
-          windows: n int32 arrays of at most `window` tokens.
-          keys: uint64 [n], what each row's random choices depend on.
-          vocab: where sentinels come from.
+            windows: n int32 arrays of at most `window_length` tokens.
+            keys: uint64 [n], on which the random choices of each row depend.
+            vocabulary: The vocabulary, which has the sentinels.
+
+        Returns:
+            The inputs, int32 [n, inputs], and the targets, int32 [n, targets], padded with 0.
         """
         inputs: Array = np.zeros((len(windows), self.inputs), np.int32)
         targets: Array = np.zeros((len(windows), self.targets), np.int32)
         sizes = np.array([len(window) for window in windows])
         sentinels: Array = np.array(
-            vocab.sentinel_ids if self.name == "span_corruption" else (), np.int32
+            vocabulary.sentinel_ids if self.name == "span_corruption" else (), np.int32
         )
         for size in np.unique(sizes):
             rows = np.flatnonzero(sizes == size)
-            tokens = (
-                np.stack([windows[int(row)] for row in rows])
-                if size
-                else np.zeros((len(rows), 0), np.int32)
-            )
+            tokens: Array = np.zeros((len(rows), 0), np.int32)
+            if size:
+                tokens = np.stack([windows[int(row)] for row in rows])
             if self.name == "lm":
                 targets[rows, : min(size, self.targets)] = tokens[:, : self.targets]
             elif self.name == "prefix_lm":
                 _split_prefixes(tokens, keys[rows], inputs, targets, rows)
             else:
-                made = corrupt_spans(
+                shown, asked_for = corrupt_spans(
                     tokens, keys[rows], sentinels, self.noise_density, self.mean_noise_span_length
                 )
-                for into, part in zip((inputs, targets), made, strict=True):
-                    _write_tokens(into, rows, part)
+                _write_tokens(inputs, rows, shown)
+                _write_tokens(targets, rows, asked_for)
         return inputs, targets
 
 
@@ -129,12 +134,20 @@ def make_objective(
     mean_noise_span_length: float = 3.0,
     noise_density: float = 0.15,
 ) -> Objective:
-    """Return the objective of that name; UserError for an unknown one or for lengths that are
-    missing.
+    """Return an objective at fixed lengths.
+
+    Args:
+        name: One of data_spec.OBJECTIVES.
+        lengths: The lengths of "inputs" (not for lm) and "targets", in tokens.
+        mean_noise_span_length: See Objective.
+        noise_density: See Objective.
+
+    Raises:
+        UserError: The name is unknown, a length is missing, or a value is out of its range.
     """
     if name not in OBJECTIVES:
         raise UserError(
-            f"no objective is called {name!r}",
+            f"{name!r} is not a valid objective",
             "objective",
             "use one of " + ", ".join(OBJECTIVES),
             kind=UNKNOWN,
@@ -142,18 +155,19 @@ def make_objective(
         )
     if not 0 < noise_density < 1 or not 1 <= mean_noise_span_length < math.inf:
         raise UserError(
-            f"noise density {noise_density}, mean span {mean_noise_span_length}",
+            f"a noise density of {noise_density} or a mean span length of "
+            f"{mean_noise_span_length} is out of range",
             "objective",
-            "the density lies between 0 and 1, a span has at least one token",
+            "give a density between 0 and 1, and a span length of at least 1",
             kind=INVALID,
         )
     needed = ("targets",) if name == "lm" else ("inputs", "targets")
     missing = [key for key in needed if key not in lengths]
     if missing:
         raise UserError(
-            f"no length for {' and '.join(missing)}",
+            f"the length of {' and '.join(missing)} is missing",
             "TASK_FEATURE_LENGTHS",
-            f"{name} needs {' and '.join(needed)}",
+            f"give {' and '.join(needed)}, which {name} needs",
             kind=MISSING,
         )
     return Objective(
@@ -165,68 +179,92 @@ def make_objective(
     )
 
 
-def _count_noise(length: int, density: float, span: float) -> tuple[int, int]:
-    """Return how many tokens are masked and in how many spans; both at least 1, and the rest at
-    least one token a span.
+def _count_noise(length: int, density: float, span_length: float) -> tuple[int, int]:
+    """Return the number of masked tokens and of masked spans.
+
+    Both are at least 1, and at least one unmasked token is left for each span.
     """
     noise = min(max(round(length * density), 1), length - 1)
-    return noise, min(max(round(noise / span), 1), noise, length - noise)
+    spans = min(max(round(noise / span_length), 1), noise, length - noise)
+    return noise, spans
 
 
 @functools.lru_cache
-def find_window_length(inputs: int, density: float, span: float) -> int:
-    """Return the most tokens whose corrupted inputs, sentinels and end token included, are no
-    longer than `inputs`.
+def find_window_length(inputs: int, density: float, span_length: float) -> int:
+    """Return the largest window whose corrupted inputs fit.
+
+    Args:
+        inputs: The room for inputs in tokens, with sentinels and the end token.
+        density: The share of the tokens that is masked.
+        span_length: The mean length of a masked span.
+
+    Returns:
+        The number of tokens.
     """
 
-    def needed(length: int) -> int:
-        noise, spans = _count_noise(length, density, span)
+    def count_inputs(length: int) -> int:
+        noise, spans = _count_noise(length, density, span_length)
         return length - noise + spans + 1
 
-    # What a longer window needs is never less, so that the longest that fits can be bisected.
-    beyond = 4
-    while needed(beyond) <= inputs:
-        beyond *= 2
-    return bisect.bisect_right(range(3, beyond), inputs, key=needed) + 2
+    # A longer window never needs less room, so the longest that fits can be found by bisection.
+    too_long = 4
+    while count_inputs(too_long) <= inputs:
+        too_long *= 2
+    return bisect.bisect_right(range(3, too_long), inputs, key=count_inputs) + 2
 
 
 def _draw_segment_lengths(items: int, segments: int, keys: Array) -> Array:
-    """Return [n, segments]: each row a way to cut `items` into that many non-empty pieces, all
-    equally likely.
+    """Cut `items` into non-empty segments for each row; all ways to cut are equally likely.
+
+    Returns:
+        The lengths of the segments, [n, segments].
     """
     if segments == 1:
         return np.full((len(keys), 1), items)
-    draws = shuffling.draw_words(keys, items - 1)
-    cuts = np.sort(np.argpartition(draws, segments - 2, axis=1)[:, : segments - 1], axis=1) + 1
-    edges = np.concatenate(
-        [np.zeros((len(keys), 1), cuts.dtype), cuts, np.full((len(keys), 1), items)], axis=1
-    )
-    return np.diff(edges, axis=1)
+    random_words = shuffling.draw_words(keys, items - 1)
+    smallest = np.argpartition(random_words, segments - 2, axis=1)[:, : segments - 1]
+    cuts = np.sort(smallest, axis=1) + 1
+    first = np.zeros((len(keys), 1), cuts.dtype)
+    last = np.full((len(keys), 1), items)
+    return np.diff(np.concatenate([first, cuts, last], axis=1), axis=1)
 
 
-def draw_noise_mask(length: int, keys: Array, density: float, span: float) -> Array:
-    """Return bool [n, length], True where a token is masked: spans alternate and the first one is
-    kept. length >= 2.
+def draw_noise_mask(length: int, keys: Array, density: float, span_length: float) -> Array:
+    """Choose the tokens to mask in each row. Unmasked and masked spans alternate.
+
+    Args:
+        length: The number of tokens of a row, at least 2.
+        keys: uint64 [n].
+        density: The share of the tokens that is masked.
+        span_length: The mean length of a masked span.
+
+    Returns:
+        bool [n, length], True for masked tokens. The first span is not masked.
     """
-    noise, spans = _count_noise(length, density, span)
-    kept = np.cumsum(
-        _draw_segment_lengths(length - noise, spans, shuffling.mix_words(keys + np.uint64(1))),
-        axis=1,
-    )
-    masked = np.cumsum(
-        _draw_segment_lengths(noise, spans, shuffling.mix_words(keys + np.uint64(2))), axis=1
-    )
-    starts, ends = kept + np.pad(masked, ((0, 0), (1, 0)))[:, :-1], kept + masked
-    steps: Array = np.zeros((len(keys), length + 1), np.int8)
+    noise, spans = _count_noise(length, density, span_length)
+    unmasked_keys = shuffling.mix_words(keys + np.uint64(1))
+    masked_keys = shuffling.mix_words(keys + np.uint64(2))
+    # Sums over the spans of a row: the unmasked and masked tokens up to the end of each span.
+    unmasked = np.cumsum(_draw_segment_lengths(length - noise, spans, unmasked_keys), axis=1)
+    masked = np.cumsum(_draw_segment_lengths(noise, spans, masked_keys), axis=1)
+    masked_before = np.pad(masked, ((0, 0), (1, 0)))[:, :-1]
+    changes: Array = np.zeros((len(keys), length + 1), np.int8)
     rows = np.arange(len(keys))[:, None]
-    steps[rows, starts] += 1
-    steps[rows, ends] -= 1
-    return np.cumsum(steps[:, :-1], axis=1, dtype=np.int8).astype(bool)
+    changes[rows, unmasked + masked_before] += 1  # A masked span begins.
+    changes[rows, unmasked + masked] -= 1  # It ends.
+    return np.cumsum(changes[:, :-1], axis=1, dtype=np.int8).astype(bool)
 
 
 def _replace_spans(tokens: Array, hidden: Array, sentinels: Array) -> Array:
-    """Return the tokens [n, L] with each run of hidden ones replaced by one sentinel, in their
-    order. All rows end equally long.
+    """Replace each run of hidden tokens by a sentinel, in the order of the sentinels.
+
+    Args:
+        tokens: int32 [n, length].
+        hidden: bool [n, length]. All rows hide equally many tokens in equally many runs.
+        sentinels: int32, the ids of the sentinels.
+
+    Returns:
+        int32 [n, shorter length].
     """
     first = hidden.copy()
     first[:, 1:] &= ~hidden[:, :-1]
@@ -236,38 +274,45 @@ def _replace_spans(tokens: Array, hidden: Array, sentinels: Array) -> Array:
 
 
 def corrupt_spans(
-    tokens: Array, keys: Array, sentinels: Array, density: float, span: float
+    tokens: Array, keys: Array, sentinels: Array, density: float, span_length: float
 ) -> tuple[Array, Array]:
-    """Return span corruption's inputs and targets of tokens [n, L], int32, without end tokens.
+    """Return the inputs and targets of span corruption, without end tokens.
 
     Args:
-      tokens: rows of equally many ids.
-      keys: uint64 [n].
-      sentinels: int32, the ids of <extra_id_0>, <extra_id_1>, and so on; at least one for each
-        masked span.
-      density: share of the tokens that is masked.
-      span: mean length of a masked span.
+        tokens: int32 [n, length].
+        keys: uint64 [n].
+        sentinels: int32, the ids of <extra_id_0>, <extra_id_1>, and so on: at least one for each
+            masked span.
+        density: The share of the tokens that is masked.
+        span_length: The mean length of a masked span.
+
+    Returns:
+        The inputs, in which sentinels stand for masked spans, and the targets, in which sentinels
+        stand for all other tokens: int32 [n, their length].
     """
     count, length = tokens.shape
-    if length < 2:  # nothing can be masked: the one token is shown, and only its sentinel asked for
+    if length < 2:
+        # Nothing can be masked: the inputs are the one token, and the targets its sentinel.
         return tokens, np.full((count, length), sentinels[0], np.int32)
-    hidden = draw_noise_mask(length, keys, density, span)
+    hidden = draw_noise_mask(length, keys, density, span_length)
     return _replace_spans(tokens, hidden, sentinels), _replace_spans(tokens, ~hidden, sentinels)
 
 
-def _write_tokens(into: Array, rows: Array, tokens: Array) -> None:
-    """Write tokens [n, L] and an end token into the rows, cut so that both fit."""
-    kept = min(tokens.shape[1], into.shape[1] - 1)
-    into[rows, :kept] = tokens[:, :kept]
-    into[rows, kept] = vocabularies.EOS
+def _write_tokens(target: Array, rows: Array, tokens: Array) -> None:
+    """Write tokens [n, length] and an end token into rows, and cut the tokens so that both fit."""
+    count = min(tokens.shape[1], target.shape[1] - 1)
+    target[rows, :count] = tokens[:, :count]
+    target[rows, count] = vocabularies.EOS
 
 
 def _split_prefixes(tokens: Array, keys: Array, inputs: Array, targets: Array, rows: Array) -> None:
-    """Cut each row of tokens [n, L] at a place uniform in [1, L - 1]: what is before is the input,
-    what follows the target.
+    """Split each row of tokens [n, length] at a place uniform in [1, length - 1].
+
+    The tokens before it go into the inputs, the others into the targets.
     """
     length = tokens.shape[1]
     cuts = np.minimum(1 + shuffling.draw_integers(keys, max(length - 1, 1)), length)
     for row, cut, line in zip(rows, cuts, tokens, strict=True):
-        for into, part in ((inputs, line[:cut]), (targets, line[cut:])):
-            _write_tokens(into, np.array([row]), part[None])
+        row_index = np.array([row])
+        _write_tokens(inputs, row_index, line[:cut][None])
+        _write_tokens(targets, row_index, line[cut:][None])

@@ -1,6 +1,7 @@
-"""Which short examples share a row.
+"""Packing: which short examples share a row, and what a model needs to tell them apart.
 
-Bundles are made once, so that any row of any epoch is found without counting.
+The rows are packed once, when the data is opened, so that any row of any epoch is found without
+counting. `rows.Pairs` packs with it, and the features of packed rows use it.
 """
 
 from __future__ import annotations
@@ -14,38 +15,50 @@ if TYPE_CHECKING:
 
     from rosetta.data import Array
 
-MAX_OPEN_ROWS = 64  # rows being filled at once: more fills a little better and searches longer
+# The number of rows that are filled at once. More rows pack a little better and take longer.
+MAX_OPEN_ROWS = 64
 
 
-def pack_examples(sizes: Array, drawn: Array, limits: Sequence[int]) -> list[list[int]]:
-    """Return lists of examples that fit a row together: first fit over a bounded number of open
-    rows.
+def pack_examples(sizes: Array, order: Array, limits: Sequence[int]) -> list[list[int]]:
+    """Pack examples into rows: first fit over a limited number of open rows.
+
+    If an example fits no open row and MAX_OPEN_ROWS are open, the fullest one is closed.
 
     Args:
-      sizes: int [n, 2]: tokens of inputs and targets; none above its limit.
-      drawn: the order in which examples are placed.
-      limits: tokens a row has for inputs and for targets.
+        sizes: int [n, 2], the tokens of inputs and targets of each example, within the limits.
+        order: int [n], the order in which the examples are placed.
+        limits: The tokens of inputs and of targets that a row has room for.
+
+    Returns:
+        The numbers of the examples of each row.
     """
-    done: list[list[int]] = []
-    rows: list[list[int]] = []
-    free: Array = np.zeros((0, 2), np.int64)
-    for number in drawn.tolist():
-        fits = np.flatnonzero((free >= sizes[number]).all(axis=1))
-        if len(fits):
-            rows[fits[0]].append(number)
-            free[fits[0]] -= sizes[number]
+    closed: list[list[int]] = []
+    open_rows: list[list[int]] = []
+    free: Array = np.zeros((0, 2), np.int64)  # the room in each open row
+    for number in order.tolist():
+        fitting = np.flatnonzero((free >= sizes[number]).all(axis=1))
+        if len(fitting):
+            open_rows[fitting[0]].append(number)
+            free[fitting[0]] -= sizes[number]
             continue
-        if len(rows) == MAX_OPEN_ROWS:
+        if len(open_rows) == MAX_OPEN_ROWS:
             fullest = int(np.argmin(free.min(axis=1)))
-            done.append(rows.pop(fullest))
+            closed.append(open_rows.pop(fullest))
             free = np.delete(free, fullest, axis=0)
-        rows.append([number])
+        open_rows.append([number])
         free = np.concatenate([free, [np.array(limits) - sizes[number]]])
-    return done + rows
+    return closed + open_rows
 
 
 def compute_positions(segments: Array) -> Array:
-    """Return int32 [n, length]: each token's place within its own segment, 0 for padding."""
+    """Return the position of each token within its segment.
+
+    Args:
+        segments: int32 [n, length]: 1, 2, … for the segments of a row, 0 for padding.
+
+    Returns:
+        int32 [n, length], 0 for padding.
+    """
     count, length = segments.shape
     begins = np.ones((count, length), bool)
     begins[:, 1:] = segments[:, 1:] != segments[:, :-1]
@@ -55,9 +68,15 @@ def compute_positions(segments: Array) -> Array:
 
 
 def shift_right(tokens: Array, segments: Array) -> Array:
-    """Return the tokens one place later, 0 where a segment begins: what a decoder reads to predict
-    `tokens`.
+    """Return what a decoder reads to predict the tokens: each token one place later.
+
+    Args:
+        tokens: int32 [n, length].
+        segments: int32 [n, length]: 1, 2, … for the segments of a row, 0 for padding.
+
+    Returns:
+        int32 [n, length], 0 where a segment begins.
     """
-    found = np.zeros_like(tokens)
-    found[:, 1:] = np.where(segments[:, 1:] == segments[:, :-1], tokens[:, :-1], 0)
-    return found
+    shifted = np.zeros_like(tokens)
+    shifted[:, 1:] = np.where(segments[:, 1:] == segments[:, :-1], tokens[:, :-1], 0)
+    return shifted

@@ -278,7 +278,7 @@ class Batches:
         targets: Array = np.zeros((1, self.recipe.targets), np.int32)
         return {
             name: array.shape[1]
-            for name, array in self.make_arrays(rows.make_unpacked_rows(inputs, targets)).items()
+            for name, array in self.make_features(rows.make_unpacked_rows(inputs, targets)).items()
         }
 
     def first_example(self, step: int) -> int:
@@ -289,7 +289,7 @@ class Batches:
         """Return this host's rows of step `step` (the first step is 0): feature -> int32 [batch /
         shards, length].
         """
-        return self.make_arrays(self.source.read_rows(self.list_examples(step)))
+        return self.make_features(self.source.read_rows(self.list_examples(step)))
 
     def list_examples(self, step: int) -> Array:
         """Return the running numbers of this host's rows of a step: int64 [batch / shards]."""
@@ -311,7 +311,7 @@ class Batches:
             "examples": examples.tolist(),
         }
 
-    def make_arrays(self, made: rows.Rows) -> dict[str, Array]:
+    def make_features(self, made: rows.Rows) -> dict[str, Array]:
         """Return what a model reads of the rows."""
         return (
             seqio_features.make_encoder_decoder_features

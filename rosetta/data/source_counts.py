@@ -1,4 +1,7 @@
-"""Counts of what a source holds: every record is read and tokenised."""
+"""Count the records and tokens of a source: every record is read and tokenised.
+
+`rosetta data check` reports the counts.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from rosetta.data.documents import Handler
     from rosetta.data.vocabularies import Vocabulary
 
-TEXTS_PER_BATCH = 64  # texts tokenised at a time
+TEXTS_PER_BATCH = 64  # texts that are tokenised at a time
 
 
 def count_source(
@@ -24,43 +27,43 @@ def count_source(
     objective: str,
     field: str,
     split: str,
-    vocab: Vocabulary,
+    vocabulary: Vocabulary,
     handle: Handler,
     report: Callable[[int, int], None],
 ) -> dict[str, int]:
-    """Return {"records", "tokens"} of a source; nothing for one without an end, or that others
-    read.
+    """Count the records and tokens of a source.
 
     Args:
-      spec: the source.
-      objective: one of data_spec.OBJECTIVES. A record of pairs has two texts.
-      field: where records have their text.
-      split: of sets that have splits.
-      vocab: what makes tokens of text.
-      handle: is given each record that cannot be used.
-      report: called with the counts so far.
+        spec: The source.
+        objective: One of data_spec.OBJECTIVES. A record of a pair objective has two texts.
+        field: The field of records that has the text.
+        split: The split of an hf or tfds set whose spec names none.
+        vocabulary: The vocabulary that makes tokens of text.
+        handle: Called with each record that cannot be used.
+        report: Called with the records and tokens counted so far.
+
+    Returns:
+        {"records", "tokens"}; {} for synthetic data, which has no end, and for SeqIO tasks.
 
     Raises:
-      UserError: there is no text, or a file cannot be read.
+        UserError: There is no text, or a file cannot be read.
     """
     if spec.kind in ("synthetic", "task"):
         return {}
-    texts_each = 2 if objective in data_spec.PAIR_OBJECTIVES else 1
+    texts_per_record = 2 if objective in data_spec.PAIR_OBJECTIVES else 1
     if spec.kind == "cache":
         meta = token_cache.TokenCache(spec.value).meta
-        return {"records": meta["documents"] // texts_each, "tokens": meta["tokens"]}
+        return {"records": meta["documents"] // texts_per_record, "tokens": meta["tokens"]}
     texts = task_records.read_texts(spec, objective, field, split, handle)
     documents = tokens = 0
-    shown = False
     while batch := list(itertools.islice(texts, TEXTS_PER_BATCH)):
         documents += len(batch)
-        tokens += sum(len(ids) for ids in vocab.encode(batch))
-        report(documents // texts_each, tokens)
-        shown = True
-    if shown:
+        tokens += sum(len(ids) for ids in vocabulary.encode(batch))
+        report(documents // texts_per_record, tokens)
+    if documents:
         log.show_count("")
     if not documents and not getattr(handle, "total", 0):
         raise UserError(
             "there is no text in the data", str(spec), "name files with text in them", kind=MISSING
         )
-    return {"records": documents // texts_each, "tokens": tokens}
+    return {"records": documents // texts_per_record, "tokens": tokens}

@@ -189,7 +189,7 @@ class Input(base_input.BaseInput):
             if self._example_count is not None
             else np.ones(len(examples), bool)
         )
-        found = self._batches.make_arrays(
+        found = self._batches.make_features(
             self._batches.source.read_rows(np.where(real, examples, 0))
         )
         weights: Any = real.astype(np.float32)

@@ -250,7 +250,7 @@ def check_data(
             extra_ids=found.extra_ids,
             mean_noise_span_length=found.span,
             noise_density=found.density,
-            first=text_field if trains and text_field else "",
+            text_field=text_field if trains and text_field else "",
         )
         if found.objective in PAIR_OBJECTIVES and found.evaluated is not None:
             from rosetta.data import data_spec, task_records

@@ -148,11 +148,11 @@ def test_the_first_record_is_looked_at_where_it_is_asked_for(
     given = {**GOOD, "data": f"jsonl:{tmp_path}/a.jsonl", "objective": objective}
     data_checks.check_data(**given)
     with errors.refused(kind, **facts):
-        data_checks.check_data(**given, first="text")
+        data_checks.check_data(**given, text_field="text")
     (tmp_path / "a.jsonl").write_text(
         '{"body": "some words", "premise": "a", "hypothesis": "b", "label": 1}\n'
     )
-    data_checks.check_data(**given, first="body")
+    data_checks.check_data(**given, text_field="body")
 
 
 def test_evaluation_reads_its_own_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,9 +80,9 @@ def test_boolq_is_worded_from_superglues_fields_and_from_the_corpuss_own(tmp_pat
 @pytest.mark.parametrize(
     ("objective", "record", "says"),
     [
-        ("lambada", {"texts": "no such field"}, "lacks text"),
+        ("lambada", {"texts": "no such field"}, "text is missing"),
         ("boolq", {"passage": "p", "question": "q", "label": "maybe"}, "label"),
-        ("boolq", {"question": "q", "label": 1}, "lacks passage"),
+        ("boolq", {"question": "q", "label": 1}, "passage"),
     ],
 )
 def test_a_record_that_is_none_of_them_is_one_line(
