@@ -1,5 +1,7 @@
-"""Records of finetuning tasks, worded as T5 words them (Raffel et al., 2020, appendix D): MNLI and
-SQuAD; and any task's that are worded already.
+"""Records of tasks, formatted as inputs and targets: MNLI, SQuAD, LAMBADA, BoolQ and text to text.
+
+The texts of MNLI and SQuAD are those of T5 (Raffel et al., 2020, appendix D). Finetuning,
+evaluation, inference and the commands of `rosetta data` read records here.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from rosetta.core import log
 from rosetta.core.errors import INVALID, MISSING, UNSUPPORTED, UserError
@@ -32,47 +34,68 @@ if TYPE_CHECKING:
     from rosetta.data.documents import Handler
     from rosetta.data.vocabularies import Vocabulary
 
-ID_FIELDS = ("id", "idx", "guid", "pairID")  # of the field that tells a record from the others
+    Formatter = Callable[..., dict[str, Any] | None]
+
+ID_FIELDS = ("id", "idx", "guid", "pairID")  # the fields by which a record can be identified
 MNLI_LABELS = ("entailment", "neutral", "contradiction")
 _LABEL_DIGITS = ("0", "1", "2", "-1")
-# RE2's [[:punct:]] and \s, which T5's tasks use, know ASCII alone.
+# RE2's [[:punct:]] and \s, which T5's tasks use, only match ASCII.
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 _SPACE = re.compile(r"[\t\n\f\r ]+")
 
 
-def space_punctuation(text: str) -> str:
-    """Return the text with a space on both sides of each ASCII punctuation mark, runs of white
-    space made one space.
+class LocatedRecord(NamedTuple):
+    """A record and its place.
+
+    Attributes:
+        path: The file, or the spec of a source without files.
+        place: The place in it, such as "line 3".
+        fields: The record: field -> value.
     """
+
+    path: str
+    place: str
+    fields: Mapping[str, Any]
+
+
+def space_punctuation(text: str) -> str:
+    """Put a space on both sides of each ASCII punctuation mark, and join runs of white space."""
     return _SPACE.sub(" ", _PUNCTUATION.sub(r" \1 ", text))
 
 
 def _get_first(record: Mapping[str, Any], *names: str) -> Any:
-    return next((record[name] for name in names if record.get(name) is not None), None)
+    """Return the value of the first of the fields that the record has; None if it has none."""
+    for name in names:
+        if record.get(name) is not None:
+            return record[name]
+    return None
 
 
 def format_mnli(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] | None:
-    """Return {"inputs", "targets", "idx"} of an MNLI record, None where it has no label.
+    """Format an MNLI record.
 
-    Takes the field names of GLUE (premise, hypothesis, label as a number or name) and of the
-    corpus's own files (sentence1, sentence2, gold_label). Without `answered`, the target of a
-    record without a label is "".
+    Args:
+        record: The fields of GLUE (premise, hypothesis, and label as a number or a name), or those
+            of the original files (sentence1, sentence2, gold_label).
+        answered: Whether a label is needed. Otherwise the target of a record without one is "".
+
+    Returns:
+        {"inputs", "targets", "idx"}; None if a label is needed and the record says it has none.
+
+    Raises:
+        ValueError: The record has no such fields.
     """
-    premise, hypothesis = (
-        _get_first(record, "premise", "sentence1"),
-        _get_first(record, "hypothesis", "sentence2"),
-    )
+    premise = _get_first(record, "premise", "sentence1")
+    hypothesis = _get_first(record, "hypothesis", "sentence2")
     label = _get_first(record, "label", "gold_label")
-    if label in _LABEL_DIGITS:  # a table's fields are text
+    if label in _LABEL_DIGITS:  # The fields of a table are text.
         label = int(label)
-    if (
-        not isinstance(premise, str)
-        or not isinstance(hypothesis, str)
-        or (label is None and answered)
-    ):
-        raise ValueError("it lacks premise, hypothesis or label")
+    is_text = isinstance(premise, str) and isinstance(hypothesis, str)
+    if not is_text or (label is None and answered):
+        raise ValueError("premise, hypothesis or label is missing")
     # JSON's true and false are integers in Python, and would be read as 1 and 0.
-    if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(MNLI_LABELS):
+    is_number = isinstance(label, int) and not isinstance(label, bool)
+    if is_number and 0 <= label < len(MNLI_LABELS):
         label = MNLI_LABELS[label]
     if label is None or label in (-1, "-", ""):
         if answered:
@@ -80,7 +103,7 @@ def format_mnli(record: Mapping[str, Any], *, answered: bool = True) -> dict[str
         label = ""
     elif label not in MNLI_LABELS:
         raise ValueError(
-            f"its label is {json.dumps(label, default=str)}, not 0, 1, 2 or one of "
+            f"the label is {json.dumps(label, default=str)}, not 0, 1, 2 or one of "
             f"{', '.join(MNLI_LABELS)}"
         )
     return {
@@ -91,11 +114,18 @@ def format_mnli(record: Mapping[str, Any], *, answered: bool = True) -> dict[str
 
 
 def format_squad(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] | None:
-    """Return {"inputs", "targets", "id", "answers"} of a SQuAD 1.1 record, None where it has no
-    answer.
+    """Format a SQuAD 1.1 record.
 
-    Takes answers as {"text": […]}, as TFDS stores them ("answers/text") and as a list of {"text"}.
-    Without `answered`, a record may lack them: its target is "".
+    Args:
+        record: The fields question, context and answers. Answers are {"text": […]}, as TFDS stores
+            them ("answers/text"), or a list of {"text"}.
+        answered: Whether an answer is needed. Otherwise the target of a record without one is "".
+
+    Returns:
+        {"inputs", "targets", "id", "answers"}; None if an answer is needed and the record has none.
+
+    Raises:
+        ValueError: The record has no such fields.
     """
     question, context = record.get("question"), record.get("context")
     answers = _get_first(record, "answers", "answers/text")
@@ -108,20 +138,18 @@ def format_squad(record: Mapping[str, Any], *, answered: bool = True) -> dict[st
         or not isinstance(context, str)
         or not isinstance(answers, list)
     ):
-        raise ValueError("it lacks question, context or answers")  # noqa: TRY004 (of the data, not of a caller)
-    worded = [answer.get("text") if isinstance(answer, dict) else answer for answer in answers]
+        raise ValueError("question, context or answers are missing")  # noqa: TRY004 (a fault of the data)
+    values = [answer.get("text") if isinstance(answer, dict) else answer for answer in answers]
     if not answered:
-        worded = [answer for answer in worded if answer is not None]
-    texts = [space_punctuation(answer) for answer in worded if isinstance(answer, str)]
-    if len(texts) < len(worded):
+        values = [value for value in values if value is not None]
+    texts = [space_punctuation(value) for value in values if isinstance(value, str)]
+    if len(texts) < len(values):
         raise ValueError("an answer has no text")
     if not texts and answered:
         return None
-    inputs = _SPACE.sub(
-        " ", f"question: {space_punctuation(question)} context: {space_punctuation(context)}"
-    )
+    inputs = f"question: {space_punctuation(question)} context: {space_punctuation(context)}"
     return {
-        "inputs": inputs,
+        "inputs": _SPACE.sub(" ", inputs),
         "targets": texts[0] if texts else "",
         "id": str(record.get("id", "")),
         "answers": texts,
@@ -131,10 +159,17 @@ def format_squad(record: Mapping[str, Any], *, answered: bool = True) -> dict[st
 def format_text_to_text(
     record: Mapping[str, Any], *, answered: bool = True
 ) -> dict[str, Any] | None:
-    """Return {"inputs", "targets", "idx"} of a record that is worded already, None where it has no
-    targets.
+    """Return a record that has inputs and targets already.
 
-    Without `answered`, the target of a record without one is "".
+    Args:
+        record: The fields inputs and targets.
+        answered: Whether targets are needed. Otherwise those of a record without them are "".
+
+    Returns:
+        {"inputs", "targets", "idx"}; None if targets are needed and the record has no such field.
+
+    Raises:
+        ValueError: The record has no such fields.
     """
     inputs, targets = record.get("inputs"), record.get("targets")
     if targets is None and not answered:
@@ -142,11 +177,11 @@ def format_text_to_text(
     if isinstance(inputs, str) and "targets" not in record and answered:
         return None
     if not isinstance(inputs, str) or not isinstance(targets, str):
-        raise ValueError("it lacks inputs or targets")  # noqa: TRY004 (of the data, not of a caller)
+        raise ValueError("inputs or targets are missing")  # noqa: TRY004 (a fault of the data)
     return {"inputs": inputs, "targets": targets, "idx": record.get("idx", 0)}
 
 
-FORMATTERS = {
+FORMATTERS: dict[str, Formatter] = {
     "mnli": format_mnli,
     "squad": format_squad,
     "text_to_text": format_text_to_text,
@@ -156,10 +191,9 @@ FORMATTERS = {
 
 
 def identify_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the field by which a record is known, with its value: {} where it has none.
+    """Return the field that identifies a record, with its value; {} if it has no such field.
 
-    Text and whole numbers come first. Without those it is the first field with any other value,
-    such as an object.
+    A field with text or a whole number is preferred to one with another value, such as an object.
     """
     names = [name for name in ID_FIELDS if record.get(name) is not None]
     names.sort(key=lambda name: not isinstance(record[name], (str, int)))
@@ -174,31 +208,30 @@ def read_examples(
     *,
     answered: bool = True,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the worded examples of a source, in its own order.
+    """Yield the formatted examples of a source, in the order of the source.
 
-    Records that have no label or answer are left out, which is said with their number. Without
-    `answered` they are yielded, too, and each example has "name", see name_record.
+    Records without a label or answer are left out, and a warning gives their number.
 
     Args:
-      spec: text (but LAMBADA's lines) and synthetic hold no records.
-      objective: one of data_spec.PAIR_OBJECTIVES.
-      split: which split of a hf or tfds set, unless the spec names one.
-      handle: is given each record that is not one of the objective's.
-      answered: whether the answers are needed, as they are to train and to evaluate; of MNLI, SQuAD
-        and text_to_text.
+        spec: The source. Text (except LAMBADA's passages) and synthetic data have no records.
+        objective: One of data_spec.PAIR_OBJECTIVES.
+        split: The split of an hf or tfds set whose spec names none.
+        handle: Called with each record that is not one of the objective's.
+        answered: Whether answers are needed, as in training and evaluation. Otherwise records
+            without one are yielded, too, and each example has "name", see identify_record. Only
+            MNLI, SQuAD and text_to_text can do without answers.
 
     Raises:
-      UserError: what `handle` raises; no record has an answer.
+        UserError: `handle` raises it, or no record has an answer.
     """
-    wording: Callable[..., dict[str, Any] | None] = FORMATTERS[objective]
+    format_record = FORMATTERS[objective]
     if not answered:
-        wording = functools.partial(wording, answered=False)
+        format_record = functools.partial(format_record, answered=False)
     count = left_out = 0
-    for path, place, record in _read_records(spec, objective, split, handle):
+    for record in _read_records(spec, objective, split, handle):
         try:
-            found = wording(record)
-            lacks_target = objective == "text_to_text" if found is None else not found["targets"]
-            if split == "train" and lacks_target:
+            example = format_record(record.fields)
+            if split == "train" and _lacks_target(example, objective):
                 raise ValueError("it has no target to train on")
         except ValueError as error:
             fault = RecordFault(
@@ -206,17 +239,19 @@ def read_examples(
                 "name files of that task's records",
                 f"not a record of {objective}",
             )
-            handle(fault.locate(path, place))
+            handle(fault.locate(record.path, record.place))
             continue
         count += 1
-        if found is None:
+        if example is None:
             left_out += 1
             continue
-        example = {name: _replace_surrogates(value, path) for name, value in found.items()}
-        yield example if answered else {**example, "name": identify_record(record)}
+        example = {name: _replace_surrogates(value, record.path) for name, value in example.items()}
+        if not answered:
+            example["name"] = identify_record(record.fields)
+        yield example
     if left_out and left_out == count:
         raise UserError(
-            f"none of its {count:,} records has an answer",
+            f"none of the {count:,} records has an answer",
             str(spec),
             "name records with labels or answers; `rosetta t5x infer` takes questions alone",
             kind=MISSING,
@@ -227,19 +262,35 @@ def read_examples(
         log.warn(line, once=True)
 
 
-def check_all_records(data: str, objective: str, split: str, *, answered: bool = True) -> None:
-    """Read and word every record of the data.
+def _lacks_target(example: dict[str, Any] | None, objective: str) -> bool:
+    """Return whether training has to refuse an example because it has no target.
 
-    Data that SeqIO reads, token caches and sets that would have to be downloaded are not read.
+    Records without a label are left out, except those of text_to_text.
+    """
+    if example is None:
+        return objective == "text_to_text"
+    return not example["targets"]
+
+
+def check_all_records(data: str, objective: str, split: str, *, answered: bool = True) -> None:
+    """Read and format every record of the data.
+
+    SeqIO tasks, token caches, synthetic data and sets that would be downloaded are left out.
+
+    Args:
+        data: A spec string, or {spec: rate} as JSON.
+        objective: One of data_spec.PAIR_OBJECTIVES.
+        split: The split of hf and tfds sets that name none.
+        answered: See read_examples.
 
     Raises:
-      UserError: one of the records cannot be used; there is none.
+        UserError: A record cannot be used, or there is none.
     """
     for part in data_spec.parse_parts(data):
         spec = part.spec
-        if spec.kind in ("task", "cache", "synthetic") or (
-            spec.kind == "hf" and not os.path.isdir(os.path.expanduser(spec.value))
-        ):
+        if spec.kind in ("task", "cache", "synthetic"):
+            continue
+        if spec.kind == "hf" and not os.path.isdir(os.path.expanduser(spec.value)):
             continue
         if not sum(1 for _ in read_examples(spec, objective, split, answered=answered)):
             raise UserError(
@@ -251,6 +302,7 @@ def check_all_records(data: str, objective: str, split: str, *, answered: bool =
 
 
 def _replace_surrogates(value: Any, path: str) -> Any:
+    """Return a value of an example with the lone surrogates of its texts replaced."""
     if isinstance(value, list):
         return [_replace_surrogates(inner, path) for inner in value]
     return bad_records.replace_surrogates(value, path) if isinstance(value, str) else value
@@ -259,20 +311,31 @@ def _replace_surrogates(value: Any, path: str) -> Any:
 def read_texts(
     spec: Spec, objective: str, field: str, split: str, handle: Handler = bad_records.stop_or_skip
 ) -> Iterator[str]:
-    """Yield a source's documents, of an objective that needs pairs its inputs and targets in turn;
-    see worded and documents.read_documents.
+    """Yield the texts of a source: documents, or for a pair objective inputs and targets in turn.
+
+    Args:
+        spec: The source.
+        objective: One of data_spec.OBJECTIVES.
+        field: The field of records that has the text of documents.
+        split: The split of an hf or tfds set whose spec names none.
+        handle: Called with each record that cannot be used.
+
+    Raises:
+        UserError: See read_examples and documents.read_documents.
     """
     if objective not in data_spec.PAIR_OBJECTIVES:
         yield from documents.read_documents(spec, field, split, handle)
         return
-    for record in read_examples(spec, objective, split, handle):
-        yield record["inputs"]
-        yield record["targets"]
+    for example in read_examples(spec, objective, split, handle):
+        yield example["inputs"]
+        yield example["targets"]
 
 
 def check_first_record(spec: Spec, objective: str, field: str, split: str) -> None:
-    """Read a source's first record: UserError where it is none, has no such field, or there is no
-    text at all. Arguments are those of texts.
+    """Read the first record of a source. The arguments are those of read_texts.
+
+    Raises:
+        UserError: The record cannot be used, or there is no text at all.
     """
     if next(read_texts(spec, objective, field, split), None) is None:
         raise UserError(
@@ -281,14 +344,17 @@ def check_first_record(spec: Spec, objective: str, field: str, split: str) -> No
 
 
 class EncodedPairs(Sequence[tuple[Array, Array]]):
-    """Pairs of texts as pairs of ids, each made when it is asked for: a run starts without reading
-    all of them.
+    """Pairs of texts as pairs of ids.
+
+    Each pair is encoded when it is asked for, so that a run starts without encoding all of them.
     """
 
-    def __init__(self, texts: list[tuple[str, str]], vocab: Vocabulary) -> None:
-        self.texts, self.vocab = texts, vocab
+    def __init__(self, texts: list[tuple[str, str]], vocabulary: Vocabulary) -> None:
+        self.texts = texts
+        self.vocabulary = vocabulary
 
     def __len__(self) -> int:
+        """Return the number of pairs."""
         return len(self.texts)
 
     @overload
@@ -296,53 +362,48 @@ class EncodedPairs(Sequence[tuple[Array, Array]]):
     @overload
     def __getitem__(self, number: slice) -> list[tuple[Array, Array]]: ...
     def __getitem__(self, number: int | slice) -> tuple[Array, Array] | list[tuple[Array, Array]]:
+        """Return the ids of the inputs and of the targets of a pair, int32, without end tokens."""
         if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(len(self)))]
-        first, second = self.vocab.encode(self.texts[number])
-        return first, second
+            return [self[index] for index in range(*number.indices(len(self)))]
+        inputs, targets = self.vocabulary.encode(self.texts[number])
+        return inputs, targets
 
 
 def _simplify_values(values: list[Any], name: str) -> Any:
+    """Return the values of a feature of an Example as JSON would have them.
+
+    The answers of SQuAD are a list, and every other feature has one value or none.
+    """
     texts = [
         value.decode(errors="replace") if isinstance(value, bytes) else value for value in values
     ]
-    return texts if name.startswith("answers") else (texts[0] if texts else None)
+    if name.startswith("answers"):
+        return texts
+    return texts[0] if texts else None
 
 
 def _read_records(
     spec: Spec, objective: str, split: str, handle: Handler
-) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield (file, place in it, record)."""
+) -> Iterator[LocatedRecord]:
+    """Yield the records of a source with their places.
+
+    Raises:
+        UserError: The source has no records, or cannot be read.
+    """
     if spec.kind == "jsonl":
         for path in data_spec.find_files(spec):
-            yield from (
-                (path, place, record)
-                for place, record in _read_json_records(path, handle, own=objective == "squad")
-            )
+            yield from _read_json_records(path, handle, may_be_squad_file=objective == "squad")
     elif spec.kind in ("tfrecord", "tfds"):
-        paths = tfds.find_shards(spec, split) if spec.kind == "tfds" else data_spec.find_files(spec)
-        records = tfrecord.Records(paths)
-        for number in range(len(records)):
-            path, place = records.find_place(number)
-            try:
-                features = tfrecord.parse_example(records[number])
-            except RecordFault as fault:
-                handle(fault.locate(path, place))
-                continue
-            yield (
-                path,
-                place,
-                {name: _simplify_values(values, name) for name, values in features.items()},
-            )
+        yield from _read_tfrecords(spec, split, handle)
     elif spec.kind == "text" and objective == "lambada":
         for number, line in enumerate(documents.read_documents(spec, ""), 1):
-            yield str(spec), f"passage {number:,}", {"text": line}
+            yield LocatedRecord(str(spec), f"passage {number:,}", {"text": line})
     elif spec.kind == "hf":
-        for number, record in enumerate(documents.read_hugging_face(spec, split), 1):
-            yield str(spec), f"record {number:,}", record
+        for number, fields in enumerate(documents.read_hugging_face(spec, split), 1):
+            yield LocatedRecord(str(spec), f"record {number:,}", fields)
     else:
         raise UserError(
-            f"{spec.kind} holds no records",
+            f"data of the kind {spec.kind!r} has no records",
             str(spec),
             "use jsonl, tfrecord, tfds, hf or a cache",
             kind=UNSUPPORTED,
@@ -350,44 +411,73 @@ def _read_records(
         )
 
 
+def _read_tfrecords(spec: Spec, split: str, handle: Handler) -> Iterator[LocatedRecord]:
+    """Yield the records of TFRecord files with their places."""
+    paths = tfds.find_shards(spec, split) if spec.kind == "tfds" else data_spec.find_files(spec)
+    records = tfrecord.Records(paths)
+    for number in range(len(records)):
+        path, place = records.find_place(number)
+        try:
+            features = tfrecord.parse_example(records[number])
+        except RecordFault as fault:
+            handle(fault.locate(path, place))
+            continue
+        fields = {name: _simplify_values(values, name) for name, values in features.items()}
+        yield LocatedRecord(path, place, fields)
+
+
 def _parse_squad_file(line: bytes, path: str) -> list[Mapping[str, Any]] | None:
-    """Return the records of SQuAD's own file, one document of paragraphs; None where it is none."""
+    """Return the records of a file as SQuAD publishes it: one JSON document of paragraphs.
+
+    Args:
+        line: The first line of the file.
+        path: The file.
+
+    Returns:
+        The records; None if the file is not such a document.
+
+    Raises:
+        UserError: The document has other fields.
+    """
     try:
-        whole = json.loads(line)
+        document = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(whole, dict) or not isinstance(whole.get("data"), list):
+    if not isinstance(document, dict) or not isinstance(document.get("data"), list):
         return None
+    records: list[Mapping[str, Any]] = []
     try:
-        return [
-            {"context": paragraph["context"], **question}
-            for article in whole["data"]
-            for paragraph in article["paragraphs"]
-            for question in paragraph["qas"]
-        ]
+        for article in document["data"]:
+            for paragraph in article["paragraphs"]:
+                records += [
+                    {"context": paragraph["context"], **question} for question in paragraph["qas"]
+                ]
     except (KeyError, TypeError):
         raise UserError(
-            "it is not laid out as SQuAD's own file: data, paragraphs, qas",
+            "the file does not have the layout of SQuAD's own files: data, paragraphs, qas",
             path,
             "copy it again, or put one record on each line",
             kind=INVALID,
         ) from None
+    return records
 
 
 def _read_json_records(
-    path: str, handle: Handler, *, own: bool
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield (place, record) of a file: one record a line, or, where it is one, SQuAD's own file."""
+    path: str, handle: Handler, *, may_be_squad_file: bool
+) -> Iterator[LocatedRecord]:
+    """Yield the records of a file with their places: one on each line, or those of a SQuAD file."""
     with documents.open_decompressed(path) as file:
         line = file.readline()
-        if own and (found := _parse_squad_file(line, path)) is not None:
-            yield from ((f"question {number:,}", record) for number, record in enumerate(found, 1))
+        squad_records = _parse_squad_file(line, path) if may_be_squad_file else None
+        if squad_records is not None:
+            for number, fields in enumerate(squad_records, 1):
+                yield LocatedRecord(path, f"question {number:,}", fields)
             return
         number = 1
         while line:
             if line.strip():
                 try:
-                    yield f"line {number:,}", json_lines.parse_object(line)
+                    yield LocatedRecord(path, f"line {number:,}", json_lines.parse_object(line))
                 except RecordFault as fault:
                     handle(fault.locate(path, f"line {number:,}"))
             line = file.readline()

@@ -80,7 +80,7 @@ def test_boolq_is_worded_from_superglues_fields_and_from_the_corpuss_own(tmp_pat
 @pytest.mark.parametrize(
     ("objective", "record", "says"),
     [
-        ("lambada", {"texts": "no such field"}, "text is missing"),
+        ("lambada", {"texts": "no such field"}, "text"),
         ("boolq", {"passage": "p", "question": "q", "label": "maybe"}, "label"),
         ("boolq", {"question": "q", "label": 1}, "passage"),
     ],

@@ -65,7 +65,7 @@ def test_squad_is_worded_as_t5_words_it() -> None:
     ],
 )
 def test_a_record_of_something_else_is_refused(record: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"label|lacks"):
+    with pytest.raises(ValueError, match=r"label|missing"):
         task_records.format_mnli(record)
 
 
@@ -171,7 +171,7 @@ def test_faults_name_the_file(tmp_path: Path) -> None:
     for body, says in (
         ("[1]\n", "but a list"),
         ("{\n", "not valid JSON"),
-        ('{"a": 1}\n', "mnli: it lacks"),
+        ('{"a": 1}\n', "mnli: premise"),
     ):
         path.write_text(body)
         with pytest.raises(UserError, match=says) as raised:
