@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def number_documents(tokens: Array, eos: int) -> Array:
-    """Number the documents in each row of running text.
+    """Return the number of each token's document in its row of running text.
 
     Args:
         tokens: int32 [n, length], padded with 0.
