@@ -1,10 +1,10 @@
-"""Running text by position: any stretch of a corpus can be read without reading what comes before
-it.
+"""Corpora of running text that are read by position, without reading what comes before.
 
-A corpus is cut into equal stretches of its stored size. A text stretch is sized so that nearly all
-give a full window of tokens; where it begins and ends moves to a word's edge, in a way that depends
-on the place alone, so that neighbours share no word and lose none. No index is needed, whatever the
-size of the corpus.
+A corpus is the text of a text, jsonl, tfrecord or tfds source. It is addressed by its stored size:
+bytes of text files, and bytes of records. `rows.Windows` cuts it into stretches of equal size, each
+of which holds enough text for a window of tokens. A cut moves to the edge of a word, in a way that
+depends on its place alone, so neighbouring stretches share no word and lose none. No index is
+needed, whatever the size of the corpus.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import functools
 import mmap
 import os
 import re
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,37 +27,48 @@ if TYPE_CHECKING:
 
     from rosetta.data.data_spec import Spec
 
-# Bytes or letters a cut may move to find a space: scripts without spaces are cut between letters.
+# The bytes or characters by which a cut may move to reach a space. Scripts without spaces are cut
+# between characters.
 CUT_REACH = 64
-HEAD_BYTES = 4096  # bytes
-MAX_DAMAGED_SHARE = 0.01  # of a head's letters: text in Western languages and Latin 1 has more
-MAX_CHECKED_FILES = 64  # files
-CHUNK_BYTES = 1 << 24  # bytes that lines are counted in at a time
-LONG_DOCUMENT_BYTES = 1 << 16  # bytes of a document from which on it is held
-MAX_HELD_BYTES = 1 << 27  # bytes of such documents that are held
+HEAD_BYTES = 4096  # the bytes of a text file that are checked to be UTF-8
+# The share of characters in a head that may be damaged. Text in Western languages that is encoded
+# in Latin 1 has more.
+MAX_DAMAGED_SHARE = 0.01
+MAX_CHECKED_FILES = 64
+CHUNK_BYTES = 1 << 24  # the bytes in which lines are counted at a time
+LONG_DOCUMENT_BYTES = 1 << 16  # A document of at least this size is kept in memory.
+MAX_HELD_BYTES = 1 << 27  # the size of all documents that are kept
 COMPRESSED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 
 
 class Corpus(Protocol):
-    """Text addressed by stored size."""
+    """Text that is addressed by its stored size."""
 
     @property
     def size(self) -> int:
-        """Return how much there is, in units of its own (bytes as stored)."""
+        """The size of the corpus in units of its own, such as bytes as stored."""
         ...
 
     def read_texts(self, start: int, stop: int) -> list[str]:
-        """Return the documents, or parts of documents, that lie in [start, stop)."""
+        """Return the documents, or the parts of documents, that lie in [start, stop)."""
         ...
 
     def describe(self) -> str:
-        """Return what a changed corpus would change."""
+        """Return a text that changes if the corpus does."""
         ...
 
 
 def find_byte_cut(text: bytes | mmap.mmap, place: int, size: int) -> int:
-    """Return where a cut at `place` of UTF-8 bytes really falls: behind the next white space if it
-    is near, else before a letter.
+    """Return where a cut near a place of UTF-8 bytes falls.
+
+    Args:
+        text: The bytes.
+        place: The place where the text should be cut.
+        size: The size of the text in bytes.
+
+    Returns:
+        The place after the next white space if it is within CUT_REACH, else the beginning of the
+        character at or after `place`.
     """
     if place <= 0 or place >= size:
         return min(max(place, 0), size)
@@ -66,14 +77,18 @@ def find_byte_cut(text: bytes | mmap.mmap, place: int, size: int) -> int:
     if space:
         return place - 1 + space.end()
     if place + CUT_REACH >= size:
-        return size  # the last word
-    while place < size and text[place] & 0xC0 == 0x80:
+        return size  # The cut would be in the last word.
+    while place < size and text[place] & 0xC0 == 0x80:  # a continuation byte of UTF-8
         place += 1
     return place
 
 
 def find_letter_cut(text: str, place: int) -> int:
-    """Return the same for a str: white space within reach, else the place itself."""
+    """Return where a cut near a place of a string falls.
+
+    Returns:
+        The place after the next white space if it is within CUT_REACH, else `place` itself.
+    """
     if place <= 0 or place >= len(text):
         return min(max(place, 0), len(text))
     space = re.search(r"\s", text[place - 1 : place + CUT_REACH])
@@ -83,94 +98,136 @@ def find_letter_cut(text: str, place: int) -> int:
 
 
 def extract_part(text: str, start: float, stop: float) -> str:
-    """Return the part of a document that lies between two fractions of it, cut at words."""
-    return text[
-        find_letter_cut(text, round(start * len(text))) : find_letter_cut(
-            text, round(stop * len(text))
-        )
-    ]
+    """Return the part of a document between two fractions of its length, cut between words."""
+    first = find_letter_cut(text, round(start * len(text)))
+    last = find_letter_cut(text, round(stop * len(text)))
+    return text[first:last]
+
+
+def extract_range(text: str, document: tuple[int, int], start: int, stop: int) -> list[str]:
+    """Return the part of a document that lies in a range of the corpus.
+
+    Args:
+        text: The text of the document.
+        document: Where the document begins and ends, in units of the corpus.
+        start: Where the range begins.
+        stop: Where it ends.
+
+    Returns:
+        The part, cut between words; [] if it is blank.
+    """
+    first, last = document
+    size = last - first
+    part = extract_part(text, max(start - first, 0) / size, min((stop - first) / size, 1.0))
+    return [part] if part.strip() else []
 
 
 def check_uncompressed(paths: Sequence[str]) -> None:
-    """Raise UserError where one of the files is compressed."""
-    packed = next((path for path in paths if path.endswith(COMPRESSED_SUFFIXES)), None)
-    if packed:
-        raise UserError(
-            "a compressed file cannot be read by position",
-            packed,
-            "decompress it, or cache it once with rosetta data cache, which reads it as it is",
-            kind=UNSUPPORTED,
-        )
+    """Check that no file is compressed.
+
+    Raises:
+        UserError: A file is compressed.
+    """
+    for path in paths:
+        if path.endswith(COMPRESSED_SUFFIXES):
+            raise UserError(
+                "a compressed file cannot be read by position",
+                path,
+                "decompress it, or cache it once with rosetta data cache, which reads it as it is",
+                kind=UNSUPPORTED,
+            )
 
 
 def check_text_head(head: bytes, path: str) -> None:
-    """Raise UserError where a text file begins as no UTF-8 text does: with a byte 0, or with more
-    letters that are none than single damaged ones come to.
+    """Check that a text file begins with UTF-8 text.
 
     Args:
-      head: at most HEAD bytes of it, from its beginning; what they cut off of the last letter
-        counts for nothing.
-      path: the file's, for the line.
+        head: The first bytes of the file, at most HEAD_BYTES. They may end within a character.
+        path: The file, for the message.
+
+    Raises:
+        UserError: The head has a null byte, or more invalid bytes than single damaged characters
+            explain.
     """
     text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(head)
-    wrong = sum("\udc80" <= letter <= "\udcff" for letter in text)
-    if "\0" in text or wrong > MAX_DAMAGED_SHARE * len(text):
-        what = "a byte 0" if "\0" in text else f"{wrong} bytes that are no UTF-8"
+    invalid = sum("\udc80" <= letter <= "\udcff" for letter in text)
+    if "\0" in text or invalid > MAX_DAMAGED_SHARE * len(text):
+        content = "a null byte" if "\0" in text else f"{invalid} bytes that are not valid UTF-8"
         raise UserError(
-            f"it is no text: its first {len(head):,} bytes have {what}",
+            f"not a text file: its first {len(head):,} bytes have {content}",
             path,
-            "name UTF-8 text (iconv -f LATIN1 -t UTF-8 makes some of another encoding)",
+            "name UTF-8 text (iconv -f LATIN1 -t UTF-8 converts another encoding)",
             kind=INVALID,
         )
 
 
 def check_text_heads(paths: Sequence[str]) -> None:
-    """Raise UserError where one of the files is no UTF-8 text by its head, see text_begins.
+    """Check that files begin with UTF-8 text. Of very many files, some are checked.
 
-    Of very many files some are looked at, spread over them.
+    Raises:
+        UserError: See check_text_head.
     """
-    for path in paths[:: -(-len(paths) // MAX_CHECKED_FILES)]:
+    step = -(-len(paths) // MAX_CHECKED_FILES)
+    for path in paths[::step]:
         with open(path, "rb") as file:
             check_text_head(file.read(HEAD_BYTES), path)
 
 
+class FileRange(NamedTuple):
+    """A range of bytes of one of several files.
+
+    Attributes:
+        file: The number of the file.
+        start: Where the range begins in the file.
+        stop: Where it ends.
+    """
+
+    file: int
+    start: int
+    stop: int
+
+
 class _MappedFiles:
-    """Several files as one run of bytes, each mapped when first read."""
+    """Several files as one sequence of bytes. Each is mapped into memory when it is first read."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = tuple(paths)
         check_uncompressed(paths)
         sizes = [os.path.getsize(path) for path in paths]
-        self.ends = np.cumsum(sizes)
+        self.ends = np.cumsum(sizes)  # where each file ends in the sequence
         self.size = int(self.ends[-1])
 
     def __getstate__(self) -> dict[str, Any]:
+        """Return the state to pickle: another process maps the files itself."""
         return {name: value for name, value in self.__dict__.items() if name != "maps"}
 
     @functools.cached_property
     def maps(self) -> dict[int, mmap.mmap]:
+        """The files that are mapped so far, by number."""
         return {}
 
     def map_file(self, number: int) -> mmap.mmap:
+        """Return the bytes of a file."""
         if number not in self.maps:
             with open(self.paths[number], "rb") as file:
                 self.maps[number] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return self.maps[number]
 
-    def split_range(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Return (file, start, stop) of what [start, stop) of the whole touches."""
-        found = []
+    def split_range(self, start: int, stop: int) -> list[FileRange]:
+        """Split a range of the sequence into ranges of files."""
+        ranges = []
         number = int(np.searchsorted(self.ends, start, side="right"))
         while start < min(stop, self.size):
-            first = int(self.ends[number - 1]) if number else 0
-            last = min(stop, int(self.ends[number]))
-            if last > start:
-                found.append((number, start - first, last - first))
-                start = last
+            file_start = int(self.ends[number - 1]) if number else 0
+            range_end = min(stop, int(self.ends[number]))
+            if range_end > start:
+                ranges.append(FileRange(number, start - file_start, range_end - file_start))
+                start = range_end
             number += 1
-        return found
+        return ranges
 
     def describe(self) -> str:
+        """Return the names of the files and their ends in the sequence."""
         return ";".join(
             f"{os.path.basename(path)}={end}"
             for path, end in zip(self.paths, self.ends, strict=True)
@@ -178,115 +235,152 @@ class _MappedFiles:
 
 
 class TextCorpus(_MappedFiles):
-    """UTF-8 text, one document a line."""
+    """UTF-8 text files with one document per line."""
 
     def read_texts(self, start: int, stop: int) -> list[str]:
-        found: list[str] = []
-        for number, first, last in self.split_range(start, stop):
-            body = self.map_file(number)
+        """Return the lines in [start, stop), in bytes; the first and the last are cut."""
+        texts: list[str] = []
+        for part in self.split_range(start, stop):
+            body = self.map_file(part.file)
             size = len(body)
-            piece = body[find_byte_cut(body, first, size) : find_byte_cut(body, last, size)]
-            text = bad_records.decode_text(piece, self.paths[number])
-            found += [line.rstrip("\r") for line in text.split("\n") if line.strip()]
-        return found
+            first = find_byte_cut(body, part.start, size)
+            last = find_byte_cut(body, part.stop, size)
+            text = bad_records.decode_text(body[first:last], self.paths[part.file])
+            texts += [line.rstrip("\r") for line in text.split("\n") if line.strip()]
+        return texts
+
+
+class HeldDocument(NamedTuple):
+    """A document in memory.
+
+    Attributes:
+        start: Where it begins in its file, in bytes.
+        end: Where it ends.
+        text: Its text; "" for an empty or a skipped record.
+    """
+
+    start: int
+    end: int
+    text: str
+
+
+class LongDocumentCache:
+    """The texts of the long documents that were read last.
+
+    Many windows lie in each of them, and it is parsed only once.
+    """
+
+    def __init__(self) -> None:
+        # By the number of the file and the start of the document.
+        self.held: dict[tuple[int, int], HeldDocument] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state to pickle: another process reads the documents itself."""
+        return {"held": {}}
+
+    def find(self, file_number: int, place: int) -> HeldDocument | None:
+        """Return the held document that a place of a file lies in."""
+        for (file, start), document in self.held.items():
+            if file == file_number and start <= place < document.end:
+                return document
+        return None
+
+    def add(self, file_number: int, document: HeldDocument) -> None:
+        """Hold a document if it is long, and let go of those that were read first."""
+        if document.end - document.start < LONG_DOCUMENT_BYTES:
+            return
+        self.held[file_number, document.start] = document
+        while len(self.held) > 1 and self._count_bytes() > MAX_HELD_BYTES:
+            del self.held[next(iter(self.held))]
+
+    def _count_bytes(self) -> int:
+        """Return the size of all held documents."""
+        return sum(document.end - document.start for document in self.held.values())
 
 
 class JsonlCorpus(_MappedFiles):
-    """JSON objects with a text field, one a line."""
+    """Files of JSON objects with a text field, one object per line.
+
+    Attributes:
+        field: The field that has the text.
+        long_documents: The long documents that were read last.
+    """
 
     def __init__(self, paths: Sequence[str], field: str) -> None:
         super().__init__(paths)
         self.field = field
-        self.long = LongDocumentCache()
+        self.long_documents = LongDocumentCache()
 
     def read_texts(self, start: int, stop: int) -> list[str]:
-        found: list[str] = []
-        for number, first, last in self.split_range(start, stop):
-            line = self._line_start(number, first)
-            while line < last:
-                end, text = self._line(number, line)
-                if end > first and end > line:
-                    whole = end - line
-                    piece = extract_part(
-                        text, max(first - line, 0) / whole, min((last - line) / whole, 1.0)
-                    )
-                    found += [piece] if piece.strip() else []
-                line = end + 1
-        return found
+        """Return the texts in [start, stop), in bytes of the files.
 
-    def _line_start(self, number: int, place: int) -> int:
+        A range within a line gives the same share of the line's text.
+        """
+        texts: list[str] = []
+        for part in self.split_range(start, stop):
+            line_start = self._find_line_start(part.file, part.start)
+            while line_start < part.stop:
+                line = self._read_line(part.file, line_start)
+                if line.end > part.start and line.end > line_start:
+                    texts += extract_range(line.text, (line_start, line.end), part.start, part.stop)
+                line_start = line.end + 1
+        return texts
+
+    def _find_line_start(self, file_number: int, place: int) -> int:
         """Return where the line begins that a place of a file lies in."""
-        known = self.long.find(number, place)
-        return known[0] if known else self.map_file(number).rfind(b"\n", 0, place) + 1
+        document = self.long_documents.find(file_number, place)
+        if document:
+            return document.start
+        return self.map_file(file_number).rfind(b"\n", 0, place) + 1
 
-    def _line(self, number: int, start: int) -> tuple[int, str]:
-        """Return where a line of a file ends, and its text; "" for one that is empty or skipped."""
-        known = self.long.find(number, start)
-        if known:
-            return known[1], known[2]
-        body = self.map_file(number)
+    def _read_line(self, file_number: int, start: int) -> HeldDocument:
+        """Return the document on the line of a file that begins at `start`.
+
+        Raises:
+            BadRecordError: The line cannot be used, and BAD_RECORDS is "stop".
+        """
+        document = self.long_documents.find(file_number, start)
+        if document:
+            return document
+        body = self.map_file(file_number)
         end = body.find(b"\n", start)
         end = len(body) if end < 0 else end
         line = body[start:end]
         text = ""
         if line.strip():
             try:
-                text = json_lines.parse_text(line, self.field, self.paths[number])
+                text = json_lines.parse_text(line, self.field, self.paths[file_number])
             except RecordFault as fault:
-                bad_records.stop_or_skip(
-                    fault.locate(self.paths[number], f"line {count_lines(body, start) + 1:,}")
-                )
-        self.long.add(number, start, end, text)
-        return end, text
+                place = f"line {count_lines(body, start) + 1:,}"
+                bad_records.stop_or_skip(fault.locate(self.paths[file_number], place))
+        document = HeldDocument(start, end, text)
+        self.long_documents.add(file_number, document)
+        return document
 
 
 def count_lines(body: mmap.mmap, stop: int) -> int:
-    """Return how many line ends come before a place."""
-    return sum(
-        body[start : min(start + CHUNK_BYTES, stop)].count(b"\n")
-        for start in range(0, stop, CHUNK_BYTES)
-    )
-
-
-class LongDocumentCache:
-    """The texts of the long documents that were read last: many windows lie in each, and it is
-    parsed once.
-    """
-
-    def __init__(self) -> None:
-        self.held: dict[
-            tuple[int, int], tuple[int, int, str]
-        ] = {}  # (file, start) -> (start, end, text)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"held": {}}
-
-    def find(self, number: int, place: int) -> tuple[int, int, str] | None:
-        """Return (start, end, text) of the held document that a place of a file lies in."""
-        for (file, start), document in self.held.items():
-            if file == number and start <= place < document[1]:
-                return document
-        return None
-
-    def add(self, number: int, start: int, end: int, text: str) -> None:
-        """Hold a document if it is long; those that were read first make room."""
-        if end - start < LONG_DOCUMENT_BYTES:
-            return
-        self.held[number, start] = (start, end, text)
-        while (
-            len(self.held) > 1
-            and sum(last - first for first, last, _ in self.held.values()) > MAX_HELD_BYTES
-        ):
-            del self.held[next(iter(self.held))]
+    """Return the number of line ends before a place."""
+    count = 0
+    for start in range(0, stop, CHUNK_BYTES):
+        count += body[start : min(start + CHUNK_BYTES, stop)].count(b"\n")
+    return count
 
 
 class TfrecordCorpus:
-    """Records of TFRecord files with a text feature."""
+    """The records of TFRecord files with a text feature.
+
+    Attributes:
+        records: The records.
+        field: The feature that has the text.
+        long_documents: The long documents that were read last.
+        ends: Where each record ends in the corpus.
+        size: The bytes of all records.
+    """
 
     def __init__(self, paths: Sequence[str], field: str) -> None:
         self.records = tfrecord.Records(paths)
         self.field = field
-        self.long = LongDocumentCache()
+        self.long_documents = LongDocumentCache()
         self.ends = np.cumsum(self.records.sizes)
         self.size = int(self.ends[-1]) if len(self.ends) else 0
         if not self.size:
@@ -298,42 +392,57 @@ class TfrecordCorpus:
             )
 
     def read_texts(self, start: int, stop: int) -> list[str]:
-        found = []
-        record = int(np.searchsorted(self.ends, start, side="right"))
-        while (
-            record < len(self.ends)
-            and (first := int(self.ends[record - 1]) if record else 0) < stop
-        ):
-            whole = int(self.ends[record]) - first
-            if whole:
-                text = self._text(record, first)
-                piece = extract_part(
-                    text, max(start - first, 0) / whole, min((stop - first) / whole, 1.0)
-                )
-                found += [piece] if piece.strip() else []
-            record += 1
-        return found
+        """Return the texts in [start, stop), in bytes of the records.
 
-    def _text(self, number: int, first: int) -> str:
-        """Return the text of a record whose bytes begin at `first`; "" for one that is skipped."""
-        known = self.long.find(0, first)
-        if known:
-            return known[2]
-        body, text = self.records[number], ""
+        A range within a record gives the same share of the record's text.
+        """
+        texts: list[str] = []
+        number = int(np.searchsorted(self.ends, start, side="right"))
+        while number < len(self.ends):
+            first = int(self.ends[number - 1]) if number else 0
+            last = int(self.ends[number])
+            if first >= stop:
+                break
+            if last > first:
+                texts += extract_range(self._read_text(number, first), (first, last), start, stop)
+            number += 1
+        return texts
+
+    def _read_text(self, number: int, first: int) -> str:
+        """Return the text of a record that begins at `first`; "" if the record is skipped.
+
+        Raises:
+            BadRecordError: The record cannot be used, and BAD_RECORDS is "stop".
+        """
+        document = self.long_documents.find(0, first)
+        if document:
+            return document.text
+        body = self.records[number]
+        text = ""
         path, place = self.records.find_place(number)
         try:
             text = tfrecord.parse_text(body, self.field, path)
         except RecordFault as fault:
             bad_records.stop_or_skip(fault.locate(path, place))
-        self.long.add(0, first, first + len(body), text)
+        self.long_documents.add(0, HeldDocument(first, first + len(body), text))
         return text
 
     def describe(self) -> str:
+        """Return the names of the files and the numbers of their records."""
         return self.records.describe()
 
 
 def open_corpus(spec: Spec, field: str, split: str = "train") -> Corpus:
-    """Return the corpus a text, jsonl, tfrecord or tfds spec names."""
+    """Return the corpus of a text, jsonl, tfrecord or tfds spec.
+
+    Args:
+        spec: The source.
+        field: The field or feature of records that has the text.
+        split: The split of a tfds set whose spec names none.
+
+    Raises:
+        UserError: The files are missing, empty, damaged or compressed.
+    """
     if spec.kind == "tfds":
         from rosetta.data import tfds
 

@@ -1,5 +1,7 @@
-"""Prepared TensorFlow Datasets folders (C4, the Pile, GLUE, SQuAD), read as the TFRecord files they
-are.
+"""Prepared TensorFlow Datasets folders, such as C4, the Pile, GLUE and SQuAD.
+
+They are read as the TFRecord files that they are, without TensorFlow. The folder of a set has
+dataset_info.json and the files of each split, its shards.
 """
 
 from __future__ import annotations
@@ -14,203 +16,242 @@ from rosetta.core.errors import DAMAGED, MISSING, UNKNOWN, UNSUPPORTED, UserErro
 from rosetta.data import tfrecord
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rosetta.data.data_spec import Spec
 
 SHARD_NAME = re.compile(
     r"^(?P<name>.+)-(?P<split>[A-Za-z0-9_]+)\.(?P<kind>tfrecord|array_record)-(?P<number>\d{5})-of-(?P<count>\d{5})$"
 )
 
-FULLY_COUNTED_BYTES = 1 << 30  # bytes of a set that is looked at record by record: seconds
+# The records of a set of at most this size are counted, which takes seconds.
+FULLY_COUNTED_BYTES = 1 << 30
+_MAX_LISTED = 8  # names of sets or configs that a message lists
 
 
 def find_data_dir() -> str:
-    """Return the folder that holds prepared data sets: TFDS_DATA_DIR, else TFDS's own default."""
+    """Return the folder of prepared data sets: TFDS_DATA_DIR, or the default of TFDS."""
     return os.environ.get("TFDS_DATA_DIR") or os.path.expanduser("~/tensorflow_datasets")
 
 
 def find_set_folder(name: str) -> str:
-    """Return the folder of `NAME[/CONFIG][:VERSION]`: of the newest version where none is named, of
-    the only config where there is one.
+    """Return the folder of a prepared set.
+
+    Args:
+        name: `NAME[/CONFIG][:VERSION]`. Without a config, the only one of the set is meant; without
+            a version, the newest.
 
     Raises:
-      UserError: there is none, or several configs to choose from; the folder is in an object store.
+        UserError: There is no such set or version, there are several configs to choose from, or the
+            folder is in an object store.
     """
-    wanted, _, version = name.partition(":")
-    place = os.path.join(find_data_dir(), *wanted.split("/"))
-    where = f"TFDS_DATA_DIR={find_data_dir()}"
-    path_checks.check_is_local(find_data_dir(), where)
-    if not os.path.isdir(place):
-        there = (
-            ", ".join(sorted(os.listdir(find_data_dir()))[:8])
-            if os.path.isdir(find_data_dir())
-            else "nothing: no such folder"
-        )
+    set_name, _, version = name.partition(":")
+    data_dir = find_data_dir()
+    folder = os.path.join(data_dir, *set_name.split("/"))
+    where = f"TFDS_DATA_DIR={data_dir}"
+    path_checks.check_is_local(data_dir, where)
+    if not os.path.isdir(folder):
+        if os.path.isdir(data_dir):
+            available = ", ".join(sorted(os.listdir(data_dir))[:_MAX_LISTED])
+        else:
+            available = "nothing: the folder does not exist"
         raise UserError(
-            f"no prepared data set {wanted} (there is: {there})",
+            f"there is no prepared data set {set_name!r} (available: {available})",
             where,
             "set TFDS_DATA_DIR to the folder that has it, or use text:, jsonl: or hf:",
             kind=UNKNOWN,
-            value=wanted,
+            value=set_name,
         )
-    configs = (
-        []
-        if _list_versions(place)
-        else [
-            entry
-            for entry in sorted(os.listdir(place))
-            if os.path.isdir(os.path.join(place, entry))
-        ]
-    )
-    if len(configs) == 1 and _list_versions(os.path.join(place, configs[0])):
-        place = os.path.join(place, configs[0])
+    configs = [] if _list_versions(folder) else _list_folders(folder)
+    if len(configs) == 1 and _list_versions(os.path.join(folder, configs[0])):
+        folder = os.path.join(folder, configs[0])
     if version:
-        place = os.path.join(place, version)
+        folder = os.path.join(folder, version)
     else:
-        versions = _list_versions(place)
+        versions = _list_versions(folder)
         if not versions:
-            do = (
-                f"name a config: {wanted}/{configs[0]}"
-                if configs
-                else "prepare it with tensorflow_datasets"
-            )
-            raise UserError(
-                f"{wanted} has no version here (it has: {', '.join(configs[:8]) or 'nothing'})",
-                place,
-                do,
-                kind=UNKNOWN,
-            )
-        place = os.path.join(place, versions[-1])
-    if not os.path.isdir(place):
+            raise _describe_missing_version(folder, set_name, configs)
+        folder = os.path.join(folder, versions[-1])
+    if not os.path.isdir(folder):
         raise UserError(
-            "there is no such version",
-            place,
-            "leave the version out to take the newest",
+            f"there is no version {version!r} of the set",
+            folder,
+            "leave the version out to use the newest",
             kind=UNKNOWN,
             value=version,
         )
-    return place
+    return folder
 
 
-def _list_versions(place: str) -> list[str]:
-    """Return the names of a folder that are versions, ascending."""
-    return sorted(
-        (entry for entry in os.listdir(place) if re.fullmatch(r"\d+\.\d+\.\d+", entry)),
-        key=lambda entry: [int(part) for part in entry.split(".")],
+def _describe_missing_version(folder: str, set_name: str, configs: Sequence[str]) -> UserError:
+    """Return the error for a set whose folder has no versions, but perhaps configs."""
+    if configs:
+        remedy = f"name a config: {set_name}/{configs[0]}"
+    else:
+        remedy = "prepare it with tensorflow_datasets"
+    contents = ", ".join(configs[:_MAX_LISTED]) or "nothing"
+    return UserError(
+        f"the folder of {set_name!r} has no version (it has: {contents})",
+        folder,
+        remedy,
+        kind=UNKNOWN,
     )
 
 
-def read_splits(place: str) -> dict[str, dict[str, Any]]:
-    """Return split -> {"shards": [examples a shard], "bytes"} as dataset_info.json has it;
-    UserError where that is missing.
+def _list_folders(folder: str) -> list[str]:
+    """Return the names of the folders in a folder, sorted."""
+    return [
+        name for name in sorted(os.listdir(folder)) if os.path.isdir(os.path.join(folder, name))
+    ]
+
+
+def _list_versions(folder: str) -> list[str]:
+    """Return the names in a folder that are versions, in ascending order."""
+    versions = [name for name in os.listdir(folder) if re.fullmatch(r"\d+\.\d+\.\d+", name)]
+    return sorted(versions, key=lambda version: [int(part) for part in version.split(".")])
+
+
+def read_splits(folder: str) -> dict[str, dict[str, Any]]:
+    """Return the splits that dataset_info.json lists.
+
+    Args:
+        folder: The folder of a version of a set.
+
+    Returns:
+        Split -> {"shards": [examples of each shard], "bytes": size of all}.
+
+    Raises:
+        UserError: dataset_info.json is missing or damaged.
     """
-    path = os.path.join(place, "dataset_info.json")
+    path = os.path.join(folder, "dataset_info.json")
     try:
         with open(path, encoding="utf-8") as file:
             info = json.load(file)
     except FileNotFoundError:
         raise UserError(
             "dataset_info.json is missing: the set was not prepared to its end",
-            place,
+            folder,
             "prepare it again, or copy all of it",
             kind=MISSING,
         ) from None
     except ValueError:
-        raise UserError("the file is no JSON", path, "copy it again", kind=DAMAGED) from None
-    found = {}
+        raise UserError("not a valid JSON file", path, "copy it again", kind=DAMAGED) from None
+    splits = {}
     for split in info.get("splits", []):
-        found[split["name"]] = {
+        splits[split["name"]] = {
             "shards": [int(count) for count in split.get("shardLengths", [])],
             "bytes": int(split.get("numBytes", 0)),
         }
-    return found
+    return splits
 
 
 def find_shards(spec: Spec, split: str = "train") -> tuple[str, ...]:
-    """Return the TFRecord files of a split, all of them there, in order.
+    """Return the TFRecord files of a split, in order.
+
+    Args:
+        spec: The set.
+        split: The split, if the spec names none.
 
     Raises:
-      UserError: the set, the split or a file is missing, or the files are no TFRecord files.
+        UserError: The set, the split or a file is missing, or the files are not TFRecord files.
     """
-    place = find_set_folder(spec.value)
-    wanted = spec.split or split
-    known = read_splits(place)
-    if wanted not in known:
+    folder = find_set_folder(spec.value)
+    name = spec.split or split
+    splits = read_splits(folder)
+    if name not in splits:
+        example = next(iter(sorted(splits)), "train")
         raise UserError(
-            f"there is no split {wanted} (there is: {', '.join(sorted(known))})",
-            place,
-            f"name one: {spec.kind}:{spec.value}#{next(iter(sorted(known)), 'train')}",
+            f"there is no split {name!r} (available: {', '.join(sorted(splits))})",
+            folder,
+            f"name an available split: {spec.kind}:{spec.value}#{example}",
             kind=UNKNOWN,
-            value=wanted,
+            value=name,
         )
-    found: dict[int, str] = {}
+    paths: dict[int, str] = {}  # by the number of the shard
     count = 0
-    for entry in os.listdir(place):
+    for entry in os.listdir(folder):
         match = SHARD_NAME.match(entry)
-        if match and match["split"] == wanted:
+        if match and match["split"] == name:
             if match["kind"] != "tfrecord":
                 raise UserError(
                     "the set is stored as array_record files",
-                    place,
+                    folder,
                     "prepare it with file_format=tfrecord",
                     kind=UNSUPPORTED,
                 )
             count = int(match["count"])
-            found[int(match["number"])] = os.path.join(place, entry)
-    expected = len(known[wanted]["shards"]) or count
-    missing = [number for number in range(max(expected, count)) if number not in found]
-    if missing or not found:
+            paths[int(match["number"])] = os.path.join(folder, entry)
+    expected = len(splits[name]["shards"]) or count
+    missing = [number for number in range(max(expected, count)) if number not in paths]
+    if missing or not paths:
         raise UserError(
-            (
-                f"{len(missing) or 'all'} of {expected} files of split {wanted} are missing, the "
-                f"first is number {missing[0] if missing else 0}"
-            ),
-            place,
+            f"{len(missing) or 'all'} of {expected} files of split {name!r} are missing, the first "
+            f"is number {missing[0] if missing else 0}",
+            folder,
             "copy the rest of the set",
             kind=MISSING,
         )
-    return tuple(found[number] for number in sorted(found))
+    return tuple(paths[number] for number in sorted(paths))
 
 
 def check(spec: Spec, split: str) -> dict[str, Any]:
-    """Look a prepared set over: every file there, none cut short at its head, as many bytes (of
-    small sets: records) as dataset_info.json says.
+    """Check a prepared set: all files are there, whole, and as large as dataset_info.json says.
+
+    Each file must begin with a record. Of a small set, the records are counted, too.
+
+    Args:
+        spec: The set.
+        split: The split, if the spec names none.
 
     Returns:
-      {"folder", "files", "bytes", "examples"}.
+        {"folder", "files", "bytes", "examples"}.
 
     Raises:
-      UserError: what is wrong with the copy.
+        UserError: The set is missing, damaged or incomplete.
     """
-    place = find_set_folder(spec.value)
+    folder = find_set_folder(spec.value)
     paths = find_shards(spec, split)
-    known = read_splits(place)[spec.split or split]
+    info = read_splits(folder)[spec.split or split]
     sizes = [os.path.getsize(path) for path in paths]
-    for path, size, examples in zip(paths, sizes, known["shards"] or [1] * len(paths), strict=True):
-        if examples and size < tfrecord.HEADER.size + tfrecord.FOOTER_BYTES:
-            raise UserError("the file is empty", path, "copy it again", kind=DAMAGED, value=size)
-        with open(path, "rb") as file:
-            head = file.read(tfrecord.HEADER.size)
-        if examples and tfrecord.HEADER.unpack(head)[1] != tfrecord.compute_masked_crc(head[:8]):
-            raise UserError(
-                "the file does not begin with a record", path, "copy it again", kind=DAMAGED
-            )
-    examples = sum(known["shards"])
-    if sum(sizes) < known["bytes"]:
+    example_counts = info["shards"] or [1] * len(paths)
+    for path, size, examples in zip(paths, sizes, example_counts, strict=True):
+        if examples:
+            _check_first_header(path, size)
+    total = sum(sizes)
+    if total < info["bytes"]:
         raise UserError(
-            f"the files hold {sum(sizes):,} bytes, dataset_info.json says {known['bytes']:,}",
-            place,
-            "copy the set again: some file is cut short",
+            f"the files have {total:,} bytes, but dataset_info.json says {info['bytes']:,}",
+            folder,
+            "copy the set again: a file is cut short",
             kind=DAMAGED,
-            value=sum(sizes),
+            value=total,
         )
-    if sum(sizes) < FULLY_COUNTED_BYTES:
-        for path, count in zip(paths, known["shards"], strict=False):
-            if (found := len(tfrecord.index_records(path))) != count:
+    if total < FULLY_COUNTED_BYTES:
+        for path, expected in zip(paths, info["shards"], strict=False):
+            count = len(tfrecord.index_records(path))
+            if count != expected:
                 raise UserError(
-                    f"the file has {found} records, dataset_info.json says {count}",
+                    f"the file has {count} records, but dataset_info.json says {expected}",
                     path,
                     "copy it again",
                     kind=DAMAGED,
-                    value=found,
+                    value=count,
                 )
-    return {"folder": place, "files": len(paths), "bytes": sum(sizes), "examples": examples}
+    return {
+        "folder": folder,
+        "files": len(paths),
+        "bytes": total,
+        "examples": sum(info["shards"]),
+    }
+
+
+def _check_first_header(path: str, size: int) -> None:
+    """Raise UserError if a file does not begin with the header of a record."""
+    if size < tfrecord.HEADER.size + tfrecord.FOOTER_BYTES:
+        raise UserError("the file is empty", path, "copy it again", kind=DAMAGED, value=size)
+    with open(path, "rb") as file:
+        head = file.read(tfrecord.HEADER.size)
+    if tfrecord.HEADER.unpack(head)[1] != tfrecord.compute_masked_crc(head[:8]):
+        raise UserError(
+            "the file does not begin with a record", path, "copy it again", kind=DAMAGED
+        )

@@ -1,8 +1,10 @@
-"""TFRecord files and tf.train.Example records read without TensorFlow.
+"""TFRecord files and tf.train.Example records, read without TensorFlow.
 
-A record is: length (uint64), masked CRC of it, the bytes, masked CRC of them, all little-endian
-(tensorflow/core/lib/io/record_writer.h). An Example is a protocol buffer: features.feature is a map
-from name to a list of bytes, floats or integers (tensorflow/core/example/{example,feature}.proto).
+A record is: its length (uint64), the masked CRC of the length, its bytes, and their masked CRC, all
+little-endian (tensorflow/core/lib/io/record_writer.h). An Example is a protocol buffer:
+features.feature is a map from name to a list of bytes, floats or integers
+(tensorflow/core/example/{example,feature}.proto). Sources of the kinds tfrecord and tfds are read
+here.
 """
 
 from __future__ import annotations
@@ -27,17 +29,22 @@ if TYPE_CHECKING:
 
     from rosetta.data import Array
 
-HEADER = struct.Struct("<QI")
-FOOTER_BYTES = 4
+HEADER = struct.Struct("<QI")  # the length of a record and its masked CRC
+FOOTER_BYTES = 4  # the masked CRC of the record
+# Wire types of protocol buffers.
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+# Field numbers of the message Feature.
+_BYTES_LIST, _FLOAT_LIST = 1, 2
 
 
 def _make_crc_table() -> list[int]:
+    """Return the table of CRC-32C (RFC 3720, appendix B.4) for each value of a byte."""
     table = []
     for byte in range(256):
+        value = byte
         for _ in range(8):
-            byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)  # noqa: PLW2901 (CRC-32C, RFC 3720 appendix B.4)
-        table.append(byte)
+            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
     return table
 
 
@@ -45,7 +52,7 @@ _CRC_TABLE = _make_crc_table()
 
 
 def compute_masked_crc(body: bytes) -> int:
-    """Return the masked CRC-32C that TFRecord files keep of a length or of a record."""
+    """Return the masked CRC-32C that TFRecord files store for a length or a record."""
     value = 0xFFFFFFFF
     for byte in body:
         value = _CRC_TABLE[(value ^ byte) & 0xFF] ^ (value >> 8)
@@ -54,22 +61,26 @@ def compute_masked_crc(body: bytes) -> int:
 
 
 def index_records(path: str) -> Array:
-    """Return int64 [n, 2]: where each record's bytes begin and how many they are.
+    """Return where each record of a file begins and how long it is.
 
-    Reads heads only. UserError where the file is cut short or is no TFRecord file: every length's
-    own checksum is looked at.
+    Only the headers are read, and the checksum of each length is verified.
+
+    Returns:
+        int64 [n, 2]: the place of the record's first byte, and the number of its bytes.
+
+    Raises:
+        UserError: The file is cut short or is not a TFRecord file.
     """
-    found = []
     size = os.path.getsize(path)
     if size == 0:
         return np.zeros((0, 2), np.int64)
+    cut_short = UserError("the file is cut short", path, "copy it again", kind=DAMAGED, value=size)
+    index = []
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as body:
         place = 0
         while place < size:
             if place + HEADER.size > size:
-                raise UserError(
-                    "the file is cut short", path, "copy it again", kind=DAMAGED, value=size
-                )
+                raise cut_short
             length, crc = HEADER.unpack_from(body, place)
             if crc != compute_masked_crc(body[place : place + 8]):
                 raise UserError(
@@ -81,37 +92,47 @@ def index_records(path: str) -> Array:
                 )
             end = place + HEADER.size + length + FOOTER_BYTES
             if end > size:
-                raise UserError(
-                    "the file is cut short", path, "copy it again", kind=DAMAGED, value=size
-                )
-            found.append((place + HEADER.size, length))
+                raise cut_short
+            index.append((place + HEADER.size, length))
             place = end
-    return np.array(found, np.int64).reshape(-1, 2)
+    return np.array(index, np.int64).reshape(-1, 2)
 
 
 def load_index(path: str) -> Array:
-    """Return `offsets(path)`, kept under rosetta's home so that a large file is walked once."""
+    """Return `index_records(path)`, from a cache in rosetta's home folder if it is there.
+
+    So a large file is read through only once.
+
+    Raises:
+        UserError: See index_records.
+    """
     status = os.stat(path)
-    name = hashlib.sha256(
-        f"{os.path.abspath(path)}:{status.st_size}:{status.st_mtime_ns}".encode()
-    ).hexdigest()[:32]
-    kept = home_folder.make_home_folder() / "tfrecord-index" / f"{name}.npy"
-    if kept.exists():
-        with contextlib.suppress(OSError, ValueError, EOFError):  # cut short: walked again
-            return np.load(kept, mmap_mode="r")
-    found = index_records(path)
-    # A read-only home or a full disk costs time at the next start, nothing else.
+    identity = f"{os.path.abspath(path)}:{status.st_size}:{status.st_mtime_ns}"
+    name = hashlib.sha256(identity.encode()).hexdigest()[:32]
+    cached = home_folder.make_home_folder() / "tfrecord-index" / f"{name}.npy"
+    if cached.exists():
+        # If the cached file is damaged, the index is made again.
+        with contextlib.suppress(OSError, ValueError, EOFError):
+            return np.load(cached, mmap_mode="r")
+    index = index_records(path)
+    # If the home folder is read-only or the disk is full, the next start only takes longer.
     with (
         contextlib.suppress(OSError),
-        atomic_files.replace_file(kept, None) as new,
+        atomic_files.replace_file(cached, None) as new,
         new.open("wb") as file,
     ):
-        np.save(file, found)
-    return found
+        np.save(file, index)
+    return index
 
 
 class Records:
-    """The records of several files, by number."""
+    """The records of several files, by number.
+
+    Attributes:
+        paths: The files.
+        indexes: The index of each file, see index_records.
+        ends: The number of records up to the end of each file.
+    """
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = tuple(paths)
@@ -119,38 +140,45 @@ class Records:
         self.ends = np.cumsum([len(index) for index in self.indexes])
 
     def __len__(self) -> int:
+        """Return the number of records."""
         return int(self.ends[-1])
 
     def __getstate__(self) -> dict[str, Any]:
+        """Return the state to pickle: another process maps the files itself."""
         return {name: value for name, value in self.__dict__.items() if name != "maps"}
 
     @functools.cached_property
     def maps(self) -> dict[int, mmap.mmap]:
+        """The files that are mapped into memory so far, by number."""
         return {}
 
     @property
     def sizes(self) -> Array:
-        """Return int64 [n]: the bytes of each record."""
+        """The bytes of each record: int64 [n]."""
         return np.concatenate([np.asarray(index[:, 1]) for index in self.indexes])
 
     def _split_number(self, number: int) -> tuple[int, int]:
-        which = int(np.searchsorted(self.ends, number, side="right"))
-        return which, number - (int(self.ends[which - 1]) if which else 0)
+        """Return the number of the file that has a record, and the record's number in the file."""
+        file_number = int(np.searchsorted(self.ends, number, side="right"))
+        before = int(self.ends[file_number - 1]) if file_number else 0
+        return file_number, number - before
 
     def find_place(self, number: int) -> tuple[str, str]:
-        """Return the file a record is in, and its place there, as in "record 3"."""
-        which, within = self._split_number(number)
-        return self.paths[which], f"record {within + 1:,}"
+        """Return the file that has a record, and its place in it, such as "record 3"."""
+        file_number, number_in_file = self._split_number(number)
+        return self.paths[file_number], f"record {number_in_file + 1:,}"
 
     def __getitem__(self, number: int) -> bytes:
-        which, within = self._split_number(number)
-        if which not in self.maps:
-            with open(self.paths[which], "rb") as file:
-                self.maps[which] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        start, length = (int(value) for value in self.indexes[which][within])
-        return self.maps[which][start : start + length]
+        """Return the bytes of a record."""
+        file_number, number_in_file = self._split_number(number)
+        if file_number not in self.maps:
+            with open(self.paths[file_number], "rb") as file:
+                self.maps[file_number] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        start, length = (int(value) for value in self.indexes[file_number][number_in_file])
+        return self.maps[file_number][start : start + length]
 
     def describe(self) -> str:
+        """Return the names of the files and the numbers of their records."""
         return ";".join(
             f"{os.path.basename(path)}={len(index)}"
             for path, index in zip(self.paths, self.indexes, strict=True)
@@ -158,6 +186,7 @@ class Records:
 
 
 def _read_varint(body: bytes, place: int) -> tuple[int, int]:
+    """Return the varint of a protocol buffer at a place, and the place after it."""
     value = shift = 0
     while True:
         byte = body[place]
@@ -168,53 +197,67 @@ def _read_varint(body: bytes, place: int) -> tuple[int, int]:
         shift += 7
 
 
+def _make_signed(value: int) -> int:
+    """Return a varint of 64 bits as the signed integer that it encodes."""
+    return value - (1 << 64) if value >> 63 else value
+
+
 def _read_fields(body: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Yield (field number, wire type, value) of a message."""
+    """Yield the field number, the wire type and the value of each field of a message."""
     place = 0
     while place < len(body):
         tag, place = _read_varint(body, place)
-        number, wire = tag >> 3, tag & 7
-        if wire == VARINT:
+        number, wire_type = tag >> 3, tag & 7
+        if wire_type == VARINT:
             value, place = _read_varint(body, place)
-            yield number, wire, value
+            yield number, wire_type, value
             continue
-        if wire == BYTES:
+        if wire_type == BYTES:
             length, place = _read_varint(body, place)
-        elif wire in (FIXED32, FIXED64):
-            length = 4 if wire == FIXED32 else 8
+        elif wire_type in (FIXED32, FIXED64):
+            length = 4 if wire_type == FIXED32 else 8
         else:
-            raise ValueError(f"wire type {wire}")
+            raise ValueError(f"{wire_type} is not a known wire type")
         if place + length > len(body):
-            raise ValueError("a field runs past the end")
-        yield number, wire, body[place : place + length]
+            raise ValueError("a field extends past the end")
+        yield number, wire_type, body[place : place + length]
         place += length
 
 
 def _read_values(body: bytes) -> list[Any]:
-    """Return the list in a Feature: bytes, floats or integers."""
+    """Return the values of a Feature: a list of bytes, floats or integers."""
     for kind, _, content in _read_fields(body):
         values: list[Any] = []
-        for _, wire, value in _read_fields(content):
-            if kind == 1:
+        for _, wire_type, value in _read_fields(content):
+            if kind == _BYTES_LIST:
                 values.append(value)
-            elif kind == 2:
+            elif kind == _FLOAT_LIST:
                 values += np.frombuffer(value, "<f4").tolist()
-            elif wire == VARINT:
-                values.append(value - (1 << 64) if value >> 63 else value)
+            elif wire_type == VARINT:
+                values.append(_make_signed(value))
             else:
-                place = 0
-                while place < len(value):
-                    one, place = _read_varint(value, place)
-                    values.append(one - (1 << 64) if one >> 63 else one)
+                values += _read_packed_integers(value)
         return values
     return []
 
 
+def _read_packed_integers(body: bytes) -> list[int]:
+    """Return the integers of a packed Int64List."""
+    values = []
+    place = 0
+    while place < len(body):
+        value, place = _read_varint(body, place)
+        values.append(_make_signed(value))
+    return values
+
+
 def decode_example(body: bytes) -> dict[str, list[Any]]:
-    """Return feature name -> values of a serialised tf.train.Example; ValueError where it is
-    none.
+    """Return the features of a serialised tf.train.Example: name -> values.
+
+    Raises:
+        ValueError: The bytes are not an Example.
     """
-    found: dict[str, list[Any]] = {}
+    example: dict[str, list[Any]] = {}
     try:
         for number, _, features in _read_fields(body):
             if number != 1:
@@ -222,17 +265,17 @@ def decode_example(body: bytes) -> dict[str, list[Any]]:
             for entry_number, _, entry in _read_fields(features):
                 if entry_number == 1:
                     parts = {part: value for part, _, value in _read_fields(entry)}
-                    found[parts[1].decode()] = _read_values(parts.get(2, b""))
+                    example[parts[1].decode()] = _read_values(parts.get(2, b""))
     except (IndexError, KeyError, TypeError, UnicodeDecodeError, AttributeError) as error:
-        raise ValueError("no tf.train.Example") from error
-    return found
+        raise ValueError("not a tf.train.Example") from error
+    return example
 
 
 def parse_example(body: bytes) -> dict[str, list[Any]]:
-    """Return feature name -> values of a record.
+    """Return the features of a record: name -> values.
 
     Raises:
-      RecordFault: it is not an Example.
+        RecordFault: The record is not an Example.
     """
     try:
         return decode_example(body)
@@ -241,10 +284,15 @@ def parse_example(body: bytes) -> dict[str, list[Any]]:
 
 
 def parse_text(body: bytes, field: str, path: str) -> str:
-    """Return the text feature of a file's record.
+    """Return the text of a record.
+
+    Args:
+        body: The record.
+        field: The feature that has the text.
+        path: The file, for warnings.
 
     Raises:
-      RecordFault: there is none.
+        RecordFault: The record is not an Example, or has no text in the feature.
     """
     features = parse_example(body)
     values = features.get(field)

@@ -86,7 +86,7 @@ def test_check_looks_at_the_wording_of_records(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (bytes(range(256)) * 40, ("4,096", "byte 0")),
+        (bytes(range(256)) * 40, ("4,096", "null byte")),
         (bytes(range(1, 256)) * 40, ("4,096", "2048", "UTF-8")),
         (
             "schöne größe\n".encode("latin-1") * 9,
