@@ -1,5 +1,7 @@
-"""git as a pure function: no config, hook, attribute, replacement or protocol of the user, the
-machine or a mirror.
+"""Run git so that its result depends only on its arguments and on the repository's objects.
+
+The settings, hooks, attributes, replacements and protocols of the user, of the machine and of a
+mirror have no effect.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-# What of the caller's environment reaches git: how to find programs, how to reach a server. Nothing
-# that decides content.
+# The variables of the caller that git gets: how to find programs, and how to reach a server. None
+# of them changes the content that git reads.
 _PASSED = (
     "PATH",
     "HOME",
@@ -86,16 +88,21 @@ _CONFIG = (
     "merge.conflictStyle=merge",
     "core.packedRefsTimeout=10000",
 )
-_SERIOUS = ("fatal:", "error:", "remote:")  # how the lines begin in which git says what went wrong
+# Lines of git's stderr that begin with these words say what went wrong.
+_SERIOUS = ("fatal:", "error:", "remote:")
 
 
 @dataclass(frozen=True)
 class Git:
-    """A bare repository of ours, and how git is run on it.
+    """A bare repository of the builder, and how to run git on it.
 
-    `alternates` are object directories of mirrors, joined for this process only: their refs, config
-    and hooks play no part. `protocols` is git's colon-separated list of transports allowed; empty
-    means that nothing may be fetched at all.
+    Attributes:
+        git_dir: The folder of the repository.
+        alternates: Object directories of mirrors, which git can read, too. Their refs, settings
+            and hooks have no effect.
+        protocols: The protocols that git may fetch with, separated by colons. If it is empty, git
+            may not fetch.
+        extra: More environment variables for git.
     """
 
     git_dir: Path
@@ -104,22 +111,19 @@ class Git:
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
-        """Return the environment in which git runs."""
+        """Return the environment variables for git."""
         env = {name: os.environ[name] for name in _PASSED if name in os.environ}
         env |= _FIXED | {"GIT_DIR": str(self.git_dir), "GIT_ALLOW_PROTOCOL": self.protocols}
         if self.alternates:
-            env["GIT_SHALLOW_FILE"] = (
-                ""  # our copies of pins are cut off from their parents; what is joined has those
-            )
+            # The repository marks its pins as commits without parents. The mirror has the parents.
+            env["GIT_SHALLOW_FILE"] = ""
             env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = os.pathsep.join(
                 _quote_path(path) for path in self.alternates
             )
         return {**env, **self.extra}
 
     def init(self) -> None:
-        """Make the repository: bare, nothing of a template in it; an existing one stays as it
-        is.
-        """
+        """Make the bare repository, without git's template. An existing one stays as it is."""
         self.run("init", "--quiet", "--bare", "--template=", "--object-format=sha1")
 
     def run(
@@ -130,8 +134,19 @@ class Git:
         check: bool = True,
         timeout: float | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run `git *args`; with `check`, a failure is a UserError that carries git's own last
-        words.
+        """Run git and return the finished process.
+
+        Args:
+            *args: The command and its arguments.
+            stdin: What git reads from its standard input.
+            env: More environment variables.
+            check: Turn a failure into a UserError.
+            timeout: The most seconds that git may take.
+
+        Raises:
+            UserError: git is not installed, or it failed and `check` is set; the error has git's
+                reason.
+            subprocess.TimeoutExpired: git took longer than `timeout`.
         """
         argv = build_command(*args)
         try:
@@ -167,22 +182,27 @@ class Git:
 
 
 def build_command(*args: str) -> list[str]:
-    """Return the argv of a git call with every setting that matters fixed."""
+    """Return the argument list of a git call, with a fixed value for every setting that matters."""
     return ["git", *(part for setting in _CONFIG for part in ("-c", setting)), *args]
 
 
 def extract_error(stderr: bytes) -> str:
-    """Return the line of git's stderr that says most: the first fatal or error one, else the
-    last.
+    """Return the line of git's stderr that names the reason of a failure.
+
+    It is the first line that begins with "fatal:", "error:" or "remote:". Without such a line it is
+    the last one. Secrets in the line are masked.
     """
     lines = [
         line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()
     ]
-    said = [line for line in lines if line.startswith(_SERIOUS)]
-    return escape(redact((said or lines or ["no message"])[0 if said else -1]))
+    serious = [line for line in lines if line.startswith(_SERIOUS)]
+    if serious:
+        return escape(redact(serious[0]))
+    return escape(redact(lines[-1] if lines else "no message"))
 
 
 def _quote_path(path: Path) -> str:
+    """Return a path as git expects it in GIT_ALTERNATE_OBJECT_DIRECTORIES."""
     text = str(path)
     if os.pathsep in text or text.startswith('"') or "\n" in text:
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -1,5 +1,6 @@
-"""What a pinned commit needs, read whole: the commit, its trees and the content of every file that
-is not absent.
+"""Read and verify all objects of a pinned commit: the commit, its trees and its files.
+
+Files that the manifest lists as absent are not needed, so they are not read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit's header: its tree, its parents, the committer's date in seconds since 1970."""
+    """The header of a commit.
+
+    Attributes:
+        tree: The name of its root tree.
+        parents: The names of its parents.
+        date: The committer's date, in seconds since 1970.
+    """
 
     tree: str
     parents: tuple[str, ...]
@@ -28,17 +35,20 @@ class Commit:
 
 
 def read_commit(reader: Reader, sha: str) -> Commit:
-    """Return the header of the commit `sha`; UserError if it is missing (MissingObjectError),
-    corrupt or malformed.
+    """Return the header of a commit.
+
+    Raises:
+        MissingObjectError: The commit is missing.
+        UserError: The commit is corrupt or malformed.
     """
     header = reader.read(sha, "commit").partition(b"\n\n")[0].decode("utf-8", "replace")
     tree = re.match(r"tree ([0-9a-f]{40})\n", header)
     date = re.search(r"^committer .* ([0-9]{1,12}) [+-][0-9]{4}$", header, re.MULTILINE)
     if not tree or not date:
         raise UserError(
-            "is no well-formed commit",
+            "is not a well-formed commit",
             f"{reader.where}, object {sha}",
-            "take no source that holds it",
+            "choose another source",
             kind=INVALID,
         )
     return Commit(
@@ -47,40 +57,57 @@ def read_commit(reader: Reader, sha: str) -> Commit:
 
 
 def check_absent(absent: Iterable[str], paths: Collection[str], name: str) -> None:
-    """UserError if the manifest lists a path as absent from source `name` that the source does not
-    have at all.
+    """Refuse a path that the manifest lists as absent and that the source does not have.
+
+    Args:
+        absent: The paths that the manifest lists as absent.
+        paths: The paths of the source.
+        name: The source's name.
+
+    Raises:
+        UserError: A listed path does not exist.
     """
     for path in absent:
         if path not in paths:
             raise UserError(
-                f"absent names {path!r}, which the pin does not have",
+                f"`absent` lists {path!r}, which the pinned commit does not have",
                 f"source {name}",
-                "remove that line",
+                "remove that line from the manifest",
             )
 
 
 def verify_commit(reader: Reader, sha: str, absent: tuple[str, ...], name: str) -> None:
-    """Read all that the commit `sha` of source `name` needs; the reader hashes it, and what is
-    hostile is refused.
+    """Read all objects that a pinned commit needs. The reader hashes each of them.
+
+    Args:
+        reader: Reads the repository.
+        sha: The commit.
+        absent: The paths that the manifest lists as absent.
+        name: The source's name.
+
+    Raises:
+        MissingObjectError: An object is missing.
+        UserError: An object is corrupt, or the tree is unsafe.
     """
     entries = list_tree_files(reader, read_commit(reader, sha).tree)
     check_absent(absent, {entry.path for entry in entries}, name)
     links: dict[str, str] = {}
-    wanted = exported_entries(entries, absent)
-    for entry in wanted:
+    needed = exported_entries(entries, absent)
+    for entry in needed:
         content = _read_blob(reader, entry, sha, name)
         if entry.mode == LINK:
             links[entry.path] = content.decode("utf-8", "surrogateescape")
-    check_layout(wanted, links, reader.where)
+    check_layout(needed, links, reader.where)
 
 
 def _read_blob(reader: Reader, entry: Entry, commit: str, name: str) -> bytes:
+    """Return the content of a file; if it is missing, the error names its path."""
     try:
         return reader.read(entry.sha, "blob")
     except MissingObjectError as error:
-        what = f"lacks the content of {entry.path} (object {entry.sha}) at commit {commit}"
+        problem = f"lacks the content of {entry.path} (object {entry.sha}) at commit {commit}"
         raise MissingObjectError(
-            what,
+            problem,
             reader.where,
             f"use a complete clone, or list the path under sources.{name}.absent",
         ) from error

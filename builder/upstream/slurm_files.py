@@ -1,8 +1,8 @@
-"""Render the Slurm files of scripts/ from scripts/slurm: one template, and a table of the jobs.
+"""Render the Slurm files of scripts/ from one template and a table of jobs, both in scripts/slurm.
 
-A batch script has to hold everything that it needs, since Slurm copies the one file only. And
-people submit the files of a clone by their names, so that they stand in the repository as they are
-run. Which variables a file reads, their defaults and their values come from rosetta's table.
+Slurm copies only the batch script itself, so each file contains everything that it needs. People
+submit the files from a clone, so the repository contains them ready to run. rosetta's table of
+variables says which variables a file reads, and their defaults and values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SOURCE = "scripts/slurm"
 WIDTH = 100
-# A text that no type with rules of its own takes.
+# A text that is not a valid value of any type with rules of its own.
 _INVALID = "x://"
 
 
@@ -99,14 +99,14 @@ def _write_checks(variables: Iterable[Variable]) -> Iterable[str]:
         try:
             setting_values.parse_value(variable, _INVALID)
         except UserError as error:
-            what = error.what.removeprefix(f"{_INVALID!r} is not a valid ")
-            words = f'check {variable.name} "{what}" "{error.do}"'
+            value_kind = error.what.removeprefix(f"{_INVALID!r} is not a valid ")
+            words = f'check {variable.name} "{value_kind}" "{error.do}"'
             separator = " " if len(words) + len(test) < WIDTH - 4 else " \\\n  "
             yield f"{words}{separator}{test}\n"
 
 
 def _choose_test(variable: Variable) -> str:
-    """Return the command of the shell that takes the valid values of a variable, "" for any text.
+    """Return the shell command that accepts the valid values of a variable, or "" for any text.
 
     tests/unit/builder/upstream/test_slurm_files.py compares these commands with the parsers.
     """
@@ -127,4 +127,5 @@ def _choose_test(variable: Variable) -> str:
 
 
 def _indent(prefix: str, block: str) -> str:
+    """Return a text with a prefix before each line."""
     return "".join(prefix + line for line in block.splitlines(keepends=True))

@@ -1,9 +1,10 @@
-"""From a pin to verified objects in the cache: what was verified before, a mirror, the git server,
-a wheel.
+"""Fetch the pinned commit of a source, verify it and keep it in the cache.
 
-Whatever serves a source, its objects are read, hashed by us and copied into `git/<name>.git`, one
-file each, the commit last. So a mirror or a server plays no part afterwards, and a kill leaves
-nothing that a rerun could take for the whole.
+A source is an upstream repository or a release wheel that the manifest pins. It comes from the
+cache, from a mirror, from its git server or from a package index. In each case all objects are
+hashed and copied into the repository `git/NAME.git` of the cache, one file per object, the commit
+last. Later steps therefore read only the cache. If a build is killed, the commit is missing, so the
+next build does not take an incomplete copy for a complete one.
 """
 
 from __future__ import annotations
@@ -47,12 +48,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pinned:
-    """A source whose pinned commit lies in our cache, every object verified.
+    """A source whose pinned commit is in the cache, with every object verified.
 
-    `date` is the committer's, in seconds since 1970. Where `history` is true, `git` also sees the
-    commits before the pin, through the mirror in `git.alternates`: those objects were not verified
-    by us and are good for explanations only. `transport` is what served it now: cache, mirror, git
-    or wheel.
+    Attributes:
+        name: The name of the source in the manifest.
+        url: The URL of the repository, or the requirement of the wheel.
+        commit: The pinned commit. For a wheel, the builder makes a commit of the wheel's files.
+        tree: The root tree of the commit.
+        date: The committer's date, in seconds since 1970.
+        git: The repository in the cache.
+        absent: The paths that the manifest lists as absent.
+        transport: Where the objects came from: "cache", "mirror", "git" or "wheel".
+        history: Whether `git` can also read the commits before the pin, through a mirror in
+            `git.alternates`. Those objects are not verified, so use them for messages only.
     """
 
     name: str
@@ -70,7 +78,12 @@ class Pinned:
 class Access:
     """Where sources can be fetched.
 
-    `release_lines` maps a source to a distribution that uses the wheel of the same project.
+    Attributes:
+        cache: The builder's cache.
+        offline: Do not use the network.
+        mirrors: Folders with clones of upstream repositories.
+        protocols: The protocols that git may use.
+        release_lines: For a source, a distribution that uses the wheel of the same project.
     """
 
     cache: Cache
@@ -106,11 +119,13 @@ def configure_access(context: Context, manifest: Manifest) -> Access:
 
 
 def acquire_source(source: GitSource | WheelSource, access: Access) -> Pinned:
-    """Return the source at its pin: from the cache if it was verified there before, else from the
-    first that has it.
+    """Return a source at its pin, from the cache or from the first place that has it.
 
-    Raises UserError naming the source for what cannot be had (with the ways out), is corrupt or is
-    hostile; nothing of it is kept then.
+    The order is: the cache, the mirrors, the git server; a wheel comes from the package index.
+
+    Raises:
+        UserError: The source is not available (the error suggests what to do), corrupt or unsafe.
+            The cache keeps nothing of it then.
     """
     check_pin(source, access)
     try:
@@ -124,18 +139,20 @@ def acquire_source(source: GitSource | WheelSource, access: Access) -> Pinned:
         raise UserError(
             f"reading or writing failed ({error.strerror})",
             place,
-            "mend that (free space, permissions) and run again",
+            "correct that (free space, permissions) and run again",
         ) from error
 
 
 def check_pin(source: GitSource | WheelSource, access: Access) -> None:
-    """UserError if the source's name, URL, ref or pin is not what it says it is, whatever the
-    manifest's loader let through.
+    """Check the name, the URL, the branch and the pin of a source.
+
+    Raises:
+        UserError: One of them is not valid.
     """
     where = f"source {source.name!r}"
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", source.name):
         raise UserError(
-            "is no name for a source",
+            "is not a valid name of a source",
             where,
             "use lower-case letters, digits, dashes and dots",
             kind=INVALID,
@@ -148,9 +165,9 @@ def check_pin(source: GitSource | WheelSource, access: Access) -> None:
         git_server.check_ref(source.track, where)
         if not re.fullmatch(r"[0-9a-f]{40}", source.commit):
             raise UserError(
-                f"{source.commit!r} is no full commit",
+                f"{source.commit!r} is not a full commit hash",
                 where,
-                "write all 40 hex digits",
+                "write all 40 hexadecimal digits",
                 kind=INVALID,
                 value=source.commit,
             )
@@ -158,14 +175,14 @@ def check_pin(source: GitSource | WheelSource, access: Access) -> None:
         r"[0-9a-f]{64}", source.sha256
     ):
         raise UserError(
-            f"{source.wheel!r} with sha256 {source.sha256!r} is no pin of a wheel",
+            f"{source.wheel!r} with sha256 {source.sha256!r} is not a valid pin of a wheel",
             where,
-            "write project==version and 64 hex digits",
+            "write PROJECT==VERSION and 64 hexadecimal digits",
         )
 
 
 def _stamp_path(source: GitSource | WheelSource, access: Access) -> Path:
-    """Return the file that says that the pin was verified without these absent paths."""
+    """Return the path of the file that exists once the pin was verified without these paths."""
     pin = source.commit if isinstance(source, GitSource) else source.sha256
     absent = hashlib.sha256("\0".join(sorted(source.absent)).encode()).hexdigest()
     return (
@@ -177,14 +194,15 @@ def _stamp_path(source: GitSource | WheelSource, access: Access) -> Path:
 
 
 def _read_stamp(source: GitSource | WheelSource, access: Access) -> Pinned | None:
-    """Return what the stamp says, if there is one and its commit is there: no git process, nothing
-    read again.
+    """Return the source that was verified before, or None if it has to be fetched.
+
+    The record of the verification ("stamp") is enough; no git process runs.
     """
     stamp = _stamp_path(source, access)
     repository = stamp.parent.parent
     try:
-        said = json.loads(stamp.read_text(encoding="utf-8"))
-        commit, tree, date = str(said["commit"]), str(said["tree"]), int(said["date"])
+        record = json.loads(stamp.read_text(encoding="utf-8"))
+        commit, tree, date = str(record["commit"]), str(record["tree"]), int(record["date"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if (isinstance(source, GitSource) and commit != source.commit) or not loose_object_path(
@@ -198,7 +216,7 @@ def _read_stamp(source: GitSource | WheelSource, access: Access) -> Pinned | Non
 
 
 def _fetch_source(source: GitSource | WheelSource, access: Access) -> Pinned:
-    """Verify and copy what the pin needs, from where it can be had. The source's lock is held."""
+    """Fetch, verify and copy what the pin needs. The caller holds the lock of the source."""
     repository = access.cache.ensure_folder(
         "git", f"{source.name}.git", lambda folder: Git(folder).init(), grows=True
     )
@@ -210,7 +228,7 @@ def _fetch_source(source: GitSource | WheelSource, access: Access) -> Pinned:
         header = read_commit(reader, commit)
     if header.parents:
         _cut_history(repository, commit)
-    said = {
+    record = {
         "schema": 1,
         "commit": commit,
         "tree": header.tree,
@@ -218,7 +236,7 @@ def _fetch_source(source: GitSource | WheelSource, access: Access) -> Pinned:
         "absent": sorted(source.absent),
         "transport": transport,
     }
-    write_atomic(_stamp_path(source, access), json.dumps(said, indent=1, sort_keys=True) + "\n")
+    write_atomic(_stamp_path(source, access), json.dumps(record, indent=1, sort_keys=True) + "\n")
     pinned = _read_stamp(source, access)
     if pinned is None:
         raise UserError("changed while it was being written", str(repository), "run again")
@@ -226,6 +244,7 @@ def _fetch_source(source: GitSource | WheelSource, access: Access) -> Pinned:
 
 
 def _fetch_git_commit(source: GitSource, access: Access, repository: Path) -> str:
+    """Copy the pinned commit into the cache, and return where it came from."""
     if loose_object_path(repository, source.commit).exists():
         with contextlib.suppress(MissingObjectError), Reader(Git(repository)) as reader:
             verify_commit(reader, source.commit, source.absent, source.name)
@@ -239,7 +258,7 @@ def _fetch_git_commit(source: GitSource, access: Access, repository: Path) -> st
                     return "mirror"
     if access.offline:
         raise _unavailable_error(
-            "--offline was given, and neither the cache nor a mirror has it", source, access
+            "--offline is set, and neither the cache nor a mirror has the commit", source, access
         )
     log.info(f"{source.name}: fetching {source.commit[:12]} from {source.git}")
     with _scratch_folder(access, source.name) as folder:
@@ -264,8 +283,16 @@ def _fetch_git_commit(source: GitSource, access: Access, repository: Path) -> st
 
 
 def _copy_commit(source: GitSource, view: Git, where: str, repository: Path) -> bool:
-    """Verify the whole pin in `view`, then write it to our repository; False if `view` does not
-    have the commit.
+    """Verify the pinned commit in another repository, and copy it into the cache.
+
+    Args:
+        source: The source.
+        view: Reads the other repository.
+        where: The name of the other repository in errors.
+        repository: The repository in the cache.
+
+    Returns:
+        False if the other repository does not have the commit.
     """
     kept: dict[str, tuple[str, bytes]] = {}
     with Reader(view, where, kept) as reader:
@@ -282,7 +309,7 @@ def _copy_commit(source: GitSource, view: Git, where: str, repository: Path) -> 
 
 
 def _cut_history(repository: Path, commit: str) -> None:
-    """Tell git that our copy of `commit` has no parents here."""
+    """Record that the copy of a commit has no parents, so that git does not look for them."""
     shallow = repository / "shallow"
     known = set(shallow.read_text().split()) if shallow.exists() else set()
     if commit not in known:
@@ -290,6 +317,7 @@ def _cut_history(repository: Path, commit: str) -> None:
 
 
 def _fetch_wheel(source: WheelSource, access: Access, repository: Path) -> str:
+    """Fetch a wheel, write its files into the repository, and return the commit made of them."""
     project, _, version = source.wheel.partition("==")
     wheel = package_index.fetch_file(
         project, version, source.sha256, access.cache.path("wheels"), offline=access.offline
@@ -298,7 +326,7 @@ def _fetch_wheel(source: WheelSource, access: Access, repository: Path) -> str:
     info = f"{project.replace('-', '_')}-{version}.dist-info/METADATA"
     if info not in files:
         raise UserError(
-            f"{wheel.name} is no wheel of {source.wheel}: it lacks {info}",
+            f"{wheel.name} is not a wheel of {source.wheel}: {info} is missing",
             f"source {source.name}",
             "correct the pin",
         )
@@ -315,7 +343,7 @@ def _fetch_wheel(source: WheelSource, access: Access, repository: Path) -> str:
 
 
 def _join_history(pinned: Pinned, source: GitSource, access: Access) -> Pinned:
-    """`pinned` with the commits before it readable through the first mirror that has them."""
+    """Return the source with access to earlier commits, if a mirror has them."""
     for root in access.mirrors:
         for mirror in find_mirrors(root, repository_name(source.git)):
             if _has_parents(pinned, mirror):
@@ -325,6 +353,7 @@ def _join_history(pinned: Pinned, source: GitSource, access: Access) -> Pinned:
 
 
 def _has_parents(pinned: Pinned, mirror: Mirror) -> bool:
+    """Return whether a mirror has the parents of the pinned commit."""
     if (mirror.path / "shallow").exists():
         return False
     with Reader(
@@ -341,8 +370,9 @@ def _has_parents(pinned: Pinned, mirror: Mirror) -> bool:
 
 @contextlib.contextmanager
 def _scratch_folder(access: Access, name: str) -> Iterator[Path]:
-    """Yield a folder for a repository that lives for one step; what killed runs left is thrown
-    away, as far as no child of theirs still writes.
+    """Yield a folder for a temporary repository, and remove it at the end.
+
+    Folders that killed runs left behind are removed first, unless a process still writes to them.
     """
     for left in access.cache.path("git").glob(f".tmp-scratch-{name}-*"):
         with contextlib.suppress(OSError):
@@ -355,19 +385,20 @@ def _scratch_folder(access: Access, name: str) -> Iterator[Path]:
         caching.remove_path(folder)
 
 
-def _unavailable_error(why: str, source: GitSource, access: Access) -> UserError:
-    ways = [
+def _unavailable_error(reason: str, source: GitSource, access: Access) -> UserError:
+    """Return the error for a commit that is nowhere, with all ways to get it."""
+    remedies = [
         f"--mirror DIR with a clone of {source.git}",
         f"a network that reaches {source.git}, without --offline",
     ]
     if line := access.release_lines.get(source.name):
-        ways.append(f"--distribution {line}, which is made from release wheels")
-    if access.mirrors and "mirror" not in why:
-        why += f"; {', '.join(map(str, access.mirrors))} has no clone with it"
+        remedies.append(f"--distribution {line}, which is made from release wheels")
+    if access.mirrors and "mirror" not in reason:
+        reason += f"; {', '.join(map(str, access.mirrors))} has no clone with the commit"
     return UserError(
-        f"commit {source.commit} cannot be had: {why}",
+        f"commit {source.commit} is not available: {reason}",
         f"source {source.name}",
-        "; or ".join(ways),
+        "; or ".join(remedies),
         kind=MISSING,
         value=source.commit,
     )

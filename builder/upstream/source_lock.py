@@ -1,5 +1,7 @@
-"""locks/sources.json: what each source must become after patches and overlay, so that every machine
-can see that it got the same.
+"""Read, check and write locks/sources.json, the lock of the patched sources.
+
+The lock records the commit and the tree that each source has after its patches and its overlay.
+Every machine compares its own result with the lock.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _RESULTS = ("patched_commit", "patched_tree", "exported_tree")
 
 
 def make_record(state: PatchedSource) -> dict[str, Any]:
-    """Return the record of one source."""
+    """Return the record of a patched source in the lock."""
     data = state.as_json()
     patches = [
         {key: patch[key] for key in ("name", "sha256", "outcome")} for patch in state.patches
@@ -35,7 +37,11 @@ def make_record(state: PatchedSource) -> dict[str, Any]:
 
 
 def read_records(manifest: Manifest) -> dict[str, Any]:
-    """Return the file's records by source; empty where there is no file yet."""
+    """Return the records of the lock by source, or an empty dictionary if there is no lock.
+
+    Raises:
+        UserError: The file is not a lock of sources.
+    """
     path = manifest.root / FILE
     try:
         records = dict(json.loads(path.read_text(encoding="utf-8"))["sources"])
@@ -54,8 +60,12 @@ def read_records(manifest: Manifest) -> dict[str, Any]:
 
 
 def check_record(manifest: Manifest, state: PatchedSource) -> None:
-    """UserError if the same pin, patches and overlay gave something else here than where the lock
-    was made.
+    """Compare a patched source with the lock.
+
+    If the pin, the patches or the overlay differ from those of the lock, a line says so.
+
+    Raises:
+        UserError: The inputs are those of the lock, but the result is another.
     """
     known, record = read_records(manifest).get(state.name), make_record(state)
     if known is None:
@@ -63,24 +73,28 @@ def check_record(manifest: Manifest, state: PatchedSource) -> None:
     if not all(
         _round_trip_json(known.get(key)) == record[key] for key in _INPUTS
     ) or _list_patch_hashes(known) != _list_patch_hashes(record):
-        log.info(f"{state.name}: patched otherwise than {FILE} says; `build.py lock` records it")
+        log.info(
+            f"{state.name}: the pin, patches or overlay differ from {FILE}; "
+            "`build.py lock` records them"
+        )
         return
     for key in _RESULTS:
         if known.get(key) != record[key]:
             raise UserError(
-                f"{key} is {record[key]}, the lock has {known.get(key)}",
+                f"{key} is {record[key]}, but the lock has {known.get(key)}",
                 f"{FILE}: {state.name}",
-                "the same inputs must give the same result: report it with your git version",
+                "the same inputs must give the same result: report this with your git version",
             )
 
 
 def render_lock(manifest: Manifest, states: Iterable[PatchedSource]) -> str:
-    """Return the file's text with these sources renewed, and those no longer in the manifest
-    gone.
+    """Return the text of the lock with new records for the given sources.
+
+    Other sources keep their records, and sources that are no longer in the manifest are left out.
     """
     records = {**read_records(manifest), **{state.name: make_record(state) for state in states}}
-    kept = {name: records[name] for name in sorted(records) if name in manifest.sources}
-    return json.dumps({"schema": 1, "sources": kept}, indent=1) + "\n"
+    current = {name: records[name] for name in sorted(records) if name in manifest.sources}
+    return json.dumps({"schema": 1, "sources": current}, indent=1) + "\n"
 
 
 def lock_path(manifest: Manifest) -> Path:
@@ -89,9 +103,10 @@ def lock_path(manifest: Manifest) -> Path:
 
 
 def _list_patch_hashes(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the name and the hash of each patch of a record."""
     return [(patch["name"], patch["sha256"]) for patch in record.get("patches", [])]
 
 
 def _round_trip_json(value: Any) -> Any:
-    """As JSON gives it back."""
+    """Return a value as it is after JSON wrote and read it: tuples become lists."""
     return json.loads(json.dumps(value))

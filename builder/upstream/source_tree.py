@@ -1,5 +1,7 @@
-"""The stages between a pin and a folder: patched once per set of inputs, exported once per tree,
-with bytecode.
+"""Turn a pinned source into a folder with the patched files and their bytecode.
+
+A source is patched once for each set of inputs (pin, patches, overlay). Its tree is exported once
+for each version of Python. Both results stay in the cache.
 """
 
 from __future__ import annotations
@@ -24,7 +26,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PatchedSource:
-    """A source after patches and overlay, as locks and images record it."""
+    """A source after patches and overlay, as locks and images record it.
+
+    Attributes:
+        name: The name of the source in the manifest.
+        url: The URL of the repository, or the requirement of the wheel.
+        commit: The pinned commit.
+        tree: The root tree of the pinned commit.
+        patched_commit: The commit after the patch series and the overlay.
+        patched_tree: The root tree of that commit.
+        exported_tree: The tree of the files that an environment gets.
+        absent: The paths that the manifest lists as absent.
+        patches: The name, hash, subject and outcome of each patch.
+        overlay: The path and hash of each file that the overlay adds.
+        date: The date of the pinned commit's committer, in seconds since 1970.
+    """
 
     name: str
     url: str
@@ -36,11 +52,11 @@ class PatchedSource:
     absent: tuple[str, ...]
     patches: tuple[dict[str, Any], ...]
     overlay: tuple[tuple[str, str], ...]
-    date: int  # of the pinned commit's committer, in seconds since 1970
+    date: int
 
     @property
     def folder(self) -> str:
-        """The name of its folder in an image: that of the upstream project."""
+        """The name of the source's folder in an image, which is the upstream project's name."""
         return source_folder_name(self.url)
 
     def as_json(self) -> dict[str, Any]:
@@ -49,7 +65,7 @@ class PatchedSource:
 
 
 def stamp_path(entry: GitSource | WheelSource, access: Access) -> Path:
-    """Return the file that records how this source was patched; there only once it was."""
+    """Return the path of the file that records how a source was patched, once it was patched."""
     address = entry.git if isinstance(entry, GitSource) else entry.wheel
     key = stage_key(
         "patched",
@@ -59,8 +75,10 @@ def stamp_path(entry: GitSource | WheelSource, access: Access) -> Path:
 
 
 def patch_source(entry: GitSource | WheelSource, access: Access) -> PatchedSource:
-    """Return the patched source; nothing is fetched or applied if the same inputs were patched
-    before.
+    """Return the patched source. The same inputs are fetched and patched only once.
+
+    Raises:
+        UserError: The source is not available, or a patch does not apply.
     """
     stamp = stamp_path(entry, access)
     if (data := read_stamp(stamp)) is not None:
@@ -72,7 +90,7 @@ def patch_source(entry: GitSource | WheelSource, access: Access) -> PatchedSourc
             }
             return PatchedSource(**{**data, **lists})
         except (TypeError, KeyError):
-            pass  # written by another version of the builder
+            pass  # another version of the builder wrote the record
     with log.stage(f"patch {entry.name}"):
         pinned = source.acquire_source(entry, access)
         done = patched_source.build_patched_source(pinned, entry)
@@ -105,16 +123,23 @@ def patch_source(entry: GitSource | WheelSource, access: Access) -> PatchedSourc
 def export_source(
     entry: GitSource | WheelSource, state: PatchedSource, access: Access, python: Interpreter
 ) -> Path:
-    """Return the exported tree with its bytecode, in the cache."""
+    """Return the folder in the cache with the exported files and their bytecode.
 
-    def make(into: Path) -> None:
+    Args:
+        entry: The source.
+        state: The patched source.
+        access: Where sources can be fetched.
+        python: The interpreter that compiles the bytecode.
+    """
+
+    def write_folder(into: Path) -> None:
         pinned = source.acquire_source(entry, access)
-        patched_source.build_patched_source(
-            pinned, entry
-        )  # its objects may have been pruned; applying again costs a second and gives the same tree
+        # The objects of the tree may have been pruned. Patching again takes a second, and gives the
+        # same tree.
+        patched_source.build_patched_source(pinned, entry)
         with log.stage(f"export {entry.name}"):
             with Reader(pinned.git) as reader:
                 tree_export.write_tree(reader, list_tree_files(reader, state.exported_tree), into)
             bytecode.compile_tree(python, into)
 
-    return access.cache.ensure_folder("trees", f"{state.exported_tree}-{python.full}", make)
+    return access.cache.ensure_folder("trees", f"{state.exported_tree}-{python.full}", write_folder)

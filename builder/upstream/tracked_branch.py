@@ -19,17 +19,23 @@ if TYPE_CHECKING:
 
 
 def resolve_ref(source: GitSource, access: Access) -> str:
-    """Return the commit at which the branch or tag that the source tracks stands now: in a mirror
-    of it, else on its server.
+    """Return the current commit of the branch or tag that a source tracks.
 
-    Raises UserError naming the ref if it was lost, or if nobody can be asked.
+    A mirror of the source is asked first, then the git server.
+
+    Raises:
+        UserError: The branch or tag does not exist.
+        UnreachableError: The server does not answer, or --offline is set and no mirror knows.
     """
     return find_tip(source, access)[0]
 
 
 def check_on_branch(source: GitSource, access: Access) -> None:
-    """UserError unless the pin lies on the branch that the source tracks, as it stands now;
-    UnreachableError where nobody can be asked.
+    """Check that the pinned commit is on the branch that a source tracks.
+
+    Raises:
+        UserError: The commit is not on the branch, or the branch does not exist.
+        UnreachableError: The server does not answer, or --offline is set and no mirror knows.
     """
     tip, mirror = find_tip(source, access)
     if tip == source.commit:
@@ -45,12 +51,8 @@ def check_on_branch(source: GitSource, access: Access) -> None:
             )
         if git_server.contains_commit(git, tip, source.commit):
             return
-    what = (
-        f"commit {source.commit} does not lie on {source.track}, which stands at {tip} "
-        "(force-pushed?)"
-    )
     raise UserError(
-        what,
+        f"commit {source.commit} is not on {source.track}, which is at {tip} (force-pushed?)",
         f"source {source.name}",
         "move the pin, or correct `track` in the manifest",
         kind=CONFLICT,
@@ -59,27 +61,31 @@ def check_on_branch(source: GitSource, access: Access) -> None:
 
 
 def find_tip(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
-    """Return the tip of the branch, and the mirror that has it; None if the server has it."""
+    """Return the commit of the tracked branch, and the mirror that has it (None for the server).
+
+    Raises:
+        UserError: The branch or tag does not exist.
+        UnreachableError: The server does not answer, or --offline is set and no mirror knows.
+    """
     check_pin(source, access)
     where = f"source {source.name}"
-    word = repository_name(source.git)
-    seen = False
+    project = repository_name(source.git)
+    has_mirror = False
     for root in access.mirrors:
-        for mirror in find_mirrors(root, word):
-            if word in path_words(mirror.path, root) or has_commit(mirror, source.commit):
-                seen = True
+        for mirror in find_mirrors(root, project):
+            if project in path_words(mirror.path, root) or has_commit(mirror, source.commit):
+                has_mirror = True
                 for name in git_server.refs_for(source.track):
                     if sha := read_ref(mirror, name):
                         return _peel_tag(mirror, sha), mirror
     if access.offline:
-        what = (
-            f"{'its mirrors do not have' if seen else 'no mirror of it can say where'} the branch "
-            f"{source.track}{'' if seen else ' stands'}"
-        )
+        problem = f"no mirror has the source, so the commit of {source.track} is not known"
+        if has_mirror:
+            problem = f"the mirrors of the source do not have the branch {source.track}"
         raise git_server.UnreachableError(
-            f"{what}, and --offline forbids asking {source.git}",
+            f"{problem}, and --offline forbids asking {source.git}",
             where,
-            "give --mirror DIR with a clone that has it",
+            "give --mirror DIR with a clone that has the branch",
             kind=UNREACHABLE,
             value=source.track,
         )
@@ -101,14 +107,12 @@ def find_tip(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
 def has_commit(mirror: Mirror, commit: str) -> bool:
     """Return whether a mirror has this commit."""
     with tempfile.TemporaryDirectory() as folder:
-        return (
-            _open_mirror(Path(folder), mirror).run("cat-file", "-e", commit, check=False).returncode
-            == 0
-        )
+        done = _open_mirror(Path(folder), mirror).run("cat-file", "-e", commit, check=False)
+    return done.returncode == 0
 
 
 def _peel_tag(mirror: Mirror, sha: str) -> str:
-    """Return the commit that a ref's object stands for, where that is an annotated tag."""
+    """Return the commit of a ref's object, which may be an annotated tag."""
     with tempfile.TemporaryDirectory() as folder:
         return _open_mirror(Path(folder), mirror).text(
             "rev-parse", "--verify", "--quiet", f"{sha}^{{commit}}"
@@ -116,6 +120,7 @@ def _peel_tag(mirror: Mirror, sha: str) -> str:
 
 
 def _open_mirror(folder: Path, mirror: Mirror) -> Git:
+    """Return an empty repository in a folder that can read the objects of a mirror."""
     git = Git(folder, alternates=(mirror.objects,))
     git.init()
     return git

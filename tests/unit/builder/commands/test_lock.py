@@ -451,7 +451,7 @@ distributions:
     problems, notes = locks._check_branches(loaded, access)
     assert notes == []
     assert "source up" in problems[0]
-    assert "does not lie on main" in problems[0]
+    assert "is not on main" in problems[0]
     problems, notes = locks._check_branches(loaded, replace(access, mirrors=()))
     assert (problems, len(notes)) == ([], 1)
     assert "could not check" in notes[0]

@@ -111,7 +111,7 @@ def test_a_path_that_is_never_exported_and_is_gone_holds_the_pin(story: Story) -
     story.bench.upstream.commit({"README": None}, "away")
     status, out = story.run()
     assert (status, story.pinned) == (1, good)
-    assert "absent names 'README', which the pin does not have" in out
+    assert "`absent` lists 'README', which the pinned commit does not have" in out
 
 
 @pytest.mark.parametrize(
