@@ -1,4 +1,8 @@
-"""Hyper-parameters as words of a command line: --fdl.NAME=LITERAL, as Fiddle reads them."""
+"""Hyper-parameters as arguments of a command line: --fdl.NAME=LITERAL.
+
+Fiddle, the configuration library of Paxml, reads a value as a Python literal. The functions here
+read and write the same literals before Fiddle is imported.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +19,22 @@ if TYPE_CHECKING:
 
 _NAME = r"[A-Za-z_]\w*"
 _KEY = r"""\[(?:-?\d+|'[^']*'|"[^"]*")\]"""
-# Fiddle takes a part of a value, too: NAME.ATTRIBUTE, NAME[INDEX], NAME['KEY'].
-_WORD = re.compile(rf"--fdl(?:\.|_set[= ])({_NAME}(?:\.\w+|{_KEY})*)=(.*)", re.DOTALL)
-# Options that choose another experiment, or set hyper-parameters besides the words above.
+# Fiddle also sets a part of a value: NAME.ATTRIBUTE, NAME[INDEX], NAME['KEY'].
+_ARGUMENT = re.compile(rf"--fdl(?:\.|_set[= ])({_NAME}(?:\.\w+|{_KEY})*)=(.*)", re.DOTALL)
+# Options that choose another experiment, or set hyper-parameters besides the arguments above.
 _OTHER_SOURCES = re.compile(
     r"--?(exp|fdl|fdl_config|fdl_config_file|fdl_set|fdl_tag|fdl_tags_set|fiddler|flagfile)\b"
 )
+# No option of Paxml has a dot in its name.
+_OPTION = re.compile(r"--[A-Za-z]\w*([= ]|$)")
 _LITERAL_ERRORS = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 
 
 def parse_literal(text: str) -> object:
-    """Return the Python value of a literal; a text that is not a literal is itself, and true and
-    false are in any case.
+    """Return the Python value of a literal.
+
+    A text that is not a literal is its own value. The words true and false are truth values in
+    upper and lower case.
     """
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
@@ -37,64 +45,76 @@ def parse_literal(text: str) -> object:
 
 
 def to_literal(text: str) -> str:
-    """Return a text as the literal it is, or else as that of a string; lists lose their spaces."""
-    found = parse_literal(text.strip())
-    if isinstance(found, (str, bool, list, tuple)):
-        return _format_literal(found)
+    """Return a text as a Python literal, with double quotes if it is a string.
+
+    A text that is a literal already stays, but lists lose their spaces.
+    """
+    value = parse_literal(text.strip())
+    if isinstance(value, (str, bool, list, tuple)):
+        return _format_literal(value)
     return text.strip()
 
 
-def _format_literal(found: object) -> str:
-    """Return a literal of a value; strings have double quotes."""
-    if isinstance(found, str):
-        return json.dumps(found, ensure_ascii=False)
-    if isinstance(found, list):
-        return f"[{','.join(map(_format_literal, found))}]"
-    if isinstance(found, tuple):
-        end = "," if len(found) == 1 else ""
-        return f"({','.join(map(_format_literal, found))}{end})"
-    return repr(found)
+def _format_literal(value: object) -> str:
+    """Return the literal of a value; strings get double quotes."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return f"[{','.join(map(_format_literal, value))}]"
+    if isinstance(value, tuple):
+        end = "," if len(value) == 1 else ""
+        return f"({','.join(map(_format_literal, value))}{end})"
+    return repr(value)
 
 
 def parse_values(hyper: Mapping[str, str]) -> dict[str, object]:
-    """Return hyper-parameters' values by name; NOT_KNOWN for one of which only a part is set.
+    """Return the values of hyper-parameters by name.
 
     Args:
-      hyper: as `split` returns them, in their order.
+      hyper: The literals by name, as `split_arguments` returns them, in their order.
+
+    Returns:
+      The values. A hyper-parameter of which only a part is set is NOT_KNOWN.
     """
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name, text in hyper.items():
         whole = strip_part(name)
-        found[whole] = parse_literal(text) if whole == name else NOT_KNOWN
-    return found
+        values[whole] = parse_literal(text) if whole == name else NOT_KNOWN
+    return values
 
 
 def strip_part(name: str) -> str:
-    """Return the hyper-parameter of a name that may be a part of one, such as NAME[0]."""
+    """Return the name of the hyper-parameter that an argument sets, such as NAME for NAME[0]."""
     return re.split(r"[.\[]", name, maxsplit=1)[0]
 
 
 def changes_experiment(words: Iterable[str]) -> bool:
-    """Return whether Paxml's words choose another experiment, or set what `split` does not see."""
+    """Return whether arguments of Paxml choose another experiment, or set hyper-parameters in a
+    way that `split_arguments` does not see.
+    """
     return any(_OTHER_SOURCES.match(word) for line in words for word in line.split())
 
 
 def split_arguments(text: str) -> tuple[dict[str, str], list[str]]:
-    """Return the hyper-parameters in a text of words, name -> literal, and its other words. A value
-    may have spaces in it.
+    """Split a text into hyper-parameters and other arguments of Paxml.
+
+    Args:
+      text: Arguments with spaces between them. A value may contain spaces.
+
+    Returns:
+      The literals of the hyper-parameters by name, and the other arguments.
 
     Raises:
-      UserError: a word before the first that begins with --, or a hyper-parameter without a value.
+      UserError: A word is not an option, or a hyper-parameter has no value.
     """
     hyper, others = dict[str, str](), list[str]()
     for word in _split_words(text.strip()):
-        found = _WORD.fullmatch(word)
-        if found:
-            hyper.pop(found[1], None)  # the order counts where a part follows the whole
-            hyper[found[1]] = to_literal(found[2])
-        elif not re.match(
-            r"--[A-Za-z]\w*([= ]|$)", word + " "
-        ):  # no option of Paxml's has a dot in its name
+        argument = _ARGUMENT.fullmatch(word)
+        if argument:
+            # The order counts if a part follows the whole.
+            hyper.pop(argument[1], None)
+            hyper[argument[1]] = to_literal(argument[2])
+        elif not _OPTION.match(word):
             raise UserError(
                 f"{word!r} is not an option",
                 "ADDITIONAL_ARGS, ROSETTA_FDL",
@@ -102,13 +122,15 @@ def split_arguments(text: str) -> tuple[dict[str, str], list[str]]:
                 kind=INVALID,
                 value=word,
             )
+        elif "=" in word.split()[0]:
+            others.append(word)
         else:
-            others += word.split() if "=" not in word.split()[0] else [word]
+            others += word.split()
     return hyper, others
 
 
 def _split_words(text: str) -> list[str]:
-    """Return the words of a text: each begins with --, except inside of a literal."""
+    """Return the words of a text: each begins with --, except inside a literal."""
     words: list[str] = []
     for part in re.split(r"(?=\s--)", text):
         if words and _is_open(words[-1]) and not _is_open(words[-1] + part):
@@ -119,10 +141,9 @@ def _split_words(text: str) -> list[str]:
 
 
 def _is_open(word: str) -> bool:
-    """Return whether a word's value begins as a string or a container that does not end."""
-    found = _WORD.fullmatch(word.strip())
-    return (
-        found is not None
-        and found[2][:1] in tuple("'\"[({")
-        and parse_literal(found[2]) == found[2]
-    )
+    """Return whether a value begins as a string or a container that does not end in the word."""
+    argument = _ARGUMENT.fullmatch(word.strip())
+    if argument is None:
+        return False
+    value = argument[2]
+    return value[:1] in tuple("'\"[({") and parse_literal(value) == value

@@ -1,5 +1,8 @@
-"""What can be known to be wrong with a run of Pax before JAX starts: its experiment's name,
-vocabulary, data, checkpoints, folders.
+"""Check a run of Pax before JAX starts: its experiment, vocabulary, data, checkpoints and folders.
+
+The launcher (rosetta.launch.pax_trainer) calls the checks in turn. Each one passes if the value
+that it needs is not known yet; the trainer then checks again. Most checks know rosetta's own
+experiments, whose classes can be read as text, and not the classes of a user.
 """
 
 from __future__ import annotations
@@ -25,27 +28,31 @@ if TYPE_CHECKING:
 
     from rosetta.pax.run.settings import Settings
 
-DOWNLOADS = {
-    "Lambada": "lambada",
-    "LLaMA": "boolq",
-}  # how experiments' names begin -> what they read
+# The data set of experiments whose name begins so.
+DOWNLOADS = {"Lambada": "lambada", "LLaMA": "boolq"}
+# The classes of Paxml that rosetta's experiments are derived from, by file.
 PAXML_BASES = (
     ("base_experiment.py", "BaseExperiment"),
     ("tasks/lm/model_params.py", "TransformerLmSpmdAdafactor"),
-)  # Paxml's that our experiments are made of
-CHECKPOINTS = "checkpoints"  # a run's folder has them in this one
+)
+CHECKPOINTS = "checkpoints"  # the folder of the checkpoints in the folder of a run
+_NAME_VOCABULARY = "name a SentencePiece model (rosetta vocab train makes one)"
+_NAME_DATA = "name the folder of prepared data sets, or text of your own: DATA=text:GLOB"
 
 
 def resolve_experiment(config: str) -> str:
-    """Return the name that --fdl_config takes: ours in full, one with dots as it is.
+    """Return the full name of an experiment, which --fdl_config takes.
+
+    Args:
+      config: A name of rosetta.pax.configs, or MODULE.CLASS, which stays as it is.
 
     Raises:
-      UserError: there is none of this name; it says the nearest.
+      UserError: There is no such experiment. The error suggests the nearest name.
     """
     if "." in config:
         if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", config):
             raise UserError(
-                f"it is {config!r}",
+                f"{config!r} is not a valid name of an experiment",
                 "CONFIG",
                 "name an experiment, or MODULE.CLASS of your own",
                 kind=INVALID,
@@ -54,200 +61,190 @@ def resolve_experiment(config: str) -> str:
         return config
     known = hyper_parameters.list_experiments()
     if config not in known:
-        near = difflib.get_close_matches(config, known, 1, 0.5)
+        similar = difflib.get_close_matches(config, known, 1, 0.5)
         raise UserError(
             f"there is no experiment {config!r}",
             "CONFIG",
-            f"did you mean {near[0]}?" if near else f"choose one of: {', '.join(known)}",
+            f"did you mean {similar[0]}?" if similar else f"choose one of: {', '.join(known)}",
             kind=UNKNOWN,
             value=config,
         )
     return f"{CONFIGS_MODULE}.{config}"
 
 
-def check_hyper_parameter_names(config: str, given: Iterable[str]) -> None:
-    """Check the names of hyper-parameters for an experiment of ours: those that our files state,
-    and those of Paxml's base classes, read from their text.
+def _is_rosettas(config: str) -> bool:
+    """Return whether an experiment, with or without the module, is one of rosetta.pax.configs."""
+    return config.removeprefix(f"{CONFIGS_MODULE}.") in hyper_parameters.list_experiments()
+
+
+def check_hyper_parameter_names(config: str, names: Iterable[str]) -> None:
+    """Check that the hyper-parameters of one of rosetta's experiments exist.
+
+    The known names are those that rosetta's files and the text of Paxml's base classes state. The
+    check passes if Paxml is not installed, since only a part of the names is known then.
+
+    Args:
+      config: The experiment.
+      names: The names that were given; a name may be a part, such as NAME[0].
 
     Raises:
-      UserError: one is none; it says the nearest. Without Paxml at hand nothing is known, and
-        nothing is said.
+      UserError: A name does not exist. The error suggests the nearest name.
     """
     paxml = importlib.util.find_spec("paxml")
-    if (
-        config.removeprefix(f"{CONFIGS_MODULE}.") not in hyper_parameters.list_experiments()
-        or paxml is None
-        or not paxml.submodule_search_locations
-    ):
+    if not _is_rosettas(config) or paxml is None or not paxml.submodule_search_locations:
         return
+    folder = Path(next(iter(paxml.submodule_search_locations)))
     known = set(hyper_parameters.list_names())
     for file, base in PAXML_BASES:
-        path = Path(next(iter(paxml.submodule_search_locations)), file)
-        known |= hyper_parameters.read_class_names(path, base) if path.is_file() else set()
-    for name in map(fiddle_arguments.strip_part, given):
+        if (folder / file).is_file():
+            known |= hyper_parameters.read_class_names(folder / file, base)
+    for name in map(fiddle_arguments.strip_part, names):
         if name not in known and (name.isupper() or name.upper() in known):
-            near = difflib.get_close_matches(name.upper(), known, n=1)
-            raise UserError(
-                "there is no such hyper-parameter",
-                f"--fdl.{name}",
-                f"did you mean {near[0]}?"
-                if near
-                else "see docs/reference/pax-experiments.md for their names",
-                kind=UNKNOWN,
-                value=name,
-            )
+            raise experiment_checks.make_unknown_name_error(name, known)
 
 
-def find_vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
-    """Return VOCAB_PATH for a run, "" where nothing tokenises, and what to say of it. A folder
-    stands for the one model in it.
+def find_vocabulary(settings: Settings) -> tuple[str, tuple[str, ...]]:
+    """Return the vocabulary of a run as VOCAB_PATH takes it.
+
+    Args:
+      settings: The run. Its vocabulary may be a folder that has one model.
+
+    Returns:
+      The absolute path of the file, "byte" or "ids:N", or "" if nothing tokenises; and a line for
+      the log if a folder was given.
 
     Raises:
-      UserError: something tokenises and there is none, or no such file.
+      UserError: The run tokenises text and has no vocabulary, or the file does not exist.
     """
-    path = given.variables.get("VOCAB_PATH") or given.variables.get("VOCAB") or ""
-    if given.synthetic or path == "byte" or path.startswith("ids:"):
+    path = settings.variables.get("VOCAB_PATH") or settings.variables.get("VOCAB") or ""
+    if settings.synthetic or path == "byte" or path.startswith("ids:"):
         return path, ()
-    if not path and given.of_user:
+    if not path and settings.of_user:
         return "", ()
     if not path:
         raise UserError(
-            f"{given.config} has text to tokenise, and no vocabulary",
+            f"{settings.config} has text to tokenise, and no vocabulary",
             "VOCAB_PATH",
-            (
-                "name a SentencePiece model (rosetta vocab train makes one), or take a Synthetic "
-                "experiment"
-            ),
+            f"{_NAME_VOCABULARY}, or take a Synthetic experiment",
             kind=MISSING,
         )
+    where = f"VOCAB_PATH={path}"
     if is_address(path):
         raise UserError(
-            "vocabularies are read from files",
-            f"VOCAB_PATH={path}",
-            "copy it first, and name the copy",
+            "a vocabulary cannot be read from an address",
+            where,
+            "copy the vocabulary to this machine, and name the copy",
             kind=UNSUPPORTED,
         )
-    if Path(path).is_dir():
-        inside = sorted(Path(path).glob("*.model"))
-        if len(inside) != 1:
+    file = Path(path)
+    if file.is_dir():
+        models = sorted(file.glob("*.model"))
+        if len(models) != 1:
             raise UserError(
-                f"it is a folder with {len(inside)} files *.model",
-                f"VOCAB_PATH={path}",
+                f"the folder has {len(models)} files *.model",
+                where,
                 "name the SentencePiece model itself",
                 kind=INVALID,
             )
-        return str(inside[0].absolute()), (f"the vocabulary is {inside[0]}",)
-    if Path(path).is_file() and not Path(path).stat().st_size:
+        return str(models[0].absolute()), (f"the vocabulary is {models[0]}",)
+    if not file.is_file():
+        raise UserError("there is no such vocabulary file", where, _NAME_VOCABULARY, kind=MISSING)
+    if not file.stat().st_size:
         raise UserError(
             "the vocabulary file is empty",
-            f"VOCAB_PATH={path}",
-            "copy it again, or name another SentencePiece model (rosetta vocab train makes one)",
+            where,
+            "copy the file again, or name another SentencePiece model (rosetta vocab train makes "
+            "one)",
             kind=DAMAGED,
         )
-    if not Path(path).is_file():
-        raise UserError(
-            "there is no such vocabulary file",
-            f"VOCAB_PATH={path}",
-            "name a SentencePiece model (rosetta vocab train makes one)",
-            kind=MISSING,
-        )
-    return str(Path(path).absolute()), ()
+    return str(file.absolute()), ()
 
 
-def find_data(given: Settings) -> dict[str, str]:
-    """Return the variables that say what a run reads: TFDS_DATA_DIR where it is given, DATA and
-    EVAL_DATA where a download of ours lies in it.
+def find_data(settings: Settings) -> dict[str, str]:
+    """Return the variables that tell the trainer what to read.
+
+    Returns:
+      TFDS_DATA_DIR if it is set, and DATA and EVAL_DATA if a download of rosetta is in that
+      folder.
 
     Raises:
-      UserError: the folder is needed and not given, or is none.
+      UserError: TFDS_DATA_DIR is needed and not set, or is not a folder.
     """
-    folder = given.variables.get("TFDS_DATA_DIR", "")
-    found = {"TFDS_DATA_DIR": folder} if folder else {}
-    if given.synthetic or given.variables.get("DATA"):
-        return found
-    if given.evaluates_only and given.variables.get("EVAL_DATA"):
-        # The experiment checks its training data too, which an evaluation does not read.
-        return {**found, "DATA": given.variables["EVAL_DATA"]}
-    if given.of_user and not folder:
-        return found
+    folder = settings.variables.get("TFDS_DATA_DIR", "")
+    variables = {"TFDS_DATA_DIR": folder} if folder else {}
+    if settings.synthetic or settings.variables.get("DATA"):
+        return variables
+    if settings.evaluates_only and settings.variables.get("EVAL_DATA"):
+        # The experiment also checks its training data, which an evaluation does not read.
+        return {**variables, "DATA": settings.variables["EVAL_DATA"]}
+    if settings.of_user and not folder:
+        return variables
     if not folder:
-        raise UserError(
-            f"{given.config} has no data",
-            "TFDS_DATA_DIR",
-            "name the folder of prepared data sets, or text of your own: DATA=text:GLOB",
-            kind=MISSING,
-        )
+        raise UserError(f"{settings.config} has no data", "TFDS_DATA_DIR", _NAME_DATA, kind=MISSING)
     if not is_address(folder) and not Path(folder).is_dir():
         raise UserError(
-            "there is no such folder",
-            f"TFDS_DATA_DIR={folder}",
-            "name the folder of prepared data sets, or text of your own: DATA=text:GLOB",
-            kind=MISSING,
+            "there is no such folder", f"TFDS_DATA_DIR={folder}", _NAME_DATA, kind=MISSING
         )
-    name = next((name for start, name in DOWNLOADS.items() if given.config.startswith(start)), None)
-    return {
-        **found,
-        **(
-            dataset_download.find_downloaded(name, parse_path("TFDS_DATA_DIR", folder))
-            if name
-            else {}
-        ),
-    }
+    for prefix, name in DOWNLOADS.items():
+        if settings.config.startswith(prefix):
+            root = parse_path("TFDS_DATA_DIR", folder)
+            return {**variables, **dataset_download.find_downloaded(name, root)}
+    return variables
 
 
-def check_sizes(given: Settings, hyper: Mapping[str, str]) -> None:
-    """Check sizes, and the mesh and the batch where the user gave a part of the mesh.
+def check_sizes(settings: Settings, hyper: Mapping[str, str]) -> None:
+    """Check sizes and microbatches, and the mesh and the batch if the user set the mesh.
 
-    Of an experiment of ours the files state what was not given.
+    The values that the user did not set are those of the experiment's classes.
 
     Args:
-      given: the run.
-      hyper: its hyper-parameters as --fdl has them; those left out are the experiment's.
+      settings: The run.
+      hyper: The literals of the hyper-parameters that the run sets, by name.
 
     Raises:
-      UserError: one line; the run would fail with it after JAX has started.
+      UserError: A value is wrong. The run would fail with it after JAX has started.
     """
-    values = hyper_parameters.resolve_values(given.config, hyper, given.words)
+    values = hyper_parameters.resolve_values(settings.config, hyper, settings.words)
     known = {name: value for name, value in values.items() if value is not NOT_KNOWN}
     experiment_checks.check_counts(known)
     experiment_checks.check_numbers(known)
     if "NUM_MICROBATCHES" in known:
         parts = experiment_checks.check_count("NUM_MICROBATCHES", known["NUM_MICROBATCHES"])
         if parts > 1 and "PERCORE_BATCH_SIZE" in known:
-            experiment_checks.check_microbatches(
-                experiment_checks.compute_batch(known["PERCORE_BATCH_SIZE"], given.gpus), parts
-            )
+            rows = experiment_checks.compute_batch(known["PERCORE_BATCH_SIZE"], settings.gpus)
+            experiment_checks.check_microbatches(rows, parts)
     meshes = {"ICI_MESH_SHAPE", "DCN_MESH_SHAPE"}
     if meshes & hyper.keys() and meshes <= known.keys():
-        parts = math.prod(experiment_checks.compute_mesh(SimpleNamespace(**known), given.gpus)[:2])
+        mesh = experiment_checks.compute_mesh(SimpleNamespace(**known), settings.gpus)
         if "PERCORE_BATCH_SIZE" in known:
-            experiment_checks.compute_batch(known["PERCORE_BATCH_SIZE"], given.gpus, split=parts)
+            experiment_checks.compute_batch(
+                known["PERCORE_BATCH_SIZE"], settings.gpus, split=math.prod(mesh[:2])
+            )
 
 
-def check_files(given: Settings, hyper: Mapping[str, str]) -> None:
-    """Check that the files and folders of DATA and EVAL_DATA are there, for an experiment of ours.
+def check_files(settings: Settings, hyper: Mapping[str, str]) -> None:
+    """Check that the files and folders of DATA and EVAL_DATA exist.
 
     Args:
-      given: the run.
-      hyper: its hyper-parameters as --fdl has them.
+      settings: The run. Only rosetta's experiments are checked.
+      hyper: The literals of the hyper-parameters that the run sets, by name.
 
     Raises:
-      UserError: one is missing; the message names the variable.
+      UserError: A file or a folder is missing. The message names the variable.
     """
-    config = given.config.removeprefix(f"{CONFIGS_MODULE}.")
-    if given.synthetic or config not in hyper_parameters.list_experiments():
+    if settings.synthetic or not _is_rosettas(settings.config):
         return
-    known = hyper_parameters.resolve_values(config, hyper, given.words)
+    known = hyper_parameters.resolve_values(settings.config, hyper, settings.words)
     for name in ("DATA", "EVAL_DATA"):
-        typed = known.get(name) or given.variables.get(name)
-        if isinstance(typed, (str, dict)):
-            _check_source(name, typed)
+        data = known.get(name) or settings.variables.get(name)
+        if isinstance(data, (str, dict)):
+            _check_data_files(name, data)
 
 
-def _check_source(name: str, typed: str | Mapping[str, float]) -> None:
-    """Check the files and folders of one source or mixture; UserError where one is missing."""
+def _check_data_files(name: str, data: str | Mapping[str, float]) -> None:
+    """Check the files and folders of one source or mixture, the value of the variable `name`."""
     try:
-        for part in data_spec.parse_parts(typed):
+        for part in data_spec.parse_parts(data):
             if part.spec.kind in ("text", "jsonl", "tfrecord"):
                 data_spec.find_files(part.spec)
                 continue
@@ -259,103 +256,102 @@ def _check_source(name: str, typed: str | Mapping[str, float]) -> None:
                 raise UserError(
                     "there is no such folder",
                     part.spec.value,
-                    "check the path: inside a container it is the mounted one",
+                    "check the path: inside a container the mounted path counts",
                     kind=MISSING,
                 )
     except UserError as error:
         raise data_checks.name_source_variable(error, name) from None
 
 
-def check_last_step(given: Settings, hyper: Mapping[str, str], folder: str) -> tuple[str, ...]:
-    """Check that a training run ends no earlier than its newest checkpoint; return a line if no
-    step is left.
+def check_last_step(settings: Settings, hyper: Mapping[str, str], folder: str) -> tuple[str, ...]:
+    """Check that a training run does not end before its newest checkpoint.
 
     Args:
-      given: the run.
-      hyper: its hyper-parameters as --fdl has them.
-      folder: of the run.
+      settings: The run.
+      hyper: The literals of the hyper-parameters that the run sets, by name.
+      folder: The folder of the run.
+
+    Returns:
+      A warning if no step is left to train, else nothing.
 
     Raises:
-      UserError: the checkpoint is past MAX_STEPS.
+      UserError: The checkpoint is past MAX_STEPS.
     """
-    end = hyper_parameters.resolve_values(given.config, hyper, given.words).get("MAX_STEPS")
+    values = hyper_parameters.resolve_values(settings.config, hyper, settings.words)
+    last_step = values.get("MAX_STEPS")
     step = None if is_address(folder) else find_newest_step(folder)
-    if step is None or not isinstance(end, int):
+    if step is None or not isinstance(last_step, int):
         return ()
-    return run_folders.check_last_step(f"MAX_STEPS={end}", end, step, "LOG_DIR")
+    return run_folders.check_last_step(f"MAX_STEPS={last_step}", last_step, step, "LOG_DIR")
 
 
-def check_rows(given: Settings, hyper: Mapping[str, str]) -> None:
-    """Check local files of running text that a run of an experiment of ours trains on: their names,
-    and whether they hold a batch.
+def check_rows(settings: Settings, hyper: Mapping[str, str]) -> None:
+    """Check that local text files hold enough rows for one batch.
 
-    Bytes say exactly how many rows files give; other vocabularies are loaded by the run, which
-    counts then.
+    Only text with VOCAB=byte is counted here, since its rows follow from the sizes of the files.
+    With another vocabulary the run counts the rows after it has loaded the vocabulary.
 
     Args:
-      given: the run.
-      hyper: its hyper-parameters as --fdl has them.
+      settings: The run. Only rosetta's experiments are checked.
+      hyper: The literals of the hyper-parameters that the run sets, by name.
 
     Raises:
-      UserError: files are missing, or hold fewer rows than a global batch.
+      UserError: Files are missing, or hold fewer rows than a global batch.
     """
-    config = given.config.removeprefix(f"{CONFIGS_MODULE}.")
-    if (
-        given.synthetic
-        or config not in hyper_parameters.list_experiments()
-        or config.startswith(tuple(DOWNLOADS))
-        or importlib.util.find_spec("numpy") is None
-    ):
+    config = settings.config.removeprefix(f"{CONFIGS_MODULE}.")
+    reads_prompts = config.startswith(tuple(DOWNLOADS))
+    if settings.synthetic or not _is_rosettas(config) or reads_prompts:
+        return
+    if importlib.util.find_spec("numpy") is None:
         return
     from rosetta.data import pipeline
 
-    known = hyper_parameters.resolve_values(config, hyper, given.words)
-    typed, length, field = (
-        known.get("DATA") or given.variables.get("DATA"),
-        known.get("MAX_SEQ_LEN"),
-        known.get("TEXT_FIELD"),
-    )
-    vocab = known.get("VOCAB") or given.variables.get("VOCAB_PATH") or given.variables.get("VOCAB")
-    if (
-        not isinstance(typed, (str, dict))
-        or not isinstance(length, int)
-        or length < 2
-        or not isinstance(field, str)
-        or vocab != "byte"
-    ):
+    known = hyper_parameters.resolve_values(config, hyper, settings.words)
+    variables = settings.variables
+    data = known.get("DATA") or variables.get("DATA")
+    length, text_field = known.get("MAX_SEQ_LEN"), known.get("TEXT_FIELD")
+    vocabulary = known.get("VOCAB") or variables.get("VOCAB_PATH") or variables.get("VOCAB")
+    if vocabulary != "byte" or not isinstance(data, (str, dict)):
         return
-    parts = data_spec.parse_parts(typed)
+    if not isinstance(length, int) or length < 2 or not isinstance(text_field, str):
+        return
+    parts = data_spec.parse_parts(data)
     if len(parts) > 1 or parts[0].spec.kind not in ("text", "jsonl"):
         return
-    data = data_spec.describe_data(typed)
-    found = pipeline.open_sources(
-        pipeline.Recipe(data, "lm", "byte", 0, 0, length, text_field=field)
+    description = data_spec.describe_data(data)
+    source = pipeline.open_sources(
+        pipeline.Recipe(description, "lm", "byte", 0, 0, length, text_field=text_field)
     )
     experiment_checks.check_row_count(
-        getattr(found, "count", None),
-        experiment_checks.compute_batch(known.get("PERCORE_BATCH_SIZE"), given.gpus),
+        getattr(source, "count", None),
+        experiment_checks.compute_batch(known.get("PERCORE_BATCH_SIZE"), settings.gpus),
         length,
-        data,
+        description,
     )
 
 
 def find_newest_step(run: str) -> int | None:
-    """Return the step of the newest whole checkpoint of a run's folder of this machine, None where
-    it has none.
+    """Return the step of the newest complete checkpoint of a run, None if there is none.
+
+    Args:
+      run: The folder of the run, on this machine.
     """
     steps = run_folders.list_checkpoint_steps(f"{run}/{CHECKPOINTS}")
     return steps[-1] if steps else None
 
 
 def find_pretrained(name: str, path: str) -> tuple[str, int | None]:
-    """Return a run's folder of checkpoints and its newest step, None in an object store.
+    """Return the folder of a run's checkpoints, and the step of the newest one.
 
     Args:
-      name: of the variable, for the message.
-      path: the folder with `checkpoints` in it.
+      name: The variable that names the run, for the message.
+      path: The folder of the run, or its folder `checkpoints`.
+
+    Returns:
+      The folder, and the step. The step is None in an object store, which is not read here.
 
     Raises:
-      UserError: it is a folder of this machine without a whole checkpoint.
+      UserError: A folder of this machine has no complete checkpoint.
     """
     run = parse_path(name, path).rstrip("/").removesuffix(f"/{CHECKPOINTS}")
     if is_address(run):
@@ -363,27 +359,30 @@ def find_pretrained(name: str, path: str) -> tuple[str, int | None]:
     step = find_newest_step(run)
     if step is None:
         raise UserError(
-            "it holds no checkpoints/checkpoint_N",
+            "the folder holds no checkpoints/checkpoint_N",
             f"{name}={path}",
-            "name the folder of a run that has saved one",
+            "name the folder of a run that has saved a checkpoint",
             kind=MISSING,
         )
     return f"{run}/{CHECKPOINTS}", step
 
 
-def find_checkpoints(given: Settings) -> Mapping[str, object]:
-    """Return what a run reads, found and checked: evaluate_from, its step, and restore, each where
-    there is one.
+def find_checkpoints(settings: Settings) -> Mapping[str, object]:
+    """Return the checkpoints that a run of a script reads, after checking its folders.
+
+    Returns:
+      `restore`, the folder of the checkpoints that a run of LLaMA starts from, and `step`, the
+      step of the newest one. A key is absent if the script reads no such checkpoint.
 
     Raises:
-      UserError: a checkpoint is missing, or a folder cannot be written to.
+      UserError: A checkpoint is missing, or the folder of the run cannot be written to.
     """
-    found: dict[str, object] = {}
-    if given.llama and given.variables.get("CHECKPOINT_RESTORE_PATH"):
-        found["restore"], found["step"] = find_pretrained(
-            "CHECKPOINT_RESTORE_PATH", given.variables["CHECKPOINT_RESTORE_PATH"]
+    checkpoints: dict[str, object] = {}
+    if settings.llama and settings.variables.get("CHECKPOINT_RESTORE_PATH"):
+        checkpoints["restore"], checkpoints["step"] = find_pretrained(
+            "CHECKPOINT_RESTORE_PATH", settings.variables["CHECKPOINT_RESTORE_PATH"]
         )
-    if given.script == "run_lambada_singlenode":
-        _, found["step"] = find_pretrained("LOG_DIR", given.log_dir)
-    run_folders.check_folder_writable(given.log_dir)
-    return found
+    if settings.script == "run_lambada_singlenode":
+        _, checkpoints["step"] = find_pretrained("LOG_DIR", settings.log_dir)
+    run_folders.check_folder_writable(settings.log_dir)
+    return checkpoints

@@ -1,5 +1,7 @@
-"""What the checkpoint that a run would read holds, against what the run wants: a model's variables
-with their shapes, and what switches add to them.
+"""Compare the checkpoint that a run would read with the run's model, before anything is read.
+
+Paxml's metadata of a checkpoint names the model's variables with their shapes. Among them are the
+variables that switches add: FP8 state and the kernels of LoRA.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rosetta.core import run_folders
@@ -18,147 +21,175 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Shapes = Mapping[str, tuple[int, ...]]  # of variables, by their full names
-_SWITCH_PARTS = (("FP8 state", r"_amax_history$"), ("LoRA's kernels", r"lora_a$"))
+_FP8_STATE = re.compile(r"_amax_history$")
+_LORA_KERNELS = re.compile(r"lora_a$")
 
 
 def find_newest(folder: str) -> str | None:
-    """Return the newest checkpoint_N in a folder of them, None where there is none."""
+    """Return the path of the newest checkpoint in a folder, None if the folder has none."""
     steps = run_folders.list_checkpoint_steps(folder)
     return make_path(folder, steps[-1]) if steps else None
 
 
 def make_path(folder: str, step: int) -> str:
-    """Return the path of a step's checkpoint."""
+    """Return the path of the checkpoint of a step."""
     return f"{folder}/checkpoint_{step:08}"
 
 
 def read_shapes(checkpoint: str) -> Shapes | None:
-    """Return the shapes of a checkpoint's variables without their padding, a model's and not its
-    optimizer's: "params.lm.final_ln.scale" -> shape.
+    """Return the shapes of the model's variables in a checkpoint, without their padding.
 
-    They stand in its metadata since Paxml's version 1.1 of them; of older checkpoints, and where
-    there is no metadata, nothing is known: None.
+    The variables of the optimizer are left out.
+
+    Args:
+      checkpoint: The path of the checkpoint.
+
+    Returns:
+      Shapes by full names, such as "params.lm.final_ln.scale". None if there is no metadata, or
+      if the metadata is older than version 1.1 of Paxml's and has no shapes.
 
     Raises:
-      UserError: the metadata cannot be understood.
+      UserError: The metadata is damaged.
     """
-    place = f"{checkpoint}/metadata/metadata"
-    path = run_folders.make_path(place)
+    file = f"{checkpoint}/metadata/metadata"
+    path = run_folders.make_path(file)
     if not path.exists():
         return None
     try:
-        found = json.loads(path.read_text()).get("train_state_metadata")
-        return None if found is None else dict(_list_arrays("", found["mdl_vars"]))
+        train_state = json.loads(path.read_text()).get("train_state_metadata")
+        return None if train_state is None else dict(_list_arrays("", train_state["mdl_vars"]))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
-            f"it cannot be read ({type(error).__name__})",
-            place,
-            "restore the file, or move this checkpoint away and take another",
+            f"the metadata of the checkpoint cannot be read ({type(error).__name__})",
+            file,
+            "restore the file, or move this checkpoint away and use another one",
             kind=DAMAGED,
         ) from None
 
 
-def _list_arrays(name: str, node: Mapping[str, object]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the arrays of a tree in the metadata; masked ones have no shape and are left out."""
-    for key, below in node.items():
-        if not isinstance(below, dict):
+def _list_arrays(prefix: str, node: Mapping[str, object]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the names and shapes of the arrays of a tree in the metadata.
+
+    Masked arrays have no shape and are left out.
+    """
+    for key, child in node.items():
+        if not isinstance(child, dict):
             raise TypeError(key)
-        inner = f"{name}.{key}" if name else key
-        if "_array_metadata_tag" not in below:
-            yield from _list_arrays(inner, below)
-        elif "unpadded_shape" in below:
-            yield inner, tuple(below["unpadded_shape"])
+        name = f"{prefix}.{key}" if prefix else key
+        if "_array_metadata_tag" not in child:
+            yield from _list_arrays(name, child)
+        elif "unpadded_shape" in child:
+            yield name, tuple(child["unpadded_shape"])
 
 
 def check_switches(folder: str, *, fp8: bool, lora: bool) -> None:
-    """Check that a run can go on from its folder's newest checkpoint; where there is none, or one
-    of which nothing is known, it is taken to be fine.
+    """Check that a run can resume from its newest checkpoint with its switches.
+
+    The check passes if there is no checkpoint, or if nothing is known of the checkpoint.
 
     Args:
-      folder: of the run (job_log_dir).
-      fp8: whether it computes in FP8, and so has state.
-      lora: whether it trains low-rank adaptations.
+      folder: The folder of the run (job_log_dir).
+      fp8: Whether the run computes in FP8, and so has FP8 state.
+      lora: Whether the run trains low-rank adapters.
 
     Raises:
-      UserError: the checkpoint lacks what the run wants, or has more.
+      UserError: The checkpoint lacks something that the run needs, or has more.
     """
     checkpoint = find_newest(f"{folder}/{preflight.CHECKPOINTS}")
     names = read_shapes(checkpoint) if checkpoint else None
     if checkpoint is None or names is None:
         return
-    for (what, pattern), wanted in zip(_SWITCH_PARTS, (fp8, lora), strict=True):
-        if any(re.search(pattern, name) for name in names) != wanted:
-            has = "has no" if wanted else "has"
-            do = (
-                "go on with the switches it was begun with, or begin another folder with "
-                f'--fdl.CHECKPOINT_RESTORE_PATH="{folder}"'
+    _, checkpoint_name = run_folders.split_checkpoint_path(checkpoint)
+    for addition, pattern, wanted in (
+        ("FP8 state", _FP8_STATE, fp8),
+        ("LoRA's kernels", _LORA_KERNELS, lora),
+    ):
+        if any(pattern.search(name) for name in names) != wanted:
+            difference = (
+                f"{checkpoint_name} has no {addition}, and the run would have some"
+                if wanted
+                else f"{checkpoint_name} has {addition}, and the run would have none"
             )
             raise UserError(
-                (
-                    f"{run_folders.split_checkpoint_path(checkpoint)[1]} {has} {what}, and the run "
-                    f"would {'have some' if wanted else 'have none'}"
-                ),
+                difference,
                 folder,
-                do,
+                "resume with the switches that the run was started with, or start in another "
+                f'folder with --fdl.CHECKPOINT_RESTORE_PATH="{folder}"',
                 kind=CONFLICT,
             )
 
 
+@dataclass(frozen=True)
+class _Difference:
+    """A variable that differs: in what way, and a clause about the checkpoint that says how."""
+
+    kind: str
+    clause: str
+
+
 def check_shapes(
-    there: Shapes, model: Shapes, where: str, do: str, ignored: Iterable[str] = ()
+    stored: Shapes, model: Shapes, where: str, do: str, ignored: Iterable[str] = ()
 ) -> None:
-    """UserError naming the first variable that differs between a checkpoint and a model, and how
-    many do: in shape, missing in the checkpoint, additional there.
+    """Check that the variables of a checkpoint are those of a model.
 
     Args:
-      there: the checkpoint's variables, see shapes.
-      model: the model's.
-      where: for the message.
-      do: likewise.
-      ignored: patterns of variables that may differ, which match as Paxml's do: from the start, of
-        names with slashes.
+      stored: The variables of the checkpoint, see `read_shapes`.
+      model: The variables of the model.
+      where: The place that the message names.
+      do: The remedy that the message names.
+      ignored: Patterns of variables that may differ. As in Paxml, a pattern matches from the
+        start of a name whose parts are separated by slashes.
+
+    Raises:
+      UserError: Variables differ in shape, are missing in the checkpoint, or are only there. The
+        message names the first one and counts the others.
     """
-    known = [re.compile(pattern) for pattern in ignored]
+    ignored_patterns = [re.compile(pattern) for pattern in ignored]
 
-    def kept(names: Iterable[str]) -> list[str]:
-        return sorted(
+    def select(names: Iterable[str]) -> list[str]:
+        """Return the names that are not ignored, sorted."""
+        paths = {name: name.replace(".", "/") for name in sorted(names)}
+        return [
             name
-            for name in names
-            if not any(pattern.match(name.replace(".", "/")) for pattern in known)
-        )
+            for name, path in paths.items()
+            if not any(pattern.match(path) for pattern in ignored_patterns)
+        ]
 
-    other = [
-        f"has {name} in the shape {_format_shape(there[name])}, "
-        f"the model needs {_format_shape(model[name])}"
-        for name in kept(there.keys() & model.keys())
-        if there[name] != model[name]
-    ]
-    missing = [
-        f"has no {name}, the model needs it in the shape {_format_shape(model[name])}"
-        for name in kept(model.keys() - there.keys())
-    ]
-    additional = [
-        f"has {name} in the shape {_format_shape(there[name])}, the model has none"
-        for name in kept(there.keys() - model.keys())
-    ]
-    first, *rest = [
-        (line, kind)
-        for kind, lines in (("in shape", other), ("missing", missing), ("additional", additional))
-        for line in lines
-    ] or [("", "")]
-    if not first[0]:
-        return
-    kinds = Counter(kind for _, kind in rest)
-    more = (
-        (
-            f", and {len(rest)} more differ{'s' * (len(rest) == 1)} "
-            f"({', '.join(f'{count} {kind}' for kind, count in kinds.items())})"
+    differences = [
+        _Difference(
+            "in shape",
+            f"has {name} in the shape {_format_shape(stored[name])}, "
+            f"the model needs {_format_shape(model[name])}",
         )
-        if rest
-        else ""
-    )
-    raise UserError(f"it {first[0]}{more}", where, do, kind=DIFFERS)
+        for name in select(stored.keys() & model.keys())
+        if stored[name] != model[name]
+    ]
+    differences += [
+        _Difference(
+            "missing",
+            f"has no {name}, the model needs it in the shape {_format_shape(model[name])}",
+        )
+        for name in select(model.keys() - stored.keys())
+    ]
+    differences += [
+        _Difference(
+            "additional",
+            f"has {name} in the shape {_format_shape(stored[name])}, the model has none",
+        )
+        for name in select(stored.keys() - model.keys())
+    ]
+    if not differences:
+        return
+    first, *others = differences
+    what = f"the checkpoint {first.clause}"
+    if others:
+        counts = Counter(difference.kind for difference in others)
+        listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        verb = "differs" if len(others) == 1 else "differ"
+        what += f", and {len(others)} more {verb} ({listed})"
+    raise UserError(what, where, do, kind=DIFFERS)
 
 
 def _format_shape(sizes: tuple[int, ...]) -> str:
+    """Return a shape as text, such as "[128, 64]"."""
     return f"[{', '.join(map(str, sizes))}]"

@@ -120,28 +120,28 @@ def test_the_first_variable_that_differs_is_named_and_the_others_counted() -> No
     assert _refusal(_MODEL) is None
     assert (
         _refusal({**_MODEL, "params.lm.softmax.w": (64, 256)})
-        == "it has params.lm.softmax.w in the shape [64, 256], the model needs [64, 264]"
+        == "the checkpoint has params.lm.softmax.w in the shape [64, 256], the model needs [64, 264]"
     )
     wide = {name: tuple(2 * size for size in shape) for name, shape in _MODEL.items()}
     assert (
         _refusal(wide)
-        == "it has params.lm.final_ln.scale in the shape [128], the model needs [64], and 2 more differ (2 in shape)"
+        == "the checkpoint has params.lm.final_ln.scale in the shape [128], the model needs [64], and 2 more differ (2 in shape)"
     )
     del wide["params.lm.softmax.w"]
     assert (
         _refusal({**wide, "params.lm.b": (1,)})
-        == "it has params.lm.final_ln.scale in the shape [128], the model needs [64], and 3 more differ (1 in shape, 1 missing, 1 additional)"
+        == "the checkpoint has params.lm.final_ln.scale in the shape [128], the model needs [64], and 3 more differ (1 in shape, 1 missing, 1 additional)"
     )
 
 
 def test_missing_and_additional_variables_are_refused_too() -> None:
     assert (
         _refusal({name: shape for name, shape in _MODEL.items() if "softmax" not in name})
-        == "it has no params.lm.softmax.w, the model needs it in the shape [64, 264]"
+        == "the checkpoint has no params.lm.softmax.w, the model needs it in the shape [64, 264]"
     )
     assert (
         _refusal({**_MODEL, "params.lm.b": (1,), "params.lm.c": ()})
-        == "it has params.lm.b in the shape [1], the model has none, and 1 more differs (1 additional)"
+        == "the checkpoint has params.lm.b in the shape [1], the model has none, and 1 more differs (1 additional)"
     )
 
 
@@ -155,7 +155,7 @@ def test_what_a_pattern_leaves_out_may_differ() -> None:
     )
     assert (
         _refusal(there, ("softmax/.*", ".*amax.*", ".*final_ln.*"))
-        == "it has no params.lm.softmax.w, the model needs it in the shape [64, 264]"
+        == "the checkpoint has no params.lm.softmax.w, the model needs it in the shape [64, 264]"
     ), "from the start of the name"
 
 
