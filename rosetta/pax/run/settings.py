@@ -1,5 +1,7 @@
-"""What a run of the Pax scripts is asked to do, from positionals or from variables, checked before
-anything starts.
+"""Read and check the settings of the scripts of Pax, from positional arguments and variables.
+
+The launcher (rosetta.launch.pax_trainer), `rosetta explain` and `rosetta tune` read them with
+`read_settings`.
 """
 
 from __future__ import annotations
@@ -7,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rosetta.core.errors import CONFLICT, INVALID, MISSING, UNSUPPORTED, UserError
 from rosetta.core.not_known import NOT_KNOWN
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 
 CONFIGS_MODULE = "rosetta.pax.configs"
 _PILE = ("TFDS_DATA_DIR", "VOCAB_PATH", "PREC", "NUM_GPUS", "PERCORE_BATCH_SIZE", "LOG_DIR")
-# Each script's positionals, in their documented order. All of them may be left out: variables of
-# the same names stand in.
+# The positional arguments of each script, in their documented order. Each one may be left out: the
+# variable of the same name is read instead.
 POSITIONALS = {
     "run_pile_singlenode": _PILE,
     "run_pile_multinode": _PILE,
@@ -40,26 +42,27 @@ POSITIONALS = {
     ),
     "run_llama_boolq": (),
 }
-_LORA_VARIABLES = ("LORA_RANK", "LORA_TARGET_LAYERS")  # what USE_LORA=1 reads besides
+_LORA_VARIABLES = ("LORA_RANK", "LORA_TARGET_LAYERS")  # read only with USE_LORA=1
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A run.
+    """The settings of one run.
 
     Attributes:
-      script: the name of the script it is asked of.
-      config: the experiment, a name of rosetta.pax.configs or a dotted one.
-      nodes, processes: of the run; without Slurm both are 1.
-      gpus: of the run.
-      gpus_per_process: that each process drives.
-      precision: FPROP_DTYPE, None for what the experiment says.
-      log_dir: absolute, or the address of an object store.
-      hyper: hyper-parameters as --fdl has them, name -> Python literal.
-      words: further words for Paxml's program.
-      variables: everything as given.
-      values: every variable that the script reads, as its type; None where it is not set and its
-        default is not a fixed value.
+      script: The name of the script, without suffix.
+      config: The experiment, a name of rosetta.pax.configs or MODULE.CLASS.
+      nodes: The nodes of the run, 1 without Slurm.
+      processes: The processes of the run, 1 without Slurm.
+      gpus: The GPUs of the run.
+      gpus_per_process: The GPUs of each process.
+      precision: FPROP_DTYPE; None for the precision of the experiment.
+      log_dir: The folder of the run, an absolute path or the address of an object store.
+      hyper: The literals of the hyper-parameters by name, as --fdl takes them.
+      words: Other arguments of Paxml.
+      variables: All variables as texts, with the positional arguments.
+      values: Every variable that the script reads, as its type. None if the variable is not set
+        and its default is not a fixed value.
     """
 
     script: str
@@ -77,59 +80,65 @@ class Settings:
 
     @property
     def llama(self) -> bool:
-        """Is this run_llama_boolq?"""
+        """Whether the script is run_llama_boolq."""
         return self.script == "run_llama_boolq"
 
     @property
     def lora(self) -> bool:
-        """Does LoRA train instead of all weights?"""
+        """Whether the run trains low-rank adapters instead of all weights."""
         return self.reads_on("USE_LORA")
 
     def hyper_switch(self, name: str) -> bool | None:
-        """Return whether a hyper-parameter is on, None where it is not given.
+        """Return whether a hyper-parameter is on, None if it is not set.
 
         Raises:
-          UserError: it is neither on nor off.
+          UserError: The value is neither on nor off.
         """
         value = fiddle_arguments.parse_literal(self.hyper.get(name, "None"))
         return None if value is None else experiment_checks.read_switch(f"--fdl.{name}", value)
 
     def reads_on(self, name: str) -> bool:
-        """Return whether a switch is on by its hyper-parameter, or else by its variable."""
-        typed = self.hyper_switch(name)
-        return bool(self.values.get(name)) if typed is None else typed
+        """Return whether a switch is on: by its hyper-parameter, or else by its variable."""
+        value = self.hyper_switch(name)
+        return bool(self.values.get(name)) if value is None else value
 
     @property
     def of_user(self) -> bool:
-        """Is the experiment a class of the user's own? Only that class knows what it reads."""
+        """Whether the experiment is a class of the user. Only that class knows what it reads."""
         return is_user_experiment(self.config)
 
     @property
     def evaluates_only(self) -> bool:
-        """Does the run train nothing?"""
+        """Whether the run trains nothing."""
         return self.script == "run_lambada_singlenode" or (
             self.llama and bool(self.values["EVAL_ONLY"])
         )
 
     @property
     def synthetic(self) -> bool:
-        """Does the experiment make up its data, and need neither text nor vocabulary?"""
+        """Whether the experiment makes up its data, and needs neither text nor vocabulary."""
         return self.config.rpartition(".")[2].startswith("Synthetic")
 
 
 def is_user_experiment(config: str) -> bool:
-    """Return whether an experiment is a class of the user's own, and not one of rosetta's."""
+    """Return whether an experiment is a class of the user, and not one of rosetta's."""
     return "." in config and not config.startswith(f"{CONFIGS_MODULE}.")
 
 
 def add_positionals(
     script: str, words: Sequence[str], environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables with a script's positionals over them; one that is empty, or None as
-    upstream writes it, is not given.
+    """Return the variables of a script, with its positional arguments in their place.
+
+    A positional argument that is empty, or that is None as upstream writes it, changes nothing.
+
+    Args:
+      script: The name of the script, without suffix.
+      words: The positional arguments.
+      environment: The variables.
 
     Raises:
-      UserError: there are too many.
+      UserError: There are more arguments than the script takes.
     """
     names = POSITIONALS[script]
     if len(words) > len(names):
@@ -141,166 +150,187 @@ def add_positionals(
         raise UserError(
             f"got {len(words)} arguments", f"{script}.sh", hint, kind=INVALID, value=len(words)
         )
-    return {
-        **environment,
-        **{name: word for name, word in zip(names, words) if word not in ("", "None")},  # noqa: B905 (Python 3.9)
-    }
+    given = {name: word for name, word in zip(names, words) if word not in ("", "None")}  # noqa: B905 (Python 3.9)
+    return {**environment, **given}
 
 
 def read_settings(
     script: str, words: Sequence[str], environment: Mapping[str, str], devices: int
 ) -> Settings:
-    """Read a script's settings.
+    """Return the settings of a script.
 
     Args:
-      script: its name without suffix.
-      words: its positionals; an empty one is not given.
-      environment: its variables; positionals win.
-      devices: how many a process sees, for NUM_GPUS where it is not given.
+      script: The name of the script, without suffix.
+      words: The positional arguments, which win over the variables. An empty one is not set.
+      environment: The variables.
+      devices: The devices that a process sees, used if NUM_GPUS is not set.
 
     Raises:
-      UserError: one line for the first thing that is wrong.
+      UserError: A setting is wrong. The error is about the first one.
     """
     variables = add_positionals(script, words, environment)
     values = _read_values(script, variables)
-    single = script.endswith("singlenode") or (
+    single_process = script.endswith("singlenode") or (
         script == "run_llama_boolq" and not values["USE_MULTIPROCESS"]
     )
-    nodes, processes, each = _count_devices(values, devices, single=single)
-    hyper, more = fiddle_arguments.split_arguments(
+    counts = _count_devices(values, devices, single_process=single_process)
+    given_hyper, paxml_words = fiddle_arguments.split_arguments(
         variables.get("ADDITIONAL_ARGS", "") + " " + variables.get("ROSETTA_FDL", "")
     )
-    found = Settings(
+    settings = Settings(
         script=script,
         config=values["CONFIG"] or "",
-        nodes=nodes,
-        processes=processes,
-        gpus=each * processes,
-        gpus_per_process=each,
+        nodes=counts.nodes,
+        processes=counts.processes,
+        gpus=counts.gpus_per_process * counts.processes,
+        gpus_per_process=counts.gpus_per_process,
         precision=values["PREC"],
         log_dir=parse_path("LOG_DIR", values["LOG_DIR"]),
         hyper={},
-        words=tuple(more),
+        words=tuple(paxml_words),
         variables=variables,
         values=values,
     )
-    if not found.config:
+    if not settings.config:
         raise UserError(
-            "it is not given",
+            "no experiment is set",
             "CONFIG",
-            (
-                "name an experiment, as in CONFIG=Synthetic126M; it is "
-                "run_base_config_multinode.sh's first word"
-            ),
+            "name an experiment, as in CONFIG=Synthetic126M, or as the first argument of "
+            "run_base_config_multinode.sh",
             kind=MISSING,
         )
-    if found.llama:
-        _refuse_unread_lora(found)
+    if settings.llama:
+        _refuse_unread_lora(settings)
     else:
         _refuse_llama_variables(variables)
-    whole = {**_list_hyper_parameters(found), **hyper}
-    _check_mesh_and_batch(whole, found.gpus)
-    return replace(found, hyper=whole)
+    hyper = {**_list_hyper_parameters(settings), **given_hyper}
+    _check_mesh_and_batch(hyper, settings.gpus)
+    return replace(settings, hyper=hyper)
 
 
 def _read_values(script: str, variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return every variable that a script reads, as its type; see Settings.
+    """Return every variable that a script reads, as its type; see Settings.values.
 
-    Spaces around a hyper-parameter are ignored. An experiment of the user's own may have other
-    schedules than ours.
+    Spaces around a hyper-parameter are ignored. LR_SCHEDULE is not checked for an experiment of
+    the user, which may have other schedules.
     """
-    own = setting_values.read_setting(variables, "CONFIG", script)
-    leave_out = ("LR_SCHEDULE",) if own and is_user_experiment(own) else ()
-    hyper = {
-        variable.name: "" if variable.name in leave_out else variables[variable.name].strip()
-        for variable in lookup.list_settings(script)
-        if variable.hyper_parameter and variable.name in variables
-    }
+    config = setting_values.read_setting(variables, "CONFIG", script)
+    unchecked = ("LR_SCHEDULE",) if config and is_user_experiment(config) else ()
+    hyper = {}
+    for variable in lookup.list_settings(script):
+        if variable.hyper_parameter and variable.name in variables:
+            text = variables[variable.name].strip()
+            hyper[variable.name] = "" if variable.name in unchecked else text
     return setting_values.read_settings({**variables, **hyper}, script)
 
 
+class _DeviceCounts(NamedTuple):
+    """The nodes and processes of a run, and the GPUs of each process."""
+
+    nodes: int
+    processes: int
+    gpus_per_process: int
+
+
 def _count_devices(
-    values: Mapping[str, Any], devices: int, *, single: bool
-) -> tuple[int, int, int]:
-    """Nodes, processes, and the GPUs of each process: all of its node's, or one."""
-    per_node = values["NUM_GPUS"]
-    processes = 1 if single else values["SLURM_NTASKS"]
-    nodes = 1 if single else values["SLURM_JOB_NUM_NODES"] or values["SLURM_NNODES"] or 1
+    values: Mapping[str, Any], devices: int, *, single_process: bool
+) -> _DeviceCounts:
+    """Return the nodes, processes and GPUs of a run.
+
+    A process drives all GPUs of its node, or one.
+
+    Args:
+      values: The variables as their types.
+      devices: The devices that a process sees, used if NUM_GPUS is not set.
+      single_process: Whether the run has one process, whatever Slurm says.
+
+    Raises:
+      UserError: Slurm started processes that do not fit NUM_GPUS.
+    """
+    gpus_per_node = values["NUM_GPUS"]
+    processes = 1 if single_process else values["SLURM_NTASKS"]
     if processes == 1:
-        return 1, 1, per_node or devices
+        return _DeviceCounts(1, 1, gpus_per_node or devices)
+    nodes = values["SLURM_JOB_NUM_NODES"] or values["SLURM_NNODES"] or 1
     if processes % nodes:
         raise UserError(
             f"Slurm started {processes} processes on {nodes} nodes",
             f"SLURM_NTASKS={processes}",
-            "start as many on each: srun --ntasks-per-node",
+            "start the same number on each node: srun --ntasks-per-node",
             kind=CONFLICT,
             value=processes,
         )
-    on_each = processes // nodes
-    per_node = per_node or (devices if on_each == 1 else on_each)
-    if on_each not in (1, per_node):
+    processes_per_node = processes // nodes
+    if not gpus_per_node:
+        gpus_per_node = devices if processes_per_node == 1 else processes_per_node
+    if processes_per_node not in (1, gpus_per_node):
         raise UserError(
-            f"Slurm started {on_each} processes on each node",
-            f"NUM_GPUS={per_node}",
-            (
-                "start one process a GPU (srun --ntasks-per-node), or one a node; NUM_GPUS counts "
-                "a node's"
-            ),
+            f"Slurm started {processes_per_node} processes on each node",
+            f"NUM_GPUS={gpus_per_node}",
+            "start one process for each GPU (srun --ntasks-per-node), or one for each node; "
+            "NUM_GPUS counts the GPUs of a node",
             kind=CONFLICT,
-            value=on_each,
+            value=processes_per_node,
         )
-    return nodes, processes, per_node // on_each
+    return _DeviceCounts(nodes, processes, gpus_per_node // processes_per_node)
 
 
-def _list_hyper_parameters(found: Settings) -> dict[str, str]:
-    """Return the hyper-parameters of a script and its variables, except ADDITIONAL_ARGS."""
-    hyper = {"FPROP_DTYPE": fiddle_arguments.to_literal(found.precision)} if found.precision else {}
-    here = found.gpus // found.nodes
-    settings = [
-        variable for variable in lookup.list_settings(found.script) if variable.hyper_parameter
-    ]
-    defaults = {
-        variable.name: _to_literal(variable, default)
-        for variable in settings
-        if (default := variable.default_value(found.script))
-    }
-    typed = {
-        variable.name: _to_literal(variable, found.variables[variable.name])
-        for variable in settings
-        if found.variables.get(variable.name)
-    }
+def _list_hyper_parameters(settings: Settings) -> dict[str, str]:
+    """Return the hyper-parameters that a script and its variables set, without ADDITIONAL_ARGS."""
+    precision: dict[str, str] = {}
+    if settings.precision:
+        precision["FPROP_DTYPE"] = fiddle_arguments.to_literal(settings.precision)
+    defaults: dict[str, str] = {}
+    given: dict[str, str] = {}
+    for variable in lookup.list_settings(settings.script):
+        if not variable.hyper_parameter:
+            continue
+        default = variable.default_value(settings.script)
+        if default:
+            defaults[variable.name] = _to_literal(variable, default)
+        text = settings.variables.get(variable.name)
+        if text:
+            given[variable.name] = _to_literal(variable, text)
     return {
-        **hyper,
-        **_list_mesh_shapes(found, here),
+        **precision,
+        **_list_mesh_shapes(settings),
         **defaults,
-        **_list_llama_values(found),
-        **typed,
+        **_list_llama_values(settings),
+        **given,
     }
 
 
 def _to_literal(variable: Variable, text: str) -> str:
-    """Return a value as the literal of Python that --fdl takes."""
+    """Return a value as the Python literal that --fdl takes."""
     if isinstance(variable.type, (TruthValue, MeshShape)):
         text = str(setting_values.parse_value(variable, text))
     return fiddle_arguments.to_literal(text)
 
 
-def _list_mesh_shapes(found: Settings, here: int) -> dict[str, str]:
-    """Return the mesh that a script sets, with so many GPUs on a node; LLaMA's is for 1 node with
-    LoRA and 2 without.
+def _list_mesh_shapes(settings: Settings) -> dict[str, str]:
+    """Return the mesh that a script sets.
+
+    LLaMA shards its weights without LoRA. All other runs are data parallel.
     """
-    if found.script == "run_base_config_multinode":
+    if settings.script == "run_base_config_multinode":
         return {}
-    if found.llama and not found.lora:
-        return {"ICI_MESH_SHAPE": f"[1,{here},1]", "DCN_MESH_SHAPE": f"[1,{found.nodes},1]"}
-    return {"ICI_MESH_SHAPE": f"[{here},1,1]", "DCN_MESH_SHAPE": f"[{found.nodes},1,1]"}
+    gpus_per_node = settings.gpus // settings.nodes
+    if settings.llama and not settings.lora:
+        return {
+            "ICI_MESH_SHAPE": f"[1,{gpus_per_node},1]",
+            "DCN_MESH_SHAPE": f"[1,{settings.nodes},1]",
+        }
+    return {
+        "ICI_MESH_SHAPE": f"[{gpus_per_node},1,1]",
+        "DCN_MESH_SHAPE": f"[{settings.nodes},1,1]",
+    }
 
 
-def _list_llama_values(found: Settings) -> dict[str, str]:
-    """Return what the LLaMA script sets, besides the defaults that do not depend on USE_LORA."""
-    if not found.llama:
+def _list_llama_values(settings: Settings) -> dict[str, str]:
+    """Return what run_llama_boolq sets, besides the defaults that do not depend on USE_LORA."""
+    if not settings.llama:
         return {}
-    if not found.lora:
+    if not settings.lora:
         return {
             "LEARNING_RATE": "1e-6",
             "LR_SCHEDULE": '"linear_rampup_cosine_decay"',
@@ -309,60 +339,69 @@ def _list_llama_values(found: Settings) -> dict[str, str]:
         }
     return {
         "USE_LORA": "True",
-        "LORA_RANK": str(found.values["LORA_RANK"]),
-        "LORA_TARGET_LAYERS": fiddle_arguments.to_literal(found.values["LORA_TARGET_LAYERS"]),
+        "LORA_RANK": str(settings.values["LORA_RANK"]),
+        "LORA_TARGET_LAYERS": fiddle_arguments.to_literal(settings.values["LORA_TARGET_LAYERS"]),
         "LEARNING_RATE": "1e-4",
         "LR_SCHEDULE": '"constant"',
         "MAX_STEPS": "600",
     }
 
 
-def _refuse_unread_lora(found: Settings) -> None:
-    """Refuse LoRA's variables without USE_LORA=1: all weights would train, as if they were not
-    set.
-    """
-    name = next((name for name in _LORA_VARIABLES if found.variables.get(name)), None)
-    if name and not found.values["USE_LORA"]:
+def _refuse_unread_lora(settings: Settings) -> None:
+    """Refuse the variables of LoRA without USE_LORA=1: all weights would train regardless."""
+    name = next((name for name in _LORA_VARIABLES if settings.variables.get(name)), None)
+    if name and not settings.values["USE_LORA"]:
         raise UserError(
-            "only a run with USE_LORA=1 reads it",
-            f"{name}={found.variables[name]}",
-            "set USE_LORA=1, or unset it",
+            f"only a run with USE_LORA=1 reads {name}",
+            f"{name}={settings.variables[name]}",
+            f"set USE_LORA=1, or unset {name}",
             kind=CONFLICT,
         )
 
 
 def _refuse_llama_variables(variables: Mapping[str, str]) -> None:
-    """UserError for a variable that only run_llama_boolq reads: left unread, it would train
-    something else than was asked for.
+    """Refuse a variable that only run_llama_boolq reads.
+
+    Another script would ignore the variable and train something else than the user asked for.
     """
     switches = [
         name for name in ("USE_LORA", "EVAL_ONLY") if setting_values.read_setting(variables, name)
     ]
-    values = [name for name in (*_LORA_VARIABLES, "CHECKPOINT_RESTORE_PATH") if variables.get(name)]
-    asked = next(iter([*switches, *values]), None)
-    if asked:
-        do = (
-            "unset it"
-            if asked == "EVAL_ONLY"
-            else f"unset it, or give the hyper-parameter: --fdl.{asked}=VALUE in ROSETTA_FDL"
-        )
+    texts = [name for name in (*_LORA_VARIABLES, "CHECKPOINT_RESTORE_PATH") if variables.get(name)]
+    name = next(iter([*switches, *texts]), None)
+    if name:
+        remedy = f"unset {name}"
+        if name != "EVAL_ONLY":
+            remedy += f", or give the hyper-parameter: --fdl.{name}=VALUE in ROSETTA_FDL"
         raise UserError(
-            "only run_llama_boolq reads it", f"{asked}={variables[asked]}", do, kind=UNSUPPORTED
+            f"only run_llama_boolq reads {name}",
+            f"{name}={variables[name]}",
+            remedy,
+            kind=UNSUPPORTED,
         )
 
 
 def _check_mesh_and_batch(hyper: Mapping[str, str], gpus: int) -> None:
-    """Check mesh and batch, as far as they are given here; the experiment's own are checked when it
-    is there.
+    """Check the mesh and the batch if they are set here.
+
+    The values of the experiment are checked when its class is read or imported.
+
+    Args:
+      hyper: The literals of the hyper-parameters by name.
+      gpus: The GPUs of the run.
+
+    Raises:
+      UserError: The mesh or the batch does not fit the GPUs.
     """
-    typed = fiddle_arguments.parse_values(hyper)
+    parsed = fiddle_arguments.parse_values(hyper)
     values: dict[str, Any] = {
-        name: typed[name]
-        for name in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE", "PERCORE_BATCH_SIZE")
-        if typed.get(name, NOT_KNOWN) is not NOT_KNOWN
+        name: value for name, value in parsed.items() if value is not NOT_KNOWN
     }
-    split = 1
+    parts = 1
     if "ICI_MESH_SHAPE" in values and "DCN_MESH_SHAPE" in values:
-        split = math.prod(experiment_checks.compute_mesh(SimpleNamespace(**values), gpus)[:2])
+        meshes = SimpleNamespace(
+            ICI_MESH_SHAPE=values["ICI_MESH_SHAPE"], DCN_MESH_SHAPE=values["DCN_MESH_SHAPE"]
+        )
+        parts = math.prod(experiment_checks.compute_mesh(meshes, gpus)[:2])
     if "PERCORE_BATCH_SIZE" in values:
-        experiment_checks.compute_batch(values["PERCORE_BATCH_SIZE"], gpus, split=split)
+        experiment_checks.compute_batch(values["PERCORE_BATCH_SIZE"], gpus, split=parts)
