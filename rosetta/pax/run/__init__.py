@@ -1,1 +1,1 @@
-"""A Pax run before JAX starts: its settings, its experiments as text, and its checks."""
+"""Prepare and check a run of Pax before JAX starts: settings, experiments as text, checkpoints."""

@@ -1,6 +1,7 @@
-"""The data sets of Pax's scripts: what download_{the_pile,lambada,boolq}.py do.
+"""Download the data sets of Pax's scripts: what download_{the_pile,lambada,boolq}.py do.
 
-Into TFDS_DATA_DIR, where the scripts look for them.
+A data set becomes JSON lines in the folder TFDS_DATA_DIR, where the scripts look for it. The Pile
+can no longer be downloaded, so its program checks a copy.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import urllib.request
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rosetta.core import exit_status, run_folders
 from rosetta.core.errors import DAMAGED, MISSING, UNKNOWN, UNREACHABLE, UserError
@@ -24,153 +25,198 @@ from rosetta.data import data_spec, tfds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DEFAULT_FOLDER = "/opt/paxml/datasets"  # where the image's documentation mounts them
+DEFAULT_FOLDER = "/opt/paxml/datasets"  # where the documentation of the image mounts data sets
 ALTERNATIVES = (
     "train on text of your own (DATA=text:/data/*.txt or jsonl:/data/*.jsonl), on a prepared "
     "C4 (DATA=tfds:c4/en), on a Hugging Face set such as"
     " DATA=hf:allenai/c4/en, streamed, or on synthetic data (CONFIG=Synthetic126M)"
 )
+_RETRY = "try again, or fetch the data set elsewhere and set DATA=jsonl:FILE"
+
+
+class JsonLinesFile(NamedTuple):
+    """What a file of a data set must hold.
+
+    Attributes:
+      member: The name of the file in the downloaded zip file; "" if the download is the file.
+      lines: The number of its lines.
+      fields: The fields of each line.
+    """
+
+    member: str
+    lines: int
+    fields: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class DownloadableDataset:
-    """A data set that can be fetched.
+    """A data set that can be downloaded.
 
     Attributes:
-      prepared: it as TensorFlow Datasets prepares it, which an earlier download has left, and a
-        split of it.
-      url: of its JSON lines, or of a zip file with them.
-      files: our file -> (the name in the zip file, "" without one; its lines; the fields of each).
+      prepared: The source of the data set as TensorFlow Datasets prepares it. An earlier download
+        may have left it.
+      split: A split of the prepared data set.
+      url: The address of the JSON lines, or of a zip file with them.
+      files: The files to write, by their paths in the folder.
     """
 
     prepared: str
     split: str
     url: str
-    files: dict[str, tuple[str, int, tuple[str, ...]]]
+    files: dict[str, JsonLinesFile]
 
 
-_BOOLQ = ("question", "passage", "label")
+_BOOLQ_FIELDS = ("question", "passage", "label")
 DATASETS = {
-    # Both addresses are those that upstream's and TensorFlow Datasets' own builders fetch.
+    # Upstream and TensorFlow Datasets download from the same two addresses.
     "lambada": DownloadableDataset(
         "tfds:my_lambada/lm",
         "test",
         "https://raw.githubusercontent.com/cybertronai/bflm/master/lambada_test.jsonl",
-        {"lambada/test.jsonl": ("", 5153, ("text",))},
+        {"lambada/test.jsonl": JsonLinesFile("", 5153, ("text",))},
     ),
     "boolq": DownloadableDataset(
         "tfds:super_glue/boolq",
         "train",
         "https://dl.fbaipublicfiles.com/glue/superglue/data/v2/BoolQ.zip",
         {
-            "boolq/train.jsonl": ("BoolQ/train.jsonl", 9427, _BOOLQ),
-            "boolq/validation.jsonl": ("BoolQ/val.jsonl", 3270, _BOOLQ),
+            "boolq/train.jsonl": JsonLinesFile("BoolQ/train.jsonl", 9427, _BOOLQ_FIELDS),
+            "boolq/validation.jsonl": JsonLinesFile("BoolQ/val.jsonl", 3270, _BOOLQ_FIELDS),
         },
     ),
 }
 
 
+def _has_prepared(dataset: DownloadableDataset, root: str) -> bool:
+    """Return whether a folder has the data set as TensorFlow Datasets prepares it."""
+    return Path(root, *dataset.prepared.removeprefix("tfds:").split("/")).is_dir()
+
+
 def find_downloaded(name: str, root: str) -> dict[str, str]:
-    """Return DATA and EVAL_DATA for a data set that download_NAME.py has left in a folder; nothing
-    where there is none, or TFDS's copy.
+    """Return DATA and EVAL_DATA for a data set that download_NAME.py has left in a folder.
+
+    The result is empty if the files are missing, or if TensorFlow Datasets' copy is there, which
+    needs no DATA.
+
+    Args:
+      name: The data set.
+      root: The folder.
     """
-    source = DATASETS[name]
-    if Path(root, *source.prepared.removeprefix("tfds:").split("/")).is_dir() or not all(
-        Path(root, file).is_file() for file in source.files
-    ):
+    dataset = DATASETS[name]
+    has_files = all(Path(root, file).is_file() for file in dataset.files)
+    if _has_prepared(dataset, root) or not has_files:
         return {}
-    files = [f"jsonl:{root}/{file}" for file in source.files]
-    return {"DATA": files[0], "EVAL_DATA": files[-1]}
+    sources = [f"jsonl:{root}/{file}" for file in dataset.files]
+    return {"DATA": sources[0], "EVAL_DATA": sources[-1]}
 
 
 def download_dataset(name: str, root: str) -> str:
-    """Fetch a data set into a folder, unless it is there; return what to say.
+    """Download a data set into a folder, unless the folder has it.
+
+    Args:
+      name: The data set.
+      root: The folder.
+
+    Returns:
+      A line that says what the folder has.
 
     Raises:
-      UserError: it cannot be had, or is not what it should be. Nothing half-written is left.
+      UserError: The download failed, or is not the data set. No incomplete file is left.
     """
-    source = DATASETS[name]
+    dataset = DATASETS[name]
     os.environ["TFDS_DATA_DIR"] = root
-    if Path(root, *source.prepared.removeprefix("tfds:").split("/")).is_dir():
-        there = tfds.check(data_spec.parse_spec(source.prepared), source.split)
+    if _has_prepared(dataset, root):
+        copy = tfds.check(data_spec.parse_spec(dataset.prepared), dataset.split)
         return (
-            f"{there['folder']}: {there['examples']:,} examples in {source.split}: it is there, "
-            "nothing to download"
+            f"{copy['folder']}: {copy['examples']:,} examples in {dataset.split}: the data set is "
+            "there, nothing to download"
         )
     if find_downloaded(name, root):
-        return f"{root}/{name}: it is there, nothing to download"
+        return f"{root}/{name}: the data set is there, nothing to download"
     run_folders.check_folder_writable(parse_path("TFDS_DATA_DIR", root))
-    data = _fetch_url(source.url)
-    texts = {
-        file: _extract_text(data, inside, source.url)
-        for file, (inside, _, _) in source.files.items()
-    }
-    for file, (_, lines, fields) in source.files.items():
-        _check_text(texts[file], lines, fields, source.url)
-    for file, text in texts.items():
-        run_folders.write_file(Path(root, file), text)
-    counts = [f"{Path(file).name} {lines:,}" for file, (_, lines, _) in source.files.items()]
-    return f"{root}/{name}: {', '.join(counts)} examples, from {source.url}"
+    content = _fetch_url(dataset.url)
+    texts = {}
+    for path, file in dataset.files.items():
+        texts[path] = _extract_text(content, file.member, dataset.url)
+    for path, file in dataset.files.items():
+        _check_text(texts[path], file, dataset.url)
+    for path, text in texts.items():
+        run_folders.write_file(Path(root, path), text)
+    counts = [f"{Path(path).name} {file.lines:,}" for path, file in dataset.files.items()]
+    return f"{root}/{name}: {', '.join(counts)} examples, from {dataset.url}"
 
 
 def _fetch_url(url: str) -> bytes:
+    """Return the content of an address; UserError if it cannot be fetched."""
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 (one of ours)
-            return bytes(answer.read())
+        with urllib.request.urlopen(url, timeout=60) as response:  # noqa: S310 (an address above)
+            return bytes(response.read())
     except (urllib.error.URLError, OSError) as error:
         reason = getattr(error, "reason", None) or error
         raise UserError(
-            f"it cannot be fetched ({reason})",
+            f"the data set cannot be fetched ({reason})",
             url,
-            (
-                "give this machine internet (HTTPS_PROXY), or fetch it elsewhere and set "
-                "DATA=jsonl:FILE"
-            ),
+            "give this machine internet (HTTPS_PROXY), or fetch the data set elsewhere and set "
+            "DATA=jsonl:FILE",
             kind=UNREACHABLE,
         ) from None
 
 
-def _extract_text(data: bytes, inside: str, url: str) -> str:
+def _extract_text(content: bytes, member: str, url: str) -> str:
+    """Return the text of a download, or of a member of a downloaded zip file."""
     try:
-        if not inside:
-            return data.decode("utf-8")
-        with zipfile.ZipFile(io.BytesIO(data)) as opened:
-            return opened.read(inside).decode("utf-8")
+        if not member:
+            return content.decode("utf-8")
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return archive.read(member).decode("utf-8")
     except (zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
         raise UserError(
             f"what was fetched is not the data set ({type(error).__name__})",
             url,
-            "try again, or fetch it elsewhere and set DATA=jsonl:FILE",
+            _RETRY,
             kind=DAMAGED,
         ) from None
 
 
-def _check_text(text: str, lines: int, fields: tuple[str, ...], url: str) -> None:
-    rows = text.splitlines()
-    try:
-        whole = len(rows) == lines and all(
-            field in json.loads(row) for row in (rows[0], rows[-1]) for field in fields
-        )
-    except (ValueError, TypeError):
-        whole = False
-    if not whole:
+def _check_text(text: str, file: JsonLinesFile, url: str) -> None:
+    """Check the number of lines, and the fields of the first and the last one."""
+    lines = text.splitlines()
+    is_complete = (
+        len(lines) == file.lines
+        and _has_fields(lines[0], file.fields)
+        and _has_fields(lines[-1], file.fields)
+    )
+    if not is_complete:
         raise UserError(
-            (
-                f"what was fetched is not the data set: {len(rows)} lines, not {lines} with "
-                f"{', '.join(fields)}"
-            ),
+            f"what was fetched is not the data set: {len(lines)} lines, not {file.lines} with "
+            f"{', '.join(file.fields)}",
             url,
-            "try again, or fetch it elsewhere and set DATA=jsonl:FILE",
+            _RETRY,
             kind=DAMAGED,
-            value=len(rows),
+            value=len(lines),
         )
+
+
+def _has_fields(line: str, fields: Sequence[str]) -> bool:
+    """Return whether a line is a JSON object with these fields."""
+    try:
+        record = json.loads(line)
+        return all(field in record for field in fields)
+    except (ValueError, TypeError):
+        return False
 
 
 def check_pile(root: str) -> str:
-    """Look over a copy of the Pile; return what to say.
+    """Check a copy of the Pile.
+
+    Args:
+      root: The folder that has the folder `the_pile`.
+
+    Returns:
+      A line that says what the copy has.
 
     Raises:
-      UserError: there is none, or it is damaged; it cannot be fetched again.
+      UserError: There is no copy, or the copy is damaged. The Pile cannot be downloaded again.
     """
     folder = Path(root, "the_pile")
     if not folder.is_dir():
@@ -181,10 +227,10 @@ def check_pile(root: str) -> str:
             kind=MISSING,
         )
     os.environ["TFDS_DATA_DIR"] = root
-    there = tfds.check(data_spec.parse_spec("tfds:the_pile/lm"), "train")
+    copy = tfds.check(data_spec.parse_spec("tfds:the_pile/lm"), "train")
     return (
-        f"{there['folder']}: {there['files']} files, {there['bytes']:,} bytes, "
-        f"{there['examples']:,} examples: complete as far as sizes and heads tell. Nothing to "
+        f"{copy['folder']}: {copy['files']} files, {copy['bytes']:,} bytes, "
+        f"{copy['examples']:,} examples: complete as far as sizes and heads tell. Nothing to "
         "download"
     )
 
@@ -194,7 +240,7 @@ usage: download_{name}.py [--help]
 
 {summary}
 
-The variable TFDS_DATA_DIR of the environment names the folder (default: {home}).
+The variable TFDS_DATA_DIR of the environment names the folder (default: {default}).
 """
 _SUMMARIES = {
     "lambada": "Download LAMBADA as JSON lines, unless the folder has it.",
@@ -204,19 +250,18 @@ _SUMMARIES = {
 
 
 def main(name: str, words: Sequence[str] | None = None) -> int:
-    """Do what download_NAME.py does; return the exit status.
+    """Run download_NAME.py and return the exit status.
 
     Args:
       name: The data set.
-      words: The words of the command line (default: those of this process).
+      words: The arguments of the command line (default: those of this process).
     """
     root = os.environ.get("TFDS_DATA_DIR") or DEFAULT_FOLDER
     words = sys.argv[1:] if words is None else words
     try:
         if words and words[0] in ("-h", "--help"):
-            exit_status.print_result(
-                _HELP.format(name=name, summary=_SUMMARIES[name], home=DEFAULT_FOLDER).rstrip()
-            )
+            text = _HELP.format(name=name, summary=_SUMMARIES[name], default=DEFAULT_FOLDER)
+            exit_status.print_result(text.rstrip())
             return exit_status.SUCCESS
         if words:
             raise UserError(

@@ -380,7 +380,7 @@ def compute_batch(percore: Any, devices: int, *, split: int = 1) -> int:
             kind=INVALID,
             value=percore,
         )
-    rows = round(percore * devices)
+    rows: int = round(percore * devices)
     if abs(percore * devices - rows) > 1e-6 * devices or not rows:
         raise UserError(
             f"a batch for {devices} devices would have {percore * devices:g} rows",

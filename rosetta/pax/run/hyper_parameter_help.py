@@ -1,12 +1,13 @@
-"""What each hyper-parameter of rosetta's experiments means, in one sentence, by its subject.
+"""Describe each hyper-parameter of rosetta's experiments in a sentence.
 
-docs/reference/pax-experiments.md is made from it. A test compares the names with those that the
-experiments state.
+docs/reference/pax-experiments.md is generated from these descriptions. A test compares the names
+with those that the experiments state.
 """
 
 from __future__ import annotations
 
-# Kind of model -> hyper-parameters that change nothing in it, because it replaces what reads them.
+# The hyper-parameters that change nothing in a kind of model, because the model replaces the layers
+# that read them.
 UNREAD = {
     "GLaM": (
         "ACTIVATION_CLS",
@@ -31,6 +32,7 @@ UNREAD = {
         "USE_BIAS",
     ),
 }
+# The descriptions by subject and name.
 HELP: dict[str, dict[str, str]] = {
     "Data": {
         "DATA": "Data to train on. None: the variable `DATA`, or else the experiment's own data.",
@@ -52,8 +54,8 @@ HELP: dict[str, dict[str, str]] = {
             "Accuracy that an evaluation reports: `lambada`, `boolq`, or None for the loss alone."
         ),
         "EVAL_BATCHES": "Batches of an evaluation. -1: all.",
-        "TRUE_TOKEN": "Token of the answer yes of BoolQ. None: that of the vocabulary.",
-        "FALSE_TOKEN": "Token of the answer no of BoolQ. None: that of the vocabulary.",
+        "TRUE_TOKEN": "Token of BoolQ's answer yes. None: the token of `yes` in the vocabulary.",
+        "FALSE_TOKEN": "Token of BoolQ's answer no. None: the token of `no` in the vocabulary.",
     },
     "Model": {
         "MODEL_CLASS": "Class of Praxis that computes the loss.",
@@ -82,8 +84,7 @@ HELP: dict[str, dict[str, str]] = {
         "SOFTMAX_INIT_STD": "Standard deviation of the initial embedding.",
         "DROPOUT_PROB": "Dropout inside the layers.",
         "INPUT_DROPOUT_PROB": (
-            "Dropout of the input of the stack of layers. With repeated layers it is the "
-            "input of each layer."
+            "Dropout of the input of the stack of layers, or of each layer if layers are repeated."
         ),
         "NUM_EXPERTS": "Experts of every second layer.",
         "CAPACITY_FACTOR": "Tokens that an expert takes, relative to even routing.",
@@ -98,11 +99,11 @@ HELP: dict[str, dict[str, str]] = {
         "ICI_MESH_SHAPE": "Mesh within a node: [data, fsdp, tensor].",
         "DCN_MESH_SHAPE": "Mesh across nodes: [data, fsdp, tensor].",
         "FPROP_DTYPE": "Type of activations: `bfloat16` or `float32`. Weights are float32.",
-        "NUM_MICROBATCHES": "Parts of a batch, one after another, of one step.",
+        "NUM_MICROBATCHES": "Microbatches of a step: parts of the batch, one after another.",
         "USE_REPEATED_LAYER": "True: one layer is compiled and repeated. Compilation is shorter.",
         "CHECKPOINT_POLICY": (
-            "What the backward pass of repeated layers keeps, such as `save_nothing` or "
-            "`save_dot_with_no_batch_dims`; the rest is computed again."
+            "What repeated layers keep for the backward pass, such as `save_nothing` or "
+            "`save_dot_with_no_batch_dims`. Everything else is computed again."
         ),
     },
     "Switches": {
@@ -127,9 +128,9 @@ HELP: dict[str, dict[str, str]] = {
         "MAX_STEPS": "Step at which the run ends.",
         "LEARNING_RATE": "Learning rate, which the schedule multiplies.",
         "ADAM_BETA1": "Decay of the mean of the gradients.",
-        "ADAM_BETA2": "Decay of the mean of their squares.",
+        "ADAM_BETA2": "Decay of the mean of the squared gradients.",
         "ADAM_EPSILON": "Number that is added to the root of the mean of squares.",
-        "ADAM_EPSILON_ROOT": "Number that is added below that root.",
+        "ADAM_EPSILON_ROOT": "Number that is added under the root of the mean of squares.",
         "ADAM_CLIP_THRESHOLD": "Largest root mean square of an update. 0 or less: none.",
         "WEIGHT_DECAY": "Weight decay.",
         "CLIP_GRADIENT_NORM_TO_VALUE": "Largest norm of all gradients together.",
@@ -157,7 +158,7 @@ HELP: dict[str, dict[str, str]] = {
             "starts from."
         ),
         "CHECKPOINT_IGNORE_RULES": (
-            "Patterns of variables that are not read from that checkpoint, as a list."
+            "Patterns of variables that are not read from `CHECKPOINT_RESTORE_PATH`, as a list."
         ),
         "EVAL_INTERVAL_STEPS": "Steps from one evaluation during training to the next.",
         "SUMMARY_INTERVAL_STEPS": "Steps from one report to the next.",

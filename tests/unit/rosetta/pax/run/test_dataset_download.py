@@ -31,15 +31,17 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             "tfds:my_lambada/lm",
             "test",
             f"file://{tmp_path}/lambada.jsonl",
-            {"lambada/test.jsonl": ("", 2, ("text",))},
+            {"lambada/test.jsonl": dataset_download.JsonLinesFile("", 2, ("text",))},
         ),
         "boolq": dataset_download.DownloadableDataset(
             "tfds:super_glue/boolq",
             "train",
             f"file://{tmp_path}/BoolQ.zip",
             {
-                "boolq/train.jsonl": ("BoolQ/train.jsonl", 3, fields),
-                "boolq/validation.jsonl": ("BoolQ/val.jsonl", 3, fields),
+                "boolq/train.jsonl": dataset_download.JsonLinesFile("BoolQ/train.jsonl", 3, fields),
+                "boolq/validation.jsonl": dataset_download.JsonLinesFile(
+                    "BoolQ/val.jsonl", 3, fields
+                ),
             },
         ),
     }
@@ -61,7 +63,7 @@ def test_a_set_is_fetched_once(
     (tmp_path / "lambada.jsonl").unlink()
     (tmp_path / "BoolQ.zip").unlink()
     assert dataset_download.main(name) == 0
-    assert "it is there, nothing to download" in capsys.readouterr().out
+    assert "is there, nothing to download" in capsys.readouterr().out
 
 
 def test_what_tfds_prepared_earlier_is_the_data(tmp_path: Path) -> None:

@@ -120,7 +120,8 @@ def test_the_first_variable_that_differs_is_named_and_the_others_counted() -> No
     assert _refusal(_MODEL) is None
     assert (
         _refusal({**_MODEL, "params.lm.softmax.w": (64, 256)})
-        == "the checkpoint has params.lm.softmax.w in the shape [64, 256], the model needs [64, 264]"
+        == "the checkpoint has params.lm.softmax.w in the shape [64, 256], "
+        "the model needs [64, 264]"
     )
     wide = {name: tuple(2 * size for size in shape) for name, shape in _MODEL.items()}
     assert (
@@ -141,7 +142,8 @@ def test_missing_and_additional_variables_are_refused_too() -> None:
     )
     assert (
         _refusal({**_MODEL, "params.lm.b": (1,), "params.lm.c": ()})
-        == "the checkpoint has params.lm.b in the shape [1], the model has none, and 1 more differs (1 additional)"
+        == "the checkpoint has params.lm.b in the shape [1], the model has none, "
+        "and 1 more differs (1 additional)"
     )
 
 
