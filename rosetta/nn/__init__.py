@@ -1,4 +1,4 @@
-"""What T5X and Pax models share: projections, attention, norms, losses, FP8.
+"""Parts of neural networks that the T5X and Pax models share: attention, FP8, losses and others.
 
-Needs jax and flax, and neither of the frameworks.
+They need JAX and Flax, but neither T5X nor Pax.
 """

@@ -1,5 +1,8 @@
-"""Dot-product attention: by XLA from matrix products, or by cuDNN's fused kernels, chosen for each
-call from shapes and settings alone.
+"""Dot-product attention of the T5X and Pax models: by XLA from two matrix products, or by cuDNN's
+fused kernels.
+
+Each call chooses between the two from shapes and settings alone. Transformer Engine's attention is
+in `rosetta.nn.transformer_engine`.
 """
 
 from __future__ import annotations
@@ -14,17 +17,16 @@ from jax.ad_checkpoint import checkpoint_name
 
 from rosetta.nn import attention_limits, fallback_notice
 
-ATTENTION_OUTPUT = (
-    "attended"  # the name that remat policies save the output of `compute_plain_attention` by
-)
+# The checkpoint_name of the attention output, by which rematerialisation policies keep it.
+ATTENTION_OUTPUT = "attended"
 
 
 def choose_mask_value(dtype: Any) -> float:
-    """Return what is added to the logits that a mask leaves out: -1e10, or half of the lowest
-    number where `dtype` ends before it.
+    """Return the number that is added to a logit which the mask hides.
 
-    It must be finite: the softmax of a row that sees nothing, as those of padding do, would else be
-    no number.
+    It is -1e10, or half of the lowest finite number if `dtype` cannot hold -1e10. It must be
+    finite: with -inf, the softmax of a row in which everything is hidden would be NaN. Rows of
+    padding are such rows.
     """
     return max(-1e10, float(jnp.finfo(dtype).min) / 2)
 
@@ -36,16 +38,18 @@ def choose_mask_value(dtype: Any) -> float:
 )
 @dataclass(frozen=True)
 class Mask:
-    """Who attends to whom. All fields are optional; what is not given masks nothing.
+    """The keys that each query attends to. A query sees a key if no field hides it.
 
     Attributes:
-      valid_queries, valid_keys: bool [batch, length], False at padding. For cuDNN the padding
-        must be at the end of each row.
-      causal: a query sees no key after itself.
-      query_segments, key_segments: int [batch, length]; examples packed into one row see their own
-        segment only.
-      visible: bool [batch, 1, queries, keys] for anything else, such as a prefix that sees itself
-        in both directions.
+        valid_queries: bool [batch, queries], False at padding; None if there is no padding. cuDNN
+            needs the padding at the end of each row.
+        valid_keys: The same for the keys, bool [batch, keys].
+        causal: Hide the keys after the query's own position.
+        query_segments: int32 [batch, queries], the number of the example at each position, if
+            several examples are packed into one row. A query sees its own example only.
+        key_segments: The same for the keys, int32 [batch, keys].
+        visible: bool, broadcasts to [batch, 1, queries, keys]: any other mask, such as a prefix
+            that sees itself in both directions.
     """
 
     valid_queries: Any = None
@@ -57,12 +61,19 @@ class Mask:
 
     @property
     def has_padding(self) -> bool:
-        """Is there padding to leave out?"""
+        """Whether the mask hides padding."""
         return self.valid_queries is not None or self.valid_keys is not None
 
     def make_dense(self, queries: int, keys: int) -> Any:
-        """Return it as one bool array that broadcasts to [batch, 1, queries, keys], or None where
-        nothing is masked.
+        """Return the mask as one array.
+
+        Args:
+            queries: The number of queries.
+            keys: The number of keys.
+
+        Returns:
+            bool, broadcasts to [batch, 1, queries, keys], True if the query sees the key; None if
+            nothing is hidden.
         """
         parts = []
         if self.valid_queries is not None:
@@ -77,22 +88,31 @@ class Mask:
             )
         if self.visible is not None:
             parts.append(self.visible)
-        whole = None
+        dense = None
         for part in parts:
-            whole = part if whole is None else jnp.logical_and(whole, part)
-        return whole
+            dense = part if dense is None else jnp.logical_and(dense, part)
+        return dense
 
     def make_bias(self, queries: int, keys: int, relative: Any, dtype: Any) -> Any:
-        """Return mask and relative bias [1, heads, queries, keys] as one bias in `dtype` that is
-        added to the logits, or None.
+        """Return the mask and the relative position bias as one bias to add to the logits.
+
+        Args:
+            queries: The number of queries.
+            keys: The number of keys.
+            relative: The relative position bias [1, heads, queries, keys], or None.
+            dtype: The type of the bias.
+
+        Returns:
+            `dtype`, broadcasts to [batch, heads, queries, keys]; `relative` itself if nothing is
+            hidden.
         """
         visible = self.make_dense(queries, keys)
         if visible is None:
             return relative
-        hidden = jnp.where(
+        mask_bias = jnp.where(
             visible, jnp.asarray(0, dtype), jnp.asarray(choose_mask_value(dtype), dtype)
         )
-        return hidden if relative is None else hidden + relative
+        return mask_bias if relative is None else mask_bias + relative
 
 
 def find_cudnn_problem(
@@ -106,20 +126,30 @@ def find_cudnn_problem(
     dropout: bool,
     float32_logits: bool,
 ) -> str:
-    """Say why cuDNN's fused attention cannot do a call, or nothing if it can.
+    """Return why cuDNN's fused attention cannot compute a call; empty if it can.
 
-    The limits are those of JAX's public entry to it (jax.nn.dot_product_attention, 0.10), which
-    offers no dropout and whose boolean masks become a bias of [batch, heads, queries, keys], which
-    would cost the memory that fusing is to save.
+    The limits are those of jax.nn.dot_product_attention of JAX 0.10. It has no dropout. It turns a
+    boolean mask into a bias of [batch, heads, queries, keys], which would take the memory that
+    fused attention saves.
+
+    Args:
+        dtype: The type of the activations.
+        head_dim: The features of one head.
+        queries: The number of queries.
+        keys: The number of keys.
+        mask: The mask of the call.
+        biased: Whether the call has a relative position bias.
+        dropout: Whether the call drops attention weights.
+        float32_logits: Whether the logits are computed in float32.
     """
     if dropout:
         return "attention dropout"
-    if reason := attention_limits.find_fused_problem(dtype=dtype, mask=mask):
-        return reason
+    if problem := attention_limits.find_fused_problem(dtype=dtype, mask=mask):
+        return problem
     if float32_logits:
         return "float32_attention_logits"
     if head_dim % 8 or head_dim > 128:
-        return f"heads of {head_dim} (it takes multiples of 8 up to 128)"
+        return f"heads of {head_dim} (cuDNN takes multiples of 8 up to 128)"
     if biased and (queries % 2 or keys % 2):
         return f"an odd length ({queries} x {keys}) with relative positions"
     return ""
@@ -128,15 +158,22 @@ def find_cudnn_problem(
 def compute_fused_attention(
     query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, implementation: str = "cudnn"
 ) -> Any:
-    """Attention by jax.nn.dot_product_attention with T5's unscaled logits.
+    """Compute attention by jax.nn.dot_product_attention, with T5's unscaled logits.
 
-    Shapes: query [batch, queries, heads, depth], key and value [batch, keys, heads, depth],
-    relative [1, heads, queries, keys] or None. Returns [batch, queries, heads, depth]; rows of
-    padded queries are zero.
+    Args:
+        query: [batch, queries, heads, head_dim].
+        key: [batch, keys, heads, head_dim].
+        value: [batch, keys, heads, head_dim].
+        relative: The relative position bias [1, heads, queries, keys], or None.
+        mask: Padding and the causal mask; `find_cudnn_problem` must have no objection.
+        implementation: "cudnn"; "xla" is for tests on a CPU.
+
+    Returns:
+        [batch, queries, heads, head_dim]; rows of padded queries are zero.
     """
-    rows = {}
-    if mask.has_padding:  # cuDNN wants both lengths or none
-        rows = {
+    lengths = {}
+    if mask.has_padding:  # cuDNN takes both lengths or none.
+        lengths = {
             "query_seq_lengths": attention_limits.count_valid_positions(
                 mask.valid_queries, *query.shape[:2]
             ),
@@ -153,7 +190,7 @@ def compute_fused_attention(
         scale=1.0,
         is_causal=mask.causal,
         implementation=implementation,
-        **rows,
+        **lengths,
     )
 
 
@@ -167,30 +204,44 @@ def compute_plain_attention(
     drop: Any,
     transposed: bool = False,
 ) -> Any:
-    """Attention from two matrix products and a softmax.
+    """Compute attention from two matrix products and a softmax, with T5's unscaled logits.
 
-    Shapes: query [batch, queries, heads, depth], key and value [batch, keys, heads, depth], or with
-    `transposed` the length first and the batch second; bias broadcasts to [batch, heads, queries,
-    keys], masks included. `drop` is applied to the weights of that shape. Returns the shape of
-    query.
+    Args:
+        query: [batch, queries, heads, head_dim]; with `transposed` [queries, batch, heads,
+            head_dim].
+        key: [batch, keys, heads, head_dim], or transposed as `query`.
+        value: The shape of `key`.
+        bias: Broadcasts to [batch, heads, queries, keys] and includes the mask; or None.
+        float32_logits: Compute the logits and the softmax in float32.
+        drop: The function that applies dropout to the weights [batch, heads, queries, keys].
+        transposed: Whether the length is the first dimension and the batch the second.
+
+    Returns:
+        The shape and type of `query`.
     """
     dtype = query.dtype
     if float32_logits:
         query, key = query.astype(jnp.float32), key.astype(jnp.float32)
-    rows = "qbhd,kbhd" if transposed else "bqhd,bkhd"
-    logits = jnp.einsum(f"{rows}->bhqk", query, key)
+    inputs = "qbhd,kbhd" if transposed else "bqhd,bkhd"
+    logits = jnp.einsum(f"{inputs}->bhqk", query, key)
     if bias is not None:
         logits = logits + bias.astype(logits.dtype)
     weights = drop(jax.nn.softmax(logits).astype(dtype))
-    return checkpoint_name(
-        jnp.einsum("bhqk,kbhd->qbhd" if transposed else "bhqk,bkhd->bqhd", weights, value),
-        ATTENTION_OUTPUT,
-    )
+    product = "bhqk,kbhd->qbhd" if transposed else "bhqk,bkhd->bqhd"
+    return checkpoint_name(jnp.einsum(product, weights, value), ATTENTION_OUTPUT)
 
 
-def choose_implementation(asked: str, unfit: str) -> str:
-    """Return the implementation to use: what was asked for, or XLA, with the reason said."""
-    if asked == "cudnn" and unfit:
-        fallback_notice.warn_once("attention by XLA instead of cuDNN", unfit)
+def choose_implementation(requested: str, problem: str) -> str:
+    """Return the implementation to use, and warn if it is not the requested one.
+
+    Args:
+        requested: The implementation that the settings name, for example "cudnn".
+        problem: What `find_cudnn_problem` returned.
+
+    Returns:
+        "xla" if cuDNN is requested and has a problem, else `requested`.
+    """
+    if requested == "cudnn" and problem:
+        fallback_notice.warn_once("attention by XLA instead of cuDNN", problem)
         return "xla"
-    return asked
+    return requested

@@ -1,4 +1,6 @@
-"""What every fused attention asks of a call, and the lengths that it is told."""
+"""Limits that the fused attentions of cuDNN and of Transformer Engine share, and the lengths that
+both take for padding.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def find_fused_problem(*, dtype: Any, mask: Mask) -> str:
-    """Say why none can do a call, or nothing if one may."""
+    """Return why no fused attention can compute a call; empty if one may be able to."""
     if jnp.dtype(dtype) not in (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)):
         return f"activations in {jnp.dtype(dtype).name}"
     if mask.query_segments is not None:
@@ -22,11 +24,16 @@ def find_fused_problem(*, dtype: Any, mask: Mask) -> str:
 
 
 def count_valid_positions(valid: Any, batch: int, length: int) -> Any:
-    """Return int32 [batch]: how many of bool [batch, length] are valid, which is a row's length
-    where padding is at its end; all for None.
+    """Return how many positions of each row are valid: the row's length, if padding is at its end.
+
+    Args:
+        valid: bool [batch, length], False at padding; None if every position is valid.
+        batch: The number of rows.
+        length: The number of positions in a row.
+
+    Returns:
+        int32 [batch].
     """
-    return (
-        jnp.full((batch,), length, jnp.int32)
-        if valid is None
-        else jnp.sum(valid, axis=-1, dtype=jnp.int32)
-    )
+    if valid is None:
+        return jnp.full((batch,), length, jnp.int32)
+    return jnp.sum(valid, axis=-1, dtype=jnp.int32)

@@ -1,9 +1,8 @@
-"""Projections: a kernel that a module holds, and one contraction of an input with one or several of
-them.
+"""Projections: products of activations with a weight matrix (the kernel), for T5X's networks.
 
-All products of the networks with a weight go through `contract`, so that fusing them (q, k and v in
-one GEMM) and doing them in FP8 are decided in one place, while every kernel stays a parameter of
-its own.
+All products of the networks with a weight go through `apply_projections`. It decides whether
+several of them (for example query, key and value) become one GEMM, and whether they are computed in
+FP8. Each kernel stays a parameter of its own.
 """
 
 from __future__ import annotations
@@ -23,13 +22,19 @@ from rosetta.nn import fp8, fused_kernels, transformer_engine
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-PROJECTION_OUTPUT = "projection"  # the name that remat policies save outputs of `contract` by
+# The checkpoint_name of the outputs of projections, by which rematerialisation policies keep them.
+PROJECTION_OUTPUT = "projection"
 
 
 @dataclass(frozen=True)
 class Projection:
-    """One projection: its kernel, [in, out] in the parameters' dtype, and its FP8 state if it has
-    one, and who then multiplies.
+    """The parameters of one projection.
+
+    Attributes:
+        kernel: [inputs, outputs], in the type of the parameters (float32).
+        state: The FP8 state of `rosetta.nn.fp8`; None if the product is not computed in FP8.
+        name: The name of the projection's module.
+        backend: What computes the FP8 product, "xla" or "te" (Transformer Engine).
     """
 
     kernel: Any
@@ -39,12 +44,15 @@ class Projection:
 
 
 class Kernel(nn.Module):
-    """Holds one projection's parameter `kernel` of shape [inputs, outputs], and its FP8 state.
+    """A Flax module that has the parameter `kernel` of one projection, and its FP8 state.
 
     Attributes:
-      axes: the logical names of both dimensions.
-      init: makes the kernel.
-      fp8: "off", or who multiplies in FP8, "xla" or "te"; then it keeps the state that this needs.
+        inputs: The number of input features.
+        outputs: The number of output features.
+        axes: The logical names of the two dimensions, for partitioning.
+        init: The initializer of the kernel.
+        fp8: "off", or what computes the product in FP8: "xla" or "te" (Transformer Engine). The
+            module has FP8 state unless this is "off".
     """
 
     inputs: int
@@ -55,44 +63,48 @@ class Kernel(nn.Module):
 
     @nn.compact
     def __call__(self) -> Projection:
+        """Return the parameter, float32 [inputs, outputs], and the FP8 state."""
         kernel = param_with_axes(
             "kernel", self.init, (self.inputs, self.outputs), jnp.float32, axes=self.axes
         )
-        return Projection(
-            kernel, fp8.get_state(self) if self.fp8 != "off" else None, self.name or "", self.fp8
-        )
+        state = fp8.get_state(self) if self.fp8 != "off" else None
+        return Projection(kernel, state, self.name or "", self.fp8)
 
 
-def apply_projections(x: Any, parts: Sequence[Projection], dtype: Any) -> tuple[Any, ...]:
-    """Multiply [..., inputs] with each part's [inputs, outputs]; returns a [..., outputs] in
-    `dtype` for each.
+def apply_projections(x: Any, projections: Sequence[Projection], dtype: Any) -> tuple[Any, ...]:
+    """Multiply an input with one kernel or several.
 
-    Several parts are one GEMM over their joined kernels (rosetta.nn.fused_kernels). Parts with FP8
-    state are multiplied in FP8, with a scale of their own each.
+    Several kernels are one GEMM (`rosetta.nn.fused_kernels`). Projections with FP8 state are
+    multiplied in FP8, each with scales of its own.
+
+    Args:
+        x: [..., inputs].
+        projections: The projections; either all or none have FP8 state.
+        dtype: The type of the factors and of the outputs.
+
+    Returns:
+        For each projection [..., outputs] in `dtype`.
     """
-    with jax.named_scope(
-        "+".join(part.name for part in parts)
-    ):  # what profiles and rosetta.plan know the products by
-        return _multiply(jnp.asarray(x, dtype), parts, dtype)
+    # Profiles and `rosetta plan` recognise the products by this scope.
+    with jax.named_scope("+".join(projection.name for projection in projections)):
+        return _multiply(jnp.asarray(x, dtype), projections, dtype)
 
 
-def _multiply(x: Any, parts: Sequence[Projection], dtype: Any) -> tuple[Any, ...]:
-    if parts[0].state is not None:
-        multiply = (
-            transformer_engine.multiply_kernels
-            if parts[0].backend == "te"
-            else fp8.multiply_kernels
-        )
-        outputs = multiply(
+def _multiply(x: Any, projections: Sequence[Projection], dtype: Any) -> tuple[Any, ...]:
+    """Multiply [..., inputs] in `dtype` with each kernel, in FP8 if the projections have state."""
+    first = projections[0]
+    if first.state is not None:
+        module = transformer_engine if first.backend == "te" else fp8
+        outputs = module.multiply_kernels(
             x,
-            [part.kernel for part in parts],
-            [part.state for part in parts if part.state is not None],
+            [projection.kernel for projection in projections],
+            [projection.state for projection in projections if projection.state is not None],
             dtype,
         )
-        return tuple(checkpoint_name(each, PROJECTION_OUTPUT) for each in outputs)
-    kernels = [jnp.asarray(part.kernel, dtype) for part in parts]
-    whole = checkpoint_name(
+        return tuple(checkpoint_name(output, PROJECTION_OUTPUT) for output in outputs)
+    kernels = [jnp.asarray(projection.kernel, dtype) for projection in projections]
+    product = checkpoint_name(
         lax.dot_general(x, fused_kernels.join_parts(kernels), (((x.ndim - 1,), (0,)), ((), ()))),
         PROJECTION_OUTPUT,
     )
-    return tuple(fused_kernels.split_parts(whole, [kernel.shape[1] for kernel in kernels]))
+    return tuple(fused_kernels.split_parts(product, [kernel.shape[1] for kernel in kernels]))

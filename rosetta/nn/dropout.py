@@ -1,8 +1,8 @@
-"""Dropout whose random bits are drawn once for all places of a layer.
+"""Dropout for T5X's layers: the random bits of all dropouts in a layer come from one draw.
 
-Each place that draws its own costs a key and a loop of Threefry to compile, and kernels to launch
-in every step; together they were half of the time that XLA took to compile a training step of T5.
-One draw is cut into the places' masks instead.
+Each dropout with a draw of its own costs a key and a loop of Threefry to compile, and kernels to
+launch in every step. Together they took half of the time in which XLA compiled a training step of
+T5. Here one draw is cut into the masks of all dropouts.
 """
 
 from __future__ import annotations
@@ -23,21 +23,35 @@ if TYPE_CHECKING:
 def draw_masks(
     module: nn.Module, rate: float, batch: int, widths: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return masks, bool [batch, width] for each name, True with probability 1 - rate; from one
-    draw of the module's rng "dropout".
+    """Draw the dropout masks of a layer.
+
+    Args:
+        module: The layer, whose random stream "dropout" is used once.
+        rate: The probability with which a value is dropped.
+        batch: The number of rows.
+        widths: The width of each dropout's mask, by a name of the caller's choice.
+
+    Returns:
+        For each name bool [batch, width], True if the value is kept.
     """
     ends = list(itertools.accumulate(widths.values()))
-    kept = jax.random.bernoulli(module.make_rng("dropout"), 1.0 - rate, (batch, ends[-1]))
-    kept = with_sharding_constraint(kept, ("batch", None))
-    return dict(zip(widths, jnp.split(kept, ends[:-1], axis=1), strict=True))
+    bits = jax.random.bernoulli(module.make_rng("dropout"), 1.0 - rate, (batch, ends[-1]))
+    bits = with_sharding_constraint(bits, ("batch", None))
+    return dict(zip(widths, jnp.split(bits, ends[:-1], axis=1), strict=True))
 
 
-def apply_mask(x: Any, kept: Any, rate: float) -> Any:
-    """Return x, scaled up where it is kept and zero where not; `kept` broadcasts to it, None keeps
-    all as it is.
+def apply_mask(x: Any, mask: Any, rate: float) -> Any:
+    """Set the dropped values to zero, and divide the kept ones by 1 - rate.
+
+    Args:
+        x: The activations, of any shape.
+        mask: bool, broadcasts to the shape of `x`, True if the value is kept; None returns `x` as
+            it is.
+        rate: The probability with which the mask drops a value.
+
+    Returns:
+        The shape and type of `x`.
     """
-    return (
-        x
-        if kept is None
-        else jnp.where(kept, x / jnp.asarray(1.0 - rate, x.dtype), jnp.zeros((), x.dtype))
-    )
+    if mask is None:
+        return x
+    return jnp.where(mask, x / jnp.asarray(1.0 - rate, x.dtype), jnp.zeros((), x.dtype))

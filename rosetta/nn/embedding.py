@@ -1,5 +1,5 @@
-"""The table of token vectors, read as the first layer and, where a model shares it, multiplied with
-as the last.
+"""The embedding table of T5X's networks: their first layer, and in models that share it the last
+product too.
 """
 
 from __future__ import annotations
@@ -12,13 +12,20 @@ from flax.linen.partitioning import param_with_axes
 
 
 class Embedding(nn.Module):
-    """Holds `embedding`, [vocabulary, features] in float32; vectors come in `dtype`."""
+    """A Flax module with the parameter `embedding`, float32 [vocabulary, features].
+
+    Attributes:
+        vocabulary: The number of token ids.
+        features: The width of a token's vector.
+        dtype: The type of the vectors that a call returns.
+    """
 
     vocabulary: int
     features: int
     dtype: Any = jnp.float32
 
     def setup(self) -> None:
+        """Declare the parameter; Flax calls this."""
         self.embedding = param_with_axes(
             "embedding",
             nn.initializers.normal(stddev=1.0),
@@ -28,9 +35,9 @@ class Embedding(nn.Module):
         )
 
     def __call__(self, tokens: Any) -> Any:
-        """Return the vectors of int32 tokens [...]: [..., features]."""
+        """Return the vectors [..., features] in `dtype` of token ids [...]."""
         return jnp.asarray(self.embedding, self.dtype)[tokens.astype(jnp.int32)]
 
     def table(self) -> Any:
-        """Return the parameter as it is: [vocabulary, features] in float32."""
+        """Return the parameter itself, float32 [vocabulary, features]."""
         return self.embedding

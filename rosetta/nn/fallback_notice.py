@@ -1,10 +1,15 @@
-"""What runs instead of what was asked for is said, once, with the reason."""
+"""A warning for the case that rosetta computes something in another way than the settings ask."""
 
 from __future__ import annotations
 
 from rosetta.core import log
 
 
-def warn_once(instead: str, reason: str) -> None:
-    """Print one line for each (instead, reason) that comes up in this process."""
-    log.warn(f"{instead}: {reason}", once=True)
+def warn_once(fallback: str, reason: str) -> None:
+    """Print a warning, once in this process for each fallback and reason.
+
+    Args:
+        fallback: What runs, and instead of what.
+        reason: Why.
+    """
+    log.warn(f"{fallback}: {reason}", once=True)

@@ -1,22 +1,28 @@
-"""Projections in FP8 with delayed scaling (Micikevicius et al. 2022, arXiv:2209.05433): e4m3
-forward, e5m2 for output gradients.
+"""Projections in FP8 with delayed scaling, for T5X's networks and for Pax's einsum.
 
-Scales follow from a history of largest magnitudes, which with the scales is the state of a
-projection. It lives in flax's collection `_overwrite_with_gradient`, in arrays named as those of
-flax.linen.fp8_ops. What backpropagation returns for it is no gradient but what was seen: `combine`
-puts that of several microbatches together, and `advance` makes the next step's state of it, for all
-projections at once. (Thousands of kernels a step would do what a hundred do there.) A history is a
-ring: step s stands at s modulo its length.
+Source: Micikevicius et al. 2022, "FP8 Formats for Deep Learning", arXiv:2209.05433. The forward
+pass uses e4m3, and the gradients of outputs use e5m2.
 
-Fused projections keep a scale for each part of the kernel and of the output gradient. The forward
-product scales each part of its output. The gradient of the input sums over the parts, so there both
-factors take one scale, the largest of the parts'.
+A tensor is divided by its scale before it is rounded to FP8. The scale follows from a history of
+amaxes: the largest absolute values (amax) of the tensor in the last steps. The scales and the
+histories are the FP8 state of a projection. They are in Flax's collection
+`_overwrite_with_gradient`, in arrays with the names of flax.linen.fp8_ops. A history is a ring: the
+amax of step s is at index s modulo the length.
+
+Backpropagation does not return a gradient for the state. In place of it, it returns the observed
+state: the scales that were used, and the amaxes of this step. `combine_microbatches` merges what
+several microbatches observed. `advance_states` makes the state of the next step from it, for all
+projections at once: one at a time, thousands of kernels a step would do the work of a hundred.
+
+Several projections in one product (parts) have a scale each, for their kernel and their output
+gradient. The forward product scales the output of each part. The gradient of the input is a sum
+over the parts, so both of its factors use the largest scale of the parts.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,69 +43,79 @@ if TYPE_CHECKING:
 
 COLLECTION = "_overwrite_with_gradient"
 FORWARD_DTYPE, BACKWARD_DTYPE = jnp.float8_e4m3fn, jnp.float8_e5m2
-HISTORY_LENGTH = 1024  # steps, as flax and Transformer Engine keep
+HISTORY_LENGTH = 1024  # steps, the default of Flax and Transformer Engine
 TENSORS = ("input", "kernel", "output_grad")
 _HISTORY_SUFFIX = "_amax_history"
-_HISTORIES_PER_KERNEL = 32  # histories read by one kernel
+_HISTORIES_PER_KERNEL = 32  # histories that one GPU kernel reads
 
 
 def get_state(module: nn.Module) -> dict[str, Any]:
-    """Return a projection's state: for each tensor NAME_scale [1] and NAME_amax_history [HISTORY],
-    in float32.
+    """Return the FP8 state of a projection, and create it if the module is being initialized.
 
-    It is made with the module's parameters. Parameters without it (of a checkpoint in bfloat16) are
-    multiplied by fresh state, scales of one.
+    Parameters without FP8 state, for example of a checkpoint in bfloat16, get scales of one and
+    empty histories.
+
+    Args:
+        module: The Flax module that has the projection's kernel.
+
+    Returns:
+        For each name in TENSORS float32 arrays: NAME_scale [1] and NAME_amax_history
+        [HISTORY_LENGTH].
     """
-    found = {}
+    state = {}
     for tensor in TENSORS:
-        for name, size in ((f"{tensor}_scale", 1), (f"{tensor}{_HISTORY_SUFFIX}", HISTORY_LENGTH)):
-            known, make = (
-                module.has_variable(COLLECTION, name) or module.is_initializing(),
-                _choose_initializer(name),
-            )
-            found[name] = (
-                module.variable(COLLECTION, name, make, (size,), jnp.float32).value
-                if known
-                else make((size,), jnp.float32)
-            )
-    return found
+        shapes = {f"{tensor}_scale": (1,), f"{tensor}{_HISTORY_SUFFIX}": (HISTORY_LENGTH,)}
+        for name, shape in shapes.items():
+            make = _choose_initializer(name)
+            if module.has_variable(COLLECTION, name) or module.is_initializing():
+                variable = module.variable(COLLECTION, name, make, shape, jnp.float32)
+                state[name] = variable.value
+            else:
+                state[name] = make(shape, jnp.float32)
+    return state
 
 
 def _choose_initializer(name: str) -> Any:
-    """Return the initialiser of an array of this name: scales of one, histories of zeros."""
+    """Return the initializer of a state array: ones for a scale, zeros for a history."""
     return jnp.zeros if name.endswith(_HISTORY_SUFFIX) else jnp.ones
 
 
 def make_initial_states(states: Any) -> Any:
-    """Return states that have seen nothing, in a tree of the shapes of others."""
-    flat = flatten_dict(unfreeze(states))
+    """Return the initial states for a tree of states: scales of one and empty histories."""
+    arrays = flatten_dict(unfreeze(states))
     return unflatten_dict(
-        {path: _choose_initializer(path[-1])(leaf.shape, leaf.dtype) for path, leaf in flat.items()}
+        {
+            path: _choose_initializer(path[-1])(array.shape, array.dtype)
+            for path, array in arrays.items()
+        }
     )
 
 
 def make_axes_metadata(states: Any) -> Any:
-    """Return flax's metadata of axes for a tree of states, as `params_axes` has it for parameters:
-    none is ever sharded.
+    """Return Flax's axis metadata for a tree of states.
+
+    It has the form of the collection `params_axes` for parameters. No dimension is ever sharded.
     """
-    flat = flatten_dict(unfreeze(states))
+    arrays = flatten_dict(unfreeze(states))
     return unflatten_dict(
         {
-            (*path[:-1], f"{path[-1]}_axes"): AxisMetadata(names=(None,) * leaf.ndim)
-            for path, leaf in flat.items()
+            (*path[:-1], f"{path[-1]}_axes"): AxisMetadata(names=(None,) * array.ndim)
+            for path, array in arrays.items()
         }
     )
 
 
 def require_fp8(devices: Sequence[Any]) -> None:
-    """UserError where a GPU among the devices has no FP8. CPUs compute it slowly, for tests."""
+    """Check that the GPUs among the devices have FP8. A CPU passes: it computes FP8 slowly.
+
+    Raises:
+        UserError: A GPU does not have FP8.
+    """
     for device in devices:
         capability = getattr(device, "compute_capability", None)
-        if (
-            device.platform == "gpu"
-            and capability
-            and not gpus.FP8.supported_by(parse_capability(capability))
-        ):
+        if device.platform != "gpu" or not capability:
+            continue
+        if not gpus.FP8.supported_by(parse_capability(capability)):
             raise UserError(
                 f"{device.device_kind} (compute capability {capability}) has no FP8",
                 "ENABLE_FP8",
@@ -108,45 +124,61 @@ def require_fp8(devices: Sequence[Any]) -> None:
             )
 
 
-def compute_scale(largest: Any, previous: Any, kind: Any) -> Any:
-    """Return the scale by which a tensor of this largest magnitude fills the range of `kind`.
+def compute_scale(amax: Any, previous: Any, dtype: Any) -> Any:
+    """Return the scale with which a tensor of this amax fills the range of an FP8 type.
 
-    It is the previous one where the magnitude is not finite, or so small that its own would be no
-    normal float32, which devices flush to zero.
+    The previous scale stays if the amax is not finite. It also stays if the amax is so small that
+    the scale would not be a normal float32: devices flush such numbers to zero.
+
+    Args:
+        amax: The largest absolute value of the tensor, float32 of any shape.
+        previous: The scale before, in the shape of `amax`.
+        dtype: The FP8 type.
     """
-    edge = float(jnp.finfo(kind).max)
-    usable = (largest >= float(jnp.finfo(jnp.float32).tiny) * edge) & jnp.isfinite(largest)
-    return jnp.where(usable, largest / edge, previous)
+    largest = float(jnp.finfo(dtype).max)
+    is_usable = (amax >= float(jnp.finfo(jnp.float32).tiny) * largest) & jnp.isfinite(amax)
+    return jnp.where(is_usable, amax / largest, previous)
 
 
-def quantise_tensor(x: Any, scale: Any, kind: Any) -> Any:
-    """Return x / scale in FP8, what is out of range at its edge."""
-    edge = float(jnp.finfo(kind).max)
-    return jnp.clip(x.astype(jnp.float32) / scale, -edge, edge).astype(kind)
+def quantise_tensor(x: Any, scale: Any, dtype: Any) -> Any:
+    """Return x / scale in an FP8 type; values out of its range become its largest value."""
+    largest = float(jnp.finfo(dtype).max)
+    return jnp.clip(x.astype(jnp.float32) / scale, -largest, largest).astype(dtype)
 
 
-def compute_amaxes(parts: Sequence[Any]) -> list[Any]:
-    """Return the largest absolute value of each array, [1] in float32."""
-    whole = fused_kernels.join_parts(parts)
-    if len(parts) == 1 or whole.ndim == parts[0].ndim:
-        return [jnp.max(jnp.abs(part)).astype(jnp.float32).reshape(1) for part in parts]
-    largest = jnp.max(jnp.abs(whole), axis=(*range(whole.ndim - 2), whole.ndim - 1)).astype(
-        jnp.float32
-    )
-    return [largest[index : index + 1] for index in range(len(parts))]
+def compute_amaxes(arrays: Sequence[Any]) -> list[Any]:
+    """Return the largest absolute value of each array, float32 [1].
+
+    Args:
+        arrays: [..., outputs] each. If all have the same shape, one reduction computes all amaxes.
+    """
+    joined = fused_kernels.join_parts(arrays)
+    if len(arrays) == 1 or joined.ndim == arrays[0].ndim:
+        return [jnp.max(jnp.abs(array)).astype(jnp.float32).reshape(1) for array in arrays]
+    axes = (*range(joined.ndim - 2), joined.ndim - 1)
+    amaxes = jnp.max(jnp.abs(joined), axis=axes).astype(jnp.float32)
+    return [amaxes[index : index + 1] for index in range(len(arrays))]
 
 
 def multiply_kernels(
     x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]], dtype: Any
 ) -> tuple[Any, ...]:
-    """Multiply [..., inputs] with each kernel [inputs, outputs] in FP8; returns a [..., outputs] in
-    `dtype` for each.
+    """Multiply an input with one kernel or several in FP8.
 
-    Differentiated with respect to `states`, it gives what was seen: the scales used, and in each
-    history's place the newest magnitude throughout.
+    The derivative with respect to `states` is the observed state: the scales that were used, and
+    the amax of this step in each element of a history.
+
+    Args:
+        x: [..., inputs].
+        kernels: [inputs, outputs] each.
+        states: The FP8 state of each kernel's projection.
+        dtype: The type of the outputs.
+
+    Returns:
+        For each kernel [..., outputs] in `dtype`.
     """
     outputs: tuple[Any, ...] = _multiply_kernels(
-        jnp.dtype(dtype), x, tuple(kernels), tuple(dict(each) for each in states)
+        jnp.dtype(dtype), x, tuple(kernels), tuple(dict(state) for state in states)
     )
     return outputs
 
@@ -155,158 +187,192 @@ def multiply_kernels(
 def _multiply_kernels(
     dtype: Any, x: Any, kernels: tuple[Any, ...], states: tuple[dict[str, Any], ...]
 ) -> tuple[Any, ...]:
+    """Multiply as `multiply_kernels`, with the derivative of `_compute_backward`."""
     outputs: tuple[Any, ...] = _compute_forward(dtype, x, kernels, states)[0]
     return outputs
 
 
+class _Residuals(NamedTuple):
+    """What the forward pass keeps for the backward pass.
+
+    Attributes:
+        fp8_input: The quantised input [..., inputs].
+        kernels: [inputs, outputs] each, in the type of the parameters.
+        states: The FP8 states.
+        input_scale: [1], the scale of `fp8_input`.
+        kernel_scales: [1] for each kernel.
+        amaxes: The amax of the input, and the list of the kernels' amaxes.
+        input_like: [0] in the type of the input.
+    """
+
+    fp8_input: Any
+    kernels: tuple[Any, ...]
+    states: tuple[dict[str, Any], ...]
+    input_scale: Any
+    kernel_scales: list[Any]
+    amaxes: tuple[Any, list[Any]]
+    input_like: Any
+
+
 def _list_scales(states: tuple[dict[str, Any], ...], tensor: str) -> list[Any]:
-    return [each[f"{tensor}_scale"] for each in states]
+    """Return the scale [1] of one of TENSORS in each state."""
+    return [state[f"{tensor}_scale"] for state in states]
 
 
 def _find_largest(scales: list[Any]) -> Any:
+    """Return the largest of several scales, [1]."""
     return functools.reduce(jnp.maximum, scales)
 
 
 def _multiply_fp8(
-    kind: str, dtype: Any, left: Any, right: Any, over: tuple[tuple[int, ...], tuple[int, ...]]
+    scope: str,
+    dtype: Any,
+    left: Any,
+    right: Any,
+    contracted: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> Any:
-    with jax.named_scope(kind):
-        # float16 ends at 65,504, below what factors up to 448 come to before they are scaled back.
-        given = jnp.bfloat16 if dtype == jnp.float16 else dtype
-        return lax.dot_general(left, right, (over, ((), ())), preferred_element_type=given)
+    """Multiply two FP8 arrays over the `contracted` dimensions of each."""
+    with jax.named_scope(scope):
+        # float16 ends at 65,504. Products of factors up to 448 exceed it before they are rescaled.
+        output_dtype = jnp.bfloat16 if dtype == jnp.float16 else dtype
+        return lax.dot_general(
+            left, right, (contracted, ((), ())), preferred_element_type=output_dtype
+        )
 
 
-def _rescale(product: Any, left: Any, right: Any, dtype: Any) -> Any:
-    """Return a product of what was quantised by these scales as one of what they stand for; the
-    scales are not rounded to `dtype`.
+def _rescale(product: Any, left_scale: Any, right_scale: Any, dtype: Any) -> Any:
+    """Return the product of the tensors from the product of their quantised values.
+
+    The scales are applied in float32, not rounded to `dtype`.
     """
-    return (product.astype(jnp.float32) * left * right).astype(dtype)
+    return (product.astype(jnp.float32) * left_scale * right_scale).astype(dtype)
 
 
 def _compute_forward(
     dtype: Any, x: Any, kernels: tuple[Any, ...], states: tuple[dict[str, Any], ...]
 ) -> tuple[Any, Any]:
-    of_input = _find_largest(_list_scales(states, "input"))
-    of_kernels = _list_scales(states, "kernel")
-    narrow_input = quantise_tensor(x, of_input, FORWARD_DTYPE)
-    narrow_kernels = [
+    """Return the outputs of `multiply_kernels` and the _Residuals."""
+    input_scale = _find_largest(_list_scales(states, "input"))
+    kernel_scales = _list_scales(states, "kernel")
+    fp8_input = quantise_tensor(x, input_scale, FORWARD_DTYPE)
+    fp8_kernels = [
         quantise_tensor(kernel, scale, FORWARD_DTYPE)
-        for kernel, scale in zip(kernels, of_kernels, strict=True)
+        for kernel, scale in zip(kernels, kernel_scales, strict=True)
     ]
     product = _multiply_fp8(
-        "fprop",
-        dtype,
-        narrow_input,
-        fused_kernels.join_parts(narrow_kernels),
-        ((x.ndim - 1,), (0,)),
+        "fprop", dtype, fp8_input, fused_kernels.join_parts(fp8_kernels), ((x.ndim - 1,), (0,))
     )
     parts = fused_kernels.split_parts(product, [kernel.shape[1] for kernel in kernels])
     outputs = [
-        _rescale(part, of_input, scale, dtype)
-        for part, scale in zip(parts, of_kernels, strict=True)
+        _rescale(part, input_scale, scale, dtype)
+        for part, scale in zip(parts, kernel_scales, strict=True)
     ]
-    seen = (compute_amaxes([x])[0], compute_amaxes(kernels))
-    return tuple(outputs), (
-        narrow_input,
-        kernels,
-        states,
-        of_input,
-        of_kernels,
-        seen,
-        jnp.zeros((0,), x.dtype),
+    amaxes = (compute_amaxes([x])[0], compute_amaxes(kernels))
+    input_like = jnp.zeros((0,), x.dtype)
+    residuals = _Residuals(
+        fp8_input, kernels, states, input_scale, kernel_scales, amaxes, input_like
     )
+    return tuple(outputs), residuals
 
 
-def _compute_backward(dtype: Any, kept: Any, gradients: tuple[Any, ...]) -> tuple[Any, Any, Any]:
-    narrow_input, kernels, states, of_input, of_kernels, (input_seen, kernels_seen), like = kept
-    scales = _list_scales(states, "output_grad")
-    of_gradient, of_kernel = _find_largest(scales), _find_largest(of_kernels)
-    narrow = quantise_tensor(fused_kernels.join_parts(gradients), of_gradient, BACKWARD_DTYPE)
-    narrow_kernel = fused_kernels.join_parts(
-        [quantise_tensor(kernel, of_kernel, FORWARD_DTYPE) for kernel in kernels]
+def _compute_backward(
+    dtype: Any, residuals: _Residuals, gradients: tuple[Any, ...]
+) -> tuple[Any, Any, Any]:
+    """Return the gradients of the input and the kernels, and the observed states."""
+    kernels = residuals.kernels
+    gradient_scale = _find_largest(_list_scales(residuals.states, "output_grad"))
+    shared_kernel_scale = _find_largest(residuals.kernel_scales)
+    fp8_gradient = quantise_tensor(
+        fused_kernels.join_parts(gradients), gradient_scale, BACKWARD_DTYPE
     )
-    leading = tuple(range(narrow_input.ndim - 1))
-    outputs = tuple(range(len(leading), narrow.ndim))
-    of_x = _rescale(
-        _multiply_fp8(
-            "dgrad", dtype, narrow, narrow_kernel, (outputs, tuple(range(1, narrow_kernel.ndim)))
-        ),
-        of_gradient,
-        of_kernel,
+    fp8_kernel = fused_kernels.join_parts(
+        [quantise_tensor(kernel, shared_kernel_scale, FORWARD_DTYPE) for kernel in kernels]
+    )
+    batch_axes = tuple(range(residuals.fp8_input.ndim - 1))
+    output_axes = tuple(range(len(batch_axes), fp8_gradient.ndim))
+    contracted = (output_axes, tuple(range(1, fp8_kernel.ndim)))
+    input_gradient = _rescale(
+        _multiply_fp8("dgrad", dtype, fp8_gradient, fp8_kernel, contracted),
+        gradient_scale,
+        shared_kernel_scale,
         dtype,
     )
-    of_whole = _rescale(
-        _multiply_fp8("wgrad", dtype, narrow_input, narrow, (leading, leading)),
-        of_input,
-        of_gradient,
+    joined_kernel_gradient = _rescale(
+        _multiply_fp8("wgrad", dtype, residuals.fp8_input, fp8_gradient, (batch_axes, batch_axes)),
+        residuals.input_scale,
+        gradient_scale,
         kernels[0].dtype,
     )
-    of_kernels_ = fused_kernels.split_parts(of_whole, [kernel.shape[1] for kernel in kernels])
-    # One by one, as what makes a gradient can then find its magnitude on the way; kernels come from
-    # nowhere.
-    gradients_seen = [compute_amaxes([gradient])[0] for gradient in gradients]
-    seen = tuple(
-        {
-            **{f"{tensor}_scale": before[f"{tensor}_scale"] for tensor in TENSORS},
-            "input_amax_history": jnp.broadcast_to(input_seen, before["input_amax_history"].shape),
-            "kernel_amax_history": jnp.broadcast_to(
-                kernel_seen, before["kernel_amax_history"].shape
-            ),
-            "output_grad_amax_history": jnp.broadcast_to(
-                gradient_seen, before["output_grad_amax_history"].shape
-            ),
-        }
-        for before, kernel_seen, gradient_seen in zip(
-            states, kernels_seen, gradients_seen, strict=True
-        )
+    kernel_gradients = fused_kernels.split_parts(
+        joined_kernel_gradient, [kernel.shape[1] for kernel in kernels]
     )
-    return of_x.astype(like.dtype), tuple(of_kernels_), seen
+    observed = _observe_states(residuals, gradients)
+    return input_gradient.astype(residuals.input_like.dtype), tuple(kernel_gradients), observed
+
+
+def _observe_states(
+    residuals: _Residuals, gradients: tuple[Any, ...]
+) -> tuple[dict[str, Any], ...]:
+    """Return the observed state of each part: its scales, and this step's amaxes as histories."""
+    # One reduction for each gradient, unlike the kernels': XLA can then fuse it into the operation
+    # that makes the gradient. Kernels are not made by an operation.
+    gradient_amaxes = [compute_amaxes([gradient])[0] for gradient in gradients]
+    input_amax, kernel_amaxes = residuals.amaxes
+    observed = []
+    for state, kernel_amax, gradient_amax in zip(
+        residuals.states, kernel_amaxes, gradient_amaxes, strict=True
+    ):
+        amaxes = {"input": input_amax, "kernel": kernel_amax, "output_grad": gradient_amax}
+        scales = {f"{tensor}_scale": state[f"{tensor}_scale"] for tensor in TENSORS}
+        histories = {
+            f"{tensor}{_HISTORY_SUFFIX}": jnp.broadcast_to(
+                amax, state[f"{tensor}{_HISTORY_SUFFIX}"].shape
+            )
+            for tensor, amax in amaxes.items()
+        }
+        observed.append(scales | histories)
+    return tuple(observed)
 
 
 _multiply_kernels.defvjp(_compute_forward, _compute_backward)
 
 
-def combine_microbatches(seen: Any, others: Any) -> Any:
-    """Return what two microbatches that started from the same state have seen: the same scales, the
-    larger magnitudes.
+def combine_microbatches(observed: Any, others: Any) -> Any:
+    """Return the observed state of two microbatches that started from the same state.
+
+    Their scales are the same, and of two amaxes the larger one counts.
     """
-    return jax.tree.map(jnp.maximum, seen, others)
+    return jax.tree.map(jnp.maximum, observed, others)
 
 
-def advance_states(states: Any, seen: Any, step: Any) -> Any:
-    """Return the state after a step.
+def advance_states(states: Any, observed: Any, step: Any) -> Any:
+    """Return the FP8 states after a step.
 
     Args:
-      states: a tree of projections' states, as before the step; those of layers that are looped
-        over may be stacked, [layers, ...].
-      seen: the tree that backpropagation gave for it.
-      step: the step's number, int32 [].
+        states: A tree of the states before the step. States of layers in a loop may be stacked,
+            [layers, ...].
+        observed: The tree that backpropagation returned for it.
+        step: The number of the step, int32 [].
     """
-    before, found = flatten_dict(unfreeze(states)), flatten_dict(unfreeze(seen))
+    before, after = flatten_dict(unfreeze(states)), flatten_dict(unfreeze(observed))
     paths = [path for path in before if path[-1].endswith(_HISTORY_SUFFIX)]
-    # Elementwise, in place and with no other reader, XLA does dozens of histories in one kernel;
-    # hence the barrier before they are read.
-    newest = [
-        jnp.where(jnp.isfinite(found[path]), found[path], 0.0) for path in paths
-    ]  # an overflow must not stand in the way of the others
+    # An infinite amax would hide all others of the history until it leaves the ring.
+    amaxes = [jnp.where(jnp.isfinite(after[path]), after[path], 0.0) for path in paths]
     histories = [
-        jnp.where(jnp.arange(value.shape[-1]) == step % value.shape[-1], value, before[path])
-        for path, value in zip(paths, newest, strict=True)
+        jnp.where(jnp.arange(amax.shape[-1]) == step % amax.shape[-1], amax, before[path])
+        for path, amax in zip(paths, amaxes, strict=True)
     ]
-    following = dict(zip(paths, lax.optimization_barrier(histories), strict=True))
+    # XLA updates dozens of histories in one kernel if the update is elementwise, in place, and has
+    # no other reader. The barrier separates it from the reductions that follow.
+    advanced = dict(zip(paths, lax.optimization_barrier(histories), strict=True))
     for shape in dict.fromkeys(history.shape for history in histories):
-        alike = [path for path in paths if before[path].shape == shape]
-        for start in range(0, len(alike), _HISTORIES_PER_KERNEL):
-            group = alike[start : start + _HISTORIES_PER_KERNEL]
-            largest = jnp.max(
-                jnp.stack([following[path] for path in group]), axis=-1, keepdims=True
-            )
+        same_shape = [path for path in paths if before[path].shape == shape]
+        for start in range(0, len(same_shape), _HISTORIES_PER_KERNEL):
+            group = same_shape[start : start + _HISTORIES_PER_KERNEL]
+            largest = jnp.max(jnp.stack([advanced[path] for path in group]), axis=-1, keepdims=True)
             for index, path in enumerate(group):
                 tensor = path[-1].removesuffix(_HISTORY_SUFFIX)
-                scale = (*path[:-1], f"{tensor}_scale")
-                following[scale] = compute_scale(
-                    largest[index],
-                    before[scale],
-                    BACKWARD_DTYPE if tensor == TENSORS[-1] else FORWARD_DTYPE,
-                )
-    return unflatten_dict({path: following[path] for path in before})
+                scale_path = (*path[:-1], f"{tensor}_scale")
+                dtype = BACKWARD_DTYPE if tensor == "output_grad" else FORWARD_DTYPE
+                advanced[scale_path] = compute_scale(largest[index], before[scale_path], dtype)
+    return unflatten_dict({path: advanced[path] for path in before})

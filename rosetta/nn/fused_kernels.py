@@ -1,10 +1,10 @@
-"""Several kernels as one, for one matrix product instead of several.
+"""Join several kernels into one, so that one matrix product takes the place of several.
 
-Kernels of one width are stacked on a dimension of their own, [inputs, parts, outputs]. In memory
-that is the same as side by side, and as one matrix it is the same to a GEMM; but where tensor
-parallelism splits the outputs, every device keeps its share of every part. Side by side, [inputs,
-parts x outputs], the parts would lie across the devices, and each use of one would move it between
-them.
+Kernels of the same width are stacked along a dimension of their own: [inputs, parts, outputs]. In
+memory, and for a GEMM, that is the same as kernels side by side: [inputs, parts x outputs]. It
+differs if tensor parallelism splits the outputs. Stacked, every device keeps its share of every
+part. Side by side, a part would lie on some of the devices, and each use of it would move data
+between them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 
 def join_parts(parts: Sequence[Any]) -> Any:
-    """Return arrays [..., outputs] as one: itself where there is one, [..., parts, outputs] where
-    they are equally wide, else side by side.
+    """Join arrays [..., outputs] that differ at most in the last dimension.
+
+    Returns:
+        [..., parts, outputs] if the widths are equal, else [..., sum of the widths]. A single part
+        is returned as it is.
     """
     if len(parts) == 1:
         return parts[0]
@@ -29,17 +32,17 @@ def join_parts(parts: Sequence[Any]) -> Any:
     return jnp.concatenate(parts, axis=-1)
 
 
-def split_parts(whole: Any, widths: Sequence[int]) -> list[Any]:
-    """Undo `join` of arrays of these widths."""
+def split_parts(joined: Any, widths: Sequence[int]) -> list[Any]:
+    """Split what `join_parts` joined from arrays of these widths, or a product with it."""
     if len(widths) == 1:
-        return [whole]
+        return [joined]
     if len(set(widths)) == 1:
         return [
-            lax.index_in_dim(whole, index, axis=whole.ndim - 2, keepdims=False)
+            lax.index_in_dim(joined, index, axis=joined.ndim - 2, keepdims=False)
             for index in range(len(widths))
         ]
     ends = [sum(widths[: index + 1]) for index in range(len(widths))]
     return [
-        lax.slice_in_dim(whole, end - width, end, axis=whole.ndim - 1)
+        lax.slice_in_dim(joined, end - width, end, axis=joined.ndim - 1)
         for end, width in zip(ends, widths, strict=True)
     ]

@@ -1,11 +1,12 @@
-"""Cross entropy over a large vocabulary, a slice of it at a time, so that no [tokens, vocabulary]
-array is ever whole.
+"""Cross entropy over a large vocabulary, one slice of the vocabulary at a time, for T5X's models.
 
-For logits z = h W with hidden h [tokens, features] and W [features, vocabulary], the loss of a
-token with target t is
+No array of [tokens, vocabulary] is ever in memory.
+
+The logits are z = h W, for hidden vectors h [tokens, features] and a kernel W [features,
+vocabulary]. The loss of a token with target t is that of T5X:
     logsumexp(z) - c z_t - l sum_{v != t} z_v - n + z_loss logsumexp(z)^2
-where c = 1 - label_smoothing, l = label_smoothing / (vocabulary - 1) and n, the entropy of the
-smoothed target, makes the least loss zero.
+Here c = 1 - label_smoothing and l = label_smoothing / (vocabulary - 1). The constant n, the entropy
+of the smoothed target, makes the least possible loss zero.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +22,15 @@ import jax.numpy as jnp
 
 @dataclass(frozen=True)
 class LossSettings:
-    """What the loss is made of.
+    """The settings of `chunked_cross_entropy`.
 
-    `chunks` slices of the vocabulary, products in `dtype` and accumulated in float32, logits times
-    `scale`.
+    Attributes:
+        vocabulary: The number of token ids.
+        chunks: The number of slices of the vocabulary.
+        label_smoothing: The share of the target's probability that goes to all other tokens.
+        z_loss: The factor of logsumexp(z)^2.
+        scale: The factor of the logits.
+        dtype: The type of the products' factors. Sums are float32.
     """
 
     vocabulary: int
@@ -36,11 +42,12 @@ class LossSettings:
 
     @property
     def low(self) -> float:
-        """What smoothing gives to each wrong token."""
+        """The probability that smoothing gives to each token that is not the target."""
         return self.label_smoothing / (self.vocabulary - 1)
 
     @property
     def entropy(self) -> float:
+        """The entropy of the smoothed target, in nats."""
         high = 1.0 - self.label_smoothing
         return -(
             high * math.log(high) + (self.vocabulary - 1) * self.low * math.log(self.low + 1e-20)
@@ -48,64 +55,88 @@ class LossSettings:
 
     @property
     def width(self) -> int:
+        """The number of tokens in a slice."""
         return -(-self.vocabulary // self.chunks)
 
 
-def _slice_kernel(kernel: Any, terms: LossSettings) -> tuple[Any, Any]:
-    """Return the kernel as [chunks, features, width], zero beyond the vocabulary, and the slices'
-    numbers.
+class _Statistics(NamedTuple):
+    """Sums over the vocabulary, [tokens] each.
 
-    Slice n holds every `chunks`-th token from n on: where tensor parallelism splits the vocabulary,
-    each device has its share of each slice.
+    Attributes:
+        logsumexp: float32.
+        target_logit: float32, the logit of the target.
+        logit_sum: float32, the sum of all logits.
+        best: int32, the token with the largest logit; the smallest id of several.
     """
-    padded = jnp.pad(
-        jnp.asarray(kernel, terms.dtype),
-        ((0, 0), (0, terms.width * terms.chunks - terms.vocabulary)),
-    )
-    return padded.reshape(kernel.shape[0], terms.width, terms.chunks).transpose(
-        2, 0, 1
-    ), jnp.arange(terms.chunks)
+
+    logsumexp: Any
+    target_logit: Any
+    logit_sum: Any
+    best: Any
 
 
-def _compute_logits(hidden: Any, part: Any, number: Any, terms: LossSettings) -> tuple[Any, Any]:
-    """Logits [tokens, width] of a slice in float32, and the tokens that its columns stand for,
-    int32 [width]; beyond the vocabulary is nothing.
+def _slice_kernel(kernel: Any, settings: LossSettings) -> tuple[Any, Any]:
+    """Cut the kernel into slices.
+
+    Slice n has each `chunks`-th token from n on. If tensor parallelism splits the vocabulary, each
+    device therefore has its share of each slice.
+
+    Returns:
+        The slices [chunks, features, width], zero beyond the vocabulary, and their numbers
+        [chunks].
+    """
+    padding = settings.width * settings.chunks - settings.vocabulary
+    padded = jnp.pad(jnp.asarray(kernel, settings.dtype), ((0, 0), (0, padding)))
+    slices = padded.reshape(kernel.shape[0], settings.width, settings.chunks).transpose(2, 0, 1)
+    return slices, jnp.arange(settings.chunks)
+
+
+def _compute_logits(
+    hidden: Any, kernel_slice: Any, number: Any, settings: LossSettings
+) -> tuple[Any, Any]:
+    """Return the logits of a slice, float32 [tokens, width], and its token ids, int32 [width].
+
+    Ids beyond the vocabulary stand for no token.
     """
     logits = (
-        jnp.dot(jnp.asarray(hidden, terms.dtype), part, preferred_element_type=jnp.float32)
-        * terms.scale
+        jnp.dot(
+            jnp.asarray(hidden, settings.dtype), kernel_slice, preferred_element_type=jnp.float32
+        )
+        * settings.scale
     )
-    return logits, jnp.arange(terms.width) * terms.chunks + number
+    return logits, jnp.arange(settings.width) * settings.chunks + number
 
 
 def _compute_statistics(
-    hidden: Any, kernel: Any, targets: Any, terms: LossSettings
-) -> tuple[Any, Any, Any, Any]:
-    """For each token: logsumexp, the target's logit, the sum of all logits, and the likeliest
-    token.
+    hidden: Any, kernel: Any, targets: Any, settings: LossSettings
+) -> _Statistics:
+    """Return the sums over all slices of the vocabulary.
+
+    The logsumexp is a running one: the largest logit so far, and a sum of exponentials relative to
+    it.
     """
 
-    def body(carry: Any, inputs: Any) -> tuple[Any, None]:
-        highest, total, hit, everything, best = carry
-        part, number = inputs
-        logits, words = _compute_logits(hidden, part, number, terms)
-        real = words < terms.vocabulary
-        masked = jnp.where(real, logits, -jnp.inf)
-        here = jnp.max(masked, axis=-1)
-        found = words[jnp.argmax(masked, axis=-1)]
+    def add_slice(carry: Any, inputs: Any) -> tuple[Any, None]:
+        largest, exp_sum, target_logit, logit_sum, best = carry
+        kernel_slice, number = inputs
+        logits, ids = _compute_logits(hidden, kernel_slice, number, settings)
+        is_token = ids < settings.vocabulary
+        masked_logits = jnp.where(is_token, logits, -jnp.inf)
+        slice_largest = jnp.max(masked_logits, axis=-1)
+        slice_best = ids[jnp.argmax(masked_logits, axis=-1)]
         best = jnp.where(
-            here > highest, found, jnp.where(here == highest, jnp.minimum(best, found), best)
+            slice_largest > largest,
+            slice_best,
+            jnp.where(slice_largest == largest, jnp.minimum(best, slice_best), best),
         )
-        top = jnp.maximum(highest, here)
-        total = total * jnp.exp(highest - top) + jnp.sum(jnp.exp(masked - top[:, None]), axis=-1)
-        hit = hit + jnp.sum(jnp.where(words[None, :] == targets[:, None], logits, 0.0), axis=-1)
-        return (
-            top,
-            total,
-            hit,
-            everything + jnp.sum(jnp.where(real, logits, 0.0), axis=-1),
-            best,
-        ), None
+        new_largest = jnp.maximum(largest, slice_largest)
+        exp_sum = exp_sum * jnp.exp(largest - new_largest) + jnp.sum(
+            jnp.exp(masked_logits - new_largest[:, None]), axis=-1
+        )
+        is_target = ids[None, :] == targets[:, None]
+        target_logit = target_logit + jnp.sum(jnp.where(is_target, logits, 0.0), axis=-1)
+        logit_sum = logit_sum + jnp.sum(jnp.where(is_token, logits, 0.0), axis=-1)
+        return (new_largest, exp_sum, target_logit, logit_sum, best), None
 
     zeros = jnp.zeros(targets.shape, jnp.float32)
     start = (
@@ -115,72 +146,88 @@ def _compute_statistics(
         zeros,
         jnp.zeros(targets.shape, jnp.int32),
     )
-    (highest, total, hit, everything, best), _ = jax.lax.scan(
-        body, start, _slice_kernel(kernel, terms)
+    (largest, exp_sum, target_logit, logit_sum, best), _ = jax.lax.scan(
+        add_slice, start, _slice_kernel(kernel, settings)
     )
-    return highest + jnp.log(total), hit, everything, best
+    return _Statistics(largest + jnp.log(exp_sum), target_logit, logit_sum, best)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def chunked_cross_entropy(
-    hidden: Any, kernel: Any, targets: Any, terms: LossSettings
+    hidden: Any, kernel: Any, targets: Any, settings: LossSettings
 ) -> tuple[Any, Any, Any]:
-    """Cross entropy of each token.
+    """Compute the cross entropy of each token; the formula is in the module's docstring.
 
     Args:
-      hidden: [tokens, features].
-      kernel: [features, vocabulary].
-      targets: int32 [tokens].
-      terms: see there.
+        hidden: [tokens, features].
+        kernel: [features, vocabulary].
+        targets: int32 [tokens].
+        settings: The settings of the loss.
 
     Returns:
-      loss [tokens] in float32, z-loss included; its z-loss part [tokens]; the likeliest token,
-      int32 [tokens], which has no gradient.
+        The loss with the z-loss, float32 [tokens]; the z-loss alone, float32 [tokens]; and the
+        token with the largest logit, int32 [tokens], which has no gradient.
     """
-    found: tuple[Any, Any, Any] = _compute_forward(hidden, kernel, targets, terms)[0]
-    return found
+    outputs: tuple[Any, Any, Any] = _compute_forward(hidden, kernel, targets, settings)[0]
+    return outputs
 
 
 def _compute_forward(
-    hidden: Any, kernel: Any, targets: Any, terms: LossSettings
+    hidden: Any, kernel: Any, targets: Any, settings: LossSettings
 ) -> tuple[Any, Any]:
-    total, hit, everything, best = _compute_statistics(hidden, kernel, targets, terms)
-    high = 1.0 - terms.label_smoothing
-    entropy = terms.entropy if terms.label_smoothing else 0.0
-    loss = total - high * hit - terms.low * (everything - hit) - entropy
-    square = terms.z_loss * jnp.square(total)
-    return (loss + square, square, best), (hidden, kernel, targets, total)
-
-
-def _compute_backward(terms: LossSettings, kept: Any, given: Any) -> tuple[Any, Any, None]:
-    hidden, kernel, targets, total = kept
-    of_loss, of_square, _ = given
-    # d loss / d logit = softmax * (1 + 2 z_loss logsumexp) - smoothed target; the reported z-loss
-    # may be differentiated on its own.
-    by_softmax = of_loss + (of_loss + of_square) * 2.0 * terms.z_loss * total
-    high = 1.0 - terms.label_smoothing
-
-    def body(carry: Any, inputs: Any) -> tuple[Any, Any]:
-        part, number = inputs
-        logits, words = _compute_logits(hidden, part, number, terms)
-        hit = words[None, :] == targets[:, None]
-        gradient = by_softmax[:, None] * jnp.exp(logits - total[:, None]) - of_loss[
-            :, None
-        ] * jnp.where(hit, high, terms.low)
-        gradient = jnp.asarray(
-            jnp.where(words < terms.vocabulary, gradient, 0.0) * terms.scale, terms.dtype
-        )
-        into_hidden = jnp.dot(gradient, part.T, preferred_element_type=jnp.float32)
-        into_part = jnp.dot(
-            jnp.asarray(hidden, terms.dtype).T, gradient, preferred_element_type=jnp.float32
-        )
-        return carry + into_hidden, into_part
-
-    of_hidden, parts = jax.lax.scan(
-        body, jnp.zeros(hidden.shape, jnp.float32), _slice_kernel(kernel, terms)
+    """Return the outputs, and (hidden, kernel, targets, logsumexp) for the backward pass."""
+    statistics = _compute_statistics(hidden, kernel, targets, settings)
+    high = 1.0 - settings.label_smoothing
+    entropy = settings.entropy if settings.label_smoothing else 0.0
+    loss = (
+        statistics.logsumexp
+        - high * statistics.target_logit
+        - settings.low * (statistics.logit_sum - statistics.target_logit)
+        - entropy
     )
-    of_kernel = parts.transpose(1, 2, 0).reshape(hidden.shape[1], -1)[:, : terms.vocabulary]
-    return of_hidden.astype(hidden.dtype), of_kernel.astype(kernel.dtype), None
+    z_loss = settings.z_loss * jnp.square(statistics.logsumexp)
+    residuals = (hidden, kernel, targets, statistics.logsumexp)
+    return (loss + z_loss, z_loss, statistics.best), residuals
+
+
+def _compute_backward(
+    settings: LossSettings, residuals: Any, output_gradients: Any
+) -> tuple[Any, Any, None]:
+    """Return the gradients of `hidden` and `kernel`, in their types."""
+    hidden, kernel, targets, logsumexp = residuals
+    loss_gradient, z_loss_gradient, _ = output_gradients
+    # d loss / d logit = softmax * (1 + 2 z_loss logsumexp) - smoothed target. The z-loss is also an
+    # output of its own, with a gradient of its own.
+    softmax_factor = (
+        loss_gradient + (loss_gradient + z_loss_gradient) * 2.0 * settings.z_loss * logsumexp
+    )
+    high = 1.0 - settings.label_smoothing
+
+    def add_slice(hidden_gradient: Any, inputs: Any) -> tuple[Any, Any]:
+        kernel_slice, number = inputs
+        logits, ids = _compute_logits(hidden, kernel_slice, number, settings)
+        is_target = ids[None, :] == targets[:, None]
+        logit_gradient = softmax_factor[:, None] * jnp.exp(
+            logits - logsumexp[:, None]
+        ) - loss_gradient[:, None] * jnp.where(is_target, high, settings.low)
+        logit_gradient = jnp.asarray(
+            jnp.where(ids < settings.vocabulary, logit_gradient, 0.0) * settings.scale,
+            settings.dtype,
+        )
+        hidden_part = jnp.dot(logit_gradient, kernel_slice.T, preferred_element_type=jnp.float32)
+        kernel_part = jnp.dot(
+            jnp.asarray(hidden, settings.dtype).T,
+            logit_gradient,
+            preferred_element_type=jnp.float32,
+        )
+        return hidden_gradient + hidden_part, kernel_part
+
+    hidden_gradient, kernel_parts = jax.lax.scan(
+        add_slice, jnp.zeros(hidden.shape, jnp.float32), _slice_kernel(kernel, settings)
+    )
+    kernel_gradient = kernel_parts.transpose(1, 2, 0).reshape(hidden.shape[1], -1)
+    kernel_gradient = kernel_gradient[:, : settings.vocabulary]
+    return hidden_gradient.astype(hidden.dtype), kernel_gradient.astype(kernel.dtype), None
 
 
 chunked_cross_entropy.defvjp(_compute_forward, _compute_backward)

@@ -1,4 +1,4 @@
-"""What the forward pass keeps for the backward pass, and what is computed again."""
+"""Rematerialisation policies: what a layer's forward pass keeps for the backward pass."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ if TYPE_CHECKING:
 
 
 def make_policy(name: str) -> Callable[..., bool]:
-    """Return jax.checkpoint's policy for "minimal" or "full".
+    """Return the policy for jax.checkpoint.
 
-    "minimal" keeps the outputs of projections and of attention, so that only what costs no matrix
-    product is computed again: norms, activations, dropout, casts; and, where attention is not
-    fused, queries times keys, whose result is too large to keep. "full" keeps the inputs of a layer
-    alone.
+    Args:
+        name: "full" keeps the inputs of a layer only. "minimal" also keeps the outputs of
+            projections and of attention. The backward pass then recomputes what needs no product
+            with a weight: norms, activations, dropout and casts. Without fused attention it also
+            recomputes the product of queries and keys, which is too large to keep.
     """
     if name == "full":
         return jax.checkpoint_policies.nothing_saveable  # type: ignore[no-any-return]
-    named = jax.checkpoint_policies.save_only_these_names(PROJECTION_OUTPUT, ATTENTION_OUTPUT)
+    is_named_output = jax.checkpoint_policies.save_only_these_names(
+        PROJECTION_OUTPUT, ATTENTION_OUTPUT
+    )
 
-    def keep(primitive: Any, *avals: Any, **parameters: Any) -> Any:
-        # The forward of cuDNN's attention: its output and the softmax statistics its backward
-        # wants.
-        return "dot_product_attention_fwd" in primitive.name or named(
+    def is_kept(primitive: Any, *avals: Any, **parameters: Any) -> Any:
+        # The forward kernel of cuDNN's attention returns its output, and the statistics of the
+        # softmax that its backward kernel reads.
+        return "dot_product_attention_fwd" in primitive.name or is_named_output(
             primitive, *avals, **parameters
         )
 
-    return keep
+    return is_kept

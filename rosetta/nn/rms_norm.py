@@ -1,5 +1,6 @@
-"""Normalisation by the root mean square (Zhang and Sennrich 2019, arXiv:1910.07467), which is T5's
-layer norm: no mean, no bias.
+"""T5's layer norm: normalisation by the root mean square, without a mean and without a bias.
+
+Source: Zhang and Sennrich 2019, arXiv:1910.07467.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from jax import lax
 
 
 class RMSNorm(nn.Module):
-    """Scale [..., features] to a root mean square of one, then by the parameter `scale`; statistics
-    in float32, the result in `dtype`.
+    """A Flax module with the parameter `scale`, float32 [features].
+
+    Attributes:
+        dtype: The type of the result. The statistics are computed in float32.
+        epsilon: The number added to the mean square.
     """
 
     dtype: Any = jnp.float32
@@ -22,9 +26,10 @@ class RMSNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
+        """Return x [..., features] divided by its root mean square and times `scale`."""
         x = jnp.asarray(x, jnp.float32)
-        power = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
-        normed = jnp.asarray(x * lax.rsqrt(power + self.epsilon), self.dtype)
+        mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+        normed = jnp.asarray(x * lax.rsqrt(mean_square + self.epsilon), self.dtype)
         scale = param_with_axes(
             "scale", nn.initializers.ones, (x.shape[-1],), jnp.float32, axes=("embed",)
         )
