@@ -1,7 +1,7 @@
-"""Files that are written whole or not at all.
+"""Write whole files or nothing.
 
-Both programs write with this module: first under a temporary name in the same folder, then renamed
-over the file. Only the standard library is used, and Python 3.9 runs it.
+A file is written under a temporary name in the same folder and then renamed. Both programs use this
+module. Only the standard library is used, and Python 3.9 runs it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TEMPORARY_PREFIX = ".tmp-"
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a name is one under which a file or a folder is being written."""
+    """Return whether a name is the temporary name of a file or a folder that is being written."""
     return name.startswith(TEMPORARY_PREFIX)
 
 
@@ -27,17 +27,18 @@ def is_temporary(name: str) -> bool:
 def replace_file(
     path: Path, mode: int | None = 0o644, *, temporary: Path | None = None
 ) -> Iterator[Path]:
-    """Yield a path to write to, and give what is there the name `path` if all went well.
+    """Yield a temporary path to write to, and rename it to `path` unless an exception is raised.
 
     Args:
         path: The file. Its folder is made if it is missing.
-        mode: Its permissions; None leaves them to the umask and to what writes the file.
-        temporary: The path to yield, beside `path`; None for a new name. A fixed name is for files
-            that one process at a time writes: what a killed process leaves is written over.
+        mode: The permissions of the file; None leaves them to the umask and to the writer.
+        temporary: The path to yield, in the folder of `path`; None for a new name. A fixed name is
+            for files that only one process at a time writes. A file that a killed process left
+            there is overwritten.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if temporary is None:
-        # A folder may be shared by machines, on which process ids are not unique.
+        # Several machines may share the folder, and process ids are only unique on one.
         unique = f"{os.getpid()}-{os.urandom(4).hex()}"
         temporary = path.with_name(f"{TEMPORARY_PREFIX}{unique}-{path.name}")
     try:
@@ -63,11 +64,11 @@ def write_atomic(
 
     Args:
         path: See replace_file.
-        data: The content; a text is written as UTF-8.
+        data: The content. A text is written as UTF-8.
         mode: See replace_file.
         temporary: See replace_file.
-        to_disk: Whether the content has to be on the disk before the file gets its name, so that
-            the file is whole after a power failure, too.
+        to_disk: Whether the content is on the disk before the file gets its name. The file is then
+            complete even after a power failure.
     """
     raw = data.encode() if isinstance(data, str) else data
     with replace_file(path, mode, temporary=temporary) as new, open(new, "wb") as out:

@@ -1,6 +1,6 @@
-"""The one class of error for what the user can fix.
+"""Define UserError, the class of all errors that the user can fix.
 
-Both programs raise it, also before any package is installed: only the standard library is used,
+Both programs raise it, also before any package is installed. So only the standard library is used,
 and Python 3.9 runs it.
 """
 
@@ -13,14 +13,14 @@ from rosetta.core.printable_text import escape
 
 
 class UserError(Exception):
-    """Something the user can fix: what is wrong, where, and what to do about it.
+    """An error that the user can fix: what is wrong, where, and what to do about it.
 
     Attributes:
       what: The problem, as a text.
       where: The option, variable, file or name that has the problem.
       do: The remedy, as a text.
-      kind: The class of problem, one of the names below, or "" where nothing has to tell it apart.
-        Texts may be rewritten; a kind is what programs and tests rely on.
+      kind: The class of problem, one of the names below; "" if nothing needs to tell it apart.
+        Programs and tests rely on the kind, because texts may be rewritten.
       value: The value that was refused, or None.
     """
 
@@ -35,12 +35,12 @@ class UserError(Exception):
         self.value = value
 
     def __str__(self) -> str:
-        """Return the one line a user sees."""
+        """Return the error as one line, the way users see it."""
         line = f"{self.where}: {self.what}" if self.where else self.what
         return escape(f"{line}; {self.do}" if self.do else line, keep="")
 
     def as_json(self) -> dict[str, Any]:
-        """Return the `error` member of the JSON envelope."""
+        """Return the member `error` of the document that --json prints."""
         shown: dict[str, Any] = {"what": self.what, "where": self.where, "do": self.do}
         if self.kind:
             shown["kind"] = self.kind
@@ -53,19 +53,19 @@ class UserError(Exception):
         return shown
 
 
-INVALID = "invalid"  # a value, a file or an option that is not what it should be
-MISSING = "missing"  # a file, a name, a program or a setting that is not there
-UNKNOWN = "unknown"  # a name that is not among those that can be chosen
-EXISTS = "exists"  # something stands where something would be written
-CONFLICT = "conflict"  # two settings, or a setting and a state, that cannot both hold
+INVALID = "invalid"  # a value, a file or an option that is not valid
+MISSING = "missing"  # a file, a name, a program or a setting that does not exist
+UNKNOWN = "unknown"  # a name that is not among the choices
+EXISTS = "exists"  # there is already a file where one would be written
+CONFLICT = "conflict"  # two settings, or a setting and a state, that contradict each other
 DAMAGED = "damaged"  # content that differs from its hash, or that ends too early
-DIFFERS = "differs"  # two things that have to be equal and are not
+DIFFERS = "differs"  # two values that have to be equal and are not
 UNSUPPORTED = "unsupported"  # a valid request that this version, machine or format cannot serve
 DENIED = "denied"  # permission, login or trust is missing
 UNREACHABLE = "unreachable"  # a server, an engine or a device that does not answer
-FAILED = "failed"  # a program or a step that was started and failed
-IN_USE = "in_use"  # another process holds it
-TOO_BIG = "too_big"  # it does not fit: disk, memory, limits of a format
+FAILED = "failed"  # a program or a step that failed
+IN_USE = "in_use"  # another process uses the file or the device
+TOO_BIG = "too_big"  # more than fits: a disk, memory, the limits of a format
 KINDS = frozenset(
     {
         INVALID,

@@ -1,4 +1,4 @@
-"""The JSON document that every command of both programs prints for --json.
+"""Format the JSON document that every command of both programs prints for --json.
 
 Only the standard library is used, and Python 3.9 runs it.
 """
@@ -23,13 +23,13 @@ def render_document(
 
     Args:
       command: The command; None or "" if the command line names none.
-      ok: Whether everything is fine.
-      result: What the command found.
-      error: What `UserError.as_json` returns, if the command failed.
-      only_ascii: Write other characters as escapes. Text of others may then be shown on any
-        terminal.
+      ok: Whether the command succeeded and found no problem.
+      result: The result of the command.
+      error: What UserError.as_json returns, if the command failed.
+      only_ascii: Whether other characters are written as escapes. Text from other sources can then
+        be shown on any terminal.
     """
     document = {"schema": SCHEMA, "command": command, "ok": ok, "result": result, "error": error}
     text = json.dumps(document, indent=2, ensure_ascii=only_ascii)
-    # A file's name may hold bytes that are not UTF-8: JSON has them as escapes.
+    # The name of a file may have bytes that are not UTF-8. They become escapes.
     return text.encode("utf-8", "backslashreplace").decode()

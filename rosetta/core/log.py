@@ -1,9 +1,9 @@
-"""Lines for people, on stderr: notes, warnings, progress and what helps to find a fault.
+"""Write notes, warnings, progress and debug lines to stderr.
 
-The lines go through a logger of the standard library, `rosetta`. Results of a command go to stdout,
-and the line of an error is printed at every level. `--log-level` sets the level of a program, and
-by ROSETTA_LOG_LEVEL of the processes that it starts. Only the standard library is used, and Python
-3.9 runs it.
+The lines go through a logger of the standard library, `rosetta`. The results of a command go to
+stdout, and the line of an error is printed at every level. `--log-level` sets the level of a
+program. Through ROSETTA_LOG_LEVEL, it also sets the level of the processes that the program starts.
+Only the standard library is used, and Python 3.9 runs it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Output:
         """Make the logger.
 
         Args:
-          name: Of the logger.
-          prefixes: Level -> what stands before a line.
-          clean: Takes out of a line what must not be printed.
+          name: The name of the logger.
+          prefixes: Level -> the text before a line.
+          clean: A function that takes out of a line what must not be printed.
         """
         self.logger = logging.getLogger(name)
         self.logger.propagate = False  # libraries give the root logger handlers of their own
@@ -67,9 +67,9 @@ class Output:
         Args:
           level: DEBUG, INFO, WARNING or ERROR.
           text: One line, or several.
-          prefix: Whether the program's prefix stands before it.
-          once: Leave out a text that this process has written before.
-          terminal: Write it to the terminal too if stderr goes to a file.
+          prefix: Whether the text begins with the prefix of its level.
+          once: Whether a text that this process has written before is left out.
+          terminal: Whether the text is also written to the terminal if stderr goes to a file.
         """
         if once and text in self._shown:
             return
@@ -81,12 +81,12 @@ class Output:
         return self.logger.isEnabledFor(level)
 
     def forget_shown(self) -> None:
-        """Forget which lines were written once."""
+        """Forget which texts were written with `once`."""
         self._shown.clear()
 
     @contextlib.contextmanager
     def use_level(self, level: str | None) -> Iterator[None]:
-        """Show lines of a level and above it, also in the processes that are started meanwhile.
+        """Show lines of a level and above in this context, also in the processes that it starts.
 
         "debug" also shows the commands that are started, and the traceback of an exception that is
         not a UserError.
@@ -95,7 +95,7 @@ class Output:
           level: One of LOG_LEVELS; None for the one in ROSETTA_LOG_LEVEL, or else "info".
 
         Raises:
-          UserError: ROSETTA_LOG_LEVEL is not valid.
+          UserError: The value of ROSETTA_LOG_LEVEL is not valid.
         """
         before, variable = self.logger.level, os.environ.get(LEVEL_VARIABLE)
         chosen = level or read_level(os.environ)
@@ -116,12 +116,13 @@ class Output:
             os.environ.update({} if variable is None else {LEVEL_VARIABLE: variable})
 
     def _show_commands(self) -> None:
-        """Show every command that this process starts. Python can add an audit hook only."""
+        """Show every command that this process starts. Python cannot remove an audit hook."""
         if self not in _showing:
             _showing.append(self)
             sys.addaudithook(self._show_command)
 
     def _show_command(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Write a line for an audit event that starts a process."""
         if event not in ("subprocess.Popen", "os.exec") or not self.is_shown(DEBUG):
             return
         words = arguments[1] if isinstance(arguments[1], (list, tuple)) else [arguments[1]]
@@ -137,20 +138,20 @@ class _Formatter(logging.Formatter):
         self._prefixes, self._clean = prefixes, clean
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line as people see it."""
+        """Return the line with its prefix, without what must not be printed."""
         prefix = self._prefixes.get(record.levelno, "") if getattr(record, "prefix", True) else ""
         return self._clean(f"{prefix}{record.getMessage()}")
 
 
 class _Handler(logging.Handler):
-    """Write to what is stderr now.
+    """Writes lines to the stderr of this moment.
 
-    A reader that is gone, as `tee` is after Ctrl-C, or a full disk: what is done does not depend on
-    these lines.
+    Errors are ignored: the work goes on if the reader is gone, like `tee` after Ctrl-C, or if the
+    disk is full.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line in one piece: other threads write too."""
+        """Write a line in one piece, because other threads write too."""
         line = self.format(record)
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"{line}\n")
@@ -173,12 +174,12 @@ def info(text: str, *, prefix: bool = True, once: bool = False, terminal: bool =
 
 
 def warn(text: str, *, prefix: bool = True, once: bool = False, terminal: bool = False) -> None:
-    """Write what is not as the user asked for, or will do harm; see Output.write."""
+    """Write that something is not as the user asked for, or will do harm; see Output.write."""
     _output.write(WARNING, text, prefix=prefix, once=once, terminal=terminal)
 
 
 def debug(text: str) -> None:
-    """Write what helps to find a fault."""
+    """Write what helps to find the cause of a problem."""
     _output.write(DEBUG, text)
 
 
@@ -188,7 +189,10 @@ def error(text: str, *, terminal: bool = False) -> None:
 
 
 def write_to_terminal(line: str) -> None:
-    """Write a line to the terminal if stderr goes to a file, unless nobody looks at it any more."""
+    """Write a line to the terminal if stderr goes to a file.
+
+    Nothing happens if the terminal is gone.
+    """
     terminal = value_parsing.parse_digits(os.environ.get(TERMINAL_VARIABLE, ""))
     if terminal is not None:
         with contextlib.suppress(OSError, OverflowError):
@@ -196,14 +200,15 @@ def write_to_terminal(line: str) -> None:
 
 
 def show_count(text: str, *, last: bool = False) -> None:
-    """Show a count that changes, in one line of a terminal; elsewhere nothing.
+    """Show a changing count in one line of a terminal. If stderr is not a terminal, do nothing.
 
     Args:
-      text: The count; "" to clear it.
-      last: Whether the count stays, and the next line is below it.
+      text: The count; "" to clear the line.
+      last: Whether the count stays, so that the next line is written below.
     """
     if is_shown(INFO) and sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{text}" + ("\n" if last else ""))
+        end = "\n" if last else ""
+        sys.stderr.write(f"\r\x1b[K{text}{end}")
         sys.stderr.flush()
 
 
@@ -213,7 +218,7 @@ def add_level_option(parser: argparse._ActionsContainer) -> None:
         "--log-level",
         choices=LOG_LEVELS,
         metavar="LEVEL",
-        default=argparse.SUPPRESS,  # a command below another must not undo what stands before it
+        default=argparse.SUPPRESS,  # a subcommand must not undo the option before it
         help=(
             "show only lines of this level and above: debug, info, warning or error (default: "
             "ROSETTA_LOG_LEVEL, or else info)"
@@ -225,7 +230,7 @@ def read_level(variables: Mapping[str, str]) -> str:
     """Return the level that ROSETTA_LOG_LEVEL sets, "info" if it sets none.
 
     Raises:
-      UserError: the value is not valid.
+      UserError: The value is not valid.
     """
     level = variables.get(LEVEL_VARIABLE) or "info"
     return value_parsing.parse_choice(LEVEL_VARIABLE, level, LOG_LEVELS)

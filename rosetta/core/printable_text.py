@@ -1,4 +1,6 @@
-"""Make text of others safe to print: nothing in it controls the terminal or reorders the text.
+"""Make text from other sources safe to print.
+
+No character of the result controls the terminal or reorders the text.
 
 Only the standard library is used, and Python 3.9 runs it.
 """
@@ -15,7 +17,7 @@ def escape(text: str, *, keep: str = "\n\t") -> str:
     r"""Return `text` with an escape for each character that is not visible, as `\x1b` or `\u202e`.
 
     Args:
-        text: What is about to be printed.
+        text: The text to print.
         keep: Characters that stay as they are.
     """
     if text.isascii() and text.isprintable():
@@ -24,13 +26,15 @@ def escape(text: str, *, keep: str = "\n\t") -> str:
 
 
 def escape_surrogates(text: str) -> str:
-    r"""Return `text` with an escape for each byte that is not UTF-8, as `\udcff`; no stream prints
-    it as it is.
+    r"""Return `text` with an escape such as `\udcff` for each byte that is not UTF-8.
+
+    No stream takes these characters.
     """
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _escape_character(character: str, keep: str) -> str:
+    """Return a character, or its escape if it is not visible."""
     if character in keep or unicodedata.category(character) not in _HIDDEN:
         return character
     return character.encode("unicode_escape").decode("ascii")
