@@ -372,5 +372,5 @@ def _describe_candidate(
         "mfu": progress.compute_mfu(step_flops, seconds, task.devices, peak_flops),
         "peak_bytes": candidate.estimate_peak_bytes(),
         "compile_seconds": candidate.compile_seconds,
-        "loss": progress.finite(candidate.loss),
+        "loss": progress.encode_non_finite(candidate.loss),
     }

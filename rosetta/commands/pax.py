@@ -79,11 +79,11 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         environment.setdefault(
             "PYTHON", str(door)
         )  # it also finds what pip put beside a read-only environment
-    wanted = pax_trainer.commands(readers.COMMAND_SCRIPTS[command], [], environment)
+    wanted = pax_trainer.make_commands(readers.COMMAND_SCRIPTS[command], [], environment)
     if not args.dry_run:
-        execution.one_after_the_other(wanted)
-    return {"runs": [execution.shown(each) for each in wanted]}, "\n".join(
-        map(execution.text, wanted)
+        execution.run_in_order(wanted)
+    return {"runs": [execution.convert_to_json(each) for each in wanted]}, "\n".join(
+        map(execution.format_command, wanted)
     )
 
 

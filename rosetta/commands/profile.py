@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become the profiler, so that its exit status and the signals sent to it are its own."""
     from rosetta.launch import nsight_systems
 
-    argv = nsight_systems.command(args.words[args.words[:1] == ["--"] :], args.output)
+    argv = nsight_systems.make_profile_command(args.words[args.words[:1] == ["--"] :], args.output)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.stdout.flush()
     os.execv(argv[0], argv)  # noqa: S606

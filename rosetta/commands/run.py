@@ -232,7 +232,7 @@ def _warn_about_placement(args: argparse.Namespace, run: Run) -> None:
             os.environ, f"rosetta {args.command}", args.command, run.framework
         )
     mask = Mask(run.env)
-    lines = placement_checks.folders(run, args.on) + placement_checks.platform(
+    lines = placement_checks.check_folders(run, args.on) + placement_checks.describe_platform(
         run, args.on, os.environ
     )
     if args.on in PLACES_TO_SUBMIT and not (
@@ -240,7 +240,9 @@ def _warn_about_placement(args: argparse.Namespace, run: Run) -> None:
     ):
         from rosetta.presets import layers
 
-        lines += placement_checks.no_card(run, layers.fields_by_gpu(args.words[0]))
+        lines += placement_checks.describe_missing_accelerator(
+            run, layers.fields_by_gpu(args.words[0])
+        )
     if args.on in _CONTAINERS and (name := _make_options(args).image):
         from rosetta.launch import image_reference
 
@@ -386,7 +388,7 @@ def run_preset(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     run = read_run(args)
     if args.on == "docker":
-        wanted = docker.render(run, _make_options(args), os.environ)
+        wanted = docker.render_docker(run, _make_options(args), os.environ)
         _warn_about_placement(args, run)
         return _format_rendering(wanted) if args.dry_run else _replace_process(args, wanted)
     origin = run.origin.get("nodes", "")
@@ -402,16 +404,19 @@ def run_preset(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             kind=MISSING,
         )
     _warn_about_placement(args, run)
-    layout = node_processes.Layout(
-        rendering.per_node(run), run.nodes, _read_node_number(args), args.coordinator
+    layout = node_processes.ProcessLayout(
+        rendering.count_processes_per_node(run),
+        run.nodes,
+        _read_node_number(args),
+        args.coordinator,
     )
-    env = rendering.variables(run)
+    env = rendering.make_variables(run)
     if args.dry_run:
         return _format_rendering(
             rendering.Rendering(_make_spawn_command(layout, list(run.entry)), env)
         )
     _refuse_json(args)
-    sys.exit(node_processes.run(run.entry, layout, {**os.environ, **env}))
+    sys.exit(node_processes.run_processes(run.entry, layout, {**os.environ, **env}))
 
 
 def _make_spawn_command(layout: Any, entry: list[str]) -> list[str]:
@@ -478,10 +483,10 @@ def submit_preset(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.launch import jobset, slurm
 
     renderings = {
-        "slurm": slurm.plain,
-        "pyxis": slurm.pyxis,
-        "apptainer": slurm.apptainer,
-        "jobset": jobset.render,
+        "slurm": slurm.render_slurm,
+        "pyxis": slurm.render_pyxis,
+        "apptainer": slurm.render_apptainer,
+        "jobset": jobset.render_jobset,
     }
     run = read_run(args)
     wanted = renderings[args.on](run, _make_options(args))
@@ -518,9 +523,9 @@ def spawn_processes(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "there is nothing to start", "rosetta spawn", "write the command after --", kind=MISSING
         )
     sys.exit(
-        node_processes.run(
+        node_processes.run_processes(
             words,
-            node_processes.Layout(
+            node_processes.ProcessLayout(
                 args.per_node, args.nodes, _read_node_number(args), args.coordinator
             ),
             os.environ,

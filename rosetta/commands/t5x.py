@@ -63,13 +63,15 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "PYTHON", str(door)
         )  # it also finds what pip put beside a read-only environment
     wanted = (
-        t5x_trainer.command(readers.COMMAND_SCRIPTS[command], [], environment, _find_t5x_folder())
+        t5x_trainer.make_command(
+            readers.COMMAND_SCRIPTS[command], [], environment, _find_t5x_folder()
+        )
         if command in readers.COMMAND_SCRIPTS
-        else t5x_evaluation.command(args.what, environment)
+        else t5x_evaluation.make_command(args.what, environment)
     )
     if not args.dry_run:
         execution.execute(wanted)
-    return execution.shown(wanted), execution.text(wanted)
+    return execution.convert_to_json(wanted), execution.format_command(wanted)
 
 
 def _find_t5x_folder() -> str:

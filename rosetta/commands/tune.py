@@ -264,7 +264,7 @@ def _find_planned_device(args: argparse.Namespace, settings: Mapping[str, str]) 
 def _find_local_device(args: argparse.Namespace, settings: Mapping[str, str]) -> _Device:
     from rosetta.core import gpu_query
     from rosetta.core.errors import UNSUPPORTED, UserError
-    from rosetta.launch import devices
+    from rosetta.launch import device_selection
     from rosetta.presets import layers, user_settings
 
     if args.nodes:
@@ -280,7 +280,7 @@ def _find_local_device(args: argparse.Namespace, settings: Mapping[str, str]) ->
     on_cpu = user_settings.on_cpu(settings, os.environ)
     if not on_cpu:
         gpu_query.select_jax_platforms(found, environment)  # refuses what would be the CPU unasked
-    gpus = args.gpus or devices.devices(found, environment, on_cpu=on_cpu)
+    gpus = args.gpus or device_selection.count_devices(found, environment, on_cpu=on_cpu)
     return (
         _Device(None, "CPU", gpus, on_cpu=True)
         if on_cpu

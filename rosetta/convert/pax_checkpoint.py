@@ -217,7 +217,7 @@ class Source:
         about = output_folder.read_document(folder / ".zarray")
         try:
             missing = checkpoint_files.find_missing_chunk(
-                folder, checkpoint_files.chunk_names(about)
+                folder, checkpoint_files.list_chunk_names(about)
             )
         except (ValueError, KeyError, TypeError, ArithmeticError):
             raise UserError(

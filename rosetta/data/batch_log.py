@@ -41,7 +41,7 @@ class BatchLog:
     def __init__(self, batches: Batches) -> None:
         self.batches = batches
         atexit.register(bad_records.report_skipped)
-        stop_signals.last(bad_records.report_skipped)
+        stop_signals.call_before_exit(bad_records.report_skipped)
         self.pending: str | None = None
         self.path = os.environ.get(_VARIABLE)
         if self.path:
@@ -56,7 +56,7 @@ class BatchLog:
                     kind=DENIED,
                 ) from None
             atexit.register(self.flush)
-            stop_signals.last(self.flush)
+            stop_signals.call_before_exit(self.flush)
 
     def record(self, step: int, batch: Mapping[str, Array]) -> None:
         """Write the pending line, and keep the line of this batch as the pending one.

@@ -4,4 +4,4 @@ processes, checkpoints that are worth keeping.
 
 import time
 
-BEGAN = time.time()  # of this process, or nearly: it is imported before JAX
+PROCESS_START = time.time()  # of this process, or nearly: it is imported before JAX

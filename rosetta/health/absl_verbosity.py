@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _VERBOSITY = {"debug": 1, "info": 0, "warning": -1, "error": -2}
 
 
-def parse_with_level(
+def make_flag_parser(
     parse: Callable[[list[str]], Any], flag_values: Any
 ) -> Callable[[list[str]], Any]:
     """Return a parser of absl's flags that sets --verbosity by ROSETTA_LOG_LEVEL.

@@ -17,13 +17,13 @@ from rosetta.health import progress
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-KEPT = 100  # losses, for the median and the dump
-_ENOUGH = 20  # before which a median says little
-SKIPPED = 10  # bad steps in a row that may be left out; more are no accident
+HISTORY_LENGTH = 100  # losses, for the median and the dump
+_MIN_HISTORY = 20  # before which a median says little
+MAX_SKIPPED_IN_A_ROW = 10  # bad steps in a row that may be left out; more are no accident
 
 
 @dataclass(frozen=True)
-class Bad:
+class BadStep:
     """A step whose loss is bad: step s is the one that begins with s steps done."""
 
     step: int
@@ -31,15 +31,15 @@ class Bad:
     why: str
 
 
-class Judge:
+class LossMonitor:
     """Looks at the loss of each step, in their order."""
 
     def __init__(self, spike: float = 0.0) -> None:
         self._spike = spike
-        self.history = deque[tuple[int, float]](maxlen=KEPT)
+        self.history = deque[tuple[int, float]](maxlen=HISTORY_LENGTH)
         self.row = 0  # bad ones without a good one between
 
-    def look(self, step: int, loss: float) -> Bad | None:
+    def look(self, step: int, loss: float) -> BadStep | None:
         """Return what is bad about a loss, None where it is a good one."""
         known = [value for _, value in self.history if math.isfinite(value)]
         self.history.append((step, loss))
@@ -48,7 +48,7 @@ class Judge:
             why = f"the loss is {loss}"
         elif (
             self._spike
-            and len(known) >= _ENOUGH
+            and len(known) >= _MIN_HISTORY
             and loss > self._spike * (median := statistics.median(known))
         ):
             why = (
@@ -56,13 +56,13 @@ class Judge:
                 f"{len(known)} steps, {median:.4g}"
             )
         self.row = self.row + 1 if why else 0
-        return Bad(step, loss, why) if why else None
+        return BadStep(step, loss, why) if why else None
 
 
-def dump(
+def write_dump(
     folder: str,
     rank: int,
-    bad: Bad,
+    bad: BadStep,
     history: list[tuple[int, float]],
     batch: Mapping[str, Any] | None,
     scales: Mapping[str, list[float]],
@@ -85,9 +85,9 @@ def dump(
     if rank == 0:
         told = {
             "step": bad.step,
-            "loss": progress.finite(bad.loss),
+            "loss": progress.encode_non_finite(bad.loss),
             "why": bad.why,
-            "losses": [[step, progress.finite(loss)] for step, loss in history],
+            "losses": [[step, progress.encode_non_finite(loss)] for step, loss in history],
         }
         run_folders.write_file(Path(into, "loss.json"), json.dumps(told))
         if scales:
@@ -95,7 +95,7 @@ def dump(
                 Path(into, "fp8.json"),
                 json.dumps(
                     {
-                        name: [progress.finite(value) for value in values]
+                        name: [progress.encode_non_finite(value) for value in values]
                         for name, values in scales.items()
                     }
                 ),

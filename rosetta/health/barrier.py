@@ -12,19 +12,19 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rosetta.health.key_value_store import Board
+    from rosetta.health.key_value_store import KeyValueStore
 
-_PAUSE = 0.05  # s
-PATIENCE = 60.0  # s for all to answer
+_POLL_INTERVAL = 0.05  # s
+ANSWER_TIMEOUT = 60.0  # s for all to answer
 
 
-class Agreement:
+class StepBarrier:
     """Agrees on a step, as often as it is asked for.
 
     `turn` is called every now and then by one thread, the rest by the training's.
     """
 
-    def __init__(self, name: str, board: Board, rank: int, ranks: int) -> None:
+    def __init__(self, name: str, board: KeyValueStore, rank: int, ranks: int) -> None:
         self._name, self._board, self._rank, self._ranks = name, board, rank, ranks
         self._lock = threading.Lock()
         self._round = 0
@@ -69,10 +69,10 @@ class Agreement:
             return
         with self._lock:
             self._board.put(f"{steps}/{self._rank}", str(self._step))
-            end = time.monotonic() + PATIENCE
+            end = time.monotonic() + ANSWER_TIMEOUT
             while len(told := self._board.under(steps)) < self._ranks:
                 if time.monotonic() > end:
                     silent = [str(each) for each in range(self._ranks) if str(each) not in told]
                     raise TimeoutError(f"process(es) {', '.join(silent)} did not answer")
-                time.sleep(_PAUSE)
+                time.sleep(_POLL_INTERVAL)
             self._at, self.reason = max(map(int, told.values())) + 1, found[min(found, key=int)]

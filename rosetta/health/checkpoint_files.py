@@ -21,10 +21,10 @@ from rosetta.core.value_parsing import is_address
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_COMMITTED = "commit_success.txt"  # Orbax's mark in object stores, where no folder can be renamed
+_COMMIT_FILE = "commit_success.txt"  # Orbax's mark in object stores, where no folder can be renamed
 _MANIFEST = "manifest.ocdbt"
-_INDEXES = ("_CHECKPOINT_METADATA", "metadata/metadata", "state/_METADATA", "rosetta.json")
-_CHUNK = re.compile(r"0(\.0)*")  # the first one of an array
+_METADATA_FILES = ("_CHECKPOINT_METADATA", "metadata/metadata", "state/_METADATA", "rosetta.json")
+_FIRST_CHUNK = re.compile(r"0(\.0)*")  # the first one of an array
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,16 @@ def find_damage(checkpoint: str, *, read_values: bool = False) -> Damage | None:
         as long as it says.
     """
     try:
-        _check_marks(checkpoint)
+        _check_metadata(checkpoint)
         for folder in (f"{checkpoint}/state", checkpoint):
-            if _is_database(folder):
-                _check_database(folder, read_values=read_values)
+            if _is_ocdbt(folder):
+                _check_ocdbt(folder, read_values=read_values)
                 return None
         _check_array_folders(checkpoint, read_values=read_values)
     except _DamagedError as error:
         return error.damage
     except Exception as error:  # noqa: BLE001 (TensorStore and object stores raise their own; each means that it can't be read)
-        return _of_error(checkpoint, error)
+        return _convert_error(checkpoint, error)
     return None
 
 
@@ -79,16 +79,17 @@ def find_problem(folder: str, step: int) -> str | None:
     )
 
 
-def _check_marks(checkpoint: str) -> None:
+def _check_metadata(checkpoint: str) -> None:
     folder = run_folders.make_path(checkpoint)
     if not folder.is_dir():
         raise _DamagedError(checkpoint, "the folder is missing")
-    if checkpoint.startswith("gs://") and not (folder / _COMMITTED).exists():
+    if checkpoint.startswith("gs://") and not (folder / _COMMIT_FILE).exists():
         raise _DamagedError(
-            f"{checkpoint}/{_COMMITTED}", "the file is missing, so the checkpoint was not finished"
+            f"{checkpoint}/{_COMMIT_FILE}",
+            "the file is missing, so the checkpoint was not finished",
         )
     known = 0
-    for name in _INDEXES:
+    for name in _METADATA_FILES:
         path = folder / name
         if not path.exists():
             continue
@@ -97,11 +98,11 @@ def _check_marks(checkpoint: str) -> None:
             json.loads(path.read_text())
         except ValueError:
             raise _DamagedError(str(path), "the file is cut short or not JSON") from None
-    if not known and not _is_older(checkpoint):
-        raise _DamagedError(f"{checkpoint}/{_INDEXES[0]}", "the file is missing")
+    if not known and not _has_legacy_format(checkpoint):
+        raise _DamagedError(f"{checkpoint}/{_METADATA_FILES[0]}", "the file is missing")
 
 
-def _is_older(checkpoint: str) -> bool:
+def _has_legacy_format(checkpoint: str) -> bool:
     """Return whether a checkpoint is in a format before Orbax's metadata: small arrays stand in one
     file.
     """
@@ -111,7 +112,7 @@ def _is_older(checkpoint: str) -> bool:
     )
 
 
-def _is_database(folder: str) -> bool:
+def _is_ocdbt(folder: str) -> bool:
     """Return whether a folder holds a database, or what is left of one."""
     if (
         run_folders.make_path(f"{folder}/{_MANIFEST}").exists()
@@ -122,7 +123,7 @@ def _is_database(folder: str) -> bool:
     return listed.exists() and bool(json.loads(listed.read_text()).get("use_ocdbt"))
 
 
-def _check_database(folder: str, *, read_values: bool) -> None:
+def _check_ocdbt(folder: str, *, read_values: bool) -> None:
     import tensorstore  # type: ignore[import-not-found]
 
     for name in (_MANIFEST, "_METADATA"):
@@ -135,14 +136,14 @@ def _check_database(folder: str, *, read_values: bool) -> None:
     root = manifest["versions"][-1]["root"]["location"]
     keys: dict[str, str] = {}  # a value -> the file that holds it
     sizes: dict[str, int] = {}  # a file -> the bytes that it needs
-    for key, file, end in _entries(tensorstore, base, folder, root):
+    for key, file, end in _iterate_index(tensorstore, base, folder, root):
         keys[key] = file
         sizes[file] = max(end, sizes.get(file, 0))
     sizes.pop("", None)
     for file, needed in sorted(sizes.items()):
-        _check_size(f"{folder}/{file}", needed)
+        _check_file_size(f"{folder}/{file}", needed)
     arrays = {key.rpartition("/")[0] for key in keys if key.endswith(("/.zarray", "/zarr.json"))}
-    wanted = _array_names(folder)
+    wanted = _read_array_names(folder)
     if missing := sorted(wanted - arrays):
         raise _DamagedError(
             f"{folder}/{_MANIFEST}",
@@ -150,7 +151,7 @@ def _check_database(folder: str, *, read_values: bool) -> None:
         )
     for name in sorted(arrays):
         described = database.read(f"{name}/.zarray").result().value
-        chunks = chunk_names(json.loads(described)) if described else ()
+        chunks = list_chunk_names(json.loads(described)) if described else ()
         absent = next((chunk for chunk in chunks if f"{name}/{chunk}" not in keys), None)
         if absent:  # TensorStore would read zeros
             raise _DamagedError(
@@ -164,10 +165,10 @@ def _check_database(folder: str, *, read_values: bool) -> None:
                 "kvstore": {"driver": "ocdbt", "base": f"{address}/", "path": f"{name}/"},
             }
             held = {keys[key] for key in keys if key.startswith(f"{name}/")} - {""}
-            _read(tensorstore, spec, f"{folder}/{min(held, default=_MANIFEST)}", name)
+            _read_array(tensorstore, spec, f"{folder}/{min(held, default=_MANIFEST)}", name)
 
 
-def _check_size(name: str, needed: int) -> None:
+def _check_file_size(name: str, needed: int) -> None:
     path = run_folders.make_path(name)
     if not path.exists():
         raise _DamagedError(name, "the file is missing")
@@ -177,28 +178,28 @@ def _check_size(name: str, needed: int) -> None:
         raise _DamagedError(name, f"the file has {size} bytes, and the index needs {needed}")
 
 
-def _entries(
+def _iterate_index(
     tensorstore: Any, base: Any, folder: str, location: str
 ) -> Iterator[tuple[str, str, int]]:
     """Yield (key, file that holds its value or "", where the value ends in it) below a node of the
     index.
     """
-    place, _ = _place(location)
+    place, _ = _parse_location(location)
     try:
         node = tensorstore.ocdbt.dump(base, location).result()
     except Exception as error:  # noqa: BLE001 (TensorStore raises ValueError and its own)
-        raise _DamagedError(f"{folder}/{place}", _of_error("", error).what) from None
+        raise _DamagedError(f"{folder}/{place}", _convert_error("", error).what) from None
     for entry in node["entries"]:
         if "location" in entry:
-            prefix = _text(entry.get("subtree_common_prefix", ""))
-            for key, file, end in _entries(tensorstore, base, folder, str(entry["location"])):
+            prefix = _decode_key(entry.get("subtree_common_prefix", ""))
+            for key, file, end in _iterate_index(tensorstore, base, folder, str(entry["location"])):
                 yield prefix + key, file, end
         else:
-            file, end = _place(str(entry.get("indirect_value", "")))
-            yield _text(entry["key"]), file, end
+            file, end = _parse_location(str(entry.get("indirect_value", "")))
+            yield _decode_key(entry["key"]), file, end
 
 
-def _place(reference: str) -> tuple[str, int]:
+def _parse_location(reference: str) -> tuple[str, int]:
     """Return the file of a reference such as "value:FOLDER:FILE:OFFSET:LENGTH", and where it ends
     in it.
     """
@@ -208,14 +209,14 @@ def _place(reference: str) -> tuple[str, int]:
     return found[1].replace(":", ""), int(found[2]) + int(found[3])
 
 
-def _text(key: Any) -> str:
+def _decode_key(key: Any) -> str:
     if isinstance(key, bytes):
         return key.decode()
     text = str(key)
     return ast.literal_eval(text).decode() if text.startswith(("b'", 'b"')) else text
 
 
-def _array_names(folder: str) -> set[str]:
+def _read_array_names(folder: str) -> set[str]:
     """Return the names of the arrays that Orbax's own list has; none where there is no such
     list.
     """
@@ -233,17 +234,17 @@ def _check_array_folders(checkpoint: str, *, read_values: bool) -> None:
     for place in {
         str(chunk.parent)
         for chunk in run_folders.make_path(checkpoint).glob("**/0*")
-        if _CHUNK.fullmatch(chunk.name)
+        if _FIRST_CHUNK.fullmatch(chunk.name)
     }:
         if not run_folders.make_path(f"{place}/.zarray").exists():
             raise _DamagedError(f"{place}/.zarray", "the file is missing")
     described = sorted(run_folders.make_path(checkpoint).glob("**/.zarray"), key=str)
-    if not described and not _is_older(checkpoint):
+    if not described and not _has_legacy_format(checkpoint):
         raise _DamagedError(f"{checkpoint}/state", "there are no arrays in it")
     for path in described:
         folder = str(path.parent)
         try:
-            chunks = chunk_names(json.loads(path.read_text()))
+            chunks = list_chunk_names(json.loads(path.read_text()))
         except (ValueError, KeyError, TypeError, ArithmeticError):
             raise _DamagedError(str(path), "the file is cut short or not JSON") from None
         if missing := find_missing_chunk(path.parent, chunks):
@@ -252,12 +253,12 @@ def _check_array_folders(checkpoint: str, *, read_values: bool) -> None:
             import tensorstore
 
             address = folder if is_address(folder) else f"file://{folder}"
-            _read(
+            _read_array(
                 tensorstore, {"driver": "zarr", "kvstore": f"{address}/"}, folder, path.parent.name
             )
 
 
-def chunk_names(description: dict[str, Any]) -> Iterator[str]:
+def list_chunk_names(description: dict[str, Any]) -> Iterator[str]:
     """Return the names of the files of an array's chunks.
 
     Args:
@@ -289,15 +290,15 @@ def find_missing_chunk(folder: Any, names: Iterable[str]) -> str | None:
     return None
 
 
-def _read(tensorstore: Any, spec: dict[str, Any], file: str, name: str) -> None:
+def _read_array(tensorstore: Any, spec: dict[str, Any], file: str, name: str) -> None:
     try:
         tensorstore.open(spec, open=True).result().read().result()
     except Exception as error:  # noqa: BLE001 (TensorStore raises ValueError, OSError and its own)
-        damage = _of_error(file, error)
+        damage = _convert_error(file, error)
         raise _DamagedError(damage.file, f"{damage.what} (array {name})") from None
 
 
-def _of_error(place: str, error: Exception) -> Damage:
+def _convert_error(place: str, error: Exception) -> Damage:
     """Return the file that an error of TensorStore names, else this place, and its reason."""
     text = next(iter(str(error).splitlines()), "") or type(error).__name__
     named = re.search(r'file "([^"]+)"', text)
@@ -317,7 +318,7 @@ def explain_damage(checkpoint: str, damage: Damage, *, resumes: bool) -> UserErr
     folder, name = run_folders.split_checkpoint_path(checkpoint)
     step = run_folders.parse_checkpoint_step(checkpoint)
     what = f"{damage.what}, so {name} can't be restored"
-    whole = _newest_whole(folder, step) if step is not None else None
+    whole = _find_newest_complete(folder, step) if step is not None else None
     if whole is None:
         do = "restore the file from a copy, or start anew in another folder"
         return UserError(f"{what}; no checkpoint before it is whole", damage.file, do, kind=DAMAGED)
@@ -329,7 +330,7 @@ def explain_damage(checkpoint: str, damage: Damage, *, resumes: bool) -> UserErr
     return UserError(f"{what}; {whole} is whole", damage.file, do, kind=DAMAGED)
 
 
-def _newest_whole(folder: str, before: int) -> str | None:
+def _find_newest_complete(folder: str, before: int) -> str | None:
     """Return the name of the newest checkpoint before a step whose arrays can all be read."""
     names: dict[int, str] = {}
     for path in run_folders.make_path(folder).iterdir():

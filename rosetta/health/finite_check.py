@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 
-def finite(tree: Any) -> Any:
+def all_finite(tree: Any) -> Any:
     """Return it as bool [].
 
     Leaves that hold no floating-point numbers, as keys do, have none that are not.

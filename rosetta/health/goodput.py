@@ -13,10 +13,10 @@ from pathlib import Path
 
 from rosetta.core import run_folders
 from rosetta.core.value_parsing import is_address
-from rosetta.health import BEGAN
+from rosetta.health import PROCESS_START
 
 FILE = "goodput.json"
-_POINTS = 200  # that are kept: enough to say how much time a checkpoint's steps took
+_MAX_POINTS = 200  # that are kept: enough to say how much time a checkpoint's steps took
 
 
 class Goodput:
@@ -60,9 +60,9 @@ class Goodput:
         if not self._points:
             self.begins(step)
         self._points.append((step, self._points[-1][1] + seconds))
-        if len(self._points) > _POINTS:
+        if len(self._points) > _MAX_POINTS:
             self._points = [*self._points[:-1:2], self._points[-1]]
-        whole = self._before + time.time() - BEGAN
+        whole = self._before + time.time() - PROCESS_START
         if self._path:
             try:
                 run_folders.write_file(

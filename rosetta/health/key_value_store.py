@@ -7,10 +7,10 @@ from __future__ import annotations
 import threading
 from typing import Any, Protocol
 
-_PREFIX = "rosetta/health/"
+_KEY_PREFIX = "rosetta/health/"
 
 
-class Board(Protocol):
+class KeyValueStore(Protocol):
     """Where every process can write and read.
 
     Any call may raise where the process that keeps it is gone.
@@ -23,7 +23,7 @@ class Board(Protocol):
         """Return all that is written under a folder of keys: the rest of the key -> value."""
 
 
-class Local:
+class LocalStore:
     """A board of one process, or of several threads that play processes."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Local:
             }
 
 
-class Shared:
+class CoordinationStore:
     """The store of JAX's coordination service, which process 0 keeps."""
 
     def __init__(self, client: Any) -> None:
@@ -53,7 +53,7 @@ class Shared:
 
     def put(self, key: str, value: str) -> None:
         """See Board."""
-        name = _PREFIX + key
+        name = _KEY_PREFIX + key
         try:
             self._client.key_value_set(name, value, allow_overwrite=True)
         except TypeError:  # jaxlib 0.4.26 knows no such word
@@ -62,18 +62,18 @@ class Shared:
 
     def under(self, folder: str) -> dict[str, str]:
         """See Board."""
-        prefix = f"{_PREFIX}{folder}/"
+        prefix = f"{_KEY_PREFIX}{folder}/"
         return {
             key.removeprefix(prefix): value for key, value in self._client.key_value_dir_get(prefix)
         }
 
 
-def of_run(ranks: int) -> Board:
+def open_store(ranks: int) -> KeyValueStore:
     """Return the board of a run of so many processes, JAX's service being up where there are
     several.
     """
     if ranks == 1:
-        return Local()
+        return LocalStore()
     from jax._src import distributed
 
-    return Shared(distributed.global_state.client)
+    return CoordinationStore(distributed.global_state.client)

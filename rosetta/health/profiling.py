@@ -22,11 +22,11 @@ from rosetta.health import watchdog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-TOP = 10
-_NSYS = "NSYS_PROFILING_SESSION_ID"  # what nsys sets for the processes that it watches
+TOP_COUNT = 10
+_NSYS_VARIABLE = "NSYS_PROFILING_SESSION_ID"  # what nsys sets for the processes that it watches
 
 
-class Trace:
+class StepProfiler:
     """Traces a process' steps.
 
     Args:
@@ -75,18 +75,18 @@ class Trace:
     def _turn(self, program: Callable[[], Any] | None) -> None:
         import jax
 
-        nsys = bool(os.environ.get(_NSYS))
+        nsys = bool(os.environ.get(_NSYS_VARIABLE))
         if not self._running:
             self._running = True
             self._folder.mkdir(parents=True, exist_ok=True)
             if nsys:
-                _cuda("cuProfilerStart")
+                _call_cuda_driver("cuProfilerStart")
             else:
-                jax.profiler.start_trace(str(self._folder), **_options(jax.profiler))
+                jax.profiler.start_trace(str(self._folder), **_make_trace_options(jax.profiler))
             return
         self._running, self._steps = False, None
         if nsys:
-            _cuda("cuProfilerStop")
+            _call_cuda_driver("cuProfilerStop")
         else:
             jax.profiler.stop_trace()
         self._keep("memory.prof", jax.profiler.device_memory_profile)
@@ -102,7 +102,9 @@ class Trace:
         )
         found = sorted(self._folder.glob("plugins/profile/*/*.trace.json.gz"))
         if found and not nsys:
-            for line in table(json.loads(gzip.decompress(found[-1].read_bytes()))["traceEvents"]):
+            for line in format_top_operations(
+                json.loads(gzip.decompress(found[-1].read_bytes()))["traceEvents"]
+            ):
                 log.info(line, terminal=True)
 
     def _keep(self, name: str, make: Callable[[], bytes]) -> None:
@@ -115,7 +117,7 @@ class Trace:
             )
 
 
-def _options(profiler: Any) -> dict[str, Any]:
+def _make_trace_options(profiler: Any) -> dict[str, Any]:
     """No calls of Python's, which fill a trace so that the steps no longer fit; jax 0.4.26 has no
     such option.
     """
@@ -126,7 +128,7 @@ def _options(profiler: Any) -> dict[str, Any]:
     return {"profiler_options": options}
 
 
-def table(events: Iterable[dict[str, Any]]) -> list[str]:
+def format_top_operations(events: Iterable[dict[str, Any]]) -> list[str]:
     """Return the operations that took longest, of the events of a trace as JAX writes it: times in
     microseconds, each of XLA's with its `hlo_op`.
     """
@@ -141,7 +143,7 @@ def table(events: Iterable[dict[str, Any]]) -> list[str]:
     whole = sum(spent.values())
     if not whole:
         return ["profile: it holds no operation of XLA's"]
-    longest = sorted(spent, key=lambda each: -spent[each])[:TOP]
+    longest = sorted(spent, key=lambda each: -spent[each])[:TOP_COUNT]
     rows = [
         (
             f"{spent[key] / 1000:10.2f}  {100 * spent[key] / whole:5.1f}%  {calls[key]:6d}  "
@@ -152,7 +154,7 @@ def table(events: Iterable[dict[str, Any]]) -> list[str]:
     return [f"{'ms':>10}  {'share':>6}  {'calls':>6}  operation", *rows]
 
 
-def _cuda(name: str) -> None:
+def _call_cuda_driver(name: str) -> None:
     try:
         getattr(ctypes.CDLL("libcuda.so.1"), name)()
     except (OSError, AttributeError) as error:

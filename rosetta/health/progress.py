@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Report:
+class ProgressReport:
     """The state of a run after some steps; rates are means over them. None where it is not known.
 
     Attributes:
@@ -59,7 +59,7 @@ class Report:
         found = {
             name: value for name, value in asdict(self).items() if name not in ("more", "said")
         } | dict(self.more)
-        return {name: finite(value) for name, value in found.items()}
+        return {name: encode_non_finite(value) for name, value in found.items()}
 
     def line(self) -> str:
         """Return it for people."""
@@ -71,11 +71,11 @@ class Report:
             parts.append(f"MFU {100 * self.mfu:.1f} %")
         parts.append(f"input wait {100 * self.input_wait:.1f} %")
         if self.seconds_left is not None:
-            parts.append(f"{duration(self.seconds_left)} left")
+            parts.append(f"{format_duration(self.seconds_left)} left")
         return "  ".join([*parts, *self.said])
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a time as people say it: "3 d 4 h", "2 h 05 min", "40 s"."""
     whole = round(seconds)
     days, hours, minutes = whole // 86400, whole % 86400 // 3600, whole % 3600 // 60
@@ -87,7 +87,7 @@ def duration(seconds: float) -> str:
 
 
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """What one step is: its FLOPs, its tokens, and the peak of the devices that share it (None
     where it is not known).
     """
@@ -114,8 +114,8 @@ def compute_mfu(
     return step_flops / (seconds * devices * peak)
 
 
-def report(
-    work_: Work,
+def make_report(
+    work_: StepWork,
     step: int,
     total: int | None,
     steps: int,
@@ -123,19 +123,19 @@ def report(
     waited: float,
     loss: float | None,
     more: tuple[Mapping[str, Any], tuple[str, ...]] = ({}, ()),
-) -> Report:
+) -> ProgressReport:
     """Return the report on `steps` steps that ended with `step` and took `seconds`, `waited` of
     them for data; `more` and what is said of it are Report's.
     """
     rate = steps / seconds
     left = (total - step) / rate if total is not None and total >= step else None
     used = compute_mfu(work_.flops, seconds / steps, work_.devices, work_.peak)
-    return Report(
+    return ProgressReport(
         step, total, loss, rate, rate * work_.tokens, used, min(waited / seconds, 1.0), left, *more
     )
 
 
-class Reporter:
+class ProgressWriter:
     """Says reports where people look, and appends them to FOLDER/progress.jsonl.
 
     Only the first process of a run has one.
@@ -146,7 +146,7 @@ class Reporter:
             None if folder is None or is_address(folder) else os.path.join(folder, "progress.jsonl")
         )
 
-    def say(self, found: Report) -> None:
+    def say(self, found: ProgressReport) -> None:
         """Print a report, and append it as one JSON object.
 
         Where that cannot be written, this is said once and the run goes on.
@@ -154,14 +154,14 @@ class Reporter:
         log.info(found.line(), prefix=False, terminal=True)
         if self._file:
             try:
-                append(self._file, found.json())
+                append_json_line(self._file, found.json())
             except OSError as error:
                 line = f"{self._file}: {error.strerror}: progress is not written any more"
                 log.warn(line, terminal=True)
                 self._file = None
 
 
-def append(path: str, found: Mapping[str, Any]) -> None:
+def append_json_line(path: str, found: Mapping[str, Any]) -> None:
     """Append a JSON object in one write, so that a kill leaves whole lines; after half a line, as a
     full disk leaves it, on a new one.
     """
@@ -173,7 +173,7 @@ def append(path: str, found: Mapping[str, Any]) -> None:
         out.write((b"\n" if broken else b"") + json.dumps(found, allow_nan=False).encode() + b"\n")
 
 
-def finite(value: Any) -> Any:
+def encode_non_finite(value: Any) -> Any:
     """Return the value, or as a string what is not finite: JSON has no word for that, and
     float("nan") reads this one.
     """

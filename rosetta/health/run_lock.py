@@ -28,14 +28,14 @@ from rosetta.health import stop_signals
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-FILE = "run.lock"
-RENEWAL = 10.0  # s between signs of life
-LEASE = 60.0  # s without one, after which a holder on another machine counts as dead
-PAUSE = 1.0
-_PATIENCE = 5.0
-_WIDTH = 1024  # of the file: a sign of life overwrites all of it in one call
+LOCK_FILE = "run.lock"
+HEARTBEAT_INTERVAL = 10.0  # s between signs of life
+LEASE_SECONDS = 60.0  # s without one, after which a holder on another machine counts as dead
+POLL_INTERVAL = 1.0
+_JOIN_TIMEOUT = 5.0
+_FILE_SIZE = 1024  # of the file: a sign of life overwrites all of it in one call
 
-_held: dict[str, Lock] = {}
+_held_locks: dict[str, RunLock] = {}
 
 
 @dataclass(frozen=True)
@@ -58,37 +58,37 @@ class Holder:
         return f"host {self.host}, process {self.pid}{job}, since {self.since}"
 
 
-def _this_process(environment: Mapping[str, str]) -> Holder:
+def _describe_this_process(environment: Mapping[str, str]) -> Holder:
     job = environment.get("SLURM_JOB_ID", "")
     since = time.strftime("%F %H:%M UTC", time.gmtime())
     return Holder(
         token=uuid.uuid4().hex,
         host=socket.gethostname(),
-        boot=_boot(),
+        boot=_read_boot_id(),
         pid=os.getpid(),
-        pids=_pids(),
-        started=_started(os.getpid()),
+        pids=_read_pid_namespace(),
+        started=_read_start_time(os.getpid()),
         since=since,
         job=job,
         restarts=parse_digits(environment.get("SLURM_RESTART_COUNT", "")) or 0,
     )
 
 
-def _boot() -> str:
+def _read_boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return socket.gethostname()
 
 
-def _pids() -> str:
+def _read_pid_namespace() -> str:
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
 
 
-def _started(pid: int) -> str:
+def _read_start_time(pid: int) -> str:
     """Return when a process began, "" where there is none."""
     try:
         return (
@@ -101,7 +101,7 @@ def _started(pid: int) -> str:
         return ""
 
 
-def _parse(text: str) -> tuple[Holder | None, int]:
+def _parse_lock_file(text: str) -> tuple[Holder | None, int]:
     """Return who a file names, and the count of its signs of life; None where it names nobody."""
     try:
         found = json.loads(text)
@@ -110,7 +110,7 @@ def _parse(text: str) -> tuple[Holder | None, int]:
         return None, 0
 
 
-class Lock:
+class RunLock:
     """A folder that is held until `release`.
 
     Args:
@@ -126,7 +126,7 @@ class Lock:
         self._thread: threading.Thread | None = None
         self._write()
 
-    def start(self, renewal: float = RENEWAL) -> None:
+    def start(self, renewal: float = HEARTBEAT_INTERVAL) -> None:
         """Begin to give signs of life, in a thread of its own."""
         self._thread = threading.Thread(
             target=self._renew, args=(renewal,), name="rosetta-run-lock", daemon=True
@@ -134,9 +134,9 @@ class Lock:
         self._thread.start()
 
     def _write(self) -> None:
-        text = json.dumps({"holder": asdict(self._own), "signs": self._signs}).ljust(_WIDTH)
+        text = json.dumps({"holder": asdict(self._own), "signs": self._signs}).ljust(_FILE_SIZE)
         if self._file is None:
-            run_folders.make_path(f"{self._folder}/{FILE}").write_text(text)
+            run_folders.make_path(f"{self._folder}/{LOCK_FILE}").write_text(text)
         else:
             os.pwrite(self._file, text.encode(), 0)
 
@@ -145,10 +145,14 @@ class Lock:
         long; None where nobody has.
         """
         if self._file is None:
-            found = _parse(run_folders.make_path(f"{self._folder}/{FILE}").read_text())[0]
+            found = _parse_lock_file(
+                run_folders.make_path(f"{self._folder}/{LOCK_FILE}").read_text()
+            )[0]
         else:
             # Opening the file a second time and closing it would give up the kernel's lock.
-            found = _parse(os.pread(self._file, _WIDTH, 0).decode(errors="replace"))[0]
+            found = _parse_lock_file(os.pread(self._file, _FILE_SIZE, 0).decode(errors="replace"))[
+                0
+            ]
         return found if found and found.token != self._own.token else None
 
     def _renew(self, renewal: float) -> None:
@@ -166,10 +170,10 @@ class Lock:
                 continue
             except Exception:  # noqa: BLE001, S112 (object stores raise their own)
                 continue
-            stop_signals.end(
+            stop_signals.exit_with_line(
                 (
                     f"{self._folder}: another run has taken it over ({other.describe()}), as this "
-                    f"one gave no sign for {LEASE:.0f} s"
+                    f"one gave no sign for {LEASE_SECONDS:.0f} s"
                 ),
                 exit_status.FAILED,
             )
@@ -183,18 +187,20 @@ class Lock:
             return
         self._released.set()
         if self._thread and self._thread is not threading.current_thread():
-            self._thread.join(_PATIENCE)  # an object store's library must not run when Python ends
-        _held.pop(self._folder, None)
+            self._thread.join(
+                _JOIN_TIMEOUT
+            )  # an object store's library must not run when Python ends
+        _held_locks.pop(self._folder, None)
         try:
             if self.taken_by() is None:
-                run_folders.make_path(f"{self._folder}/{FILE}").unlink()
+                run_folders.make_path(f"{self._folder}/{LOCK_FILE}").unlink()
         except Exception:  # noqa: BLE001, S110 (see above)
             pass
         if self._file is not None:
             os.close(self._file)
 
 
-def check(folder: str, name: str) -> tuple[()]:
+def check_not_in_use(folder: str, name: str) -> tuple[()]:
     """Raise UserError where a run on this machine trains in a folder. Cheap, takes nothing, and
     sees no other machine.
 
@@ -202,7 +208,7 @@ def check(folder: str, name: str) -> tuple[()]:
       folder: of the run.
       name: of the variable that names it, for the error.
     """
-    path = Path(folder, FILE)
+    path = Path(folder, LOCK_FILE)
     if is_address(folder) or not path.is_file():
         return ()
     try:
@@ -210,17 +216,17 @@ def check(folder: str, name: str) -> tuple[()]:
     except OSError:
         return ()
     try:
-        holder, _ = _parse(os.pread(file, _WIDTH, 0).decode(errors="replace"))
-        if holder and holder.boot == _boot() and _lock(file) is False:
-            raise _refusal(folder, name, holder)
+        holder, _ = _parse_lock_file(os.pread(file, _FILE_SIZE, 0).decode(errors="replace"))
+        if holder and holder.boot == _read_boot_id() and _try_kernel_lock(file) is False:
+            raise _make_refusal(folder, name, holder)
     finally:
         os.close(file)
     return ()
 
 
-def acquire(
-    folder: str, name: str, environment: Mapping[str, str], *, lease: float = LEASE
-) -> Lock:
+def acquire_lock(
+    folder: str, name: str, environment: Mapping[str, str], *, lease: float = LEASE_SECONDS
+) -> RunLock:
     """Return the lock of a folder, which this process then holds.
 
     Args:
@@ -233,64 +239,66 @@ def acquire(
       UserError: another run holds it.
     """
     folder = parse_path("MODEL_DIR", folder).rstrip("/")
-    if folder in _held:
-        return _held[folder]
-    own = _this_process(environment)
+    if folder in _held_locks:
+        return _held_locks[folder]
+    own = _describe_this_process(environment)
     file, locked = None, False
     if is_address(folder):
-        _wait_until_free(lambda: _read(folder), own, folder, name, lease)
+        _wait_until_free(lambda: _read_lock_file(folder), own, folder, name, lease)
     else:
-        file, locked = _acquire_file(folder, own, name, lease)
-    lock = Lock(folder, own, file)
+        file, locked = _acquire_lock_file(folder, own, name, lease)
+    lock = RunLock(folder, own, file)
     if not locked:
-        time.sleep(2 * PAUSE)  # another one may come in the same moment: the last to write has it
+        time.sleep(
+            2 * POLL_INTERVAL
+        )  # another one may come in the same moment: the last to write has it
     if other := lock.taken_by():
-        raise _refusal(folder, name, other)
-    _held[folder] = lock
+        raise _make_refusal(folder, name, other)
+    _held_locks[folder] = lock
     lock.start()
     atexit.register(lock.release)
-    stop_signals.last(lock.release)
+    stop_signals.call_before_exit(lock.release)
     return lock
 
 
-def _acquire_file(folder: str, own: Holder, name: str, lease: float) -> tuple[int, bool]:
+def _acquire_lock_file(folder: str, own: Holder, name: str, lease: float) -> tuple[int, bool]:
     """Return a descriptor of the folder's file, and whether it has the kernel's lock: not every
     file system has such.
     """
-    path = Path(folder, FILE)
+    path = Path(folder, LOCK_FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
-    watched = _Watched(own, folder, name, lease)
+    watched = _HolderWatch(own, folder, name, lease)
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            locked = _lock(file)
-            if not _is_at(file, path):  # it was released, and removed, meanwhile
+            locked = _try_kernel_lock(file)
+            if not _is_same_file(file, path):  # it was released, and removed, meanwhile
                 os.close(file)
                 continue
-            free = watched.is_free(os.pread(file, _WIDTH, 0).decode(errors="replace"), locked)
+            free = watched.is_free(os.pread(file, _FILE_SIZE, 0).decode(errors="replace"), locked)
         except BaseException:
             os.close(file)
             raise
         if free:
             return file, locked is True
         os.close(file)
-        time.sleep(PAUSE)
+        time.sleep(POLL_INTERVAL)
 
 
-def _read(folder: str) -> str:
-    path = run_folders.make_path(f"{folder}/{FILE}")
+def _read_lock_file(folder: str) -> str:
+    path = run_folders.make_path(f"{folder}/{LOCK_FILE}")
     return str(path.read_text()) if path.exists() else ""
 
 
 def _wait_until_free(
     read: Callable[[], str], own: Holder, folder: str, name: str, lease: float
 ) -> None:
-    watched = _Watched(own, folder, name, lease)
+    watched = _HolderWatch(own, folder, name, lease)
     while not watched.is_free(read(), None):
-        time.sleep(PAUSE)
+        time.sleep(POLL_INTERVAL)
 
 
-class _Watched:
+class _HolderWatch:
     """Watches a holder until it is known to be dead, or gives a sign of life."""
 
     def __init__(self, own: Holder, folder: str, name: str, lease: float) -> None:
@@ -308,15 +316,15 @@ class _Watched:
         Raises:
           UserError: its holder is alive.
         """
-        holder, signs = _parse(text)
+        holder, signs = _parse_lock_file(text)
         if holder is None:
             if locked is not False:
                 return True
-            time.sleep(PAUSE)  # it is about to be written
+            time.sleep(POLL_INTERVAL)  # it is about to be written
             return False
         here = holder.boot == self._own.boot
         if here and locked is False:
-            raise _refusal(self._folder, self._name, holder)
+            raise _make_refusal(self._folder, self._name, holder)
         if self._is_dead(holder, locked=locked):
             log.info(
                 f"{self._folder}: taken over from a run that is gone ({holder.describe()})",
@@ -331,7 +339,7 @@ class _Watched:
                 terminal=True,
             )
         elif self._first != (holder.token, signs):
-            raise _refusal(self._folder, self._name, holder)
+            raise _make_refusal(self._folder, self._name, holder)
         elif time.monotonic() - self._since >= self._lease:
             log.info(
                 f"{self._folder}: taken over: {holder.describe()} gave no sign for "
@@ -345,19 +353,19 @@ class _Watched:
         own = self._own
         if holder.boot == own.boot:  # the kernel knows; without its lock, by the process
             return locked is True or (
-                holder.pids == own.pids and _started(holder.pid) != holder.started
+                holder.pids == own.pids and _read_start_time(holder.pid) != holder.started
             )
         return bool(holder.job) and holder.job == own.job and holder.restarts < own.restarts
 
 
-def _refusal(folder: str, name: str, holder: Holder) -> UserError:
+def _make_refusal(folder: str, name: str, holder: Holder) -> UserError:
     what = f"another run trains in it ({holder.describe()})"
     return UserError(
         what, folder, f"wait for it or end it, or name another folder: {name}", kind=IN_USE
     )
 
 
-def _lock(file: int) -> bool | None:
+def _try_kernel_lock(file: int) -> bool | None:
     """Return whether the kernel's lock of a file was got; None where there are no locks.
 
     It is one of POSIX's, which processes that this one forks do not hold.
@@ -371,7 +379,7 @@ def _lock(file: int) -> bool | None:
     return True
 
 
-def _is_at(file: int, path: Path) -> bool:
+def _is_same_file(file: int, path: Path) -> bool:
     try:
         there = path.stat()
     except OSError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.core.errors import UserError
 from rosetta.health import key_value_store
-from rosetta.health.run_lock import PAUSE, acquire
+from rosetta.health.run_lock import POLL_INTERVAL, acquire_lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,18 +29,20 @@ def acquire_for_run(
     Raises:
       UserError: another run holds it.
     """
-    shared = key_value_store.of_run(ranks)
+    shared = key_value_store.open_store(ranks)
     if rank == 0:
         try:
-            acquire(folder, name, environment)
+            acquire_lock(folder, name, environment)
         except UserError as error:
             shared.put("lock/result", json.dumps([error.what, error.where, error.do, error.kind]))
-            time.sleep(2 * PAUSE if ranks > 1 else 0)  # the others read it from this process
+            time.sleep(
+                2 * POLL_INTERVAL if ranks > 1 else 0
+            )  # the others read it from this process
             raise
         shared.put("lock/result", "[]")
         return
     while not (results := shared.under("lock")):
-        time.sleep(PAUSE / 2)
+        time.sleep(POLL_INTERVAL / 2)
     if refused := json.loads(results["result"]):
         *words, kind = refused
         raise UserError(*words, kind=kind)

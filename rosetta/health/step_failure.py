@@ -6,13 +6,13 @@ import errno
 from typing import TYPE_CHECKING
 
 from rosetta.core.errors import TOO_BIG, UserError
-from rosetta.health import checkpoint_reports
+from rosetta.health import checkpoint_saves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # How XLA's allocators for CPUs and GPUs, CUDA and TensorFlow say it.
-_MEMORY = (
+_OUT_OF_MEMORY_TEXTS = (
     "out of memory",
     "resource_exhausted",
     "out_of_memory",
@@ -27,7 +27,7 @@ class StepFailedError(Exception):
     """
 
     def __init__(self, step: int, error: BaseException) -> None:
-        super().__init__(f"step {step} failed: {first_line(error)}")
+        super().__init__(f"step {step} failed: {describe_error(error)}")
         self.step, self.error = step, error
 
 
@@ -36,8 +36,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     A full disk is something else.
     """
-    for cause in _chain(error):
-        if checkpoint_reports.full(cause):
+    for cause in _iterate_causes(error):
+        if checkpoint_saves.is_disk_full(cause):
             return False
         if isinstance(cause, MemoryError) or (
             isinstance(cause, OSError) and cause.errno == errno.ENOMEM
@@ -47,12 +47,12 @@ def is_out_of_memory(error: BaseException) -> bool:
         # say anything.
         if type(cause).__name__ in ("XlaRuntimeError", "JaxRuntimeError", "ResourceExhaustedError"):
             text = str(cause).lower()
-            if any(words in text for words in _MEMORY):
+            if any(words in text for words in _OUT_OF_MEMORY_TEXTS):
                 return True
     return False
 
 
-def describe_memory(error: BaseException, where: str, advice: str) -> UserError:
+def describe_out_of_memory(error: BaseException, where: str, advice: str) -> UserError:
     """Return the one line on memory that was not enough.
 
     Args:
@@ -60,7 +60,7 @@ def describe_memory(error: BaseException, where: str, advice: str) -> UserError:
       where: the step, or what else needed the memory.
       advice: what takes less of it.
     """
-    known = next(filter(None, map(_amount, _chain(error))), "")
+    known = next(filter(None, map(_find_memory_amount, _iterate_causes(error))), "")
     return UserError(
         f"it needs more memory than there is{f' ({known})' if known else ''}",
         where,
@@ -69,20 +69,20 @@ def describe_memory(error: BaseException, where: str, advice: str) -> UserError:
     )
 
 
-def first_line(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return what an error says in a line, without the callers that XLA repeats in front of it."""
     text = next(iter(str(error).splitlines()), "") or type(error).__name__
     return text.rpartition("Error dispatching computation: ")[2][:300]
 
 
-def _amount(error: BaseException) -> str:
+def _find_memory_amount(error: BaseException) -> str:
     """Return the part of an error's text that says how much memory was asked for."""
-    text = first_line(error)
+    text = describe_error(error)
     start = text.lower().find("out of memory")
     return text[start:].rstrip(".")[:120] if start >= 0 else ""
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
     seen = set[int]()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -16,10 +16,10 @@ from rosetta.health.step_failure import StepFailedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_KEPT = 101  # durations of steps, for the median
+_MAX_DURATIONS = 101  # durations of steps, for the median
 
 
-class Follower:
+class StepTracker:
     """Waits in a thread of its own for one step after the other.
 
     Attributes:
@@ -31,7 +31,7 @@ class Follower:
     def __init__(self, look: Callable[[int, float], None]) -> None:
         self._look = look
         self._queue: SimpleQueue[tuple[int, Callable[[], float]] | None] = SimpleQueue()
-        self._durations = deque[float](maxlen=_KEPT)
+        self._durations = deque[float](maxlen=_MAX_DURATIONS)
         self._fresh = (
             True  # the next step's duration would hold a compilation, an evaluation or a checkpoint
         )

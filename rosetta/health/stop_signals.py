@@ -24,80 +24,80 @@ if TYPE_CHECKING:
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 # s after the first signal in which another one is the same: a terminal, or `timeout`, gives it to
 # all processes of a group, and a parent among them passes it on.
-ECHO = 1.0
+ECHO_SECONDS = 1.0
 
-_came: list[tuple[str, float]] = []  # the first one, and when (time.monotonic)
-_last: list[Callable[[], object]] = []
-_ask: Callable[[str], None] | None = None
+_first_signal: list[tuple[str, float]] = []  # the first one, and when (time.monotonic)
+_exit_functions: list[Callable[[], object]] = []
+_request_stop: Callable[[str], None] | None = None
 
 
-def take() -> None:
+def install_handlers() -> None:
     """Take the signals; to be called again once JAX's processes have met, as its own service then
     takes SIGTERM.
     """
-    _each(_handle)
+    _set_handlers(_handle_signal)
 
 
-def release() -> None:
+def restore_default_handlers() -> None:
     """Let the signals end the process as they would any."""
-    _each(signal.SIG_DFL)
+    _set_handlers(signal.SIG_DFL)
 
 
-def last(function: Callable[[], object]) -> None:
+def call_before_exit(function: Callable[[], object]) -> None:
     """Have a function called before the process is ended with one line, which leaves atexit out:
     threads of JAX may hang there.
     """
-    _last.append(function)
+    _exit_functions.append(function)
 
 
-def _each(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+def _set_handlers(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
     if threading.current_thread() is threading.main_thread():  # Python's rule
         for number in SIGNALS:
             signal.signal(number, handler)
 
 
-def asks(ask: Callable[[str], None]) -> None:
+def set_stop_request(ask: Callable[[str], None]) -> None:
     """Have the signals, one that came before included, ask for a stop by this function."""
-    global _ask  # noqa: PLW0603 (signals are the process's)
-    _ask = ask
-    if _came:
-        ask(_came[0][0])
+    global _request_stop  # noqa: PLW0603 (signals are the process's)
+    _request_stop = ask
+    if _first_signal:
+        ask(_first_signal[0][0])
 
 
-def _handle(number: int, frame: FrameType | None) -> None:
+def _handle_signal(number: int, frame: FrameType | None) -> None:
     del frame
     name, now = signal.Signals(number).name, time.monotonic()
-    if _came:
-        if now - _came[0][1] > ECHO:
-            _say(f"{name} for the second time: ended at once")
+    if _first_signal:
+        if now - _first_signal[0][1] > ECHO_SECONDS:
+            _write_line(f"{name} for the second time: ended at once")
             os._exit(128 + number)
         return
-    _came.append((name, now))
-    _say(
+    _first_signal.append((name, now))
+    _write_line(
         f"{name}: it ends after the running step, with a checkpoint; a second signal ends it "
         "at once"
     )
-    if _ask:
-        _ask(name)
+    if _request_stop:
+        _request_stop(name)
 
 
-def _say(line: str) -> None:
+def _write_line(line: str) -> None:
     """Say a line from within a handler, where what Python buffers may be in use."""
     with contextlib.suppress(OSError):
         os.write(2, f"rosetta: {line}\n".encode())
     log.write_to_terminal(f"rosetta: {line}")
 
 
-def end(line: str, code: int = exit_status.ENDED_EARLY) -> NoReturn:
+def exit_with_line(line: str, code: int = exit_status.ENDED_EARLY) -> NoReturn:
     """End a run before its time, with one line; nothing that still runs in it is waited for."""
     log.error(line, terminal=True)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    run_last()
+    run_exit_functions()
     os._exit(code)
 
 
-def run_last() -> None:
+def run_exit_functions() -> None:
     """Call the functions that `last` was given."""
-    for function in _last:
+    for function in _exit_functions:
         function()

@@ -6,7 +6,7 @@ import errno
 import os
 
 from rosetta.core.errors import UserError
-from rosetta.health import checkpoint_reports
+from rosetta.health import checkpoint_saves
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ADVICE = {
@@ -37,7 +37,7 @@ def find_system_error(error: BaseException) -> OSError | None:
     return None
 
 
-def explain(error: BaseException) -> UserError | None:
+def explain_system_error(error: BaseException) -> UserError | None:
     """Return the one line for an error of the operating system, or None for any other error.
 
     Args:
@@ -53,6 +53,6 @@ def explain(error: BaseException) -> UserError | None:
             return UserError(what, os.fsdecode(path), _ADVICE.get(number, _CHECK_PATH))
         where = _SOME_DISK if number in _FULL else "this machine"
         return UserError(what, where, _ADVICE.get(number, "mend that and start the run again"))
-    if checkpoint_reports.full(error):
+    if checkpoint_saves.is_disk_full(error):
         return UserError("No space left on device", _SOME_DISK, _ADVICE[errno.ENOSPC])
     return None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rosetta.core.errors import UserError
 
 
-def now(error: UserError, *, printed: bool = False) -> NoReturn:
+def exit_with_error(error: UserError, *, printed: bool = False) -> NoReturn:
     """Say it in one line, on stderr and where that is a log on the terminal, and end with status 2.
 
     What gin and Fiddle raise is a copy with the place in the configuration on further lines, hence
@@ -33,5 +33,5 @@ def now(error: UserError, *, printed: bool = False) -> NoReturn:
         log.write_to_terminal(f"rosetta: {line}")
     else:
         log.error(line, terminal=True)
-    stop_signals.run_last()
+    stop_signals.run_exit_functions()
     os._exit(exit_status.USER_ERROR)

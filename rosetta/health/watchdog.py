@@ -23,17 +23,18 @@ from rosetta.health import stop_signals
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rosetta.health.barrier import Agreement
-    from rosetta.health.key_value_store import Board
-    from rosetta.health.settings import Settings
-    from rosetta.health.step_tracking import Follower
+    from rosetta.health.barrier import StepBarrier
+    from rosetta.health.key_value_store import KeyValueStore
+    from rosetta.health.step_tracking import StepTracker
+    from rosetta.health.supervision_settings import Settings
 
-_RANKS_A_SECOND = 64  # that speak to the process that keeps the board
-_SILENT = 30.0  # s without a sign after which a process is named, while the run still has time
-_MISSED = 4  # signs in a row
+_MAX_HEARTBEATS_PER_SECOND = 64  # that speak to the process that keeps the board
+# s without a sign after which a process is named, while the run still has time
+_SILENT_SECONDS = 30.0
+_MISSED_HEARTBEATS = 4  # signs in a row
 
 
-class Watch:
+class Watchdog:
     """Watches over one process' part of a run.
 
     Args:
@@ -48,19 +49,19 @@ class Watch:
 
     def __init__(
         self,
-        board: Board,
+        board: KeyValueStore,
         rank: int,
         ranks: int,
         folder: str | None,
         settings: Settings,
-        follower: Follower,
+        follower: StepTracker,
         working: Callable[[], bool],
-        agreements: Sequence[Agreement],
+        agreements: Sequence[StepBarrier],
     ) -> None:
         self._board, self._rank, self._ranks, self._settings = board, rank, ranks, settings
         self._folder = Path.cwd() if folder is None or is_address(folder) else Path(folder)
         self._follower, self._working, self._agreements = follower, working, agreements
-        self.interval = max(1.0, ranks / _RANKS_A_SECOND)
+        self.interval = max(1.0, ranks / _MAX_HEARTBEATS_PER_SECOND)
         self._signs: dict[
             int, tuple[str, float]
         ] = {}  # rank -> what it last said, and when that was new
@@ -106,8 +107,8 @@ class Watch:
         if self._ranks == 1:
             return []
         self._calling = True
-        time.sleep((_MISSED + 1) * self.interval)
-        return self.silent(_MISSED * self.interval)
+        time.sleep((_MISSED_HEARTBEATS + 1) * self.interval)
+        return self.silent(_MISSED_HEARTBEATS * self.interval)
 
     def _talk(self) -> None:
         if self._ranks > 1:
@@ -143,12 +144,12 @@ class Watch:
             for key, sign in self._board.under("signs").items():
                 if self._signs.get(int(key), ("", 0.0))[0] != sign:
                     self._signs[int(key)] = (sign, now)
-        for rank in self.silent(max(_SILENT, _MISSED * self.interval)):
+        for rank in self.silent(max(_SILENT_SECONDS, _MISSED_HEARTBEATS * self.interval)):
             if rank not in self._named:
                 self._named.add(rank)
                 log.warn(
-                    f"{self.name(rank)} has given no sign for {_SILENT:.0f} s: it is stopped, "
-                    "lost or cut off",
+                    f"{self.name(rank)} has given no sign for {_SILENT_SECONDS:.0f} s: it is "
+                    "stopped, lost or cut off",
                     terminal=True,
                 )
 
@@ -186,8 +187,8 @@ class Watch:
         self._calling = True
         if self._ranks > 1:
             threading.Thread(target=self._ask, daemon=True).start()
-            time.sleep((_MISSED + 2) * self.interval)
-        silent = self.silent(_MISSED * self.interval)
+            time.sleep((_MISSED_HEARTBEATS + 2) * self.interval)
+        silent = self.silent(_MISSED_HEARTBEATS * self.interval)
         first = min((rank for rank in range(self._ranks) if rank not in silent), default=self._rank)
         line = (
             f"no step for {stood:.0f} s, where one takes {median:.3g} s: {self._cause(silent)}; "
@@ -197,7 +198,7 @@ class Watch:
         if self._rank == 0:
             time.sleep(3 * self.interval)  # the board goes with this process
         if self._rank == first:
-            stop_signals.end(line, exit_status.PROCESS_LOST)
+            stop_signals.exit_with_line(line, exit_status.PROCESS_LOST)
         os._exit(exit_status.PROCESS_LOST)
 
     def _ask(self) -> None:

@@ -18,10 +18,10 @@ from rosetta.health import watchdog
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-KEY = "WANDB_API_KEY"
+API_KEY_VARIABLE = "WANDB_API_KEY"
 
 
-class Board:
+class WandbRun:
     """A run there, by the folder's name, which goes on where the run does.
 
     Does nothing where no key is set.
@@ -29,10 +29,10 @@ class Board:
 
     def __init__(self, folder: str, environment: Mapping[str, str]) -> None:
         self._mask, self._run = Mask(environment), None
-        if not environment.get(KEY):
+        if not environment.get(API_KEY_VARIABLE):
             return
         if find_spec("wandb") is None:
-            line = f"{KEY} is set, and wandb is not installed: pip install wandb"
+            line = f"{API_KEY_VARIABLE} is set, and wandb is not installed: pip install wandb"
             log.warn(line, terminal=True)
             return
         name = folder.rstrip("/").rpartition("/")[2]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rosetta.core.run_description import Run
 
 
-def render(
+def render_docker(
     run: Run, options: Options, around: Mapping[str, str], *, program: str = "docker"
 ) -> Rendering:
     """Return the command that runs it in a container of this machine, as the user who starts it.
@@ -44,7 +44,7 @@ def render(
             kind=UNSUPPORTED,
             value=run.nodes,
         )
-    env = rendering.variables(run)
+    env = rendering.make_variables(run)
     argv = [
         program,
         "run",
@@ -58,16 +58,20 @@ def render(
     if options.name:
         argv.append(f"--name={options.name}")
     if not run_description.runs_on_cpu(run):
-        argv.append(f"--gpus={_gpus(run, around)}")
-    argv += [f"--mount={_mount(*each)}" for each in run.mounts] + [f"--env={name}" for name in env]
-    return Rendering([*argv, rendering.image(options, "docker"), *spawned(run)], env)
+        argv.append(f"--gpus={_select_gpus(run, around)}")
+    argv += [f"--mount={_format_mount(*each)}" for each in run.mounts] + [
+        f"--env={name}" for name in env
+    ]
+    return Rendering(
+        [*argv, rendering.format_image(options, "docker"), *make_node_command(run)], env
+    )
 
 
-def spawned(run: Run) -> list[str]:
+def make_node_command(run: Run) -> list[str]:
     """Return what is executed on the one node of a run: its entry, or what starts that once a
     GPU.
     """
-    count = rendering.per_node(run)
+    count = rendering.count_processes_per_node(run)
     return (
         list(run.entry)
         if count == 1
@@ -75,7 +79,7 @@ def spawned(run: Run) -> list[str]:
     )
 
 
-def _gpus(run: Run, around: Mapping[str, str]) -> str:
+def _select_gpus(run: Run, around: Mapping[str, str]) -> str:
     """Return the first of the visible GPUs, as many as the run has."""
     named = parse_list("CUDA_VISIBLE_DEVICES", around.get("CUDA_VISIBLE_DEVICES", ""))
     if not named:
@@ -92,7 +96,7 @@ def _gpus(run: Run, around: Mapping[str, str]) -> str:
     return f'"device={",".join(named[: run.gpus_per_node])}"'
 
 
-def _mount(outside: str, inside: str) -> str:
+def _format_mount(outside: str, inside: str) -> str:
     """Return a mount as docker reads it: a line of CSV, so that a path may hold anything."""
     if not (outside.startswith("/") and inside.startswith("/")):
         raise UserError(

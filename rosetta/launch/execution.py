@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-CACHE = (
+CACHE_VARIABLES = (
     "JAX_COMPILATION_CACHE_DIR",
     "JAX_ENABLE_COMPILATION_CACHE",
 )  # set, empty included, they are the user's own choice
 # What of the environment is decided on the way from settings to command line, none of which is a
 # secret.
-DECIDED = (
+SHOWN_VARIABLES = (
     "XLA_FLAGS",
     "JAX_PLATFORMS",
     "PYTHONPATH",
     "CUDA_VISIBLE_DEVICES",
-    CACHE[0],
+    CACHE_VARIABLES[0],
     "JAX_LOCAL_DEVICE_IDS",
     "XLA_PYTHON_CLIENT_MEM_FRACTION",
     "CUDA_DEVICE_MAX_CONNECTIONS",
@@ -47,7 +47,7 @@ DECIDED = (
     "ENABLE_TE",
     "ENABLE_FP8",
 )
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+_FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 class WarningLine(str):
@@ -70,7 +70,7 @@ class Command:
     refused: UserError | None = None
 
 
-def asked(
+def run_checks(
     *checks: Callable[[], tuple[str, ...]], refused: UserError | None = None
 ) -> tuple[tuple[str, ...], UserError | None]:
     """Return what checks of this machine warn of, and the first refusal, which is a line, too: a
@@ -89,7 +89,7 @@ def asked(
     return tuple(map(WarningLine, lines)), refused
 
 
-def python(environment: Mapping[str, str]) -> str:
+def find_python(environment: Mapping[str, str]) -> str:
     """Return the interpreter that runs what is started: PYTHON, else ours.
 
     Raises:
@@ -107,7 +107,7 @@ def python(environment: Mapping[str, str]) -> str:
     return found
 
 
-def compiled(environment: Mapping[str, str], processes: int) -> dict[str, str]:
+def compilation_cache_variables(environment: Mapping[str, str], processes: int) -> dict[str, str]:
     """Return the variable that makes JAX keep what is compiled for the next start; nothing where
     the user has chosen, or nothing can be kept.
 
@@ -118,8 +118,8 @@ def compiled(environment: Mapping[str, str], processes: int) -> dict[str, str]:
         f"{environment['HOME']}/.rosetta" if home_folder.is_home_usable(environment) else None
     )
     return (
-        {CACHE[0]: f"{ours}/compiled"}
-        if ours and processes == 1 and not any(name in environment for name in CACHE)
+        {CACHE_VARIABLES[0]: f"{ours}/compiled"}
+        if ours and processes == 1 and not any(name in environment for name in CACHE_VARIABLES)
         else {}
     )
 
@@ -134,7 +134,7 @@ def execute(wanted: Command) -> NoReturn:
     env = dict(wanted.env)
     mask = Mask(env)
     command = "+ " + shlex.join(mask.mask_text(word) for word in wanted.argv)
-    for line in filter(None, [*wanted.lines, process_binding.apply(env)]):
+    for line in filter(None, [*wanted.lines, process_binding.bind_process(env)]):
         write = log.warn if isinstance(line, WarningLine) else log.info
         write(mask.mask_text(line))
     log.info(command, prefix=False)
@@ -153,7 +153,7 @@ def execute(wanted: Command) -> NoReturn:
     os.execvpe(wanted.argv[0], wanted.argv, env)  # noqa: S606
 
 
-def one_after_the_other(wanted: Sequence[Command]) -> NoReturn:
+def run_in_order(wanted: Sequence[Command]) -> NoReturn:
     """Run these in order, and become the last. One that fails ends it, with its status.
 
     Signals that end us go to what runs then, and what runs ends with us.
@@ -162,12 +162,12 @@ def one_after_the_other(wanted: Sequence[Command]) -> NoReturn:
     if wanted[0].refused:
         raise wanted[0].refused
     for each in first:
-        if code := _child(each):
+        if code := _run_child(each):
             sys.exit(code)
     execute(last)
 
 
-def _child(wanted: Command) -> int:
+def _run_child(wanted: Command) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     kills = kill_notice.count_oom_kills()
@@ -180,7 +180,8 @@ def _child(wanted: Command) -> int:
             log.error(f"{error.filename}: {error.strerror}")
         os._exit(exit_status.USER_ERROR)
     before = {
-        number: signal.signal(number, lambda given, _: os.kill(child, given)) for number in _SIGNALS
+        number: signal.signal(number, lambda given, _: os.kill(child, given))
+        for number in _FORWARDED_SIGNALS
     }
     try:
         _, ended = os.waitpid(child, 0)
@@ -194,13 +195,13 @@ def _child(wanted: Command) -> int:
     return code
 
 
-def shown(wanted: Command) -> dict[str, Any]:
+def convert_to_json(wanted: Command) -> dict[str, Any]:
     """Return a command as JSON: what of the environment was decided here, and not the rest of it,
     which may hold secrets.
     """
     found = {
         "argv": wanted.argv,
-        "env": {name: wanted.env[name] for name in DECIDED if name in wanted.env},
+        "env": {name: wanted.env[name] for name in SHOWN_VARIABLES if name in wanted.env},
         "log": str(wanted.log) if wanted.log else None,
         "said": list(wanted.lines),
     }
@@ -208,9 +209,9 @@ def shown(wanted: Command) -> dict[str, Any]:
     return masked
 
 
-def text(wanted: Command) -> str:
+def format_command(wanted: Command) -> str:
     """Return a command as a dry run says it: what is said before it, then it and its environment as
     a shell would be told; see shown.
     """
-    found = shown(wanted)
+    found = convert_to_json(wanted)
     return "\n".join([*found["said"], Rendering(found["argv"], found["env"]).text()])

@@ -25,7 +25,7 @@ from rosetta.core.errors import INVALID, UNKNOWN, UNSUPPORTED, UserError
 
 DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 # Schemes that only one place knows; what follows them is left as it is.
-_ONLY_IN = {
+_SCHEME_PLACES = {
     "dockerd": "pyxis",
     "podman": "pyxis",
     **dict.fromkeys(
@@ -45,8 +45,8 @@ _ONLY_IN = {
     ),
 }
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(//)?(.*)", re.DOTALL)
-_FILE = re.compile(r"(\.{0,2}/|~).*|\.\.?|.*\.(sif|sqsh|sqfs|squashfs|img|simg|tar)", re.DOTALL)
-_SQUASH = (".sif", ".simg", ".img", ".tar")  # what enroot cannot start
+_PATH = re.compile(r"(\.{0,2}/|~).*|\.\.?|.*\.(sif|sqsh|sqfs|squashfs|img|simg|tar)", re.DOTALL)
+_NOT_FOR_ENROOT = (".sif", ".simg", ".img", ".tar")  # what enroot cannot start
 _HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?)(:[0-9]+)?")
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*")
@@ -94,12 +94,16 @@ def read_image(text: str, where: str) -> ImageReference:
         or text != text.strip()
         or any(ord(mark) < 32 for mark in text)
     ):
-        raise _invalid(text, where)
+        raise _make_refusal(text, where)
     scheme = _SCHEME.fullmatch(text)
-    if scheme and scheme[1] in _ONLY_IN and (scheme[2] or scheme[1].startswith(("docker-", "oci"))):
+    if (
+        scheme
+        and scheme[1] in _SCHEME_PLACES
+        and (scheme[2] or scheme[1].startswith(("docker-", "oci")))
+    ):
         return ImageReference(other=text)
     if scheme and scheme[2] and scheme[1] != "docker":
-        known = ", ".join(["docker", *sorted(_ONLY_IN)])
+        known = ", ".join(["docker", *sorted(_SCHEME_PLACES)])
         raise UserError(
             f"the scheme {scheme[1]!r} is not known",
             f"{where}{text}",
@@ -109,7 +113,7 @@ def read_image(text: str, where: str) -> ImageReference:
         )
     if scheme and scheme[2]:
         text = scheme[3]
-    elif _FILE.fullmatch(text):
+    elif _PATH.fullmatch(text):
         return ImageReference(path=text)
     return _read_reference(text, where)
 
@@ -131,7 +135,7 @@ def _read_reference(text: str, where: str) -> ImageReference:
                 kind=INVALID,
             )
         if not _HOST.fullmatch(registry):
-            raise _invalid(text, where)
+            raise _make_refusal(text, where)
     else:
         head, at, _ = text.partition("@")
         if at and ":" in head and "/" not in head and not _DIGEST.fullmatch(text.partition("@")[2]):
@@ -158,11 +162,11 @@ def _read_reference(text: str, where: str) -> ImageReference:
         and (not colon or _TAG.fullmatch(tag))
     )
     if not valid or ((at or digest) and not _DIGEST.fullmatch(digest)):
-        raise _invalid(text, where)
+        raise _make_refusal(text, where)
     return ImageReference("" if registry in DOCKER_HUB else registry, repository, tag, digest, user)
 
 
-def _invalid(text: str, where: str) -> UserError:
+def _make_refusal(text: str, where: str) -> UserError:
     advice = (
         "write HOST/PATH:TAG or HOST/PATH@sha256:DIGEST, with 64 hexadecimal digits, or the path "
         "of an image file such as ./t5x.sqsh"
@@ -182,7 +186,7 @@ def write_image(image: ImageReference, place: str, where: str) -> str:
       UserError: the place has no way to name this image.
     """
     if image.other:
-        needed = _ONLY_IN[image.other.partition(":")[0]]
+        needed = _SCHEME_PLACES[image.other.partition(":")[0]]
         if needed != place:
             raise UserError(
                 f"only {needed} reads such a name",
@@ -234,7 +238,7 @@ def _write_path(path: str, place: str, where: str) -> str:
         )
     if place == "apptainer":
         return path
-    if path.endswith(_SQUASH):
+    if path.endswith(_NOT_FOR_ENROOT):
         raise UserError(
             "pyxis starts squash files (.sqsh) only",
             f"{where}{path}",

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from rosetta.core.run_description import Run
 
 PORT = 29400
-_JOB, _CONTAINER = "node", "rosetta"
+_JOB_NAME, _CONTAINER_NAME = "node", "rosetta"
 _LABEL = re.compile(
     r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
 )  # the names of pods, which begin with it, have 63 characters at most
 _CLAIM = re.compile(r"pvc:([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)(/[^:]*)?")
-_RESTARTS = 10
+_MAX_RESTARTS = 10
 
 
-def render(run: Run, options: Options) -> Rendering:
+def render_jobset(run: Run, options: Options) -> Rendering:
     """Return kubectl's command, and the JobSet that it reads.
 
     Variables that are secrets are taken from the Kubernetes secret that the options name, where
@@ -40,12 +40,14 @@ def render(run: Run, options: Options) -> Rendering:
         *([f"--namespace={options.namespace}"] if options.namespace else []),
         "--filename=-",
     ]
-    return Rendering(kubectl, document=document(run, options), hidden=rendering.variables(run))
+    return Rendering(
+        kubectl, document=make_jobset(run, options), hidden=rendering.make_variables(run)
+    )
 
 
-def document(run: Run, options: Options) -> dict[str, Any]:
+def make_jobset(run: Run, options: Options) -> dict[str, Any]:
     """Return the JobSet."""
-    name = rendering.job_name(run, options)
+    name = rendering.choose_job_name(run, options)
     if not _LABEL.fullmatch(name):
         raise UserError(
             "Kubernetes takes no such name",
@@ -68,7 +70,7 @@ def document(run: Run, options: Options) -> dict[str, Any]:
                 {
                     "action": "FailJob",
                     "onExitCodes": {
-                        "containerName": _CONTAINER,
+                        "containerName": _CONTAINER_NAME,
                         "operator": "In",
                         "values": [exit_status.ENDED_EARLY],
                     },
@@ -76,7 +78,7 @@ def document(run: Run, options: Options) -> dict[str, Any]:
             ]
         }
         spec["failurePolicy"] = {
-            "maxRestarts": _RESTARTS,
+            "maxRestarts": _MAX_RESTARTS,
             "rules": [
                 {
                     "name": "early",
@@ -87,9 +89,9 @@ def document(run: Run, options: Options) -> dict[str, Any]:
         }
     spec["replicatedJobs"] = [
         {
-            "name": _JOB,
+            "name": _JOB_NAME,
             "replicas": 1,
-            "template": {"spec": {**job, "template": {"spec": _pod(run, options, name)}}},
+            "template": {"spec": {**job, "template": {"spec": _make_pod(run, options, name)}}},
         }
     ]
     space = {"namespace": options.namespace} if options.namespace else {}
@@ -101,23 +103,23 @@ def document(run: Run, options: Options) -> dict[str, Any]:
     }
 
 
-def _pod(run: Run, options: Options, name: str) -> dict[str, Any]:
+def _make_pod(run: Run, options: Options, name: str) -> dict[str, Any]:
     mounts, volumes = (
         [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 (the default of 64 MiB kills NCCL)
         [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
     )
     for index, (outside, inside) in enumerate(run.mounts):
-        mount, volume = _mount(f"mount-{index}", outside, inside)
+        mount, volume = _make_mount(f"mount-{index}", outside, inside)
         mounts.append(mount)
         volumes.append(volume)
-    command = docker.spawned(run)
+    command = docker.make_node_command(run)
     if run.nodes > 1:  # which pod it is, Kubernetes tells rosetta spawn in JOB_COMPLETION_INDEX
         command = [
             "rosetta",
             "spawn",
             f"--nodes={run.nodes}",
-            f"--per-node={rendering.per_node(run)}",
-            f"--coordinator={name}-{_JOB}-0-0.{name}:{PORT}",
+            f"--per-node={rendering.count_processes_per_node(run)}",
+            f"--coordinator={name}-{_JOB_NAME}-0-0.{name}:{PORT}",
             "--",
             *run.entry,
         ]
@@ -127,10 +129,13 @@ def _pod(run: Run, options: Options, name: str) -> dict[str, Any]:
         else {"resources": {"limits": {"nvidia.com/gpu": run.gpus_per_node}}}
     )
     container = {
-        "name": _CONTAINER,
-        "image": rendering.image(options, "jobset"),
-        "command": [_literal(word) for word in command],
-        "env": [_variable(key, value, options) for key, value in rendering.variables(run).items()],
+        "name": _CONTAINER_NAME,
+        "image": rendering.format_image(options, "jobset"),
+        "command": [_escape_dollars(word) for word in command],
+        "env": [
+            _make_variable(key, value, options)
+            for key, value in rendering.make_variables(run).items()
+        ],
         **gpus,
         "ports": [{"containerPort": PORT}],
         "volumeMounts": mounts,
@@ -144,13 +149,13 @@ def _pod(run: Run, options: Options, name: str) -> dict[str, Any]:
     }
 
 
-def _variable(name: str, value: str, options: Options) -> dict[str, Any]:
+def _make_variable(name: str, value: str, options: Options) -> dict[str, Any]:
     if is_secret(name, value):
         return {"name": name, "valueFrom": {"secretKeyRef": {"name": options.secret, "key": name}}}
-    return {"name": name, "value": _literal(value)}
+    return {"name": name, "value": _escape_dollars(value)}
 
 
-def _mount(name: str, outside: str, inside: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _make_mount(name: str, outside: str, inside: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the volume and mount of a node's folder, or of pvc:CLAIM[/FOLDER]."""
     claim = _CLAIM.fullmatch(outside)
     if not inside.startswith("/") or ":" in inside or not (claim or outside.startswith("/")):
@@ -171,6 +176,6 @@ def _mount(name: str, outside: str, inside: str) -> tuple[dict[str, Any], dict[s
     }
 
 
-def _literal(text: str) -> str:
+def _escape_dollars(text: str) -> str:
     """Escape a text for Kubernetes, which would replace $(NAME) by a variable."""
     return text.replace("$", "$$")

@@ -23,10 +23,12 @@ from rosetta.core.value_parsing import parse_host_and_port
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-GRACE = 60.0  # seconds from the first that fails to the end of those that do not end by themselves
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+GRACE_SECONDS = (
+    60.0  # seconds from the first that fails to the end of those that do not end by themselves
+)
+FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 # Of an allocation that we are started in, which is not our processes'.
-SLURM = (
+SLURM_VARIABLES = (
     "SLURM_JOB_ID",
     "SLURM_NTASKS",
     "SLURM_NPROCS",
@@ -46,7 +48,7 @@ SLURM = (
 
 
 @dataclass(frozen=True)
-class Layout:
+class ProcessLayout:
     """Where this node's processes are among all.
 
     Attributes:
@@ -82,13 +84,13 @@ class Layout:
             )
 
 
-def environments(layout: Layout, around: Mapping[str, str]) -> list[dict[str, str]]:
+def make_environments(layout: ProcessLayout, around: Mapping[str, str]) -> list[dict[str, str]]:
     """Return the environment of each of this node's processes."""
-    plain = {name: value for name, value in around.items() if name not in SLURM}
+    plain = {name: value for name, value in around.items() if name not in SLURM_VARIABLES}
     total = layout.nodes * layout.per_node
     if total == 1:
         return [plain]
-    meeting = layout.coordinator or f"127.0.0.1:{_free_port()}"
+    meeting = layout.coordinator or f"127.0.0.1:{_find_free_port()}"
     host = meeting.rpartition(":")[0]
     shared = {
         "JAX_COORDINATOR_ADDRESS": meeting,
@@ -115,8 +117,11 @@ def environments(layout: Layout, around: Mapping[str, str]) -> list[dict[str, st
     ]
 
 
-def run(
-    argv: Sequence[str], layout: Layout, around: Mapping[str, str], grace: float = GRACE
+def run_processes(
+    argv: Sequence[str],
+    layout: ProcessLayout,
+    around: Mapping[str, str],
+    grace: float = GRACE_SECONDS,
 ) -> int:
     """Run this node's processes to their end; return the status of the first that failed, as a
     shell tells it, or 0. A single one takes our place.
@@ -130,23 +135,27 @@ def run(
     Raises:
       UserError: the program is not there.
     """
-    each = environments(layout, around)
-    argv = [_program(argv[0], around), *argv[1:]]
+    each = make_environments(layout, around)
+    argv = [_find_program(argv[0], around), *argv[1:]]
     if len(each) == 1:
         sys.stdout.flush()
         sys.stderr.flush()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.execve(argv[0], argv, each[0])  # noqa: S606
-    watched = {signal.SIGCHLD, *FORWARDED}
+    watched = {signal.SIGCHLD, *FORWARDED_SIGNALS}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
-        running = {_start(argv, environment, before): rank for rank, environment in enumerate(each)}
-        return _watch(running, layout.node * layout.per_node, watched, grace)
+        running = {
+            _start_process(argv, environment, before): rank for rank, environment in enumerate(each)
+        }
+        return _wait_for_all(running, layout.node * layout.per_node, watched, grace)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _watch(running: dict[int, int], first: int, watched: set[signal.Signals], grace: float) -> int:
+def _wait_for_all(
+    running: dict[int, int], first: int, watched: set[signal.Signals], grace: float
+) -> int:
     """Wait for all of these (process -> number on the node), passing on signals that come
     meanwhile.
     """
@@ -155,13 +164,13 @@ def _watch(running: dict[int, int], first: int, watched: set[signal.Signals], gr
     while running:
         left = deadline - time.monotonic()
         if left <= 0:
-            _send(running, signal.SIGKILL)
+            _send_signal(running, signal.SIGKILL)
             deadline = float("inf")
             continue
         came = signal.sigtimedwait(watched, min(left, 3600.0))
         if came is not None and came.si_signo != signal.SIGCHLD:
-            _send(running, signal.Signals(came.si_signo))
-        for process, ended in _ended(running):
+            _send_signal(running, signal.Signals(came.si_signo))
+        for process, ended in _reap_ended(running):
             rank = running.pop(process)
             code = os.waitstatus_to_exitcode(ended)
             code = code if code >= 0 else 128 - code
@@ -176,22 +185,22 @@ def _watch(running: dict[int, int], first: int, watched: set[signal.Signals], gr
                 if running:
                     log.warn(f"process {first + rank} ended with status {code}; so do the others")
                 if code != exit_status.ENDED_EARLY:  # else the others are about to end so too
-                    _send(running, signal.SIGTERM)
+                    _send_signal(running, signal.SIGTERM)
     return status
 
 
-def _ended(running: Mapping[int, int]) -> list[tuple[int, int]]:
+def _reap_ended(running: Mapping[int, int]) -> list[tuple[int, int]]:
     """Those that have ended, with what waitpid says of them."""
     states = [os.waitpid(process, os.WNOHANG) for process in running]
     return [state for state in states if state[0]]
 
 
-def _send(running: Mapping[int, int], number: signal.Signals) -> None:
+def _send_signal(running: Mapping[int, int], number: signal.Signals) -> None:
     for process in running:
         os.kill(process, number)  # it is there: we have not waited for it
 
 
-def _start(
+def _start_process(
     argv: Sequence[str], environment: Mapping[str, str], mask: set[int] | set[signal.Signals]
 ) -> int:
     """Start a process in a session of its own: what a terminal sends to us reaches it once, by
@@ -213,7 +222,7 @@ def _start(
     os._exit(exit_status.USER_ERROR)
 
 
-def _program(name: str, around: Mapping[str, str]) -> str:
+def _find_program(name: str, around: Mapping[str, str]) -> str:
     """Where a program is: on PATH, and our own beside us, too."""
     from shutil import which
 
@@ -236,7 +245,7 @@ def _program(name: str, around: Mapping[str, str]) -> str:
     return found
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

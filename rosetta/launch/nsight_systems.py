@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # Where NVIDIA's own packages put it, and so where a folder of the host is best mounted.
-PLACES = (
+INSTALL_PATTERNS = (
     "/opt/nvidia/nsight-systems*/bin/nsys",
     "/opt/nvidia/nsight-systems*/*/bin/nsys",
     "/usr/local/cuda*/bin/nsys",
 )
 
 
-def find(places: Sequence[str] = PLACES) -> Path:
+def find_nsys(places: Sequence[str] = INSTALL_PATTERNS) -> Path:
     """Return the program: `$NSYS` (a program, or a folder with bin/nsys), else the one on PATH,
     else the newest in the usual places.
     """
@@ -48,7 +48,7 @@ def find(places: Sequence[str] = PLACES) -> Path:
         if os.access(path, os.X_OK) and os.path.isfile(path)
     ]
     if found:
-        return Path(max(found, key=_release))
+        return Path(max(found, key=_parse_version))
     raise UserError(
         "not found on PATH, in /opt/nvidia or in /usr/local/cuda",
         "nsys",
@@ -60,11 +60,13 @@ def find(places: Sequence[str] = PLACES) -> Path:
     )
 
 
-def _release(path: str) -> tuple[list[int], str]:
+def _parse_version(path: str) -> tuple[list[int], str]:
     return [int(number) for number in re.findall(r"\d+", path)], path
 
 
-def command(words: Sequence[str], output: str | None, *, marked: bool = False) -> list[str]:
+def make_profile_command(
+    words: Sequence[str], output: str | None, *, marked: bool = False
+) -> list[str]:
     """Return the command line that profiles `words`, or only what they mark by CUDA's profiler
     calls; UserError where there is no nsys or nothing to run.
     """
@@ -76,4 +78,4 @@ def command(words: Sequence[str], output: str | None, *, marked: bool = False) -
             kind=MISSING,
         )
     limits = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"] if marked else []
-    return [str(find()), "profile", *limits, *(["-o", output] if output else []), *words]
+    return [str(find_nsys()), "profile", *limits, *(["-o", output] if output else []), *words]

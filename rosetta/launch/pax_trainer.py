@@ -15,7 +15,7 @@ from rosetta.core.errors import CONFLICT, MISSING, UserError
 from rosetta.core.value_parsing import asks_for_cpu, is_address
 from rosetta.doctor import launch_checks
 from rosetta.health import run_lock
-from rosetta.launch import devices, execution, nsight_systems, scripts
+from rosetta.launch import device_selection, execution, nsight_systems, scripts
 from rosetta.launch.execution import Command
 from rosetta.pax.run import parameter_count, preflight, settings
 from rosetta.pax.run.compilation_cache import cache_works
@@ -28,10 +28,15 @@ if TYPE_CHECKING:
     from rosetta.presets.launch_flags import Used
     from rosetta.presets.pax_switches import Choice
 
-LOGS = {"run_pile_singlenode": "pile_output.log", "run_lambada_singlenode": "lambada_output.log"}
+LOG_NAMES = {
+    "run_pile_singlenode": "pile_output.log",
+    "run_lambada_singlenode": "lambada_output.log",
+}
 
 
-def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) -> list[Command]:
+def make_commands(
+    script: str, words: Sequence[str], environment: Mapping[str, str]
+) -> list[Command]:
     """Return what a script runs, one after the other: training, evaluation, or both.
 
     Args:
@@ -46,19 +51,22 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     platforms, no_gpu = gpu_query.select_jax_platforms_or_error(found, environment)
     on_cpu = asks_for_cpu(platforms)
     given = settings.read_settings(
-        script, words, environment, devices.devices(found, environment, on_cpu=on_cpu)
+        script,
+        words,
+        environment,
+        device_selection.count_devices(found, environment, on_cpu=on_cpu),
     )
     experiment = preflight.resolve_experiment(given.config)
     preflight.check_hyper_parameter_names(given.config, given.hyper)
-    env, notes = _devices(given, found, environment, on_cpu=on_cpu)
+    env, notes = _select_devices(given, found, environment, on_cpu=on_cpu)
     flags = pax_flags.used(given, env, found, None, on_cpu=on_cpu).flags
     chosen = pax_switches.choose(given, found, flags, on_cpu=on_cpu)
     used = pax_flags.used(given, env, found, chosen, on_cpu=on_cpu)
-    xla_flags.check_flags_known(used.typed, execution.python(env))
+    xla_flags.check_flags_known(used.typed, execution.find_python(env))
     vocab, more = preflight.find_vocabulary(given)
     data = preflight.find_data(given)
     reads = preflight.find_checkpoints(given)
-    made = _environment(env, given, chosen, used)
+    made = _make_environment(env, given, chosen, used)
     made |= {"VOCAB_PATH": vocab} if vocab else {}
     made |= {**data, "JAX_PLATFORMS": platforms}
     bare = given.llama and "restore" not in reads
@@ -71,10 +79,14 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
         and not (given.llama and given.values["EVAL_ONLY"])
         and parameter_count.NO_CHECKPOINTS not in given.words
     )
-    folder = f"{given.log_dir}/{_job(given, hyper)}" if given.llama else given.log_dir
+    folder = (
+        f"{given.log_dir}/{_choose_llama_folder(given, hyper)}" if given.llama else given.log_dir
+    )
     more = (*more, *(preflight.check_last_step(given, hyper, folder) if saves else ()))
-    said, refused = execution.asked(
-        lambda: run_lock.check(folder, "LOG_DIR") if saves and given.processes == 1 else (),
+    said, refused = execution.run_checks(
+        lambda: (
+            run_lock.check_not_in_use(folder, "LOG_DIR") if saves and given.processes == 1 else ()
+        ),
         lambda: launch_checks.check_before_launch(env, found, platforms),
         lambda: (
             parameter_count.check_disk_space(given.config, folder, hyper, given.words)
@@ -84,7 +96,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
         refused=no_gpu,
     )
     lines = (
-        _summary(given),
+        _describe_run(given),
         *said,
         *map(execution.WarningLine, used.lines),
         *chosen.notes,
@@ -93,7 +105,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
         *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []),
     )
     start = [
-        execution.python(made),
+        execution.find_python(made),
         "-u",
         "-P",
         "-m",
@@ -107,7 +119,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     )  # no address: JAX finds the coordinator by Slurm's own variables
     return [
         Command(argv, made, log, () if index else lines, refused=None if index else refused)
-        for index, (argv, log) in enumerate(_runs(given, start, hyper, reads))
+        for index, (argv, log) in enumerate(_make_command_lines(given, start, hyper, reads))
     ]
 
 
@@ -124,7 +136,7 @@ def _evaluates_while_training(given: Settings, hyper: Mapping[str, str]) -> bool
     return asked and not given.llama and not given.evaluates_only and not is_set
 
 
-def _runs(
+def _make_command_lines(
     given: Settings, start: list[str], hyper: Mapping[str, str], reads: Mapping[str, object]
 ) -> list[tuple[list[str], Path | None]]:
     """Command lines and where each one's output goes; None: to where ours does."""
@@ -138,19 +150,24 @@ def _runs(
             f"{job}/nsys_{given.variables.get('SLURM_JOB_ID') or os.getpid()}_"
             f"{given.variables.get('SLURM_PROCID', '0')}"
         )
-        return nsight_systems.command(
+        return nsight_systems.make_profile_command(
             words, output, marked=bool(given.variables.get("PROFILE_STEPS")) and mode == "train"
         )
 
     # Evaluation ends with this checkpoint, rather than wait for the training run's next one.
     last = {} if reads.get("step") is None else {"MAX_STEPS": reads["step"]}
     if given.script == "run_lambada_singlenode":
-        return [(argv(given.log_dir, "eval", {**hyper, **last}), _log(given, LOGS[given.script]))]
+        return [
+            (
+                argv(given.log_dir, "eval", {**hyper, **last}),
+                _choose_log(given, LOG_NAMES[given.script]),
+            )
+        ]
     if not given.llama:
-        log = _log(given, LOGS[given.script]) if given.script in LOGS else None
+        log = _choose_log(given, LOG_NAMES[given.script]) if given.script in LOG_NAMES else None
         return [(argv(given.log_dir, "train", hyper), log)]
-    name = _job(given, hyper)
-    job, log = f"{given.log_dir}/{name}", _log(given, f"logs/{name}.txt")
+    name = _choose_llama_folder(given, hyper)
+    job, log = f"{given.log_dir}/{name}", _choose_log(given, f"logs/{name}.txt")
     restore = reads.get("restore")
     if given.values["EVAL_ONLY"]:
         if not restore:
@@ -168,7 +185,7 @@ def _runs(
     return [(argv(job, "train", trained), log), (argv(job, "eval", hyper), log)]
 
 
-def _job(given: Settings, hyper: Mapping[str, str]) -> str:
+def _choose_llama_folder(given: Settings, hyper: Mapping[str, str]) -> str:
     """Return the name of a LLaMA run's folder."""
     before = f"llama-{given.config}-mbs-{hyper['PERCORE_BATCH_SIZE']}-te-"
     after = f"-lora-{int(given.lora)}"
@@ -180,14 +197,14 @@ def _job(given: Settings, hyper: Mapping[str, str]) -> str:
     )
 
 
-def _log(given: Settings, name: str) -> Path | None:
+def _choose_log(given: Settings, name: str) -> Path | None:
     """Where a run's output goes; to where ours does in an object store, and for all but the first
     of several processes, whose logs Slurm keeps.
     """
     return None if is_address(given.log_dir) or given.processes > 1 else Path(given.log_dir, name)
 
 
-def _summary(given: Settings) -> str:
+def _describe_run(given: Settings) -> str:
     processes = (
         f" in {given.processes} processes on {given.nodes} node(s)" if given.processes > 1 else ""
     )
@@ -197,7 +214,7 @@ def _summary(given: Settings) -> str:
     )
 
 
-def _devices(
+def _select_devices(
     given: Settings,
     found: list[gpu_query.DetectedGpu],
     environment: Mapping[str, str],
@@ -206,11 +223,11 @@ def _devices(
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the environment in which each process has its devices."""
     if given.processes == 1:
-        return devices.share(given, found, environment, on_cpu=on_cpu)
+        return device_selection.select_devices(given, found, environment, on_cpu=on_cpu)
     if given.gpus_per_process == 1:
         return dict(environment), ()
     if on_cpu:
-        there = devices.devices(found, environment, on_cpu=True)
+        there = device_selection.count_devices(found, environment, on_cpu=True)
         if there != given.gpus_per_process:
             raise UserError(
                 f"XLA_FLAGS makes {there} CPU device(s) in each process",
@@ -235,23 +252,27 @@ def _devices(
     }, ()
 
 
-def _environment(
+def _make_environment(
     env: Mapping[str, str], given: Settings, chosen: Choice, used: Used
 ) -> dict[str, str]:
     known = {**env, **used.env}
     known.pop("BASE_XLA_FLAGS", None)
     return {
         **known,
-        **_compiled(known, given),
+        **_compilation_cache_variables(known, given),
         **chosen.env,
         "XLA_FLAGS": xla_flags.join_flags(used.flags),
     }
 
 
-def _compiled(env: Mapping[str, str], given: Settings) -> dict[str, str]:
+def _compilation_cache_variables(env: Mapping[str, str], given: Settings) -> dict[str, str]:
     """Where what is compiled is kept, if the JAX that runs it can use it again."""
     try:
-        return execution.compiled(env, given.processes) if cache_works(version("jax")) else {}
+        return (
+            execution.compilation_cache_variables(env, given.processes)
+            if cache_works(version("jax"))
+            else {}
+        )
     except PackageNotFoundError:
         return {}
 
@@ -259,9 +280,9 @@ def _compiled(env: Mapping[str, str], given: Settings) -> dict[str, str]:
 def main(argv: Sequence[str]) -> int:
     """Run a script: its name, then its words, see rosetta.launch.scripts."""
     script, *words = argv
-    return scripts.run(
+    return scripts.run_script(
         script,
         words,
         settings.POSITIONALS[script],
-        lambda values: commands(script, values, os.environ),
+        lambda values: make_commands(script, values, os.environ),
     )

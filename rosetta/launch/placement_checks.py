@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
     from rosetta.core.run_description import Run
 
-OUTPUT = {"t5x": "MODEL_DIR", "pax": "LOG_DIR"}
-LEFT_TO_SITES = (
+OUTPUT_VARIABLES = {"t5x": "MODEL_DIR", "pax": "LOG_DIR"}
+SITE_MOUNTED = (
     "pyxis",
     "apptainer",
 )  # containers that mount what their site says, besides what they are told
-CONTAINERS = ("docker", *LEFT_TO_SITES, "jobset")
-_DATA, _VOCABULARIES = ("DATA", "EVAL_DATA"), ("VOCAB", "VOCAB_PATH")
-_FOLDERS = ("TFDS_DATA_DIR", "INITIAL_CHECKPOINT_PATH", "CHECKPOINT_RESTORE_PATH")
-_OF_FILES = ("text", "jsonl", "tfrecord", "cache")
+CONTAINERS = ("docker", *SITE_MOUNTED, "jobset")
+_DATA_VARIABLES, _VOCABULARY_VARIABLES = ("DATA", "EVAL_DATA"), ("VOCAB", "VOCAB_PATH")
+_FOLDER_VARIABLES = ("TFDS_DATA_DIR", "INITIAL_CHECKPOINT_PATH", "CHECKPOINT_RESTORE_PATH")
+_FILE_KINDS = ("text", "jsonl", "tfrecord", "cache")
 _PLATFORMS = "JAX_PLATFORMS"
 
 
-def platform(run: Run, on: str, around: Mapping[str, str]) -> tuple[str, ...]:
+def describe_platform(run: Run, on: str, around: Mapping[str, str]) -> tuple[str, ...]:
     """Return a line on JAX_PLATFORMS=cpu of our environment: that it is left behind, or goes along
     to where it may not be meant.
 
@@ -56,7 +56,7 @@ def platform(run: Run, on: str, around: Mapping[str, str]) -> tuple[str, ...]:
     return ()
 
 
-def no_card(run: Run, fields: tuple[str, ...]) -> tuple[str, ...]:
+def describe_missing_accelerator(run: Run, fields: tuple[str, ...]) -> tuple[str, ...]:
     """Return a line where nobody named the card of a run; fields: what presets set for cards."""
     if run_description.runs_on_cpu(run):
         return ()
@@ -68,7 +68,7 @@ def no_card(run: Run, fields: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def folders(run: Run, on: str) -> tuple[str, ...]:
+def check_folders(run: Run, on: str) -> tuple[str, ...]:
     """Return lines on what a run reads and writes that no mount brings into its container. Nothing
     is known of what an entry other than ours does.
 
@@ -82,13 +82,13 @@ def folders(run: Run, on: str) -> tuple[str, ...]:
     if on not in CONTAINERS or run.entry[:2] != ("rosetta", run.framework):
         return ()
     lines = tuple[str, ...]()
-    name = OUTPUT[run.framework]
+    name = OUTPUT_VARIABLES[run.framework]
     folder = (
         run.env.get(name)
         or (run.env.get("T5X_WORKSPACE_DIR") if run.framework == "t5x" else "")
         or ""
     )
-    if not _brought(folder, run):
+    if not _is_mounted(folder, run):
         where, lost = (
             (f"{name}={folder}", "no mount covers it")
             if folder
@@ -99,7 +99,7 @@ def folders(run: Run, on: str) -> tuple[str, ...]:
             if folder.startswith("/")
             else f"give {name}=/FOLDER, and --mount OUTSIDE:/FOLDER"
         )
-        if on not in LEFT_TO_SITES:
+        if on not in SITE_MOUNTED:
             raise UserError(
                 f"{lost}: it would be lost with the container", where, do, kind=CONFLICT
             )
@@ -107,7 +107,9 @@ def folders(run: Run, on: str) -> tuple[str, ...]:
             f"{where}: {lost}: unless the site mounts it, it is lost with the container; {do}",
         )
     missing = [
-        f"{path} ({variable})" for variable, path in _read(run.env) if not _brought(path, run)
+        f"{path} ({variable})"
+        for variable, path in _iterate_inputs(run.env)
+        if not _is_mounted(path, run)
     ]
     if missing:
         lines += (
@@ -119,21 +121,21 @@ def folders(run: Run, on: str) -> tuple[str, ...]:
     return lines
 
 
-def _read(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _iterate_inputs(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Variable and path of each file or folder that a run reads."""
-    for name in _DATA:
+    for name in _DATA_VARIABLES:
         for part in data_spec.parse_parts(env[name]) if env.get(name) else ():
-            if part.spec.kind in _OF_FILES:
+            if part.spec.kind in _FILE_KINDS:
                 yield from ((name, path) for path in part.spec.value.split(","))
     yield from (
         (name, env[name])
-        for name in _VOCABULARIES
+        for name in _VOCABULARY_VARIABLES
         if env.get(name) and env[name] != "byte" and not env[name].startswith("ids:")
     )
-    yield from ((name, env[name]) for name in _FOLDERS if env.get(name))
+    yield from ((name, env[name]) for name in _FOLDER_VARIABLES if env.get(name))
 
 
-def _brought(path: str, run: Run) -> bool:
+def _is_mounted(path: str, run: Run) -> bool:
     """Whether a path is below a mount, or in an object store."""
     whole = posixpath.normpath(path)
     return is_address(path) or any(

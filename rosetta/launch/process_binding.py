@@ -23,9 +23,9 @@ from rosetta.doctor import slurm_job
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-BIND = "ROSETTA_BIND"
-HCA = "NCCL_IB_HCA"
-_IDS = (
+BIND_VARIABLE = "ROSETTA_BIND"
+HCA_VARIABLE = "NCCL_IB_HCA"
+_SLURM_GPU_VARIABLES = (
     "SLURM_STEP_GPUS",
     "SLURM_JOB_GPUS",
 )  # of the node's, where CUDA_VISIBLE_DEVICES does not say it
@@ -41,7 +41,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Bound:
+class Binding:
     """What is near: cores (empty: all, or not known), variables, and a line about both, "" where
     nothing is changed.
     """
@@ -51,12 +51,12 @@ class Bound:
     line: str
 
 
-def near(
+def choose_binding(
     gpus: Sequence[Gpu],
     environment: Mapping[str, str],
     allowed: Iterable[int],
     root: Path = Path("/"),
-) -> Bound:
+) -> Binding:
     """Return what is near the GPUs of this process.
 
     Args:
@@ -69,48 +69,48 @@ def near(
     Raises:
       UserError: ROSETTA_BIND is neither on nor off.
     """
-    used = chosen(gpus, environment)
-    if not read_setting(environment, BIND) or not used:
-        return Bound(frozenset(), {}, "")
+    used = select_visible(gpus, environment)
+    if not read_setting(environment, BIND_VARIABLE) or not used:
+        return Binding(frozenset(), {}, "")
     local = parse_digits(environment.get("SLURM_LOCALID", ""))
     ours = used
     if slurm_job.count_node_tasks(environment) > 1:
         ours = [] if local is None else used[local : local + 1]
-    spaces = [_cores(root, gpu) for gpu in ours]
+    spaces = [_read_near_cores(root, gpu) for gpu in ours]
     every = frozenset(allowed)
     cores = frozenset[int]().union(*spaces) & every if spaces and all(spaces) else frozenset()
     cores = frozenset() if cores == every else cores
-    cards = [] if HCA in environment else _network(root, used)
-    env = {HCA: f"={','.join(cards)}"} if cards else {}
-    parts = [f"cores {_ranges(cores)}"] if cores else []
+    cards = [] if HCA_VARIABLE in environment else _find_near_network_cards(root, used)
+    env = {HCA_VARIABLE: f"={','.join(cards)}"} if cards else {}
+    parts = [f"cores {_format_numbers(cores)}"] if cores else []
     parts += [f"{name}={value}" for name, value in env.items()]
-    return Bound(
+    return Binding(
         cores,
         env,
         (
             f"near GPU {', '.join(str(gpu.number) for gpu in ours or used)}: {', '.join(parts)} "
-            f"({BIND}=0 leaves it to the system)"
+            f"({BIND_VARIABLE}=0 leaves it to the system)"
         )
         if parts
         else "",
     )
 
 
-def apply(environment: dict[str, str]) -> str:
+def bind_process(environment: dict[str, str]) -> str:
     """Keep this process, and what it becomes, where its GPUs are; return what to say of it.
 
     Adds to its environment.
     """
     if asks_for_cpu(environment.get("JAX_PLATFORMS", "")):
         return ""
-    found = near(gpus(), environment, os.sched_getaffinity(0))
+    found = choose_binding(list_gpus(), environment, os.sched_getaffinity(0))
     environment.update(found.env)
     if found.cores:
         os.sched_setaffinity(0, found.cores)
     return found.line
 
 
-def gpus() -> list[Gpu]:
+def list_gpus() -> list[Gpu]:
     """Return the cards that the driver shows; empty without one."""
     rows = re.findall(
         r"^(\d+), *(GPU-\S+), *([0-9A-Fa-f]{4,8}):([0-9A-Fa-f:.]+)$",
@@ -123,14 +123,16 @@ def gpus() -> list[Gpu]:
     ]
 
 
-def chosen(found: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
+def select_visible(found: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
     """Return the cards in the order in which CUDA counts them.
 
     As in CUDA, the first name of no card ends the list.
     """
     named = environment.get("CUDA_VISIBLE_DEVICES")
     if named is None:
-        ids = next((environment[name] for name in _IDS if environment.get(name)), "")
+        ids = next(
+            (environment[name] for name in _SLURM_GPU_VARIABLES if environment.get(name)), ""
+        )
         # With cgroups only a job's own are shown, with other numbers than Slurm's.
         named = (
             ids
@@ -150,11 +152,11 @@ def chosen(found: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
     return used
 
 
-def _cores(root: Path, gpu: Gpu) -> frozenset[int]:
-    return _numbers(_text(root / "sys/bus/pci/devices" / gpu.address / "local_cpulist"))
+def _read_near_cores(root: Path, gpu: Gpu) -> frozenset[int]:
+    return _parse_numbers(_read_text(root / "sys/bus/pci/devices" / gpu.address / "local_cpulist"))
 
 
-def _network(root: Path, used: Sequence[Gpu]) -> list[str]:
+def _find_near_network_cards(root: Path, used: Sequence[Gpu]) -> list[str]:
     """RDMA devices on the NUMA nodes of these GPUs, with a port that works; empty where that is all
     of them, or not known.
     """
@@ -162,23 +164,23 @@ def _network(root: Path, used: Sequence[Gpu]) -> list[str]:
     alive = [
         path
         for path in there
-        if any("ACTIVE" in _text(state) for state in path.glob("ports/*/state"))
+        if any("ACTIVE" in _read_text(state) for state in path.glob("ports/*/state"))
     ]
-    nodes = {_text(root / "sys/bus/pci/devices" / gpu.address / "numa_node") for gpu in used}
+    nodes = {_read_text(root / "sys/bus/pci/devices" / gpu.address / "numa_node") for gpu in used}
     if not all(text.isdecimal() for text in nodes):  # -1: the firmware does not say
         return []
-    beside = [path.name for path in alive if _text(path / "device/numa_node") in nodes]
+    beside = [path.name for path in alive if _read_text(path / "device/numa_node") in nodes]
     return [] if len(beside) == len(there) else beside
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 
 
-def _numbers(text: str) -> frozenset[int]:
+def _parse_numbers(text: str) -> frozenset[int]:
     """Parse a list of numbers as Linux writes it (0-3,8); return an empty set if it is invalid."""
     found = set[int]()
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
@@ -186,7 +188,7 @@ def _numbers(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def _ranges(numbers: Iterable[int]) -> str:
+def _format_numbers(numbers: Iterable[int]) -> str:
     parts = list[list[int]]()
     for number in sorted(numbers):
         if parts and number == parts[-1][1] + 1:

@@ -98,7 +98,7 @@ class Options:
     namespace: str = ""
 
 
-def variables(run: Run) -> dict[str, str]:
+def make_variables(run: Run) -> dict[str, str]:
     """Return the environment that each process of a run is to have, XLA_FLAGS among it.
 
     Raises:
@@ -130,12 +130,12 @@ def variables(run: Run) -> dict[str, str]:
     return found
 
 
-def per_node(run: Run) -> int:
+def count_processes_per_node(run: Run) -> int:
     """Return the processes of each node."""
     return run.processes // run.nodes
 
 
-def image(options: Options, place: str) -> str:
+def format_image(options: Options, place: str) -> str:
     """Return the image's name as a place reads it; UserError where there is none, or the place has
     no way to name it.
     """
@@ -152,14 +152,14 @@ def image(options: Options, place: str) -> str:
     )
 
 
-def job_name(run: Run, options: Options) -> str:
+def choose_job_name(run: Run, options: Options) -> str:
     """Return the job's name: the one that was given, else the framework's and the model's."""
     return options.name or re.sub(r"[^a-z0-9]+", "-", f"{run.framework}-{run.model}".lower()).strip(
         "-"
     )
 
 
-def plain_mounts(run: Run, where: str) -> list[str]:
+def format_mounts(run: Run, where: str) -> list[str]:
     """Return OUTSIDE:INSIDE for each folder, for what takes lists with commas and colons and has no
     way to quote.
 

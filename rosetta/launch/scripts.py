@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 DRY_RUN = "--dry-run"
-HELP = ("-h", "--help")
+HELP_OPTIONS = ("-h", "--help")
 _OPTIONS_WORD = "ADDITIONAL_ARGS"  # the word that holds options of what the script starts
 _REMEDIES = exit_status.Remedies(
     module="put a baked environment's bin first on PATH, or name its Python: PYTHON=FILE"
@@ -82,7 +82,7 @@ SCRIPTS = {
 }
 
 
-def run(
+def run_script(
     name: str,
     words: Sequence[str],
     positionals: Sequence[str],
@@ -101,7 +101,7 @@ def run(
     """
     with secrets.redacted_output(words):
         try:
-            return _run(name, words, positionals, command)
+            return _run_or_show(name, words, positionals, command)
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)
             code, failure = exit_status.explain_failure(error, "settings", _REMEDIES)
             prefix = "" if failure.where == f"{name}.sh" else f"{name}.sh: "
@@ -109,13 +109,13 @@ def run(
             return code
 
 
-def _run(
+def _run_or_show(
     name: str,
     words: Sequence[str],
     positionals: Sequence[str],
     command: Callable[[list[str]], list[execution.Command]],
 ) -> int:
-    if not set(HELP).isdisjoint(words):
+    if not set(HELP_OPTIONS).isdisjoint(words):
         exit_status.print_result(format_help(name, positionals))
         return exit_status.SUCCESS
     values = [word for word in words if word != DRY_RUN]
@@ -125,8 +125,8 @@ def _run(
         setting_values.check_settings(os.environ, readers.ROSETTA)
         commands = command(values)
         if DRY_RUN not in words:
-            execution.one_after_the_other(commands)
-    documents = [execution.shown(each) for each in commands]
+            execution.run_in_order(commands)
+    documents = [execution.convert_to_json(each) for each in commands]
     shown = documents[0] if len(documents) == 1 else documents
     exit_status.print_result(json.dumps(shown, indent=2))
     return exit_status.SUCCESS
@@ -140,7 +140,7 @@ def _refuse_options(name: str, words: Sequence[str], positionals: Sequence[str])
             raise UserError(
                 f"there is no option {word}",
                 f"{name}.sh",
-                f"its options are {DRY_RUN} and {HELP[-1]}",
+                f"its options are {DRY_RUN} and {HELP_OPTIONS[-1]}",
                 kind=UNKNOWN,
                 value=word,
             )
@@ -156,34 +156,34 @@ def format_help(name: str, words: Sequence[str]) -> str:
     width = help_text.terminal_width()
     usage = f"usage: {name}.sh [{DRY_RUN}]"
     if words:
-        usage += f" [{' '.join(_shown_name(name, word) for word in words)}]"
+        usage += f" [{' '.join(_display_name(name, word) for word in words)}]"
     about = "The script reads these variables from the environment."
     paragraphs = [
         help_text.wrap_text(usage, width, later="  "),
         help_text.wrap_text(SCRIPTS[name].summary, width),
     ]
-    paragraphs += [_section("words, in this order", _describe_words(name, words, width))]
+    paragraphs += [_format_section("words, in this order", _describe_words(name, words, width))]
     paragraphs += [
-        _section(
+        _format_section(
             "options",
             [
                 f"{DRY_RUN}   check everything and print what would run, but run nothing",
-                f"{', '.join(HELP)}  show this help",
+                f"{', '.join(HELP_OPTIONS)}  show this help",
             ],
         ),
         help_text.wrap_text(about, width),
     ]
     sections = help_text.format_sections(lookup.list_variables(name), name, width)
-    paragraphs += [_section(heading, lines) for heading, lines in sections.items()]
-    paragraphs += [_section("example", [SCRIPTS[name].example])]
+    paragraphs += [_format_section(heading, lines) for heading, lines in sections.items()]
+    paragraphs += [_format_section("example", [SCRIPTS[name].example])]
     return "\n\n".join("\n".join(lines) for lines in paragraphs)
 
 
-def _section(heading: str, lines: Sequence[str]) -> list[str]:
+def _format_section(heading: str, lines: Sequence[str]) -> list[str]:
     return [f"{heading}:", *(f"  {line}" for line in lines)]
 
 
-def _shown_name(name: str, word: str) -> str:
+def _display_name(name: str, word: str) -> str:
     """Return what people call the word that sets a variable."""
     return lookup.find_variable(word, name).known_as or word
 
@@ -194,7 +194,7 @@ def _describe_words(name: str, words: Sequence[str], width: int) -> list[str]:
         return ["none: every setting is a variable of the environment"]
     lines = []
     for number, word in enumerate(words, 1):
-        shown = _shown_name(name, word)
+        shown = _display_name(name, word)
         details = [f"sets the variable {word}"] if shown != word else []
         details += help_text.describe_default(lookup.find_variable(word, name), name)
         detail = f"  ({'; '.join(details)})" if details else ""

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from rosetta.core.run_description import Run
 
 SCRIPT = Path(__file__).with_name("job.sh")
-REQUEUE = "REQUEUE"  # read by job.sh
+REQUEUE_VARIABLE = "REQUEUE"  # read by job.sh
 # Not --kill-on-bad-exit: of processes that end early with a checkpoint, the first would have Slurm
 # end the others before they are done.
 # Seconds from the first process that ends to the end of those that do not end by themselves.
-WAIT = 120
+WAIT_SECONDS = 120
 
 
-def plain(run: Run, options: Options) -> Rendering:
+def render_slurm(run: Run, options: Options) -> Rendering:
     """Return the command that submits it to nodes which have the environment themselves."""
-    return _job(run, options, [], rendering.variables(run))
+    return _render_job(run, options, [], rendering.make_variables(run))
 
 
-def pyxis(run: Run, options: Options) -> Rendering:
+def render_pyxis(run: Run, options: Options) -> Rendering:
     """Return the command that submits it to run in an image by pyxis.
 
     Each variable is named: the image's own would win otherwise (pyxis' --container-env).
@@ -38,17 +38,17 @@ def pyxis(run: Run, options: Options) -> Rendering:
     Raises:
       UserError: there is no image, or a mount's path has a comma or a colon.
     """
-    env = rendering.variables(run)
+    env = rendering.make_variables(run)
     words = [
-        f"--container-image={rendering.image(options, 'pyxis')}",
+        f"--container-image={rendering.format_image(options, 'pyxis')}",
         f"--container-env={','.join(env)}",
     ]
     if run.mounts:
-        words.append(f"--container-mounts={','.join(rendering.plain_mounts(run, '--on pyxis'))}")
-    return _job(run, options, words, env)
+        words.append(f"--container-mounts={','.join(rendering.format_mounts(run, '--on pyxis'))}")
+    return _render_job(run, options, words, env)
 
 
-def apptainer(run: Run, options: Options) -> Rendering:
+def render_apptainer(run: Run, options: Options) -> Rendering:
     """Return the command that submits it to run in an image by apptainer.
 
     --no-eval: otherwise its shell in the container would evaluate what stands in variables and
@@ -57,21 +57,23 @@ def apptainer(run: Run, options: Options) -> Rendering:
     Raises:
       UserError: there is no image, or a mount's path has a comma or a colon.
     """
-    env = rendering.variables(run)
+    env = rendering.make_variables(run)
     words = [
         "apptainer",
         "exec",
         "--no-eval",
         *([] if run_description.runs_on_cpu(run) else ["--nv"]),
     ]
-    words += [f"--bind={each}" for each in rendering.plain_mounts(run, "--on apptainer")]
+    words += [f"--bind={each}" for each in rendering.format_mounts(run, "--on apptainer")]
     inside = {f"APPTAINERENV_{name}": value for name, value in env.items()}
-    return _job(run, options, [*words, rendering.image(options, "apptainer")], {**env, **inside})
+    return _render_job(
+        run, options, [*words, rendering.format_image(options, "apptainer")], {**env, **inside}
+    )
 
 
-def _job(run: Run, options: Options, words: list[str], env: dict[str, str]) -> Rendering:
+def _render_job(run: Run, options: Options, words: list[str], env: dict[str, str]) -> Rendering:
     """Options of a job, the script, options of its step, these words, and the entry."""
-    count = rendering.per_node(run)
+    count = rendering.count_processes_per_node(run)
     if run.entry[0].startswith("-"):
         raise UserError(
             "it would be read as an option of srun's",
@@ -82,7 +84,7 @@ def _job(run: Run, options: Options, words: list[str], env: dict[str, str]) -> R
         )
     batch = [
         "sbatch",
-        f"--job-name={rendering.job_name(run, options)}",
+        f"--job-name={rendering.choose_job_name(run, options)}",
         f"--nodes={run.nodes}",
         f"--ntasks-per-node={count}",
         "--export=ALL",
@@ -102,11 +104,11 @@ def _job(run: Run, options: Options, words: list[str], env: dict[str, str]) -> R
         f"--ntasks={run.processes}",
         f"--ntasks-per-node={count}",
         "--kill-on-bad-exit=0",
-        f"--wait={WAIT}",
+        f"--wait={WAIT_SECONDS}",
         "--export=ALL",
         "--cpu-bind=none",
     ]
     return Rendering(
         [*batch, *options.extra, str(SCRIPT), *step, *words, *run.entry],
-        {**env, REQUEUE: str(int(options.requeue))},
+        {**env, REQUEUE_VARIABLE: str(int(options.requeue))},
     )

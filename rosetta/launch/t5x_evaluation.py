@@ -12,8 +12,7 @@ from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.core.run_folders import check_folder_writable
 from rosetta.core.value_parsing import asks_for_cpu, parse_path
 from rosetta.core.variables import setting_values
-from rosetta.launch import devices as seen
-from rosetta.launch import t5x_trainer
+from rosetta.launch import device_selection, t5x_trainer
 from rosetta.launch.execution import Command, WarningLine
 from rosetta.presets import t5x_switches
 from rosetta.t5x.run import gin_bindings, gin_files, gin_reader, preflight, settings
@@ -21,10 +20,10 @@ from rosetta.t5x.run import gin_bindings, gin_files, gin_reader, preflight, sett
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-OUTPUTS = {"eval": "EVAL_OUTPUT_DIR", "infer": "INFER_OUTPUT_DIR"}
+OUTPUT_VARIABLES = {"eval": "EVAL_OUTPUT_DIR", "infer": "INFER_OUTPUT_DIR"}
 
 
-def command(what: str, environment: Mapping[str, str]) -> Command:
+def make_command(what: str, environment: Mapping[str, str]) -> Command:
     """Return what evaluates a checkpoint on a task, or infers from it.
 
     Args:
@@ -48,7 +47,11 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     on_cpu = asks_for_cpu(platforms)
     chosen = t5x_switches.choose(environment, found, on_cpu=on_cpu)
     batch, ways = values["BSIZE"], values["TP_SIZE"]
-    devices = seen.devices(found, environment, on_cpu=on_cpu) if found or on_cpu else None
+    devices = (
+        device_selection.count_devices(found, environment, on_cpu=on_cpu)
+        if found or on_cpu
+        else None
+    )
     if devices:
         settings.check_batch_split(devices, ways)
         groups = devices // ways
@@ -67,7 +70,7 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
         "CHECKPOINT_PATH": preflight.check_checkpoint_path(
             environment["CHECKPOINT_PATH"], "CHECKPOINT_PATH"
         ),
-        OUTPUTS[what]: parse_path("OUTPUT_DIR", environment["OUTPUT_DIR"]),
+        OUTPUT_VARIABLES[what]: parse_path("OUTPUT_DIR", environment["OUTPUT_DIR"]),
         **{name: environment[name] for name in ("DATA", "VOCAB") if environment.get(name)},
     }
     if environment.get("DATA"):
@@ -85,12 +88,14 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     preflight.check_split(configuration, ways, devices, size=size)
     scores = what == "infer" and configuration.value("__main__.infer.mode") == "score"
     preflight.check_data(configuration, environment, answered=what == "eval" or scores)
-    check_folder_writable(str(bindings[OUTPUTS[what]]))
-    argv = t5x_trainer.trainer(environment, [*names, *map(str, own)], bindings, program=what)
-    used = t5x_trainer.of_preset(environment, size, chosen, found, on_cpu=on_cpu)
+    check_folder_writable(str(bindings[OUTPUT_VARIABLES[what]]))
+    argv = t5x_trainer.make_program_argv(
+        environment, [*names, *map(str, own)], bindings, program=what
+    )
+    used = t5x_trainer.choose_preset_flags(environment, size, chosen, found, on_cpu=on_cpu)
     return Command(
         argv,
-        t5x_trainer.surroundings(environment, used, platforms),
+        t5x_trainer.make_environment(environment, used, platforms),
         None,
         (
             *([WarningLine(no_gpu)] if no_gpu else []),

@@ -21,7 +21,7 @@ from rosetta.core.run_folders import (
 from rosetta.core.value_parsing import asks_for_cpu, is_address, parse_path
 from rosetta.doctor import launch_checks
 from rosetta.health import run_lock
-from rosetta.launch import devices, execution, nsight_systems, scripts
+from rosetta.launch import device_selection, execution, nsight_systems, scripts
 from rosetta.presets import launch_flags, t5x_switches
 from rosetta.t5x import warmup
 from rosetta.t5x.run import (
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from rosetta.t5x.run.settings import Settings
 
 BENCHMARK_STEPS = 500
-_SCHEDULE = "t5x.utils.create_learning_rate_scheduler"
+_SCHEDULE_CONFIGURABLE = "t5x.utils.create_learning_rate_scheduler"
 _DEFAULT_WARMUP = "rosetta.t5x.warmup.default_steps"
 
 
-def tree(environment: Mapping[str, str], here: str) -> Path:
+def find_source_tree(environment: Mapping[str, str], here: str) -> Path:
     """Return the tree to train from: T5X_DIR where it is set, else the one the script lies in."""
     found = Path(environment.get("T5X_DIR") or here).resolve()
     if not (found / "t5x" / "train.py").is_file():
@@ -63,7 +63,7 @@ def tree(environment: Mapping[str, str], here: str) -> Path:
     return found
 
 
-def command(
+def make_command(
     script: str, words: Sequence[str], environment: Mapping[str, str], here: str
 ) -> execution.Command:
     """Return what a script runs.
@@ -77,12 +77,15 @@ def command(
     Raises:
       UserError: anything that can be known to be wrong before JAX starts.
     """
-    root = tree(environment, here)
+    root = find_source_tree(environment, here)
     found = gpu_query.detect_gpus(environment)
     platforms, no_gpu = gpu_query.select_jax_platforms_or_error(found, environment)
     on_cpu = asks_for_cpu(platforms)
     given = settings.read_script_settings(
-        script, words, environment, devices.devices(found, environment, on_cpu=on_cpu)
+        script,
+        words,
+        environment,
+        device_selection.count_devices(found, environment, on_cpu=on_cpu),
     )
     variables, values = given.variables, given.values
     files = [
@@ -90,11 +93,11 @@ def command(
         *gin_files.find_user_files(variables),
     ]
     chosen = t5x_switches.choose(variables, found, on_cpu=on_cpu)
-    env, notes = devices.share(given, found, environment, on_cpu=on_cpu)
+    env, notes = device_selection.select_devices(given, found, environment, on_cpu=on_cpu)
     configuration = gin_reader.read_configuration(files, (Path.cwd(), gin_files.ROOT, root))
     bindings = {
         **gin_bindings.make_size_bindings(given, configuration),
-        **_macros(given, configuration),
+        **_make_macro_bindings(given, configuration),
         **chosen.training(),
     }
     benchmark = values["BENCHMARK_MODE"]
@@ -111,8 +114,12 @@ def command(
         bindings["INITIAL_CHECKPOINT_PATH"] = preflight.check_checkpoint_path(
             asked, "INITIAL_CHECKPOINT_PATH"
         )
-    data, more = _data(given, benchmark, configuration)
-    bindings |= {**data, **_length(given, benchmark, model_dir, start), "MODEL_DIR": model_dir}
+    data, more = _make_data_bindings(given, benchmark, configuration)
+    bindings |= {
+        **data,
+        **_make_length_bindings(given, benchmark, model_dir, start),
+        "MODEL_DIR": model_dir,
+    }
     if values["CHECKPOINT_DISABLE"]:
         bindings["utils.CheckpointConfig.save"] = None
     configuration = configuration.bind(bindings)
@@ -136,7 +143,9 @@ def command(
             f"{'ft_' if given.finetune else ''}{given.size}_gpu_{given.gpus}"
             f"_{chosen.precision}_gbs_{given.batch}.log"
         )
-    argv = trainer(environment, [str(file.absolute()) for file in files], bindings, root=root)
+    argv = make_program_argv(
+        environment, [str(file.absolute()) for file in files], bindings, root=root
+    )
     if given.processes > 1:
         # No address: JAX finds the coordinator from Slurm's own variables, which name the right
         # host.
@@ -147,10 +156,12 @@ def command(
             f"{environment.get('SLURM_JOB_ID') or os.getpid()}_"
             f"{environment.get('SLURM_PROCID', '0')}"
         )
-        argv = nsight_systems.command(argv, profile, marked=bool(variables.get("PROFILE_STEPS")))
-    used = of_preset(env, given.size, chosen, found, on_cpu=on_cpu, devices=given.gpus)
-    said, refused = execution.asked(
-        lambda: run_lock.check(model_dir, "MODEL_DIR") if given.processes == 1 else (),
+        argv = nsight_systems.make_profile_command(
+            argv, profile, marked=bool(variables.get("PROFILE_STEPS"))
+        )
+    used = choose_preset_flags(env, given.size, chosen, found, on_cpu=on_cpu, devices=given.gpus)
+    said, refused = execution.run_checks(
+        lambda: run_lock.check_not_in_use(model_dir, "MODEL_DIR") if given.processes == 1 else (),
         lambda: launch_checks.check_before_launch(env, found, platforms),
         lambda: (
             ()
@@ -162,8 +173,8 @@ def command(
         refused=no_gpu,
     )
     lines = (
-        _summary(given, model_dir, log),
-        *(() if benchmark else _warmup(configuration, model_dir)),
+        _describe_run(given, model_dir, log),
+        *(() if benchmark else _describe_warmup(configuration, model_dir)),
         *said,
         *map(execution.WarningLine, used.lines),
         *chosen.notes,
@@ -172,7 +183,7 @@ def command(
     )
     path = env.get("PYTHONPATH")
     env = {
-        **surroundings(env, used, platforms, given.processes),
+        **make_environment(env, used, platforms, given.processes),
         "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root),
     }
     return execution.Command(
@@ -185,7 +196,7 @@ def command(
     )
 
 
-def _summary(given: Settings, model_dir: str, log: Path | None) -> str:
+def _describe_run(given: Settings, model_dir: str, log: Path | None) -> str:
     processes = f" in {given.processes} processes" if given.processes > 1 else ""
     parts = (
         f"global batch {given.batch} on {given.gpus} device(s){processes}, "
@@ -196,7 +207,7 @@ def _summary(given: Settings, model_dir: str, log: Path | None) -> str:
     return f"{parts}; checkpoints in {model_dir}" + (f", log in {log}" if log else "")
 
 
-def trainer(
+def make_program_argv(
     environment: Mapping[str, str],
     files: Sequence[str],
     bindings: Mapping[str, object],
@@ -209,7 +220,7 @@ def trainer(
     Raises:
       UserError: PYTHON names no program.
     """
-    argv = [execution.python(environment), "-u", "-P", "-m", "rosetta.t5x.train", program]
+    argv = [execution.find_python(environment), "-u", "-P", "-m", "rosetta.t5x.train", program]
     argv += [f"--gin_search_paths={root}"] if root else []
     argv += [f"--gin_file={file}" for file in files]
     argv.append(f"--tfds_data_dir={preflight.find_dataset_folder(environment)}")
@@ -218,7 +229,7 @@ def trainer(
     ]
 
 
-def _macros(given: Settings, configuration: Configuration) -> dict[str, object]:
+def _make_macro_bindings(given: Settings, configuration: Configuration) -> dict[str, object]:
     """Return the bindings for macros that are given as variables; gin takes those that nothing
     reads, too.
     """
@@ -234,13 +245,13 @@ def _macros(given: Settings, configuration: Configuration) -> dict[str, object]:
     return dict(given.macros)
 
 
-def _warmup(configuration: Configuration, model_dir: str) -> tuple[str, ...]:
+def _describe_warmup(configuration: Configuration, model_dir: str) -> tuple[str, ...]:
     """Return a line on the learning rate's warm-up where it is a default, or longer than the
     run.
     """
-    steps = configuration.value(f"{_SCHEDULE}.warmup_steps")
+    steps = configuration.value(f"{_SCHEDULE_CONFIGURABLE}.warmup_steps")
     total = configuration.integer("rosetta.t5x.optimizer.decay_per_step.steps")
-    if configuration.value(f"{_SCHEDULE}.factors") != "linear_decay" or total is None:
+    if configuration.value(f"{_SCHEDULE_CONFIGURABLE}.factors") != "linear_decay" or total is None:
         return ()
     if is_address(model_dir) and not isinstance(steps, int):
         return ()  # object stores are not asked before the trainer starts
@@ -265,7 +276,7 @@ def _warmup(configuration: Configuration, model_dir: str) -> tuple[str, ...]:
     )
 
 
-def _data(
+def _make_data_bindings(
     given: Settings, benchmark: bool, configuration: Configuration
 ) -> tuple[dict[str, object], tuple[str, ...]]:
     """Return the bindings for data and vocabulary, and what to say of them; what is not set stays
@@ -296,7 +307,7 @@ def _data(
     return chosen, () if benchmark else ("no evaluation: DATA is set and EVAL_DATA is not",)
 
 
-def _length(
+def _make_length_bindings(
     given: Settings, benchmark: bool, model_dir: str, start: str | None
 ) -> dict[str, object]:
     """Return the bindings for how long to train: TRAIN_STEPS says the step to end at, FT_STEPS
@@ -337,7 +348,7 @@ def _length(
     )
 
 
-def of_preset(
+def choose_preset_flags(
     environment: Mapping[str, str],
     size: str,
     chosen: Switches,
@@ -354,11 +365,11 @@ def of_preset(
     used = launch_flags.use(
         "t5x", size, environment, found, on_cpu=on_cpu, precision=precision, devices=devices
     )
-    xla_flags.check_flags_known(used.typed, execution.python(environment))
+    xla_flags.check_flags_known(used.typed, execution.find_python(environment))
     return used
 
 
-def surroundings(
+def make_environment(
     environment: Mapping[str, str], used: Used, platforms: str, processes: int = 1
 ) -> dict[str, str]:
     """Return a program's environment, with what a preset gives it, on these of JAX's platforms; see
@@ -368,7 +379,7 @@ def surroundings(
     known.pop("BASE_XLA_FLAGS", None)
     return {
         **known,
-        **execution.compiled(known, processes),
+        **execution.compilation_cache_variables(known, processes),
         "TFDS_DATA_DIR": preflight.find_dataset_folder(environment),
         "XLA_FLAGS": xla_flags.join_flags(used.flags),
         "JAX_PLATFORMS": platforms,
@@ -378,9 +389,9 @@ def surroundings(
 def main(argv: Sequence[str]) -> int:
     """Run a script: its name, the tree it lies in, then its words, see rosetta.launch.scripts."""
     script, here, *words = argv
-    return scripts.run(
+    return scripts.run_script(
         script,
         words,
         settings.POSITIONALS[script],
-        lambda values: [command(script, values, os.environ, here)],
+        lambda values: [make_command(script, values, os.environ, here)],
     )

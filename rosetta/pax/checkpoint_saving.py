@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 from paxml import executors
 
-from rosetta.health import checkpoint_reports, run_health, settings
-from rosetta.health.finite_check import finite
+from rosetta.health import checkpoint_saves, supervision, supervision_settings
+from rosetta.health.finite_check import all_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,8 +49,10 @@ class CheckedCheckpointer:
 
     def __init__(self, inner: Any, folder: str) -> None:
         self._inner, self.folder = inner, folder
-        self._saves = checkpoint_reports.Saves(
-            folder, settings.read(os.environ).on_full_disk, speaks=jax.process_index() == 0
+        self._saves = checkpoint_saves.SaveTracker(
+            folder,
+            supervision_settings.read_settings(os.environ).on_full_disk,
+            speaks=jax.process_index() == 0,
         )
         _checkpointers.append(self)
 
@@ -61,7 +63,7 @@ class CheckedCheckpointer:
         self, step_i: int, partitioned_train_state: Any, *args: Any, **kwargs: Any
     ) -> None:
         """Save where upstream would, or where the time has come."""
-        health = run_health.current()
+        health = supervision.get_supervisor()
         wanted = health is not None and health.wants_checkpoint(step_i)
         if not wanted and not self._inner.checkpoint_manager.should_save(step_i):
             return
@@ -104,16 +106,16 @@ class CheckedCheckpointer:
         try:
             wait()
         except Exception as error:
-            if not checkpoint_reports.full(error):
+            if not checkpoint_saves.is_disk_full(error):
                 raise
             self._saves.left_out(self._inner.checkpoint_manager.latest_step() or 0, error)
         self._saves.ended()
 
     def _save(self, step: int, state: Any, save: Callable[[], None]) -> None:
-        if health := run_health.current():
-            health.before_checkpoint(step, lambda: bool(jax.jit(finite)(state.mdl_vars)))
+        if health := supervision.get_supervisor():
+            health.before_checkpoint(step, lambda: bool(jax.jit(all_finite)(state.mdl_vars)))
             health.saves = self._saves
-        with run_health.paused():
+        with supervision.pause_watchdog():
             self._saves.trying(step, save)
 
 

@@ -19,8 +19,7 @@ from paxml import programs
 from rosetta.core import gpus, log
 from rosetta.core.errors import UserError
 from rosetta.core.value_parsing import is_address
-from rosetta.health import progress, settings
-from rosetta.health import run_health as healths
+from rosetta.health import progress, supervision, supervision_settings
 from rosetta.pax.run import flops
 
 EVALUATIONS_FILE = "evaluations.jsonl"
@@ -86,19 +85,21 @@ class TrainProgram(programs.SingleTaskTrainProgram):
     ) -> None:
         super().setup(task, train_input, partitioner, job_log_dir, *args, **kwargs)
         self._train_input = self._timed = TimedInput(train_input)
-        self._reporter = progress.Reporter(str(job_log_dir)) if jax.process_index() == 0 else None
+        self._reporter = (
+            progress.ProgressWriter(str(job_log_dir)) if jax.process_index() == 0 else None
+        )
         self._report_thread = ThreadPoolExecutor(1)
         self._losses = list[Any]()
         self._counted = 0  # of these losses' steps, those that are in the rate
         self._since: float | None = None  # when the period began; None before the first step
         self._waited = 0.0
-        self._work: progress.Work | None = None
+        self._work: progress.StepWork | None = None
         self._state: Any = None  # after the last step that was begun
         self._next = -1
-        source = healths.Source(self._describe_batch, self._read_fp8_scales)
-        self._health = healths.Health(
+        source = supervision.DumpSource(self._describe_batch, self._read_fp8_scales)
+        self._health = supervision.Supervisor(
             str(job_log_dir),
-            settings.read(os.environ),
+            supervision_settings.read_settings(os.environ),
             jax.process_index(),
             jax.process_count(),
             source,
@@ -119,7 +120,7 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         try:
             self._health.before(step)
             self._read_batch(step)
-        except healths.Stopped as stopped:
+        except supervision.RunStopped as stopped:
             if stopped.bad:
                 raise
             self._health.pause()
@@ -189,7 +190,7 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         self._losses, self._counted = [], 0
         self._health.pause()  # until the next step: evaluation or a checkpoint may come between
 
-    def _describe_work(self, state: Any) -> progress.Work:
+    def _describe_work(self, state: Any) -> progress.StepWork:
         rows, length = self._train_unpadded_global_batch_size, (self._timed.shape or (0, 0))[1]
         devices = (
             list(self._partitioner.global_mesh.devices.flat)
@@ -202,7 +203,7 @@ class TrainProgram(programs.SingleTaskTrainProgram):
             else jax.numpy.dtype(self._task.model.fprop_dtype or "float32").name
         )
         amount = flops.count_training_flops(flops.read_model_sizes(self._task), length, rows)
-        return progress.Work(
+        return progress.StepWork(
             amount,
             rows * length,
             len(devices),
@@ -216,7 +217,7 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         if not counted or self._reporter is None or self._work is None:
             return
         seconds = time.monotonic() - since
-        found = progress.report(
+        found = progress.make_report(
             self._work,
             step,
             last,
@@ -230,7 +231,7 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         self._write_scalars(found, step)
         self._health.publish(step, found.scalars())
 
-    def _write_scalars(self, found: progress.Report, step: int) -> None:
+    def _write_scalars(self, found: progress.ProgressReport, step: int) -> None:
         import tensorflow as tf
 
         with self._train_summary_writer.as_default():
@@ -280,7 +281,7 @@ class EvalProgram(programs.SingleTaskEvalProgram):
 
     def run(self, state: Any, step: int) -> Any:
         """Evaluate once, see upstream's."""
-        with healths.paused():
+        with supervision.pause_watchdog():
             ended = super().run(state, step)
         if ended.eval_metrics is not None and jax.process_index() == 0:
             found = make_evaluation_record(
@@ -313,6 +314,8 @@ def _append_evaluation(folder: str, found: dict[str, Any]) -> None:
         return
     path = os.path.join(folder, EVALUATIONS_FILE)
     try:
-        progress.append(path, {name: progress.finite(value) for name, value in found.items()})
+        progress.append_json_line(
+            path, {name: progress.encode_non_finite(value) for name, value in found.items()}
+        )
     except OSError as error:
         log.warn(f"{path}: {error.strerror}: {json.dumps(found)}")

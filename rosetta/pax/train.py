@@ -10,17 +10,16 @@ import sys
 import traceback
 from typing import Any
 
-from rosetta.core import exit_status, log, run_folders, secrets
+from rosetta.core import exit_status, log, run_folders, secrets, tensorflow_import
 from rosetta.core.errors import INVALID, UserError
 from rosetta.health import (
     absl_verbosity,
     checkpoint_files,
     shared_run_lock,
     stop_signals,
+    supervision,
     trainer_exit,
-    unneeded_imports,
 )
-from rosetta.health import run_health as healths
 from rosetta.pax.run import stored_checkpoint
 
 # What Fiddle and Python raise over a --fdl_config or --fdl.NAME=VALUE that is wrong.
@@ -46,8 +45,8 @@ def main() -> None:
     """
     secrets.redact_standard_streams()
     if "--mode=eval" not in sys.argv:
-        stop_signals.take()
-    unneeded_imports.install()
+        stop_signals.install_handlers()
+    tensorflow_import.import_tensorflow()
     import jax
     from absl import app, flags
     from etils import epath  # type: ignore[import-not-found]
@@ -98,28 +97,28 @@ def main() -> None:
 
     program.run = prepared
     try:
-        parse = absl_verbosity.parse_with_level(absl_flags.flags_parser, flags.FLAGS)
+        parse = absl_verbosity.make_flag_parser(absl_flags.flags_parser, flags.FLAGS)
         app.run(program.main, flags_parser=parse)
     except UserError as error:
-        trainer_exit.now(error)
+        trainer_exit.exit_with_error(error)
     except SystemExit as ended:
         if isinstance(ended.__cause__, UserError):  # an experiment's own checks have printed it
-            trainer_exit.now(ended.__cause__, printed=True)
+            trainer_exit.exit_with_error(ended.__cause__, printed=True)
         if ended.code in (None, 0):
-            healths.over(_finish_saves)
+            supervision.end_if_stopped(_finish_saves)
         raise
     except Exception as error:
-        healths.over(_finish_saves)
-        healths.blame(error)
-        healths.explain(error, _MEMORY_ADVICE, _finish_saves)
-        if begun and not healths.has_trained():
+        supervision.end_if_stopped(_finish_saves)
+        supervision.end_if_process_lost(error)
+        supervision.end_if_step_failed(error, _MEMORY_ADVICE, _finish_saves)
+        if begun and not supervision.has_trained():
             _end_if_damaged(*begun[0])
         if begun or not isinstance(error, _EXPERIMENT_ERRORS):
             raise
         if exit_status.wants_traceback():
             traceback.print_exc()
         words = [word for word in sys.argv[1:] if word.startswith("--fdl")]
-        trainer_exit.now(
+        trainer_exit.exit_with_error(
             UserError(
                 next(filter(None, str(error).splitlines()), type(error).__name__),
                 " ".join(words),
@@ -156,7 +155,7 @@ def _end_if_damaged(folder: str, resumes: bool) -> None:
     try:
         _refuse_damaged(folder, resumes, read_values=True)
     except UserError as error:
-        trainer_exit.now(error)
+        trainer_exit.exit_with_error(error)
 
 
 def _install_programs(experiment: Any, program: Any, options: Any) -> None:
@@ -168,11 +167,11 @@ def _install_programs(experiment: Any, program: Any, options: Any) -> None:
     from rosetta.pax import checkpoint_saving, programs
 
     base = base_experiment.BaseExperiment
-    stop_signals.release()
+    stop_signals.restore_default_handlers()
     if type(experiment).train_programs is base.train_programs:
         experiment.train_programs = lambda: [programs.TrainProgram()]
         if options.mode == "train":
-            stop_signals.take()
+            stop_signals.install_handlers()
     if type(experiment).executor is base.executor and options.enable_checkpoint_saving:
         experiment.executor = checkpoint_saving.Executor
     if type(experiment).eval_programs is base.eval_programs:

@@ -199,7 +199,7 @@ class Initializer(utils.TrainStateInitializer):
         super().__init__(*args, **kwargs)
         checkpoint_manager.install()
         if trainer_cls:
-            stop_signals.take()
+            stop_signals.install_handlers()
         if trainer_cls and model_dir:
             shared_run_lock.acquire_for_run(
                 model_dir, "MODEL_DIR", os.environ, jax.process_index(), jax.process_count()

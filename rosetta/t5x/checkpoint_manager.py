@@ -24,8 +24,8 @@ from orbax.checkpoint._src.path import atomicity_defaults
 from t5x import checkpoints, state_utils, utils
 
 from rosetta.core import log, run_folders
-from rosetta.health import checkpoint_files, checkpoint_reports, run_health, settings
-from rosetta.health.finite_check import finite
+from rosetta.health import checkpoint_files, checkpoint_saves, supervision, supervision_settings
+from rosetta.health.finite_check import all_finite
 from rosetta.nn import fp8
 from rosetta.t5x import checkpoint_arrays
 from rosetta.t5x.run import checkpoint_record
@@ -106,8 +106,10 @@ class Manager(_Upstream):
             **kwargs,
         )
         self.transformations: Sequence[Any] = ()  # of every save
-        self._told = checkpoint_reports.Saves(
-            str(directory), settings.read(os.environ).on_full_disk, speaks=jax.process_index() == 0
+        self._told = checkpoint_saves.SaveTracker(
+            str(directory),
+            supervision_settings.read_settings(os.environ).on_full_disk,
+            speaks=jax.process_index() == 0,
         )
         if self._saves:
             _saving_managers.append(self)
@@ -181,8 +183,8 @@ class Manager(_Upstream):
         step = checkpoints._step_from_train_state(train_state)  # noqa: SLF001
         if step in self.all_steps():
             return False
-        if health := run_health.current():
-            health.before_checkpoint(step, lambda: bool(jax.jit(finite)(train_state.params)))
+        if health := supervision.get_supervisor():
+            health.before_checkpoint(step, lambda: bool(jax.jit(all_finite)(train_state.params)))
             health.saves = self._told
         return bool(
             self._told.trying(
@@ -207,7 +209,7 @@ class Manager(_Upstream):
             else error is not None
         )
         if failed:
-            raise error or checkpoint_reports.NoRoomError(
+            raise error or checkpoint_saves.DiskFullError(
                 "another process cannot save", str(self.directory), "see what it says"
             )
         return bool(super().save(train_state, transformations, force))
@@ -226,7 +228,7 @@ class Manager(_Upstream):
         try:
             super().wait_until_finished()
         except Exception as error:
-            if not checkpoint_reports.full(error):
+            if not checkpoint_saves.is_disk_full(error):
                 raise
             self._told.left_out(max(self.all_steps(), default=0), error)
         super().close()

@@ -132,7 +132,7 @@ def is_configuration_error(error: Exception) -> bool:
       error: as raised. What gin's calls raise has the calls named in its text. A full disk or a
         missing permission is no matter of gin.
     """
-    if system_errors.explain(error) is not None:
+    if system_errors.explain_system_error(error) is not None:
         return False
     text = str(error)
     if isinstance(error, RuntimeError):
@@ -148,7 +148,7 @@ def explain_error(error: Exception) -> UserError:
     """
     if isinstance(error, SyntaxError):
         return _explain_syntax(error)
-    if system_error := system_errors.explain(error):
+    if system_error := system_errors.explain_system_error(error):
         return system_error
     text = str(error) or type(error).__name__
     place = _find_place(text)

@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core import gpus
-from rosetta.health.progress import Work
+from rosetta.health.progress import StepWork
 from rosetta.t5x.run import flops
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def describe_work(config: Any, shapes: Mapping[str, tuple[int, ...]], devices: list[Any]) -> Work:
+def describe_work(
+    config: Any, shapes: Mapping[str, tuple[int, ...]], devices: list[Any]
+) -> StepWork:
     """Return what one step over a global batch of these array shapes is, for a T5Config."""
     batch, targets = shapes["decoder_target_tokens"]
     inputs = shapes["encoder_input_tokens"][1] if "encoder_input_tokens" in shapes else 0
     kind = "fp8" if config.fp8 != "off" else str(config.dtype)
-    return Work(
+    return StepWork(
         flops.count_train_flops(config, inputs, targets, batch),
         batch * (inputs + targets),
         len(devices),

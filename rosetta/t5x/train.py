@@ -8,15 +8,14 @@ import runpy
 import sys
 import traceback
 
-from rosetta.core import exit_status, secrets
+from rosetta.core import exit_status, secrets, tensorflow_import
 from rosetta.core.errors import INVALID, UserError
 from rosetta.health import (
     absl_verbosity,
-    run_health,
     stop_signals,
+    supervision,
     system_errors,
     trainer_exit,
-    unneeded_imports,
 )
 
 _MEMORY_REMEDY = (
@@ -30,8 +29,8 @@ def main(module: str = "t5x.train") -> None:
     secrets.redact_standard_streams()
     sys.argv[0] = module
     if module == "t5x.train":
-        stop_signals.take()
-    unneeded_imports.install()
+        stop_signals.install_handlers()
+    tensorflow_import.import_tensorflow()
     _install_checks()
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -41,12 +40,12 @@ def main(module: str = "t5x.train") -> None:
             _finish_saves()
         raise
     except UserError as error:
-        trainer_exit.now(error)
+        trainer_exit.exit_with_error(error)
     except Exception as error:
-        run_health.over(_finish_saves)
+        supervision.end_if_stopped(_finish_saves)
         _exit_on_data_error()
-        run_health.blame(error)
-        run_health.explain(
+        supervision.end_if_process_lost(error)
+        supervision.end_if_step_failed(
             error,
             _MEMORY_REMEDY if module == "t5x.train" else "take a smaller batch: BSIZE",
             _finish_saves,
@@ -63,7 +62,7 @@ def _install_checks() -> None:
     from rosetta.t5x import gin_configuration
 
     gin_configuration.install()
-    app.parse_flags_with_usage = absl_verbosity.parse_with_level(_parse_flags, flags.FLAGS)
+    app.parse_flags_with_usage = absl_verbosity.make_flag_parser(_parse_flags, flags.FLAGS)
 
 
 def _parse_flags(words: list[str]) -> list[str]:
@@ -95,7 +94,7 @@ def _exit_on_data_error() -> None:
     """
     data = sys.modules.get("rosetta.t5x.evaluation_data")
     if data is not None and data.errors:
-        trainer_exit.now(data.errors[0])
+        trainer_exit.exit_with_error(data.errors[0])
 
 
 def _exit_on_system_error(error: Exception) -> None:
@@ -104,12 +103,12 @@ def _exit_on_system_error(error: Exception) -> None:
 
     ROSETTA_DEBUG=1 prints the traceback as well.
     """
-    line = system_errors.explain(error)
-    if run_health.current() is not None or line is None:
+    line = system_errors.explain_system_error(error)
+    if supervision.get_supervisor() is not None or line is None:
         return
     if exit_status.wants_traceback():
         traceback.print_exc()
-    trainer_exit.now(line)
+    trainer_exit.exit_with_error(line)
 
 
 def _exit_on_configuration_error(error: Exception) -> None:
@@ -120,11 +119,13 @@ def _exit_on_configuration_error(error: Exception) -> None:
     """
     from rosetta.t5x import gin_configuration
 
-    if run_health.current() is not None or not gin_configuration.is_configuration_error(error):
+    if supervision.get_supervisor() is not None or not gin_configuration.is_configuration_error(
+        error
+    ):
         return
     if exit_status.wants_traceback():
         traceback.print_exc()
-    trainer_exit.now(gin_configuration.explain_error(error))
+    trainer_exit.exit_with_error(gin_configuration.explain_error(error))
 
 
 def _finish_saves() -> str | None:

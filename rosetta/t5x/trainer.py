@@ -21,9 +21,8 @@ from t5x import partitioning as t5x_partitioning
 from t5x import trainer
 
 from rosetta.core.errors import INVALID, UserError
-from rosetta.health import progress, settings
-from rosetta.health import run_health as healths
-from rosetta.health.finite_check import finite
+from rosetta.health import progress, supervision, supervision_settings
+from rosetta.health.finite_check import all_finite
 from rosetta.nn import fp8
 from rosetta.t5x import (
     checkpoint_manager,
@@ -143,15 +142,15 @@ class Trainer(trainer.Trainer):
             fp8.require_fp8(list(self._partitioner.mesh.devices.flat))
         self._total_steps = total_steps
         self._folder = kwargs.get("summary_dir")
-        self._settings = settings.read(os.environ)
-        self._health: healths.Health | None = (
+        self._settings = supervision_settings.read_settings(os.environ)
+        self._health: supervision.Supervisor | None = (
             None  # from the first step on: another trainer may compile ahead
         )
         self._newest: Any = None  # the train state after the last step that was begun
         self._at = 0
         self._program: Any = None  # the compiled step
         self._reporter = (
-            progress.Reporter(kwargs.get("summary_dir")) if jax.process_index() == 0 else None
+            progress.ProgressWriter(kwargs.get("summary_dir")) if jax.process_index() == 0 else None
         )
         self._said = ThreadPoolExecutor(1)
         self._reports: list[Future[None]] = []
@@ -209,7 +208,7 @@ class Trainer(trainer.Trainer):
         health.begin()
         try:
             future = super().train(self._seen(batch_iter, start), num_steps, start)
-        except healths.Stopped as stopped:
+        except supervision.RunStopped as stopped:
             if stopped.bad:
                 raise
             self._said.shutdown()  # what is reported is said before the end is
@@ -230,12 +229,12 @@ class Trainer(trainer.Trainer):
         return future
 
     def _begin(self, start: int) -> None:
-        health = self._health = healths.Health(
+        health = self._health = supervision.Supervisor(
             self._folder,
             self._settings,
             jax.process_index(),
             jax.process_count(),
-            healths.Source(dataset.describe_batch, self._scales),
+            supervision.DumpSource(dataset.describe_batch, self._scales),
         )
         if health.goodput:
             health.goodput.begins(start)
@@ -330,7 +329,7 @@ class Trainer(trainer.Trainer):
         seconds = steps / rate if rate else time.monotonic() - before
         held = dataset.get_wait_seconds() - waited
         health: Any = self._health
-        found = progress.report(
+        found = progress.make_report(
             self._work,
             step,
             self._total_steps,
@@ -404,7 +403,7 @@ def _select_finite_update(found: Any, after: Any, before: Any) -> tuple[Any, Any
     """Return the train state after a step whose gradients are finite; of another, the one before
     it, with the step counted. And which it is, bool [].
     """
-    fine = finite(found)
+    fine = all_finite(found)
     return jax.tree.map(lambda new, old: jnp.where(fine, new, old), after, before).replace_step(
         after.step
     ), fine

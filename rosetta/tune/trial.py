@@ -98,11 +98,11 @@ class Trials:
         with tempfile.TemporaryDirectory(prefix="rosetta-tune-") as folder:
             run = self.describe(choice, folder)
             argv = [sys.executable, "-P", "-m", *run.entry]
-            variables = rendering.variables(run)
+            variables = rendering.make_variables(run)
             env = {
                 name: value
                 for name, value in os.environ.items()
-                if name not in (*node_processes.SLURM, "XLA_FLAGS", "BASE_XLA_FLAGS")
+                if name not in (*node_processes.SLURM_VARIABLES, "XLA_FLAGS", "BASE_XLA_FLAGS")
             } | variables
             if run_description.runs_on_cpu(run):
                 env["JAX_PLATFORMS"] = "cpu"

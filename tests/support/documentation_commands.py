@@ -153,7 +153,7 @@ def _parse(parser: ProgramParser, words: list[str]) -> bool:
 
 
 def _check_script(name: str, words: list[str], variables: Mapping[str, str]) -> None:
-    if not set(scripts.HELP).isdisjoint(words):
+    if not set(scripts.HELP_OPTIONS).isdisjoint(words):
         return
     positionals = _POSITIONALS[name]
     values = [word for word in words if word != scripts.DRY_RUN]

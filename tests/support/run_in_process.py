@@ -86,7 +86,7 @@ def run_in_process(entry: Callable[[], int], folder: Path, environment: Mapping[
         _place(folder, environment),
         _output(out, err),
         mock.patch.object(os, "execvpe", become),
-        mock.patch.object(execution, "_child", run_child),
+        mock.patch.object(execution, "_run_child", run_child),
         errors.collected() as reported,
     ):
         status = finish(entry)

@@ -18,7 +18,7 @@ from typing import Any
 from rosetta.core import disk_space, path_checks, run_folders
 from rosetta.core.errors import DAMAGED, INVALID, MISSING, TOO_BIG, UNSUPPORTED, UserError
 from rosetta.core.value_parsing import is_address
-from rosetta.health.checkpoint_reports import NoRoomError
+from rosetta.health.checkpoint_saves import DiskFullError
 
 RECORD_FILE = "rosetta.json"
 RECORD_FOLDER = "rosetta"  # in the folder of the checkpoints
@@ -245,7 +245,7 @@ def check_free_space(folder: str, needed: int) -> None:
         existing = os.path.dirname(existing)
     free = shutil.disk_usage(existing).free
     if free < needed:
-        raise NoRoomError(
+        raise DiskFullError(
             f"a checkpoint takes {disk_space.format_size(needed)}, and "
             f"{disk_space.format_size(free)} are free",
             folder,

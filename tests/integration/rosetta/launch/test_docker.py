@@ -75,7 +75,7 @@ def created(found: Rendering) -> dict[str, Any]:
 
 
 def test_variables_and_words(image: str) -> None:
-    about = created(docker.render(RUN, Options(image=image), {}))
+    about = created(docker.render_docker(RUN, Options(image=image), {}))
     assert [*about["Config"]["Cmd"]] == ["rosetta", *HOSTILE]
     env = dict(each.split("=", 1) for each in about["Config"]["Env"])
     assert {name: env.get(name) for name in ENV} == ENV
@@ -98,12 +98,14 @@ def test_variables_and_words(image: str) -> None:
     [({}, 2, None), ({"CUDA_VISIBLE_DEVICES": "4, 5,6"}, 0, ["4", "5"])],
 )
 def test_gpus(image: str, visible: dict[str, str], count: int, ids: list[str] | None) -> None:
-    (asked,) = created(docker.render(RUN, Options(image=image, name="rosetta-test-gpus"), visible))[
-        "HostConfig"
-    ]["DeviceRequests"]
+    (asked,) = created(
+        docker.render_docker(RUN, Options(image=image, name="rosetta-test-gpus"), visible)
+    )["HostConfig"]["DeviceRequests"]
     assert (asked["Count"], asked["DeviceIDs"], asked["Capabilities"]) == (count, ids, [["gpu"]])
     assert not created(
-        docker.render(replace(RUN, env={"JAX_PLATFORMS": "cpu"}), Options(image=image), visible)
+        docker.render_docker(
+            replace(RUN, env={"JAX_PLATFORMS": "cpu"}), Options(image=image), visible
+        )
     )["HostConfig"]["DeviceRequests"]
 
 
@@ -123,7 +125,7 @@ def test_mounts(image: str, tmp_path: Path) -> None:
     for folder in folders:
         folder.mkdir()
     about = created(
-        docker.render(
+        docker.render_docker(
             replace(RUN, mounts=tuple((str(folder), f"/in/{folder.name}") for folder in folders)),
             Options(image=image),
             {},

@@ -25,8 +25,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def reading_(what: str, environment: dict[str, str]) -> Command:
         return command_(what, [], environment, "")
 
-    monkeypatch.setattr(t5x_trainer, "command", command_)
-    monkeypatch.setattr(t5x_evaluation, "command", reading_)
+    monkeypatch.setattr(t5x_trainer, "make_command", command_)
+    monkeypatch.setattr(t5x_evaluation, "make_command", reading_)
     monkeypatch.setattr(t5x, "_find_t5x_folder", lambda: "/tree")
     return seen
 

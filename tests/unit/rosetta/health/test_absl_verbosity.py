@@ -16,7 +16,7 @@ from absl import app, flags, logging
 from rosetta.health import absl_verbosity
 app.run(
     lambda _: print(logging.get_verbosity()),
-    flags_parser=absl_verbosity.parse_with_level(flags.FLAGS, flags.FLAGS),
+    flags_parser=absl_verbosity.make_flag_parser(flags.FLAGS, flags.FLAGS),
 )
 """
 

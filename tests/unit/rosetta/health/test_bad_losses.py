@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from rosetta.health import bad_losses
-from rosetta.health.bad_losses import Bad, Judge
+from rosetta.health.bad_losses import BadStep, LossMonitor
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_bad(loss: float) -> None:
-    judge = Judge()
+    judge = LossMonitor()
     assert judge.look(0, 3.0) is None
     found = judge.look(1, loss)
     assert found is not None
@@ -20,7 +20,7 @@ def test_what_is_not_finite_is_bad(loss: float) -> None:
 
 
 def test_a_spike_is_one_over_the_running_median() -> None:
-    judge = Judge(spike=2.0)
+    judge = LossMonitor(spike=2.0)
     assert judge.look(0, 50.0) is None  # nothing is known yet
     for step in range(1, 40):
         assert judge.look(step, 3.0 + 0.1 * (step % 3)) is None
@@ -28,11 +28,11 @@ def test_a_spike_is_one_over_the_running_median() -> None:
     found = judge.look(41, 7.0)
     assert found is not None
     assert found.why == "the loss is 7, over 2 times the median of the last 41 steps, 3.1"
-    assert Judge().look(0, 1e30) is None  # none is looked for unless asked
+    assert LossMonitor().look(0, 1e30) is None  # none is looked for unless asked
 
 
 def test_those_that_come_in_a_row_are_counted() -> None:
-    judge = Judge()
+    judge = LossMonitor()
     for step, loss in enumerate([1.0, math.nan, math.nan, math.nan]):
         judge.look(step, loss)
     assert judge.row == 3
@@ -41,10 +41,10 @@ def test_those_that_come_in_a_row_are_counted() -> None:
 
 
 def test_the_dump_says_what_is_known(tmp_path: Path) -> None:
-    bad = Bad(7, math.nan, "the loss is nan")
+    bad = BadStep(7, math.nan, "the loss is nan")
     batch = {"step": 7, "hash": "ab", "examples": [56, 57]}
     for rank in range(2):
-        into = bad_losses.dump(
+        into = bad_losses.write_dump(
             str(tmp_path),
             rank,
             bad,

@@ -8,12 +8,12 @@ import time
 import pytest
 
 from rosetta.health import barrier
-from rosetta.health.barrier import Agreement
-from rosetta.health.key_value_store import Local, Shared
+from rosetta.health.barrier import StepBarrier
+from rosetta.health.key_value_store import CoordinationStore, LocalStore
 
 
 def test_one_process_needs_nobody() -> None:
-    alone = Agreement("stop", Local(), 0, 1)
+    alone = StepBarrier("stop", LocalStore(), 0, 1)
     assert not alone.reached(4)
     alone.ask("SIGTERM")
     alone.turn()
@@ -24,8 +24,8 @@ def test_one_process_needs_nobody() -> None:
 
 def _run(ranks: int, who: int, at: int, *, hurry: float = 0.0) -> list[int]:
     """Steps that each of so many processes, as threads, stopped before; rank `who` asks before step `at`."""
-    board, stopped = Local(), [-1] * ranks
-    each = [Agreement("stop", board, rank, ranks) for rank in range(ranks)]
+    board, stopped = LocalStore(), [-1] * ranks
+    each = [StepBarrier("stop", board, rank, ranks) for rank in range(ranks)]
     done = threading.Event()
 
     def talk(rank: int) -> None:
@@ -67,8 +67,8 @@ def test_one_that_is_ahead_is_caught_up_with() -> None:
 
 
 def test_it_can_be_asked_for_again() -> None:
-    board = Local()
-    both = [Agreement("save", board, rank, 2) for rank in range(2)]
+    board = LocalStore()
+    both = [StepBarrier("save", board, rank, 2) for rank in range(2)]
     for begin in (10, 20):
         both[0].ask("time")
         threads = [threading.Thread(target=one.turn) for one in both]
@@ -84,8 +84,8 @@ def test_it_can_be_asked_for_again() -> None:
 
 
 def test_one_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(barrier, "PATIENCE", 0.1)
-    first = Agreement("stop", Local(), 0, 3)
+    monkeypatch.setattr(barrier, "ANSWER_TIMEOUT", 0.1)
+    first = StepBarrier("stop", LocalStore(), 0, 3)
     first.ask("TERM")
     with pytest.raises(TimeoutError, match=r"1, 2 did not answer"):
         first.turn()
@@ -109,7 +109,7 @@ class Client:
 
 
 def test_the_old_service_is_written_over_too() -> None:
-    shared = Shared(Client())
+    shared = CoordinationStore(Client())
     shared.put("signs/1", "1 2")
     shared.put("signs/1", "2 2")
     shared.put("asks/1", "x")

@@ -13,7 +13,7 @@ from rosetta.health.goodput import Goodput
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr(goodput, "BEGAN", 1000.0)
+    monkeypatch.setattr(goodput, "PROCESS_START", 1000.0)
     monkeypatch.setattr("time.time", lambda: now[0])
     return now
 
@@ -29,7 +29,7 @@ def test_a_step_that_is_trained_twice_counts_once_and_a_pause_not_at_all(
     assert first.report(200, 20.0) == pytest.approx(0.75)
     # It is killed, and begins again at the checkpoint of step 150, half of the second report's steps.
     clock[0] += 3600.0  # and an hour later: it is no time of the run
-    monkeypatch.setattr(goodput, "BEGAN", clock[0])
+    monkeypatch.setattr(goodput, "PROCESS_START", clock[0])
     second = Goodput(str(tmp_path))
     second.begins(150)
     clock[0] += 40.0
@@ -48,7 +48,7 @@ def test_an_earlier_releases_file_goes_on(
     )
     os.utime(path, (1040.0, 1040.0))
     clock[0] = 5000.0
-    monkeypatch.setattr(goodput, "BEGAN", 5000.0)
+    monkeypatch.setattr(goodput, "PROCESS_START", 5000.0)
     made = Goodput(str(tmp_path))
     made.begins(100)
     clock[0] += 10.0

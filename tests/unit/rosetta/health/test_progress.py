@@ -10,15 +10,15 @@ import pytest
 
 from rosetta.core import log
 from rosetta.health import progress
-from rosetta.health.progress import Report, Reporter, Work
+from rosetta.health.progress import ProgressReport, ProgressWriter, StepWork
 
-REPORT = Report(1200, 100000, 3.14159, 2.5, 163840.0, 0.456, 0.012, 39520.0)
+REPORT = ProgressReport(1200, 100000, 3.14159, 2.5, 163840.0, 0.456, 0.012, 39520.0)
 
 
 def test_rates_are_means_over_the_period() -> None:
     # 10 steps in 4 s, 1 s of which waiting for data; each step 2e12 FLOPs on 2 devices of 10e12.
-    found = progress.report(Work(2e12, 6400, 2, 10e12), 50, 100, 10, 4.0, 1.0, 2.0)
-    assert found == Report(50, 100, 2.0, 2.5, 16000.0, 2e12 / 0.4 / 20e12, 0.25, 20.0)
+    found = progress.make_report(StepWork(2e12, 6400, 2, 10e12), 50, 100, 10, 4.0, 1.0, 2.0)
+    assert found == ProgressReport(50, 100, 2.0, 2.5, 16000.0, 2e12 / 0.4 / 20e12, 0.25, 20.0)
 
 
 def test_mfu_is_the_share_of_the_peak() -> None:
@@ -27,11 +27,14 @@ def test_mfu_is_the_share_of_the_peak() -> None:
 
 
 def test_what_is_not_known_is_none() -> None:
-    found = progress.report(Work(2e12, 6400, 2, None), 50, None, 10, 4.0, 5.0, None)
+    found = progress.make_report(StepWork(2e12, 6400, 2, None), 50, None, 10, 4.0, 5.0, None)
     assert (found.total, found.loss, found.mfu, found.seconds_left) == (None, None, None, None)
     assert found.input_wait == 1.0
     assert found.line() == "step 50  2.5 steps/s  16,000 tokens/s  input wait 100.0 %"
-    assert progress.report(Work(1, 1, 1, None), 50, 40, 1, 1.0, 0.0, None).seconds_left is None
+    assert (
+        progress.make_report(StepWork(1, 1, 1, None), 50, 40, 1, 1.0, 0.0, None).seconds_left
+        is None
+    )
 
 
 def test_the_line() -> None:
@@ -39,7 +42,7 @@ def test_the_line() -> None:
         REPORT.line()
         == "step 1,200/100,000  loss 3.1416  2.5 steps/s  163,840 tokens/s  MFU 45.6 %  input wait 1.2 %  10 h 58 min left"
     )
-    assert "loss nan" in Report(1, 2, math.nan, 1.0, 1.0, None, 0.0, None).line()
+    assert "loss nan" in ProgressReport(1, 2, math.nan, 1.0, 1.0, None, 0.0, None).line()
 
 
 @pytest.mark.parametrize(
@@ -53,7 +56,7 @@ def test_the_line() -> None:
     ],
 )
 def test_durations(seconds: float, said: str) -> None:
-    assert progress.duration(seconds) == said
+    assert progress.format_duration(seconds) == said
 
 
 def _lines(folder: Path) -> list[dict[str, object]]:
@@ -62,8 +65,10 @@ def _lines(folder: Path) -> list[dict[str, object]]:
 
 def test_it_is_appended_and_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "not yet"
-    Reporter(str(folder)).say(REPORT)
-    Reporter(str(folder)).say(Report(1300, 100000, math.nan, 2.5, 1.0, None, 0.0, None))
+    ProgressWriter(str(folder)).say(REPORT)
+    ProgressWriter(str(folder)).say(
+        ProgressReport(1300, 100000, math.nan, 2.5, 1.0, None, 0.0, None)
+    )
     first, second = _lines(folder)
     assert first == {
         "step": 1200,
@@ -83,8 +88,8 @@ def test_it_is_appended_and_printed(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_what_else_is_known_is_written_and_what_people_should_read_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = progress.report(
-        Work(1, 1, 1, None),
+    found = progress.make_report(
+        StepWork(1, 1, 1, None),
         50,
         None,
         10,
@@ -93,7 +98,7 @@ def test_what_else_is_known_is_written_and_what_people_should_read_is_said(
         2.0,
         ({"goodput": 0.5, "host_wait_rank": 3}, ("goodput 50.0 %",)),
     )
-    Reporter(str(tmp_path)).say(found)
+    ProgressWriter(str(tmp_path)).say(found)
     (line,) = _lines(tmp_path)
     assert (line["goodput"], line["host_wait_rank"]) == (0.5, 3)
     assert "more" not in line
@@ -109,7 +114,7 @@ def test_what_else_is_known_is_written_and_what_people_should_read_is_said(
 
 def test_half_a_line_spoils_no_other(tmp_path: Path) -> None:
     (tmp_path / "progress.jsonl").write_text('{"step": 1}\n{"step": 2, "lo')
-    Reporter(str(tmp_path)).say(REPORT)
+    ProgressWriter(str(tmp_path)).say(REPORT)
     lines = (tmp_path / "progress.jsonl").read_text().splitlines()
     assert lines[:2] == ['{"step": 1}', '{"step": 2, "lo']
     assert json.loads(lines[2])["step"] == 1200
@@ -119,7 +124,7 @@ def test_a_run_goes_on_where_progress_cannot_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "progress.jsonl").mkdir()
-    reporter = Reporter(str(tmp_path))
+    reporter = ProgressWriter(str(tmp_path))
     reporter.say(REPORT)
     reporter.say(REPORT)
     err = capsys.readouterr().err
@@ -129,22 +134,22 @@ def test_a_run_goes_on_where_progress_cannot_be_written(
 
 def test_object_stores_get_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Reporter("gs://bucket/m").say(REPORT)
-    Reporter(None).say(REPORT)
+    ProgressWriter("gs://bucket/m").say(REPORT)
+    ProgressWriter(None).say(REPORT)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_where_stderr_is_a_log_the_terminal_sees_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
     monkeypatch.setenv(log.TERMINAL_VARIABLE, str(write))
-    reporter = Reporter(None)
+    reporter = ProgressWriter(None)
     reporter.say(REPORT)
     assert os.read(read, 1000).decode() == REPORT.line() + "\n"
     os.close(read)
     reporter.say(REPORT)  # nobody listens any more
     os.close(write)
     monkeypatch.setenv(log.TERMINAL_VARIABLE, "987")
-    Reporter(None).say(REPORT)
+    ProgressWriter(None).say(REPORT)
 
 
 def test_a_line_is_written_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import pytest
 from rosetta.core import run_folders
 from rosetta.core.errors import UserError
 from rosetta.health import key_value_store, run_lock, shared_run_lock, stop_signals
-from rosetta.health.run_lock import FILE, Holder, acquire
+from rosetta.health.run_lock import LOCK_FILE, Holder, acquire_lock
 from tests.support import errors
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -29,7 +29,7 @@ ELSEWHERE = Holder(
 HOLDS = """
 import sys, time
 from rosetta.health import run_lock
-run_lock.acquire(sys.argv[1], "MODEL_DIR", {"SLURM_JOB_ID": "5"})
+run_lock.acquire_lock(sys.argv[1], "MODEL_DIR", {"SLURM_JOB_ID": "5"})
 print("held", flush=True)
 time.sleep(600)
 """
@@ -37,10 +37,10 @@ time.sleep(600)
 
 @pytest.fixture(autouse=True)
 def _apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(run_lock, "PAUSE", 0.02)
-    monkeypatch.setattr(stop_signals, "_last", [])
+    monkeypatch.setattr(run_lock, "POLL_INTERVAL", 0.02)
+    monkeypatch.setattr(stop_signals, "_exit_functions", [])
     yield
-    for lock in list(run_lock._held.values()):
+    for lock in list(run_lock._held_locks.values()):
         lock.release()
 
 
@@ -59,13 +59,15 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def _left_behind(folder: Path, holder: Holder, signs: int = 3) -> None:
-    (folder / FILE).write_text(json.dumps({"holder": dataclasses.asdict(holder), "signs": signs}))
+    (folder / LOCK_FILE).write_text(
+        json.dumps({"holder": dataclasses.asdict(holder), "signs": signs})
+    )
 
 
 def test_a_live_run_is_named_at_once(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     for enter in (
-        lambda: acquire(str(tmp_path), "MODEL_DIR", {}, lease=600),
-        lambda: run_lock.check(str(tmp_path), "MODEL_DIR"),
+        lambda: acquire_lock(str(tmp_path), "MODEL_DIR", {}, lease=600),
+        lambda: run_lock.check_not_in_use(str(tmp_path), "MODEL_DIR"),
     ):
         with pytest.raises(UserError) as raised:
             enter()
@@ -82,23 +84,25 @@ def test_a_killed_run_holds_it_no_more(
     without_locks: bool,
 ) -> None:
     if without_locks:
-        monkeypatch.setattr(run_lock, "_lock", lambda _: None)
+        monkeypatch.setattr(run_lock, "_try_kernel_lock", lambda _: None)
     other.send_signal(signal.SIGKILL)
     other.wait()
-    run_lock.check(str(tmp_path), "MODEL_DIR")
-    acquire(str(tmp_path), "MODEL_DIR", {}, lease=600)
+    run_lock.check_not_in_use(str(tmp_path), "MODEL_DIR")
+    acquire_lock(str(tmp_path), "MODEL_DIR", {}, lease=600)
 
 
 def test_one_that_ends_gives_it_free(tmp_path: Path) -> None:
-    acquire(str(tmp_path), "MODEL_DIR", {}).release()
+    acquire_lock(str(tmp_path), "MODEL_DIR", {}).release()
     assert list(tmp_path.iterdir()) == []
-    acquire(str(tmp_path), "MODEL_DIR", {})
-    stop_signals.run_last()  # as every end with one line does
+    acquire_lock(str(tmp_path), "MODEL_DIR", {})
+    stop_signals.run_exit_functions()  # as every end with one line does
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_takes_it_once(tmp_path: Path) -> None:
-    assert acquire(str(tmp_path), "MODEL_DIR", {}) is acquire(f"{tmp_path}/", "MODEL_DIR", {})
+    assert acquire_lock(str(tmp_path), "MODEL_DIR", {}) is acquire_lock(
+        f"{tmp_path}/", "MODEL_DIR", {}
+    )
 
 
 @pytest.mark.parametrize("lock", [True, None])
@@ -119,9 +123,9 @@ def test_a_silent_run_of_another_machine_is_taken_over(
     environment: dict[str, str],
     at_once: bool,
 ) -> None:
-    monkeypatch.setattr(run_lock, "_lock", lambda _: lock)
+    monkeypatch.setattr(run_lock, "_try_kernel_lock", lambda _: lock)
     _left_behind(tmp_path, ELSEWHERE)
-    acquire(str(tmp_path), "MODEL_DIR", environment, lease=0.1)
+    acquire_lock(str(tmp_path), "MODEL_DIR", environment, lease=0.1)
     said = capsys.readouterr().err
     assert ("waiting up to" in said) is not at_once
     assert "taken over" in said
@@ -132,7 +136,7 @@ def test_a_silent_run_of_another_machine_is_taken_over(
 def test_a_run_of_another_machine_that_gives_signs_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: bool | None
 ) -> None:
-    monkeypatch.setattr(run_lock, "_lock", lambda _: lock)
+    monkeypatch.setattr(run_lock, "_try_kernel_lock", lambda _: lock)
     _left_behind(tmp_path, ELSEWHERE)
     over = threading.Event()
 
@@ -146,7 +150,7 @@ def test_a_run_of_another_machine_that_gives_signs_is_refused(
     thread.start()
     try:
         with errors.refused(errors.IN_USE, where=tmp_path):
-            acquire(str(tmp_path), "MODEL_DIR", {}, lease=600)
+            acquire_lock(str(tmp_path), "MODEL_DIR", {}, lease=600)
     finally:
         over.set()
         thread.join()
@@ -154,15 +158,15 @@ def test_a_run_of_another_machine_that_gives_signs_is_refused(
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"holder": {}, "signs": 1}'])
 def test_a_file_that_names_nobody_is_taken(tmp_path: Path, text: str) -> None:
-    (tmp_path / FILE).write_text(text)
-    acquire(str(tmp_path), "MODEL_DIR", {}, lease=600)
-    run_lock.check(str(tmp_path / "missing"), "MODEL_DIR")
+    (tmp_path / LOCK_FILE).write_text(text)
+    acquire_lock(str(tmp_path), "MODEL_DIR", {}, lease=600)
+    run_lock.check_not_in_use(str(tmp_path / "missing"), "MODEL_DIR")
 
 
 ENDS = """
 import sys, time
 from rosetta.health import run_lock
-run_lock.acquire(sys.argv[1], "MODEL_DIR", {}).start(0.01)
+run_lock.acquire_lock(sys.argv[1], "MODEL_DIR", {}).start(0.01)
 print("held", flush=True)
 time.sleep(600)
 """
@@ -179,7 +183,7 @@ def test_a_run_that_was_taken_over_ends(tmp_path: Path) -> None:
     assert started.stdout is not None
     assert started.stdout.readline() == "held\n"
     text = json.dumps({"holder": dataclasses.asdict(ELSEWHERE), "signs": 1}).ljust(1024)
-    file = os.open(tmp_path / FILE, os.O_WRONLY)
+    file = os.open(tmp_path / LOCK_FILE, os.O_WRONLY)
     end = time.monotonic() + 60
     while started.poll() is None:
         os.pwrite(file, text.encode(), 0)  # a sign of the other may come between
@@ -188,14 +192,14 @@ def test_a_run_that_was_taken_over_ends(tmp_path: Path) -> None:
     os.close(file)
     assert started.returncode == 1
     assert "another run has taken it over (host node7, process 12" in started.communicate()[1]
-    assert (tmp_path / FILE).is_file()  # it is the other one's
+    assert (tmp_path / LOCK_FILE).is_file()  # it is the other one's
 
 
 def test_all_processes_learn_of_a_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[str]
 ) -> None:
-    shared = key_value_store.Local()
-    monkeypatch.setattr(key_value_store, "of_run", lambda _: shared)
+    shared = key_value_store.LocalStore()
+    monkeypatch.setattr(key_value_store, "open_store", lambda _: shared)
     raised: list[str] = []
 
     def enter(rank: int) -> None:
@@ -242,17 +246,17 @@ class _Store:
 def test_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
     store = _Store()
     monkeypatch.setattr(run_folders, "make_path", store.path)
-    lock = acquire("gs://bucket/run", "MODEL_DIR", {}, lease=0.1)
-    assert list(store.files) == [f"gs://bucket/run/{FILE}"]
-    holder = Holder(**json.loads(store.files[f"gs://bucket/run/{FILE}"])["holder"])
+    lock = acquire_lock("gs://bucket/run", "MODEL_DIR", {}, lease=0.1)
+    assert list(store.files) == [f"gs://bucket/run/{LOCK_FILE}"]
+    holder = Holder(**json.loads(store.files[f"gs://bucket/run/{LOCK_FILE}"])["holder"])
     lock.release()
     assert store.files == {}
     gone = dataclasses.asdict(
         dataclasses.replace(holder, pid=999999999)
     )  # a process of this machine
-    store.files[f"gs://bucket/run/{FILE}"] = json.dumps({"holder": gone, "signs": 1})
-    acquire("gs://bucket/run", "MODEL_DIR", {}, lease=600).release()
-    store.files[f"gs://bucket/run/{FILE}"] = json.dumps(
+    store.files[f"gs://bucket/run/{LOCK_FILE}"] = json.dumps({"holder": gone, "signs": 1})
+    acquire_lock("gs://bucket/run", "MODEL_DIR", {}, lease=600).release()
+    store.files[f"gs://bucket/run/{LOCK_FILE}"] = json.dumps(
         {"holder": dataclasses.asdict(ELSEWHERE), "signs": 3}
     )
-    acquire("gs://bucket/run", "MODEL_DIR", {}, lease=0.1).release()
+    acquire_lock("gs://bucket/run", "MODEL_DIR", {}, lease=0.1).release()

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from rosetta.health.step_failure import StepFailedError, describe_memory, is_out_of_memory
+from rosetta.health.step_failure import StepFailedError, describe_out_of_memory, is_out_of_memory
 
 
 class XlaRuntimeError(RuntimeError):
@@ -66,5 +66,5 @@ def test_the_line_says_how_much_was_asked_for() -> None:
         ),
     )
     line = "step 3: it needs more memory than there is (Out of memory allocating 23 bytes); take a smaller batch"
-    assert str(describe_memory(error, "step 3", "take a smaller batch")) == line
-    assert "()" not in str(describe_memory(MemoryError(), "step 3", "take a smaller batch"))
+    assert str(describe_out_of_memory(error, "step 3", "take a smaller batch")) == line
+    assert "()" not in str(describe_out_of_memory(MemoryError(), "step 3", "take a smaller batch"))

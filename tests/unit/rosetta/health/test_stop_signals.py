@@ -18,15 +18,15 @@ ROOT = Path(__file__).resolve().parents[4]
 PROGRAM = """
 import sys, time
 from rosetta.health import stop_signals
-stop_signals.take()
+stop_signals.install_handlers()
 print("ready", flush=True)
 asked = []
 if "late" in sys.argv:
     time.sleep(1)
-stop_signals.asks(asked.append)
+stop_signals.set_stop_request(asked.append)
 while not asked or "deaf" in sys.argv:
     time.sleep(0.01)
-stop_signals.end(f"ended by {asked[0]}")
+stop_signals.exit_with_line(f"ended by {asked[0]}")
 """
 
 
@@ -68,7 +68,7 @@ def test_a_second_one_ends_it_at_once(number: signal.Signals) -> None:
     process.send_signal(signal.SIGUSR1)
     assert process.stderr is not None
     process.stderr.readline()
-    time.sleep(stop_signals.ECHO + 0.1)
+    time.sleep(stop_signals.ECHO_SECONDS + 0.1)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number
@@ -105,7 +105,7 @@ def test_it_is_said_on_the_terminal_too_and_to_nobody_where_all_have_gone() -> N
 
 
 def test_released_they_end_it_as_any_program() -> None:
-    program = "from rosetta.health import stop_signals; import time; stop_signals.take(); stop_signals.release(); print('ready', flush=True); time.sleep(60)"
+    program = "from rosetta.health import stop_signals; import time; stop_signals.install_handlers(); stop_signals.restore_default_handlers(); print('ready', flush=True); time.sleep(60)"
     process = subprocess.Popen(
         [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -119,7 +119,7 @@ def test_released_they_end_it_as_any_program() -> None:
 def test_what_is_still_to_be_written_is(tmp_path: Path) -> None:
     """`end` leaves atexit out; the line of the last batch is written all the same."""
     batches = "type('Batches', (), {'shard': 0, 'shards': 1, 'batch': 1})()"
-    program = f"import numpy; from rosetta.data.batch_log import BatchLog; from rosetta.health import stop_signals; BatchLog({batches}).record(3, {{'a': numpy.zeros((1, 2))}}); stop_signals.end('over')"
+    program = f"import numpy; from rosetta.data.batch_log import BatchLog; from rosetta.health import stop_signals; BatchLog({batches}).record(3, {{'a': numpy.zeros((1, 2))}}); stop_signals.exit_with_line('over')"
     log = tmp_path / "hashes"
     done = subprocess.run(
         [sys.executable, "-c", program],

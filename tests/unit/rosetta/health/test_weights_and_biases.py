@@ -34,12 +34,12 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("STAND_IN", str(tmp_path / "told"))
-    monkeypatch.setenv(weights_and_biases.KEY, KEY)
+    monkeypatch.setenv(weights_and_biases.API_KEY_VARIABLE, KEY)
     return tmp_path / "told"
 
 
 def test_scalars_go_there_under_the_names_that_tensorboard_has(told: Path) -> None:
-    board = weights_and_biases.Board("/runs/large", {weights_and_biases.KEY: KEY})
+    board = weights_and_biases.WandbRun("/runs/large", {weights_and_biases.API_KEY_VARIABLE: KEY})
     board.log(10, {"loss": 2.5})
     board.close()
     init, *others = told.read_text().splitlines()
@@ -50,7 +50,7 @@ def test_scalars_go_there_under_the_names_that_tensorboard_has(told: Path) -> No
 def test_a_run_goes_on_without_it_and_no_key_is_printed(
     told: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    board = weights_and_biases.Board("/runs/large", {weights_and_biases.KEY: KEY})
+    board = weights_and_biases.WandbRun("/runs/large", {weights_and_biases.API_KEY_VARIABLE: KEY})
     board.log(13, {"loss": 2.5})
     board.log(20, {"loss": 2.5})
     board.close()
@@ -63,7 +63,7 @@ def test_a_run_goes_on_without_it_and_no_key_is_printed(
 
 
 def test_without_a_key_nothing_is_imported(told: Path) -> None:
-    board = weights_and_biases.Board("/runs/large", {})
+    board = weights_and_biases.WandbRun("/runs/large", {})
     board.log(10, {"loss": 2.5})
     board.close()
     assert not told.exists()
@@ -73,7 +73,7 @@ def test_that_it_is_missing_is_said(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weights_and_biases, "find_spec", lambda _: None)
-    weights_and_biases.Board("/runs/large", {weights_and_biases.KEY: KEY})
+    weights_and_biases.WandbRun("/runs/large", {weights_and_biases.API_KEY_VARIABLE: KEY})
     assert (
         capsys.readouterr().err
         == "rosetta: WANDB_API_KEY is set, and wandb is not installed: pip install wandb\n"

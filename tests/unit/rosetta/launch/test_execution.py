@@ -20,24 +20,24 @@ ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_the_interpreter() -> None:
-    assert execution.python({}) == sys.executable
-    assert execution.python({"PYTHON": sys.executable}) == sys.executable
+    assert execution.find_python({}) == sys.executable
+    assert execution.find_python({"PYTHON": sys.executable}) == sys.executable
     with errors.refused(errors.MISSING, where="PYTHON=/nowhere", value="/nowhere"):
-        execution.python({"PYTHON": "/nowhere"})
+        execution.find_python({"PYTHON": "/nowhere"})
 
 
 def test_what_is_compiled_is_kept_where_it_can_be_and_nobody_chose(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
-    assert execution.compiled(home, 1) == {
+    assert execution.compilation_cache_variables(home, 1) == {
         "JAX_COMPILATION_CACHE_DIR": f"{tmp_path}/.rosetta/compiled"
     }
-    assert execution.compiled({**home, "ROSETTA_HOME": "/r"}, 1) == {
+    assert execution.compilation_cache_variables({**home, "ROSETTA_HOME": "/r"}, 1) == {
         "JAX_COMPILATION_CACHE_DIR": "/r/compiled"
     }
-    assert execution.compiled(home, 2) == {}
-    assert execution.compiled({"HOME": "/nowhere"}, 1) == {}
-    for name in execution.CACHE:
-        assert execution.compiled({**home, name: ""}, 1) == {}
+    assert execution.compilation_cache_variables(home, 2) == {}
+    assert execution.compilation_cache_variables({"HOME": "/nowhere"}, 1) == {}
+    for name in execution.CACHE_VARIABLES:
+        assert execution.compilation_cache_variables({**home, name: ""}, 1) == {}
 
 
 def test_a_dry_run_says_the_environment_that_was_decided_as_a_shell_would_be_told() -> None:
@@ -48,7 +48,7 @@ def test_a_dry_run_says_the_environment_that_was_decided_as_a_shell_would_be_tol
         ("said k3y-k3y",),
     )
     assert (
-        execution.text(wanted)
+        execution.format_command(wanted)
         == "said ...\nXLA_FLAGS='--xla_a=1 --xla_b=2' \\\n  DATA=s3://...@host/data \\\n  trainer '--a=b c'"
     )
 
@@ -101,20 +101,20 @@ def test_the_level_hides_notes_before_warnings(
 HEEDS = """
 import time
 from rosetta.health import stop_signals
-stop_signals.take()
+stop_signals.install_handlers()
 asked = []
-stop_signals.asks(asked.append)
+stop_signals.set_stop_request(asked.append)
 print("ready", flush=True)
 while not asked:
     time.sleep(0.01)
 time.sleep(0.5)
-stop_signals.end(f"ended by {asked[0]}")
+stop_signals.exit_with_line(f"ended by {asked[0]}")
 """
 
 
 def test_what_a_terminal_sends_to_all_is_one_signal_to_what_we_pass_it_on_to() -> None:
     """Ctrl-C reaches the shell, us and the trainer: that one writes its checkpoint, and what was to come after it does not."""
-    code = f"import os, sys\nfrom rosetta.launch import execution\nenv = dict(os.environ)\nexecution.one_after_the_other([execution.Command([sys.executable, '-c', each], env, None, ()) for each in ({HEEDS!r}, 'print(0)')])"
+    code = f"import os, sys\nfrom rosetta.launch import execution\nenv = dict(os.environ)\nexecution.run_in_order([execution.Command([sys.executable, '-c', each], env, None, ()) for each in ({HEEDS!r}, 'print(0)')])"
     argv = ["bash", "-c", 'exec "$@"', "x", sys.executable, "-P", "-c", code]
     process = subprocess.Popen(
         argv,

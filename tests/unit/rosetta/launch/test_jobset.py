@@ -39,7 +39,7 @@ ALL = [
 
 @pytest.mark.parametrize(("run", "options"), ALL)
 def test_schema(run: Run, options: Options) -> None:
-    jsonschema.validate(yaml.safe_load(jobset.render(run, options).stdin), SCHEMA)
+    jsonschema.validate(yaml.safe_load(jobset.render_jobset(run, options).stdin), SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_schema(run: Run, options: Options) -> None:
     ],
 )
 def test_the_schema_refuses_what_is_wrong(path: str, value: Any) -> None:
-    document = jobset.document(RUN, OPTIONS)
+    document = jobset.make_jobset(RUN, OPTIONS)
     document["spec"]["replicatedJobs"][0]["template"]["spec"][path] = value
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document, SCHEMA)
@@ -61,14 +61,14 @@ def test_the_schema_refuses_what_is_wrong(path: str, value: Any) -> None:
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="NOT TESTED: there is no kubectl")
 def test_kubectl_reads_its_job(tmp_path: Path) -> None:
     """It has the types of a Job, which knows what a pod is; a JobSet it takes for any object."""
-    document = jobset.document(RUN, OPTIONS)
+    document = jobset.make_jobset(RUN, OPTIONS)
     spec = document["spec"]["replicatedJobs"][0]["template"]["spec"]
     (tmp_path / "job.yaml").write_text(
         json.dumps(
             {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": spec}
         )
     )
-    (tmp_path / "set.yaml").write_text(jobset.render(RUN, OPTIONS).stdin)
+    (tmp_path / "set.yaml").write_text(jobset.render_jobset(RUN, OPTIONS).stdin)
     read = _kubectl(
         "set", "image", "--local", "-f", str(tmp_path / "job.yaml"), "rosetta=other", "-o", "json"
     )
@@ -95,7 +95,7 @@ def _kubectl(*words: str) -> dict[str, Any]:
 
 
 def test_who_meets_whom() -> None:
-    document = jobset.document(RUN, replace(OPTIONS, name="mine"))
+    document = jobset.make_jobset(RUN, replace(OPTIONS, name="mine"))
     spec = document["spec"]["replicatedJobs"][0]["template"]["spec"]
     container = spec["template"]["spec"]["containers"][0]
     # A pod is called JOBSET-JOB-INDEX-COMPLETION, and found in the subdomain.
@@ -116,7 +116,7 @@ def test_who_meets_whom() -> None:
 
 
 def test_secrets_and_mounts() -> None:
-    pod = jobset.document(RUN, OPTIONS)["spec"]["replicatedJobs"][0]["template"]["spec"][
+    pod = jobset.make_jobset(RUN, OPTIONS)["spec"]["replicatedJobs"][0]["template"]["spec"][
         "template"
     ]["spec"]
     assert {

@@ -11,21 +11,22 @@ from typing import Any
 import pytest
 
 from rosetta.launch import node_processes
-from rosetta.launch.node_processes import Layout
+from rosetta.launch.node_processes import ProcessLayout
 from tests.support import errors
 
 ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_one_process_is_told_nothing_of_the_job_it_is_in() -> None:
-    assert node_processes.environments(
-        Layout(1), {"SLURM_NTASKS": "8", "SLURM_JOB_ID": "42", "SLURM_JOB_GPUS": "0", "A": "b"}
+    assert node_processes.make_environments(
+        ProcessLayout(1),
+        {"SLURM_NTASKS": "8", "SLURM_JOB_ID": "42", "SLURM_JOB_GPUS": "0", "A": "b"},
     ) == [{"SLURM_JOB_GPUS": "0", "A": "b"}]
 
 
 def test_several_meet_on_this_machine() -> None:
-    first, second = node_processes.environments(
-        Layout(2), {"SLURM_NTASKS": "8", "SLURM_STEP_NODELIST": "elsewhere", "A": "b"}
+    first, second = node_processes.make_environments(
+        ProcessLayout(2), {"SLURM_NTASKS": "8", "SLURM_STEP_NODELIST": "elsewhere", "A": "b"}
     )
     assert {name for name in first if first[name] != second[name]} == {
         "SLURM_PROCID",
@@ -40,12 +41,15 @@ def test_several_meet_on_this_machine() -> None:
     assert first["A"] == "b"
     host, port = first["JAX_COORDINATOR_ADDRESS"].split(":")
     assert (host, first["SLURM_STEP_NODELIST"]) == ("127.0.0.1", "127.0.0.1")
-    assert node_processes.environments(Layout(2), {})[0]["SLURM_JOB_ID"] != first["SLURM_JOB_ID"]
+    assert (
+        node_processes.make_environments(ProcessLayout(2), {})[0]["SLURM_JOB_ID"]
+        != first["SLURM_JOB_ID"]
+    )
     assert 0 < int(port) < 65536
 
 
 def test_several_nodes() -> None:
-    found = node_processes.environments(Layout(8, 4, 2, "n0:29400"), {})
+    found = node_processes.make_environments(ProcessLayout(8, 4, 2, "n0:29400"), {})
     assert [each["SLURM_PROCID"] for each in found] == [str(number) for number in range(16, 24)]
     assert {
         (
@@ -60,7 +64,9 @@ def test_several_nodes() -> None:
     assert (
         len(
             {
-                node_processes.environments(Layout(8, 4, each, "n0:29400"), {})[0]["SLURM_JOB_ID"]
+                node_processes.make_environments(ProcessLayout(8, 4, each, "n0:29400"), {})[0][
+                    "SLURM_JOB_ID"
+                ]
                 for each in range(4)
             }
         )
@@ -94,7 +100,7 @@ def test_refused(
     nodes: int, number: int, coordinator: str, kind: str, facts: dict[str, Any]
 ) -> None:
     with errors.refused(kind, **facts):
-        Layout(8, nodes, number, coordinator)
+        ProcessLayout(8, nodes, number, coordinator)
 
 
 def spawn(folder: Path, program: str, *options: str, **variables: str) -> subprocess.Popen[str]:
@@ -156,7 +162,7 @@ def test_one_that_fails_ends_the_others_and_gives_the_status(
 
 def test_one_that_does_not_end_itself_is_killed(tmp_path: Path) -> None:
     text = "import os, signal, sys, time\nif os.environ['SLURM_PROCID'] == '1': sys.exit(3)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)"
-    code = f"import os, sys\nfrom rosetta.launch import node_processes\nsys.exit(node_processes.run([sys.executable, '-S', '-c', {text!r}], node_processes.Layout(2), os.environ, 0.5))"
+    code = f"import os, sys\nfrom rosetta.launch import node_processes\nsys.exit(node_processes.run_processes([sys.executable, '-S', '-c', {text!r}], node_processes.ProcessLayout(2), os.environ, 0.5))"
     done = subprocess.run(
         [sys.executable, "-P", "-c", code],
         cwd=tmp_path,

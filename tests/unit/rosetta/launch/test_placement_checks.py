@@ -45,8 +45,8 @@ def place(tmp_path: Path) -> fake_launchers.Place:
 def test_a_folder_that_stays(run: Run, folder: str) -> None:
     for on in ALL:
         assert (
-            placement_checks.folders(
-                replace(run, env={placement_checks.OUTPUT[run.framework]: folder}), on
+            placement_checks.check_folders(
+                replace(run, env={placement_checks.OUTPUT_VARIABLES[run.framework]: folder}), on
             )
             == ()
         )
@@ -80,25 +80,26 @@ def test_a_folder_that_goes_with_its_container(
     run = replace(run, env=env)
     for on in ("docker", "jobset"):
         with errors.refused(errors.CONFLICT, remedy=remedy) as error:
-            placement_checks.folders(run, on)
+            placement_checks.check_folders(run, on)
         assert error.value.where == where
     for on in ("pyxis", "apptainer"):  # sites mount things themselves
-        (line,) = placement_checks.folders(run, on)
+        (line,) = placement_checks.check_folders(run, on)
         assert line.startswith(f"{where}: ")
         assert error.value.do in line
         assert "unless the site mounts it" in line
     for on in ("local", "slurm"):
-        assert placement_checks.folders(run, on) == ()
+        assert placement_checks.check_folders(run, on) == ()
 
 
 def test_a_workspace_that_stays_is_enough() -> None:
     assert (
-        placement_checks.folders(replace(T5X, env={"T5X_WORKSPACE_DIR": "/shared"}), "docker") == ()
+        placement_checks.check_folders(replace(T5X, env={"T5X_WORKSPACE_DIR": "/shared"}), "docker")
+        == ()
     )
 
 
 def test_of_another_entry_nothing_is_known() -> None:
-    assert placement_checks.folders(replace(T5X, entry=("sh", "-c", "true")), "docker") == ()
+    assert placement_checks.check_folders(replace(T5X, entry=("sh", "-c", "true")), "docker") == ()
 
 
 @pytest.mark.parametrize(
@@ -140,8 +141,8 @@ def test_what_it_reads_and_no_mount_brings(env: dict[str, str], missing: str) ->
         else ()
     )
     for on in ALL:
-        assert placement_checks.folders(run, on) == wanted
-    assert placement_checks.folders(run, "slurm") == ()
+        assert placement_checks.check_folders(run, on) == wanted
+    assert placement_checks.check_folders(run, "slurm") == ()
 
 
 @pytest.mark.parametrize("where", ON)

@@ -39,7 +39,7 @@ def _device(folder: Path, node: int) -> None:
     ("local", "cores"), [("0", {0, 1, 2, 3, 8, 9, 10, 11}), ("7", {4, 5, 6, 7, 12, 13, 14, 15})]
 )
 def test_a_process_a_gpu(root: Path, local: str, cores: set[int]) -> None:
-    found = process_binding.near(GPUS, {**TASKS, "SLURM_LOCALID": local}, range(16), root)
+    found = process_binding.choose_binding(GPUS, {**TASKS, "SLURM_LOCALID": local}, range(16), root)
     assert found.cores == cores
     assert found.env == {
         "NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_2"
@@ -55,17 +55,19 @@ def test_part_of_a_node_has_the_network_cards_beside_it(root: Path) -> None:
         "CUDA_VISIBLE_DEVICES": "4,5,6,7",
         "SLURM_LOCALID": "1",
     }
-    found = process_binding.near(GPUS, some, range(16), root)
+    found = process_binding.choose_binding(GPUS, some, range(16), root)
     assert found.line.startswith("near GPU 5: ")
     assert found.env == {"NCCL_IB_HCA": "=mlx5_2"}
-    assert process_binding.near(
+    assert process_binding.choose_binding(
         GPUS, {**some, "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, range(16), root
     ).env == {"NCCL_IB_HCA": "=mlx5_0,mlx5_1"}
 
 
 def test_one_process_with_gpus_of_both_sockets_has_all_cores(root: Path) -> None:
-    assert process_binding.near(GPUS, {}, range(16), root).cores == frozenset()
-    assert process_binding.near(GPUS, {"CUDA_VISIBLE_DEVICES": "1,2"}, range(16), root).cores == {
+    assert process_binding.choose_binding(GPUS, {}, range(16), root).cores == frozenset()
+    assert process_binding.choose_binding(
+        GPUS, {"CUDA_VISIBLE_DEVICES": "1,2"}, range(16), root
+    ).cores == {
         0,
         1,
         2,
@@ -78,16 +80,18 @@ def test_one_process_with_gpus_of_both_sockets_has_all_cores(root: Path) -> None
 
 
 def test_only_cores_that_it_may_have(root: Path) -> None:
-    assert process_binding.near(GPUS, {**TASKS, "SLURM_LOCALID": "0"}, [2, 3, 4], root).cores == {
+    assert process_binding.choose_binding(
+        GPUS, {**TASKS, "SLURM_LOCALID": "0"}, [2, 3, 4], root
+    ).cores == {
         2,
         3,
     }
     assert (
-        process_binding.near(GPUS, {**TASKS, "SLURM_LOCALID": "0"}, [4, 5], root).cores
+        process_binding.choose_binding(GPUS, {**TASKS, "SLURM_LOCALID": "0"}, [4, 5], root).cores
         == frozenset()
     )
     assert (
-        process_binding.near(GPUS, {**TASKS, "SLURM_LOCALID": "0"}, [0, 1], root).cores
+        process_binding.choose_binding(GPUS, {**TASKS, "SLURM_LOCALID": "0"}, [0, 1], root).cores
         == frozenset()
     )
 
@@ -96,12 +100,15 @@ def test_what_the_user_says_wins(root: Path) -> None:
     around = {**TASKS, "SLURM_LOCALID": "0"}
     for value in ("mlx5_3", ""):
         assert (
-            process_binding.near(GPUS, {**around, "NCCL_IB_HCA": value}, range(16), root).env == {}
+            process_binding.choose_binding(
+                GPUS, {**around, "NCCL_IB_HCA": value}, range(16), root
+            ).env
+            == {}
         )
-    off = process_binding.near(GPUS, {**around, "ROSETTA_BIND": "0"}, range(16), root)
+    off = process_binding.choose_binding(GPUS, {**around, "ROSETTA_BIND": "0"}, range(16), root)
     assert (off.cores, off.env, off.line) == (frozenset(), {}, "")
     with errors.refused(errors.INVALID, where="ROSETTA_BIND", value="maybe", remedy=("0", "1")):
-        process_binding.near(GPUS, {"ROSETTA_BIND": "maybe"}, range(16), root)
+        process_binding.choose_binding(GPUS, {"ROSETTA_BIND": "maybe"}, range(16), root)
 
 
 def test_where_nothing_is_known_nothing_is_done(root: Path, tmp_path: Path) -> None:
@@ -110,11 +117,11 @@ def test_where_nothing_is_known_nothing_is_done(root: Path, tmp_path: Path) -> N
         (GPUS, TASKS, root / "nowhere"),
         (GPUS, {**TASKS, "SLURM_LOCALID": "9"}, tmp_path / "nowhere"),
     ):
-        found = process_binding.near(gpus, environment, range(16), place)
+        found = process_binding.choose_binding(gpus, environment, range(16), place)
         assert (found.cores, found.env, found.line) == (frozenset(), {}, "")
     for gpu in GPUS:
         (root / "sys/bus/pci/devices" / gpu.address / "numa_node").write_text("-1\n")
-    assert process_binding.near(GPUS, {}, range(16), root).env == {}
+    assert process_binding.choose_binding(GPUS, {}, range(16), root).env == {}
 
 
 @pytest.mark.parametrize(
@@ -131,13 +138,14 @@ def test_where_nothing_is_known_nothing_is_done(root: Path, tmp_path: Path) -> N
     ],
 )
 def test_which_gpus(environment: dict[str, str], numbers: list[int]) -> None:
-    assert [gpu.number for gpu in process_binding.chosen(GPUS, environment)] == numbers
+    assert [gpu.number for gpu in process_binding.select_visible(GPUS, environment)] == numbers
 
 
 def test_in_a_jobs_cgroup_the_driver_shows_its_own_only() -> None:
     """Their numbers begin at 0 there, and Slurm's do not."""
     assert [
-        gpu.number for gpu in process_binding.chosen(GPUS[:4], {"SLURM_JOB_GPUS": "4,5,6,7"})
+        gpu.number
+        for gpu in process_binding.select_visible(GPUS[:4], {"SLURM_JOB_GPUS": "4,5,6,7"})
     ] == [
         0,
         1,
@@ -153,14 +161,14 @@ def test_the_drivers_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert process_binding.gpus() == [
+    assert process_binding.list_gpus() == [
         Gpu(0, "GPU-1a2b", "0000:1b:00.0"),
         Gpu(1, "GPU-3c4d", "0000:07:00.0"),
     ]
     program.write_text("#!/bin/sh\nexit 9\n")
-    assert process_binding.gpus() == []
+    assert process_binding.list_gpus() == []
     monkeypatch.setenv("PATH", "/nowhere")
-    assert process_binding.gpus() == []
+    assert process_binding.list_gpus() == []
 
 
 def test_the_trainer_is_started_there(root: Path, tmp_path: Path) -> None:
@@ -169,9 +177,9 @@ def test_the_trainer_is_started_there(root: Path, tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 from rosetta.launch import process_binding, execution
-process_binding.gpus = lambda: [process_binding.Gpu(0, "GPU-0", "0000:07:00.0")]
-near = process_binding.near
-process_binding.near = lambda gpus, environment, allowed: process_binding.Bound(frozenset([{core}]), near(gpus, environment, allowed, Path({str(root)!r})).env, "a line")
+process_binding.list_gpus = lambda: [process_binding.Gpu(0, "GPU-0", "0000:07:00.0")]
+near = process_binding.choose_binding
+process_binding.choose_binding = lambda gpus, environment, allowed: process_binding.Binding(frozenset([{core}]), near(gpus, environment, allowed, Path({str(root)!r})).env, "a line")
 execution.execute(execution.Command([{sys.executable!r}, "-c", "import os; print(os.sched_getaffinity(0), os.environ['NCCL_IB_HCA'])"], {{"PATH": "/bin"}}, None, ("first",)))
 """
     done = subprocess.run(

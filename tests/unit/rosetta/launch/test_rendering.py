@@ -45,18 +45,18 @@ JOB = Options(
 
 def of(name: str) -> Rendering:
     if name == "docker":
-        return docker.render(ONE, Options(image=JOB.image), {})
+        return docker.render_docker(ONE, Options(image=JOB.image), {})
     if name == "docker-gpus":
-        return docker.render(
+        return docker.render_docker(
             replace(ONE, processes_per_node="gpu", gpus_per_node=2),
             Options(image=JOB.image, name="mine"),
             {"CUDA_VISIBLE_DEVICES": "4,5,6"},
         )
     render = {
-        "slurm": slurm.plain,
-        "pyxis": slurm.pyxis,
-        "apptainer": slurm.apptainer,
-        "jobset": jobset.render,
+        "slurm": slurm.render_slurm,
+        "pyxis": slurm.render_pyxis,
+        "apptainer": slurm.render_apptainer,
+        "jobset": jobset.render_jobset,
     }[name]
     return render(RUN, JOB)
 
@@ -73,7 +73,7 @@ def test_golden(name: str) -> None:
 
 
 def test_the_text_is_what_a_shell_would_be_told() -> None:
-    found = docker.render(ONE, Options(image="x"), {})
+    found = docker.render_docker(ONE, Options(image="x"), {})
     words = shlex.split(found.text().replace("\\\n", ""))
     assert words == [
         *(
@@ -86,13 +86,13 @@ def test_the_text_is_what_a_shell_would_be_told() -> None:
 
 def test_json_has_the_document() -> None:
     found = of("jobset").shown()
-    assert json.loads(json.dumps(found["document"])) == jobset.document(RUN, JOB)
+    assert json.loads(json.dumps(found["document"])) == jobset.make_jobset(RUN, JOB)
     assert found["argv"][:2] == ["kubectl", "create"]
     assert found["env"] == {}  # kubectl is none of the run's processes
 
 
 def test_a_secret_in_a_document_is_hidden_too() -> None:
-    found = jobset.render(replace(RUN, entry=("rosetta", "--x=secret")), JOB)
+    found = jobset.render_jobset(replace(RUN, entry=("rosetta", "--x=secret")), JOB)
     assert "x=secret" in found.stdin
     assert "x=secret" not in found.text() + json.dumps(found.shown())
 
@@ -100,8 +100,11 @@ def test_a_secret_in_a_document_is_hidden_too() -> None:
 def test_on_the_cpu_no_gpu_is_asked_for() -> None:
     run = replace(RUN, env={"JAX_PLATFORMS": "cpu"})
     texts = [
-        docker.render(replace(run, nodes=1), JOB, {}).text(),
-        *(render(run, JOB).text() for render in (slurm.plain, slurm.apptainer, jobset.render)),
+        docker.render_docker(replace(run, nodes=1), JOB, {}).text(),
+        *(
+            render(run, JOB).text()
+            for render in (slurm.render_slurm, slurm.render_apptainer, jobset.render_jobset)
+        ),
     ]
     assert not [
         text
@@ -111,14 +114,14 @@ def test_on_the_cpu_no_gpu_is_asked_for() -> None:
 
 
 def test_part_of_a_node() -> None:
-    argv = slurm.plain(replace(RUN, gpus_per_node=4), Options(shared=True)).argv
+    argv = slurm.render_slurm(replace(RUN, gpus_per_node=4), Options(shared=True)).argv
     assert "--gres=gpu:4" in argv
     assert "--exclusive" not in argv
     assert "--ntasks=16" in argv
     with errors.refused(
         errors.CONFLICT, where="CUDA_VISIBLE_DEVICES", value=2, names=("8", "GPUs")
     ):
-        docker.render(ONE, JOB, {"CUDA_VISIBLE_DEVICES": "0,1"})
+        docker.render_docker(ONE, JOB, {"CUDA_VISIBLE_DEVICES": "0,1"})
 
 
 @pytest.mark.parametrize(
@@ -177,15 +180,17 @@ def test_refused(
     given = replace(JOB, **options)
     with errors.refused(kind, **facts):
         {
-            "docker": lambda: docker.render(run, given, {}),
-            "slurm": lambda: slurm.plain(run, given),
-            "pyxis": lambda: slurm.pyxis(run, given),
-            "apptainer": lambda: slurm.apptainer(run, given),
-            "jobset": lambda: jobset.render(run, given),
+            "docker": lambda: docker.render_docker(run, given, {}),
+            "slurm": lambda: slurm.render_slurm(run, given),
+            "pyxis": lambda: slurm.render_pyxis(run, given),
+            "apptainer": lambda: slurm.render_apptainer(run, given),
+            "jobset": lambda: jobset.render_jobset(run, given),
         }[name]()
 
 
 def test_names_of_jobs() -> None:
-    assert rendering.job_name(RUN, Options()) == "pax-synthetic5b"
-    assert rendering.job_name(replace(RUN, model="my/Model_2"), Options()) == "pax-my-model-2"
-    assert rendering.job_name(RUN, Options(name="x y")) == "x y"
+    assert rendering.choose_job_name(RUN, Options()) == "pax-synthetic5b"
+    assert (
+        rendering.choose_job_name(replace(RUN, model="my/Model_2"), Options()) == "pax-my-model-2"
+    )
+    assert rendering.choose_job_name(RUN, Options(name="x y")) == "x y"

@@ -49,7 +49,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("untouched")
-@pytest.mark.parametrize("option", scripts.HELP)
+@pytest.mark.parametrize("option", scripts.HELP_OPTIONS)
 @pytest.mark.parametrize("name", readers.SCRIPT_COMMANDS)
 def test_help(name: str, option: str, tmp_path: Path) -> None:
     """It names every word and variable, wherever --help stands, and touches nothing."""
@@ -146,7 +146,7 @@ def test_several_commands_are_shown_in_order(capsys: pytest.CaptureFixture[str])
         execution.Command([name], {"XLA_FLAGS": "x", "TOKEN": "secret"}, None, ())
         for name in ("a", "b")
     ]
-    status = scripts.run(
+    status = scripts.run_script(
         NAME, ["--dry-run", "w"], ("T5_SIZE",), lambda values: both if values == ["w"] else []
     )
     out = capsys.readouterr().out
@@ -165,7 +165,7 @@ def test_secrets_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
             ("reads s3://me:pw@host/data", "with k3y-k3y"),
         )
     ]
-    assert scripts.run(NAME, ["--dry-run"], (), lambda _: found) == 0
+    assert scripts.run_script(NAME, ["--dry-run"], (), lambda _: found) == 0
     out = capsys.readouterr().out
     assert '"s3://...@host/data"' in out
     assert "k3y-k3y" not in out

@@ -223,7 +223,7 @@ def test_a_dry_run_shows_no_secret(
     assert f'--gin.MODEL_DIR="{tmp_path}/m"' in shown["argv"]
     assert "hf_secret" not in out
     assert not (tmp_path / "m").exists()
-    wanted = t5x_trainer.command("multiprocess_pretrain_pile", [], os.environ, str(tmp_path))
+    wanted = t5x_trainer.make_command("multiprocess_pretrain_pile", [], os.environ, str(tmp_path))
     assert wanted.env["HF_TOKEN"] == os.environ["HF_TOKEN"], "it reaches the trainer all the same"
 
 
@@ -233,7 +233,7 @@ def test_a_python_of_no_environment_is_one_line(
     def lacking(*_: object) -> None:
         raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
 
-    monkeypatch.setattr(t5x_trainer, "command", lacking)
+    monkeypatch.setattr(t5x_trainer, "make_command", lacking)
     assert t5x_trainer.main(["multiprocess_pretrain_pile", "/tree"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "'numpy'; put a baked environment's bin first on PATH" in line
@@ -258,7 +258,7 @@ def test_whatever_goes_wrong_is_one_line_and_a_status(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(t5x_trainer, "command", fail)
+    monkeypatch.setattr(t5x_trainer, "make_command", fail)
     monkeypatch.delenv("ROSETTA_DEBUG", raising=False)
     assert t5x_trainer.main(["multiprocess_pretrain_pile", "/tree"]) == code
     (line,) = capsys.readouterr().err.splitlines()
@@ -465,7 +465,7 @@ def test_every_value_that_a_check_asks_for_is_known_of_our_files(
         "VOCAB": "byte",
         "ENC_SL": "64",
     }
-    t5x_trainer.command(script, [], variables, str(tree))
+    t5x_trainer.make_command(script, [], variables, str(tree))
     unknown = {name for name, value in asked.items() if value is NOT_KNOWN}
     assert unknown == set()
     made_later = {

@@ -17,7 +17,7 @@ from paxml import programs as upstream
 
 from rosetta.core import gpus
 from rosetta.health import progress
-from rosetta.health.run_health import Stopped
+from rosetta.health.supervision import RunStopped
 from rosetta.pax import programs
 from rosetta.pax.run import flops
 
@@ -93,13 +93,13 @@ def test_the_step_that_compiles_is_in_the_loss_and_in_no_rate(
     program: programs.TrainProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[int, int]] = []
-    report = progress.report
+    report = progress.make_report
 
     def noted(work: Any, step: int, total: Any, steps: int, *more: Any) -> Any:
         seen.append((step, steps))
         return report(work, step, total, steps, *more)
 
-    monkeypatch.setattr(progress, "report", noted)
+    monkeypatch.setattr(progress, "make_report", noted)
     _train(program, 0, 13)
     assert seen == [(5, 4), (10, 5), (13, 3)]
 
@@ -134,7 +134,7 @@ def test_errors_of_reports_end_no_training(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(progress, "report", lambda *_: 1 / 0)
+    monkeypatch.setattr(progress, "make_report", lambda *_: 1 / 0)
     _train(program, 0, 13)
     assert "rosetta: progress: ZeroDivisionError" in capsys.readouterr().err
 
@@ -197,8 +197,8 @@ def test_a_run_that_is_to_end_early_ends_as_at_its_last_step(
 def test_a_bad_loss_ends_it_without_a_checkpoint(program: programs.TrainProgram) -> None:
     program._health.given(3, lambda: float("nan"))
     program._health.follower.settle()
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         program.should_run(None, 4)
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         program._health.before_checkpoint(4, lambda: True)
     program.shutdown()

@@ -195,7 +195,7 @@ def test_a_state_is_looked_at_before_it_is_saved(
     asked = SimpleNamespace(
         before_checkpoint=lambda step, finite: seen.append((step, finite())), saves=None
     )
-    monkeypatch.setattr("rosetta.health.run_health.current", lambda: asked)
+    monkeypatch.setattr("rosetta.health.supervision.get_supervisor", lambda: asked)
     saver = _manager(tmp_path, Model())
     saver.save(Model().state(5))
     state = Model().state(10)

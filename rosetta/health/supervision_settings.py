@@ -39,7 +39,7 @@ class Settings:
     changed_data: str
 
 
-def read(variables: Mapping[str, str]) -> Settings:
+def read_settings(variables: Mapping[str, str]) -> Settings:
     """Return the settings that variables say; UserError for the first one that is wrong."""
     return Settings(
         on_bad_loss=read_setting(variables, "ON_BAD_LOSS"),

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from rosetta.core.gpu_query import DetectedGpu
 
-_VIRTUAL = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+_CPU_DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 
-class Wanted(Protocol):
+class RequestedDevices(Protocol):
     """A run: how many GPUs it has, and in how many processes."""
 
     @property
@@ -31,19 +31,25 @@ class Wanted(Protocol):
         """The number of processes of a node."""
 
 
-def devices(found: Sequence[DetectedGpu], environment: Mapping[str, str], *, on_cpu: bool) -> int:
+def count_devices(
+    found: Sequence[DetectedGpu], environment: Mapping[str, str], *, on_cpu: bool
+) -> int:
     """Return how many devices a process sees: cards, or the CPU devices that XLA_FLAGS makes."""
-    asked = _VIRTUAL.findall(_flags(environment))
+    asked = _CPU_DEVICE_COUNT.findall(_read_xla_flags(environment))
     return int(asked[-1]) if on_cpu and asked else 1 if on_cpu else max(len(found), 1)
 
 
-def _flags(environment: Mapping[str, str]) -> str:
+def _read_xla_flags(environment: Mapping[str, str]) -> str:
     """Return the flags of XLA_FLAGS, which may be the path of a file of flags."""
     return xla_flags.join_flags(xla_flags.split_flags(environment.get("XLA_FLAGS", "")))
 
 
-def share(
-    given: Wanted, found: Sequence[DetectedGpu], environment: Mapping[str, str], *, on_cpu: bool
+def select_devices(
+    given: RequestedDevices,
+    found: Sequence[DetectedGpu],
+    environment: Mapping[str, str],
+    *,
+    on_cpu: bool,
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the environment in which the run has the devices it was asked to have, and what to say
     about it.
@@ -51,7 +57,7 @@ def share(
     Raises:
       UserError: there are not so many.
     """
-    there = devices(found, environment, on_cpu=on_cpu)
+    there = count_devices(found, environment, on_cpu=on_cpu)
     where = f"NUM_GPUS={given.gpus}"
     if given.processes > 1:
         if not on_cpu and given.gpus != given.processes:
@@ -66,7 +72,7 @@ def share(
     if there == given.gpus or (not on_cpu and not found):
         return dict(environment), ()
     if on_cpu:
-        if _VIRTUAL.search(_flags(environment)):
+        if _CPU_DEVICE_COUNT.search(_read_xla_flags(environment)):
             raise UserError(
                 f"XLA_FLAGS makes {there} CPU device(s)",
                 where,
@@ -75,7 +81,7 @@ def share(
                 value=there,
             )
         flags = (
-            f"{_flags(environment)} --xla_force_host_platform_device_count={given.gpus}"
+            f"{_read_xla_flags(environment)} --xla_force_host_platform_device_count={given.gpus}"
         ).strip()
         return {**environment, "XLA_FLAGS": flags}, (f"the CPU stands in for {given.gpus} devices",)
     if given.gpus > there:

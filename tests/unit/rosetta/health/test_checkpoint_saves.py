@@ -13,7 +13,7 @@ import pytest
 
 from rosetta.core.errors import UserError
 from rosetta.health import checkpoint_files
-from rosetta.health.checkpoint_reports import NoRoomError, Saves, full
+from rosetta.health.checkpoint_saves import DiskFullError, SaveTracker, is_disk_full
 from tests.support import errors
 
 
@@ -43,7 +43,7 @@ def _write(folder: Path, step: int, size: int) -> bool:
 def test_one_is_left_out_and_the_next_one_counts(
     small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    saves = Saves(str(small), "once", speaks=True)
+    saves = SaveTracker(str(small), "once", speaks=True)
     assert saves.trying(10, lambda: _write(small, 10, 20_000)) is True
     assert saves.trying(20, lambda: _write(small, 20, 100_000)) is None
     assert [path.name for path in small.iterdir()] == ["checkpoint_10"]  # and nothing half
@@ -62,7 +62,7 @@ def test_one_is_left_out_and_the_next_one_counts(
 
 def test_the_first_one_ends_the_run_where_that_is_wanted(small: Path) -> None:
     with errors.refused(errors.FAILED, where="small", value=20):
-        Saves(str(small), "stop", speaks=True).trying(20, lambda: _write(small, 20, 100_000))
+        SaveTracker(str(small), "stop", speaks=True).trying(20, lambda: _write(small, 20, 100_000))
 
 
 def test_other_errors_are_no_full_disk(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_other_errors_are_no_full_disk(tmp_path: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     with pytest.raises(PermissionError):
-        Saves(str(tmp_path), "once", speaks=True).trying(1, fails)
+        SaveTracker(str(tmp_path), "once", speaks=True).trying(1, fails)
 
 
 @pytest.mark.parametrize(
@@ -84,20 +84,20 @@ def test_other_errors_are_no_full_disk(tmp_path: Path) -> None:
             ),
             True,
         ),
-        (NoRoomError("a checkpoint takes 2.0 GB, and 1.0 GB are free", "/m", "make room"), True),
+        (DiskFullError("a checkpoint takes 2.0 GB, and 1.0 GB are free", "/m", "make room"), True),
         (UserError("the path is relative", "/m", "give it whole"), False),
         (ValueError("shape"), False),
     ],
 )
 def test_what_a_full_disk_looks_like(error: Exception, is_full: bool) -> None:
-    assert full(error) is is_full
-    assert full(RuntimeError("the save failed")) is False
+    assert is_disk_full(error) is is_full
+    assert is_disk_full(RuntimeError("the save failed")) is False
 
 
 def test_how_long_it_took_is_said_once_it_is_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    saves = Saves(str(tmp_path), "once", speaks=True)
+    saves = SaveTracker(str(tmp_path), "once", speaks=True)
     saves.begun(10, time.monotonic() - 5, 1.5)
     assert saves.told() == {}
     _write(tmp_path, 10, 1)
@@ -121,7 +121,7 @@ def test_the_end_waits_for_what_is_said_of_the_last_checkpoint(
         return looked(folder, step)
 
     monkeypatch.setattr(checkpoint_files, "find_problem", slow)
-    saves = Saves(str(tmp_path), "once", speaks=True)
+    saves = SaveTracker(str(tmp_path), "once", speaks=True)
     _write(tmp_path, 10, 1)
     saves.begun(10, time.monotonic(), 0.0)
     saves.begun(20, time.monotonic(), 0.0)  # it never comes: nothing waits for it

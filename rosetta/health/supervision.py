@@ -27,39 +27,41 @@ from rosetta.health import (
     watchdog,
     weights_and_biases,
 )
-from rosetta.health.bad_losses import Bad
-from rosetta.health.barrier import Agreement
-from rosetta.health.step_tracking import Follower
+from rosetta.health.bad_losses import BadStep
+from rosetta.health.barrier import StepBarrier
+from rosetta.health.step_tracking import StepTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from rosetta.health.checkpoint_reports import Saves
-    from rosetta.health.settings import Settings
+    from rosetta.health.checkpoint_saves import SaveTracker
+    from rosetta.health.supervision_settings import Settings
 
-_SLOW = 0.1  # of a step
+_SLOW_INPUT = 0.1  # of a step
 # Steps that may be given to the devices before their results are seen; JAX itself queues up to 32.
-_AHEAD = 16
-_SAVING = 60.0  # s that a process which fails alone waits for a checkpoint that all are writing
+_MAX_STEPS_IN_FLIGHT = 16
+_SAVE_TIMEOUT = (
+    60.0  # s that a process which fails alone waits for a checkpoint that all are writing
+)
 
-_current: Health | None = None
+_current: Supervisor | None = None
 
 
-class Stopped(Exception):  # noqa: N818 (nothing went wrong)
+class RunStopped(Exception):  # noqa: N818 (nothing went wrong)
     """The run ends before its time.
 
     `bad` says why where its state is not worth a checkpoint, `error` what its data cannot give.
     """
 
     def __init__(
-        self, reason: str, step: int, bad: Bad | None = None, error: UserError | None = None
+        self, reason: str, step: int, bad: BadStep | None = None, error: UserError | None = None
     ) -> None:
         super().__init__(reason)
         self.reason, self.step, self.bad, self.error = reason, step, bad, error
 
 
 @dataclass(frozen=True)
-class Source:
+class DumpSource:
     """What a trainer can say of a step for the dump: this process' rows, and FP8's scales by
     name.
     """
@@ -68,7 +70,7 @@ class Source:
     scales: Callable[[], Mapping[str, list[float]]]
 
 
-class Health:
+class Supervisor:
     """Watches over a run from its first step to its last. One a process.
 
     Args:
@@ -79,7 +81,7 @@ class Health:
     """
 
     def __init__(
-        self, folder: str | None, settings: Settings, rank: int, ranks: int, source: Source
+        self, folder: str | None, settings: Settings, rank: int, ranks: int, source: DumpSource
     ) -> None:
         global _current  # noqa: PLW0603 (signals, and what a crash is blamed on, are the process's)
         self._folder, self.settings, self._rank, self.ranks, self._source = (
@@ -89,16 +91,16 @@ class Health:
             ranks,
             source,
         )
-        self._board = key_value_store.of_run(ranks)
+        self._board = key_value_store.open_store(ranks)
         self._stop, self._save = (
-            Agreement(name, self._board, rank, ranks) for name in ("stop", "save")
+            StepBarrier(name, self._board, rank, ranks) for name in ("stop", "save")
         )
-        self._judge = bad_losses.Judge(settings.spike)
-        self._bad: Bad | None = None
+        self._judge = bad_losses.LossMonitor(settings.spike)
+        self._bad: BadStep | None = None
         self._within = False
-        self.ending: Stopped | None = None
-        self.follower = Follower(self._look)
-        self.watch = watchdog.Watch(
+        self.ending: RunStopped | None = None
+        self.follower = StepTracker(self._look)
+        self.watch = watchdog.Watchdog(
             self._board,
             rank,
             ranks,
@@ -109,12 +111,12 @@ class Health:
             (self._stop, self._save),
         )
         self._saved = time.monotonic()
-        self.saves: Saves | None = None  # of the last checkpoint that was begun
-        self._trace = profiling.Trace(self._folder, settings.profile, rank)
-        self._wandb = weights_and_biases.Board(self._folder, os.environ) if rank == 0 else None
+        self.saves: SaveTracker | None = None  # of the last checkpoint that was begun
+        self._trace = profiling.StepProfiler(self._folder, settings.profile, rank)
+        self._wandb = weights_and_biases.WandbRun(self._folder, os.environ) if rank == 0 else None
         self.goodput = goodput.Goodput(folder) if rank == 0 else None
-        stop_signals.take()
-        stop_signals.asks(self._stop.ask)
+        stop_signals.install_handlers()
+        stop_signals.set_stop_request(self._stop.ask)
         self.watch.start()
         _current = self
 
@@ -153,7 +155,7 @@ class Health:
           Stopped: it must not.
           StepFailedError: one before it failed on its devices.
         """
-        self.follower.wait_until_behind(_AHEAD)
+        self.follower.wait_until_behind(_MAX_STEPS_IN_FLIGHT)
         self._raise_failure()
         if self._trace.due(step):
             self.follower.settle()
@@ -162,11 +164,11 @@ class Health:
         if self._stop.reached(step):
             raise self._stopped(self._stop.reason or "", step, self.checked())
 
-    def _stopped(self, reason: str, step: int, bad: Bad | None) -> Stopped:
-        self.ending = Stopped(reason, step, bad)  # gin raises a copy, which knows less
+    def _stopped(self, reason: str, step: int, bad: BadStep | None) -> RunStopped:
+        self.ending = RunStopped(reason, step, bad)  # gin raises a copy, which knows less
         return self.ending
 
-    def stop_for_data(self, error: UserError, step: int) -> Stopped:
+    def stop_for_data(self, error: UserError, step: int) -> RunStopped:
         """Return what ends the run before a step for which there is no batch, with a checkpoint of
         the steps before it.
 
@@ -181,7 +183,7 @@ class Health:
         if self.ranks > 1:
             raise error
         bad = self.checked()
-        self.ending = Stopped("its data", step, bad, error)
+        self.ending = RunStopped("its data", step, bad, error)
         return self.ending
 
     def wants_checkpoint(self, step: int) -> bool:
@@ -204,7 +206,7 @@ class Health:
         mode = self.settings.on_bad_loss
         if found is None or self._bad is not None or mode == "ignore":
             return
-        if mode == "skip" and self._judge.row <= bad_losses.SKIPPED:
+        if mode == "skip" and self._judge.row <= bad_losses.MAX_SKIPPED_IN_A_ROW:
             if self._rank == 0:
                 what = (
                     "its update stays: only what is not finite is left out"
@@ -216,7 +218,7 @@ class Health:
         self._bad = found
         self._stop.ask("a bad loss")
 
-    def checked(self) -> Bad | None:
+    def checked(self) -> BadStep | None:
         """Wait for the steps that were given; return what is bad about one of them.
 
         StepFailedError where one failed.
@@ -241,7 +243,7 @@ class Health:
         """
         bad = self.checked()
         if bad is None and self.settings.on_bad_loss != "ignore" and not finite():
-            bad = Bad(
+            bad = BadStep(
                 step - 1,
                 self._judge.history[-1][1] if self._judge.history else math.nan,
                 "it left parameters that are not finite",
@@ -250,7 +252,7 @@ class Health:
             raise self._stopped("a bad loss", step, bad)
         self._saved = time.monotonic()
 
-    def ends(self, stopped: Stopped, folder: str | None) -> NoReturn:
+    def ends(self, stopped: RunStopped, folder: str | None) -> NoReturn:
         """End the process as it was asked to: after a signal with status 75, after a bad loss with
         a dump and status 1.
 
@@ -302,10 +304,10 @@ class Health:
         self.close()
         self._finish(line, code)
 
-    def _refuses(self, bad: Bad) -> NoReturn:
+    def _refuses(self, bad: BadStep) -> NoReturn:
         """End the process over a bad step, with what is known of it written down."""
         try:
-            into = bad_losses.dump(
+            into = bad_losses.write_dump(
                 self._folder,
                 self._rank,
                 bad,
@@ -329,7 +331,7 @@ class Health:
             time.sleep(
                 2 * self.watch.interval if self.ranks > 1 else 0
             )  # the others' end needs the board
-        stop_signals.end(line if self._rank == 0 else f"rank {self._rank}: {line}", code)
+        stop_signals.exit_with_line(line if self._rank == 0 else f"rank {self._rank}: {line}", code)
 
     def report(
         self, step: int, seconds: float, held: float
@@ -351,7 +353,7 @@ class Health:
         if hosts := self._spread(step, held):
             median, largest, whose = hosts
             more |= {"host_wait_median": median, "host_wait_max": largest, "host_wait_rank": whose}
-            if largest - median > _SLOW * (self.follower.median or math.inf):
+            if largest - median > _SLOW_INPUT * (self.follower.median or math.inf):
                 said.append(
                     f"{self.watch.name(whose)} is slow: its input takes {largest:.3g} s a "
                     f"step, of the others {median:.3g} s"
@@ -392,19 +394,19 @@ class Health:
     def close(self) -> None:
         """Stop watching at the end of the run, and restore the default signal handlers."""
         self.pause()
-        stop_signals.release()
+        stop_signals.restore_default_handlers()
         self.watch.close()
         self._trace.close()
         if self._wandb:
             self._wandb.close()
 
 
-def current() -> Health | None:
+def get_supervisor() -> Supervisor | None:
     """Return the health of this process' run, None before its first step."""
     return _current
 
 
-def paused() -> contextlib.AbstractContextManager[None]:
+def pause_watchdog() -> contextlib.AbstractContextManager[None]:
     """Pause watching over this process' run, if there is one, for a block of code; see Health."""
     return contextlib.nullcontext() if _current is None else _current.paused()
 
@@ -414,7 +416,7 @@ def has_trained() -> bool:
     return _current is not None and _current.follower.given > 0
 
 
-def over(finish: Callable[[], str | None]) -> None:
+def end_if_stopped(finish: Callable[[], str | None]) -> None:
     """End the process where training was to end before its time, see Health.ends; return where it
     was not.
 
@@ -428,14 +430,14 @@ def over(finish: Callable[[], str | None]) -> None:
         folder = finish()
     except UserError as error:
         if _current.ending.bad is None:
-            trainer_exit.now(error)
+            trainer_exit.exit_with_error(error)
         # The loss is the news: it is written down first.
         log.warn(str(error), terminal=True)
         folder = None
     _current.ends(_current.ending, folder)
 
 
-def explain(error: Exception, advice: str, finish: Callable[[], object]) -> None:
+def end_if_step_failed(error: Exception, advice: str, finish: Callable[[], object]) -> None:
     """End the process in one line where memory was not enough, or a step failed on its devices;
     return where it was neither.
 
@@ -449,12 +451,15 @@ def explain(error: Exception, advice: str, finish: Callable[[], object]) -> None
     step = failed.step if failed else _current.follower.given if _current else None
     where = "the start of the run" if step is None else f"step {step:,}"
     if step_failure.is_out_of_memory(cause):
-        line, code = str(step_failure.describe_memory(cause, where, advice)), exit_status.USER_ERROR
+        line, code = (
+            str(step_failure.describe_out_of_memory(cause, where, advice)),
+            exit_status.USER_ERROR,
+        )
     elif failed is not None:
         line, code = (
             (
-                f"{where} failed on its device: {step_failure.first_line(failed.error)}; start it "
-                "again: it goes on from its last checkpoint"
+                f"{where} failed on its device: {step_failure.describe_error(failed.error)}; "
+                "start it again: it goes on from its last checkpoint"
             ),
             exit_status.FAILED,
         )
@@ -463,15 +468,15 @@ def explain(error: Exception, advice: str, finish: Callable[[], object]) -> None
     if exit_status.wants_traceback():
         traceback.print_exception(cause)
     if _current is None:
-        stop_signals.end(line, code)
+        stop_signals.exit_with_line(line, code)
     # The others may wait for this process, so what it waits for has an end.
-    saving = threading.Thread(target=_quietly, args=(finish,), daemon=True)
+    saving = threading.Thread(target=_finish_saving, args=(finish,), daemon=True)
     saving.start()
-    saving.join(_SAVING if _current.ranks > 1 else None)
+    saving.join(_SAVE_TIMEOUT if _current.ranks > 1 else None)
     _current.fail(line, code)
 
 
-def _quietly(finish: Callable[[], object]) -> None:
+def _finish_saving(finish: Callable[[], object]) -> None:
     try:
         finish()
     except Exception as error:  # noqa: BLE001 (what ended the training is the news)
@@ -479,7 +484,7 @@ def _quietly(finish: Callable[[], object]) -> None:
         log.warn(line, terminal=True)
 
 
-def blame(error: BaseException) -> None:
+def end_if_process_lost(error: BaseException) -> None:
     """End the process where what went wrong is that another one is gone, and name that; return
     where it is not.
     """
@@ -488,7 +493,7 @@ def blame(error: BaseException) -> None:
     lost = _current.watch.lost()
     if lost:
         who = " and ".join(map(_current.watch.name, lost))
-        stop_signals.end(
+        stop_signals.exit_with_line(
             (
                 f"{who} is lost ({type(error).__name__}: {watchdog.first_line(error)}); it ends "
                 f"with status {exit_status.PROCESS_LOST}: start it again, it goes on from its "

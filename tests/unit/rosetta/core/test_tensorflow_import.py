@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta.health import unneeded_imports
+from rosetta.core import tensorflow_import
 from tests.support import required_modules
 
 if TYPE_CHECKING:
@@ -24,27 +24,30 @@ def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_missing_can_be_imported_afterwards() -> None:
-    with unneeded_imports.missing("startup_heavy"), pytest.raises(ImportError):
+    with tensorflow_import.hide_modules("startup_heavy"), pytest.raises(ImportError):
         importlib.import_module("startup_heavy")
     assert importlib.import_module("startup_heavy").__name__ == "startup_heavy"
 
 
 def test_what_is_loaded_stays() -> None:
     loaded = importlib.import_module("startup_loaded")
-    with unneeded_imports.missing("startup_loaded"):
+    with tensorflow_import.hide_modules("startup_loaded"):
         assert importlib.import_module("startup_loaded") is loaded
     assert sys.modules["startup_loaded"] is loaded
 
 
 def test_an_error_leaves_nothing_behind() -> None:
-    with pytest.raises(KeyError), unneeded_imports.missing("startup_heavy"):
+    with pytest.raises(KeyError), tensorflow_import.hide_modules("startup_heavy"):
         raise KeyError
     assert "startup_heavy" not in sys.modules
 
 
 def test_tensorflow_comes_without_what_it_does_not_need() -> None:
     required_modules.need("tensorflow")
-    code = "import sys; from rosetta.health import unneeded_imports; unneeded_imports.install(); import tensorflow; print([m for m in unneeded_imports.UNUSED if m in sys.modules])"
+    code = (
+        "import sys; from rosetta.core import tensorflow_import as t; t.import_tensorflow(); "
+        "import tensorflow; print([name for name in t.UNUSED_MODULES if name in sys.modules])"
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment

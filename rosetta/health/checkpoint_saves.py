@@ -19,15 +19,15 @@ from rosetta.health import checkpoint_files
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_PAUSE = 0.2  # s
-_PATIENCE = 3600.0  # s for a checkpoint to be whole
+_POLL_INTERVAL = 0.2  # s
+_COMPLETION_TIMEOUT = 3600.0  # s for a checkpoint to be whole
 
 
-class NoRoomError(UserError):
+class DiskFullError(UserError):
     """A checkpoint does not fit on its disk."""
 
 
-def full(error: BaseException) -> bool:
+def is_disk_full(error: BaseException) -> bool:
     """Return whether an error, or what led to it, is a disk without room.
 
     TensorStore says it in words.
@@ -39,10 +39,10 @@ def full(error: BaseException) -> bool:
         if any(words in str(found) for words in ("No space left on device", "Disk quota exceeded")):
             return True
         found = found.__cause__ or found.__context__
-    return isinstance(error, NoRoomError)
+    return isinstance(error, DiskFullError)
 
 
-class Saves:
+class SaveTracker:
     """Follows the checkpoints of one folder.
 
     Args:
@@ -75,9 +75,13 @@ class Saves:
 
     def _wait(self, step: int, since: float, stall: float) -> None:
         while step not in run_folders.list_checkpoint_steps(self._folder):
-            if time.monotonic() - since > _PATIENCE or self._missing or self._ending.is_set():
+            if (
+                time.monotonic() - since > _COMPLETION_TIMEOUT
+                or self._missing
+                or self._ending.is_set()
+            ):
                 return
-            self._ending.wait(_PAUSE)
+            self._ending.wait(_POLL_INTERVAL)
         took = time.monotonic() - since
         if problem := checkpoint_files.find_problem(self._folder, step):
             log.warn(f"checkpoint {step:,} is not whole: {problem}", terminal=True)
@@ -112,7 +116,7 @@ class Saves:
             value=step,
         )
         if self._speaks:
-            remove_halves(self._folder)
+            remove_unfinished(self._folder)
         if again or self._mode == "stop":
             raise self._missing
         if self._speaks:
@@ -141,7 +145,7 @@ class Saves:
         try:
             done = save()
         except Exception as error:
-            if not full(error):
+            if not is_disk_full(error):
                 raise
             self.left_out(step, error)
             return None
@@ -150,7 +154,7 @@ class Saves:
         return done
 
 
-def remove_halves(folder: str) -> None:
+def remove_unfinished(folder: str) -> None:
     """Remove what Orbax left of checkpoints that it could not finish: it counts for nothing and
     takes up room.
     """

@@ -14,34 +14,35 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.health import run_health, stop_signals, watchdog
-from rosetta.health.barrier import Agreement
-from rosetta.health.key_value_store import Local
-from rosetta.health.run_health import Health, Source, Stopped
-from rosetta.health.settings import read
+from rosetta.health import stop_signals, supervision, watchdog
+from rosetta.health.barrier import StepBarrier
+from rosetta.health.key_value_store import LocalStore
 from rosetta.health.step_failure import StepFailedError
-from rosetta.health.step_tracking import Follower
+from rosetta.health.step_tracking import StepTracker
+from rosetta.health.supervision import DumpSource, RunStopped, Supervisor
+from rosetta.health.supervision_settings import read_settings
 
 ROOT = Path(__file__).resolve().parents[4]
-NOTHING = Source(lambda _: None, dict)
+NOTHING = DumpSource(lambda _: None, dict)
 
 
 @pytest.fixture
-def health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Health]]:
-    monkeypatch.setattr(stop_signals, "_each", lambda _: None)
-    made: list[Health] = []
+def health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Supervisor]]:
+    monkeypatch.setattr(stop_signals, "_set_handlers", lambda _: None)
+    made: list[Supervisor] = []
 
-    def make(**settings: object) -> Health:
-        made.append(Health(str(tmp_path), dataclasses.replace(read({}), **settings), 0, 1, NOTHING))  # type: ignore[arg-type]
+    def make(**settings: object) -> Supervisor:
+        changed = dataclasses.replace(read_settings({}), **settings)  # type: ignore[arg-type]
+        made.append(Supervisor(str(tmp_path), changed, 0, 1, NOTHING))
         return made[-1]
 
     yield make
     for each in made:
         each.close()
-    run_health._current = None
+    supervision._current = None
 
 
-def _train(health: Health, losses: list[float]) -> int:
+def _train(health: Supervisor, losses: list[float]) -> int:
     for step, loss in enumerate(losses):
         health.before(step)
         health.given(step, lambda loss=loss: loss)  # type: ignore[misc]
@@ -49,28 +50,28 @@ def _train(health: Health, losses: list[float]) -> int:
     return len(losses)
 
 
-def test_a_bad_loss_stops_the_run_before_the_next_step(health: Callable[..., Health]) -> None:
-    with pytest.raises(Stopped) as raised:
+def test_a_bad_loss_stops_the_run_before_the_next_step(health: Callable[..., Supervisor]) -> None:
+    with pytest.raises(RunStopped) as raised:
         _train(health(), [3.0, 2.0, math.nan, 1.0, 1.0])
     assert raised.value.step == 3
     assert raised.value.bad is not None
     assert raised.value.bad.step == 2
 
 
-def test_no_checkpoint_is_written_after_a_bad_step(health: Callable[..., Health]) -> None:
+def test_no_checkpoint_is_written_after_a_bad_step(health: Callable[..., Supervisor]) -> None:
     made = health()
     _train(made, [3.0, 2.0])
     made.before_checkpoint(2, lambda: True)
     made.given(2, lambda: math.inf)  # it is not yet known to be bad when the checkpoint comes
-    with pytest.raises(Stopped) as raised:
+    with pytest.raises(RunStopped) as raised:
         made.before_checkpoint(3, lambda: True)
     assert raised.value.bad is not None
 
 
-def test_nor_one_of_parameters_that_are_not_finite(health: Callable[..., Health]) -> None:
+def test_nor_one_of_parameters_that_are_not_finite(health: Callable[..., Supervisor]) -> None:
     made = health()
     _train(made, [3.0, 2.0])
-    with pytest.raises(Stopped) as raised:
+    with pytest.raises(RunStopped) as raised:
         made.before_checkpoint(2, lambda: False)
     assert raised.value.bad is not None
     assert raised.value.bad.why == "it left parameters that are not finite"
@@ -78,7 +79,7 @@ def test_nor_one_of_parameters_that_are_not_finite(health: Callable[..., Health]
 
 
 def test_a_skipped_step_is_said_and_too_many_of_them_stop_the_run(
-    health: Callable[..., Health], capsys: pytest.CaptureFixture[str]
+    health: Callable[..., Supervisor], capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = health(on_bad_loss="skip")
     assert _train(made, [3.0, math.nan, 2.0, math.nan, 2.0]) == 5
@@ -86,12 +87,12 @@ def test_a_skipped_step_is_said_and_too_many_of_them_stop_the_run(
     for step, line in ((1, first), (3, second)):
         assert line.startswith(f"rosetta: step {step}: ")
         assert "nan" in line
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         _train(made, [math.nan] * 20)
 
 
 def test_a_spike_is_said_and_not_skipped(
-    health: Callable[..., Health], capsys: pytest.CaptureFixture[str]
+    health: Callable[..., Supervisor], capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = health(on_bad_loss="skip", spike=3.0)
     _train(made, [2.0] * 30 + [9.0, 2.0])
@@ -100,14 +101,14 @@ def test_a_spike_is_said_and_not_skipped(
     assert "update stays" in line
 
 
-def test_what_is_ignored_is_ignored(health: Callable[..., Health]) -> None:
+def test_what_is_ignored_is_ignored(health: Callable[..., Supervisor]) -> None:
     assert _train(health(on_bad_loss="ignore"), [3.0, math.nan, math.nan]) == 3
 
 
-def test_a_signal_stops_it_with_a_checkpoint(health: Callable[..., Health]) -> None:
+def test_a_signal_stops_it_with_a_checkpoint(health: Callable[..., Supervisor]) -> None:
     made = health()
     made._stop.ask("SIGTERM")
-    with pytest.raises(Stopped) as raised:
+    with pytest.raises(RunStopped) as raised:
         _train(made, [3.0])
     assert raised.value.bad is None
     assert raised.value.reason == "SIGTERM"
@@ -115,9 +116,9 @@ def test_a_signal_stops_it_with_a_checkpoint(health: Callable[..., Health]) -> N
 
 PROGRAM = """
 import sys, time
-from rosetta.health.run_health import Health, Source
-from rosetta.health.settings import read
-health = Health(sys.argv[1], read({"WATCHDOG_SECONDS": "1", "WATCHDOG_STEPS": "2"}), 0, 1, Source(lambda step: {"hash": "ab"}, lambda: {"k": [0.5]}))
+from rosetta.health.supervision import Supervisor, DumpSource
+from rosetta.health.supervision_settings import read_settings
+health = Supervisor(sys.argv[1], read_settings({"WATCHDOG_SECONDS": "1", "WATCHDOG_STEPS": "2"}), 0, 1, DumpSource(lambda step: {"hash": "ab"}, lambda: {"k": [0.5]}))
 def hangs():
     time.sleep(600)
 health.begin()
@@ -131,25 +132,25 @@ elif sys.argv[2] == "hang":
     health.given(10, hangs)
     time.sleep(600)
 elif sys.argv[2] == "paused":  # a checkpoint between two reports, and a hang after it
-    from rosetta.health import run_health
-    with run_health.paused():
+    from rosetta.health import supervision
+    with supervision.pause_watchdog():
         time.sleep(4)
         print("saved", flush=True)
     time.sleep(600)
 else:
-    from rosetta.health.run_health import Stopped
+    from rosetta.health.supervision import RunStopped
     try:
         health.given(10, lambda: float("nan"))
         health.follower.settle()
         health.before(11)
-    except Stopped as stopped:
+    except RunStopped as stopped:
         if sys.argv[2] == "unwritable":
             open(sys.argv[1] + "/bad_step_10", "x")
         from rosetta.errors import UserError
-        from rosetta.health import run_health
+        from rosetta.health import supervision
         def finish():
             raise UserError("checkpoint 9 is not written", "/m", "make room")
-        run_health.over(finish if sys.argv[2] == "full" else lambda: sys.argv[1])
+        supervision.end_if_stopped(finish if sys.argv[2] == "full" else lambda: sys.argv[1])
 """
 
 
@@ -212,9 +213,9 @@ def test_a_bad_step_is_written_down_where_a_checkpoint_before_it_found_no_room(
 
 FAILS = """
 import sys
-from rosetta.health import run_health
-from rosetta.health.run_health import Health, Source
-from rosetta.health.settings import read
+from rosetta.health import supervision
+from rosetta.health.supervision import Supervisor, DumpSource
+from rosetta.health.supervision_settings import read_settings
 
 class XlaRuntimeError(RuntimeError):
     pass
@@ -224,7 +225,7 @@ TEXT = {
     "gpu": "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 237 bytes.",
     "device": "INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
 }[sys.argv[2]]
-health = Health(sys.argv[1], read({}), 0, 1, Source(lambda step: None, dict))
+health = Supervisor(sys.argv[1], read_settings({}), 0, 1, DumpSource(lambda step: None, dict))
 def fails():
     raise XlaRuntimeError(TEXT)
 try:
@@ -233,8 +234,9 @@ try:
         health.given(step, (lambda: 1.0) if step < 3 else fails)
     print("all were given")
 except Exception as error:
-    run_health.over(lambda: sys.argv[1])
-    run_health.explain(error, "take a smaller batch", lambda: print("saves", file=sys.stderr))
+    supervision.end_if_stopped(lambda: sys.argv[1])
+    finish = lambda: print("saves", file=sys.stderr)
+    supervision.end_if_step_failed(error, "take a smaller batch", finish)
     raise
 """
 
@@ -278,7 +280,7 @@ def test_a_step_that_fails_on_the_device_ends_the_run_in_one_line(
 
 
 def test_a_failed_step_is_noticed_before_a_checkpoint_and_a_stop(
-    health: Callable[..., Health],
+    health: Callable[..., Supervisor],
 ) -> None:
     for ask in (
         lambda made: made.before_checkpoint(1, lambda: True),
@@ -292,7 +294,7 @@ def test_a_failed_step_is_noticed_before_a_checkpoint_and_a_stop(
 
 
 def test_the_training_never_gives_more_than_a_bounded_number_of_steps_ahead(
-    health: Callable[..., Health],
+    health: Callable[..., Supervisor],
 ) -> None:
     made, over = health(), threading.Event()
     given = 0
@@ -307,7 +309,7 @@ def test_the_training_never_gives_more_than_a_bounded_number_of_steps_ahead(
     thread = threading.Thread(target=train)
     thread.start()
     thread.join(0.5)
-    assert given <= run_health._AHEAD
+    assert given <= supervision._MAX_STEPS_IN_FLIGHT
     over.set()
     thread.join(60)
     assert given == 100
@@ -315,15 +317,15 @@ def test_the_training_never_gives_more_than_a_bounded_number_of_steps_ahead(
 
 STOPS = """
 import sys
-from rosetta.health import run_health
-from rosetta.health.run_health import Health, Source, Stopped
-from rosetta.health.settings import read
-health = Health(sys.argv[1], read({}), 0, 1, Source(lambda step: None, dict))
+from rosetta.health import supervision
+from rosetta.health.supervision import Supervisor, DumpSource, RunStopped
+from rosetta.health.supervision_settings import read_settings
+health = Supervisor(sys.argv[1], read_settings({}), 0, 1, DumpSource(lambda step: None, dict))
 health._stop.ask("SIGTERM")
 try:
     health.before(15)
-except Stopped:
-    run_health.over(lambda: sys.argv[1])
+except RunStopped:
+    supervision.end_if_stopped(lambda: sys.argv[1])
 """
 
 
@@ -361,16 +363,16 @@ def test_written_is_said_of_a_checkpoint_that_is_there(tmp_path: Path) -> None:
     )
 
 
-def _watches(board: Local, folder: Path, ranks: int) -> list[watchdog.Watch]:
+def _watches(board: LocalStore, folder: Path, ranks: int) -> list[watchdog.Watchdog]:
     made = []
     for rank in range(ranks):
-        each = watchdog.Watch(
+        each = watchdog.Watchdog(
             board,
             rank,
             ranks,
             str(folder),
-            read({}),
-            Follower(lambda *_: None),
+            read_settings({}),
+            StepTracker(lambda *_: None),
             lambda: False,
             (),
         )
@@ -384,7 +386,7 @@ def test_a_process_that_gives_no_sign_is_named(
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    first, second, third = _watches(Local(), tmp_path, 3)
+    first, second, third = _watches(LocalStore(), tmp_path, 3)
     for count in range(40):
         now[0] += 1.0
         for each in (first, second, *((third,) if count < 5 else ())):
@@ -398,7 +400,7 @@ def test_a_process_that_gives_no_sign_is_named(
 
 
 def test_one_that_is_behind_is_named(tmp_path: Path) -> None:
-    first, second = _watches(Local(), tmp_path, 2)
+    first, second = _watches(LocalStore(), tmp_path, 2)
     first._follower.given, second._follower.given = 12, 11
     for each in (second, first):
         each._speak(1)
@@ -409,7 +411,7 @@ def test_one_that_is_behind_is_named(tmp_path: Path) -> None:
 
 
 def test_stacks_are_written_when_another_asks(tmp_path: Path) -> None:
-    board = Local()
+    board = LocalStore()
     _, second = _watches(board, tmp_path, 2)
     board.put("stacks/0", "now")
     second._speak(1)
@@ -419,18 +421,18 @@ def test_stacks_are_written_when_another_asks(tmp_path: Path) -> None:
 def test_an_answer_that_is_waited_for_holds_up_neither_signs_nor_other_agreements(
     tmp_path: Path,
 ) -> None:
-    board = Local()
+    board = LocalStore()
     made = []
     for rank, names in enumerate((("save", "stop"), ("stop", "save"))):
-        agreements = [Agreement(name, board, rank, 3) for name in names]
+        agreements = [StepBarrier(name, board, rank, 3) for name in names]
         agreements[0].ask("each asks for another one first")
-        each = watchdog.Watch(
+        each = watchdog.Watchdog(
             board,
             rank,
             3,
             str(tmp_path),
-            read({}),
-            Follower(lambda *_: None),
+            read_settings({}),
+            StepTracker(lambda *_: None),
             lambda: False,
             agreements,
         )
@@ -450,10 +452,10 @@ def test_an_answer_that_is_waited_for_holds_up_neither_signs_nor_other_agreement
 
 
 def test_a_slow_host_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop_signals, "_each", lambda _: None)
-    board = Local()
-    monkeypatch.setattr("rosetta.health.key_value_store.of_run", lambda _: board)
-    both = [Health(str(tmp_path), read({}), rank, 2, NOTHING) for rank in range(2)]
+    monkeypatch.setattr(stop_signals, "_set_handlers", lambda _: None)
+    board = LocalStore()
+    monkeypatch.setattr("rosetta.health.key_value_store.open_store", lambda _: board)
+    both = [Supervisor(str(tmp_path), read_settings({}), rank, 2, NOTHING) for rank in range(2)]
     both[0].watch._who = {0: "node0", 1: "node1"}
     both[0].follower._durations.append(0.5)
     both[1].tell(10, 0.4)

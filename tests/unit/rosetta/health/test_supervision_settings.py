@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from rosetta.core.errors import UserError
-from rosetta.health.settings import Settings, read
+from rosetta.health.supervision_settings import Settings, read_settings
 
 
 def test_what_is_not_given_is_the_usual() -> None:
     usual = Settings("stop", 0.0, 20.0, 300.0, 0.0, "once", None, "stop", "stop")
     empty = dict.fromkeys(("ON_BAD_LOSS", "LOSS_SPIKE", "WATCHDOG_SECONDS", "PROFILE_STEPS"), "")
-    assert read({}) == read(empty) == usual
+    assert read_settings({}) == read_settings(empty) == usual
 
 
 def test_what_is_given_is_read() -> None:
@@ -22,7 +22,9 @@ def test_what_is_given_is_read() -> None:
         "ON_FULL_DISK": "stop",
         "PROFILE_STEPS": "20:25",
     }
-    assert read(given) == Settings("skip", 2.5, 5.0, 0.0, 0.5, "stop", (20, 25), "stop", "stop")
+    assert read_settings(given) == Settings(
+        "skip", 2.5, 5.0, 0.0, 0.5, "stop", (20, 25), "stop", "stop"
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,5 +49,5 @@ def test_what_is_given_is_read() -> None:
 def test_what_is_wrong_is_said(wrong: str) -> None:
     name, _, value = wrong.partition("=")
     with pytest.raises(UserError) as raised:
-        read({name: value})
+        read_settings({name: value})
     assert raised.value.where.partition("=")[0] == name
