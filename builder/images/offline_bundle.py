@@ -368,6 +368,7 @@ def _format_left_out(layers: Collection[Layer]) -> str:
         f"  {layer.name:<12} {layer.size / 1e6:>10,.1f} MB  {layer.digest}\n" for layer in layers
     ]
     return (
-        "\nLayers that are not here, since the site has them; add --with OLDER to every line "
-        "below, OLDER\nbeing the bundle or the OCI layout that holds them:\n"
+        "\nThe following layers are not in this bundle, because the site has them. Add --with "
+        "OLDER to every\nline below. OLDER is the folder of the bundle or OCI layout that has the "
+        "layers:\n"
     ) + "".join(lines)

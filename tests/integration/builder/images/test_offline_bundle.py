@@ -251,7 +251,7 @@ def test_layers_that_the_site_has_stay_out_and_are_brought_back(
 
     done = run(site, "check")
     assert (done.returncode, done.stdout) == (0, f"{NAME} {index.digest}\n")
-    assert done.stderr.count("not here: layer") == 4  # the base's of both architectures
+    assert done.stderr.count("missing: layer") == 4  # the base's of both architectures
     done = run(site, "oci", "out")
     assert done.returncode == 1
     assert all(each["digest"] in done.stderr for each in made["left_out"])
