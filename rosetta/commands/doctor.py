@@ -128,11 +128,11 @@ def _describe_machine(seen: Machine) -> dict[str, Any]:
 
     return {
         "driver": seen.driver or None,
-        "cards": [make_printable(each.name) for each in seen.cards],
+        "cards": [make_printable(each.name) for each in seen.gpus],
         "container": seen.container or None,
         "distribution": seen.record.get("distribution"),
         "cuda": seen.cuda,
-        **{name: seen.version(name) for name in ("jax", "jaxlib", "transformer-engine-jax")},
+        **{name: seen.find_version(name) for name in ("jax", "jaxlib", "transformer-engine-jax")},
     }
 
 

@@ -1,6 +1,7 @@
-"""`rosetta doctor`: what of this machine, its environment and its job stands in the way of a run.
+"""The checks of `rosetta doctor`: problems of a machine, an environment and a job before a run.
 
-Python 3.9 and no package will do.
+Each module of checks has a function `check`, which reads a Machine and yields findings. The package
+needs Python 3.9 and no other package, so that it also works on a login node.
 """
 
 from __future__ import annotations
@@ -27,46 +28,51 @@ if TYPE_CHECKING:
     from rosetta.core.gpu_query import DetectedGpu
     from rosetta.doctor.machine import Machine
 
+# Findings of one level are listed in this order.
+_CHECK_MODULES = (
+    gpu,
+    package_versions,
+    container,
+    resource_limits,
+    nccl_network,
+    variables,
+    known_issues,
+)
+
 
 def examine_machine(
-    seen: Machine, *, hosts: Sequence[str] = (), folders: Sequence[str] = ()
+    inspected: Machine, *, hosts: Sequence[str] = (), folders: Sequence[str] = ()
 ) -> list[Finding]:
-    """Return what is found on a machine, the gravest first; also for these hosts and folders.
+    """Return the findings about a machine, the most serious first.
 
-    The quick form leaves notes out.
+    Args:
+      inspected: The machine. If it is `quick`, the findings have no notes.
+      hosts: Nodes whose names must resolve, instead of those of the Slurm job.
+      folders: More folders that the run writes.
     """
-    found = [
-        each
-        for part in (
-            gpu,
-            package_versions,
-            container,
-            resource_limits,
-            nccl_network,
-            variables,
-            known_issues,
-        )
-        for each in part.check(seen)
-    ]
-    found += [*nodes.check(seen, hosts), *disk.check(seen, folders)]
-    return sorted(
-        (each for each in found if not (seen.quick and each.level == NOTE)),
-        key=lambda each: LEVELS.index(each.level),
-    )
+    findings: list[Finding] = []
+    for module in _CHECK_MODULES:
+        findings.extend(module.check(inspected))
+    findings.extend(nodes.check(inspected, hosts))
+    findings.extend(disk.check(inspected, folders))
+    if inspected.quick:
+        findings = [finding for finding in findings if finding.level != NOTE]
+    return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
 
 def quick(
     environment: Mapping[str, str], cards: Sequence[DetectedGpu] | None = None
 ) -> list[Finding]:
-    """Return the blockers and warnings that take no command, no name server and no file to see, for
-    a launcher.
+    """Return the blockers and warnings of this machine that a launcher can find at once.
+
+    No command is run, no name server is asked, and no file is written.
 
     Args:
-      environment: the run's.
-      cards: those that the launcher has found; without, what needs their compute capability is left
-        out.
+      environment: The variables of the run.
+      cards: The GPUs that the launcher has detected. Without them, the checks that need the compute
+        capability are left out.
 
     Raises:
-      UserError: what was baked here cannot be read any more.
+      UserError: The lock record of this environment cannot be read.
     """
-    return examine_machine(machine.inspect_machine(environment, quick=True, cards=cards))
+    return examine_machine(machine.inspect_machine(environment, quick=True, gpus=cards))

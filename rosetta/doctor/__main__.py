@@ -1,5 +1,6 @@
-"""`python -m rosetta.doctor`: `rosetta doctor` on a Python that is too old for the other commands,
-as a login node has it.
+"""`python -m rosetta.doctor`: run `rosetta doctor` with an old Python, as login nodes have it.
+
+The other commands need a newer Python.
 """
 
 from __future__ import annotations

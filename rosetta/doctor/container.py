@@ -1,6 +1,4 @@
-"""What container runtimes get wrong: GPUs that are not passed on, limits that programs do not see,
-proxies for what is local.
-"""
+"""Check what a container or a job passes on to a run: GPUs, memory, cores, and proxies."""
 
 from __future__ import annotations
 
@@ -15,10 +13,11 @@ if TYPE_CHECKING:
 
     from rosetta.doctor.machine import Machine
 
-MEMORY_PER_GPU = (
-    16 << 30
-)  # bytes a card: data, and the copy of its state that a checkpoint is written from
-CORES_PER_GPU = 4  # a card: its process, its data
+# Bytes of host memory for each GPU. Data needs some of it, and so does the copy of the training
+# state from which a checkpoint is written.
+MEMORY_PER_GPU = 16 << 30
+CORES_PER_GPU = 4  # for the process of the GPU and for reading its data
+# The values of NVIDIA_VISIBLE_DEVICES with which a container gets no GPU.
 _NO_GPUS = {"", "-1", "none", "void", "nodevfiles"}
 _LIBCUDA_PATHS = (
     "/usr/lib*/libcuda.so.1",
@@ -27,16 +26,17 @@ _LIBCUDA_PATHS = (
     "/.singularity.d/libs/libcuda.so.1",
 )
 _GPU_REMEDIES = {
-    "docker": "start it with --gpus=all",
-    "podman": "start it with --device=nvidia.com/gpu=all",
-    "apptainer": "start it with --nv",
+    "docker": "start the container with --gpus=all",
+    "podman": "start the container with --device=nvidia.com/gpu=all",
+    "apptainer": "start the container with --nv",
     "enroot": "set NVIDIA_VISIBLE_DEVICES=all",
-    "kubernetes": "ask for nvidia.com/gpu in its resources",
+    "kubernetes": "request nvidia.com/gpu in the resources of the pod",
 }
+_NO_PROXY_VARIABLES = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 
 
 def check(machine: Machine) -> Iterator[Finding]:
-    """Yield what the place that this runs in keeps from a run."""
+    """Yield the problems of the container or the job that this process is in."""
     yield from _check_gpus(machine)
     yield from _check_memory(machine)
     yield from _check_cores(machine)
@@ -45,201 +45,219 @@ def check(machine: Machine) -> Iterator[Finding]:
 
 
 def _check_gpus(machine: Machine) -> Iterator[Finding]:
+    """Check that the GPUs of the machine can be used here."""
     if not machine.driver or machine.on_cpu:
         return
-    environment = machine.environment
-    if not machine.devices:
-        why = "its driver is there, but no GPU is given to this " + (
-            "container" if machine.container else "job"
-        )
-        do = _GPU_REMEDIES.get(
-            machine.container,
-            "ask Slurm for them (--gres=gpu:8)"
-            if "SLURM_JOB_ID" in environment
-            else "start a container with --gpus=all, a job with --gres=gpu:8",
-        )
-        if (
-            machine.container
-            and environment.get("NVIDIA_VISIBLE_DEVICES", "all").strip().lower() in _NO_GPUS
-        ):
-            why, do = (
-                "NVIDIA_VISIBLE_DEVICES hides all GPUs from this container",
-                f"set NVIDIA_VISIBLE_DEVICES=all, and {do}",
-            )
-        yield Finding(
-            "no-gpu-visible", NOTE if machine.cuda is None else BLOCKER, why, "this machine", do
-        )
+    if not machine.device_count:
+        yield _report_no_visible_gpu(machine)
         return
-    chosen = environment.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None and not machine.cards:
+    chosen = machine.environment.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None and not machine.gpus:
         yield Finding(
             "gpus-hidden",
             BLOCKER,
-            f"it leaves none of {len(machine.all_cards)} GPU(s)",
+            f"hides all {len(machine.all_gpus)} GPU(s) of this machine",
             "CUDA_VISIBLE_DEVICES",
             "unset it, or set JAX_PLATFORMS=cpu to run on the CPU",
         )
-    given = set(re.split(r"[,\s]+", environment.get("NVIDIA_DRIVER_CAPABILITIES", "").lower()))
-    if (
-        machine.container
-        and not (given >= {"compute", "utility"} or "all" in given)
-        and not any(map(machine.names, _LIBCUDA_PATHS))
-    ):
-        what = (
-            "it lacks compute or utility, and there is no libcuda"
-            if any(given)
-            else "it is not set, and there is no libcuda"
-        )
-        yield Finding(
-            "driver-capabilities",
-            WARNING,
-            what,
-            "NVIDIA_DRIVER_CAPABILITIES",
-            "set it to compute,utility when the container is started",
-        )
-    if not machine.there("/dev/nvidia-uvm") and not machine.there("/dev/dxg"):
-        do = "on the host: nvidia-modprobe -u -c=0; then start the container again"
+    yield from _check_driver_capabilities(machine)
+    if not machine.path_exists("/dev/nvidia-uvm") and not machine.path_exists("/dev/dxg"):
         yield Finding(
             "no-uvm",
             BLOCKER if machine.container else WARNING,
-            "there is no /dev/nvidia-uvm, and CUDA does not start without",
+            "the device file /dev/nvidia-uvm is missing, and CUDA does not start without it",
             "NVIDIA driver",
-            do,
+            "on the host: nvidia-modprobe -u -c=0; then start the container again",
         )
 
 
-def _read_cgroup_files(machine: Machine, controller: str, *names: str) -> list[str]:
-    """Return the texts of a controller's files that hold for this process: those of its own cgroup
-    and of each above it, version 2 or 1.
+def _report_no_visible_gpu(machine: Machine) -> Finding:
+    """Return the finding for a machine with the driver, but without the device file of a GPU."""
+    environment = machine.environment
+    place = "container" if machine.container else "job"
+    what = f"the NVIDIA driver is loaded, but this {place} was given no GPU"
+    if "SLURM_JOB_ID" in environment:
+        remedy = "request GPUs from Slurm (--gres=gpu:8)"
+    else:
+        remedy = "start a container with --gpus=all, or a job with --gres=gpu:8"
+    remedy = _GPU_REMEDIES.get(machine.container, remedy)
+    visible_devices = environment.get("NVIDIA_VISIBLE_DEVICES", "all").strip().lower()
+    if machine.container and visible_devices in _NO_GPUS:
+        what = "NVIDIA_VISIBLE_DEVICES hides all GPUs from this container"
+        remedy = f"set NVIDIA_VISIBLE_DEVICES=all, and {remedy}"
+    level = NOTE if machine.cuda is None else BLOCKER
+    return Finding("no-gpu-visible", level, what, "this machine", remedy)
+
+
+def _check_driver_capabilities(machine: Machine) -> Iterator[Finding]:
+    """Check that a container gets libcuda and nvidia-smi of the driver."""
+    text = machine.environment.get("NVIDIA_DRIVER_CAPABILITIES", "").lower()
+    capabilities = set(re.split(r"[,\s]+", text))
+    is_sufficient = capabilities >= {"compute", "utility"} or "all" in capabilities
+    if not machine.container or is_sufficient:
+        return
+    if any(machine.find_paths(pattern) for pattern in _LIBCUDA_PATHS):
+        return
+    problem = "lacks compute or utility" if any(capabilities) else "is not set"
+    yield Finding(
+        "driver-capabilities",
+        WARNING,
+        f"{problem}, and the container has no libcuda",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+    )
+
+
+def _read_cgroup_files(machine: Machine, controller: str, name: str) -> list[str]:
+    """Return the texts of a control group's file for this process, of version 2 or 1.
+
+    A limit of each group above the process's own applies too, so that their files are included.
+
+    Args:
+      machine: The machine.
+      controller: The controller, such as "memory".
+      name: The name of the file, such as "memory.max".
     """
-    found = re.findall(
+    groups = re.findall(
         rf"^\d+:(?:[\w,]*\b{controller}\b[\w,]*)?:(/.*)$",
-        machine.text("/proc/self/cgroup"),
+        machine.read_text("/proc/self/cgroup"),
         re.MULTILINE,
     )
-    texts = list[str]()
+    texts: list[str] = []
     for root in ("/sys/fs/cgroup", f"/sys/fs/cgroup/{controller}"):
-        for path in [*found, "/"]:
-            parts = [part for part in path.split("/") if part not in ("", "..")]
-            for depth in range(len(parts) + 1):
-                texts += [
-                    text
-                    for name in names
-                    if (text := machine.text("/".join([root, *parts[:depth], name])))
-                ]
-    return texts
+        for group in [*groups, "/"]:
+            parts = [part for part in group.split("/") if part not in ("", "..")]
+            folders = ["/".join([root, *parts[:depth]]) for depth in range(len(parts) + 1)]
+            texts.extend(machine.read_text(f"{folder}/{name}") for folder in folders)
+    return [text for text in texts if text]
 
 
 def _check_memory(machine: Machine) -> Iterator[Finding]:
-    limits = [
-        int(text)
-        for text in _read_cgroup_files(machine, "memory", "memory.max", "memory.limit_in_bytes")
-        if text.isdecimal()
+    """Check that the host has enough memory for the GPUs, and that no limit takes it away."""
+    texts = [
+        *_read_cgroup_files(machine, "memory", "memory.max"),
+        *_read_cgroup_files(machine, "memory", "memory.limit_in_bytes"),
     ]
-    total = re.search(r"^MemTotal:\s+(\d+) kB", machine.text("/proc/meminfo"), re.MULTILINE)
-    whole = int(total[1]) << 10 if total else None
-    least = min([*limits, *([whole] if whole else [])], default=None)
-    wanted = MEMORY_PER_GPU * len(machine.cards)
-    if least is not None and machine.cards and least < wanted:
-        limited = whole is None or least < whole
-        do = (
-            "give the container or job more (docker: --memory, Slurm: --mem=0)"
-            if limited
-            else "save checkpoints seldom, and use small shuffle buffers"
-        )
-        what = (
-            f"{'a limit of ' if limited else 'it has '}{least / (1 << 30):.0f} GiB of memory for "
-            f"{len(machine.cards)} GPU(s); {wanted >> 30} GiB leave room for data and checkpoints"
-        )
-        yield Finding("host-memory", WARNING, what, "memory of the host", do)
+    limits = [int(text) for text in texts if text.isdecimal()]
+    total = re.search(r"^MemTotal:\s+(\d+) kB", machine.read_text("/proc/meminfo"), re.MULTILINE)
+    installed = int(total[1]) << 10 if total else None
+    available = min([*limits, *([installed] if installed else [])], default=None)
+    gpu_count = len(machine.gpus)
+    wanted = MEMORY_PER_GPU * gpu_count
+    if available is None or not gpu_count or available >= wanted:
+        return
+    if installed is None or available < installed:
+        subject = "the container or job is limited to"
+        remedy = "raise the limit (docker: --memory, Slurm: --mem=0)"
+    else:
+        subject = "the machine has"
+        remedy = "save checkpoints rarely, and use small shuffle buffers"
+    what = (
+        f"{subject} {available / (1 << 30):.0f} GiB for {gpu_count} GPU(s); "
+        f"{wanted >> 30} GiB leave room for data and checkpoints"
+    )
+    yield Finding("host-memory", WARNING, what, "memory of the host", remedy)
 
 
 def _check_cores(machine: Machine) -> Iterator[Finding]:
-    allowed = re.search(
-        r"^Cpus_allowed_list:\s+(\S+)", machine.text("/proc/self/status"), re.MULTILINE
-    )
-    ranges = re.findall(r"(\d+)(?:-(\d+))?", allowed[1]) if allowed else []
-    cores = float(sum(int(last or first) - int(first) + 1 for first, last in ranges)) or None
-    quotas = [
-        re.fullmatch(r"(\d+) (\d+)", text) for text in _read_cgroup_files(machine, "cpu", "cpu.max")
-    ]
-    shares = [int(match[1]) / int(match[2]) for match in quotas if match and int(match[2])]
-    old = [
-        (int(quota), int(period))
-        for quota, period in zip(  # noqa: B905 (Python 3.9 has no strict=)
-            *(
-                _read_cgroup_files(machine, "cpu", f"cpu.cfs_{name}_us")
-                for name in ("quota", "period")
-            )
+    """Check that there are enough CPU cores for the GPUs, and that programs see how many."""
+    cores = _count_allowed_cores(machine)
+    quotas = _read_core_quotas(machine)
+    usable = min([*quotas, *([cores] if cores else [])], default=None)
+    # Slurm gives each process cores of its own.
+    gpu_count = len(machine.gpus) // slurm_job.count_node_tasks(machine.environment)
+    if usable is not None and usable < CORES_PER_GPU * gpu_count:
+        yield Finding(
+            "few-cores",
+            WARNING,
+            f"{usable:g} core(s) for {gpu_count} GPU(s): each step will wait for data",
+            "CPU",
+            "docker: --cpus or --cpuset-cpus; Slurm: --cpus-per-task or --exclusive",
         )
-        if quota.isdecimal() and period.isdecimal()
-    ]
-    shares += [quota / period for quota, period in old if period]
-    least = min([*shares, *([cores] if cores else [])], default=None)
-    cards = len(machine.cards) // slurm_job.count_node_tasks(
-        machine.environment
-    )  # Slurm gives each process cores of its own
-    if least is not None and least < CORES_PER_GPU * cards:
-        do = "docker: --cpus or --cpuset-cpus; Slurm: --cpus-per-task or --exclusive"
-        what = f"{least:g} core(s) for {cards} GPU(s): reading data will be what a step waits for"
-        yield Finding("few-cores", WARNING, what, "CPU", do)
-    if cores and shares and min(shares) < cores / 2:
-        do = "give it cores rather than a share of their time (docker: --cpuset-cpus)"
+    if cores and quotas and min(quotas) < cores / 2:
+        what = (
+            f"the quota is {min(quotas):g} core(s), but programs see {cores:g} and start too many "
+            "threads"
+        )
         yield Finding(
             "cpu-quota",
             NOTE,
-            (
-                f"a quota of {min(shares):g} core(s) where programs see {cores:g}: they start too "
-                "many threads"
-            ),
+            what,
             "CPU",
-            do,
+            "give the container whole cores instead of a share of time (docker: --cpuset-cpus)",
         )
+
+
+def _count_allowed_cores(machine: Machine) -> float | None:
+    """Return the number of cores on which this process may run; None if it is not known."""
+    allowed = re.search(
+        r"^Cpus_allowed_list:\s+(\S+)", machine.read_text("/proc/self/status"), re.MULTILINE
+    )
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", allowed[1]) if allowed else []
+    return float(sum(int(last or first) - int(first) + 1 for first, last in ranges)) or None
+
+
+def _read_core_quotas(machine: Machine) -> list[float]:
+    """Return the quotas of the control groups, in cores."""
+    quotas = []
+    for text in _read_cgroup_files(machine, "cpu", "cpu.max"):
+        match = re.fullmatch(r"(\d+) (\d+)", text)
+        if match and int(match[2]):
+            quotas.append(int(match[1]) / int(match[2]))
+    old_quotas = _read_cgroup_files(machine, "cpu", "cpu.cfs_quota_us")
+    old_periods = _read_cgroup_files(machine, "cpu", "cpu.cfs_period_us")
+    for quota, period in zip(old_quotas, old_periods):  # noqa: B905 (Python 3.9 has no strict=)
+        if quota.isdecimal() and period.isdecimal() and int(period):
+            quotas.append(int(quota) / int(period))
+    return quotas
 
 
 def _check_root_file_system(machine: Machine) -> Iterator[Finding]:
-    roots = re.findall(r"^\S+ / \S+ (\S+)", machine.text("/proc/mounts"), re.MULTILINE)
-    if roots and "ro" in roots[-1].split(","):
-        do = (
+    """Note a root file system that is read-only."""
+    options = re.findall(r"^\S+ / \S+ (\S+)", machine.read_text("/proc/mounts"), re.MULTILINE)
+    if options and "ro" in options[-1].split(","):
+        yield Finding(
+            "read-only-root",
+            NOTE,
+            "is read-only",
+            "root file system",
             "mount a folder for ROSETTA_HOME and one for checkpoints; --tmpfs /tmp gives room for "
-            "temporary files"
+            "temporary files",
         )
-        yield Finding("read-only-root", NOTE, "it is read-only", "root file system", do)
 
 
 def _check_proxy(machine: Machine) -> Iterator[Finding]:
-    """gRPC, by which the processes of a run find each other, takes the proxies of the environment.
+    """Check that connections between the processes of a run avoid the proxies.
 
-    Their addresses may hold passwords.
+    The processes find each other through gRPC, which uses the proxies of the environment. The
+    findings do not show a proxy's address, which may have a password.
     """
     environment = machine.environment
-    names = sorted(
+    proxies = sorted(
         name
         for name in environment
         if name.lower() in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
         and environment[name]
     )
-    if not names:
+    exceptions = [environment.get(name, "") for name in _NO_PROXY_VARIABLES]
+    if not proxies or "*" in [text.strip() for text in exceptions]:
         return
-    without = [
-        each.strip().lstrip("*").lower()
-        for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy")
-        for each in environment.get(name, "").split(",")
-    ]
-    if "" in without and any(
-        environment.get(name, "").strip() == "*"
-        for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy")
-    ):
+    patterns = [pattern.strip() for pattern in ",".join(exceptions).split(",")]
+    suffixes = tuple(pattern.lstrip("*").lower() for pattern in patterns if pattern.lstrip("*"))
+    hosts = ["localhost", "127.0.0.1", *slurm_job.read_job_hosts(environment)]
+    proxied = [host for host in hosts if not (suffixes and host.lower().endswith(suffixes))]
+    if not proxied:
         return
-    suffixes = tuple(each for each in without if each)
-    local = ["localhost", "127.0.0.1", *slurm_job.read_job_hosts(environment)]
-    through = [host for host in local if not (suffixes and host.lower().endswith(suffixes))]
-    if through:
-        several = len(local) > 3 or slurm_job.count_node_tasks(environment) > 1
-        what = (
-            "connections to "
-            f"{through[0]}{' and others of this job' if len(through) > 1 and several else ''} "
-            "would go through a proxy, and starting several processes hangs"
-        )
-        do = "name localhost, 127.0.0.1 and the nodes in no_proxy, or unset the proxy for the run"
-        yield Finding("proxy-for-local", WARNING if several else NOTE, what, ", ".join(names), do)
+    has_several_processes = len(hosts) > 3 or slurm_job.count_node_tasks(environment) > 1
+    others = " and other hosts of this job" if len(proxied) > 1 and has_several_processes else ""
+    what = (
+        f"connections to {proxied[0]}{others} go through a proxy: a run of several processes hangs "
+        "at its start"
+    )
+    yield Finding(
+        "proxy-for-local",
+        WARNING if has_several_processes else NOTE,
+        what,
+        ", ".join(proxies),
+        "name localhost, 127.0.0.1 and the nodes in no_proxy, or unset the proxy for the run",
+    )

@@ -1,4 +1,4 @@
-"""The folders that a run writes: are they there, writable, with room, and on a clock like ours?"""
+"""Check the folders that a run writes: whether they are writable, have space, and agree on time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rosetta.doctor.machine import Machine
 
 MB, GB = 1_000_000, 1_000_000_000
-# Variable of the run -> bytes that it should find free. A checkpoint of the smallest T5 has 1 GB,
-# one of a 5B model 60.
+# The variables that name folders a run writes, and the bytes that should be free there. A
+# checkpoint of the smallest T5 has 1 GB, one of a model with 5 billion parameters has 60 GB.
 WRITTEN_FOLDERS = {
     "MODEL_DIR": 20 * GB,
     "FT_DIR": 20 * GB,
@@ -26,32 +26,35 @@ WRITTEN_FOLDERS = {
     "JAX_COMPILATION_CACHE_DIR": GB,
     "XDG_CACHE_HOME": GB,
 }
-CACHE_FOLDERS = ("JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME", "HOME")  # a run goes on without
+# A run works without these folders.
+CACHE_FOLDERS = ("JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME", "HOME")
 READ_FOLDERS = ("TFDS_DATA_DIR", "T5X_DIR")
-LEAST_FREE = 64_000_000  # bytes: with less, logs and events stop
-MOST_SKEW = 2.0  # seconds: more, and what is newest on a shared file system cannot be told
+LEAST_FREE = 64_000_000  # bytes: with less, a run cannot write its logs and events
+# Seconds. If the clocks differ by more, the newest file on a shared file system cannot be told by
+# its time.
+MOST_SKEW = 2.0
 
 
 def check(machine: Machine, folders: Sequence[str] = ()) -> Iterator[Finding]:
-    """Yield what is wrong with the folders of the environment, and with these."""
+    """Yield the problems of the folders that the environment names, and of `folders`."""
     environment = machine.environment
-    for name, least in WRITTEN_FOLDERS.items():
-        yield from _check_folder(machine, name, environment.get(name, ""), least)
-    for given in folders:
-        yield from _check_folder(machine, "--folder", given, GB)
-    yield from _check_folder(machine, "TMPDIR", environment.get("TMPDIR") or "/tmp", GB)  # noqa: S108
+    for name, wanted in WRITTEN_FOLDERS.items():
+        yield from _check_folder(machine, name, environment.get(name, ""), wanted)
+    for folder in folders:
+        yield from _check_folder(machine, "--folder", folder, GB)
+    temporary = environment.get("TMPDIR") or "/tmp"  # noqa: S108
+    yield from _check_folder(machine, "TMPDIR", temporary, GB)
     if environment.get("ROSETTA_HOME"):
         yield from _check_folder(machine, "ROSETTA_HOME", environment["ROSETTA_HOME"], GB)
     elif home_folder.is_home_usable(environment):
         yield from _check_folder(machine, "HOME", environment["HOME"], GB)
     else:
-        do = "set ROSETTA_HOME to a folder that stays, or mount one as HOME"
         yield Finding(
             "no-home",
             NOTE,
-            "it cannot be written: caches go to a temporary folder and are made anew each time",
+            "cannot be written: caches go to a temporary folder, and each run makes them again",
             "HOME",
-            do,
+            "set ROSETTA_HOME to a permanent folder, or mount one as HOME",
         )
     for name in READ_FOLDERS:
         path = environment.get(name, "")
@@ -59,78 +62,89 @@ def check(machine: Machine, folders: Sequence[str] = ()) -> Iterator[Finding]:
             yield Finding(
                 "folder-missing",
                 WARNING,
-                "there is no such folder, or it cannot be read",
+                "the folder is missing, or cannot be read",
                 f"{name}={path}",
-                "mount it, or name another",
+                "mount the folder, or name another",
             )
 
 
-def _check_folder(machine: Machine, name: str, given: str, least: int) -> Iterator[Finding]:
-    if not given or is_address(given):
+def _check_folder(machine: Machine, name: str, folder: str, wanted: int) -> Iterator[Finding]:
+    """Check a folder that a run writes; it may be missing, because the run makes it.
+
+    Args:
+      machine: The machine.
+      name: The variable or option that names the folder.
+      folder: The folder; "" and addresses such as gs://... are not checked.
+      wanted: The bytes that should be free.
+    """
+    if not folder or is_address(folder):
         return
-    path, where, level = (
-        Path(given).absolute(),
-        f"{name}={given}",
-        WARNING if name in CACHE_FOLDERS else BLOCKER,
-    )
-    there = next(each for each in (path, *path.parents) if os.path.lexists(each))
-    if not os.path.isdir(there):
-        yield Finding("not-writable", level, f"{there} is no folder", where, "name another folder")
+    path = Path(folder).absolute()
+    where = f"{name}={folder}"
+    level = WARNING if name in CACHE_FOLDERS else BLOCKER
+    existing = next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
+    if not os.path.isdir(existing):
+        yield Finding(
+            "not-writable", level, f"{existing} is not a folder", where, "name another folder"
+        )
         return
-    found = machine.room(there)
-    if found is not None and (not found.free or not found.files):
-        what = "its file system can take no more files" if found.free else "its file system is full"
-        yield Finding("disk-full", level, what, where, "make room, or name another folder")
-    elif found is not None and found.free < min(LEAST_FREE, least):
-        what = f"only {found.free / MB:.2g} MB are free, less than {LEAST_FREE // MB} MB"
-        yield Finding(
-            "disk-low",
-            WARNING,
-            what,
-            where,
-            f"make room ({least // GB} GB), or name another folder",
-        )
-    elif found is not None and found.free < least:
-        yield Finding(
-            "disk-tight",
-            WARNING,
-            f"{found.free / GB:.1f} GB are free",
-            where,
-            f"make room ({least // GB} GB), or name another folder",
-        )
-    if not os.access(there, os.W_OK | os.X_OK):
+    yield from _check_free_space(machine, existing, where, level, wanted)
+    if not os.access(existing, os.W_OK | os.X_OK):
         yield Finding(
             "not-writable",
             level,
-            f"{there} cannot be written",
+            f"{existing} cannot be written",
             where,
-            "mount it writable, or name another folder",
+            "mount the folder writable, or name another",
         )
-    elif not machine.quick and there == path:
+    elif not machine.quick and existing == path:
         yield from _check_write(machine, path, where, level)
 
 
-def _check_write(machine: Machine, path: Path, where: str, level: str) -> Iterator[Finding]:
+def _check_free_space(
+    machine: Machine, folder: Path, where: str, level: str, wanted: int
+) -> Iterator[Finding]:
+    """Check that the file system of a folder has room for the files of a run."""
+    space = machine.query_free_space(folder)
+    if space is None:
+        return
+    remedy = f"free some space ({wanted // GB} GB), or name another folder"
+    if not space.free or not space.files:
+        problem = "cannot take more files" if space.free else "is full"
+        yield Finding(
+            "disk-full",
+            level,
+            f"the file system {problem}",
+            where,
+            "free some space, or name another folder",
+        )
+    elif space.free < min(LEAST_FREE, wanted):
+        what = f"only {space.free / MB:.2g} MB are free, less than {LEAST_FREE // MB} MB"
+        yield Finding("disk-low", WARNING, what, where, remedy)
+    elif space.free < wanted:
+        what = f"only {space.free / GB:.1f} GB are free"
+        yield Finding("disk-tight", WARNING, what, where, remedy)
+
+
+def _check_write(machine: Machine, folder: Path, where: str, level: str) -> Iterator[Finding]:
+    """Check a folder by writing a file, and compare the clock of its file server."""
     try:
-        ahead = machine.written(path)
+        ahead = machine.probe_folder(folder)
     except OSError as error:
         yield Finding(
             "not-writable",
             level,
             f"a file cannot be written: {error.strerror or error}",
             where,
-            "make room (quotas count too), or name another folder",
+            "free some space (a quota may be used up), or name another folder",
         )
         return
     if abs(ahead) > MOST_SKEW:
-        what = (
-            f"its file server's clock is {abs(ahead):.0f} s "
-            f"{'ahead of' if ahead > 0 else 'behind'} this machine's"
-        )
+        direction = "ahead of" if ahead > 0 else "behind"
         yield Finding(
             "clock-of-files",
             WARNING,
-            what,
+            f"the clock of the file server is {abs(ahead):.0f} s {direction} this machine's",
             where,
             "let both follow the same time server (chronyc tracking)",
         )

@@ -1,5 +1,7 @@
-"""What a check found, as data: one line for people, one object for --json, and never a control
-character or a password in it.
+"""A finding of `rosetta doctor`: what is wrong, where, and what to do.
+
+A finding is one line for people and one object of --json. Neither has control characters or
+passwords.
 """
 
 from __future__ import annotations
@@ -9,18 +11,20 @@ from dataclasses import dataclass
 from rosetta.core import secrets
 
 BLOCKER, WARNING, NOTE = LEVELS = ("blocker", "warning", "note")
-_LONGEST = 300
+_LONGEST = 300  # characters of a text
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, or worth knowing.
+    """A problem of a machine, or a fact worth knowing about it.
 
     Attributes:
-      id: names the kind of finding, and does not change between releases.
-      level: of LEVELS. A blocker is what a run on this machine dies of.
-      what, where, do: what is wrong, where, and what to do about it, as in a UserError.
-      see: where it was reported, "" where our own documentation tells it.
+      id: The kind of finding, which does not change between releases.
+      level: One of LEVELS. A blocker makes a run on this machine fail.
+      what: What is wrong.
+      where: Where it is wrong: a variable, a folder, a program, ...
+      do: What to do about it.
+      see: Where the problem was reported; "" if only our own documentation describes it.
     """
 
     id: str
@@ -31,20 +35,24 @@ class Finding:
     see: str = ""
 
     def __post_init__(self) -> None:
+        """Make the texts printable."""
         for name in ("what", "where", "do", "see"):
             object.__setattr__(self, name, make_printable(getattr(self, name)))
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}; {self.do}" + (f" ({self.see})" if self.see else "")
+        """Return the finding as one line, as a launcher prints it."""
+        reference = f" ({self.see})" if self.see else ""
+        return f"{self.where}: {self.what}; {self.do}{reference}"
 
     def as_json(self) -> dict[str, str]:
-        """Return it as an object of --json."""
+        """Return the finding as an object of --json."""
         return {name: getattr(self, name) for name in ("id", "level", "what", "where", "do", "see")}
 
 
 def make_printable(text: str) -> str:
-    """Return a text that may hold what others wrote as one that can be printed: no control
-    characters, no credentials in addresses, not endless.
+    """Return a text from elsewhere so that it can be printed.
+
+    Control characters become "?", credentials in addresses are hidden, and a long text is cut.
     """
     text = "".join(character if character.isprintable() else "?" for character in text)
     text = secrets.hide_forms(text)

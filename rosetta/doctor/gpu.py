@@ -1,4 +1,4 @@
-"""The driver against the CUDA that is baked in, and the GPUs against what is asked of them."""
+"""Check the NVIDIA driver and the GPUs against the environment and the settings of the run."""
 
 from __future__ import annotations
 
@@ -16,190 +16,202 @@ if TYPE_CHECKING:
 # CUDA -> the oldest branch of the driver that it runs on
 # (https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
 OLDEST_DRIVER = {12: 525, 13: 580}
-_IN_USE = 0.05  # of a GPU's memory: more is another program's
+_IN_USE = 0.05  # share of a GPU's memory; if more is in use, another program uses the GPU
 
 
 def check(machine: Machine) -> Iterator[Finding]:
-    """Yield what is wrong with driver and GPUs."""
-    if machine.driver or machine.devices:
+    """Yield the problems of the driver and the GPUs."""
+    if machine.driver or machine.device_count:
+        yield from _check_nvidia_smi(machine)
         yield from _check_driver(machine)
         yield from _check_gpus(machine)
     else:
-        yield from _report_missing_driver(machine)
+        yield _report_missing_driver(machine)
     yield from _check_requested_features(machine)
 
 
-def _report_missing_driver(machine: Machine) -> Iterator[Finding]:
+def _report_missing_driver(machine: Machine) -> Finding:
+    """Return the finding for a machine without an NVIDIA driver."""
     if machine.cuda is None or machine.on_cpu:
-        yield Finding(
+        return Finding(
             "no-driver",
             NOTE,
-            "it has no NVIDIA driver: what runs here runs on the CPU",
+            "no NVIDIA driver is installed, so that a run here uses the CPU",
             "this machine",
-            "start GPU runs where the GPUs are",
+            "start GPU runs on a machine with GPUs",
         )
-    else:
-        do = (
-            "start it on a node with GPUs, a container with --gpus=all; JAX_PLATFORMS=cpu runs on "
-            "the CPU"
-        )
+    return Finding(
+        "no-driver",
+        BLOCKER,
+        f"no NVIDIA driver is installed, but this environment is for CUDA {machine.cuda}",
+        "this machine",
+        "use a node with GPUs, or a container with --gpus=all; or set JAX_PLATFORMS=cpu to run on "
+        "the CPU",
+    )
+
+
+def _describe_driver(machine: Machine) -> str:
+    """Return the driver as the place of a finding."""
+    return f"NVIDIA driver {machine.driver}".rstrip()
+
+
+def _check_nvidia_smi(machine: Machine) -> Iterator[Finding]:
+    """Check that nvidia-smi is installed and works."""
+    if not machine.device_count:
+        return
+    report = machine.nvidia_smi
+    if report and report.failure:
         yield Finding(
-            "no-driver",
+            "nvidia-smi-fails",
             BLOCKER,
-            f"it has no NVIDIA driver, and this environment is for CUDA {machine.cuda}",
-            "this machine",
-            do,
+            f"nvidia-smi failed: {report.failure}",
+            _describe_driver(machine),
+            "start the container again; if nvidia-smi fails on the host too, reload the driver's "
+            "kernel module or reboot",
+        )
+    if report is None and not machine.quick and not machine.on_cpu:
+        yield Finding(
+            "nvidia-smi-missing",
+            WARNING,
+            "nvidia-smi cannot be run: the scripts cannot detect the GPUs, and leave FP8 and fused "
+            "attention off",
+            _describe_driver(machine),
+            "in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility; elsewhere, put "
+            "nvidia-smi on PATH",
         )
 
 
 def _check_driver(machine: Machine) -> Iterator[Finding]:
-    where = f"NVIDIA driver {machine.driver}".rstrip()
-    if machine.asked and machine.asked.failure and machine.devices:
-        do = (
-            "start the container again; if the host's nvidia-smi says it too, load the driver's "
-            "module anew or boot"
-        )
-        yield Finding(
-            "nvidia-smi-fails", BLOCKER, f"nvidia-smi says: {machine.asked.failure}", where, do
-        )
-    if machine.asked is None and machine.devices and not machine.quick and not machine.on_cpu:
-        do = (
-            "give the container NVIDIA_DRIVER_CAPABILITIES=compute,utility; outside of one, put "
-            "nvidia-smi on PATH"
-        )
-        yield Finding(
-            "nvidia-smi-missing",
-            WARNING,
-            (
-                "no nvidia-smi can be run: the scripts do not know the GPUs, and leave FP8 and "
-                "fused attention off"
-            ),
-            where,
-            do,
-        )
-    wanted = machine.cuda
+    """Check that the driver can run the CUDA of this environment."""
+    cuda = machine.cuda
     branch = int(machine.driver.partition(".")[0]) if machine.driver else None
-    too_old = wanted in OLDEST_DRIVER and branch is not None and branch < OLDEST_DRIVER[wanted]
-    # Only libcuda knows of NVIDIA's packages for forward compatibility; it takes long to load.
-    api = (
-        machine.driver_api()
-        if machine.devices and not machine.on_cpu and (too_old or not machine.quick)
-        else 0
-    )
-    if api is None:
-        do = (
-            "give the container NVIDIA_DRIVER_CAPABILITIES=compute,utility; outside of one, "
-            "install the driver's libcuda"
-        )
+    is_too_old = cuda in OLDEST_DRIVER and branch is not None and branch < OLDEST_DRIVER[cuda]
+    # An old driver runs a newer CUDA with NVIDIA's package for forward compatibility, which only
+    # libcuda knows of. Loading libcuda takes long, so that the quick checks do it only if needed.
+    supported: int | None = 0
+    if machine.device_count and not machine.on_cpu and (is_too_old or not machine.quick):
+        supported = machine.query_driver_cuda_version()
+    if supported is None:
         yield Finding(
             "libcuda-missing",
             BLOCKER,
-            "there are GPUs, but libcuda.so.1 cannot be loaded",
-            where,
-            do,
+            "the machine has GPUs, but libcuda.so.1 cannot be loaded",
+            _describe_driver(machine),
+            "in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility; elsewhere, install "
+            "the driver's libcuda",
         )
-    elif wanted and too_old and api // 1000 < wanted:
-        do = f"install {OLDEST_DRIVER[wanted]} or newer" + (
-            f", or use an environment for cuda{wanted - 1}"
-            if branch and branch >= OLDEST_DRIVER.get(wanted - 1, branch + 1)
-            else ""
-        )
+    elif cuda and is_too_old and supported // 1000 < cuda:
+        remedy = f"install driver {OLDEST_DRIVER[cuda]} or newer"
+        oldest_for_previous = OLDEST_DRIVER.get(cuda - 1)
+        if branch and oldest_for_previous and branch >= oldest_for_previous:
+            remedy += f", or use an environment for cuda{cuda - 1}"
         yield Finding(
             "driver-too-old",
             BLOCKER,
-            f"CUDA {wanted} of this environment needs driver {OLDEST_DRIVER[wanted]}",
-            where,
-            do,
+            f"CUDA {cuda} of this environment needs driver {OLDEST_DRIVER[cuda]} or newer",
+            _describe_driver(machine),
+            remedy,
         )
 
 
 def _check_gpus(machine: Machine) -> Iterator[Finding]:
-    cards = machine.cards
-    known = [each for each in cards if each.capability != UNKNOWN_CAPABILITY]
-    if machine.cuda is not None and machine.cuda in gpus.OLDEST_CAPABILITY:
-        oldest = gpus.OLDEST_CAPABILITY[machine.cuda]
-        old = [gpu for gpu in known if gpu.capability < oldest]
-        if old:
-            do = (
-                "use an environment for cuda12"
-                if old[0].capability >= gpus.OLDEST_CAPABILITY[12]
-                else "use a newer GPU"
-            )
-            yield Finding(
-                "card-too-old",
-                BLOCKER,
-                f"CUDA {machine.cuda} has no code for compute capability "
-                f"{format_capability(old[0].capability)}",
-                old[0].name,
-                do,
-            )
-    if len({each.name for each in cards}) > 1:
-        names = ", ".join(sorted({each.name for each in cards}))
+    """Check that the GPUs are new enough, alike and free."""
+    yield from _check_gpu_age(machine)
+    names = sorted({detected.name for detected in machine.gpus})
+    if len(names) > 1:
         yield Finding(
             "cards-differ",
             WARNING,
-            f"the GPUs differ ({names}): each step waits for the slowest",
+            f"the GPUs differ ({', '.join(names)}): each step waits for the slowest",
             "this machine",
-            "choose alike ones with CUDA_VISIBLE_DEVICES",
+            "choose GPUs of one kind with CUDA_VISIBLE_DEVICES",
         )
-    busy = [
-        number
-        for number, used in enumerate(machine.asked.used if machine.asked else ())
-        if used > _IN_USE
-    ]
+    used_shares = machine.nvidia_smi.used if machine.nvidia_smi else ()
+    busy = [str(number) for number, used in enumerate(used_shares) if used > _IN_USE]
     if busy:
-        do = (
-            "end it (nvidia-smi names it), or choose other GPUs with CUDA_VISIBLE_DEVICES: JAX "
-            "takes most of the memory at its start"
-        )
         yield Finding(
             "card-in-use",
             WARNING,
-            "another program holds memory of it",
-            f"GPU {', '.join(map(str, busy))}",
-            do,
+            "another program uses memory of the GPU",
+            f"GPU {', '.join(busy)}",
+            "end that program (nvidia-smi names it), or choose other GPUs with "
+            "CUDA_VISIBLE_DEVICES: JAX takes most of the memory when it starts",
         )
 
 
+def _check_gpu_age(machine: Machine) -> Iterator[Finding]:
+    """Check that the CUDA of this environment supports the GPUs."""
+    oldest = gpus.OLDEST_CAPABILITY.get(machine.cuda) if machine.cuda is not None else None
+    if oldest is None:
+        return
+    too_old = [
+        detected
+        for detected in machine.gpus
+        if detected.capability != UNKNOWN_CAPABILITY and detected.capability < oldest
+    ]
+    if not too_old:
+        return
+    capability = too_old[0].capability
+    has_older_environment = capability >= gpus.OLDEST_CAPABILITY[12]
+    yield Finding(
+        "card-too-old",
+        BLOCKER,
+        f"CUDA {machine.cuda} does not support compute capability {format_capability(capability)}",
+        too_old[0].name,
+        "use an environment for cuda12" if has_older_environment else "use a newer GPU",
+    )
+
+
 def _check_requested_features(machine: Machine) -> Iterator[Finding]:
+    """Check that the GPUs and the environment have what ENABLE_FP8 and ENABLE_TE ask for."""
     if machine.on_cpu:
         return
-    known = [each for each in machine.cards if each.capability != UNKNOWN_CAPABILITY]
-    if machine.on("ENABLE_FP8"):
-        lacking = [gpu for gpu in known if not gpus.FP8.supported_by(gpu.capability)]
-        if lacking:
-            capability = format_capability(lacking[0].capability)
-            what = f"{lacking[0].name} (compute capability {capability}) has no FP8"
-            yield Finding(
-                "fp8-without-hardware",
-                BLOCKER,
-                what,
-                "ENABLE_FP8",
-                f"set ENABLE_FP8=0; {gpus.FP8.requirement}",
-            )
-    if machine.on("ENABLE_TE"):
-        if machine.baked and machine.version("transformer-engine-jax") is None:
-            reason = machine.record.get("transformer_engine_reason")
-            what = "Transformer Engine is not in this environment" + (
-                f": {reason}" if reason else ""
-            )
-            yield Finding(
-                "te-missing",
-                BLOCKER,
-                what,
-                "ENABLE_TE",
-                "set ENABLE_TE=0, or use an image that has it",
-            )
-        lacking = [gpu for gpu in known if not gpus.TRANSFORMER_ENGINE.supported_by(gpu.capability)]
-        if lacking:
-            what = (
-                f"Transformer Engine has no kernels for {lacking[0].name} (compute capability "
-                f"{format_capability(lacking[0].capability)})"
-            )
-            yield Finding(
-                "te-without-hardware",
-                BLOCKER,
-                what,
-                "ENABLE_TE",
-                f"set ENABLE_TE=0; {gpus.TRANSFORMER_ENGINE.requirement}",
-            )
+    if machine.is_on("ENABLE_FP8"):
+        yield from _check_hardware(
+            machine, gpus.FP8, "fp8-without-hardware", "ENABLE_FP8", "has no FP8"
+        )
+    if not machine.is_on("ENABLE_TE"):
+        return
+    if machine.baked and machine.find_version("transformer-engine-jax") is None:
+        reason = machine.record.get("transformer_engine_reason")
+        details = f": {reason}" if reason else ""
+        yield Finding(
+            "te-missing",
+            BLOCKER,
+            f"this environment does not have Transformer Engine{details}",
+            "ENABLE_TE",
+            "set ENABLE_TE=0, or use an image that has Transformer Engine",
+        )
+    yield from _check_hardware(
+        machine,
+        gpus.TRANSFORMER_ENGINE,
+        "te-without-hardware",
+        "ENABLE_TE",
+        "is not supported by Transformer Engine",
+    )
+
+
+def _check_hardware(
+    machine: Machine, feature: gpus.Feature, finding_id: str, variable: str, problem: str
+) -> Iterator[Finding]:
+    """Check that all GPUs of the run support a feature that a variable turns on.
+
+    Args:
+      machine: The machine.
+      feature: The feature.
+      finding_id: The id of the finding.
+      variable: The variable that turns the feature on.
+      problem: What is wrong with a GPU without the feature.
+    """
+    for detected in machine.gpus:
+        capability = detected.capability
+        if capability == UNKNOWN_CAPABILITY or feature.supported_by(capability):
+            continue
+        yield Finding(
+            finding_id,
+            BLOCKER,
+            f"{detected.name} (compute capability {format_capability(capability)}) {problem}",
+            variable,
+            f"set {variable}=0; {feature.requirement}",
+        )
+        return

@@ -1,6 +1,6 @@
-"""What every launch asks: does this machine stand in the way?
+"""The quick checks that each launch makes: whether a run can work on this machine.
 
-It costs some hundredths of a second, and JAX is not imported for it.
+They take some hundredths of a second, and do not import JAX. The launchers of T5X and Pax use them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rosetta.core.gpu_query import DetectedGpu
 
 VARIABLE = "ROSETTA_DOCTOR"
-# What a run surely dies of. Other blockers are only said: in some place or other, a run gets by
-# with them.
+# A run certainly fails with one of these. With another blocker, a run works in some places, so that
+# the launcher only prints it.
 FATAL_FINDINGS = (
     "driver-too-old",
     "libcuda-missing",
@@ -33,7 +33,7 @@ FATAL_FINDINGS = (
     "gpus-for-processes",
     "memory-fraction",
 )
-# What launchers look into themselves, and word by the run that is asked for.
+# The launchers check these themselves, with messages that fit the run.
 CHECKED_BY_LAUNCHERS = (
     "no-driver",
     "fp8-without-hardware",
@@ -48,11 +48,9 @@ CHECKED_BY_LAUNCHERS = (
     "visible-devices",
     "variable-invalid",
 )
-BLOCKERS_ON_CPU = (
-    "jax-incomplete",
-    "jax-older-than-jaxlib",
-    "disk-full",
-)  # the blockers that are no matter of GPUs
+# The blockers that matter to a run on the CPU too.
+BLOCKERS_ON_CPU = ("jax-incomplete", "jax-older-than-jaxlib", "disk-full")
+# How the ids of findings about the packages of this Python begin.
 _PACKAGE_FINDINGS = (
     "jax",
     "no-plugin",
@@ -62,52 +60,60 @@ _PACKAGE_FINDINGS = (
     "not-as-locked",
     "locked",
     "te-",
-)  # how findings about this Python's packages begin
+)
 
 
 def is_disabled(environment: Mapping[str, str]) -> bool:
-    """Is the machine not to be looked at? UserError where ROSETTA_DOCTOR is neither on nor off."""
+    """Return whether ROSETTA_DOCTOR=0 turns the checks off.
+
+    Raises:
+      UserError: The value of ROSETTA_DOCTOR is not valid.
+    """
     return not read_setting(environment, VARIABLE)
 
 
 def check_before_launch(
-    environment: Mapping[str, str], cards: Sequence[DetectedGpu], platforms: str
+    environment: Mapping[str, str], gpus: Sequence[DetectedGpu], platforms: str
 ) -> tuple[str, ...]:
-    """Return what is to be said of the machine before a run, by the first of its processes; nothing
-    with ROSETTA_DOCTOR=0.
+    """Check the machine before a run; return the lines to print.
+
+    Only the first process of a run gets lines. With ROSETTA_DOCTOR=0, nothing is checked.
 
     Args:
-      environment: the run's.
-      cards: those that the launcher has found.
+      environment: The variables of the run.
+      gpus: The GPUs that the launcher has detected.
       platforms: JAX_PLATFORMS of the run.
 
     Raises:
-      UserError: a run here dies of it.
+      UserError: The run would certainly fail on this machine.
     """
     if is_disabled(environment):
         return ()
     on_cpu = asks_for_cpu(platforms)
-    found = [
-        each
-        for each in doctor.quick(
-            {**environment, "JAX_PLATFORMS": platforms}, [] if on_cpu else cards
+    findings = [
+        finding
+        for finding in doctor.quick(
+            {**environment, "JAX_PLATFORMS": platforms}, [] if on_cpu else gpus
         )
-        if each.id not in CHECKED_BY_LAUNCHERS
+        if finding.id not in CHECKED_BY_LAUNCHERS
     ]
     if on_cpu:
-        found = [each for each in found if each.level != BLOCKER or each.id in BLOCKERS_ON_CPU]
-    if environment.get("PYTHON"):  # its packages are not those that are imported here
-        found = [each for each in found if not each.id.startswith(_PACKAGE_FINDINGS)]
-    stop = next(
-        (each for each in found if each.level == BLOCKER and each.id in FATAL_FINDINGS), None
-    )
-    if stop:
-        raise UserError(
-            stop.what,
-            stop.where,
-            f"{stop.do}; {VARIABLE}=0 starts it all the same",
-            kind=UNSUPPORTED,
-            value=stop.id,
-        )
-    first = environment.get("SLURM_PROCID", "0") == "0"
-    return tuple(map(str, found)) if first else ()
+        findings = [
+            finding
+            for finding in findings
+            if finding.level != BLOCKER or finding.id in BLOCKERS_ON_CPU
+        ]
+    if environment.get("PYTHON"):
+        # The run uses another Python, whose packages were not checked.
+        findings = [finding for finding in findings if not finding.id.startswith(_PACKAGE_FINDINGS)]
+    for finding in findings:
+        if finding.level == BLOCKER and finding.id in FATAL_FINDINGS:
+            raise UserError(
+                finding.what,
+                finding.where,
+                f"{finding.do}; {VARIABLE}=0 starts the run without these checks",
+                kind=UNSUPPORTED,
+                value=finding.id,
+            )
+    is_first_process = environment.get("SLURM_PROCID", "0") == "0"
+    return tuple(str(finding) for finding in findings) if is_first_process else ()

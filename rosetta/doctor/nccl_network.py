@@ -1,10 +1,7 @@
-"""The network between nodes as NCCL finds it: RDMA devices, GPUDirect, and the variables that
-choose among them.
-"""
+"""Check the network between nodes as NCCL uses it: RDMA devices, GPUDirect and NCCL's variables."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from rosetta.doctor import slurm_job
@@ -17,113 +14,124 @@ if TYPE_CHECKING:
 
 
 def check(machine: Machine) -> Iterator[Finding]:
-    """Yield what keeps NCCL from its network.
+    """Yield what keeps NCCL from the network.
 
-    RDMA matters where a run has several nodes, so that elsewhere it is a note.
+    RDMA matters only to a run on several nodes; elsewhere, its findings are notes.
     """
-    if not machine.cards:
+    if not machine.gpus:
         return
-    several = len(slurm_job.read_job_hosts(machine.environment)) > 1
-    yield from _check_rdma(machine, WARNING if several else NOTE)
-    interfaces = [name.rpartition("/")[2] for name in machine.names("/sys/class/net/*")]
-    yield from _check_selection(
-        machine,
-        "NCCL_SOCKET_IFNAME",
-        interfaces,
-        BLOCKER if several or len(machine.cards) > 1 else WARNING,
-    )
+    has_several_nodes = len(slurm_job.read_job_hosts(machine.environment)) > 1
+    yield from _check_rdma(machine, WARNING if has_several_nodes else NOTE)
+    interfaces = [path.rpartition("/")[2] for path in machine.find_paths("/sys/class/net/*")]
+    needs_nccl = has_several_nodes or len(machine.gpus) > 1
+    level = BLOCKER if needs_nccl else WARNING
+    yield from _check_selection(machine, "NCCL_SOCKET_IFNAME", interfaces, level)
 
 
 def _check_rdma(machine: Machine, level: str) -> Iterator[Finding]:
-    devices = [name.rpartition("/")[2] for name in machine.names("/sys/class/infiniband/*")]
+    """Check that NCCL can use the RDMA devices of the machine."""
+    paths = machine.find_paths("/sys/class/infiniband/*")
+    devices = [path.rpartition("/")[2] for path in paths]
     if not devices:
         return
     yield from _check_selection(machine, "NCCL_IB_HCA", devices, level)
-    if machine.environment.get("NCCL_IB_DISABLE", "").strip() == "1":  # NCCL reads a number
+    # NCCL reads this variable as a number, so that "true" does not switch RDMA off.
+    if machine.environment.get("NCCL_IB_DISABLE", "").strip() == "1":
         yield Finding(
             "rdma-disabled",
             level,
-            f"{len(devices)} RDMA device(s) stay unused: NCCL takes TCP",
+            f"NCCL does not use the {len(devices)} RDMA device(s), but TCP",
             "NCCL_IB_DISABLE=1",
             "unset it",
         )
         return
-    if not machine.names("/dev/infiniband/uverbs*"):
-        do = (
+    if not machine.find_paths("/dev/infiniband/uverbs*"):
+        what = (
+            f"the kernel has {', '.join(devices)}, but /dev/infiniband/uverbs* is missing: NCCL "
+            "uses TCP, without a message"
+        )
+        remedy = (
             "give the container the devices (docker: --device=/dev/infiniband, enroot: "
             "MELLANOX_VISIBLE_DEVICES=all); on a host: modprobe ib_uverbs"
         )
+        yield Finding("rdma-devices-hidden", level, what, "RDMA", remedy)
+    yield from _check_ports(machine, level)
+    yield from _check_gpudirect(machine, level)
+
+
+def _check_ports(machine: Machine, level: str) -> Iterator[Finding]:
+    """Check that the ports of the RDMA devices are active; some may be unused."""
+    ports = machine.find_paths("/sys/class/infiniband/*/ports/*")
+    inactive = []
+    for port in ports:
+        state = machine.read_text(f"{port}/state")
+        if state and "ACTIVE" not in state:
+            # /sys/class/infiniband/DEVICE/ports/NUMBER
+            parts = port.split("/")
+            inactive.append(f"{parts[4]} port {parts[6]}")
+    if inactive:
         yield Finding(
-            "rdma-devices-hidden",
-            level,
-            (
-                f"the kernel has {', '.join(devices)}, but there is no /dev/infiniband/uverbs: "
-                "NCCL takes TCP without a word"
-            ),
+            "rdma-port-down",
+            level if len(inactive) == len(ports) else NOTE,
+            f"not active: {', '.join(inactive)}",
             "RDMA",
-            do,
+            "check the cable, the port of the switch and the subnet manager; NCCL_IB_HCA names the "
+            "devices to use",
         )
-    states = {
-        port: machine.text(f"{port}/state")
-        for port in machine.names("/sys/class/infiniband/*/ports/*")
-    }
-    down = [
-        "{4} port {6}".format(*port.split("/"))
-        for port, state in states.items()
-        if state and "ACTIVE" not in state
-    ]
-    if down:
-        whole = len(down) == len(states)
-        do = (
-            "see the cable, the switch's port and the subnet manager; NCCL_IB_HCA names the "
-            "devices to take"
-        )
-        yield Finding(
-            "rdma-port-down", level if whole else NOTE, f"not active: {', '.join(down)}", "RDMA", do
-        )
-    peermem = any(
-        machine.there(f"/sys/module/{name}") for name in ("nvidia_peermem", "nv_peer_mem")
-    )
-    # The open kernel modules give GPU memory to network cards by the kernel's own DMA-BUF.
-    if (
-        machine.driver
-        and not peermem
-        and "Open Kernel Module" not in machine.text("/proc/driver/nvidia/version")
-    ):
-        do = "on the host: modprobe nvidia-peermem, or install the driver's open kernel modules"
+
+
+def _check_gpudirect(machine: Machine, level: str) -> Iterator[Finding]:
+    """Check that a network card can read the memory of a GPU.
+
+    It needs the module nvidia_peermem, or DMA-BUF of the kernel, which NVIDIA's open kernel modules
+    support.
+    """
+    modules = ("nvidia_peermem", "nv_peer_mem")
+    has_peermem = any(machine.path_exists(f"/sys/module/{module}") for module in modules)
+    driver_text = machine.read_text("/proc/driver/nvidia/version")
+    if machine.driver and not has_peermem and "Open Kernel Module" not in driver_text:
         yield Finding(
             "no-gpudirect",
             level,
-            (
-                "neither nvidia_peermem nor DMA-BUF is there: what goes to another node is copied "
-                "through host memory"
-            ),
+            "neither nvidia_peermem nor DMA-BUF is available: data for another node is copied "
+            "through host memory",
             "RDMA",
-            do,
+            "on the host: modprobe nvidia-peermem, or install the driver's open kernel modules",
         )
 
 
 def _check_selection(
-    machine: Machine, name: str, there: Sequence[str], level: str
+    machine: Machine, name: str, existing: Sequence[str], level: str
 ) -> Iterator[Finding]:
-    """Check a list in NCCL's format: name prefixes, or whole names after `=`, or exclusions after
-    `^`.
+    """Check that a variable of NCCL selects at least one device or interface.
 
-    A port may follow a colon.
+    Such a variable lists prefixes of names; whole names after a leading `=`, and names to leave out
+    after a leading `^`. A colon and a port may follow a name.
+
+    Args:
+      machine: The machine.
+      name: The variable.
+      existing: The names of the devices or interfaces of the machine.
+      level: The level of a finding.
     """
     text = machine.environment.get(name, "").strip()
     if not text or text.startswith("^"):
         return
-    exact = text.startswith("=")
-    wanted = [each.partition(":")[0] for each in re.sub(r"^=", "", text).split(",") if each]
-    if wanted and not any(
-        each == one if exact else each.startswith(one) for each in there for one in wanted
-    ):
-        have = ", ".join(each for each in there if each != "lo")
+    is_exact = text.startswith("=")
+    listed = text[1:] if is_exact else text
+    wanted = [entry.partition(":")[0] for entry in listed.split(",") if entry]
+    if not wanted:
+        return
+    if is_exact:
+        selected = set(existing) & set(wanted)
+    else:
+        selected = {device for device in existing if device.startswith(tuple(wanted))}
+    if not selected:
+        shown = ", ".join(device for device in existing if device != "lo") or "none"
         yield Finding(
             "nccl-names-nothing",
             level,
-            f"it names none that is here ({have or 'there is none'})",
+            f"selects nothing on this machine, which has: {shown}",
             name,
-            "name one of these, or unset it",
+            "select one of the names, or unset the variable",
         )

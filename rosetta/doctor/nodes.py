@@ -1,6 +1,4 @@
-"""The nodes of a job: do their names resolve, do their clocks agree, and does each process find its
-GPU?
-"""
+"""Check the nodes of a Slurm job: their names, their clocks, and the GPUs of their processes."""
 
 from __future__ import annotations
 
@@ -16,174 +14,168 @@ if TYPE_CHECKING:
 
     from rosetta.doctor.machine import Machine
 
-MOST_SKEW = 1.0  # seconds beyond what the question itself took
-_SHOWN = 5  # names in a line
+MOST_SKEW = 1.0  # seconds, beyond the time that reading the clocks took
+_SHOWN = 5  # names in a message
 
 
-def check(machine: Machine, named: Sequence[str] = ()) -> Iterator[Finding]:
-    """Yield what is wrong between the nodes of the Slurm job that this runs in, or these."""
+def check(machine: Machine, named_hosts: Sequence[str] = ()) -> Iterator[Finding]:
+    """Yield the problems between the nodes of a job.
+
+    Args:
+      machine: The machine.
+      named_hosts: The nodes to check, instead of those of the Slurm job.
+    """
     yield from _check_processes(machine)
-    environment = machine.environment
-    listed = next(
-        (
-            name
-            for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST")
-            if environment.get(name)
-        ),
-        "",
-    )
-    hosts = list(named) or slurm_job.read_job_hosts(environment)
-    if listed and not hosts:
+    variable = slurm_job.find_node_list_variable(machine.environment)
+    hosts = list(named_hosts) or slurm_job.read_job_hosts(machine.environment)
+    if variable and not hosts:
         yield Finding(
             "node-list-unread",
             WARNING,
-            "it is no list of hosts",
-            listed,
-            "see who set it: Slurm writes it as in n[1-4,7],m1",
+            "is not a valid list of hosts",
+            variable,
+            "find out what sets the variable: Slurm writes a list such as n[1-4,7],m1",
         )
     if machine.quick or not hosts:
         return
-    yield from _check_host_names(machine, hosts, "--hosts" if named else listed)
-    if (
-        not named and len(hosts) > 1 and environment.get("SLURM_PROCID", "0") == "0"
-    ):  # one process asks for all
+    yield from _check_host_names(machine, hosts, "--hosts" if named_hosts else variable)
+    # One process reads the clocks of all nodes.
+    is_first_process = machine.environment.get("SLURM_PROCID", "0") == "0"
+    if not named_hosts and len(hosts) > 1 and is_first_process:
         yield from _check_clocks(machine, hosts)
 
 
 def _check_host_names(machine: Machine, hosts: Sequence[str], where: str) -> Iterator[Finding]:
+    """Check that the names of the nodes resolve, and not to this node itself."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(32) as pool:
-        found = dict(zip(hosts, pool.map(machine.addresses, hosts)))  # noqa: B905 (Python 3.9 has no strict=)
-    missing = [host for host in hosts if not found[host]]
-    if missing:
-        do = (
-            "add them to DNS or /etc/hosts; in a container, mount the host's /etc/hosts and "
-            "/etc/resolv.conf"
-        )
+        addresses = dict(zip(hosts, pool.map(machine.resolve_host, hosts)))  # noqa: B905 (Python 3.9 has no strict=)
+    unresolved = [host for host in hosts if not addresses[host]]
+    if unresolved:
         yield Finding(
             "host-unresolvable",
             BLOCKER,
-            f"no address is known for {_shorten_list(missing)}",
+            f"no address is known for {_shorten_list(unresolved)}",
             where,
-            do,
+            "add the names to DNS or /etc/hosts; in a container, mount /etc/hosts and "
+            "/etc/resolv.conf of the host",
         )
-    ours = {
+    own_names = {
         machine.environment.get("SLURMD_NODENAME", ""),
-        machine.text("/proc/sys/kernel/hostname"),
+        machine.read_text("/proc/sys/kernel/hostname"),
     }
-    ours |= {name.partition(".")[0] for name in ours}
-    inside = [
+    own_names |= {name.partition(".")[0] for name in own_names}
+    misdirected = [
         host
         for host in hosts
-        if found[host] and all(each.startswith("127.") or each == "::1" for each in found[host])
+        if _is_loopback(addresses[host]) and host.partition(".")[0] not in own_names
     ]
-    wrong = (
-        [host for host in inside if host.partition(".")[0] not in ours] if len(hosts) > 1 else []
-    )
-    if wrong:
-        do = (
-            "take their lines with 127.* out of /etc/hosts: processes of other nodes would look "
-            "for the coordinator on their own"
-        )
+    if misdirected and len(hosts) > 1:
         yield Finding(
             "host-is-loopback",
             BLOCKER,
-            f"{_shorten_list(wrong)} resolves to this machine itself",
+            f"{_shorten_list(misdirected)} resolves to this machine itself, where processes of "
+            "other nodes would look for the coordinator",
             where,
-            do,
+            "remove the lines with 127.* for these names from /etc/hosts",
         )
 
 
+def _is_loopback(addresses: Sequence[str]) -> bool:
+    """Return whether there are addresses, and all of them are this machine's own."""
+    if not addresses:
+        return False
+    return all(address.startswith("127.") or address == "::1" for address in addresses)
+
+
 def _check_clocks(machine: Machine, hosts: Sequence[str]) -> Iterator[Finding]:
-    number = str(len(hosts))
+    """Check that the clocks of the nodes agree with this node's."""
+    before = time.time()
+    times = _read_clocks(machine, len(hosts))
+    after = time.time()
+    if len(times) < len(hosts):
+        yield Finding(
+            "clocks-not-asked",
+            NOTE,
+            "the clocks of the nodes were not compared: srun did not answer for all of them",
+            "Slurm job",
+            "run the command where srun works, such as in the batch script",
+        )
+        return
+    # All clocks were read between `before` and `after`. A time outside is wrong by at least the
+    # distance.
+    skews = {
+        hosts[task]: max(before - clock, clock - after)
+        for task, clock in times.items()
+        if task < len(hosts)
+    }
+    wrong = {host: skew for host, skew in skews.items() if skew > MOST_SKEW}
+    if wrong:
+        yield Finding(
+            "clocks-differ",
+            WARNING,
+            f"{_shorten_list(list(wrong))}: at least {max(wrong.values()):.0f} s off the clock of "
+            "this node",
+            "Slurm job",
+            "let all nodes follow the same time server (chronyc tracking): the newest checkpoint "
+            "is found by its time",
+        )
+
+
+def _read_clocks(machine: Machine, node_count: int) -> dict[int, float]:
+    """Return the time of each node in seconds, by the number of its task; {} if srun fails."""
     argv = [
         "srun",
         "--overlap",
-        f"--nodes={number}",
-        f"--ntasks={number}",
+        f"--nodes={node_count}",
+        f"--ntasks={node_count}",
         "--ntasks-per-node=1",
         "--label",
         "--",
         "date",
         "+%s.%N",
     ]
-    before = time.time()
-    done = machine.run(argv, 30)
-    after = time.time()
-    read = (
-        {
-            int(task): float(stamp)
-            for task, stamp in re.findall(r"^ *(\d+): (\d+\.\d+)$", done.out, re.MULTILINE)
-        }
-        if done and not done.status
-        else {}
-    )
-    if len(read) < len(hosts):
-        yield Finding(
-            "clocks-not-asked",
-            NOTE,
-            "the clocks of its nodes were not compared: srun did not answer for all",
-            "Slurm job",
-            "run this where srun works, as in the batch script",
-        )
-        return
-    # Each clock was read between `before` and `after` of ours: what lies outside, is off by at
-    # least that much.
-    off = {
-        hosts[task]: max(before - stamp, stamp - after)
-        for task, stamp in read.items()
-        if task < len(hosts)
-    }
-    wrong = {host: seconds for host, seconds in off.items() if seconds > MOST_SKEW}
-    if wrong:
-        what = (
-            f"{_shorten_list(list(wrong))}: at least {max(wrong.values()):.0f} s off this "
-            "node's clock"
-        )
-        yield Finding(
-            "clocks-differ",
-            WARNING,
-            what,
-            "Slurm job",
-            (
-                "let all nodes follow the same time server (chronyc tracking): the newest "
-                "checkpoint is told by time"
-            ),
-        )
+    result = machine.run_command(argv, 30)
+    if result is None or result.status:
+        return {}
+    lines = re.findall(r"^ *(\d+): (\d+\.\d+)$", result.out, re.MULTILINE)
+    return {int(task): float(seconds) for task, seconds in lines}
 
 
 def _check_processes(machine: Machine) -> Iterator[Finding]:
-    """JAX gives process n of a node its GPU n, unless JAX_LOCAL_DEVICE_IDS says otherwise."""
-    processes, gpus = slurm_job.count_node_tasks(machine.environment), len(machine.cards)
-    if (
-        processes < 2
-        or not gpus
-        or machine.on_cpu
-        or machine.environment.get("JAX_LOCAL_DEVICE_IDS")
-    ):
+    """Check that each process of a node finds a GPU.
+
+    JAX gives process n of a node its GPU n, unless JAX_LOCAL_DEVICE_IDS is set.
+    """
+    process_count = slurm_job.count_node_tasks(machine.environment)
+    gpu_count = len(machine.gpus)
+    if process_count < 2 or not gpu_count or machine.on_cpu:
         return
-    if processes > gpus:
-        what = f"{processes} processes run on this node, and each sees {gpus} GPU(s)"
-        do = (
-            "start one process a GPU, and leave out --gpus-per-task and --gpu-bind: each has to "
-            "see all GPUs of its node"
+    if machine.environment.get("JAX_LOCAL_DEVICE_IDS"):
+        return
+    if process_count > gpu_count:
+        yield Finding(
+            "gpus-for-processes",
+            BLOCKER,
+            f"this node has {process_count} processes, but each sees only {gpu_count} GPU(s)",
+            "Slurm step",
+            "start one process for each GPU, without --gpus-per-task and --gpu-bind: each process "
+            "must see all GPUs of its node",
         )
-        yield Finding("gpus-for-processes", BLOCKER, what, "Slurm step", do)
-    elif processes < gpus:
+    elif process_count < gpu_count:
         yield Finding(
             "gpus-idle",
             WARNING,
-            (
-                f"{processes} processes run on this node, which has {gpus} GPUs: "
-                f"{gpus - processes} stay idle"
-            ),
+            f"this node has {gpu_count} GPUs, but only {process_count} processes: "
+            f"{gpu_count - process_count} GPU(s) stay idle",
             "Slurm step",
-            f"set --ntasks-per-node={gpus}",
+            f"set --ntasks-per-node={gpu_count}",
         )
 
 
 def _shorten_list(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (
-        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    )
+    """Return the first names, and the number of the others."""
+    hidden = len(names) - _SHOWN
+    shown = ", ".join(names[:_SHOWN])
+    return f"{shown} and {hidden} more" if hidden > 0 else shown

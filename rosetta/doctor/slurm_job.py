@@ -1,4 +1,7 @@
-"""What Slurm says of a job: its hosts and its processes. Nothing of Slurm is run for it."""
+"""Read the hosts and the number of processes of a Slurm job from its variables.
+
+No program of Slurm is run.
+"""
 
 from __future__ import annotations
 
@@ -11,72 +14,92 @@ from rosetta.core.value_parsing import parse_digits
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MOST_HOSTS = 65536  # hosts; more is a slip of the pen
-_FORMAT_ADVICE = "write it as in n[1-4,7],m1"
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
+MOST_HOSTS = 65536  # a list with more is a typing error
+_FORMAT_ADVICE = "write a list such as n[1-4,7],m1"
+_NODE_LIST_VARIABLES = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST")
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 
 
 def parse_hosts(text: str, where: str) -> list[str]:
-    """Return the hosts of a list as Slurm writes it: `n[1-3,07],gpu-a[1-2]-r[1-2],login`.
+    """Return the hosts of a list in Slurm's format: `n[1-3,07],gpu-a[1-2]-r[1-2],login`.
 
     Args:
-      text: the list.
-      where: its variable or option, for the error.
+      text: The list.
+      where: The variable or option that has the list, for the error.
 
     Raises:
-      UserError: it is none, or names more than MOST.
+      UserError: The list is not valid, or names more than MOST_HOSTS hosts.
     """
-    found = list[str]()
-    for word in re.split(r",(?![^\[\]]*\])", text):
-        if not re.fullmatch(r"([^\[\]]|\[[^\[\]]*\])+", word):
-            raise UserError("it is no list of hosts", where, _FORMAT_ADVICE, kind=INVALID)
-        made = [""]
-        for literal, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", word):
-            parts = (
-                [literal]
-                if literal
-                else [number for each in ranges.split(",") for number in _expand_range(each, where)]
+    hosts: list[str] = []
+    for entry in re.split(r",(?![^\[\]]*\])", text):
+        hosts += _expand_entry(entry, MOST_HOSTS - len(hosts), where)
+    if not hosts or not all(_HOST_NAME.fullmatch(host) for host in hosts):
+        raise _refuse_list(where)
+    return list(dict.fromkeys(hosts))
+
+
+def _expand_entry(entry: str, most: int, where: str) -> list[str]:
+    """Return the names that an entry such as `gpu-a[1-2]-r[1-2]` stands for, at most `most`."""
+    if not re.fullmatch(r"([^\[\]]|\[[^\[\]]*\])+", entry):
+        raise _refuse_list(where)
+    names = [""]
+    for literal, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", entry):
+        parts = [literal] if literal else _expand_ranges(ranges, where)
+        if len(names) * len(parts) > most:
+            raise UserError(
+                f"names more than {MOST_HOSTS} hosts", where, _FORMAT_ADVICE, kind=TOO_BIG
             )
-            if len(made) * len(parts) + len(found) > MOST_HOSTS:
-                raise UserError(
-                    f"it names more than {MOST_HOSTS} hosts", where, _FORMAT_ADVICE, kind=TOO_BIG
-                )
-            made = [before + part for before in made for part in parts]
-        found += made
-    if not found or not all(_NAME.fullmatch(each) for each in found):
-        raise UserError("it is no list of hosts", where, _FORMAT_ADVICE, kind=INVALID)
-    return list(dict.fromkeys(found))
+        names = [name + part for name in names for part in parts]
+    return names
 
 
-def _expand_range(text: str, where: str) -> list[str]:
-    match = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", text)
-    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-    if match is None or not first <= last < first + MOST_HOSTS:
-        raise UserError("it is no list of hosts", where, _FORMAT_ADVICE, kind=INVALID)
-    return [str(number).zfill(len(match[1])) for number in range(first, last + 1)]
+def _expand_ranges(text: str, where: str) -> list[str]:
+    """Return the numbers that ranges such as `1-3,07` stand for, with their leading zeros."""
+    numbers: list[str] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", part)
+        if match is None:
+            raise _refuse_list(where)
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not first <= last < first + MOST_HOSTS:
+            raise _refuse_list(where)
+        width = len(match[1])
+        numbers += [str(number).zfill(width) for number in range(first, last + 1)]
+    return numbers
+
+
+def _refuse_list(where: str) -> UserError:
+    """Return the error for a list that is not valid."""
+    return UserError("is not a valid list of hosts", where, _FORMAT_ADVICE, kind=INVALID)
+
+
+def find_node_list_variable(environment: Mapping[str, str]) -> str:
+    """Return the variable that lists the nodes of the job; "" outside a job."""
+    return next((name for name in _NODE_LIST_VARIABLES if environment.get(name)), "")
 
 
 def read_job_hosts(environment: Mapping[str, str]) -> list[str]:
-    """Return the hosts of the job that this runs in; empty outside of one, or where its variable is
-    none that Slurm wrote.
-    """
-    for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST"):
-        if environment.get(name):
-            try:
-                return parse_hosts(environment[name], name)
-            except UserError:
-                return []
-    return []
+    """Return the hosts of the Slurm job; empty outside a job, or if the list is not valid."""
+    variable = find_node_list_variable(environment)
+    if not variable:
+        return []
+    try:
+        return parse_hosts(environment[variable], variable)
+    except UserError:
+        return []
 
 
 def count_node_tasks(environment: Mapping[str, str]) -> int:
-    """Return how many processes of a step run on this node, of the first node where ours is not
-    known; 1 outside of a step, as in a batch script.
+    """Return how many processes of the Slurm step run on this node.
+
+    It is the number of the first node if this node's number is not known, and 1 outside a step,
+    such as in a batch script.
     """
-    counts = list[int]()
-    for number, times in re.findall(
-        r"(\d{1,5})(?:\(x(\d{1,5})\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")
-    ):
-        counts += [int(number)] * int(times or 1)
-    here = parse_digits(environment.get("SLURM_NODEID", "")) or 0
-    return counts[here] if here < len(counts) else counts[0] if counts else 1
+    counts: list[int] = []
+    text = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
+    for tasks, nodes in re.findall(r"(\d{1,5})(?:\(x(\d{1,5})\))?", text):
+        counts += [int(tasks)] * int(nodes or 1)
+    node = parse_digits(environment.get("SLURM_NODEID", "")) or 0
+    if node < len(counts):
+        return counts[node]
+    return counts[0] if counts else 1

@@ -49,7 +49,7 @@ def write(root: Path, **files: str) -> None:
 def machine(
     root: Path,
     *,
-    cards: Sequence[tuple[str, str]] = (H100,) * 8,
+    gpus: Sequence[tuple[str, str]] = (H100,) * 8,
     driver: str = "580.82.07",
     version: str = OPEN,
     shm: int = 64 * GIB,
@@ -76,7 +76,7 @@ def machine(
     )
     if driver:
         write(root, proc__driver__nvidia__version=version.format(driver))
-        for number, (name, _) in enumerate(cards):
+        for number, (name, _) in enumerate(gpus):
             write(
                 root,
                 **{
@@ -84,10 +84,10 @@ def machine(
                     f"proc__driver__nvidia__gpus__{number}__information": f"Model: \t\t {name}\nIRQ: 1\n",
                 },
             )
-        if cards:
+        if gpus:
             write(root, **{"dev__nvidia-uvm": ""})
-    rows = "".join(f"{name}, {capability}, {driver}, 81559, {used}\n" for name, capability in cards)
-    answers = {"nvidia-smi": CommandResult(0, rows, "")} if driver and cards else {}
+    rows = "".join(f"{name}, {capability}, {driver}, 81559, {used}\n" for name, capability in gpus)
+    answers = {"nvidia-smi": CommandResult(0, rows, "")} if driver and gpus else {}
     (root / "home").mkdir(exist_ok=True)
     (root / "dev/shm").mkdir(parents=True, exist_ok=True)
     made = Machine(
@@ -100,16 +100,16 @@ def machine(
         baked=True,
         record={"distribution": "t5x", "accelerator": "cuda13"},
         installed=INSTALLED,
-        run=lambda argv, _: answers.get(argv[0]),
-        addresses=lambda _: ["10.0.0.1"],
-        driver_api=lambda: 13000,
-        room=lambda path: (
+        run_command=lambda argv, _: answers.get(argv[0]),
+        resolve_host=lambda _: ["10.0.0.1"],
+        query_driver_cuda_version=lambda: 13000,
+        query_free_space=lambda path: (
             FileSystemSpace(shm, shm, 1000)
             if path.name == "shm"
             else FileSystemSpace(9000 * GIB, 5000 * GIB, 1000000)
         ),
-        written=lambda _: 0.0,
-        flags_refused=lambda _: "",
+        probe_folder=lambda _: 0.0,
+        explain_refused_flags=lambda _: "",
     )
     return replace(made, **changes)
 

@@ -52,8 +52,8 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Put a machine in place of this one."""
 
     def put(**changes: Any) -> None:
-        def here(*_: object, quick: bool = False, cards: object = None) -> machines.Machine:
-            return machine(tmp_path, quick=quick, given=cards, **changes)
+        def here(*_: object, quick: bool = False, gpus: object = None) -> machines.Machine:
+            return machine(tmp_path, quick=quick, given_gpus=gpus, **changes)
 
         monkeypatch.setattr(machines, "inspect_machine", here)
 
@@ -67,7 +67,7 @@ def test_statuses_and_lines(on: Any, capsys: pytest.CaptureFixture[str]) -> None
         capsys.readouterr().out
         == "driver 580.82.07, cards 8 x NVIDIA H100 80GB HBM3, distribution t5x, cuda 13, jax 0.10.2, jaxlib 0.10.2\nnothing found\n"
     )
-    on(cards=[A100] * 8, environment={"ENABLE_FP8": "1", "JAX_DEBUG_NANS": "1"})
+    on(gpus=[A100] * 8, environment={"ENABLE_FP8": "1", "JAX_DEBUG_NANS": "1"})
     assert cli.main(["doctor"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["driver", "blocker", "->", "warning", "->", "1"]
@@ -94,10 +94,10 @@ def test_a_wrong_command_line(words: list[str], capsys: pytest.CaptureFixture[st
 
 def test_quick_for_a_launcher(on: Any) -> None:
     on(
-        cards=[A100] * 8,
+        gpus=[A100] * 8,
         environment={"ENABLE_FP8": "1"},
-        run=lambda *_: pytest.fail("a command was run"),
-        addresses=lambda *_: pytest.fail("a name was resolved"),
+        run_command=lambda *_: pytest.fail("a command was run"),
+        resolve_host=lambda *_: pytest.fail("a name was resolved"),
     )
     found = doctor.quick({}, [DetectedGpu("NVIDIA A100", (8, 0))])
     assert [str(each) for each in found] == [

@@ -10,24 +10,24 @@ from tests.support.fake_machine import GIB, H100, find, ids, machine, write
 
 
 def test_a_driver_and_no_gpu(tmp_path: Path) -> None:
-    made = machine(tmp_path, cards=())
+    made = machine(tmp_path, gpus=())
     assert find(made, "no-gpu-visible").level == "blocker"
     write(tmp_path, **{".dockerenv": ""})
-    assert find(machine(tmp_path, cards=()), "no-gpu-visible").do.endswith(" --gpus=all")
+    assert find(machine(tmp_path, gpus=()), "no-gpu-visible").do.endswith(" --gpus=all")
     hidden = find(
-        machine(tmp_path, cards=(), environment={"NVIDIA_VISIBLE_DEVICES": "void"}),
+        machine(tmp_path, gpus=(), environment={"NVIDIA_VISIBLE_DEVICES": "void"}),
         "no-gpu-visible",
     )
     assert "NVIDIA_VISIBLE_DEVICES hides" in hidden.what
     assert "no-gpu-visible" not in ids(
-        machine(tmp_path, cards=(), environment={"JAX_PLATFORMS": "cpu"})
+        machine(tmp_path, gpus=(), environment={"JAX_PLATFORMS": "cpu"})
     )
 
 
 def test_a_job_without_its_gpus(tmp_path: Path) -> None:
     assert (
         "--gres=gpu"
-        in find(machine(tmp_path, cards=(), environment={"SLURM_JOB_ID": "3"}), "no-gpu-visible").do
+        in find(machine(tmp_path, gpus=(), environment={"SLURM_JOB_ID": "3"}), "no-gpu-visible").do
     )
 
 
@@ -63,7 +63,7 @@ def test_what_of_the_driver_a_container_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_memory_and_cores(tmp_path: Path, version: int) -> None:
-    two: dict[str, Any] = {"cards": [H100] * 2, "environment": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}
+    two: dict[str, Any] = {"gpus": [H100] * 2, "environment": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}
     first = machine(tmp_path, **two)
     if version == 2:
         write(

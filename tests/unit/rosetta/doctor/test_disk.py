@@ -50,7 +50,7 @@ def test_room(tmp_path: Path, free: int, files: int, found: str | None) -> None:
     made = machine(
         tmp_path,
         environment={"MODEL_DIR": str(tmp_path)},
-        room=lambda _: FileSystemSpace(GIB << 10, free, files),
+        query_free_space=lambda _: FileSystemSpace(GIB << 10, free, files),
     )
     where = {each: find_where(made, each) for each in ("disk-full", "disk-low", "disk-tight")}
     assert [each for each, places in where.items() if f"MODEL_DIR={tmp_path}" in places] == (
@@ -86,11 +86,13 @@ def test_a_file_is_written_to_see(tmp_path: Path) -> None:
         return 0.0
 
     (tmp_path / "run").mkdir()
-    found = find(machine(tmp_path, written=full), "not-writable", folders=[str(tmp_path / "run")])
+    found = find(
+        machine(tmp_path, probe_folder=full), "not-writable", folders=[str(tmp_path / "run")]
+    )
     assert (found.level, found.where) == ("blocker", f"--folder={tmp_path}/run")
     assert "Disk quota exceeded" in found.what
     assert "not-writable" not in ids(
-        machine(tmp_path, written=full, quick=True), folders=[str(tmp_path / "run")]
+        machine(tmp_path, probe_folder=full, quick=True), folders=[str(tmp_path / "run")]
     )
 
 
@@ -98,7 +100,7 @@ def test_a_file_is_written_to_see(tmp_path: Path) -> None:
     ("ahead", "words"), [(30.0, "30 s ahead"), (-7.0, "7 s behind"), (1.0, "")]
 )
 def test_the_clock_of_a_file_server(tmp_path: Path, ahead: float, words: str) -> None:
-    made = machine(tmp_path, written=lambda folder: ahead if folder.name == "run" else 0.0)
+    made = machine(tmp_path, probe_folder=lambda folder: ahead if folder.name == "run" else 0.0)
     (tmp_path / "run").mkdir()
     found = ids(made, folders=[str(tmp_path / "run")])
     assert ("clock-of-files" in found) == bool(words)
@@ -110,7 +112,7 @@ def test_a_small_file_system_is_not_called_full(tmp_path: Path) -> None:
     made = machine(
         tmp_path,
         environment={"MODEL_DIR": str(tmp_path)},
-        room=lambda _: FileSystemSpace(16_000_000, 12_000_000, 9),
+        query_free_space=lambda _: FileSystemSpace(16_000_000, 12_000_000, 9),
     )
     findings = [finding for finding in disk.check(made) if finding.where == f"MODEL_DIR={tmp_path}"]
     assert [(finding.level, finding.what) for finding in findings] == [

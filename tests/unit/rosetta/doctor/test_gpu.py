@@ -16,17 +16,17 @@ def test_a_healthy_node_has_only_what_is_worth_knowing(tmp_path: Path) -> None:
 
 
 def test_no_driver(tmp_path: Path) -> None:
-    made = machine(tmp_path, driver="", cards=())
+    made = machine(tmp_path, driver="", gpus=())
     assert ids(made) == {"no-driver": "blocker"}
     assert "CUDA 13" in find(made, "no-driver").what
-    assert ids(machine(tmp_path, driver="", cards=(), environment={"JAX_PLATFORMS": "cpu"})) == {
+    assert ids(machine(tmp_path, driver="", gpus=(), environment={"JAX_PLATFORMS": "cpu"})) == {
         "no-driver": "note"
     }
     assert ids(
         machine(
             tmp_path,
             driver="",
-            cards=(),
+            gpus=(),
             record={"accelerator": "cpu"},
             installed={"jax": ["1"], "jaxlib": ["1"]},
         )
@@ -54,7 +54,7 @@ def test_driver_against_cuda(
         driver=driver,
         version=PROPRIETARY,
         record={"accelerator": accelerator},
-        driver_api=lambda: api,
+        query_driver_cuda_version=lambda: api,
         quick=quick,
     )
     assert ids(made).get("driver-too-old") == found
@@ -64,62 +64,69 @@ def test_driver_against_cuda(
         assert "580 or newer" in do
         assert "cuda12" in do
     elif found:
-        assert find(made, "driver-too-old").do == "install 525 or newer"
+        assert find(made, "driver-too-old").do == "install driver 525 or newer"
 
 
 def test_libcuda_is_asked_for_only_where_it_matters(tmp_path: Path) -> None:
     def never() -> int:
         raise AssertionError
 
-    assert "driver-too-old" not in ids(machine(tmp_path, quick=True, driver_api=never))
-    assert "libcuda-missing" not in ids(
-        machine(tmp_path, environment={"JAX_PLATFORMS": "cpu"}, driver_api=never)
+    assert "driver-too-old" not in ids(
+        machine(tmp_path, quick=True, query_driver_cuda_version=never)
     )
-    assert ids(machine(tmp_path, driver_api=lambda: None))["libcuda-missing"] == "blocker"
+    assert "libcuda-missing" not in ids(
+        machine(tmp_path, environment={"JAX_PLATFORMS": "cpu"}, query_driver_cuda_version=never)
+    )
+    assert (
+        ids(machine(tmp_path, query_driver_cuda_version=lambda: None))["libcuda-missing"]
+        == "blocker"
+    )
 
 
 def test_nvidia_smi_fails_or_is_missing(tmp_path: Path) -> None:
     said = CommandResult(
         18, "Failed to initialize NVML: Driver/library version mismatch\nmore\n", ""
     )
-    made = machine(tmp_path, run=lambda *_: said)
+    made = machine(tmp_path, run_command=lambda *_: said)
     assert "version mismatch" in find(made, "nvidia-smi-fails").what
-    assert [each.name for each in made.cards] == [H100[0]] * 8, "the driver's files have the names"
-    assert ids(machine(tmp_path, run=lambda *_: None))["nvidia-smi-missing"] == "warning"
-    assert "nvidia-smi-missing" not in ids(machine(tmp_path, run=lambda *_: None, quick=True))
+    assert [each.name for each in made.gpus] == [H100[0]] * 8, "the driver's files have the names"
+    assert ids(machine(tmp_path, run_command=lambda *_: None))["nvidia-smi-missing"] == "warning"
+    assert "nvidia-smi-missing" not in ids(
+        machine(tmp_path, run_command=lambda *_: None, quick=True)
+    )
 
 
 @pytest.mark.parametrize(
     "text", ["NVIDIA H100\n", "a, b, c, d, e\n", "No devices were found\n", ""]
 )
 def test_what_nvidia_smi_never_says(tmp_path: Path, text: str) -> None:
-    made = machine(tmp_path, run=lambda *_: CommandResult(0, text, ""))
-    assert all(each.capability == (0, 0) for each in made.cards)
+    made = machine(tmp_path, run_command=lambda *_: CommandResult(0, text, ""))
+    assert all(each.capability == (0, 0) for each in made.gpus)
     assert "fp8-without-hardware" not in ids(made)
 
 
 def test_fp8_on_an_a100(tmp_path: Path) -> None:
     asked = {"ENABLE_FP8": "1"}
-    found = find(machine(tmp_path, cards=[A100] * 8, environment=asked), "fp8-without-hardware")
+    found = find(machine(tmp_path, gpus=[A100] * 8, environment=asked), "fp8-without-hardware")
     assert (found.level, found.where) == ("blocker", "ENABLE_FP8")
     assert "A100" in found.what
     assert "8.0" in found.what
     assert "fp8-without-hardware" not in ids(
-        machine(tmp_path, cards=[A100] * 8, environment={"ENABLE_FP8": "0"})
+        machine(tmp_path, gpus=[A100] * 8, environment={"ENABLE_FP8": "0"})
     )
     assert "fp8-without-hardware" not in ids(machine(tmp_path, environment=asked))
     # A launcher has asked nvidia-smi itself; without it, the quick form knows no capability and says nothing.
     assert "fp8-without-hardware" in ids(
         machine(
             tmp_path,
-            cards=[A100] * 8,
+            gpus=[A100] * 8,
             environment=asked,
             quick=True,
-            given=[DetectedGpu("A100", (8, 0))],
+            given_gpus=[DetectedGpu("A100", (8, 0))],
         )
     )
     assert "fp8-without-hardware" not in ids(
-        machine(tmp_path, cards=[A100] * 8, environment=asked, quick=True)
+        machine(tmp_path, gpus=[A100] * 8, environment=asked, quick=True)
     )
 
 
@@ -134,29 +141,25 @@ def test_transformer_engine(tmp_path: Path) -> None:
     has = {**made.installed, "transformer-engine-jax": ["2.20.2"]}
     assert "te-missing" not in ids(machine(tmp_path, environment=asked, installed=has))
     assert (
-        ids(machine(tmp_path, environment=asked, installed=has, cards=[V100]))[
-            "te-without-hardware"
-        ]
+        ids(machine(tmp_path, environment=asked, installed=has, gpus=[V100]))["te-without-hardware"]
         == "blocker"
     )
 
 
 def test_a_card_that_cuda_left_behind(tmp_path: Path) -> None:
-    found = find(machine(tmp_path, cards=[V100]), "card-too-old")
+    found = find(machine(tmp_path, gpus=[V100]), "card-too-old")
     assert found.level == "blocker"
     assert found.do.endswith(" cuda12")
     assert "card-too-old" not in ids(
-        machine(tmp_path, cards=[V100], record={"accelerator": "cuda12"})
+        machine(tmp_path, gpus=[V100], record={"accelerator": "cuda12"})
     )
 
 
 def test_cards_that_differ_or_are_in_use(tmp_path: Path) -> None:
-    assert ids(machine(tmp_path, cards=[A100, H100]))["cards-differ"] == "warning"
+    assert ids(machine(tmp_path, gpus=[A100, H100]))["cards-differ"] == "warning"
     assert "cards-differ" not in ids(
-        machine(tmp_path, cards=[A100, H100], environment={"CUDA_VISIBLE_DEVICES": "1"})
+        machine(tmp_path, gpus=[A100, H100], environment={"CUDA_VISIBLE_DEVICES": "1"})
     )
-    assert (
-        find(machine(tmp_path, cards=[B200, B200], used=60000), "card-in-use").where == "GPU 0, 1"
-    )
+    assert find(machine(tmp_path, gpus=[B200, B200], used=60000), "card-in-use").where == "GPU 0, 1"
     assert "card-in-use" not in ids(machine(tmp_path, used=500))
     assert machine(tmp_path, shm=GIB).driver == "580.82.07"

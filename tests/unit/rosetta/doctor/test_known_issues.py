@@ -32,14 +32,14 @@ def test_those_that_other_checks_look_into_are_told_once(tmp_path: Path) -> None
 def test_connections_on_blackwell(tmp_path: Path) -> None:
     set_ = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     assert (
-        ids(machine(tmp_path, cards=[B200] * 8, issues=OURS, environment=set_))[
+        ids(machine(tmp_path, gpus=[B200] * 8, issues=OURS, environment=set_))[
             "connections-blackwell"
         ]
         == "warning"
     )
-    assert "connections-blackwell" not in ids(machine(tmp_path, cards=[B200] * 8, issues=OURS))
+    assert "connections-blackwell" not in ids(machine(tmp_path, gpus=[B200] * 8, issues=OURS))
     assert "connections-blackwell" not in ids(
-        machine(tmp_path, cards=[A100] * 8, issues=OURS, environment=set_)
+        machine(tmp_path, gpus=[A100] * 8, issues=OURS, environment=set_)
     )
 
 
@@ -63,4 +63,4 @@ def test_an_older_environment_has_no_end_in_its_issues(tmp_path: Path) -> None:
     found = find(
         machine(tmp_path, issues=[{"id": "x", "line": "it breaks", "see": "there#1"}]), "x"
     )
-    assert (found.what, found.do, found.see) == ("it breaks", "see there", "there#1")
+    assert (found.what, found.do, found.see) == ("it breaks", "read the report", "there#1")

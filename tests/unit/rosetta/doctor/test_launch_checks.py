@@ -21,15 +21,15 @@ def check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Check a launch on another machine."""
 
     def checked(
-        environment: dict[str, str], platforms: str = "cuda,cpu", cards: Any = CARDS, **changes: Any
+        environment: dict[str, str], platforms: str = "cuda,cpu", gpus: Any = CARDS, **changes: Any
     ) -> tuple[str, ...]:
         def here(
-            given: dict[str, str], *, quick: bool = False, cards: Any = None
+            given: dict[str, str], *, quick: bool = False, gpus: Any = None
         ) -> machines.Machine:
-            return machine(tmp_path, quick=quick, given=cards, environment=given, **changes)
+            return machine(tmp_path, quick=quick, given_gpus=gpus, environment=given, **changes)
 
         monkeypatch.setattr(machines, "inspect_machine", here)
-        return launch_checks.check_before_launch(environment, cards, platforms)
+        return launch_checks.check_before_launch(environment, gpus, platforms)
 
     return checked
 
@@ -42,7 +42,11 @@ def test_a_machine_in_order_says_nothing(check: Any) -> None:
     ("changes", "kind", "facts"),
     [
         (
-            {"driver": "535.129.03", "version": PROPRIETARY, "driver_api": lambda: 12020},
+            {
+                "driver": "535.129.03",
+                "version": PROPRIETARY,
+                "query_driver_cuda_version": lambda: 12020,
+            },
             errors.UNSUPPORTED,
             {
                 "where": "NVIDIA driver 535.129.03",
@@ -61,7 +65,7 @@ def test_a_machine_in_order_says_nothing(check: Any) -> None:
             {"where": "packages", "value": "no-plugin", "names": "CPU"},
         ),
         (
-            {"cards": CARDS[:2], "environment": {"SLURM_STEP_TASKS_PER_NODE": "8"}},
+            {"gpus": CARDS[:2], "environment": {"SLURM_STEP_TASKS_PER_NODE": "8"}},
             errors.UNSUPPORTED,
             {"where": "Slurm step", "value": "gpus-for-processes", "names": "8"},
         ),
@@ -71,22 +75,22 @@ def test_what_a_run_dies_of_stops_it_unless_told_otherwise(
     check: Any, changes: dict[str, Any], kind: str, facts: dict[str, Any]
 ) -> None:
     environment = changes.pop("environment", {})
-    cards = changes.pop("cards", CARDS)
+    gpus = changes.pop("gpus", CARDS)
     with errors.refused(kind, **facts) as refused:
-        check(environment, cards=cards, **changes)
+        check(environment, gpus=gpus, **changes)
     assert str(refused.value).count("ROSETTA_DOCTOR=0 ")
-    assert check({**environment, "ROSETTA_DOCTOR": "0"}, cards=cards, **changes) == ()
-    assert check(environment, "cpu", cards=cards, **changes) in ((), (CPU,)), (
+    assert check({**environment, "ROSETTA_DOCTOR": "0"}, gpus=gpus, **changes) == ()
+    assert check(environment, "cpu", gpus=gpus, **changes) in ((), (CPU,)), (
         "none of it matters to a run on the CPU"
     )
 
 
-CPU = "JAX_PLATFORMS=cpu: this machine has 8 GPU(s), and the run would be on the CPU; unset it to train on the GPUs"
+CPU = "JAX_PLATFORMS=cpu: this machine has 8 GPU(s), but the run would use the CPU; unset it to train on the GPUs"
 
 
 def test_what_a_run_may_get_by_with_is_said_by_the_first_process(check: Any) -> None:
     (said,) = check({}, shm=64 << 20)
-    assert said.startswith("/dev/shm: it has 64 MiB")
+    assert said.startswith("/dev/shm: only 64 MiB")
     assert check({"SLURM_PROCID": "3"}, shm=64 << 20) == ()
     assert check({"SLURM_PROCID": "0"}, shm=64 << 20) == (said,)
 
@@ -110,7 +114,7 @@ def test_what_launchers_word_themselves_is_left_to_them(check: Any) -> None:
                 "MODEL_DIR": "/proc/no",
                 "TFDS_DATA_DIR": "/nowhere",
             },
-            cards=a100,
+            gpus=a100,
         )
         == ()
     )
@@ -131,7 +135,7 @@ def test_every_script_asks_before_it_starts(place: Place) -> None:
     assert (said.rc, [line for line in said.said if "ulimit" in line]) == (
         0,
         [
-            "rosetta: ulimit -n: 1000 files may be open: checkpoints and NCCL's connections take thousands; ulimit -n 65536; docker: --ulimit nofile=65536:65536"
+            "rosetta: ulimit -n: only 1000 files may be open, but checkpoints and the connections of NCCL need thousands; ulimit -n 65536; docker: --ulimit nofile=65536:65536"
         ],
     )
     slurm = {

@@ -55,12 +55,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe a\n")
     made = Machine(root=tmp_path)
     assert (
-        made.text("/folder"),
-        made.text("/nowhere"),
-        made.names("/nowhere/*"),
-        made.listing("/bytes"),
+        made.read_text("/folder"),
+        made.read_text("/nowhere"),
+        made.find_paths("/nowhere/*"),
+        made.list_folder("/bytes"),
     ) == ("", "", [], [])
-    assert made.text("/bytes").endswith("a")
+    assert made.read_text("/bytes").endswith("a")
 
 
 @pytest.mark.parametrize(

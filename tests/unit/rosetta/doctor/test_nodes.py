@@ -21,7 +21,7 @@ JOB = {
 
 def in_job(root: Path, off: Sequence[float] = (0, 0, 0), **changes: Any) -> Machine:
     """A job of three nodes, whose clocks are so many seconds off."""
-    usual = machine(root).run
+    usual = machine(root).run_command
 
     def run(argv: Sequence[str], seconds: float) -> CommandResult | None:
         if argv[0] != "srun":
@@ -40,7 +40,7 @@ def in_job(root: Path, off: Sequence[float] = (0, 0, 0), **changes: Any) -> Mach
             0, "".join(f"{task}: {time.time() + each:.9f}\n" for task, each in enumerate(off)), ""
         )
 
-    return machine(root, **{"environment": JOB, "run": run, **changes})
+    return machine(root, **{"environment": JOB, "run_command": run, **changes})
 
 
 def test_a_job_in_order(tmp_path: Path) -> None:
@@ -48,13 +48,13 @@ def test_a_job_in_order(tmp_path: Path) -> None:
 
 
 def test_names_that_do_not_resolve(tmp_path: Path) -> None:
-    made = in_job(tmp_path, addresses=lambda name: [] if name in ("n2", "n3") else ["10.0.0.1"])
+    made = in_job(tmp_path, resolve_host=lambda name: [] if name in ("n2", "n3") else ["10.0.0.1"])
     found = find(made, "host-unresolvable")
     assert (found.level, found.where) == ("blocker", "SLURM_JOB_NODELIST")
     assert "n2, n3" in found.what
-    assert "host-unresolvable" not in ids(in_job(tmp_path, quick=True, addresses=lambda _: []))
+    assert "host-unresolvable" not in ids(in_job(tmp_path, quick=True, resolve_host=lambda _: []))
     named = find(
-        machine(tmp_path, addresses=lambda _: []),
+        machine(tmp_path, resolve_host=lambda _: []),
         "host-unresolvable",
         hosts=[f"m{n}" for n in range(9)],
     )
@@ -64,7 +64,9 @@ def test_names_that_do_not_resolve(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("own", "found"), [("n1", False), ("n2", True)])
 def test_another_node_that_is_this_one(tmp_path: Path, own: str, found: bool) -> None:
-    made = in_job(tmp_path, addresses=lambda name: ["127.0.1.1"] if name == own else ["10.0.0.1"])
+    made = in_job(
+        tmp_path, resolve_host=lambda name: ["127.0.1.1"] if name == own else ["10.0.0.1"]
+    )
     assert ("host-is-loopback" in ids(made)) == found
 
 
@@ -76,7 +78,7 @@ def test_clocks(tmp_path: Path) -> None:
     elsewhere = in_job(tmp_path, off=(0, 3600, 0), environment={**JOB, "SLURM_PROCID": "2"})
     assert ids(elsewhere) == {}, "the first process asks for all"
     assert ids(in_job(tmp_path, off=(0, 0)))["clocks-not-asked"] == "note"
-    assert ids(in_job(tmp_path, run=lambda *_: None))["clocks-not-asked"] == "note"
+    assert ids(in_job(tmp_path, run_command=lambda *_: None))["clocks-not-asked"] == "note"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ def test_a_gpu_for_each_process(
         ids(
             machine(
                 tmp_path,
-                cards=[H100] * 8,
+                gpus=[H100] * 8,
                 environment={**environment, "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
             )
         )

@@ -58,7 +58,7 @@ def test_against_the_lock(tmp_path: Path) -> None:
 
 
 def test_on_a_login_node(tmp_path: Path) -> None:
-    made = machine(tmp_path, driver="", cards=(), baked=False, record={}, installed={})
+    made = machine(tmp_path, driver="", gpus=(), baked=False, record={}, installed={})
     assert ids(made) == {"no-driver": "note", "no-jax": "note"}
 
 

@@ -19,7 +19,7 @@ from tests.support.fake_machine import GIB, H100, find, ids, machine, write
     ],
 )
 def test_shared_memory(tmp_path: Path, cards: int, shm: int, level: str | None) -> None:
-    made = machine(tmp_path, cards=[H100] * cards, shm=shm)
+    made = machine(tmp_path, gpus=[H100] * cards, shm=shm)
     assert ids(made).get("shm-too-small") == level
     if level:
         found = find(made, "shm-too-small")
@@ -30,13 +30,15 @@ def test_shared_memory(tmp_path: Path, cards: int, shm: int, level: str | None) 
 def test_without_shared_memory(tmp_path: Path) -> None:
     made = machine(
         tmp_path,
-        room=lambda path: None if path.name == "shm" else FileSystemSpace(GIB << 10, GIB << 10, 9),
+        query_free_space=lambda path: (
+            None if path.name == "shm" else FileSystemSpace(GIB << 10, GIB << 10, 9)
+        ),
     )
     assert ids(made)["shm-missing"] == "blocker"
 
 
 def test_limits_of_a_process(tmp_path: Path) -> None:
-    assert find(machine(tmp_path, files="1024"), "open-files").what.startswith("1024 files")
+    assert find(machine(tmp_path, files="1024"), "open-files").what.startswith("only 1024 files")
     assert "memlock" not in ids(machine(tmp_path, locked="8388608")), (
         "nothing is locked for a network that is not there"
     )

@@ -45,7 +45,7 @@ def test_flags_of_today(tmp_path: Path) -> None:
 
     text = "--xla_gpu_enable_triton_gemm=false --xla_gpu_graph_level=0 --xla_misspelt=s3cret"
     found = find(
-        machine(tmp_path, environment={"XLA_FLAGS": text}, flags_refused=refused),
+        machine(tmp_path, environment={"XLA_FLAGS": text}, explain_refused_flags=refused),
         "xla-flag-refused",
     )
     assert found.what.endswith(" --xla_misspelt")
@@ -59,15 +59,17 @@ def test_flags_of_today(tmp_path: Path) -> None:
     value = machine(
         tmp_path,
         environment={"XLA_FLAGS": "--a=b"},
-        flags_refused=lambda _: "'s3cret' is not a valid value for a",
+        explain_refused_flags=lambda _: "'s3cret' is not a valid value for a",
     )
     assert find(value, "xla-flag-refused").what.endswith(" of a")
     assert "s3cret" not in str(find(value, "xla-flag-refused"))
     asked.clear()
     assert "xla-flag-refused" not in ids(
-        machine(tmp_path, environment={"XLA_FLAGS": text}, flags_refused=refused, quick=True)
+        machine(
+            tmp_path, environment={"XLA_FLAGS": text}, explain_refused_flags=refused, quick=True
+        )
     )
-    assert "xla-flag-refused" not in ids(machine(tmp_path, flags_refused=refused))
+    assert "xla-flag-refused" not in ids(machine(tmp_path, explain_refused_flags=refused))
     assert asked == []
 
 
@@ -115,14 +117,14 @@ def test_connections_on_hopper(
 ) -> None:
     environment = {"CUDA_DEVICE_MAX_CONNECTIONS": value} if value else {}
     assert (
-        ids(machine(tmp_path, cards=cards, environment=environment)).get("connections-hopper")
+        ids(machine(tmp_path, gpus=cards, environment=environment)).get("connections-hopper")
         == level
     )
 
 
 def test_more_gpus_named_than_there_are(tmp_path: Path) -> None:
     found = find(
-        machine(tmp_path, cards=[A100] * 4, environment={"CUDA_VISIBLE_DEVICES": "0,1,9,2"}),
+        machine(tmp_path, gpus=[A100] * 4, environment={"CUDA_VISIBLE_DEVICES": "0,1,9,2"}),
         "visible-devices",
     )
     assert "4 GPUs" in found.what
