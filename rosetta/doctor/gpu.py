@@ -167,9 +167,15 @@ def _check_requested_features(machine: Machine) -> Iterator[Finding]:
     if machine.on_cpu:
         return
     if machine.is_on("ENABLE_FP8"):
-        yield from _check_hardware(
-            machine, gpus.FP8, "fp8-without-hardware", "ENABLE_FP8", "has no FP8"
-        )
+        unsupported = _find_gpu_without(machine, gpus.FP8)
+        if unsupported:
+            yield Finding(
+                "fp8-without-hardware",
+                BLOCKER,
+                f"{unsupported} has no FP8",
+                "ENABLE_FP8",
+                f"set ENABLE_FP8=0; {gpus.FP8.requirement}",
+            )
     if not machine.is_on("ENABLE_TE"):
         return
     if machine.baked and machine.find_version("transformer-engine-jax") is None:
@@ -182,36 +188,21 @@ def _check_requested_features(machine: Machine) -> Iterator[Finding]:
             "ENABLE_TE",
             "set ENABLE_TE=0, or use an image that has Transformer Engine",
         )
-    yield from _check_hardware(
-        machine,
-        gpus.TRANSFORMER_ENGINE,
-        "te-without-hardware",
-        "ENABLE_TE",
-        "is not supported by Transformer Engine",
-    )
+    unsupported = _find_gpu_without(machine, gpus.TRANSFORMER_ENGINE)
+    if unsupported:
+        yield Finding(
+            "te-without-hardware",
+            BLOCKER,
+            f"{unsupported} is not supported by Transformer Engine",
+            "ENABLE_TE",
+            f"set ENABLE_TE=0; {gpus.TRANSFORMER_ENGINE.requirement}",
+        )
 
 
-def _check_hardware(
-    machine: Machine, feature: gpus.Feature, finding_id: str, variable: str, problem: str
-) -> Iterator[Finding]:
-    """Check that all GPUs of the run support a feature that a variable turns on.
-
-    Args:
-      machine: The machine.
-      feature: The feature.
-      finding_id: The id of the finding.
-      variable: The variable that turns the feature on.
-      problem: What is wrong with a GPU without the feature.
-    """
+def _find_gpu_without(machine: Machine, feature: gpus.Feature) -> str:
+    """Return the first GPU without a feature and its compute capability; "" if there is none."""
     for detected in machine.gpus:
         capability = detected.capability
-        if capability == UNKNOWN_CAPABILITY or feature.supported_by(capability):
-            continue
-        yield Finding(
-            finding_id,
-            BLOCKER,
-            f"{detected.name} (compute capability {format_capability(capability)}) {problem}",
-            variable,
-            f"set {variable}=0; {feature.requirement}",
-        )
-        return
+        if capability != UNKNOWN_CAPABILITY and not feature.supported_by(capability):
+            return f"{detected.name} (compute capability {format_capability(capability)})"
+    return ""
