@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rosetta.plan import report, t5x_step
+from rosetta.plan import step_report, t5x_step
 
 FAST = {"fuse_qkv": True, "attention": "cudnn"}
 FP8 = {**FAST, "fp8": "xla"}
@@ -112,7 +112,7 @@ def plan_case(case: dict[str, Any]) -> dict[str, Any]:
     settings |= {
         f"network.T5Config.{name}": value for name, value in case.get("switches", {}).items()
     }
-    compiled = t5x_step.t5x(
+    compiled = t5x_step.compile_t5x_step(
         [f"rosetta/t5x/gin/t5_1_1/{case['size']}.gin", "rosetta/t5x/gin/runs/pretrain.gin"],
         [f"{name} = {gin_text.format_literal(value)}" for name, value in settings.items()],
         card="h100",
@@ -124,7 +124,7 @@ def plan_case(case: dict[str, Any]) -> dict[str, Any]:
         fsdp=case.get("fsdp", False),
         change=use_upstream_network if case.get("upstream") else None,
     )
-    return report.report(compiled)
+    return step_report.summarize_step(compiled)
 
 
 def main() -> None:
@@ -142,7 +142,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.in_this_process:
         (name,) = args.cases
-        t5x_step.prepare(
+        t5x_step.prepare_t5x_compilation(
             CASES[name].get("switches", {}).get("fp8", "off"), CASES[name]["size"], "h100"
         )
         (args.out / f"{name}.json").write_text(json.dumps(plan_case(CASES[name])))
@@ -160,7 +160,7 @@ def main() -> None:
             print(f"{name}: {done.stderr[-2000:]}")
             continue
         figures = json.loads((args.out / f"{name}.json").read_text())
-        print(f"== {name}: {CASES[name]}\n{report.table(figures)}", flush=True)
+        print(f"== {name}: {CASES[name]}\n{step_report.format_step_report(figures)}", flush=True)
     print_ratios(args.out)
 
 

@@ -57,7 +57,7 @@ INSIDE_TESTS = {
         "tests/unit/rosetta/core/test_xla_flags.py",
         "tests/unit/rosetta/health/test_checkpoint_files.py",
         "tests/unit/rosetta/presets/test_flag_check.py",
-        "tests/unit/rosetta/presets/test_t5x_switches.py",
+        "tests/unit/rosetta/presets/test_t5x_model_options.py",
     ),
     "env:build/quickstart/t5x": (
         "tests/unit/rosetta/t5x",

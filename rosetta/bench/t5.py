@@ -25,7 +25,7 @@ from rosetta.core.gpu_query import DetectedGpu, parse_capability
 from rosetta.health import progress
 from rosetta.nn import fp8
 from rosetta.nn.loss import LossSettings, chunked_cross_entropy
-from rosetta.presets import layers, t5x_switches
+from rosetta.presets import resolution, t5x_model_options
 from rosetta.t5x.network import Transformer, compute_logits_scale
 from rosetta.t5x.run import flops
 from rosetta.t5x.run.model_config import T5Config
@@ -157,7 +157,9 @@ class Candidate:
         lowered = jitted.lower(shared.state, self.fp8_state, shared.batch, shared.key)
         options: dict[str, Any] = {}
         if shared.platform == "gpu":
-            options = t5x_switches.xla_options(config.fp8, shared.task.size, shared.accelerator)
+            options = t5x_model_options.resolve_xla_flags(
+                config.fp8, shared.task.size, shared.accelerator
+            )
         self.compiled = lowered.compile(compiler_options=options)
         self.compile_seconds = time.perf_counter() - start
         self.loss = float("nan")
@@ -220,7 +222,7 @@ class SharedState:
         devices = jax.devices()
         _check_devices(task, len(devices))
         self.task, self.platform, self.gpu = task, devices[0].platform, devices[0].device_kind
-        self.accelerator = layers.find_accelerator(
+        self.accelerator = resolution.find_accelerator(
             [DetectedGpu(self.gpu, read_compute_capability(devices[0]))]
         )
         mesh = jax.sharding.Mesh(np.array(devices[: task.devices]), ("data",))

@@ -221,7 +221,7 @@ def _name_settings_function(command: str) -> str:
 def _collect_entries() -> dict[str, list[str]]:
     """Return function -> its entries, see _FUNCTIONS."""
     training = [*lookup.list_training_settings("t5x"), *lookup.list_training_settings("pax")]
-    presets = list(preset_files.presets())
+    presets = list(preset_files.load_presets())
     data = [f"{kind}:" for kind in data_spec.KINDS if kind != "synthetic"]
     lists = {
         _name_settings_function(command): _format_entries(lookup.list_settings(command))
@@ -255,7 +255,7 @@ def _list_values(variable: Variable) -> list[str]:
             _DATA,
         ]
     paths = {"file": [_FILE], "folder": [_FOLDER]}.get(kind.completes, [])
-    names = list(preset_files.presets()) if variable.name == "ROSETTA_PRESET" else []
+    names = list(preset_files.load_presets()) if variable.name == "ROSETTA_PRESET" else []
     return [*kind.choices, *names, *paths]
 
 

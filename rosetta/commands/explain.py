@@ -58,23 +58,23 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta explain`; return its result and the text to print."""
     from rosetta.core import gpu_query
     from rosetta.core.variables import lookup, misspellings
-    from rosetta.presets import explain, layers, user_settings
+    from rosetta.presets import explain, resolution, user_settings
 
     if args.preset is None:
-        found = explain.listing()
-        return found, explain.list_table(found)
+        found = explain.list_choices()
+        return found, explain.format_choices(found)
     if lookup.is_known_variable(args.preset):
         return _explain_variable(args)
     _refuse_unknown(args.preset)
-    settings = user_settings.with_card(
-        user_settings.settings(args.settings, "explain"), os.environ, args.accelerator
+    settings = user_settings.override_cpu_platform(
+        user_settings.parse_settings(args.settings, "explain"), os.environ, args.accelerator
     )
     accelerator = args.accelerator or (
         None
-        if user_settings.on_cpu(settings, os.environ)
-        else layers.find_accelerator(gpu_query.detect_gpus({**os.environ, **settings}))
+        if user_settings.is_cpu_requested(settings, os.environ)
+        else resolution.find_accelerator(gpu_query.detect_gpus({**os.environ, **settings}))
     )
-    found = explain.document(
+    found = explain.collect_explanation(
         args.preset,
         accelerator=accelerator,
         settings=settings,
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     misspellings.warn_of_unknown_variables(
         os.environ, "rosetta explain", "explain", found["framework"]
     )
-    return found, explain.table(found)
+    return found, explain.format_explanation(found)
 
 
 def _explain_variable(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -115,9 +115,9 @@ def _refuse_unknown(name: str) -> None:
     from rosetta.core.variables import lookup
     from rosetta.presets import preset_files
 
-    presets = preset_files.presets()
+    presets = preset_files.load_presets()
     variables = dict.fromkeys(variable.name for variable in lookup.TABLE)
-    if name in presets or preset_files.is_file(name):
+    if name in presets or preset_files.is_file_name(name):
         return
     meant = lookup.find_variable_by_word(name.upper())
     near = [meant.name] if meant else difflib.get_close_matches(name, [*presets, *variables], 1)

@@ -198,30 +198,34 @@ def _check_hlo_file(given: Path | None) -> Path | None:
 def _plan_pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
     from rosetta.core import gpus, run_folders
     from rosetta.pax.run import preflight
-    from rosetta.plan import pax_step, report
+    from rosetta.plan import pax_step, step_report
 
     preflight.resolve_experiment(args.config)
     chosen = parse_hyper_parameters(args.hyper)
     preflight.check_hyper_parameter_names(args.config, chosen)
-    pax_step.prepare(args.config, args.card, chosen)
-    made = pax_step.named(args.config, chosen)
-    count, per_node = split_into_nodes(args.gpus or pax_step.devices(made), args.gpus_per_node)
+    pax_step.prepare_pax_compilation(args.config, args.card, chosen)
+    made = pax_step.make_experiment(args.config, chosen)
+    count, per_node = split_into_nodes(
+        args.gpus or pax_step.count_devices(made), args.gpus_per_node
+    )
     log.info(
         f"plan: compiling the step of {args.config} for {count * per_node} x {args.card}: one to "
         "ten minutes"
     )
-    planned = pax_step.plan(made, card=args.card, nodes=count, per_node=per_node)
+    planned = pax_step.compile_pax_step(made, card=args.card, nodes=count, per_node=per_node)
     if hlo:
         run_folders.write_file(hlo, planned.compiled.text)
     found = planned.report()
     gpu = gpus.get_gpu(args.card, "--card")
-    found["run"] = report.describe_fit(found["memory"]["peak"], gpu, args.config, count * per_node)
-    return found, pax_step.table(found)
+    found["run"] = step_report.describe_fit(
+        found["memory"]["peak"], gpu, args.config, count * per_node
+    )
+    return found, pax_step.format_pax_report(found)
 
 
 def _plan_t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
     from rosetta.core import gpus, run_folders
-    from rosetta.plan import report, t5x_step
+    from rosetta.plan import step_report, t5x_step
     from rosetta.t5x.run import gin_files, gin_reader, gin_text, preflight, settings
 
     count, per_node = split_into_nodes(args.gpus, args.gpus_per_node)
@@ -247,7 +251,7 @@ def _plan_t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any
     paths = [gin_files.ROOT / name for name in files]
     configuration = gin_reader.read_configuration(paths, [gin_files.ROOT]).bind(bound)
     preflight.check_split(configuration, args.tp, args.gpus, size=args.size, name="--tp ")
-    t5x_step.prepare(str(chosen.get("fp8", "off")), args.size, args.card)
+    t5x_step.prepare_t5x_compilation(str(chosen.get("fp8", "off")), args.size, args.card)
     what = (
         f"{args.family} {args.size}, a global batch of {batch:,} sequences, {args.batch_per_gpu} "
         f"for each {args.tp} GPU(s)"
@@ -255,7 +259,7 @@ def _plan_t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any
     log.info(
         f"plan: compiling the step of {what}, for {args.gpus} x {args.card}: one to ten minutes"
     )
-    compiled = t5x_step.t5x(
+    compiled = t5x_step.compile_t5x_step(
         files,
         [f"{name} = {gin_text.format_literal(value)}" for name, value in bound.items()],
         card=args.card,
@@ -269,10 +273,10 @@ def _plan_t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any
     if hlo:
         run_folders.write_file(hlo, compiled.text)
     log.info("plan: reading the compiled step")
-    found = report.report(compiled)
+    found = step_report.summarize_step(compiled)
     gpu = gpus.get_gpu(args.card, "--card")
-    found["run"] = report.describe_fit(found["memory"]["peak"], gpu, what, args.gpus)
-    return found, report.table(found)
+    found["run"] = step_report.describe_fit(found["memory"]["peak"], gpu, what, args.gpus)
+    return found, step_report.format_step_report(found)
 
 
 RUN = {"plan": run}

@@ -192,7 +192,7 @@ def read_run(args: argparse.Namespace) -> Run:
     """Return the run that a command line describes.
 
     Raises:
-      UserError: see rosetta.presets.describe and rosetta.core.run_description.
+      UserError: see rosetta.presets.preset_run and rosetta.core.run_description.
     """
     from dataclasses import replace
 
@@ -238,10 +238,10 @@ def _warn_about_placement(args: argparse.Namespace, run: Run) -> None:
     if args.on in PLACES_TO_SUBMIT and not (
         args.description or args.accelerator or "accelerator" in run.origin
     ):
-        from rosetta.presets import layers
+        from rosetta.presets import resolution
 
         lines += placement_checks.describe_missing_accelerator(
-            run, layers.fields_by_gpu(args.words[0])
+            run, resolution.find_gpu_dependent_fields(args.words[0])
         )
     if args.on in _CONTAINERS and (name := _make_options(args).image):
         from rosetta.launch import image_reference
@@ -280,7 +280,7 @@ def _check_options(args: argparse.Namespace) -> None:
 def _describe_preset(args: argparse.Namespace) -> Run:
     try:
         from rosetta.presets import user_settings
-        from rosetta.presets.describe import describe
+        from rosetta.presets.preset_run import describe_run
     except ModuleNotFoundError as error:
         raise UserError(
             f"presets are read by PyYAML, and there is no {error.name}",
@@ -298,10 +298,10 @@ def _describe_preset(args: argparse.Namespace) -> Run:
             kind=MISSING,
         )
     name, *words = args.words
-    settings = user_settings.with_card(
-        user_settings.settings(words, f"rosetta {args.command}"), os.environ, args.accelerator
+    settings = user_settings.override_cpu_platform(
+        user_settings.parse_settings(words, f"rosetta {args.command}"), os.environ, args.accelerator
     )
-    return describe(
+    return describe_run(
         name,
         accelerator=args.accelerator or _find_accelerator(args, settings),
         settings=settings,
@@ -314,11 +314,11 @@ def _describe_preset(args: argparse.Namespace) -> Run:
 def _find_accelerator(args: argparse.Namespace, settings: dict[str, str]) -> str | None:
     """Return this machine's accelerator, if the run is to be here."""
     from rosetta.core import gpu_query
-    from rosetta.presets import layers, user_settings
+    from rosetta.presets import resolution, user_settings
 
     return (
-        layers.find_accelerator(gpu_query.detect_gpus({**os.environ, **settings}))
-        if args.on in PLACES_TO_RUN and not user_settings.on_cpu(settings, os.environ)
+        resolution.find_accelerator(gpu_query.detect_gpus({**os.environ, **settings}))
+        if args.on in PLACES_TO_RUN and not user_settings.is_cpu_requested(settings, os.environ)
         else None
     )
 

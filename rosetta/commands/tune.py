@@ -59,8 +59,8 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
         dest="tried",
         metavar="LIST",
         help=(
-            f"what to try, separated by commas: {','.join(candidates.ALL)} (default: all that can "
-            "have an effect here)"
+            f"what to try, separated by commas: {','.join(candidates.ALL_CANDIDATES)} (default: "
+            "all that can have an effect here)"
         ),
     )
     entry.add_argument(
@@ -108,12 +108,12 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.core import run_folders
     from rosetta.core.secrets import Mask
     from rosetta.core.variables import misspellings
-    from rosetta.presets import describe, layers, preset_files
+    from rosetta.presets import preset_files, preset_run, resolution
     from rosetta.tune import evidence, planned_trial, preset_output, search, trial
 
     settings = _read_settings(args.settings)
     here = _find_planned_device(args, settings) if args.card else _find_local_device(args, settings)
-    resolved = describe.resolved(
+    resolved = preset_run.resolve_values(
         args.preset,
         accelerator=here.accelerator,
         settings=settings,
@@ -121,13 +121,13 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         gpus_per_node=here.gpus,
         environment=os.environ,
     )
-    run = describe.run(resolved)
+    run = preset_run.build_run(resolved)
     misspellings.warn_of_unknown_variables(os.environ, "rosetta tune", "tune", run.framework)
     count, batch = run.nodes * run.gpus_per_node, run.batch.get("per_gpu")
-    names = candidates.off(
-        candidates.usual(run, planned=bool(args.card), on_cpu=here.on_cpu)
+    names = candidates.drop_active_candidates(
+        candidates.choose_default_candidates(run, planned=bool(args.card), on_cpu=here.on_cpu)
         if args.tried is None
-        else candidates.asked(args.tried, planned=bool(args.card)),
+        else candidates.parse_candidates(args.tried, planned=bool(args.card)),
         resolved,
     )
     output, file = _choose_files(args)
@@ -136,10 +136,10 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         file.with_suffix(".logs"),
         _make_reporter(args.json),
     )
-    make: planned_trial.Plans | trial.Trials
+    make: planned_trial.PlannedTrials | trial.Trials
     if args.card:
-        planned_trial.words(run, args.card)
-        make = planned_trial.Plans(
+        planned_trial.make_plan_arguments(run, args.card)
+        make = planned_trial.PlannedTrials(
             args.preset,
             args.card.lower(),
             settings,
@@ -168,7 +168,11 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "nodes": run.nodes,
             "steps": None if args.card else args.steps or STEPS,
             "planned": bool(args.card),
-            "versions": {each: version for each in PACKAGES if (version := layers.installed(each))},
+            "versions": {
+                each: version
+                for each in PACKAGES
+                if (version := resolution.find_installed_version(each))
+            },
             "values": mask.mask_variables(
                 {path: str(each.value) for path, each in sorted(resolved.values.items())}
             ),
@@ -183,7 +187,11 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     )
     best = seeking.run(
         batch if isinstance(batch, int) else None,
-        [(each, candidates.part(each)) for each in names if each != candidates.BATCH],
+        [
+            (each, candidates.make_candidate_choice(each))
+            for each in names
+            if each != candidates.BATCH
+        ],
         grow=candidates.BATCH in names,
     )
     why = f"{'planned for' if args.card else 'measured on'} {count} x {here.card}"
@@ -192,12 +200,14 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     )
     about += ", not measured" if args.card else f": {best.rate / best.before:.3f} times its rate"
     extends = (
-        args.preset if args.preset in preset_files.presets() else str(Path(args.preset).absolute())
+        args.preset
+        if args.preset in preset_files.load_presets()
+        else str(Path(args.preset).absolute())
     )
     run_folders.write_file(
         output,
-        preset_output.text(
-            preset_output.preset(
+        preset_output.format_preset_file(
+            preset_output.make_preset(
                 best,
                 extends=extends,
                 accelerator=here.accelerator,
@@ -242,10 +252,12 @@ def _find_planned_device(args: argparse.Namespace, settings: Mapping[str, str]) 
     from rosetta.plan import t5x_step
     from rosetta.presets import user_settings
 
-    if settings.get(user_settings.BASE) or os.environ.get(user_settings.BASE):
+    if settings.get(user_settings.BASE_FLAGS_VARIABLE) or os.environ.get(
+        user_settings.BASE_FLAGS_VARIABLE
+    ):
         raise UserError(
             "a plan has the flags of the model's preset below all others",
-            user_settings.BASE,
+            user_settings.BASE_FLAGS_VARIABLE,
             "unset it, and give what is to differ: XLA_FLAGS, or xla_...=VALUE words",
             kind=CONFLICT,
         )
@@ -265,7 +277,7 @@ def _find_local_device(args: argparse.Namespace, settings: Mapping[str, str]) ->
     from rosetta.core import gpu_query
     from rosetta.core.errors import UNSUPPORTED, UserError
     from rosetta.launch import device_selection
-    from rosetta.presets import layers, user_settings
+    from rosetta.presets import resolution, user_settings
 
     if args.nodes:
         raise UserError(
@@ -277,14 +289,14 @@ def _find_local_device(args: argparse.Namespace, settings: Mapping[str, str]) ->
         )
     environment = {**os.environ, **settings}
     found = gpu_query.detect_gpus(environment)
-    on_cpu = user_settings.on_cpu(settings, os.environ)
+    on_cpu = user_settings.is_cpu_requested(settings, os.environ)
     if not on_cpu:
         gpu_query.select_jax_platforms(found, environment)  # refuses what would be the CPU unasked
     gpus = args.gpus or device_selection.count_devices(found, environment, on_cpu=on_cpu)
     return (
         _Device(None, "CPU", gpus, on_cpu=True)
         if on_cpu
-        else _Device(layers.find_accelerator(found), found[0].name if found else "GPU", gpus)
+        else _Device(resolution.find_accelerator(found), found[0].name if found else "GPU", gpus)
     )
 
 
@@ -346,7 +358,7 @@ def _identify_choice(make: Any, choice: Choice) -> object:
     from rosetta.tune import trial_identity
 
     try:
-        return trial_identity.comes_to(make.describe(choice))
+        return trial_identity.identify_run(make.describe(choice))
     except UserError:
         return choice
 
@@ -357,13 +369,13 @@ def _make_reporter(quiet: bool) -> Callable[[str], None]:
 
 def _read_settings(words: Sequence[str]) -> dict[str, str]:
     from rosetta.core.errors import CONFLICT, UserError
-    from rosetta.presets import layers, user_settings
+    from rosetta.presets import resolution, user_settings
 
-    found = user_settings.settings(words, "rosetta tune")
-    if layers.WITH in found:
+    found = user_settings.parse_settings(words, "rosetta tune")
+    if resolution.SWITCHES_VARIABLE in found:
         raise UserError(
             "switches are what is tried",
-            layers.WITH,
+            resolution.SWITCHES_VARIABLE,
             "set them in the preset: switches: [...]",
             kind=CONFLICT,
         )

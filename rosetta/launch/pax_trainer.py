@@ -19,14 +19,14 @@ from rosetta.launch import device_selection, execution, nsight_systems, scripts
 from rosetta.launch.execution import Command
 from rosetta.pax.run import parameter_count, preflight, settings
 from rosetta.pax.run.compilation_cache import cache_works
-from rosetta.presets import pax_flags, pax_switches
+from rosetta.presets import pax_flags, pax_model_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rosetta.pax.run.settings import Settings
-    from rosetta.presets.launch_flags import Used
-    from rosetta.presets.pax_switches import Choice
+    from rosetta.presets.launch_flags import LaunchFlags
+    from rosetta.presets.pax_model_options import ModelOptions
 
 LOG_NAMES = {
     "run_pile_singlenode": "pile_output.log",
@@ -59,9 +59,9 @@ def make_commands(
     experiment = preflight.resolve_experiment(given.config)
     preflight.check_hyper_parameter_names(given.config, given.hyper)
     env, notes = _select_devices(given, found, environment, on_cpu=on_cpu)
-    flags = pax_flags.used(given, env, found, None, on_cpu=on_cpu).flags
-    chosen = pax_switches.choose(given, found, flags, on_cpu=on_cpu)
-    used = pax_flags.used(given, env, found, chosen, on_cpu=on_cpu)
+    flags = pax_flags.select_pax_flags(given, env, found, None, on_cpu=on_cpu).flags
+    chosen = pax_model_options.choose_model_options(given, found, flags, on_cpu=on_cpu)
+    used = pax_flags.select_pax_flags(given, env, found, chosen, on_cpu=on_cpu)
     xla_flags.check_flags_known(used.typed, execution.find_python(env))
     vocab, more = preflight.find_vocabulary(given)
     data = preflight.find_data(given)
@@ -253,7 +253,7 @@ def _select_devices(
 
 
 def _make_environment(
-    env: Mapping[str, str], given: Settings, chosen: Choice, used: Used
+    env: Mapping[str, str], given: Settings, chosen: ModelOptions, used: LaunchFlags
 ) -> dict[str, str]:
     known = {**env, **used.env}
     known.pop("BASE_XLA_FLAGS", None)

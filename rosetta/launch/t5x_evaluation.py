@@ -14,7 +14,7 @@ from rosetta.core.value_parsing import asks_for_cpu, parse_path
 from rosetta.core.variables import setting_values
 from rosetta.launch import device_selection, t5x_trainer
 from rosetta.launch.execution import Command, WarningLine
-from rosetta.presets import t5x_switches
+from rosetta.presets import t5x_model_options
 from rosetta.t5x.run import gin_bindings, gin_files, gin_reader, preflight, settings
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def make_command(what: str, environment: Mapping[str, str]) -> Command:
     found = gpu_query.detect_gpus(environment)
     platforms, no_gpu = gpu_query.select_jax_platforms_or_error(found, environment)
     on_cpu = asks_for_cpu(platforms)
-    chosen = t5x_switches.choose(environment, found, on_cpu=on_cpu)
+    chosen = t5x_model_options.choose_model_options(environment, found, on_cpu=on_cpu)
     batch, ways = values["BSIZE"], values["TP_SIZE"]
     devices = (
         device_selection.count_devices(found, environment, on_cpu=on_cpu)

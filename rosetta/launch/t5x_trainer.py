@@ -22,7 +22,7 @@ from rosetta.core.value_parsing import asks_for_cpu, is_address, parse_path
 from rosetta.doctor import launch_checks
 from rosetta.health import run_lock
 from rosetta.launch import device_selection, execution, nsight_systems, scripts
-from rosetta.presets import launch_flags, t5x_switches
+from rosetta.presets import launch_flags, t5x_model_options
 from rosetta.t5x import warmup
 from rosetta.t5x.run import (
     folders,
@@ -40,8 +40,8 @@ from rosetta.t5x.run.gin_text import Reference
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rosetta.presets.launch_flags import Used
-    from rosetta.presets.t5x_switches import Switches
+    from rosetta.presets.launch_flags import LaunchFlags
+    from rosetta.presets.t5x_model_options import ModelOptions
     from rosetta.t5x.run.gin_reader import Configuration
     from rosetta.t5x.run.settings import Settings
 
@@ -92,7 +92,7 @@ def make_command(
         *gin_files.select_script_files(root, given.size, given.task),
         *gin_files.find_user_files(variables),
     ]
-    chosen = t5x_switches.choose(variables, found, on_cpu=on_cpu)
+    chosen = t5x_model_options.choose_model_options(variables, found, on_cpu=on_cpu)
     env, notes = device_selection.select_devices(given, found, environment, on_cpu=on_cpu)
     configuration = gin_reader.read_configuration(files, (Path.cwd(), gin_files.ROOT, root))
     bindings = {
@@ -351,18 +351,20 @@ def _make_length_bindings(
 def choose_preset_flags(
     environment: Mapping[str, str],
     size: str,
-    chosen: Switches,
+    chosen: ModelOptions,
     found: Sequence[gpu_query.DetectedGpu],
     *,
     on_cpu: bool,
     devices: int = 1,
-) -> Used:
+) -> LaunchFlags:
     """Return the flags and variables of a size's preset, see presets.use.
 
     UserError where XLA does not take a flag of the user's.
     """
-    precision = t5x_switches.PRECISIONS[chosen.fp8] if chosen.precision != "float32" else "fp32"
-    used = launch_flags.use(
+    precision = (
+        t5x_model_options.PRESET_PRECISIONS[chosen.fp8] if chosen.precision != "float32" else "fp32"
+    )
+    used = launch_flags.select_launch_flags(
         "t5x", size, environment, found, on_cpu=on_cpu, precision=precision, devices=devices
     )
     xla_flags.check_flags_known(used.typed, execution.find_python(environment))
@@ -370,7 +372,7 @@ def choose_preset_flags(
 
 
 def make_environment(
-    environment: Mapping[str, str], used: Used, platforms: str, processes: int = 1
+    environment: Mapping[str, str], used: LaunchFlags, platforms: str, processes: int = 1
 ) -> dict[str, str]:
     """Return a program's environment, with what a preset gives it, on these of JAX's platforms; see
     run.compiled.

@@ -23,28 +23,28 @@ _PAIRS = re.compile(r"source_target_pairs=\{(\{[\d,{}\s]*\})\}")
 _AXIS = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
 
 
-def groups(attributes: str) -> list[list[int]] | None:
+def parse_device_groups(attributes: str) -> list[list[int]] | None:
     """Return the groups of devices that an instruction's attributes name; of a permutation, its
     pairs. None where they are not understood.
     """
     if found := _LIST.search(attributes) or _PAIRS.search(attributes):
-        return [_numbers(group) for group in re.findall(r"\{([\d,\s]*)\}", found[1])]
+        return [_parse_numbers(group) for group in re.findall(r"\{([\d,\s]*)\}", found[1])]
     if found := _IOTA.search(attributes):
-        count, size = _numbers(found[1])
-        order = _arranged(_numbers(found[2]), _numbers(found[3] or ""))
+        count, size = _parse_numbers(found[1])
+        order = _arrange_devices(_parse_numbers(found[2]), _parse_numbers(found[3] or ""))
         return [order[start : start + size] for start in range(0, count * size, size)]
     if found := _MESH.search(attributes):
         axes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", found[1])}
         order = (
-            _arranged(_numbers(found[2]), _numbers(found[3] or ""))
+            _arrange_devices(_parse_numbers(found[2]), _parse_numbers(found[3] or ""))
             if found[2]
             else list(range(math.prod(axes.values())))
         )
-        return _along(axes, order, found[4])
+        return _group_along_axes(axes, order, found[4])
     return None
 
 
-def outside(found: list[list[int]], per_node: int, kind: str) -> float:
+def compute_cross_node_share(found: list[list[int]], per_node: int, kind: str) -> float:
     """Return the part of what devices receive that comes from another node.
 
     Within a group, devices form a ring that goes through one node after the other, so of its links
@@ -71,11 +71,11 @@ def outside(found: list[list[int]], per_node: int, kind: str) -> float:
     return crossing / links if links else 0.0
 
 
-def _numbers(text: str) -> list[int]:
+def _parse_numbers(text: str) -> list[int]:
     return [int(each) for each in re.findall(r"\d+", text)]
 
 
-def _arranged(shape: list[int], permutation: list[int]) -> list[int]:
+def _arrange_devices(shape: list[int], permutation: list[int]) -> list[int]:
     """0, 1, 2, ... in this shape, transposed, and in a row again."""
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     axes = permutation or list(range(len(shape)))
@@ -85,7 +85,7 @@ def _arranged(shape: list[int], permutation: list[int]) -> list[int]:
     ]
 
 
-def _along(axes: dict[str, int], order: list[int], named: str) -> list[list[int]]:
+def _group_along_axes(axes: dict[str, int], order: list[int], named: str) -> list[list[int]]:
     """Devices, in the order of a mesh, that differ along the named axes or parts of axes alone."""
     inside = [
         (name, int(before or 1), int(size or axes[name]))

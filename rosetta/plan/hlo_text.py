@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BYTES = {
+ELEMENT_BYTES = {
     "pred": 1,
     "s4": 0.5,
     "u4": 0.5,
@@ -51,7 +51,7 @@ class Instruction:
     @property
     def bytes(self) -> float:
         """Of its output."""
-        return size(self.shape)
+        return count_bytes(self.shape)
 
     @property
     def op_name(self) -> str:
@@ -79,23 +79,25 @@ class Instruction:
 
 
 @dataclass
-class Program:
+class HloModule:
     """A module's computations: for each its instructions by name, in order."""
 
     entry: str = ""
     computations: dict[str, dict[str, Instruction]] = field(default_factory=dict)
 
 
-def size(shape: str) -> float:
+def count_bytes(shape: str) -> float:
     """Return the bytes of a shape or tuple of shapes as HLO writes them."""
     total = 0.0
     for kind, dimensions in _SHAPE.findall(shape):
-        if kind in BYTES:
-            total += BYTES[kind] * math.prod(int(each) for each in dimensions.split(",") if each)
+        if kind in ELEMENT_BYTES:
+            total += ELEMENT_BYTES[kind] * math.prod(
+                int(each) for each in dimensions.split(",") if each
+            )
     return total
 
 
-def parts(shape: str) -> list[str]:
+def split_tuple_shape(shape: str) -> list[str]:
     """Return the elements of a tuple's shape, themselves shapes or tuples; of any other shape,
     itself.
     """
@@ -104,26 +106,26 @@ def parts(shape: str) -> list[str]:
     inside = shape[1:-1]
     cuts = [
         -1,
-        *(index for index, letter, depth in _depths(inside) if letter == "," and not depth),
+        *(index for index, letter, depth in _iterate_depths(inside) if letter == "," and not depth),
         len(inside),
     ]
     return [inside[begin + 1 : end].strip() for begin, end in itertools.pairwise(cuts)]
 
 
-def dtypes(shape: str) -> list[str]:
+def find_dtypes(shape: str) -> list[str]:
     """Return the element types of the shapes in a text, in order."""
     return [kind for kind, _ in _SHAPE.findall(shape)]
 
 
-def dims(shape: str) -> list[int]:
+def parse_dimensions(shape: str) -> list[int]:
     """Return the dimensions of the first shape in a text."""
     found = _SHAPE.search(shape)
     return [int(each) for each in found[2].split(",") if each] if found else []
 
 
-def parse(text: str) -> Program:
+def parse_module(text: str) -> HloModule:
     """Read a module's text."""
-    program, current = Program(), None
+    program, current = HloModule(), None
     for line in text.splitlines():
         if current is None:
             if head := _HEAD.match(line):
@@ -133,23 +135,23 @@ def parse(text: str) -> Program:
         elif line.startswith("}"):
             current = None
         elif found := _LINE.match(line):
-            operands, rest = _operands(found[4])
+            operands, rest = _split_operands(found[4])
             current[found[1]] = Instruction(found[1], found[2], found[3], operands, rest)
     return program
 
 
-def _operands(text: str) -> tuple[tuple[str, ...], str]:
+def _split_operands(text: str) -> tuple[tuple[str, ...], str]:
     """Split "a, %b), attribute=..." at the closing parenthesis; a parameter's only operand is its
     number.
     """
-    end = next((index for index, _, depth in _depths(text) if depth < 0), 0)
+    end = next((index for index, _, depth in _iterate_depths(text) if depth < 0), 0)
     inside = text[:end]
     return (inside,) if inside.isdigit() else tuple(re.findall(r"%([\w.\-]+)", inside)), text[
         end + 1 :
     ]
 
 
-def _depths(text: str) -> Iterator[tuple[int, str, int]]:
+def _iterate_depths(text: str) -> Iterator[tuple[int, str, int]]:
     """Each letter of a text with its place, and how many brackets are open after it."""
     depth = 0
     for index, letter in enumerate(text):

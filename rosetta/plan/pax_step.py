@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rosetta.core.errors import INVALID, MISSING, UserError
-from rosetta.plan import hlo_text, report, t5x_step, traffic
+from rosetta.plan import hlo_text, step_report, t5x_step, traffic
 from rosetta.presets import launch_flags
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Planned:
+class CompiledPaxStep:
     """A compiled step, and what is needed to read it.
 
     Attributes:
@@ -30,40 +30,40 @@ class Planned:
       parameters: what they look like on a device, see `sizes`.
     """
 
-    compiled: t5x_step.Compiled
+    compiled: t5x_step.CompiledStep
     per_node: int
     parameters: frozenset[traffic.Dimensions]
 
     def report(self) -> dict[str, Any]:
-        """Return the figures, per device and step: rosetta.plan.report's, and `traffic`."""
+        """Return the figures, per device and step: rosetta.plan.step_report's, and `traffic`."""
         return {
-            **report.report(self.compiled),
-            "traffic": traffic.report(
-                hlo_text.parse(self.compiled.text), self.per_node, self.parameters
+            **step_report.summarize_step(self.compiled),
+            "traffic": traffic.report_traffic(
+                hlo_text.parse_module(self.compiled.text), self.per_node, self.parameters
             ),
         }
 
 
-def table(found: dict[str, Any]) -> str:
+def format_pax_report(found: dict[str, Any]) -> str:
     """Return a report's figures for people."""
     moved = found["traffic"]
     flows = [traffic.Flow(**each) for each in moved["flows"]]
     loops = [traffic.Loop(**each) for each in moved["loops"]]
-    return f"{report.table(found)}\n{traffic.table(flows, loops)}"
+    return f"{step_report.format_step_report(found)}\n{traffic.format_traffic(flows, loops)}"
 
 
-def prepare(config: str, card: str, hyper: Mapping[str, object]) -> None:
+def prepare_pax_compilation(config: str, card: str, hyper: Mapping[str, object]) -> None:
     """Set up JAX for compiling an experiment for a GPU that is not here; to be called before JAX
     is imported.
 
     XLA gets the flags that the scripts give it for this experiment with these hyper-parameters; see
-    t5x_step.prepare_without_gpu.
+    t5x_step.prepare_compilation.
 
     Raises:
       UserError: this environment has no Pax; or see t5x_step.require_compiler.
     """
-    t5x_step.prepare_without_gpu(
-        launch_flags.options(
+    t5x_step.prepare_compilation(
+        launch_flags.resolve_default_flags(
             "pax", config, precision="fp8-xla" if hyper.get("USE_FP8") else "bf16", accelerator=card
         ),
         card,
@@ -77,7 +77,7 @@ def prepare(config: str, card: str, hyper: Mapping[str, object]) -> None:
         )
 
 
-def named(config: str, hyper: Mapping[str, object]) -> Any:
+def make_experiment(config: str, hyper: Mapping[str, object]) -> Any:
     """Return an instance of an experiment with hyper-parameters set.
 
     Args:
@@ -105,7 +105,7 @@ def named(config: str, hyper: Mapping[str, object]) -> Any:
     return made
 
 
-def plan(experiment: Any, *, card: str, nodes: int, per_node: int) -> Planned:
+def compile_pax_step(experiment: Any, *, card: str, nodes: int, per_node: int) -> CompiledPaxStep:
     """Compile the train step of an experiment as paxml.main would run it.
 
     Args:
@@ -118,11 +118,15 @@ def plan(experiment: Any, *, card: str, nodes: int, per_node: int) -> Planned:
       UserError: the experiment's hyper-parameters are wrong, or not for this cluster.
     """
     started = time.monotonic()
-    lowered, parameters = lower(experiment, t5x_step.devices(card, nodes, per_node))
-    return Planned(t5x_step.compile_step(lowered, started), per_node, parameters)
+    lowered, parameters = lower_pax_step(
+        experiment, t5x_step.describe_devices(card, nodes, per_node)
+    )
+    return CompiledPaxStep(t5x_step.compile_step(lowered, started), per_node, parameters)
 
 
-def lower(experiment: Any, cluster: Sequence[Any]) -> tuple[Any, frozenset[traffic.Dimensions]]:
+def lower_pax_step(
+    experiment: Any, cluster: Sequence[Any]
+) -> tuple[Any, frozenset[traffic.Dimensions]]:
     """Trace an experiment's train step, jitted by paxml's partitioner, for devices that need not
     exist.
 
@@ -149,9 +153,9 @@ def lower(experiment: Any, cluster: Sequence[Any]) -> tuple[Any, frozenset[traff
             init_is_eval=False,
             reshard_inputs=True,
             task=task,
-            device_mesh=mesh(described.model, cluster),
+            device_mesh=make_mesh(described.model, cluster),
         )
-        batch = batch_shapes(experiment, len(cluster))
+        batch = make_batch_shapes(experiment, len(cluster))
         layout.setup(task, jax.random.PRNGKey(0), batch)
         state = layout.get_train_state_metadata()
         step, split = layout.partition(trainer_lib.train_step_single_learner, batch, is_eval=False)
@@ -178,19 +182,19 @@ def lower(experiment: Any, cluster: Sequence[Any]) -> tuple[Any, frozenset[traff
         lowered = step.lower(
             place(state.padded_global_shapes, state.partition_specs), key, place(batch, split), rows
         )
-        return lowered, sizes(
+        return lowered, find_parameter_dimensions(
             state.padded_global_shapes.mdl_vars,
             state.partition_specs.mdl_vars,
             dict(layout.global_mesh.shape),
         )
 
 
-def devices(experiment: Any) -> int:
+def count_devices(experiment: Any) -> int:
     """Return how many GPUs an experiment's meshes have."""
     return int(math.prod(experiment.ICI_MESH_SHAPE) * math.prod(experiment.DCN_MESH_SHAPE or (1,)))
 
 
-def mesh(model: Any, cluster: Sequence[Any]) -> Any:
+def make_mesh(model: Any, cluster: Sequence[Any]) -> Any:
     """Return the devices as paxml lays them out on a cluster, where a node is a slice: axes within
     nodes first, those across them around.
     """
@@ -208,7 +212,7 @@ def mesh(model: Any, cluster: Sequence[Any]) -> Any:
     return mesh_utils.create_device_mesh(within, devices=cluster)
 
 
-def batch_shapes(experiment: Any, count: int) -> Any:
+def make_batch_shapes(experiment: Any, count: int) -> Any:
     """Return the shapes of the global batch of a causal language model on so many devices, a
     NestedMap; no data is read, and no vocabulary.
     """
@@ -223,7 +227,9 @@ def batch_shapes(experiment: Any, count: int) -> Any:
     ).get_input_specs()
 
 
-def sizes(shapes: Any, specs: Any, axes: dict[str, int]) -> frozenset[traffic.Dimensions]:
+def find_parameter_dimensions(
+    shapes: Any, specs: Any, axes: dict[str, int]
+) -> frozenset[traffic.Dimensions]:
     """Return the dimensions that parameters have on a device: as they are kept, and gathered over
     any of the axes that split them.
 
@@ -261,11 +267,14 @@ def sizes(shapes: Any, specs: Any, axes: dict[str, int]) -> frozenset[traffic.Di
         ]
         for dimensions in itertools.product(*kept):
             for start in range(min(len(dimensions), 2)):
-                found |= {traffic.dimensions(each) for each in _merged(dimensions[start:])}
+                found |= {
+                    traffic.normalize_dimensions(each)
+                    for each in _iterate_merged_dimensions(dimensions[start:])
+                }
     return frozenset(found)
 
 
-def _merged(dimensions: Sequence[int]) -> Iterator[list[int]]:
+def _iterate_merged_dimensions(dimensions: Sequence[int]) -> Iterator[list[int]]:
     """Yield the dimensions with neighbours multiplied, in all ways."""
     for cuts in itertools.product((False, True), repeat=len(dimensions) - 1):
         merged = [dimensions[0]]

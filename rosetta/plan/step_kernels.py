@@ -13,13 +13,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rosetta.plan.hlo_text import dims, dtypes, parts, size
+from rosetta.plan.hlo_text import count_bytes, find_dtypes, parse_dimensions, split_tuple_shape
 
 if TYPE_CHECKING:
-    from rosetta.plan.hlo_text import Instruction, Program
+    from rosetta.plan.hlo_text import HloModule, Instruction
 
 # Instructions that launch nothing: bookkeeping, or the end of what was started elsewhere.
-FREE = {
+FREE_OPCODES = {
     "parameter",
     "constant",
     "tuple",
@@ -38,7 +38,7 @@ FREE = {
     "add-dependency",
     "iota",
 }
-COLLECTIVES = (
+COLLECTIVE_OPCODES = (
     "all-reduce",
     "all-gather",
     "reduce-scatter",
@@ -124,51 +124,58 @@ class Collective:
     behind: int
 
 
-def kernels(program: Program) -> list[Kernel]:
+def list_kernels(program: HloModule) -> list[Kernel]:
     """Return everything that runs on the device in a step.
 
     Of a conditional's branches it is the one that moves most bytes.
     """
-    return _kernels(program, program.entry, 1)
+    return _list_computation_kernels(program, program.entry, 1)
 
 
-def _kernels(program: Program, name: str, times: int) -> list[Kernel]:
+def _list_computation_kernels(program: HloModule, name: str, times: int) -> list[Kernel]:
     found: list[Kernel] = []
     computation = program.computations.get(name, {})
     for instruction in computation.values():
         if instruction.opcode == "while":
-            body, trips = _loop(instruction)
-            found += _kernels(program, body, times * trips)
+            body, trips = _read_loop(instruction)
+            found += _list_computation_kernels(program, body, times * trips)
         elif instruction.opcode in ("call", "async-start"):
             for called in instruction.called():
-                found += _kernels(program, called, times)
+                found += _list_computation_kernels(program, called, times)
         elif instruction.opcode == "conditional":
-            branches = [_kernels(program, called, times) for called in instruction.called()]
+            branches = [
+                _list_computation_kernels(program, called, times) for called in instruction.called()
+            ]
             found += max(
                 branches,
                 key=lambda branch: sum(each.times * each.bytes for each in branch),
                 default=[],
             )
         elif (
-            instruction.opcode not in FREE
+            instruction.opcode not in FREE_OPCODES
             and not instruction.opcode.endswith("-done")
             and not instruction.target.startswith(("Sharding", "SPMD"))
         ):
             found.append(
-                Kernel(instruction, computation, times, _moved(program, computation, instruction))
+                Kernel(
+                    instruction,
+                    computation,
+                    times,
+                    _count_moved_bytes(program, computation, instruction),
+                )
             )
     return found
 
 
-def _loop(instruction: Instruction) -> tuple[str, int]:
+def _read_loop(instruction: Instruction) -> tuple[str, int]:
     """Return the body of a loop, and how often it runs; once if that is not known."""
     trips = re.search(r'known_trip_count"?[:=]\{"?n"?:"?(\d+)', instruction.rest)
     body = re.search(r"body=%?([\w.\-]+)", instruction.rest)
     return body[1] if body else "", int(trips[1]) if trips else 1
 
 
-def _moved(
-    program: Program, computation: dict[str, Instruction], instruction: Instruction
+def _count_moved_bytes(
+    program: HloModule, computation: dict[str, Instruction], instruction: Instruction
 ) -> float:
     """Bytes that a kernel reads and writes."""
     inner = (
@@ -191,7 +198,7 @@ def _moved(
         if inner
         else []
     )
-    total, written = 0.0, size(outputs(instruction))
+    total, written = 0.0, count_bytes(find_output_shape(instruction))
     for index, operand in enumerate(instruction.operands):
         source = computation.get(operand)
         full = source.bytes if source else 0.0
@@ -217,9 +224,9 @@ def _moved(
     return total + max(written, 0.0)
 
 
-def outputs(instruction: Instruction) -> str:
+def find_output_shape(instruction: Instruction) -> str:
     """Return the shape of what an instruction makes."""
-    elements = parts(instruction.shape)
+    elements = split_tuple_shape(instruction.shape)
     if (
         instruction.opcode == "custom-call"
         and len(elements) > 1
@@ -239,43 +246,45 @@ def outputs(instruction: Instruction) -> str:
     return instruction.shape
 
 
-def gemms(program: Program) -> list[Gemm]:
+def list_gemms(program: HloModule) -> list[Gemm]:
     """Return every matrix product: library calls, and those that XLA compiles into fusions
     itself.
     """
     found = []
-    for kernel in kernels(program):
+    for kernel in list_kernels(program):
         instruction = kernel.instruction
         if (
             instruction.opcode == "dot"
             or "matmul" in instruction.target
             or "gemm" in instruction.target.lower()
         ):
-            found.append(_gemm(kernel.computation, instruction, kernel.times))
+            found.append(_make_gemm(kernel.computation, instruction, kernel.times))
         elif instruction.opcode == "fusion":
             for name in instruction.called():
                 inner = program.computations.get(name, {})
                 found += [
-                    _gemm(inner, each, kernel.times)
+                    _make_gemm(inner, each, kernel.times)
                     for each in inner.values()
                     if each.opcode == "dot"
                 ]
     return found
 
 
-def _gemm(computation: dict[str, Instruction], instruction: Instruction, times: int) -> Gemm:
+def _make_gemm(computation: dict[str, Instruction], instruction: Instruction, times: int) -> Gemm:
     left, right = (computation[name].shape for name in instruction.operands[:2])
     # A dot has lhs_contracting_dims={1}, a library call "lhs_contracting_dimensions":["1"].
     found = re.search(r"lhs_contracting_dim(?:ension)?s\"?[=:][{\[]([^}\]]*)", instruction.rest)
-    contracted = [dims(left)[int(each)] for each in re.findall(r"\d+", found[1] if found else "")]
-    flops = 2.0 * math.prod(dims(instruction.shape)) * math.prod(contracted)
+    contracted = [
+        parse_dimensions(left)[int(each)] for each in re.findall(r"\d+", found[1] if found else "")
+    ]
+    flops = 2.0 * math.prod(parse_dimensions(instruction.shape)) * math.prod(contracted)
     kind = next(
         (each for each in ("fprop", "dgrad", "wgrad") if f"/{each}/" in instruction.op_name),
         "backward" if "transpose(jvp" in instruction.op_name else "forward",
     )
     return Gemm(
         instruction.op_name,
-        (dtypes(left)[0], dtypes(right)[0]),
+        (find_dtypes(left)[0], find_dtypes(right)[0]),
         flops,
         times,
         kind,
@@ -283,24 +292,25 @@ def _gemm(computation: dict[str, Instruction], instruction: Instruction, times: 
     )
 
 
-def attention(program: Program) -> dict[str, int]:
+def count_attention_kernels(program: HloModule) -> dict[str, int]:
     """Return how often each kind of cuDNN's fused attention runs."""
     found: dict[str, int] = {}
-    for kernel in _attention(program):
+    for kernel in _list_attention_kernels(program):
         found[kernel.instruction.target] = found.get(kernel.instruction.target, 0) + kernel.times
     return found
 
 
-def attention_flops(program: Program) -> float | None:
+def count_attention_flops(program: HloModule) -> float | None:
     """Return the FLOPs of cuDNN's fused attention: two products of queries, keys and depth
     forwards, and five backwards, as if nothing were masked.
 
     None where queries or keys have other dimensions than batch, length, heads and depth.
     """
     total = 0.0
-    for kernel in _attention(program):
+    for kernel in _list_attention_kernels(program):
         query, key = (
-            dims(kernel.computation[name].shape) for name in kernel.instruction.operands[:2]
+            parse_dimensions(kernel.computation[name].shape)
+            for name in kernel.instruction.operands[:2]
         )
         if len(query) != 4 or len(key) != 4:
             return None
@@ -314,39 +324,39 @@ def attention_flops(program: Program) -> float | None:
     return total
 
 
-def _attention(program: Program) -> list[Kernel]:
-    return [kernel for kernel in kernels(program) if "fmha" in kernel.instruction.target]
+def _list_attention_kernels(program: HloModule) -> list[Kernel]:
+    return [kernel for kernel in list_kernels(program) if "fmha" in kernel.instruction.target]
 
 
-def collectives(program: Program) -> list[Collective]:
+def list_collectives(program: HloModule) -> list[Collective]:
     """Return the communication between devices."""
     found = []
-    for kernel in communication(program):
-        shape = outputs(kernel.instruction)
+    for kernel in list_collective_kernels(program):
+        shape = find_output_shape(kernel.instruction)
         started = kernel.instruction.opcode.endswith("-start")
         found.append(
             Collective(
                 kernel.instruction.opcode.removesuffix("-start"),
-                "+".join(sorted(set(dtypes(shape)))),
-                size(shape),
+                "+".join(sorted(set(find_dtypes(shape)))),
+                count_bytes(shape),
                 kernel.times,
                 started,
-                behind(kernel),
+                count_overlapped_work(kernel),
             )
         )
     return found
 
 
-def communication(program: Program) -> list[Kernel]:
+def list_collective_kernels(program: HloModule) -> list[Kernel]:
     """Return the kernels that communicate between devices."""
     return [
         kernel
-        for kernel in kernels(program)
-        if kernel.instruction.opcode.removesuffix("-start") in COLLECTIVES
+        for kernel in list_kernels(program)
+        if kernel.instruction.opcode.removesuffix("-start") in COLLECTIVE_OPCODES
     ]
 
 
-def waited_for(kernel: Kernel) -> bool:
+def is_synchronous(kernel: Kernel) -> bool:
     """Return whether the device does nothing else while this kernel communicates."""
     return (
         not kernel.instruction.opcode.endswith("-start")
@@ -354,11 +364,11 @@ def waited_for(kernel: Kernel) -> bool:
     )
 
 
-def behind(kernel: Kernel) -> int:
+def count_overlapped_work(kernel: Kernel) -> int:
     """Return how many products, attentions and loops run while a kernel communicates, until the
     instruction that waits for it.
     """
-    if waited_for(kernel):
+    if is_synchronous(kernel):
         return 0
     end = kernel.instruction.opcode.removesuffix("-start") + "-done"
     # The text is in the order of the schedule: what stands between start and end runs meanwhile.

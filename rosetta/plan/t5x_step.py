@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core import gpus, xla_flags
 from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.plan import xla_target
-from rosetta.presets import t5x_switches
+from rosetta.presets import t5x_model_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rosetta.core.gpus import Gpu
 
-UNTUNED = "--xla_gpu_autotune_level=0"  # autotuning wants the GPU
+NO_AUTOTUNING_FLAG = "--xla_gpu_autotune_level=0"  # autotuning wants the GPU
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledStep:
     """A compiled step.
 
     Attributes:
@@ -49,20 +49,20 @@ class Compiled:
         return self.arguments + self.outputs - self.aliased + self.temporaries
 
 
-def prepare(fp8: str, size: str, card: str) -> None:
+def prepare_t5x_compilation(fp8: str, size: str, card: str) -> None:
     """Set up JAX for compiling a T5X step for a GPU that is not here; to be called before JAX is
     imported.
 
     XLA gets the flags that the scripts give it for a size with this T5Config.fp8; see
-    prepare_without_gpu.
+    prepare_compilation.
 
     Raises:
       UserError: see require_compiler.
     """
-    prepare_without_gpu(t5x_switches.xla_options(fp8, size, card), card)
+    prepare_compilation(t5x_model_options.resolve_xla_flags(fp8, size, card), card)
 
 
-def prepare_without_gpu(options: Mapping[str, object], card: str) -> None:
+def prepare_compilation(options: Mapping[str, object], card: str) -> None:
     """Set up JAX's environment for compiling for a GPU that is not here; to be called before JAX
     is imported.
 
@@ -80,7 +80,7 @@ def prepare_without_gpu(options: Mapping[str, object], card: str) -> None:
     require_compiler(gpus.get_gpu(card, "--card"))
     os.environ["JAX_PLATFORMS"] = "cuda,cpu"
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
-    os.environ["XLA_FLAGS"] = xla_flags.join_flags([*flags, UNTUNED, *given])
+    os.environ["XLA_FLAGS"] = xla_flags.join_flags([*flags, NO_AUTOTUNING_FLAG, *given])
 
 
 def require_compiler(gpu: Gpu) -> None:
@@ -108,7 +108,7 @@ def require_compiler(gpu: Gpu) -> None:
         )
 
 
-def devices(card: str, nodes: int, per_node: int) -> list[Any]:
+def describe_devices(card: str, nodes: int, per_node: int) -> list[Any]:
     """Return the devices of a described cluster."""
     from jax.experimental import topologies
 
@@ -121,7 +121,7 @@ def devices(card: str, nodes: int, per_node: int) -> list[Any]:
     return list(found.devices)
 
 
-def batch_shapes(model: Any, batch: int, lengths: Mapping[str, int]) -> dict[str, Any]:
+def make_batch_shapes(model: Any, batch: int, lengths: Mapping[str, int]) -> dict[str, Any]:
     """Return the shapes of a batch as rosetta.data makes it for an encoder-decoder, or for a
     decoder, whose inputs and targets are one sequence.
     """
@@ -144,7 +144,7 @@ def batch_shapes(model: Any, batch: int, lengths: Mapping[str, int]) -> dict[str
     }
 
 
-def step(model: Any, trainer: Any, partitioner: Any, batch: Mapping[str, Any]) -> Any:
+def lower_step(model: Any, trainer: Any, partitioner: Any, batch: Mapping[str, Any]) -> Any:
     """Lower the step of a trainer class, as T5X's `train` would build and jit it.
 
     Returns JAX's lowered computation.
@@ -175,11 +175,11 @@ def step(model: Any, trainer: Any, partitioner: Any, batch: Mapping[str, Any]) -
         made.close()
 
 
-def compile_step(lowered: Any, started: float) -> Compiled:
+def compile_step(lowered: Any, started: float) -> CompiledStep:
     """Compile a lowered step. `started`: time.monotonic() before it was lowered."""
     compiled = lowered.compile()
     memory = compiled.memory_analysis()
-    return Compiled(
+    return CompiledStep(
         compiled.as_text(),
         memory.argument_size_in_bytes,
         memory.output_size_in_bytes,
@@ -190,7 +190,7 @@ def compile_step(lowered: Any, started: float) -> Compiled:
     )
 
 
-def t5x(
+def compile_t5x_step(
     files: Sequence[str],
     bindings: Sequence[str],
     *,
@@ -202,7 +202,7 @@ def t5x(
     lengths: Mapping[str, int],
     fsdp: bool = False,
     change: Callable[[Any, Any], tuple[Any, Any]] | None = None,
-) -> Compiled:
+) -> CompiledStep:
     """Compile the step of a T5X run.
 
     Args:
@@ -232,12 +232,12 @@ def t5x(
         layout = partitioning.PjitPartitioner(
             tensor_parallel,
             fsdp=fsdp,
-            devices=devices(card, nodes, per_node),
+            devices=describe_devices(card, nodes, per_node),
             logical_axis_rules=partitioning.standard_logical_axis_rules(),
         )
         model, trainer = run["model"], run["trainer_cls"]
         if change:
             model, trainer = change(model, trainer)
         return compile_step(
-            step(model, trainer, layout, batch_shapes(model, batch, lengths)), started
+            lower_step(model, trainer, layout, make_batch_shapes(model, batch, lengths)), started
         )

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rosetta.plan import collective_groups, step_kernels
-from rosetta.plan.hlo_text import dims, dtypes, parts, size
+from rosetta.plan.hlo_text import count_bytes, find_dtypes, parse_dimensions, split_tuple_shape
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from rosetta.plan.hlo_text import Instruction, Program
+    from rosetta.plan.hlo_text import HloModule, Instruction
     from rosetta.plan.step_kernels import Kernel
 
 Dimensions = tuple[
@@ -23,7 +23,7 @@ Dimensions = tuple[
 ]  # of an array, in order of size and without ones: XLA transposes and reshapes as it likes
 # Numbers: losses, norms and the largest values that FP8 looks for, beside which no bandwidth
 # counts, only how often.
-SMALL = 1024
+MAX_SMALL_ELEMENTS = 1024
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Loop:
     largest: int
 
 
-def flows(program: Program, per_node: int, parameters: Collection[Dimensions]) -> list[Flow]:
+def sum_flows(program: HloModule, per_node: int, parameters: Collection[Dimensions]) -> list[Flow]:
     """Return the communication of a step, what moves most bytes first.
 
     Args:
@@ -74,41 +74,45 @@ def flows(program: Program, per_node: int, parameters: Collection[Dimensions]) -
       parameters: the dimensions that they have on a device, before they are gathered and after.
     """
     found: dict[tuple[str, str, str], Flow] = {}
-    for kernel in step_kernels.communication(program):
+    for kernel in step_kernels.list_collective_kernels(program):
         kind = kernel.instruction.opcode.removesuffix("-start")
-        named = collective_groups.groups(kernel.instruction.rest)
-        outside = collective_groups.outside(named, per_node, kind) if named is not None else None
+        named = collective_groups.parse_device_groups(kernel.instruction.rest)
+        outside = (
+            collective_groups.compute_cross_node_share(named, per_node, kind)
+            if named is not None
+            else None
+        )
         share = (
             1.0
             if named is None or kind == "collective-permute"
             else (len(named[0]) - 1) / len(named[0])
         )
-        for shape in _arrays(program, kernel, kind):
-            role = _role(kind, shape, parameters)
+        for shape in _iterate_array_shapes(program, kernel, kind):
+            role = _classify_role(kind, shape, parameters)
             flow = found.setdefault(
-                (kind, role, dtypes(shape)[0]), Flow(kind, role, dtypes(shape)[0])
+                (kind, role, find_dtypes(shape)[0]), Flow(kind, role, find_dtypes(shape)[0])
             )
-            sent = kernel.times * size(shape) * share * (2 if kind == "all-reduce" else 1)
+            sent = kernel.times * count_bytes(shape) * share * (2 if kind == "all-reduce" else 1)
             flow.times += kernel.times
             flow.bytes += sent
             flow.across = (
                 None if outside is None or flow.across is None else flow.across + sent * outside
             )
-            flow.waited += sent if step_kernels.waited_for(kernel) else 0.0
-            flow.behind += sent if step_kernels.behind(kernel) else 0.0
+            flow.waited += sent if step_kernels.is_synchronous(kernel) else 0.0
+            flow.behind += sent if step_kernels.count_overlapped_work(kernel) else 0.0
     return sorted(found.values(), key=lambda flow: -flow.bytes)
 
 
-def dimensions(sizes: Iterable[int]) -> Dimensions:
+def normalize_dimensions(sizes: Iterable[int]) -> Dimensions:
     """Return dimensions in order of size and without ones."""
     return tuple(sorted(size for size in sizes if size > 1))
 
 
-def loops(program: Program) -> list[Loop]:
+def list_loops(program: HloModule) -> list[Loop]:
     """Return the bodies of the loops that communicate."""
     names = {id(computation): name for name, computation in program.computations.items()}
     found: dict[str, list[Kernel]] = {}
-    for kernel in step_kernels.communication(program):
+    for kernel in step_kernels.list_collective_kernels(program):
         name = names[id(kernel.computation)]
         if name != program.entry:
             found.setdefault(name, []).append(kernel)
@@ -118,20 +122,23 @@ def loops(program: Program) -> list[Loop]:
             each
             for each in kernels
             if each.instruction.opcode.startswith("all-reduce")
-            and all(math.prod(dims(shape)) <= SMALL for shape in parts(each.instruction.shape))
+            and all(
+                math.prod(parse_dimensions(shape)) <= MAX_SMALL_ELEMENTS
+                for shape in split_tuple_shape(each.instruction.shape)
+            )
         ]
         made.append(
             Loop(
                 name,
                 kernels[0].times,
                 len(small),
-                sum(_reduction(program, each.instruction) == "maximum" for each in small),
+                sum(_find_reduction(program, each.instruction) == "maximum" for each in small),
             )
         )
     return made
 
 
-def table(found: list[Flow], bodies: list[Loop]) -> str:
+def format_traffic(found: list[Flow], bodies: list[Loop]) -> str:
     """Return them for people."""
     lines = [
         (
@@ -155,26 +162,28 @@ def table(found: list[Flow], bodies: list[Loop]) -> str:
     return "\n".join(lines)
 
 
-def report(program: Program, per_node: int, parameters: Collection[Dimensions]) -> dict[str, Any]:
+def report_traffic(
+    program: HloModule, per_node: int, parameters: Collection[Dimensions]
+) -> dict[str, Any]:
     """Return flows and loops as JSON has them."""
     return {
-        "flows": [asdict(flow) for flow in flows(program, per_node, parameters)],
-        "loops": [asdict(loop) for loop in loops(program)],
+        "flows": [asdict(flow) for flow in sum_flows(program, per_node, parameters)],
+        "loops": [asdict(loop) for loop in list_loops(program)],
     }
 
 
-def _arrays(program: Program, kernel: Kernel, kind: str) -> Iterator[str]:
+def _iterate_array_shapes(program: HloModule, kernel: Kernel, kind: str) -> Iterator[str]:
     """Yield the shapes of the whole arrays that a collective moves."""
     if kind == "all-gather":
-        yield from parts(step_kernels.outputs(kernel.instruction))
+        yield from split_tuple_shape(step_kernels.find_output_shape(kernel.instruction))
         return
     for name in kernel.instruction.operands:
         source = kernel.computation.get(name)
         if source is not None:
-            yield from _joined(program, source)
+            yield from _iterate_joined_shapes(program, source)
 
 
-def _joined(program: Program, source: Instruction) -> Iterator[str]:
+def _iterate_joined_shapes(program: HloModule, source: Instruction) -> Iterator[str]:
     """Yield the shapes that XLA concatenated into one message, or the source's own shape."""
     for name in source.called() if source.opcode == "fusion" else ():
         inner = program.computations.get(name, {})
@@ -189,10 +198,12 @@ def _joined(program: Program, source: Instruction) -> Iterator[str]:
     yield source.shape
 
 
-def _role(kind: str, shape: str, parameters: Collection[Dimensions]) -> str:
-    if kind == "all-reduce" and math.prod(dims(shape)) <= SMALL:
+def _classify_role(kind: str, shape: str, parameters: Collection[Dimensions]) -> str:
+    if kind == "all-reduce" and math.prod(parse_dimensions(shape)) <= MAX_SMALL_ELEMENTS:
         return "small"
-    if dimensions(dims(shape)) in parameters and dtypes(shape)[0].startswith(("f", "bf")):
+    if normalize_dimensions(parse_dimensions(shape)) in parameters and find_dtypes(shape)[
+        0
+    ].startswith(("f", "bf")):
         return {
             "all-gather": "parameters",
             "reduce-scatter": "gradients",
@@ -201,7 +212,7 @@ def _role(kind: str, shape: str, parameters: Collection[Dimensions]) -> str:
     return "activations"
 
 
-def _reduction(program: Program, instruction: Instruction) -> str:
+def _find_reduction(program: HloModule, instruction: Instruction) -> str:
     """Return the operation that an all-reduce combines by."""
     named = re.search(r"to_apply=%?([\w.\-]+)", instruction.rest)
     body = program.computations.get(named[1], {}) if named else {}

@@ -13,27 +13,27 @@ from rosetta.core import gpus, run_description
 from rosetta.core.errors import UserError
 from rosetta.core.value_parsing import asks_for_cpu
 from rosetta.core.variables import lookup, readers
-from rosetta.presets import describe, layers, preset_files, schema, user_settings
+from rosetta.presets import preset_files, preset_run, resolution, schema, user_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rosetta.core.run_description import Run
-    from rosetta.presets.layers import Settings
+    from rosetta.presets.resolution import ResolvedPreset
 
 
-_BATCH = ("nodes", "gpus_per_node", "batch.per_gpu", "settings.TP_SIZE")
+_BATCH_FIELDS = ("nodes", "gpus_per_node", "batch.per_gpu", "settings.TP_SIZE")
 # Binding -> the fields it is made of.
-_SIZES = {
-    "BATCH_SIZE": _BATCH,
-    "EVAL_BATCH_SIZE": _BATCH,
+_BINDING_FIELDS = {
+    "BATCH_SIZE": _BATCH_FIELDS,
+    "EVAL_BATCH_SIZE": _BATCH_FIELDS,
     "trainer.Trainer.num_microbatches": ("batch.microbatches",),
     "NUM_PARTITIONS": ("settings.TP_SIZE",),
     "TASK_FEATURE_LENGTHS": ("settings.ENC_SL", "settings.DEC_SL"),
 }
 
 
-def document(
+def collect_explanation(
     name: str,
     *,
     accelerator: str | None,
@@ -43,7 +43,7 @@ def document(
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return what is known of a preset's run, without secrets; for the arguments see
-    describe.describe.
+    preset_run.describe_run.
 
     Returns:
       preset, about, framework, accelerator; values: field -> {value, origin, why, overrode};
@@ -55,7 +55,7 @@ def document(
     """
     from rosetta.core.secrets import Mask
 
-    found = describe.resolved(
+    found = preset_run.resolve_values(
         name,
         accelerator=accelerator,
         settings=settings,
@@ -63,21 +63,23 @@ def document(
         gpus_per_node=gpus_per_node,
         environment=environment,
     )
-    run = describe.run(found)
+    run = preset_run.build_run(found)
     accelerator = accelerator or (
         None if run_description.runs_on_cpu(run) else found.get("accelerator")
     )
     config, notes = (
-        _gin(found, run, accelerator) if found.framework == "t5x" else _fiddle(found, run)
+        _collect_gin_bindings(found, run, accelerator)
+        if found.framework == "t5x"
+        else _collect_hyper_parameters(found, run)
     )
     made = {
         "preset": name,
-        "about": preset_files.chain(name)[-1].about,
+        "about": preset_files.load_preset_chain(name)[-1].about,
         "framework": found.framework,
         "accelerator": accelerator,
         "values": {
-            path: _shown(each)
-            for path, each in sorted(found.values.items(), key=lambda item: _rank(item[0]))
+            path: _value_as_json(each)
+            for path, each in sorted(found.values.items(), key=lambda item: _sort_key(item[0]))
         },
         "left_out": list(found.left_out),
         "config": config,
@@ -87,11 +89,11 @@ def document(
     masked: dict[str, Any] = Mask({**run.env, **found.group("settings")}).mask_document(made)
     for part in (masked["values"], masked["run"]["env"]):
         for path in part:
-            part[path] = _hidden(path, part[path])
+            part[path] = _hide_secret(path, part[path])
     return masked
 
 
-def _hidden(path: str, shown: Any) -> Any:
+def _hide_secret(path: str, shown: Any) -> Any:
     """Return what is shown of a variable that is a secret by its name."""
     from rosetta.core.secrets import HIDDEN, is_secret
 
@@ -108,7 +110,7 @@ def _hidden(path: str, shown: Any) -> Any:
     )
 
 
-def _shown(found: layers.Resolved) -> dict[str, Any]:
+def _value_as_json(found: resolution.ResolvedValue) -> dict[str, Any]:
     return {
         "value": found.value,
         "origin": found.origin,
@@ -117,7 +119,7 @@ def _shown(found: layers.Resolved) -> dict[str, Any]:
     }
 
 
-def _rank(path: str) -> tuple[int, str]:
+def _sort_key(path: str) -> tuple[int, str]:
     order = (
         "runs",
         "nodes",
@@ -137,20 +139,20 @@ def _rank(path: str) -> tuple[int, str]:
     return order.index(group) if group in order else len(order), path
 
 
-def _environment(run: Run) -> dict[str, str]:
+def _make_process_environment(run: Run) -> dict[str, str]:
     """Return the variables of one of the run's processes, as Slurm sets them."""
     return {**run.env, "SLURM_NTASKS": str(run.processes), "SLURM_JOB_NUM_NODES": str(run.nodes)}
 
 
-def _gin(
-    found: Settings, run: Run, accelerator: str | None
+def _collect_gin_bindings(
+    found: ResolvedPreset, run: Run, accelerator: str | None
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return what the gin files bind, with file and line, and what the settings bind over them."""
     from rosetta.core.gpu_query import DetectedGpu
-    from rosetta.presets import t5x_switches
+    from rosetta.presets import t5x_model_options
     from rosetta.t5x.run import gin_bindings, gin_files, gin_reader, gin_text, settings
 
-    environment = _environment(run)
+    environment = _make_process_environment(run)
     task = environment.get("FT_TASK", "")
     spec = find_spec("t5x")
     notes: list[str] = []
@@ -171,7 +173,7 @@ def _gin(
         [*read, *gin_files.find_user_files(environment)], (Path.cwd(), gin_files.ROOT, root)
     )
     shown = {
-        name: {"value": bound.text, "origin": _short(bound.place)}
+        name: {"value": bound.text, "origin": _shorten_place(bound.place)}
         for name, bound in configuration.listing().items()
     }
     notes += [f"not read here: {file}" for file in configuration.missing]
@@ -182,13 +184,13 @@ def _gin(
         run.gpus_per_node,
     )
     bindings = {
-        name: (value, _made_of(found, *_SIZES[name]))
+        name: (value, _name_origins(found, *_BINDING_FIELDS[name]))
         for name, value in gin_bindings.make_size_bindings(given, configuration).items()
     }
     described = gpus.GPUS.get(accelerator or "")
     on_cpu = described is None and run_description.runs_on_cpu(run)
     try:
-        chosen = t5x_switches.choose(
+        chosen = t5x_model_options.choose_model_options(
             environment,
             [DetectedGpu(described.name, described.capability)] if described else [],
             on_cpu=on_cpu,
@@ -210,7 +212,9 @@ def _gin(
     return shown, notes
 
 
-def _fiddle(found: Settings, run: Run) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def _collect_hyper_parameters(
+    found: ResolvedPreset, run: Run
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return what the experiment's classes state, with file and line, and what the settings set
     over them.
     """
@@ -219,8 +223,8 @@ def _fiddle(found: Settings, run: Run) -> tuple[dict[str, dict[str, Any]], list[
     stated = hyper_parameters.read_stated_values(run.model)
     shown = {name: {"value": each.text, "origin": each.place} for name, each in stated.items()}
     script = readers.COMMAND_SCRIPTS[f"pax {run.entry[-1]}"]
-    given = settings.read_settings(script, [], _environment(run), run.gpus_per_node)
-    fields = {**user_settings.fields("pax"), "FPROP_DTYPE": "precision"}
+    given = settings.read_settings(script, [], _make_process_environment(run), run.gpus_per_node)
+    fields = {**user_settings.map_variables_to_fields("pax"), "FPROP_DTYPE": "precision"}
     for name, text in given.hyper.items():
         path = next(
             (
@@ -244,20 +248,20 @@ def _fiddle(found: Settings, run: Run) -> tuple[dict[str, dict[str, Any]], list[
     return shown, notes
 
 
-def _made_of(found: Settings, *paths: str) -> str:
+def _name_origins(found: ResolvedPreset, *paths: str) -> str:
     return (
         ", ".join(f"{path} ({found.values[path].origin})" for path in paths if path in found.values)
         or "rosetta t5x"
     )
 
 
-def _short(place: str) -> str:
+def _shorten_place(place: str) -> str:
     """Return a file:line, below the folder that rosetta lies in by its name there."""
     home = str(Path(__file__).parents[2]) + os.sep
     return place.removeprefix(home)
 
 
-def table(found: dict[str, Any]) -> str:
+def format_explanation(found: dict[str, Any]) -> str:
     """Return a document as lines for people."""
     about = f": {found['about']}" if found["about"] else ""
     where = found["accelerator"] or (
@@ -270,11 +274,11 @@ def table(found: dict[str, Any]) -> str:
     ]
     for path, each in found["values"].items():
         lines.append(
-            f"{path} = {_text(each['value'])}    [{each['origin']}] "
-            f"{each['why'] or _help(path, found['framework'])}".rstrip()
+            f"{path} = {_format_value(each['value'])}    [{each['origin']}] "
+            f"{each['why'] or _find_help(path, found['framework'])}".rstrip()
         )
         lines += [
-            f"    over {_text(before['value'])} of {before['origin']}"
+            f"    over {_format_value(before['value'])} of {before['origin']}"
             for before in each["overrode"]
         ]
     lines += [
@@ -290,31 +294,33 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _help(path: str, framework: str) -> str:
+def _find_help(path: str, framework: str) -> str:
     """Return what the table of variables says of a setting; "" for other fields."""
     group, _, name = path.partition(".")
     is_variable = group == "settings" and lookup.is_known_variable(name)
     return lookup.find_variable(name, framework).help if is_variable else ""
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return '""' if value == "" else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def listing() -> dict[str, Any]:
+def list_choices() -> dict[str, Any]:
     """Return the presets, switches and GPUs that there are."""
     return {
         "presets": {
             name: each.about
-            for name, each in preset_files.presets().items()
+            for name, each in preset_files.load_presets().items()
             if name not in schema.FRAMEWORKS
         },
-        "switches": {name: each.about for name, each in preset_files.named("switches").items()},
+        "switches": {
+            name: each.about for name, each in preset_files.load_named_layers("switches").items()
+        },
         "accelerators": list(gpus.GPUS),
     }
 
 
-def list_table(found: dict[str, Any]) -> str:
+def format_choices(found: dict[str, Any]) -> str:
     """Return a listing as lines for people."""
     lines = list[str]()
     for part in ("presets", "switches"):

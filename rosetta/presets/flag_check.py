@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from rosetta.core import xla_flags
-from rosetta.presets import layers, preset_files
+from rosetta.presets import preset_files, resolution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,44 +17,44 @@ if TYPE_CHECKING:
     from rosetta.presets.schema import Value
 
 
-def _bodies(framework: str) -> Iterator[Mapping[str, Value]]:
+def _iterate_values(framework: str) -> Iterator[Mapping[str, Value]]:
     """Yield what every place sets that a run of a framework can come by, for each GPU and with
     each switch.
     """
-    yield preset_files.common().values
-    yield from preset_files.accelerators().values()
-    for name, layer in preset_files.presets().items():
-        if preset_files.chain(name)[0].name == framework:
+    yield preset_files.load_common_layer().values
+    yield from preset_files.load_accelerator_values().values()
+    for name, layer in preset_files.load_presets().items():
+        if preset_files.load_preset_chain(name)[0].name == framework:
             yield from (layer.values, *layer.by_gpu.values())
     for kind in ("precisions", "switches"):
-        yield from (each.values for each in preset_files.named(kind).values())
+        yield from (each.values for each in preset_files.load_named_layers(kind).values())
 
 
-def flags(framework: str) -> dict[str, str]:
+def collect_flags(framework: str) -> dict[str, str]:
     """Return flag as XLA_FLAGS has it -> where it is set, of all that the versions at hand do not
     leave out.
     """
     found: dict[str, str] = {}
-    for body in _bodies(framework):
+    for body in _iterate_values(framework):
         for path, each in body.items():
             group, _, name = path.partition(".")
             if (
                 group == "xla_flags"
                 and each.value is not None
-                and not layers.unfit(each, layers.installed)
+                and not resolution.explain_version_mismatch(each, resolution.find_installed_version)
             ):
                 (flag,) = xla_flags.format_flags({name: each.value})
                 found.setdefault(flag, each.origin)
     return found
 
 
-def problems(framework: str, python: str = sys.executable) -> list[str]:
+def find_refused_flags(framework: str, python: str = sys.executable) -> list[str]:
     """Return a line for each flag that the XLA of an interpreter does not take, with its place.
 
     Raises:
       LookupError: that interpreter has no JAX, or cannot be asked.
     """
-    left, found = flags(framework), list[str]()
+    left, found = collect_flags(framework), list[str]()
     while left and (refused := xla_flags.find_refused_flag(list(left), python)):
         wrong = [flag for flag in left if flag[2:].partition("=")[0] == refused.name]
         # Of several values of a flag, those that are refused by themselves.

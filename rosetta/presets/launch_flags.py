@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import xla_flags
 from rosetta.core.errors import CONFLICT, UserError
-from rosetta.presets import describe, layers, preset_files, user_settings
+from rosetta.presets import preset_files, preset_run, resolution, user_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rosetta.core.gpu_query import DetectedGpu
-    from rosetta.presets.layers import Settings
+    from rosetta.presets.resolution import ResolvedPreset
 
-_HOST = "xla_force_host_platform_device_count"
+_HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
 
 
 @dataclass(frozen=True)
-class Used:
+class LaunchFlags:
     """What a run gets.
 
     Attributes:
@@ -38,18 +38,18 @@ class Used:
     lines: tuple[str, ...]
 
 
-def of_model(framework: str, model: str) -> str:
+def find_preset_for_model(framework: str, model: str) -> str:
     """Return the preset for a model: T5_SIZE, or an experiment; where there is none, what all of
     its framework share.
     """
     last = model.rpartition(".")[2]
-    known = preset_files.presets()
+    known = preset_files.load_presets()
     if framework == "t5x":
         return f"t5x-{model}" if f"t5x-{model}" in known else framework
     return next((name for name, each in known.items() if last in each.configs), framework)
 
 
-def options(
+def resolve_default_flags(
     framework: str, model: str, *, precision: str, accelerator: str | None
 ) -> dict[str, Any]:
     """Return the options of XLA of a model's own preset, flag without dashes -> value: what a run
@@ -58,8 +58,8 @@ def options(
     Raises:
       UserError: presets know no such GPU.
     """
-    return layers.resolve(
-        of_model(framework, model),
+    return resolution.resolve_preset(
+        find_preset_for_model(framework, model),
         accelerator=accelerator,
         environment={},
         typed={},
@@ -68,7 +68,7 @@ def options(
     ).group("xla_flags")
 
 
-def values(
+def resolve_model_preset(
     framework: str,
     model: str,
     environment: Mapping[str, str],
@@ -77,34 +77,36 @@ def values(
     precision: str,
     mesh: Mapping[str, list[int]] | None = None,
     devices: int = 1,
-) -> Settings:
+) -> ResolvedPreset:
     """Return the values of the preset that ROSETTA_PRESET names, else of the model's own; see use.
 
     Raises:
       UserError: there is none of this name, it is another framework's, or a file is wrong.
     """
-    name = environment.get(user_settings.PRESET) or of_model(framework, model)
-    chosen = user_settings.environment(framework, {layers.WITH: environment.get(layers.WITH, "")})
-    found = layers.resolve(
+    name = environment.get(user_settings.PRESET_VARIABLE) or find_preset_for_model(framework, model)
+    chosen = user_settings.read_environment(
+        framework, {resolution.SWITCHES_VARIABLE: environment.get(resolution.SWITCHES_VARIABLE, "")}
+    )
+    found = resolution.resolve_preset(
         name,
-        accelerator=layers.find_accelerator(detected_gpus),
+        accelerator=resolution.find_accelerator(detected_gpus),
         environment=chosen,
         typed={},
-        site=preset_files.site(environment),
+        site=preset_files.load_site_layer(environment),
         precision=precision,
     )
     if found.framework != framework:
         raise UserError(
             f"it is one of {found.framework}",
-            f"{user_settings.PRESET}={name}",
+            f"{user_settings.PRESET_VARIABLE}={name}",
             f"name one of {framework}, or unset it",
             kind=CONFLICT,
             value=name,
         )
-    return describe.combined(found, model, mesh or {}, devices)
+    return preset_run.add_combine_thresholds(found, model, mesh or {}, devices)
 
 
-def use(
+def select_launch_flags(
     framework: str,
     model: str,
     environment: Mapping[str, str],
@@ -114,7 +116,7 @@ def use(
     precision: str,
     mesh: Mapping[str, list[int]] | None = None,
     devices: int = 1,
-) -> Used:
+) -> LaunchFlags:
     """Return what a run gets: the preset's flags, in whose place BASE_XLA_FLAGS stands, then those
     of XLA_FLAGS, all as the jaxlib at hand takes them.
 
@@ -134,9 +136,9 @@ def use(
     """
     version = xla_flags.find_jaxlib_version()
     own, said = xla_flags.update_flags(environment.get("XLA_FLAGS", ""), version)
-    if environment.get(user_settings.PRESET) == user_settings.GIVEN:
-        return Used(tuple(own), tuple(own), {}, said)
-    found = values(
+    if environment.get(user_settings.PRESET_VARIABLE) == user_settings.ALREADY_APPLIED:
+        return LaunchFlags(tuple(own), tuple(own), {}, said)
+    found = resolve_model_preset(
         framework,
         model,
         environment,
@@ -149,9 +151,11 @@ def use(
         xla_flags.join_flags(xla_flags.format_flags(found.group("xla_flags"))), version
     )
     typed, before = tuple[str, ...](own), tuple[str, ...]()
-    if environment.get(user_settings.BASE):
+    if environment.get(user_settings.BASE_FLAGS_VARIABLE):
         base, before = xla_flags.update_flags(
-            environment[user_settings.BASE], version, user_settings.BASE
+            environment[user_settings.BASE_FLAGS_VARIABLE],
+            version,
+            user_settings.BASE_FLAGS_VARIABLE,
         )
         typed = (*base, *own)
     flags = (*base, *own)
@@ -160,17 +164,17 @@ def use(
         for name, value in found.group("env").items()
         if name not in environment and (not on_cpu or name.startswith("JAX_"))
     }
-    return Used(
+    return LaunchFlags(
         flags,
-        tuple(each for each in typed if _HOST not in each),
+        tuple(each for each in typed if _HOST_DEVICES_FLAG not in each),
         env,
-        (*before, *said, *found.left_out, *_against(precision, flags, version)),
+        (*before, *said, *found.left_out, *_describe_conflicts(precision, flags, version)),
     )
 
 
-def _against(precision: str, flags: Sequence[str], version: str | None) -> list[str]:
+def _describe_conflicts(precision: str, flags: Sequence[str], version: str | None) -> list[str]:
     """Return a line for each flag that goes against what a precision needs."""
-    wanted = preset_files.named("precisions")[precision].values
+    wanted = preset_files.load_named_layers("precisions")[precision].values
     lines = list[str]()
     for path, each in wanted.items():
         name = path.partition(".")[2]

@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
     from rosetta.core.gpu_query import DetectedGpu
     from rosetta.pax.run.settings import Settings
-    from rosetta.presets.launch_flags import Used
-    from rosetta.presets.pax_switches import Choice
+    from rosetta.presets.launch_flags import LaunchFlags
+    from rosetta.presets.pax_model_options import ModelOptions
 
-_SMALL = re.compile(r"126M(?!64E)")
+_MODEL_126M = re.compile(r"126M(?!64E)")
 
 
-def used(
+def select_pax_flags(
     given: Settings,
     environment: Mapping[str, str],
     detected_gpus: Sequence[DetectedGpu],
-    chosen: Choice | None,
+    chosen: ModelOptions | None,
     *,
     on_cpu: bool,
-) -> Used:
-    """Return what a run gets of its preset, see presets.use.
+) -> LaunchFlags:
+    """Return what a run gets of its preset, see launch_flags.select_launch_flags.
 
     Args:
       given: the run.
@@ -41,20 +41,20 @@ def used(
     Raises:
       UserError: there is no such preset, or a file is wrong.
     """
-    precision = "bf16" if chosen is None else _precision(given, chosen)
-    return launch_flags.use(
+    precision = "bf16" if chosen is None else _find_precision(given, chosen)
+    return launch_flags.select_launch_flags(
         "pax",
         given.config,
         environment,
         detected_gpus,
         on_cpu=on_cpu,
         precision=precision,
-        mesh=_mesh(given),
+        mesh=_find_meshes(given),
         devices=given.gpus,
     )
 
 
-def _precision(given: Settings, chosen: Choice) -> str:
+def _find_precision(given: Settings, chosen: ModelOptions) -> str:
     if given.hyper_switch("USE_FP8") or "USE_FP8" in chosen.hyper:
         return "fp8-xla"
     return (
@@ -66,7 +66,7 @@ def _precision(given: Settings, chosen: Choice) -> str:
     )
 
 
-def _mesh(given: Settings) -> dict[str, list[int]]:
+def _find_meshes(given: Settings) -> dict[str, list[int]]:
     """Return the run's meshes, or its experiment's; an unknown mesh has one device."""
     known = hyper_parameters.resolve_values(given.config, given.hyper, given.words)
 
@@ -77,6 +77,6 @@ def _mesh(given: Settings) -> dict[str, list[int]]:
     return {"ici": shape("ICI_MESH_SHAPE"), "dcn": shape("DCN_MESH_SHAPE")}
 
 
-def small(config: str) -> bool:
+def is_126m_model(config: str) -> bool:
     """Is it the 126M model, which was seen to diverge with fused attention?"""
-    return bool(_SMALL.search(config))
+    return bool(_MODEL_126M.search(config))

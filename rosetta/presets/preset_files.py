@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from rosetta.core.strict_yaml import Document
 
-HERE = Path(__file__).parent
-_OF_A_PRESET = ("about", "extends", "configs", "accelerators")
-_SITE = ("accelerators",)
-PER_NODE = "gpus_per_node"
+PRESET_FOLDER = Path(__file__).parent
+_PRESET_KEYS = ("about", "extends", "configs", "accelerators")
+_SITE_KEYS = ("accelerators",)
+GPUS_PER_NODE_FIELD = "gpus_per_node"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Layer:
     configs: tuple[str, ...] = ()
 
 
-def document(path: Path, where: str) -> Document:
+def read_document(path: Path, where: str) -> Document:
     """Return a file; UserError where it cannot be read or is no plain YAML."""
     log.debug(f"read {path}")
     try:
@@ -57,58 +57,62 @@ def document(path: Path, where: str) -> Document:
 
 
 @functools.cache
-def _shipped(name: str) -> Document:
-    return document(HERE / name, f"presets/{name}")
+def _read_shipped_file(name: str) -> Document:
+    return read_document(PRESET_FOLDER / name, f"presets/{name}")
 
 
 @functools.cache
-def common() -> Layer:
+def load_common_layer() -> Layer:
     """Return what every preset starts from."""
-    return Layer("common", schema.values(_shipped("common.yaml"), ()))
+    return Layer("common", schema.read_values(_read_shipped_file("common.yaml"), ()))
 
 
 @functools.cache
-def accelerators() -> dict[str, dict[str, Value]]:
+def load_accelerator_values() -> dict[str, dict[str, Value]]:
     """Return what every preset sets for a GPU, by its short name; most GPUs have no such values.
 
     The number of GPUs of a node is the table's where the usual node differs from the common one.
     """
-    document_ = _shipped("accelerators.yaml")
+    document_ = _read_shipped_file("accelerators.yaml")
     values = {
-        name: schema.values(document_, (name,)) if name in document_.data else {}
+        name: schema.read_values(document_, (name,)) if name in document_.data else {}
         for name in gpus.GPUS
     }
     for name, gpu in gpus.GPUS.items():
-        if gpu.gpus_per_node not in (None, common().values[PER_NODE].value):
+        if gpu.gpus_per_node not in (None, load_common_layer().values[GPUS_PER_NODE_FIELD].value):
             why = f"the usual node: {gpu.sources['node'][0].title}"
-            values[name][PER_NODE] = Value(gpu.gpus_per_node, f"core/gpus.py: {name}", why)
+            values[name][GPUS_PER_NODE_FIELD] = Value(
+                gpu.gpus_per_node, f"core/gpus.py: {name}", why
+            )
     return values
 
 
 @functools.cache
-def named(name: str) -> dict[str, Layer]:
+def load_named_layers(name: str) -> dict[str, Layer]:
     """Return precisions or switches, by name."""
-    found = _shipped(f"{name}.yaml")
+    found = _read_shipped_file(f"{name}.yaml")
     return {
-        each: Layer(each, schema.values(found, (each,), ("about",)), about=body.get("about", ""))
+        each: Layer(
+            each, schema.read_values(found, (each,), ("about",)), about=body.get("about", "")
+        )
         for each, body in found.data.items()
     }
 
 
 @functools.cache
-def presets() -> dict[str, Layer]:
+def load_presets() -> dict[str, Layer]:
     """Return all presets that are shipped, by name; a framework's own, which its others extend, has
     its name.
     """
     return {
-        name: _preset(_shipped(f"{framework}.yaml"), (name,), name)
+        name: _parse_preset(_read_shipped_file(f"{framework}.yaml"), (name,), name)
         for framework in schema.FRAMEWORKS
-        for name in _shipped(f"{framework}.yaml").data
+        for name in _read_shipped_file(f"{framework}.yaml").data
     }
 
 
-def _preset(found: Document, at: tuple[str, ...], name: str) -> Layer:
-    values = schema.values(found, at, _OF_A_PRESET)
+def _parse_preset(found: Document, at: tuple[str, ...], name: str) -> Layer:
+    values = schema.read_values(found, at, _PRESET_KEYS)
     body = found.data
     for key in at:
         body = body[key]
@@ -125,14 +129,14 @@ def _preset(found: Document, at: tuple[str, ...], name: str) -> Layer:
     return Layer(
         name,
         values,
-        _values_by_gpu(found, at, body.get("accelerators", {})),
+        _parse_accelerators(found, at, body.get("accelerators", {})),
         body.get("about", ""),
         body.get("extends", ""),
         tuple(configs),
     )
 
 
-def _values_by_gpu(
+def _parse_accelerators(
     found: Document, at: tuple[str, ...], body: object
 ) -> dict[str, Mapping[str, Value]]:
     if not isinstance(body, dict):
@@ -148,10 +152,10 @@ def _values_by_gpu(
                 kind=UNKNOWN,
                 value=name,
             )
-    return {name: schema.values(found, (*at, "accelerators", name)) for name in body}
+    return {name: schema.read_values(found, (*at, "accelerators", name)) for name in body}
 
 
-def chain(name: str) -> list[Layer]:
+def load_preset_chain(name: str) -> list[Layer]:
     """Return a preset by name, or by the path of a file, after those that it extends.
 
     Raises:
@@ -160,7 +164,7 @@ def chain(name: str) -> list[Layer]:
     found: list[Layer] = []
     wanted, asked_by = name, "preset"
     while wanted or not found:
-        layer = _one(wanted, asked_by)
+        layer = _load_preset(wanted, asked_by)
         if any(each.name == layer.name for each in found):
             raise UserError(
                 "what it extends comes back to it",
@@ -174,35 +178,35 @@ def chain(name: str) -> list[Layer]:
         raise UserError(
             "it extends nothing",
             found[0].name,
-            f"write extends: NAME, of {', '.join(presets())}",
+            f"write extends: NAME, of {', '.join(load_presets())}",
             kind=MISSING,
         )
     return found
 
 
-def is_file(name: str) -> bool:
+def is_file_name(name: str) -> bool:
     """Return whether a preset is named by the path of a file."""
     return "/" in name or name.endswith((".yaml", ".yml"))
 
 
-def _one(name: str, asked_by: str) -> Layer:
-    if name in presets():
-        return presets()[name]
-    if is_file(name):
+def _load_preset(name: str, asked_by: str) -> Layer:
+    if name in load_presets():
+        return load_presets()[name]
+    if is_file_name(name):
         path = Path(name).absolute()
-        return _preset(document(path, name), (), str(path))
-    near = difflib.get_close_matches(name, presets(), 1)
+        return _parse_preset(read_document(path, name), (), str(path))
+    near = difflib.get_close_matches(name, load_presets(), 1)
     raise UserError(
         f"there is no preset {name!r}",
         asked_by,
         (f"did you mean {near[0]}? " if near else "")
-        + f"It may be a file, or one of: {', '.join(presets())}",
+        + f"It may be a file, or one of: {', '.join(load_presets())}",
         kind=UNKNOWN,
         value=name,
     )
 
 
-def site(environment: Mapping[str, str]) -> Layer:
+def load_site_layer(environment: Mapping[str, str]) -> Layer:
     """Return what the site sets: the file that ROSETTA_SITE names, else ~/.config/rosetta/site.yaml
     where there is one; ROSETTA_SITE empty: nothing.
 
@@ -218,8 +222,8 @@ def site(environment: Mapping[str, str]) -> Layer:
     path = Path(given) if given else Path(home, "rosetta", "site.yaml")
     if given == "" or (given is None and (not home or not path.is_file())):
         return Layer("site", {})
-    found = document(path, str(path))
+    found = read_document(path, str(path))
     if found.data is None:
         return Layer("site", {})
-    values = schema.values(found, (), _SITE)
-    return Layer("site", values, _values_by_gpu(found, (), found.data.get("accelerators", {})))
+    values = schema.read_values(found, (), _SITE_KEYS)
+    return Layer("site", values, _parse_accelerators(found, (), found.data.get("accelerators", {})))

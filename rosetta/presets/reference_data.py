@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from rosetta.pax.run import hyper_parameter_help, hyper_parameters, parameter_count
-from rosetta.presets import describe, layers, preset_files, schema
+from rosetta.presets import preset_files, preset_run, resolution, schema
 from rosetta.t5x.run import gin_files, gin_reader
 
 if TYPE_CHECKING:
@@ -24,21 +24,21 @@ NO_SITE = preset_files.Layer("site", {})
 _T5X_RUN = f"{gin_files.GIN_FOLDER}/runs/pretrain_pile.gin"
 
 
-def collect() -> dict[str, Any]:
+def collect_reference() -> dict[str, Any]:
     """Return presets, what they share, and the experiments of Pax."""
     return {
-        "common": _describe_values(preset_files.common().values),
+        "common": _describe_values(preset_files.load_common_layer().values),
         "accelerators": {
             gpu: _describe_values(values)
-            for gpu, values in preset_files.accelerators().items()
+            for gpu, values in preset_files.load_accelerator_values().items()
             if values
         },
-        "switches": _describe_layers(preset_files.named("switches")),
-        "precisions": _describe_layers(preset_files.named("precisions")),
+        "switches": _describe_layers(preset_files.load_named_layers("switches")),
+        "precisions": _describe_layers(preset_files.load_named_layers("precisions")),
         "presets": [
-            _describe_preset(name, layer) for name, layer in preset_files.presets().items()
+            _describe_preset(name, layer) for name, layer in preset_files.load_presets().items()
         ],
-        "fields": schema.HELP,
+        "fields": schema.FIELD_HELP,
         "experiments": [_describe_experiment(name) for name in hyper_parameters.list_experiments()],
         "hyper_parameters": hyper_parameter_help.HELP,
         "unread": hyper_parameter_help.UNREAD,
@@ -72,7 +72,7 @@ def _describe_preset(name: str, layer: Layer) -> dict[str, Any]:
     """
     return {
         "name": name,
-        "framework": preset_files.chain(name)[0].name,
+        "framework": preset_files.load_preset_chain(name)[0].name,
         "about": layer.about,
         "extends": layer.extends,
         "experiments": list(layer.configs),
@@ -83,8 +83,10 @@ def _describe_preset(name: str, layer: Layer) -> dict[str, Any]:
 
 
 def _describe_run(name: str) -> dict[str, Any]:
-    settings = layers.resolve(name, accelerator=None, environment={}, typed={}, site=NO_SITE)
-    run = describe.run(settings)
+    settings = resolution.resolve_preset(
+        name, accelerator=None, environment={}, typed={}, site=NO_SITE
+    )
+    run = preset_run.build_run(settings)
     if settings.framework == "t5x":
         configuration = gin_reader.read_configuration([gin_files.ROOT / _T5X_RUN], [gin_files.ROOT])
         sizes = configuration.value("TASK_FEATURE_LENGTHS")
@@ -117,7 +119,7 @@ def _describe_experiment(name: str) -> dict[str, Any]:
 
 def main() -> int:
     """Print the document."""
-    print(json.dumps(collect()))
+    print(json.dumps(collect_reference()))
     return 0
 
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 FRAMEWORKS = run_description.FRAMEWORKS
 PRECISIONS = ("bf16", "fp32", "fp8-xla", "fp8-te")
-COMBINE = ("published", "layers")
+COMBINE_MODES = ("published", "layers")
 GROUPS = ("mesh", "batch", "xla_flags", "env", "settings", "fdl")
-SIZES = ("gpus", "nodes")  # of the run, for a dimension of a mesh
+MESH_SIZE_NAMES = ("gpus", "nodes")  # of the run, for a dimension of a mesh
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Value:
     since: Mapping[str, str] = field(default_factory=dict)
 
 
-def _whole(value: Any) -> str:
+def _check_whole_number(value: Any) -> str:
     return (
         ""
         if isinstance(value, int) and not isinstance(value, bool) and value >= 1
@@ -46,19 +46,19 @@ def _whole(value: Any) -> str:
     )
 
 
-def _of(*known: str) -> Callable[[Any], str]:
+def _make_choice_check(*known: str) -> Callable[[Any], str]:
     return lambda value: "" if value in known else f"choose one of: {', '.join(known)}"
 
 
-def _text(value: Any) -> str:
+def _check_text(value: Any) -> str:
     return "" if isinstance(value, str) else "give a text; a number in quotes"
 
 
-def _mesh(value: Any) -> str:
+def _check_mesh(value: Any) -> str:
     fine = (
         isinstance(value, list)
         and len(value) == 3
-        and all(each in SIZES or not _whole(each) for each in value)
+        and all(each in MESH_SIZE_NAMES or not _check_whole_number(each) for each in value)
     )
     return (
         ""
@@ -67,12 +67,12 @@ def _mesh(value: Any) -> str:
     )
 
 
-def _batch(value: Any) -> str:
+def _check_batch(value: Any) -> str:
     fraction = isinstance(value, str) and re.fullmatch(r"0\.\d*[1-9]\d*", value)
-    return "" if fraction else _whole(value)
+    return "" if fraction else _check_whole_number(value)
 
 
-def _names(value: Any) -> str:
+def _check_names(value: Any) -> str:
     return (
         ""
         if isinstance(value, list) and all(isinstance(each, str) for each in value)
@@ -80,41 +80,42 @@ def _names(value: Any) -> str:
     )
 
 
-def _pairs(value: Any) -> str:
+def _check_mounts(value: Any) -> str:
     fine = isinstance(value, list) and all(
-        isinstance(each, list) and len(each) == 2 and not any(map(_text, each)) for each in value
+        isinstance(each, list) and len(each) == 2 and not any(map(_check_text, each))
+        for each in value
     )
     return "" if fine else "give pairs: [[OUTSIDE, INSIDE], ...]"
 
 
-def _flag(value: Any) -> str:
+def _check_flag(value: Any) -> str:
     return (
         "" if isinstance(value, (bool, int, str)) else "give true, false, a whole number or a text"
     )
 
 
-def _any(_: Any) -> str:
+def _accept_any(_: Any) -> str:
     return ""
 
 
 # Field -> what says what is wrong with a value, "" where nothing is.
 FIELDS: dict[str, Callable[[Any], str]] = {
-    "runs": _of("pretrain", "finetune", "pile", "lambada", "train", "boolq"),
-    "precision": _of(*PRECISIONS),
-    "combine": _of(*COMBINE),
-    "cache": _text,
-    "switches": _names,
-    "accelerator": _text,
-    "mounts": _pairs,
-    "nodes": _whole,
-    "gpus_per_node": _whole,
-    "processes_per_node": _of(*run_description.PROCESSES),
-    "mesh.ici": _mesh,
-    "mesh.dcn": _mesh,
-    "batch.per_gpu": _batch,
-    "batch.microbatches": _whole,
+    "runs": _make_choice_check("pretrain", "finetune", "pile", "lambada", "train", "boolq"),
+    "precision": _make_choice_check(*PRECISIONS),
+    "combine": _make_choice_check(*COMBINE_MODES),
+    "cache": _check_text,
+    "switches": _check_names,
+    "accelerator": _check_text,
+    "mounts": _check_mounts,
+    "nodes": _check_whole_number,
+    "gpus_per_node": _check_whole_number,
+    "processes_per_node": _make_choice_check(*run_description.PROCESSES),
+    "mesh.ici": _check_mesh,
+    "mesh.dcn": _check_mesh,
+    "batch.per_gpu": _check_batch,
+    "batch.microbatches": _check_whole_number,
 }
-NEEDED = (
+REQUIRED_FIELDS = (
     "runs",
     "precision",
     "nodes",
@@ -122,7 +123,7 @@ NEEDED = (
     "processes_per_node",
 )  # of every run: they cannot be taken out
 # Field or group -> what it sets, in one sentence of Markdown, for docs/reference/presets.md.
-HELP = {
+FIELD_HELP = {
     "runs": (
         "Command: `pretrain` or `finetune` of T5X; `train`, `pile`, `lambada` or `boolq` of Pax."
     ),
@@ -149,28 +150,30 @@ HELP = {
     "mounts": "Folders for containers: `[[OUTSIDE, INSIDE], ...]`.",
 }
 # Group -> the names in it, and what says what is wrong with a value.
-_NAMED: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "xla_flags": (r"xla_\w+", _flag),
-    "env": (r"[A-Z][A-Z0-9_]*", _text),
-    "settings": (r"[A-Z][A-Z0-9_]*", _text),
-    "fdl": (r"[A-Za-z_][\w.]*", _any),
+_GROUP_RULES: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "xla_flags": (r"xla_\w+", _check_flag),
+    "env": (r"[A-Z][A-Z0-9_]*", _check_text),
+    "settings": (r"[A-Z][A-Z0-9_]*", _check_text),
+    "fdl": (r"[A-Za-z_][\w.]*", _accept_any),
 }
 
 
-def known(path: str) -> bool:
+def is_field(path: str) -> bool:
     """Is there such a field?"""
     group, _, name = path.partition(".")
-    return path in FIELDS or (group in _NAMED and bool(re.fullmatch(_NAMED[group][0], name)))
+    return path in FIELDS or (
+        group in _GROUP_RULES and bool(re.fullmatch(_GROUP_RULES[group][0], name))
+    )
 
 
-def wrong(path: str, value: Any) -> str:
+def find_value_problem(path: str, value: Any) -> str:
     """Return what to do about a value of a known field, "" where it is fine."""
-    if value is None and path not in NEEDED:
+    if value is None and path not in REQUIRED_FIELDS:
         return ""
-    return FIELDS[path](value) if path in FIELDS else _NAMED[path.partition(".")[0]][1](value)
+    return FIELDS[path](value) if path in FIELDS else _GROUP_RULES[path.partition(".")[0]][1](value)
 
 
-def values(
+def read_values(
     document: Document, at: tuple[str, ...], others: tuple[str, ...] = ()
 ) -> dict[str, Value]:
     """Return field -> value of what stands at a path of a document, in the order of the file.
@@ -191,12 +194,12 @@ def values(
     if not isinstance(body, dict):
         raise document.make_error("it is no mapping", at, "write NAME: VALUE")
     return {
-        path: _value(document, where, given, path)
-        for path, where, given in _leaves(document, at, body, others)
+        path: _read_value(document, where, given, path)
+        for path, where, given in _iterate_fields(document, at, body, others)
     }
 
 
-def _leaves(
+def _iterate_fields(
     document: Document, at: tuple[str, ...], body: Mapping[str, Any], others: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[str, ...], Any]]:
     for key, given in body.items():
@@ -210,9 +213,9 @@ def _leaves(
         else:
             inside = {f"{key}.{name}": ((*where, name), each) for name, each in given.items()}
         for path, (there, each) in inside.items():
-            if not known(path):
+            if not is_field(path):
                 fields = sorted(
-                    {name for name in FIELDS if name != "runs"} | set(_NAMED) | set(others)
+                    {name for name in FIELDS if name != "runs"} | set(_GROUP_RULES) | set(others)
                 )
                 raise document.make_error(
                     "there is no such field",
@@ -224,7 +227,7 @@ def _leaves(
             yield path, there, each
 
 
-def _value(document: Document, where: tuple[str, ...], given: Any, path: str) -> Value:
+def _read_value(document: Document, where: tuple[str, ...], given: Any, path: str) -> Value:
     parts = given if isinstance(given, dict) else {"value": given}
     odd = sorted(parts.keys() - {"value", "why", "until", "since"})
     if odd or "value" not in parts:
@@ -237,7 +240,7 @@ def _value(document: Document, where: tuple[str, ...], given: Any, path: str) ->
             ),
             value=odd[0] if odd else None,
         )
-    if advice := wrong(path, parts["value"]):
+    if advice := find_value_problem(path, parts["value"]):
         raise document.make_error(f"it is {parts['value']!r}", where, advice, value=parts["value"])
     why = parts.get("why", "")
     if not isinstance(why, str):
@@ -245,7 +248,7 @@ def _value(document: Document, where: tuple[str, ...], given: Any, path: str) ->
     for name in ("until", "since"):
         versions = parts.get(name, {})
         if not isinstance(versions, dict) or any(
-            _text(each) or not re.match(r"\d", each) for each in versions.values()
+            _check_text(each) or not re.match(r"\d", each) for each in versions.values()
         ):
             raise document.make_error(
                 f"{name} names no versions",

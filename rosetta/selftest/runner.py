@@ -76,7 +76,7 @@ def check_preset_flags(framework: str) -> tuple[int, list[str]]:
     take.
     """
     try:
-        return len(presets.flags(framework)), presets.problems(framework)
+        return len(presets.collect_flags(framework)), presets.find_refused_flags(framework)
     except LookupError as error:
         return 0, [f"JAX could not be asked: {error}"]
 

@@ -12,51 +12,55 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rosetta.core.run_description import Run
-    from rosetta.presets.layers import Settings
+    from rosetta.presets.resolution import ResolvedPreset
     from rosetta.tune.search import Choice
 
 BATCH, COMBINE = "batch", "combine"
 # Each is tried by itself, in this order. A profile (pgle) takes longer than a trial.
-LAUNCHES = ("command-buffers", "no-command-buffers", "user-buffers")  # which a plan does not see
-LOOPS = ("pipelined-collectives", "double-buffering")
-SPLIT = "windowed-einsum"
-ALL = (BATCH, *LAUNCHES, *LOOPS, SPLIT, COMBINE)
+LAUNCH_SWITCHES = (
+    "command-buffers",
+    "no-command-buffers",
+    "user-buffers",
+)  # which a plan does not see
+LOOP_SWITCHES = ("pipelined-collectives", "double-buffering")
+SPLIT_SWITCH = "windowed-einsum"
+ALL_CANDIDATES = (BATCH, *LAUNCH_SWITCHES, *LOOP_SWITCHES, SPLIT_SWITCH, COMBINE)
 
 
-def usual(run: Run, *, planned: bool, on_cpu: bool) -> list[str]:
+def choose_default_candidates(run: Run, *, planned: bool, on_cpu: bool) -> list[str]:
     """Return what is tried of a run where nothing else is asked for: the switches are of cards, and
     most of them of what goes between cards.
     """
     names = [BATCH]
     if on_cpu:
         return names
-    names += [] if planned else LAUNCHES[:2]
+    names += [] if planned else LAUNCH_SWITCHES[:2]
     if run.nodes * run.gpus_per_node > 1:
         names += [
-            *([] if planned else LAUNCHES[2:]),
-            *(LOOPS if _loops(run) else ()),
-            *([SPLIT] if _split(run) else []),
+            *([] if planned else LAUNCH_SWITCHES[2:]),
+            *(LOOP_SWITCHES if _has_collective_loop(run) else ()),
+            *([SPLIT_SWITCH] if _splits_products(run) else []),
             COMBINE,
         ]
     return names
 
 
-def asked(text: str, *, planned: bool) -> list[str]:
+def parse_candidates(text: str, *, planned: bool) -> list[str]:
     """Return what a list with commas names.
 
     UserError for what cannot be tried, or not be planned.
     """
     names = parse_list("--try", text)
     for each in names:
-        if each not in ALL:
+        if each not in ALL_CANDIDATES:
             raise UserError(
                 f"{each!r} cannot be tried",
                 "--try",
-                f"choose of {', '.join(ALL)}",
+                f"choose of {', '.join(ALL_CANDIDATES)}",
                 kind=UNKNOWN,
                 value=each,
             )
-        if planned and each in LAUNCHES:
+        if planned and each in LAUNCH_SWITCHES:
             raise UserError(
                 f"a plan does not see what {each} gains",
                 "--try",
@@ -67,7 +71,7 @@ def asked(text: str, *, planned: bool) -> list[str]:
     return names
 
 
-def off(names: Iterable[str], resolved: Settings) -> list[str]:
+def drop_active_candidates(names: Iterable[str], resolved: ResolvedPreset) -> list[str]:
     """Return those that are not on already, each once."""
     there = {
         *(resolved.get("switches") or ()),
@@ -76,14 +80,14 @@ def off(names: Iterable[str], resolved: Settings) -> list[str]:
     return [each for each in dict.fromkeys(names) if each not in there]
 
 
-def part(name: str) -> Choice:
+def make_candidate_choice(name: str) -> Choice:
     """Return what a switch adds to a choice."""
     from rosetta.tune.search import Choice
 
     return Choice(fields=((COMBINE, "layers"),)) if name == COMBINE else Choice(switches=(name,))
 
 
-def _loops(run: Run) -> bool:
+def _has_collective_loop(run: Run) -> bool:
     """Has the step a loop with collectives in it: over layers, or microbatches?
 
     Paxml's layers are one.
@@ -95,7 +99,7 @@ def _loops(run: Run) -> bool:
     )
 
 
-def _split(run: Run) -> bool:
+def _splits_products(run: Run) -> bool:
     """Do several devices share a product?"""
     return (
         any(shape[-1] > 1 for shape in run.mesh.values())

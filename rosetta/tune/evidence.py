@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core.atomic_files import write_atomic
 from rosetta.core.errors import DIFFERS, INVALID, UserError
-from rosetta.tune.search import MEMORY, OK, Choice, Outcome
+from rosetta.tune.search import OK, OUT_OF_MEMORY, Choice, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-SCHEMA = 1
+SCHEMA_VERSION = 1
 
 
 class Evidence:
@@ -34,7 +34,7 @@ class Evidence:
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self._path, self._trials = path, dict[str, Outcome]()
-        head = {"schema": SCHEMA, **about}
+        head = {"schema": SCHEMA_VERSION, **about}
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
         whole = [
             line for line in lines if line.endswith("\n")
@@ -42,7 +42,9 @@ class Evidence:
         try:
             found = [json.loads(line) for line in whole]
             for each in found[1:]:
-                self._trials[_key(each["settings"], each["repeat"])] = Outcome(**each["outcome"])
+                self._trials[_make_key(each["settings"], each["repeat"])] = Outcome(
+                    **each["outcome"]
+                )
         except (ValueError, KeyError, TypeError):
             raise UserError(
                 "it is no evidence of a tuning",
@@ -51,7 +53,7 @@ class Evidence:
                 kind=INVALID,
             ) from None
         if found and found[0] != json.loads(json.dumps(head)):
-            odd = _odd(found[0], json.loads(json.dumps(head)))
+            odd = _find_differing_keys(found[0], json.loads(json.dumps(head)))
             raise UserError(
                 f"it is of a tuning with another {', '.join(odd)}",
                 str(path),
@@ -66,8 +68,8 @@ class Evidence:
 
         One that was refused, failed or took too long is made again: its cause may have been mended.
         """
-        found = self._trials.get(_key(choice.settings(), repeat))
-        return found if found and found.kind in (OK, MEMORY) else None
+        found = self._trials.get(_make_key(choice.settings(), repeat))
+        return found if found and found.kind in (OK, OUT_OF_MEMORY) else None
 
     def add(self, choice: Choice, repeat: int, outcome: Outcome) -> None:
         """Keep a trial."""
@@ -76,22 +78,22 @@ class Evidence:
         )
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
-        self._trials[_key(choice.settings(), repeat)] = outcome
+        self._trials[_make_key(choice.settings(), repeat)] = outcome
 
 
-def _odd(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def _find_differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """List the keys that differ; of mappings in both, the names inside."""
     names = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
     return [
         word
         for name in names
         for word in (
-            _odd(one[name], other[name])
+            _find_differing_keys(one[name], other[name])
             if isinstance(one.get(name), dict) and isinstance(other.get(name), dict)
             else [name]
         )
     ]
 
 
-def _key(settings: Mapping[str, str], repeat: int) -> str:
+def _make_key(settings: Mapping[str, str], repeat: int) -> str:
     return json.dumps([settings, repeat], sort_keys=True)

@@ -15,9 +15,9 @@ from rosetta.core.errors import UNSUPPORTED, UserError
 from rosetta.core.gpu_query import DetectedGpu
 from rosetta.core.value_parsing import parse_number
 from rosetta.core.variables import readers, setting_values
-from rosetta.presets import describe
+from rosetta.presets import preset_run
 from rosetta.tune import trial_process
-from rosetta.tune.search import MEMORY, OK, Choice, Outcome
+from rosetta.tune.search import OK, OUT_OF_MEMORY, Choice, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rosetta.core.run_description import Run
 
-DATA = (
+DATA_VARIABLES = (
     "DATA",
     "EVAL_DATA",
     "VOCAB",
@@ -33,10 +33,10 @@ DATA = (
     "TFDS_DATA_DIR",
 )  # which some of Pax's experiments look at before they are compiled
 # Of T5X's settings, those that change a step and that `rosetta plan` has no word for.
-NOT_PLANNED = ("PACK", "GRADIENT_DTYPE", "ROSETTA_GIN", "FT_TASK")
+UNPLANNED_SETTINGS = ("PACK", "GRADIENT_DTYPE", "ROSETTA_GIN", "FT_TASK")
 
 
-class Plans:
+class PlannedTrials:
     """Plans of a preset for a GPU.
 
     The rate has no unit: it is the batch, less the share of what is communicated that nothing
@@ -67,12 +67,12 @@ class Plans:
             nodes,
             gpus,
         )
-        self._processes = trial_process.Processes(logs, seconds)
+        self._processes = trial_process.TrialProcesses(logs, seconds)
 
     def describe(self, choice: Choice) -> Run:
         """Return the run of a choice. UserError where preset or settings are wrong."""
         settings = {**self.settings, **choice.settings()}
-        return describe.describe(
+        return preset_run.describe_run(
             self.preset,
             accelerator=self.card,
             settings=settings,
@@ -84,10 +84,18 @@ class Plans:
     def __call__(self, choice: Choice, _: int) -> Outcome:
         """Plan a choice. UserError where preset or settings are wrong, or cannot be planned."""
         run = self.describe(choice)
-        argv = [sys.executable, "-P", "-m", "rosetta", "plan", *words(run, self.card), "--json"]
+        argv = [
+            sys.executable,
+            "-P",
+            "-m",
+            "rosetta",
+            "plan",
+            *make_plan_arguments(run, self.card),
+            "--json",
+        ]
         flags = {name: value for name, value in run.xla_flags.items() if value is not None}
         with tempfile.TemporaryFile() as out:
-            data = {name: run.env[name] for name in DATA if name in run.env}
+            data = {name: run.env[name] for name in DATA_VARIABLES if name in run.env}
             status, log = self._processes.run(
                 argv,
                 {
@@ -118,10 +126,10 @@ class Plans:
                 reason=f"{error['where']}: {error['what']}; {error['do']}",
                 more=more,
             )
-        return judged(answer["result"], run, self.card, more)
+        return judge_plan(answer["result"], run, self.card, more)
 
 
-def judged(result: Mapping[str, Any], run: Run, card: str, more: Mapping[str, Any]) -> Outcome:
+def judge_plan(result: Mapping[str, Any], run: Run, card: str, more: Mapping[str, Any]) -> Outcome:
     """Return the outcome of a plan's figures: whether its peak fits into JAX's share of the GPU's
     memory, and the rate.
     """
@@ -142,7 +150,7 @@ def judged(result: Mapping[str, Any], run: Run, card: str, more: Mapping[str, An
     }
     if peak > room:
         return Outcome(
-            MEMORY, reason=f"it takes {peak / 1e9:.1f} GB of {room / 1e9:.1f}", more=found
+            OUT_OF_MEMORY, reason=f"it takes {peak / 1e9:.1f} GB of {room / 1e9:.1f}", more=found
         )
     return Outcome(
         OK,
@@ -151,7 +159,7 @@ def judged(result: Mapping[str, Any], run: Run, card: str, more: Mapping[str, An
     )
 
 
-def words(run: Run, card: str) -> list[str]:
+def make_plan_arguments(run: Run, card: str) -> list[str]:
     """Return the words of `rosetta plan` for a run: its step as the run's own launcher would have
     it on that GPU.
 
@@ -168,13 +176,17 @@ def words(run: Run, card: str) -> list[str]:
         "--gpus-per-node",
         str(run.gpus_per_node),
     ]
-    return _t5x(run, here, options) if run.framework == "t5x" else _pax(run, here, options)
+    return (
+        _make_t5x_arguments(run, here, options)
+        if run.framework == "t5x"
+        else _make_pax_arguments(run, here, options)
+    )
 
 
-def _t5x(run: Run, here: list[DetectedGpu], gpu_options: list[str]) -> list[str]:
-    from rosetta.presets import t5x_switches
+def _make_t5x_arguments(run: Run, here: list[DetectedGpu], gpu_options: list[str]) -> list[str]:
+    from rosetta.presets import t5x_model_options
 
-    for name in NOT_PLANNED:
+    for name in UNPLANNED_SETTINGS:
         value = run.env.get(name, "")
         if value and (name != "PACK" or setting_values.read_setting(run.env, name)):
             raise UserError(
@@ -184,7 +196,7 @@ def _t5x(run: Run, here: list[DetectedGpu], gpu_options: list[str]) -> list[str]
                 kind=UNSUPPORTED,
                 value=value,
             )
-    chosen = t5x_switches.choose(run.env, here, on_cpu=False)
+    chosen = t5x_model_options.choose_model_options(run.env, here, on_cpu=False)
     batch = {name: str(value) for name, value in run.batch.items()}
     options = {
         "--batch-per-gpu": batch.get("per_gpu"),
@@ -211,9 +223,9 @@ def _t5x(run: Run, here: list[DetectedGpu], gpu_options: list[str]) -> list[str]
     ]
 
 
-def _pax(run: Run, here: list[DetectedGpu], gpu_options: list[str]) -> list[str]:
+def _make_pax_arguments(run: Run, here: list[DetectedGpu], gpu_options: list[str]) -> list[str]:
     from rosetta.pax.run import settings
-    from rosetta.presets import pax_switches
+    from rosetta.presets import pax_model_options
 
     # Without Transformer Engine, unless it is asked for: then that is said to be missing, where it
     # is.
@@ -235,7 +247,9 @@ def _pax(run: Run, here: list[DetectedGpu], gpu_options: list[str]) -> list[str]
             ),
             kind=UNSUPPORTED,
         )
-    chosen = pax_switches.choose(given, here, xla_flags.format_flags(run.xla_flags), on_cpu=False)
+    chosen = pax_model_options.choose_model_options(
+        given, here, xla_flags.format_flags(run.xla_flags), on_cpu=False
+    )
     return [
         "pax",
         run.model,

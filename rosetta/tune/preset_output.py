@@ -10,11 +10,11 @@ from rosetta.core import yaml_output
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rosetta.tune.search import Found
+    from rosetta.tune.search import SearchResult
 
 
-def preset(
-    found: Found,
+def make_preset(
+    found: SearchResult,
     *,
     extends: str,
     accelerator: str | None,
@@ -60,7 +60,7 @@ def preset(
     )
 
 
-def text(document: Mapping[str, Any], evidence: str) -> str:
+def format_preset_file(document: Mapping[str, Any], evidence: str) -> str:
     """Return a preset's file; its first line says where its evidence is."""
     return (
         f"# Made by rosetta tune; each trial is in {evidence}\n"

@@ -15,8 +15,10 @@ from rosetta.core.errors import FAILED, UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-OK, MEMORY = "ok", "out-of-memory"
-LEAST = 0.005  # share: what gains less is not worth another setting, however still the machine
+OK, OUT_OF_MEMORY = "ok", "out-of-memory"
+MINIMUM_GAIN = (
+    0.005  # share: what gains less is not worth another setting, however still the machine
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What was found: the choice, its rate and that of the start, and the noise, the largest
     distance of a repeat from their median as a share of it.
     """
@@ -101,7 +103,9 @@ class Search:
         self._measure, self._repeats, self._comes_to, self._say = measure, repeats, comes_to, say
         self._times, self._left = min(repeats, 2), most
 
-    def run(self, batch: int | None, parts: Iterable[tuple[str, Choice]], *, grow: bool) -> Found:
+    def run(
+        self, batch: int | None, parts: Iterable[tuple[str, Choice]], *, grow: bool
+    ) -> SearchResult:
         """Return what is best.
 
         Args:
@@ -141,7 +145,7 @@ class Search:
             if better is not None:
                 kept.append((name, better / rate - 1))
                 choice, rate = more, better
-        return Found(choice, rate, before, noise, tuple(kept))
+        return SearchResult(choice, rate, before, noise, tuple(kept))
 
     def _more(self) -> bool:
         if self._left >= self._times:
@@ -158,7 +162,7 @@ class Search:
             if first.kind == OK:
                 break
             smaller = (choice.batch or batch or 1) // 2
-            if first.kind != MEMORY or not smaller:
+            if first.kind != OUT_OF_MEMORY or not smaller:
                 raise UserError(
                     f"it does not run: {first.reason}",
                     "rosetta tune",
@@ -182,7 +186,7 @@ class Search:
                 return None
             rates.append(found.rate)
             gain = found.rate / rate - 1
-            if gain <= max(noise, LEAST):
+            if gain <= max(noise, MINIMUM_GAIN):
                 self._say(f"{name}: {gain:+.1%}, left out")
                 return None
         self._say(f"{name}: {min(rates) / rate - 1:+.1%}, kept")

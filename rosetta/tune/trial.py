@@ -18,23 +18,23 @@ from rosetta.core import run_description
 from rosetta.core.secrets import Mask
 from rosetta.launch import node_processes, rendering
 from rosetta.pax.run.parameter_count import NO_CHECKPOINTS
-from rosetta.presets import describe, preset_files
+from rosetta.presets import preset_files, preset_run
 from rosetta.tune import trial_process
-from rosetta.tune.search import MEMORY, OK, Choice, Outcome
+from rosetta.tune.search import OK, OUT_OF_MEMORY, Choice, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rosetta.core.run_description import Run
 
-_NO_MEMORY = re.compile(
+_OUT_OF_MEMORY_MESSAGE = re.compile(
     r"RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY|CUDA_ERROR_OUT_OF_MEMORY", re.IGNORECASE
 )
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # by the kernel, for the host's memory
-_OWN = re.compile(
+_ROSETTA_LINE = re.compile(
     r"rosetta( \S+)*: "
 )  # how a line of ours begins: "rosetta: …", "rosetta t5x pretrain: …" of a word it does not know
-_SHOWN = 5  # last lines of a log that fails
+_SHOWN_LINES = 5  # last lines of a log that fails
 
 
 class Trials:
@@ -67,16 +67,20 @@ class Trials:
             settings,
         )
         self.steps = steps
-        self._processes = trial_process.Processes(logs, seconds)
+        self._processes = trial_process.TrialProcesses(logs, seconds)
 
     def describe(self, choice: Choice, folder: str = "") -> Run:
         """Return the run of a choice, whose files go into a folder.
 
         UserError where preset or settings are wrong.
         """
-        framework = preset_files.chain(self.preset)[0].name
-        bench = _t5x(self.steps, folder) if framework == "t5x" else _pax(self.steps, folder)
-        run = describe.describe(
+        framework = preset_files.load_preset_chain(self.preset)[0].name
+        bench = (
+            _list_t5x_settings(self.steps, folder)
+            if framework == "t5x"
+            else _list_pax_settings(self.steps, folder)
+        )
+        run = preset_run.describe_run(
             self.preset,
             accelerator=self.accelerator,
             settings={**bench, **self.settings, **choice.settings()},
@@ -85,7 +89,7 @@ class Trials:
             environment=os.environ,
         )
         return (
-            _synthetic(replace(run, processes_per_node="node"))
+            _use_synthetic_data(replace(run, processes_per_node="node"))
             if framework == "pax" and "DATA" not in run.env
             else replace(run, processes_per_node="node")
         )
@@ -113,12 +117,12 @@ class Trials:
                 "env": mask.mask_variables(variables),
                 "log": str(log),
             }
-            return _outcome(
+            return _read_outcome(
                 status, log.read_text(encoding="utf-8", errors="replace"), Path(folder), more
             )
 
 
-def _t5x(steps: int, folder: str) -> dict[str, str]:
+def _list_t5x_settings(steps: int, folder: str) -> dict[str, str]:
     return {
         "BENCHMARK_MODE": "1",
         "CHECKPOINT_DISABLE": "true",
@@ -127,7 +131,7 @@ def _t5x(steps: int, folder: str) -> dict[str, str]:
     }
 
 
-def _pax(steps: int, folder: str) -> dict[str, str]:
+def _list_pax_settings(steps: int, folder: str) -> dict[str, str]:
     return {
         "MAX_STEPS": str(steps),
         "fdl.SUMMARY_INTERVAL_STEPS": str(max(steps // 2, 1)),
@@ -136,7 +140,7 @@ def _pax(steps: int, folder: str) -> dict[str, str]:
     }
 
 
-def _synthetic(run: Run) -> Run:
+def _use_synthetic_data(run: Run) -> Run:
     """Return the run of the model's size on synthetic data, if there is such an experiment."""
     from rosetta.pax.run import hyper_parameters
 
@@ -148,7 +152,7 @@ def _synthetic(run: Run) -> Run:
     )
 
 
-def _outcome(status: int | None, log: str, folder: Path, more: dict[str, Any]) -> Outcome:
+def _read_outcome(status: int | None, log: str, folder: Path, more: dict[str, Any]) -> Outcome:
     if status == 0:
         found = next(iter(sorted(folder.rglob("progress.jsonl"))), None)
         reports = (
@@ -168,14 +172,14 @@ def _outcome(status: int | None, log: str, folder: Path, more: dict[str, Any]) -
                 },
             )
         return Outcome("failed", reason="it ended without a rate: give more --steps", more=more)
-    last_lines = [line for line in log.splitlines() if line.strip()][-_SHOWN:]
+    last_lines = [line for line in log.splitlines() if line.strip()][-_SHOWN_LINES:]
     if status is None:
         return Outcome("too long", reason="it was ended: see --seconds", more=more)
-    if _NO_MEMORY.search(log) or status in _KILLED:
+    if _OUT_OF_MEMORY_MESSAGE.search(log) or status in _KILLED:
         return Outcome(
-            MEMORY, reason="it does not fit into memory", more={**more, "end": last_lines}
+            OUT_OF_MEMORY, reason="it does not fit into memory", more={**more, "end": last_lines}
         )
-    own = [line for line in last_lines if _OWN.match(line)]
+    own = [line for line in last_lines if _ROSETTA_LINE.match(line)]
     reason = (own or last_lines or [f"status {status}"])[-1]
     return Outcome(
         "refused" if status == 2 else "failed",

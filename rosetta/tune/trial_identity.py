@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from rosetta.core.run_description import Run
 
 # The options are kept while they are written: their memory is the compile options'.
-_ASK = (
+_PRINT_OPTIONS = (
     "from jaxlib import xla_client; made = xla_client.CompileOptions(); "
     "print(made.executable_build_options.debug_options)"
 )
 
 
-def comes_to(run: Run) -> tuple[object, ...]:
+def identify_run(run: Run) -> tuple[object, ...]:
     """Return what makes a run what it is: two runs are the same where these are equal."""
     flags, _ = xla_flags.update_flags(
         xla_flags.join_flags(
@@ -35,12 +35,12 @@ def comes_to(run: Run) -> tuple[object, ...]:
         run.model,
         run.precision,
         tuple(sorted(run.env.items())),
-        options(xla_flags.join_flags(flags)),
+        list_xla_options(xla_flags.join_flags(flags)),
     )
 
 
 @functools.cache
-def options(flags: str, python: str = sys.executable) -> tuple[str, ...]:
+def list_xla_options(flags: str, python: str = sys.executable) -> tuple[str, ...]:
     """Return all options of XLA that these flags make, defaults among them, a line for each; where
     the jaxlib at hand cannot say, the flags.
 
@@ -50,7 +50,11 @@ def options(flags: str, python: str = sys.executable) -> tuple[str, ...]:
     """
     environment = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
-        [python, "-P", "-c", _ASK], env=environment, capture_output=True, text=True, check=False
+        [python, "-P", "-c", _PRINT_OPTIONS],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     lines = [
         line for line in done.stdout.splitlines() if not line.startswith("goo.gle/")

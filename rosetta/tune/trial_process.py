@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Processes:
+class TrialProcesses:
     """Programs that are run one after the other.
 
     Args:

@@ -101,7 +101,7 @@ def test_presets() -> None:
 def test_fields_of_presets() -> None:
     """The fields of a preset are those that the page lists."""
     heading = "Fields of a preset"
-    assert_same_names(heading, read_names(heading), {*schema.FIELDS, *schema._NAMED})
+    assert_same_names(heading, read_names(heading), {*schema.FIELDS, *schema._GROUP_RULES})
 
 
 def test_data_addresses() -> None:

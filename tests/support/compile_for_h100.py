@@ -8,7 +8,7 @@ from typing import Any
 
 from rosetta.plan import t5x_step
 
-t5x_step.prepare("xla", "large", "h100")
+t5x_step.prepare_t5x_compilation("xla", "large", "h100")
 
 import jax
 import jax.numpy as jnp
@@ -88,7 +88,7 @@ if __name__ == "__main__":
         print(
             json.dumps(
                 {
-                    name: calls(made, t5x_step.devices("h100", 1, 1)[0])
+                    name: calls(made, t5x_step.describe_devices("h100", 1, 1)[0])
                     for name, made in LAYERS.items()
                 }
             )

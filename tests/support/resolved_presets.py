@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.core import gpus
 from rosetta.core.gpu_query import DetectedGpu
-from rosetta.presets import describe, layers, preset_files
+from rosetta.presets import preset_files, preset_run, resolution
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rosetta.presets.layers import Settings
+    from rosetta.presets.resolution import ResolvedPreset
 
 NO_SITE = preset_files.Layer("site", {})
 GPUS = {name: DetectedGpu(gpu.name, gpu.capability) for name, gpu in gpus.GPUS.items()}
@@ -19,7 +19,7 @@ GPUS = {name: DetectedGpu(gpu.name, gpu.capability) for name, gpu in gpus.GPUS.i
 DISTINCT_GPUS = [
     name for name, gpu in gpus.GPUS.items() if not gpu.preset_base or gpu.gpus_per_node == 4
 ]
-MODELS = [name for name in preset_files.presets() if name not in ("t5x", "pax")]
+MODELS = [name for name in preset_files.load_presets() if name not in ("t5x", "pax")]
 
 
 def resolved(
@@ -28,14 +28,14 @@ def resolved(
     environment: dict[str, str] | None = None,
     site: preset_files.Layer = NO_SITE,
     **settings: str,
-) -> Settings:
-    return describe.resolved(
+) -> ResolvedPreset:
+    return preset_run.resolve_values(
         name, accelerator=accelerator, settings=settings, environment=environment or {}, site=site
     )
 
 
-def resolve(name: str, accelerator: str | None = None, **more: Any) -> Settings:
-    return layers.resolve(
+def resolve(name: str, accelerator: str | None = None, **more: Any) -> ResolvedPreset:
+    return resolution.resolve_preset(
         name, accelerator=accelerator, environment={}, typed={}, site=NO_SITE, **more
     )
 

@@ -15,7 +15,7 @@ from rosetta.core.errors import INVALID, UserError
 from rosetta.core.variables import lookup
 from rosetta.core.variables.declaration import Scope
 from rosetta.core.variables.value_types import TruthValue
-from rosetta.presets import describe
+from rosetta.presets import preset_run
 from tests.support import fake_machine, pax_scripts, t5x_scripts
 from tests.support.t5x_scripts import Place, Ran
 
@@ -84,7 +84,7 @@ def run_preset(place: Place, command: str, name: str, word: str) -> Any:
     file = place.work / "preset.yaml"
     file.write_text(f"extends: {PRESETS[command]}\n{group}:\n  {name}: {word!r}\n")
     try:
-        run = describe.describe(
+        run = preset_run.describe_run(
             str(file), accelerator=None, settings={}, nodes=1, gpus_per_node=8, environment={}
         )
     except UserError as error:

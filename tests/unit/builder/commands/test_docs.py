@@ -77,9 +77,9 @@ def test_the_page_of_gpus_is_current() -> None:
 def test_the_page_of_presets_is_current() -> None:
     page = (ROOT / preset_page.PAGE).read_text(encoding="utf-8")
     assert page == preset_page.render(), "run: python build.py docs"
-    assert all(f"\n### {name}\n" in page for name in preset_files.presets())
+    assert all(f"\n### {name}\n" in page for name in preset_files.load_presets())
     for name in ("switches", "precisions"):
-        assert all(f"| `{each}` |" in page for each in preset_files.named(name))
+        assert all(f"| `{each}` |" in page for each in preset_files.load_named_layers(name))
 
 
 def test_the_page_of_presets_says_what_a_run_has() -> None:
@@ -96,7 +96,7 @@ def test_the_page_of_presets_says_what_a_run_has() -> None:
 
 
 def test_every_field_of_a_preset_is_documented() -> None:
-    assert schema.HELP.keys() == {*schema.FIELDS, *schema._NAMED}
+    assert schema.FIELD_HELP.keys() == {*schema.FIELDS, *schema._GROUP_RULES}
 
 
 def test_the_page_of_experiments_is_current() -> None:
@@ -117,7 +117,7 @@ def test_the_page_of_experiments_names_what_differs_from_upstream() -> None:
 
 def test_reference_data_is_what_rosetta_sets() -> None:
     data = reference_data.read()
-    assert [preset["name"] for preset in data["presets"]] == list(preset_files.presets())
+    assert [preset["name"] for preset in data["presets"]] == list(preset_files.load_presets())
     assert [each["name"] for each in data["experiments"]] == hyper_parameters.list_experiments()
 
 

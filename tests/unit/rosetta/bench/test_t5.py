@@ -13,7 +13,7 @@ jax = pytest.importorskip("jax", reason="NOT CHECKED: needs the packages of a ba
 pytest.importorskip("flax", reason="NOT CHECKED: needs the packages of a baked environment")
 
 from rosetta.bench import modes, t5
-from rosetta.presets import t5x_switches
+from rosetta.presets import t5x_model_options
 from rosetta.t5x.run.model_config import T5Config
 from tests.support import errors
 
@@ -127,7 +127,7 @@ def test_on_a_gpu_the_options_are_the_trainers(monkeypatch: pytest.MonkeyPatch) 
         seen.append((fp8, size, accelerator))
         return {}
 
-    monkeypatch.setattr(t5x_switches, "xla_options", options)
+    monkeypatch.setattr(t5x_model_options, "resolve_xla_flags", options)
     for name in ("f32", "f32+fp8"):
         mode = modes.parse_mode(name)
         t5.Candidate(mode, T5Config(**modes.read_size_fields("tiny") | mode.fields), run)

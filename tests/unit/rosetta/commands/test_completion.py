@@ -80,7 +80,7 @@ def test_bash_completes_names_and_paths(bash_file: Path, tmp_path: Path) -> None
     (tmp_path / "folder").mkdir()
     (tmp_path / "my file.model").touch()
     cases = {
-        "_rosetta_presets ''": list(preset_files.presets()),
+        "_rosetta_presets ''": list(preset_files.load_presets()),
         "_rosetta_gpus ''": list(gpus.GPUS),
         "_rosetta_presets_and_settings t5x-s": ["t5x-small"],
         "_rosetta_presets_and_settings PAC": ["PACK="],

@@ -11,7 +11,7 @@ import pytest
 from rosetta import cli
 from rosetta.commands import plan
 from rosetta.plan import t5x_step
-from rosetta.plan.t5x_step import Compiled
+from rosetta.plan.t5x_step import CompiledStep
 from tests.support import errors
 from tests.support.hlo_module import TEXT
 
@@ -21,12 +21,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What would be set up and compiled, which is not done."""
     seen: list[Any] = []
 
-    def t5x(files: list[str], bindings: list[str], **cluster: Any) -> Compiled:
+    def t5x(files: list[str], bindings: list[str], **cluster: Any) -> CompiledStep:
         seen.append((files, dict(line.split(" = ", 1) for line in bindings), cluster))
-        return Compiled(TEXT, 1, 1, 0, 1, 1.0, 1)
+        return CompiledStep(TEXT, 1, 1, 0, 1, 1.0, 1)
 
-    monkeypatch.setattr(t5x_step, "prepare", lambda fp8, size, card: seen.append((fp8, size, card)))
-    monkeypatch.setattr(t5x_step, "t5x", t5x)
+    monkeypatch.setattr(
+        t5x_step, "prepare_t5x_compilation", lambda fp8, size, card: seen.append((fp8, size, card))
+    )
+    monkeypatch.setattr(t5x_step, "compile_t5x_step", t5x)
     return seen
 
 

@@ -13,7 +13,7 @@ from rosetta import cli
 from rosetta.commands import plan
 from rosetta.core.errors import UserError
 from rosetta.core.run_description import Run
-from rosetta.presets import describe, preset_files
+from rosetta.presets import preset_files, preset_run
 from rosetta.tune import planned_trial, trial, trial_identity
 from rosetta.tune.search import OK, Choice, Outcome
 from tests.support import errors
@@ -42,7 +42,7 @@ def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Choice]:
 
     monkeypatch.setattr(trial.Trials, "__call__", measure)
     monkeypatch.setattr(
-        trial_identity, "options", lambda flags: (flags,)
+        trial_identity, "list_xla_options", lambda flags: (flags,)
     )  # whatever jaxlib there is
     return made
 
@@ -56,14 +56,16 @@ def test_a_preset_that_can_be_used_is_written_with_its_evidence(
     )
     result = json.loads(capsys.readouterr().out)["result"]
     assert result["settings"] == {"batch.per_gpu": "16", "ROSETTA_WITH": "command-buffers"}
-    layer = preset_files.chain("./t5x-tiny-tuned.yaml")[-1]
+    layer = preset_files.load_preset_chain("./t5x-tiny-tuned.yaml")[-1]
     assert (layer.extends, layer.values["batch.per_gpu"].value, layer.values["switches"].value) == (
         "t5x-tiny",
         16,
         ["command-buffers"],
     )
     assert layer.values["switches"].why == "command-buffers +10.0%, measured on 1 x CPU"
-    run = describe.describe("./t5x-tiny-tuned.yaml", accelerator=None, settings={}, environment={})
+    run = preset_run.describe_run(
+        "./t5x-tiny-tuned.yaml", accelerator=None, settings={}, environment={}
+    )
     assert run.batch["per_gpu"] == 16
     lines = [json.loads(line) for line in Path("t5x-tiny-tuned.jsonl").read_text().splitlines()]
     assert lines[0]["preset"] == "t5x-tiny"
@@ -109,14 +111,14 @@ def test_the_cpu_may_be_a_word(trials: list[Choice], monkeypatch: pytest.MonkeyP
 def test_a_choice_that_cannot_be_described_is_left_out(
     trials: list[Choice], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = describe.describe
+    whole = preset_run.describe_run
 
     def described(name: str, *, settings: dict[str, str], **more: Any) -> Any:
         if "combine" in settings:
             raise UserError("unknown sizes", "combine", "leave it")
         return whole(name, settings=settings, **more)
 
-    monkeypatch.setattr(describe, "describe", described)
+    monkeypatch.setattr(preset_run, "describe_run", described)
     assert cli.main(["tune", "t5x-tiny", "--try", "combine,command-buffers"]) == 0
     assert "combine: refused, combine: unknown sizes; leave it" in capsys.readouterr().err
     assert trials[-1].switches == ("command-buffers",)
@@ -215,15 +217,17 @@ class TestPlanned:
             "memory": {"peak": peak},
             "collectives": [{"bytes": 10.0, "bytes_behind": behind}],
         }
-        found = planned_trial.judged(result, run, "h100", {})
+        found = planned_trial.judge_plan(result, run, "h100", {})
         assert (found.kind, found.rate) == (kind, rate)
 
     @pytest.mark.parametrize(
-        "name", [name for name in preset_files.presets() if name not in ("t5x", "pax")]
+        "name", [name for name in preset_files.load_presets() if name not in ("t5x", "pax")]
     )
     def test_every_preset_has_words_that_plan_takes(self, name: str) -> None:
         run = described(name)
-        args = cli.build_parser().parse_args(["plan", *planned_trial.words(run, "h100"), "--json"])
+        args = cli.build_parser().parse_args(
+            ["plan", *planned_trial.make_plan_arguments(run, "h100"), "--json"]
+        )
         assert args.gpus == run.nodes * run.gpus_per_node
         assert (
             plan.parse_hyper_parameters(args.hyper)
@@ -232,7 +236,7 @@ class TestPlanned:
         ).keys() >= {"FPROP_DTYPE" if run.framework == "pax" else "dtype"}
 
     def test_the_step_is_the_one_that_runs(self) -> None:
-        words = planned_trial.words(
+        words = planned_trial.make_plan_arguments(
             described(
                 "t5x-large",
                 ENC_SL="256",
@@ -256,11 +260,11 @@ class TestPlanned:
             "fuse_qkv=true",
         } <= {*words}
         assert {"USE_REPEATED_LAYER=False", "MAX_SEQ_LEN=4096", 'ATTENTION="cudnn"'} <= {
-            *planned_trial.words(described("llama-7b"), "h100")
+            *planned_trial.make_plan_arguments(described("llama-7b"), "h100")
         }
-        assert 'ATTENTION="xla"' in planned_trial.words(described("gpt-126m"), "h100")
+        assert 'ATTENTION="xla"' in planned_trial.make_plan_arguments(described("gpt-126m"), "h100")
         assert {"USE_FP8=True", "NUM_LAYERS=2"} <= {
-            *planned_trial.words(
+            *planned_trial.make_plan_arguments(
                 described("gpt-5b", precision="fp8-xla", **{"fdl.NUM_LAYERS": "2"}), "h100"
             )
         }
@@ -278,8 +282,8 @@ class TestPlanned:
         self, name: str, settings: dict[str, str], what: str
     ) -> None:
         with errors.refused(errors.UNSUPPORTED, where=what):
-            planned_trial.words(described(name, **settings), "h100")
-        assert planned_trial.words(described("t5x-large", PACK="0"), "h100")
+            planned_trial.make_plan_arguments(described(name, **settings), "h100")
+        assert planned_trial.make_plan_arguments(described("t5x-large", PACK="0"), "h100")
 
     @pytest.mark.parametrize(
         ("program", "kind", "reason"),
@@ -305,7 +309,7 @@ class TestPlanned:
         (tmp_path / "python").chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
         monkeypatch.setenv("ROSETTA_SITE", "")
-        found = planned_trial.Plans(
+        found = planned_trial.PlannedTrials(
             "t5x-tiny",
             "h100",
             {"DATA": "text:x"},
@@ -320,7 +324,7 @@ class TestPlanned:
 
 
 def described(name: str, **settings: str) -> Run:
-    return describe.describe(
+    return preset_run.describe_run(
         name,
         accelerator="h100",
         settings=settings,

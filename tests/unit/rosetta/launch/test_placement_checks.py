@@ -231,11 +231,11 @@ def test_the_examples_of_the_pages_lack_nothing(place: fake_launchers.Place) -> 
 def test_a_page_says_which_presets_bring_nodes() -> None:
     one = {
         name
-        for name in preset_files.presets()
+        for name in preset_files.load_presets()
         if name not in schema.FRAMEWORKS
         and not any(
             layer.values["nodes"].value > 1
-            for layer in preset_files.chain(name)
+            for layer in preset_files.load_preset_chain(name)
             if "nodes" in layer.values
         )
     }

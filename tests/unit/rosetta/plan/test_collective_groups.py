@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.plan.collective_groups import groups, outside
+from rosetta.plan.collective_groups import compute_cross_node_share, parse_device_groups
 
 NODES = [[0, 1, 2, 3], [4, 5, 6, 7]]
 ACROSS = [[0, 4], [1, 5], [2, 6], [3, 7]]
@@ -38,7 +38,7 @@ ACROSS = [[0, 4], [1, 5], [2, 6], [3, 7]]
     ],
 )
 def test_groups(text: str, expected: list[list[int]] | None) -> None:
-    assert groups(text) == expected
+    assert parse_device_groups(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_groups(text: str, expected: list[list[int]] | None) -> None:
     ],
 )
 def test_outside(found: list[list[int]], kind: str, expected: float) -> None:
-    assert outside(found, 4, kind) == expected
+    assert compute_cross_node_share(found, 4, kind) == expected

@@ -9,7 +9,7 @@ from tests.support.hlo_module import TEXT
 
 
 def test_computations() -> None:
-    program = hlo_text.parse(TEXT)
+    program = hlo_text.parse_module(TEXT)
     assert program.entry == "main"
     assert set(program.computations) == {
         "add",
@@ -44,7 +44,7 @@ def test_computations() -> None:
     ],
 )
 def test_sizes(shape: str, size: float) -> None:
-    assert hlo_text.size(shape) == size
+    assert hlo_text.count_bytes(shape) == size
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_sizes(shape: str, size: float) -> None:
     ],
 )
 def test_elements_of_a_tuple(shape: str, parts: list[str]) -> None:
-    assert hlo_text.parts(shape) == parts
+    assert hlo_text.split_tuple_shape(shape) == parts
 
 
 def test_types_and_dimensions() -> None:
-    assert hlo_text.dtypes("(bf16[2,4]{1,0}, u8[0]{0})") == ["bf16", "u8"]
+    assert hlo_text.find_dtypes("(bf16[2,4]{1,0}, u8[0]{0})") == ["bf16", "u8"]
     assert (
-        hlo_text.dims("(bf16[2,4]{1,0}, u8[0]{0})"),
-        hlo_text.dims("f32[]"),
-        hlo_text.dims("token"),
+        hlo_text.parse_dimensions("(bf16[2,4]{1,0}, u8[0]{0})"),
+        hlo_text.parse_dimensions("f32[]"),
+        hlo_text.parse_dimensions("token"),
     ) == (
         [2, 4],
         [],

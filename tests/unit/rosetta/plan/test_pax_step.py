@@ -64,7 +64,7 @@ def test_sizes() -> None:
         "kernel": jax.ShapeDtypeStruct((3, 8, 16), "float32"),
         "bias": jax.ShapeDtypeStruct((16,), "float32"),
     }
-    found = pax_step.sizes(
+    found = pax_step.find_parameter_dimensions(
         shapes, {"kernel": spec(None, "data", "mdl"), "bias": spec("mdl")}, {"data": 2, "mdl": 4}
     )
     split = {(8, 16), (4, 16), (4, 8), (4, 4)}  # of 8 x 16, 4 x 16, 8 x 4 and 4 x 4

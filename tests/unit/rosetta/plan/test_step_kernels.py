@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from rosetta.core import gpus
-from rosetta.plan import hlo_text, report, step_kernels, t5x_step
+from rosetta.plan import hlo_text, step_kernels, step_report, t5x_step
 from tests.support.hlo_module import TEXT
 
 
 @pytest.fixture(scope="module")
-def program() -> hlo_text.Program:
-    return hlo_text.parse(TEXT)
+def program() -> hlo_text.HloModule:
+    return hlo_text.parse_module(TEXT)
 
 
 def test_kernels_of_a_loop_count_as_often_as_it_runs_and_of_branches_the_dearest(
-    program: hlo_text.Program,
+    program: hlo_text.HloModule,
 ) -> None:
-    times = {kernel.instruction.name: kernel.times for kernel in step_kernels.kernels(program)}
+    times = {kernel.instruction.name: kernel.times for kernel in step_kernels.list_kernels(program)}
     once = (
         "narrow",
         "fused",
@@ -33,8 +33,8 @@ def test_kernels_of_a_loop_count_as_often_as_it_runs_and_of_branches_the_dearest
     assert times == {"slice": 4, "product": 4, **dict.fromkeys(once, 1)}
 
 
-def test_a_slice_is_read_and_not_what_it_is_of(program: hlo_text.Program) -> None:
-    moved = {kernel.instruction.name: kernel.bytes for kernel in step_kernels.kernels(program)}
+def test_a_slice_is_read_and_not_what_it_is_of(program: hlo_text.HloModule) -> None:
+    moved = {kernel.instruction.name: kernel.bytes for kernel in step_kernels.list_kernels(program)}
     assert (
         moved["slice"] == 32 * 64 * 2 + 4 + 32 * 64 * 2
     )  # the slice, its index, the output; not the stack of four
@@ -47,8 +47,8 @@ def test_a_slice_is_read_and_not_what_it_is_of(program: hlo_text.Program) -> Non
     )  # what is read and what is made, not what is read twice
 
 
-def test_products(program: hlo_text.Program) -> None:
-    wide, narrow, fused = step_kernels.gemms(program)
+def test_products(program: hlo_text.HloModule) -> None:
+    wide, narrow, fused = step_kernels.list_gemms(program)
     assert (wide.product, wide.kind, wide.fp8, wide.times, wide.dtypes) == (
         "layers/attention/query+key+value",
         "forward",
@@ -73,36 +73,36 @@ def test_products(program: hlo_text.Program) -> None:
     assert fused.flops == 2 * 16 * 4 * 8
 
 
-def test_attention(program: hlo_text.Program) -> None:
-    assert step_kernels.attention(program) == {
+def test_attention(program: hlo_text.HloModule) -> None:
+    assert step_kernels.count_attention_kernels(program) == {
         "__cudnn$fmhaScaleBiasSoftmax": 1,
         "__cudnn$fmhaScaleBiasSoftmaxBackward": 1,
     }
     # Two products forwards and five backwards: batch 2, 4 heads, 8 queries, 6 keys, depth 16.
-    assert step_kernels.attention_flops(program) == (2 + 5) * 2 * (2 * 4 * 8 * 6 * 16)
+    assert step_kernels.count_attention_flops(program) == (2 + 5) * 2 * (2 * 4 * 8 * 6 * 16)
 
 
 def test_attention_of_another_form_is_not_counted_and_the_report_says_so() -> None:
     odd = TEXT.replace("%query = bf16[2,8,4,16]{3,2,1,0}", "%query = bf16[16,64]{1,0}")
-    assert step_kernels.attention_flops(hlo_text.parse(odd)) is None
-    found = report.report(t5x_step.Compiled(odd, 1, 1, 0, 1, 1.0, 1))
+    assert step_kernels.count_attention_flops(hlo_text.parse_module(odd)) is None
+    found = step_report.summarize_step(t5x_step.CompiledStep(odd, 1, 1, 0, 1, 1.0, 1))
     assert found["attention_flops"] is None
     assert (
         "attention    an unknown number of TFLOP, 1 x __cudnn$fmhaScaleBiasSoftmax"
-        in report.table(found)
+        in step_report.format_step_report(found)
     )
 
 
 @pytest.mark.parametrize(("peak", "verdict"), [(70e9, "fits "), (73e9, "does not fit ")])
 def test_the_report_says_what_was_planned_and_whether_it_fits(peak: float, verdict: str) -> None:
-    found = report.report(t5x_step.Compiled(TEXT, int(peak), 0, 0, 0, 1.0, 1))
-    found["run"] = report.describe_fit(
+    found = step_report.summarize_step(t5x_step.CompiledStep(TEXT, int(peak), 0, 0, 0, 1.0, 1))
+    found["run"] = step_report.describe_fit(
         found["memory"]["peak"],
         gpus.GPUS["h100"],
         "t5_1_1 large, a global batch of 256 sequences",
         8,
     )
-    first, second, *_ = report.table(found).splitlines()
+    first, second, *_ = step_report.format_step_report(found).splitlines()
     assert (
         first
         == "plan         t5_1_1 large, a global batch of 256 sequences, on 8 x NVIDIA H100 80GB HBM3"
@@ -113,8 +113,8 @@ def test_the_report_says_what_was_planned_and_whether_it_fits(peak: float, verdi
     )
 
 
-def test_communication_is_what_a_device_ends_up_with(program: hlo_text.Program) -> None:
-    found = {each.kind: each for each in step_kernels.collectives(program)}
+def test_communication_is_what_a_device_ends_up_with(program: hlo_text.HloModule) -> None:
+    found = {each.kind: each for each in step_kernels.list_collectives(program)}
     assert found["all-reduce"] == step_kernels.Collective(
         "all-reduce", "f32", 8 * 16 * 4, 1, asynchronous=True, behind=2
     )
@@ -133,6 +133,6 @@ def test_what_is_not_started_apart_is_sized_whole() -> None:
         "%reduce-start = f32[8,16]{1,0} all-reduce-start(",
         "%reduce-start = (f32[8,16]{1,0}, f32[2]{0}) all-reduce-start(",
     )
-    found = {each.kind: each for each in step_kernels.collectives(hlo_text.parse(text))}
+    found = {each.kind: each for each in step_kernels.list_collectives(hlo_text.parse_module(text))}
     assert (found["all-gather"].bytes, found["all-gather"].asynchronous) == (4096, False)
     assert found["all-reduce"].bytes == 8 * 16 * 4 + 8

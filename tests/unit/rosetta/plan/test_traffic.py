@@ -67,7 +67,8 @@ PARAMETERS = {(3, 8, 512), (8, 512), (3, 64, 512), (64, 512), (3000,), (2000,)}
 
 def test_flows() -> None:
     found = {
-        (flow.kind, flow.role): flow for flow in traffic.flows(hlo_text.parse(TEXT), 4, PARAMETERS)
+        (flow.kind, flow.role): flow
+        for flow in traffic.sum_flows(hlo_text.parse_module(TEXT), 4, PARAMETERS)
     }
     assert set(found) == {
         ("all-gather", "parameters"),
@@ -100,23 +101,25 @@ def test_flows() -> None:
 def test_groups_that_are_not_understood_leave_the_way_open() -> None:
     (flow,) = (
         each
-        for each in traffic.flows(
-            hlo_text.parse(TEXT.replace("replica_groups=mesh", "groups=mesh")), 4, PARAMETERS
+        for each in traffic.sum_flows(
+            hlo_text.parse_module(TEXT.replace("replica_groups=mesh", "groups=mesh")), 4, PARAMETERS
         )
         if each.kind == "all-gather"
     )
     assert flow.across is None
-    assert "?" in traffic.table([flow], [])
+    assert "?" in traffic.format_traffic([flow], [])
 
 
 def test_loops() -> None:
-    assert traffic.loops(hlo_text.parse(TEXT)) == [traffic.Loop("body", 3, small=2, largest=1)]
+    assert traffic.list_loops(hlo_text.parse_module(TEXT)) == [
+        traffic.Loop("body", 3, small=2, largest=1)
+    ]
 
 
 def test_table() -> None:
-    program = hlo_text.parse(TEXT)
-    first, *rows, last = traffic.table(
-        traffic.flows(program, 4, PARAMETERS), traffic.loops(program)
+    program = hlo_text.parse_module(TEXT)
+    first, *rows, last = traffic.format_traffic(
+        traffic.sum_flows(program, 4, PARAMETERS), traffic.list_loops(program)
     ).splitlines()
     assert first.split()[:3] == ["times", "GB", "received"]
     assert rows[0].split() == [

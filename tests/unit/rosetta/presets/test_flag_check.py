@@ -11,11 +11,11 @@ from rosetta.presets import flag_check, preset_files, schema
 from tests.support import required_modules
 
 CACHED = (
-    preset_files._shipped,
-    preset_files.common,
-    preset_files.accelerators,
-    preset_files.named,
-    preset_files.presets,
+    preset_files._read_shipped_file,
+    preset_files.load_common_layer,
+    preset_files.load_accelerator_values,
+    preset_files.load_named_layers,
+    preset_files.load_presets,
 )
 
 
@@ -23,8 +23,10 @@ CACHED = (
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the files that are shipped, which are read in their place."""
     folder = tmp_path / "presets"
-    shutil.copytree(preset_files.HERE, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(preset_files, "HERE", folder)
+    shutil.copytree(
+        preset_files.PRESET_FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    monkeypatch.setattr(preset_files, "PRESET_FOLDER", folder)
     for each in CACHED:
         each.cache_clear()
     return folder
@@ -46,7 +48,7 @@ def change(folder: Path, name: str, old: str, new: str) -> str:
 
 @pytest.mark.parametrize("framework", schema.FRAMEWORKS)
 def test_flags_are_of_every_layer(framework: str) -> None:
-    found = flag_check.flags(framework)
+    found = flag_check.collect_flags(framework)
     places = {origin.partition(":")[0] for origin in found.values()}
     assert places == {
         f"presets/{name}.yaml"
@@ -67,8 +69,8 @@ class TestWithJax:
 
     @pytest.mark.parametrize("framework", schema.FRAMEWORKS)
     def test_xla_takes_every_flag_of_every_preset(self, framework: str) -> None:
-        assert len(flag_check.flags(framework)) > 15
-        assert flag_check.problems(framework) == []
+        assert len(flag_check.collect_flags(framework)) > 15
+        assert flag_check.find_refused_flags(framework) == []
 
     @pytest.mark.parametrize(
         ("name", "old", "new", "complaint"),
@@ -110,7 +112,7 @@ class TestWithJax:
         self, shipped: Path, name: str, old: str, new: str, complaint: str
     ) -> None:
         place = change(shipped, name, old, new)
-        assert flag_check.problems("pax") == [f"{place}: {complaint}"]
+        assert flag_check.find_refused_flags("pax") == [f"{place}: {complaint}"]
 
     def test_several_are_all_named(self, shipped: Path) -> None:
         places = {
@@ -127,7 +129,7 @@ class TestWithJax:
                 "xla_gpu_deterministic_ops: {value: some",
             ),
         }
-        assert {line.partition(": ")[0] for line in flag_check.problems("t5x")} == places
+        assert {line.partition(": ")[0] for line in flag_check.find_refused_flags("t5x")} == places
 
     def test_a_word_that_it_does_not_know_in_a_list_or_as_a_mode(self, shipped: Path) -> None:
         places = [change(shipped, "accelerators.yaml", '"FUSION,CUSTOM_CALL"', '"FUSION,CUSTOM"')]
@@ -140,7 +142,7 @@ class TestWithJax:
             35,
         ):  # older ones have no such flag, and it is left out
             places.append(mode)
-        assert [line.partition(": ")[0] for line in flag_check.problems("t5x")] == places
+        assert [line.partition(": ")[0] for line in flag_check.find_refused_flags("t5x")] == places
 
 
 def test_an_interpreter_without_jax_is_no_clean_bill(tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def test_an_interpreter_without_jax_is_no_clean_bill(tmp_path: Path) -> None:
     )
     python.chmod(0o755)
     with pytest.raises(LookupError, match="jax"):
-        flag_check.problems("t5x", str(python))
+        flag_check.find_refused_flags("t5x", str(python))
 
 
 def test_one_jaxlib_for_every_accelerator_of_a_line() -> None:

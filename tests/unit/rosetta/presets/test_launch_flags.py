@@ -18,9 +18,9 @@ def used(
     card: str | None = "h100",
     precision: str = "bf16",
     **more: Any,
-) -> launch_flags.Used:
+) -> launch_flags.LaunchFlags:
     cards = [GPUS[card]] if card else []
-    return launch_flags.use(
+    return launch_flags.select_launch_flags(
         framework,
         model,
         {"ROSETTA_SITE": "", **(environment or {})},
@@ -47,7 +47,7 @@ def _locked(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_model_has_its_preset(framework: str, model: str, name: str) -> None:
-    assert launch_flags.of_model(framework, model) == name
+    assert launch_flags.find_preset_for_model(framework, model) == name
 
 
 def test_the_presets_flags_then_the_users() -> None:
@@ -165,12 +165,14 @@ def test_what_goes_against_fp8_is_said() -> None:
 
 def test_options_are_a_presets_own_without_any_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=2")
-    assert launch_flags.options("t5x", "large", precision="bf16", accelerator=None) == {
+    assert launch_flags.resolve_default_flags(
+        "t5x", "large", precision="bf16", accelerator=None
+    ) == {
         "xla_gpu_enable_latency_hiding_scheduler": True,
         "xla_gpu_all_reduce_combine_threshold_bytes": 136314880,
     }
     assert (
-        launch_flags.options("pax", "Pile5B", precision="bf16", accelerator="b200")[
+        launch_flags.resolve_default_flags("pax", "Pile5B", precision="bf16", accelerator="b200")[
             "xla_gpu_enable_command_buffer"
         ]
         == "FUSION,CUSTOM_CALL"

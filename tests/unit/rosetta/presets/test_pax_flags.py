@@ -21,7 +21,7 @@ from rosetta.presets import launch_flags
 )
 def test_all_reduces_are_combined_as_the_published_runs_did(config: str, threshold: int) -> None:
     assert (
-        launch_flags.options("pax", config, precision="bf16", accelerator="h100")[
+        launch_flags.resolve_default_flags("pax", config, precision="bf16", accelerator="h100")[
             "xla_gpu_all_reduce_combine_threshold_bytes"
         ]
         == threshold

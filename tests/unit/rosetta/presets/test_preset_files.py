@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[4]
 
 def test_every_value_that_is_shipped_has_a_reason() -> None:
     layers = [
-        preset_files.common(),
-        *preset_files.presets().values(),
-        *preset_files.named("precisions").values(),
-        *preset_files.named("switches").values(),
+        preset_files.load_common_layer(),
+        *preset_files.load_presets().values(),
+        *preset_files.load_named_layers("precisions").values(),
+        *preset_files.load_named_layers("switches").values(),
     ]
     bodies = [body for layer in layers for body in (layer.values, *layer.by_gpu.values())] + [
-        body for body in preset_files.accelerators().values() if body
+        body for body in preset_files.load_accelerator_values().values() if body
     ]
     without = [
         f"{value.origin}: {path}"
@@ -43,10 +43,10 @@ def test_a_workaround_that_has_ended_in_what_is_locked_is_still_there_to_be_look
         for name, version in re.findall(r"^([a-z0-9-]+)==([^ ;]+)", file.read_text(), re.MULTILINE)
     }
     layers = [
-        preset_files.common(),
-        *preset_files.presets().values(),
-        *preset_files.named("precisions").values(),
-        *preset_files.named("switches").values(),
+        preset_files.load_common_layer(),
+        *preset_files.load_presets().values(),
+        *preset_files.load_named_layers("precisions").values(),
+        *preset_files.load_named_layers("switches").values(),
     ]
     ends = [
         (value.origin, package, end)
@@ -66,7 +66,7 @@ def test_a_workaround_that_has_ended_in_what_is_locked_is_still_there_to_be_look
 def test_presets_are_of_models_that_there_are() -> None:
     known = set(hyper_parameters.list_experiments())
     for name in resolved_presets.MODELS:
-        chain = preset_files.chain(name)
+        chain = preset_files.load_preset_chain(name)
         if chain[0].name == "pax":
             assert set(chain[-1].configs) <= known
             assert chain[-1].configs
@@ -185,7 +185,7 @@ def test_a_wrong_file_is_one_line_with_its_line_and_key(
 ) -> None:
     file = resolved_presets.write(tmp_path, text)
     with errors.refused(kind, **facts) as error:
-        preset_files.chain(file)
+        preset_files.load_preset_chain(file)
     assert error.value.where.startswith(file)
     assert "\n" not in str(error.value)
 
@@ -195,14 +195,14 @@ def test_files_that_extend_each_other_are_refused(tmp_path: Path) -> None:
     one.write_text(f"extends: {two}\n")
     two.write_text(f"extends: {one}\n")
     with errors.refused(errors.CONFLICT, where="one.yaml"):
-        preset_files.chain(str(one))
+        preset_files.load_preset_chain(str(one))
 
 
 def test_a_name_that_is_none_and_a_file_that_is_not_there(tmp_path: Path) -> None:
     with errors.refused(errors.UNKNOWN, where="preset", value="llama70b", remedy="llama-70b"):
-        preset_files.chain("llama70b")
+        preset_files.load_preset_chain("llama70b")
     with errors.refused(errors.MISSING, where="gone.yaml", names="No such file"):
-        preset_files.chain(f"{tmp_path}/gone.yaml")
+        preset_files.load_preset_chain(f"{tmp_path}/gone.yaml")
 
 
 def test_the_sites_file_is_where_the_variable_or_the_home_says(tmp_path: Path) -> None:
@@ -211,16 +211,18 @@ def test_the_sites_file_is_where_the_variable_or_the_home_says(tmp_path: Path) -
     (home / "site.yaml").write_text("gpus_per_node: 4\n")
     elsewhere = resolved_presets.write(tmp_path, "gpus_per_node: 2\n")
     environment = {"HOME": str(tmp_path)}
-    assert preset_files.site(environment).values["gpus_per_node"] == schema.Value(
+    assert preset_files.load_site_layer(environment).values["gpus_per_node"] == schema.Value(
         4, f"{home}/site.yaml:1"
     )
     assert (
-        preset_files.site({**environment, "ROSETTA_SITE": elsewhere}).values["gpus_per_node"].value
+        preset_files.load_site_layer({**environment, "ROSETTA_SITE": elsewhere})
+        .values["gpus_per_node"]
+        .value
         == 2
     )
-    assert preset_files.site({**environment, "ROSETTA_SITE": ""}).values == {}
-    assert preset_files.site({}).values == {}
+    assert preset_files.load_site_layer({**environment, "ROSETTA_SITE": ""}).values == {}
+    assert preset_files.load_site_layer({}).values == {}
     with errors.refused(errors.MISSING, where="/nowhere.yaml"):
-        preset_files.site({"ROSETTA_SITE": "/nowhere.yaml"})
+        preset_files.load_site_layer({"ROSETTA_SITE": "/nowhere.yaml"})
     (home / "site.yaml").write_text("# nothing yet\n")
-    assert preset_files.site(environment).values == {}
+    assert preset_files.load_site_layer(environment).values == {}

@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 
 from rosetta.core.run_description import Run
-from rosetta.presets import describe
+from rosetta.presets import preset_run
 from rosetta.tune import candidates
 from tests.support import errors
 from tests.support.resolved_presets import NO_SITE, resolved
 
 
 def run(preset: str, gpus: int = 8, **settings: str) -> Run:
-    return describe.describe(
+    return preset_run.describe_run(
         preset,
         accelerator="h100",
         settings=settings,
@@ -82,26 +82,26 @@ def run(preset: str, gpus: int = 8, **settings: str) -> Run:
     ],
 )
 def test_what_means_something(described: Run, names: list[str]) -> None:
-    assert candidates.usual(described, planned=False, on_cpu=False) == names
-    assert candidates.usual(described, planned=True, on_cpu=False) == [
-        name for name in names if name not in candidates.LAUNCHES
+    assert candidates.choose_default_candidates(described, planned=False, on_cpu=False) == names
+    assert candidates.choose_default_candidates(described, planned=True, on_cpu=False) == [
+        name for name in names if name not in candidates.LAUNCH_SWITCHES
     ]
-    assert candidates.usual(described, planned=False, on_cpu=True) == ["batch"], (
-        "the switches are of cards"
-    )
+    assert candidates.choose_default_candidates(described, planned=False, on_cpu=True) == [
+        "batch"
+    ], "the switches are of cards"
 
 
 def test_what_is_on_is_not_tried() -> None:
     settings = resolved("t5x-small", ROSETTA_WITH="user-buffers", combine="layers")
-    assert candidates.off(
+    assert candidates.drop_active_candidates(
         ["batch", "user-buffers", "combine", "command-buffers", "batch"], settings
     ) == ["batch", "command-buffers"]
 
 
 def test_a_plan_does_not_see_launches() -> None:
-    assert candidates.asked("batch, combine", planned=True) == ["batch", "combine"]
-    assert candidates.asked("command-buffers", planned=False) == ["command-buffers"]
+    assert candidates.parse_candidates("batch, combine", planned=True) == ["batch", "combine"]
+    assert candidates.parse_candidates("command-buffers", planned=False) == ["command-buffers"]
     with errors.refused(errors.UNSUPPORTED, where="--try", value="command-buffers"):
-        candidates.asked("command-buffers", planned=True)
+        candidates.parse_candidates("command-buffers", planned=True)
     with errors.refused(errors.UNKNOWN, where="--try", value="fast"):
-        candidates.asked("fast", planned=False)
+        candidates.parse_candidates("fast", planned=False)

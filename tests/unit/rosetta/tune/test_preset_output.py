@@ -6,21 +6,22 @@ import pytest
 
 from rosetta.presets import preset_files
 from rosetta.tune import preset_output
-from rosetta.tune.search import Choice, Found
+from rosetta.tune.search import Choice, SearchResult
 
 KEPT = (("batch 16", 0.2), ("batch 32", 0.1), ("pgle", 0.05), ("combine", 0.03))
-FOUND = Found(Choice(32, ("pgle",), (("combine", "layers"),)), 142.0, 100.0, 0.01, KEPT)
+FOUND = SearchResult(Choice(32, ("pgle",), (("combine", "layers"),)), 142.0, 100.0, 0.01, KEPT)
 
 
-def whys(folder: Path, found: Found, *, planned: bool) -> dict[str, str]:
+def whys(folder: Path, found: SearchResult, *, planned: bool) -> dict[str, str]:
     """Field -> its reason, as the preset's reader reads what is written."""
     path = folder / "tuned.yaml"
-    document = preset_output.preset(
+    document = preset_output.make_preset(
         found, extends="t5x-small", accelerator="h100", about="tuned", why="on it", planned=planned
     )
-    path.write_text(preset_output.text(document, "tuned.jsonl"))
+    path.write_text(preset_output.format_preset_file(document, "tuned.jsonl"))
     return {
-        name: value.why for name, value in preset_files.chain(str(path))[-1].by_gpu["h100"].items()
+        name: value.why
+        for name, value in preset_files.load_preset_chain(str(path))[-1].by_gpu["h100"].items()
     }
 
 
@@ -37,14 +38,14 @@ def test_each_value_says_what_it_gained(tmp_path: Path, planned: bool, batch: st
 
 
 def test_a_batch_that_was_halved_says_so(tmp_path: Path) -> None:
-    assert whys(tmp_path, Found(Choice(4), 1.0, 1.0, 0.0, ()), planned=False) == {
+    assert whys(tmp_path, SearchResult(Choice(4), 1.0, 1.0, 0.0, ()), planned=False) == {
         "batch.per_gpu": "the largest half of the preset's that fits, on it"
     }
 
 
 def test_where_nothing_was_found_it_sets_nothing() -> None:
-    assert preset_output.preset(
-        Found(Choice(), 1.0, 1.0, 0.0, ()),
+    assert preset_output.make_preset(
+        SearchResult(Choice(), 1.0, 1.0, 0.0, ()),
         extends="t5x-small",
         accelerator="h100",
         about="tuned",

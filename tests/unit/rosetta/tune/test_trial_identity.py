@@ -5,15 +5,15 @@ import sys
 import pytest
 
 from rosetta.core import xla_flags
-from rosetta.presets import describe
+from rosetta.presets import preset_run
 from rosetta.tune import trial_identity
 from tests.support import required_modules
 from tests.support.resolved_presets import NO_SITE
 
 
 def comes_to(preset: str, accelerator: str, **settings: str) -> object:
-    return trial_identity.comes_to(
-        describe.describe(
+    return trial_identity.identify_run(
+        preset_run.describe_run(
             preset, accelerator=accelerator, settings=settings, environment={}, site=NO_SITE
         )
     )
@@ -34,7 +34,10 @@ def test_what_a_precision_goes_without_is_void() -> None:
 
 
 def test_without_a_jaxlib_that_says_it_flags_are_compared() -> None:
-    assert trial_identity.options("--xla_b=2 --xla_a=1", "/bin/false") == ("--xla_a=1", "--xla_b=2")
+    assert trial_identity.list_xla_options("--xla_b=2 --xla_a=1", "/bin/false") == (
+        "--xla_a=1",
+        "--xla_b=2",
+    )
 
 
 @pytest.mark.parametrize(("accelerator", "default"), [("h100", True), ("b200", False)])
@@ -42,7 +45,7 @@ def test_command_buffers_are_xlas_own_default_but_on_cards_with_fewer(
     accelerator: str, default: bool
 ) -> None:
     required_modules.need_current("jaxlib")
-    assert len(trial_identity.options("", sys.executable)) > 100
+    assert len(trial_identity.list_xla_options("", sys.executable)) > 100
     assert (
         comes_to("t5x-small", accelerator, ROSETTA_WITH="command-buffers")
         == comes_to("t5x-small", accelerator)
@@ -50,6 +53,6 @@ def test_command_buffers_are_xlas_own_default_but_on_cards_with_fewer(
     assert comes_to("t5x-small", accelerator, ROSETTA_WITH="no-command-buffers") != comes_to(
         "t5x-small", accelerator
     )
-    assert trial_identity.options(
+    assert trial_identity.list_xla_options(
         xla_flags.join_flags(["--xla_gpu_enable_command_buffer="])
-    ) == trial_identity.options("--xla_gpu_enable_command_buffer=''")
+    ) == trial_identity.list_xla_options("--xla_gpu_enable_command_buffer=''")

@@ -6,15 +6,15 @@ import sys
 import time
 from pathlib import Path
 
-from rosetta.tune.trial_process import Processes
+from rosetta.tune.trial_process import TrialProcesses
 from tests.support import process_state
 
 ROOT = Path(__file__).resolve().parents[4]
-TUNING = "import sys; from pathlib import Path; from rosetta.tune.trial_process import Processes; Processes(Path('logs'), 600).run(['sh', '-c', 'echo $$ > child.new; mv child.new child; exec sleep 600'], {'PATH': '/usr/bin:/bin'})"
+TUNING = "import sys; from pathlib import Path; from rosetta.tune.trial_process import TrialProcesses; TrialProcesses(Path('logs'), 600).run(['sh', '-c', 'echo $$ > child.new; mv child.new child; exec sleep 600'], {'PATH': '/usr/bin:/bin'})"
 
 
 def test_what_is_said_and_the_status(tmp_path: Path) -> None:
-    processes = Processes(tmp_path / "logs", 20)
+    processes = TrialProcesses(tmp_path / "logs", 20)
     assert processes.run(
         ["sh", "-c", "echo out; echo $A >&2; exit 3"], {"PATH": os.environ["PATH"], "A": "err"}
     ) == (3, tmp_path / "logs/1.log")
@@ -28,7 +28,7 @@ def test_what_is_said_and_the_status(tmp_path: Path) -> None:
         "out\n",
         "err\n",
     )
-    assert Processes(tmp_path / "logs", 0.2).run(["sleep", "600"], os.environ) == (
+    assert TrialProcesses(tmp_path / "logs", 0.2).run(["sleep", "600"], os.environ) == (
         None,
         tmp_path / "logs/3.log",
     )

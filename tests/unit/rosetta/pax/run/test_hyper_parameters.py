@@ -19,13 +19,15 @@ from rosetta.pax.run import (
     preflight,
     settings,
 )
-from rosetta.presets import collective_sizes, describe, pax_flags, preset_files
+from rosetta.presets import combine_thresholds, pax_flags, preset_files, preset_run
 from tests.support import required_modules
 
 ROOT = Path(__file__).parents[5]
-CHECKS = (experiment_checks, parameter_count, preflight, collective_sizes, pax_flags)
+CHECKS = (experiment_checks, parameter_count, preflight, combine_thresholds, pax_flags)
 PRESETS = [
-    name for name in sorted(preset_files.presets()) if preset_files.chain(name)[0].name == "pax"
+    name
+    for name in sorted(preset_files.load_presets())
+    if preset_files.load_preset_chain(name)[0].name == "pax"
 ]
 USERS = "tests.unit.rosetta.pax.run.users_experiments"
 
@@ -146,8 +148,10 @@ def test_a_preset_gives_the_run_the_values_that_are_read(
 
     monkeypatch.setenv("ROSETTA_SITE", "")
     asked = {"fdl.CHECKPOINT_EVERY_N_STEPS": "20", "LEARNING_RATE": "1e-4"}
-    asked |= {} if preset_files.chain(name)[-1].configs else {"CONFIG": "SyntheticLLaMA7B"}
-    run = describe.describe(name, accelerator=accelerator, settings=asked, environment={})
+    asked |= (
+        {} if preset_files.load_preset_chain(name)[-1].configs else {"CONFIG": "SyntheticLLaMA7B"}
+    )
+    run = preset_run.describe_run(name, accelerator=accelerator, settings=asked, environment={})
     variables = {**run.env, "SLURM_NTASKS": str(run.processes)}
     variables["SLURM_JOB_NUM_NODES"] = str(run.nodes)
     script = readers.COMMAND_SCRIPTS[f"pax {run.entry[-1]}"]

@@ -11,19 +11,19 @@ from rosetta.presets import preset_files
 
 if TYPE_CHECKING:
     from rosetta.core.gpus import Gpu
-    from rosetta.plan.t5x_step import Compiled
+    from rosetta.plan.t5x_step import CompiledStep
 
 GIGA = 1e9
-_FRACTION = "env.XLA_PYTHON_CLIENT_MEM_FRACTION"
+_MEMORY_FRACTION_FIELD = "env.XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
-def report(compiled: Compiled) -> dict[str, Any]:
+def summarize_step(compiled: CompiledStep) -> dict[str, Any]:
     """Return the figures, per device and step: bytes, counts and FLOPs.
 
     The JSON of `rosetta plan`.
     """
-    program = hlo_text.parse(compiled.text)
-    kernels, gemms = step_kernels.kernels(program), step_kernels.gemms(program)
+    program = hlo_text.parse_module(compiled.text)
+    kernels, gemms = step_kernels.list_kernels(program), step_kernels.list_gemms(program)
     by_role: dict[str, dict[str, float]] = {}
     for each in gemms:
         role = f"{each.kind}{' again' if each.rematerialised else ''}"
@@ -43,20 +43,20 @@ def report(compiled: Compiled) -> dict[str, Any]:
         "kernels": sum(each.times for each in kernels),
         "bytes": sum(each.times * each.bytes for each in kernels),
         "gemm_flops": sum(each.times * each.flops for each in gemms),
-        "attention_flops": step_kernels.attention_flops(program),
+        "attention_flops": step_kernels.count_attention_flops(program),
         "gemms": {
             "fp8": sum(each.times for each in gemms if each.fp8),
             "other": sum(each.times for each in gemms if not each.fp8),
         },
         "flops_by_role": by_role,
         "not_fp8": left,
-        "attention": step_kernels.attention(program),
-        "collectives": _communication(step_kernels.collectives(program)),
+        "attention": step_kernels.count_attention_kernels(program),
+        "collectives": _sum_collectives(step_kernels.list_collectives(program)),
         "compile": {"seconds": compiled.seconds, "rss": compiled.rss},
     }
 
 
-def _communication(found: list[step_kernels.Collective]) -> list[dict[str, Any]]:
+def _sum_collectives(found: list[step_kernels.Collective]) -> list[dict[str, Any]]:
     """Alike collectives added up; `bytes_behind` are of those during which products or attention
     run.
     """
@@ -81,7 +81,9 @@ def describe_fit(peak: float, gpu: Gpu, what: str, gpu_count: int) -> dict[str, 
       what: the model and its batch.
       gpu_count: of all nodes.
     """
-    usable = float(preset_files.common().values[_FRACTION].value) * gpu.memory
+    usable = (
+        float(preset_files.load_common_layer().values[_MEMORY_FRACTION_FIELD].value) * gpu.memory
+    )
     return {
         "what": what,
         "gpu": gpu.name,
@@ -92,7 +94,7 @@ def describe_fit(peak: float, gpu: Gpu, what: str, gpu_count: int) -> dict[str, 
     }
 
 
-def _fit(found: dict[str, Any]) -> list[str]:
+def _format_fit(found: dict[str, Any]) -> list[str]:
     """Return the lines that say whether the plan fits; none if that is not known."""
     run = found.get("run")
     if not run:
@@ -108,7 +110,7 @@ def _fit(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def table(found: dict[str, Any]) -> str:
+def format_step_report(found: dict[str, Any]) -> str:
     """Return the figures for people."""
     memory = found["memory"]
     attention = (
@@ -118,7 +120,7 @@ def table(found: dict[str, Any]) -> str:
     )
     kernels = [f"{times} x {name}" for name, times in sorted(found["attention"].items())]
     lines = [
-        *_fit(found),
+        *_format_fit(found),
         (
             f"memory       {memory['peak'] / GIGA:.1f} GB at most "
             f"({memory['arguments'] / GIGA:.1f} of arguments, {memory['temporaries'] / GIGA:.1f} "

@@ -18,8 +18,15 @@ if TYPE_CHECKING:
 
     from rosetta.core.gpu_query import DetectedGpu
 
-NETWORK = ("fp8", "fuse_qkv", "transpose_batch_sequence", "attention", "remat", "scan_layers")
-PRECISIONS = {
+NETWORK_FIELDS = (
+    "fp8",
+    "fuse_qkv",
+    "transpose_batch_sequence",
+    "attention",
+    "remat",
+    "scan_layers",
+)
+PRESET_PRECISIONS = {
     "xla": "fp8-xla",
     "te": "fp8-te",
     "off": "bf16",
@@ -27,7 +34,7 @@ PRECISIONS = {
 
 
 @dataclass(frozen=True)
-class Switches:
+class ModelOptions:
     """How a model is computed; see T5Config, PjitPartitioner for fsdp, Trainer for gradient_dtype.
 
     Attributes:
@@ -51,7 +58,7 @@ class Switches:
         """Return what evaluation and inference take of them, as gin bindings."""
         return {
             "network.T5Config.dtype": self.precision,
-            **{f"network.T5Config.{name}": getattr(self, name) for name in NETWORK},
+            **{f"network.T5Config.{name}": getattr(self, name) for name in NETWORK_FIELDS},
         }
 
     def training(self) -> dict[str, object]:
@@ -67,16 +74,18 @@ class Switches:
         }
 
 
-def xla_options(fp8: str, size: str, accelerator: str | None) -> dict[str, Any]:
+def resolve_xla_flags(fp8: str, size: str, accelerator: str | None) -> dict[str, Any]:
     """Return the options of XLA that a model of a size with this T5Config.fp8 runs with on a GPU;
-    see presets.use.options.
+    see launch_flags.resolve_default_flags.
     """
-    return launch_flags.options("t5x", size, precision=PRECISIONS[fp8], accelerator=accelerator)
+    return launch_flags.resolve_default_flags(
+        "t5x", size, precision=PRESET_PRECISIONS[fp8], accelerator=accelerator
+    )
 
 
-def choose(
+def choose_model_options(
     given: Mapping[str, str], detected_gpus: Sequence[DetectedGpu], *, on_cpu: bool
-) -> Switches:
+) -> ModelOptions:
     """Decide all switches from what was given, by the names of the variables (empty: not given),
     and from the GPUs.
 
@@ -91,13 +100,13 @@ def choose(
     notes = list[str]()
     precision: str = read_setting(given, "PREC", "t5x")
     with_te: bool = read_setting(given, "ENABLE_TE", "t5x")
-    fp8 = _fp8(given, detected_gpus, on_cpu=on_cpu, precision=precision, notes=notes)
+    fp8 = _decide_fp8(given, detected_gpus, on_cpu=on_cpu, precision=precision, notes=notes)
     if fp8 and precision != "bfloat16":
         notes.append(
             f"with FP8 all else is in bfloat16, not in {precision} (ENABLE_FP8=0 leaves it)"
         )
         precision = "bfloat16"
-    attention = _attention(
+    attention = _choose_attention(
         given, detected_gpus, on_cpu=on_cpu, precision=precision, with_te=with_te
     )
     if with_te or attention == "te":
@@ -109,7 +118,7 @@ def choose(
                 "set ENABLE_TE=0, and ATTENTION to another than te",
                 kind=UNSUPPORTED,
             )
-    chosen = Switches(
+    chosen = ModelOptions(
         precision=precision,
         fp8=("te" if with_te else "xla") if fp8 else "off",
         fuse_qkv=read_setting(given, "FUSE_QKV"),
@@ -123,12 +132,12 @@ def choose(
         notes=tuple(notes),
     )
     T5Config(
-        vocab_size=1, **{name: getattr(chosen, name) for name in NETWORK}
+        vocab_size=1, **{name: getattr(chosen, name) for name in NETWORK_FIELDS}
     )  # refuses what cannot be combined
     return chosen
 
 
-def _fp8(
+def _decide_fp8(
     given: Mapping[str, str],
     detected_gpus: Sequence[DetectedGpu],
     *,
@@ -170,7 +179,7 @@ def _fp8(
     return able
 
 
-def _attention(
+def _choose_attention(
     given: Mapping[str, str],
     detected_gpus: Sequence[DetectedGpu],
     *,

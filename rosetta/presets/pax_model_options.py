@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from rosetta.core.gpu_query import DetectedGpu
     from rosetta.pax.run.settings import Settings
 
-_FMHA = "xla_gpu_enable_cudnn_fmha"
+_FUSED_ATTENTION_FLAG = "xla_gpu_enable_cudnn_fmha"
 
 
 @dataclass(frozen=True)
-class Choice:
+class ModelOptions:
     """What a run's switches become: variables and hyper-parameters (name -> literal) to set, and
     what to say of them.
     """
@@ -32,9 +32,9 @@ class Choice:
     notes: tuple[str, ...]
 
 
-def choose(
+def choose_model_options(
     given: Settings, detected_gpus: Sequence[DetectedGpu], flags: Sequence[str], *, on_cpu: bool
-) -> Choice:
+) -> ModelOptions:
     """Decide Transformer Engine, FP8 and attention.
 
     ENABLE_TE is on where nothing is said, the environment has it and the GPUs are Ampere or newer;
@@ -55,12 +55,14 @@ def choose(
     """
     notes = list[str]()
     native = bool(given.hyper_switch("USE_FP8"))
-    with_te = _te(given, detected_gpus, on_cpu=on_cpu, native=native, notes=notes)
+    with_te = _decide_transformer_engine(
+        given, detected_gpus, on_cpu=on_cpu, native=native, notes=notes
+    )
     asked = given.reads_on("ENABLE_FP8")
     if asked and not with_te and not native:
         notes.append("FP8 is XLA's own (USE_FP8), as Transformer Engine is off")
     if native or asked:
-        _able(given, detected_gpus, on_cpu=on_cpu, native=native, notes=notes)
+        _check_fp8(given, detected_gpus, on_cpu=on_cpu, native=native, notes=notes)
     env = {"ENABLE_TE": str(int(with_te)), "ENABLE_FP8": str(int(asked and with_te))}
     if (
         with_te and given.llama
@@ -70,17 +72,19 @@ def choose(
             for name in ("NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN")
         }
     hyper = {"USE_FP8": "True"} if asked and not with_te else {}
-    return Choice(
+    return ModelOptions(
         env,
         {
             **hyper,
-            **_attention(given, detected_gpus, flags, on_cpu=on_cpu, with_te=with_te, notes=notes),
+            **_choose_attention(
+                given, detected_gpus, flags, on_cpu=on_cpu, with_te=with_te, notes=notes
+            ),
         },
         tuple(notes),
     )
 
 
-def _te(
+def _decide_transformer_engine(
     given: Settings,
     detected_gpus: Sequence[DetectedGpu],
     *,
@@ -119,7 +123,7 @@ def _te(
     return True
 
 
-def _able(
+def _check_fp8(
     given: Settings,
     detected_gpus: Sequence[DetectedGpu],
     *,
@@ -149,7 +153,7 @@ def _able(
         notes.append("FP8 is computed as on a GPU, but slowly: the CPU has none")
 
 
-def _attention(
+def _choose_attention(
     given: Settings,
     detected_gpus: Sequence[DetectedGpu],
     flags: Sequence[str],
@@ -165,7 +169,7 @@ def _attention(
         return {}
     if asked := given.values["ATTENTION"]:
         return {"ATTENTION": fiddle_arguments.to_literal(asked)}
-    refused = xla_flags.find_flag_value(flags, _FMHA) == "false" or (
+    refused = xla_flags.find_flag_value(flags, _FUSED_ATTENTION_FLAG) == "false" or (
         with_te and transformer_engine.disables_fused_attention(given.variables)
     )
     able = (
@@ -178,7 +182,7 @@ def _attention(
         return {}
     if refused:
         return {"ATTENTION": '"xla"'}
-    if pax_flags.small(given.config):
+    if pax_flags.is_126m_model(given.config):
         notes.append(
             "attention is XLA's: the 126M model was seen to diverge with a fused one "
             "(ATTENTION=cudnn sets it)"

@@ -6,20 +6,22 @@ import pytest
 
 from rosetta.core import transformer_engine
 from rosetta.core.gpu_query import DetectedGpu
-from rosetta.presets import t5x_switches
-from rosetta.presets.t5x_switches import Switches
+from rosetta.presets import t5x_model_options
+from rosetta.presets.t5x_model_options import ModelOptions
 from tests.support import errors
 
 H100, A100, T4 = DetectedGpu("H100", (9, 0)), DetectedGpu("A100", (8, 0)), DetectedGpu("T4", (7, 5))
 
 
-def choose(*cards: DetectedGpu, on_cpu: bool = False, **given: str) -> Switches:
-    return t5x_switches.choose(given, cards, on_cpu=on_cpu)
+def choose(*cards: DetectedGpu, on_cpu: bool = False, **given: str) -> ModelOptions:
+    return t5x_model_options.choose_model_options(given, cards, on_cpu=on_cpu)
 
 
 def test_documented_defaults_on_a_card_that_can_do_it_all() -> None:
     found = choose(H100, H100)
-    assert found == Switches("bfloat16", "xla", True, True, "cudnn", "none", False, False, False)
+    assert found == ModelOptions(
+        "bfloat16", "xla", True, True, "cudnn", "none", False, False, False
+    )
     assert found.notes == ()
 
 
@@ -154,7 +156,7 @@ def test_refused(
 ) -> None:
     monkeypatch.setattr(transformer_engine, "find_installed_version", lambda: None)
     with errors.refused(kind, **facts):
-        t5x_switches.choose(given, [A100], on_cpu=False)
+        t5x_model_options.choose_model_options(given, [A100], on_cpu=False)
 
 
 def test_transformer_engine_does_both_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from rosetta.core.gpu_query import DetectedGpu
     from rosetta.presets.schema import Value
 
-WITH = "ROSETTA_WITH"
-CACHE = "{cache}"
+SWITCHES_VARIABLE = "ROSETTA_WITH"
+CACHE_PLACEHOLDER = "{cache}"
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedValue:
     """A value in force.
 
     Attributes:
@@ -40,7 +40,7 @@ class Resolved:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ResolvedPreset:
     """All values of a run, by field ("precision", "xla_flags.NAME", ...), and the framework and
     experiments of its preset.
 
@@ -50,7 +50,7 @@ class Settings:
 
     framework: str
     configs: tuple[str, ...]
-    values: Mapping[str, Resolved]
+    values: Mapping[str, ResolvedValue]
     left_out: tuple[str, ...] = ()
 
     def get(self, path: str, default: Any = None) -> Any:
@@ -66,7 +66,7 @@ class Settings:
         }
 
 
-def installed(package: str) -> str | None:
+def find_installed_version(package: str) -> str | None:
     """Return the version of a package that is installed."""
     from importlib import metadata
 
@@ -83,18 +83,22 @@ def find_accelerator(detected_gpus: Iterable[DetectedGpu]) -> str | None:
     return similar.short_name if similar else None
 
 
-def fields_by_gpu(name: str) -> tuple[str, ...]:
+def find_gpu_dependent_fields(name: str) -> tuple[str, ...]:
     """Return the fields that some GPU has values for, of all presets and of this one; see
-    preset_files.chain for errors.
+    preset_files.load_preset_chain for errors.
     """
     tables = [
-        *preset_files.accelerators().values(),
-        *(values for layer in preset_files.chain(name) for values in layer.by_gpu.values()),
+        *preset_files.load_accelerator_values().values(),
+        *(
+            values
+            for layer in preset_files.load_preset_chain(name)
+            for values in layer.by_gpu.values()
+        ),
     ]
     return tuple(dict.fromkeys(path for values in tables for path in values))
 
 
-def resolve(
+def resolve_preset(
     name: str,
     *,
     accelerator: str | None,
@@ -102,8 +106,8 @@ def resolve(
     typed: Mapping[str, Value],
     site: preset_files.Layer,
     precision: str | None = None,
-    versions: Callable[[str], str | None] = installed,
-) -> Settings:
+    versions: Callable[[str], str | None] = find_installed_version,
+) -> ResolvedPreset:
     """Return a preset's values in force.
 
     Args:
@@ -119,11 +123,11 @@ def resolve(
     Raises:
       UserError: there is no such preset, GPU, precision or switch.
     """
-    chain = preset_files.chain(name)
-    alike = _alike(accelerator)
+    chain = preset_files.load_preset_chain(name)
+    alike = _list_base_gpus(accelerator)
     below = [
-        preset_files.common().values,
-        *(preset_files.accelerators()[each] for each in alike),
+        preset_files.load_common_layer().values,
+        *(preset_files.load_accelerator_values()[each] for each in alike),
     ]
     for layer in chain:
         below += [layer.values, *(layer.by_gpu[each] for each in alike if each in layer.by_gpu)]
@@ -133,31 +137,31 @@ def resolve(
         environment,
         typed,
     ]
-    first = _merged([*below, *above], versions)
+    first = _merge_layers([*below, *above], versions)
     chosen = precision or first["precision"].value
-    on = _switched([*below, *above])
-    switches = [_switch(name, origin) for name, origin in on.items()]
-    between = [preset_files.named("precisions")[chosen].values]
+    on = _collect_switches([*below, *above])
+    switches = [_find_switch(name, origin) for name, origin in on.items()]
+    between = [preset_files.load_named_layers("precisions")[chosen].values]
     # A switch is asked for by name; what a precision cannot do without still goes over it.
     stack = [*below, *(each.values for each in switches), *between, *above]
     left_out = tuple(
         f"{value.origin}: {path} is left out: {why}"
         for layer in stack
         for path, value in layer.items()
-        if (why := unfit(value, versions))
+        if (why := explain_version_mismatch(value, versions))
     )
-    merged = _merged(stack, versions)
+    merged = _merge_layers(stack, versions)
     if "switches" in merged:
         merged["switches"] = replace(merged["switches"], value=list(on))
-    return Settings(
+    return ResolvedPreset(
         chain[0].name,
         next((each.configs for each in reversed(chain) if each.configs), ()),
-        _cached(merged),
+        _fill_in_cache_folder(merged),
         left_out,
     )
 
 
-def _alike(accelerator: str | None) -> list[str]:
+def _list_base_gpus(accelerator: str | None) -> list[str]:
     """Return the GPUs whose values a GPU takes, its own last."""
     found: list[str] = []
     while accelerator:
@@ -167,7 +171,7 @@ def _alike(accelerator: str | None) -> list[str]:
     return found
 
 
-def _switched(layers: Iterable[Mapping[str, Value]]) -> dict[str, str]:
+def _collect_switches(layers: Iterable[Mapping[str, Value]]) -> dict[str, str]:
     """Switch -> the place that turns it on: they add up over the layers, and null takes out those
     below.
     """
@@ -182,8 +186,8 @@ def _switched(layers: Iterable[Mapping[str, Value]]) -> dict[str, str]:
     return found
 
 
-def _switch(name: str, origin: str) -> preset_files.Layer:
-    known = preset_files.named("switches")
+def _find_switch(name: str, origin: str) -> preset_files.Layer:
+    known = preset_files.load_named_layers("switches")
     if name not in known:
         raise UserError(
             f"there is no switch {name!r}",
@@ -195,16 +199,16 @@ def _switch(name: str, origin: str) -> preset_files.Layer:
     return known[name]
 
 
-def _merged(
+def _merge_layers(
     layers: Iterable[Mapping[str, Value]], versions: Callable[[str], str | None]
-) -> dict[str, Resolved]:
+) -> dict[str, ResolvedValue]:
     found: dict[str, list[Value]] = {}
     for layer in layers:
         for path, value in layer.items():
-            if not unfit(value, versions):
+            if not explain_version_mismatch(value, versions):
                 found.setdefault(path, []).append(value)
     return {
-        path: Resolved(
+        path: ResolvedValue(
             values[-1].value,
             values[-1].origin,
             values[-1].why,
@@ -215,7 +219,7 @@ def _merged(
     }
 
 
-def unfit(value: Value, versions: Callable[[str], str | None]) -> str:
+def explain_version_mismatch(value: Value, versions: Callable[[str], str | None]) -> str:
     """Return why the versions at hand leave a value out, "" where they do not; a package that is
     not here leaves nothing out.
     """
@@ -230,11 +234,11 @@ def unfit(value: Value, versions: Callable[[str], str | None]) -> str:
     return ""
 
 
-def _cached(merged: dict[str, Resolved]) -> dict[str, Resolved]:
+def _fill_in_cache_folder(merged: dict[str, ResolvedValue]) -> dict[str, ResolvedValue]:
     """Return the values with the cache's folder in its place."""
     made = dict(merged)
     for path, found in merged.items():
-        if isinstance(found.value, str) and found.value.startswith(f"{CACHE}/"):
+        if isinstance(found.value, str) and found.value.startswith(f"{CACHE_PLACEHOLDER}/"):
             if "cache" not in merged:
                 raise UserError(
                     "it lies in the folder that `cache` names, and none is named",
@@ -243,7 +247,10 @@ def _cached(merged: dict[str, Resolved]) -> dict[str, Resolved]:
                     kind=MISSING,
                 )
             folder = merged["cache"].value
-            made[path] = Resolved(
-                folder + found.value[len(CACHE) :], found.origin, found.why, found.overrode
+            made[path] = ResolvedValue(
+                folder + found.value[len(CACHE_PLACEHOLDER) :],
+                found.origin,
+                found.why,
+                found.overrode,
             )
     return made

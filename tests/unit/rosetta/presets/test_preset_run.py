@@ -8,7 +8,7 @@ import pytest
 
 from rosetta.core import run_description
 from rosetta.pax.run import settings as pax_settings
-from rosetta.presets import describe, preset_files, t5x_switches, user_settings
+from rosetta.presets import preset_files, preset_run, t5x_model_options, user_settings
 from rosetta.t5x.run import settings as t5x_settings
 from tests.support import errors, resolved_presets
 from tests.support.resolved_presets import GPUS, NO_SITE, write
@@ -23,7 +23,7 @@ def described(
     site: preset_files.Layer = NO_SITE,
     **settings: str,
 ) -> run_description.Run:
-    return describe.describe(
+    return preset_run.describe_run(
         name,
         accelerator=accelerator,
         settings=settings,
@@ -47,7 +47,7 @@ def described(
 )
 def test_numbers_are_those_that_the_scripts_take(preset: str, name: str, text: str) -> None:
     with errors.refused(errors.INVALID, where=name, value=text):
-        describe.describe(
+        preset_run.describe_run(
             preset, accelerator=None, settings={name: text}, environment={}, site=NO_SITE
         )
 
@@ -72,8 +72,10 @@ def test_the_scripts_take_what_is_described(name: str, accelerator: str | None) 
             found.batch["per_gpu"],
         )
         if accelerator:
-            chosen = t5x_switches.choose(environment, [GPUS[accelerator]], on_cpu=False)
-            assert t5x_switches.PRECISIONS[chosen.fp8] == found.precision
+            chosen = t5x_model_options.choose_model_options(
+                environment, [GPUS[accelerator]], on_cpu=False
+            )
+            assert t5x_model_options.PRESET_PRECISIONS[chosen.fp8] == found.precision
     else:
         script = {"train": "run_base_config_multinode", "boolq": "run_llama_boolq"}[found.entry[2]]
         pax = pax_settings.read_settings(script, [], environment, found.gpus_per_node)
@@ -178,7 +180,7 @@ def test_variables_of_the_environment_are_taken_and_the_command_line_wins() -> N
         found.xla_flags["xla_gpu_autotune_level"],
         found.origin["xla_flags.xla_gpu_autotune_level"],
     ) == ("1", "XLA_FLAGS")
-    assert found.env[user_settings.PRESET] == user_settings.GIVEN
+    assert found.env[user_settings.PRESET_VARIABLE] == user_settings.ALREADY_APPLIED
 
 
 def test_a_task_finetunes_and_what_is_made_up_is_trained_on() -> None:
@@ -198,7 +200,7 @@ def test_hostile_values_arrive_as_they_are() -> None:
 
 def test_the_sites_card_mounts_and_settings(tmp_path: Path) -> None:
     text = "accelerator: b200\ngpus_per_node: 4\nmounts: [[/data, /opt/data]]\nenv: {NCCL_SOCKET_IFNAME: ib0}\naccelerators:\n  b200:\n    env: {NCCL_DEBUG: WARN}\n"
-    site = preset_files.site({"ROSETTA_SITE": write(tmp_path, text)})
+    site = preset_files.load_site_layer({"ROSETTA_SITE": write(tmp_path, text)})
     found = described("gpt-5b", accelerator=None, site=site)
     assert (
         found.gpus_per_node,

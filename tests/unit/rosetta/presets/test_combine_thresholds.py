@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.presets import collective_sizes
+from rosetta.presets import combine_thresholds
 from tests.support import errors, resolved_presets
 
 PAX = {"ici": [1, 8, 1], "dcn": [1, 2, 1]}
 
 
 def test_a_layer_is_split_by_tensor_and_kept_by_fsdp() -> None:
-    assert list(collective_sizes.thresholds(1000, 1, 1).values()) == [4000, 2000, 4000]
-    assert list(collective_sizes.thresholds(1000, 2, 5).values()) == [2000, 1000, 400]
+    assert list(combine_thresholds.compute_thresholds(1000, 1, 1).values()) == [4000, 2000, 4000]
+    assert list(combine_thresholds.compute_thresholds(1000, 2, 5).values()) == [2000, 1000, 400]
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_layer_is_split_by_tensor_and_kept_by_fsdp() -> None:
 def test_the_parameters_of_a_layer(name: str, model: str, parameters: int) -> None:
     found = resolved_presets.resolve(name)
     assert (
-        collective_sizes.of(found, model, {"ici": [1, 1, 1], "dcn": [1, 1, 1]}, 1)[
+        combine_thresholds.derive_thresholds(found, model, {"ici": [1, 1, 1], "dcn": [1, 1, 1]}, 1)[
             "xla_gpu_all_reduce_combine_threshold_bytes"
         ]
         == 4 * parameters
@@ -36,15 +36,19 @@ def test_the_parameters_of_a_layer(name: str, model: str, parameters: int) -> No
 
 
 def test_meshes_and_switches_split_them() -> None:
-    whole = collective_sizes.of(
+    whole = combine_thresholds.derive_thresholds(
         resolved_presets.resolve("gpt-5b"), "Pile5B", {"ici": [1, 1, 1], "dcn": [1, 1, 1]}, 1
     )
-    split = collective_sizes.of(resolved_presets.resolve("gpt-5b"), "Pile5B", PAX, 16)
+    split = combine_thresholds.derive_thresholds(
+        resolved_presets.resolve("gpt-5b"), "Pile5B", PAX, 16
+    )
     name = "xla_gpu_reduce_scatter_combine_threshold_bytes"
     assert split[name] == whole[name] // 16
     plain, sharded = (
-        collective_sizes.of(resolved_presets.resolved("t5x-large"), "large", {}, 64),
-        collective_sizes.of(
+        combine_thresholds.derive_thresholds(
+            resolved_presets.resolved("t5x-large"), "large", {}, 64
+        ),
+        combine_thresholds.derive_thresholds(
             resolved_presets.resolved("t5x-large", FSDP="1", TP_SIZE="2"), "large", {}, 64
         ),
     )
@@ -59,9 +63,11 @@ def test_an_experiment_of_ones_own_has_no_known_layers(model: str) -> None:
         names=(model, "MODEL_DIMS"),
         remedy="xla_gpu_all_reduce_combine_threshold_bytes",
     ):
-        collective_sizes.of(resolved_presets.resolve("gpt-5b"), model, PAX, 16)
+        combine_thresholds.derive_thresholds(resolved_presets.resolve("gpt-5b"), model, PAX, 16)
 
 
 def test_without_a_mesh_it_is_not_known_how_a_layer_is_split() -> None:
     with errors.refused(errors.MISSING, where="combine: layers", names="mesh.ici"):
-        collective_sizes.of(resolved_presets.resolve("gpt-5b"), "Pile5B", {"dcn": [1, 2, 1]}, 16)
+        combine_thresholds.derive_thresholds(
+            resolved_presets.resolve("gpt-5b"), "Pile5B", {"dcn": [1, 2, 1]}, 16
+        )

@@ -6,14 +6,14 @@ import pytest
 
 from rosetta.core import gpus
 from rosetta.core.gpu_query import DetectedGpu
-from rosetta.presets import layers, preset_files, schema
+from rosetta.presets import preset_files, resolution, schema
 from tests.support import errors, resolved_presets
 from tests.support.resolved_presets import NO_SITE, resolve
 
 
 @pytest.mark.parametrize("name", resolved_presets.GPUS)
 def test_a_gpu_is_known_by_its_name(name: str) -> None:
-    assert layers.find_accelerator([resolved_presets.GPUS[name]]) == name
+    assert resolution.find_accelerator([resolved_presets.GPUS[name]]) == name
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,11 @@ def test_a_gpu_is_known_by_its_name(name: str) -> None:
     ],
 )
 def test_another_gpu_is_like_the_one_of_its_capability(gpu: DetectedGpu, name: str | None) -> None:
-    assert layers.find_accelerator([gpu]) == name
+    assert resolution.find_accelerator([gpu]) == name
 
 
 def test_no_gpu_is_none() -> None:
-    assert layers.find_accelerator([]) is None
+    assert resolution.find_accelerator([]) is None
 
 
 def test_a_gpu_takes_the_values_of_its_base(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_layers_go_over_each_other_in_their_order(tmp_path: Path) -> None:
         {path: schema.Value("7", "XLA_FLAGS")},
         {path: schema.Value("8", "command line")},
     )
-    found = layers.resolve(
+    found = resolution.resolve_preset(
         mine, accelerator="h100", environment=around, typed=typed, site=site
     ).values[path]
     assert (found.value, found.origin) == ("8", "command line")
@@ -86,7 +86,7 @@ def test_origins_name_the_line() -> None:
     assert file == "presets/pax.yaml"
     assert (
         "nodes: {value: 32"
-        in (preset_files.HERE / "pax.yaml").read_text().splitlines()[int(line) - 1]
+        in (preset_files.PRESET_FOLDER / "pax.yaml").read_text().splitlines()[int(line) - 1]
     )
 
 
@@ -132,7 +132,7 @@ def test_what_ended_and_what_is_not_there_yet_is_left_out_and_said() -> None:
         f"{triton} is left out: with jaxlib 0.13 it is no longer needed, since 0.13"
     ]
     with_switch = {"switches": schema.Value(["deterministic"], "command line")}
-    old = layers.resolve(
+    old = resolution.resolve_preset(
         "t5x-large",
         accelerator=None,
         environment={},
@@ -149,10 +149,12 @@ def test_what_ended_and_what_is_not_there_yet_is_left_out_and_said() -> None:
 def test_switches_add_up_and_null_takes_them_out(tmp_path: Path) -> None:
     mine = resolved_presets.write(tmp_path, "extends: gpt-5b\nswitches: [pgle]\n")
     more = {"switches": schema.Value(["deterministic", "pgle"], "ROSETTA_WITH")}
-    found = layers.resolve(mine, accelerator=None, environment=more, typed={}, site=NO_SITE)
+    found = resolution.resolve_preset(
+        mine, accelerator=None, environment=more, typed={}, site=NO_SITE
+    )
     assert found.get("switches") == ["pgle", "deterministic"]
     assert {"env.JAX_ENABLE_PGLE", "xla_flags.xla_gpu_deterministic_ops"} <= found.values.keys()
-    none = layers.resolve(
+    none = resolution.resolve_preset(
         mine,
         accelerator=None,
         environment=more,
@@ -160,7 +162,7 @@ def test_switches_add_up_and_null_takes_them_out(tmp_path: Path) -> None:
         site=preset_files.Layer("site", {"switches": schema.Value(None, "site.yaml:1")}),
     )
     assert none.get("switches") == ["deterministic", "pgle"]
-    off = layers.resolve(
+    off = resolution.resolve_preset(
         mine,
         accelerator=None,
         environment={},
@@ -175,8 +177,10 @@ def test_a_cache_is_in_the_folder_that_is_named() -> None:
     with errors.refused(
         errors.MISSING, where="presets/switches.yaml:", names="`cache`", remedy="cache: DIR"
     ):
-        layers.resolve("gpt-5b", accelerator=None, environment={}, typed=asked, site=NO_SITE)
-    found = layers.resolve(
+        resolution.resolve_preset(
+            "gpt-5b", accelerator=None, environment={}, typed=asked, site=NO_SITE
+        )
+    found = resolution.resolve_preset(
         "gpt-5b",
         accelerator=None,
         environment={},
@@ -191,7 +195,7 @@ def test_a_cache_is_in_the_folder_that_is_named() -> None:
 
 def test_a_switch_and_a_gpu_that_there_are_not() -> None:
     with errors.refused(errors.UNKNOWN, where="ROSETTA_WITH", value="fast", remedy="pgle"):
-        layers.resolve(
+        resolution.resolve_preset(
             "gpt-5b",
             accelerator=None,
             environment={"switches": schema.Value(["fast"], "ROSETTA_WITH")},

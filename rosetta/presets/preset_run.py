@@ -12,20 +12,20 @@ from rosetta.core.run_description import Run
 from rosetta.core.value_parsing import read_truth_value
 from rosetta.core.variables import lookup, setting_values
 from rosetta.pax.run.settings import is_user_experiment
-from rosetta.presets import collective_sizes, layers, preset_files, user_settings
-from rosetta.presets.layers import Resolved
+from rosetta.presets import combine_thresholds, preset_files, resolution, user_settings
+from rosetta.presets.resolution import ResolvedValue
 from rosetta.presets.schema import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rosetta.presets.layers import Settings
+    from rosetta.presets.resolution import ResolvedPreset
 
-ENTRY = {"t5x": ("rosetta", "t5x"), "pax": ("rosetta", "pax")}
-MODEL = {"t5x": "T5_SIZE", "pax": "CONFIG"}
+ENTRY_COMMANDS = {"t5x": ("rosetta", "t5x"), "pax": ("rosetta", "pax")}
+MODEL_VARIABLES = {"t5x": "T5_SIZE", "pax": "CONFIG"}
 # Precision -> the scripts' variables for it; one that is not there is the scripts' own choice, of
 # what the environment has.
-SWITCHES = {
+SETTINGS_BY_PRECISION = {
     "t5x": {
         "bf16": {"PREC": "bfloat16", "ENABLE_FP8": "0"},
         "fp32": {"PREC": "float32", "ENABLE_FP8": "0", "ENABLE_TE": "0"},
@@ -39,10 +39,10 @@ SWITCHES = {
         "fp8-te": {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "1"},
     },
 }
-_ASKED = ("PREC", "ENABLE_FP8", "ENABLE_TE")
+_PRECISION_SETTINGS = ("PREC", "ENABLE_FP8", "ENABLE_TE")
 
 
-def describe(
+def describe_run(
     name: str,
     *,
     accelerator: str | None,
@@ -63,13 +63,13 @@ def describe(
       nodes: None: the preset's.
       gpus_per_node: None: the preset's.
       environment: variables; those that the scripts and what is below them read are taken.
-      site: see files.site, which it is where it is left out.
+      site: see preset_files.load_site_layer, which it is where it is left out.
 
     Raises:
       UserError: one line for the first thing that is wrong.
     """
-    return run(
-        resolved(
+    return build_run(
+        resolve_values(
             name,
             accelerator=accelerator,
             settings=settings,
@@ -81,7 +81,7 @@ def describe(
     )
 
 
-def resolved(
+def resolve_values(
     name: str,
     *,
     accelerator: str | None,
@@ -90,46 +90,52 @@ def resolved(
     gpus_per_node: int | None = None,
     environment: Mapping[str, str],
     site: preset_files.Layer | None = None,
-) -> Settings:
+) -> ResolvedPreset:
     """Return the values in force, each with where it came from; see describe."""
-    chain = preset_files.chain(name)
+    chain = preset_files.load_preset_chain(name)
     framework = chain[0].name
-    site = preset_files.site(environment) if site is None else site
+    site = preset_files.load_site_layer(environment) if site is None else site
     if (
         accelerator is None
         and "accelerator" in site.values
-        and not user_settings.on_cpu(settings, environment)
+        and not user_settings.is_cpu_requested(settings, environment)
     ):
         accelerator = site.values["accelerator"].value
     sets = {
         path.partition(".")[2]
-        for layer in [preset_files.common(), *chain, *preset_files.named("switches").values()]
+        for layer in [
+            preset_files.load_common_layer(),
+            *chain,
+            *preset_files.load_named_layers("switches").values(),
+        ]
         for path in layer.values
         if path.startswith("env.")
     }
-    typed = user_settings.typed(framework, settings, sets)
+    typed = user_settings.read_command_line(framework, settings, sets)
     typed.update(
         {
-            field: Value(value, user_settings.TYPED)
+            field: Value(value, user_settings.COMMAND_LINE)
             for field, value in (("nodes", nodes), ("gpus_per_node", gpus_per_node))
             if value is not None
         }
     )
-    around = user_settings.environment(framework, environment)
-    found = layers.resolve(
+    around = user_settings.read_environment(framework, environment)
+    found = resolution.resolve_preset(
         name, accelerator=accelerator, environment=around, typed=typed, site=site, precision=None
     )
     asked = {
         variable: found.values[f"settings.{variable}"]
-        for variable in _ASKED
+        for variable in _PRECISION_SETTINGS
         if f"settings.{variable}" in found.values
     }
     if asked:
-        typed = {**typed, "precision": _precision(framework, found, asked)}
-        found = layers.resolve(
+        typed = {**typed, "precision": _derive_precision(framework, found, asked)}
+        found = resolution.resolve_preset(
             name, accelerator=accelerator, environment=around, typed=typed, site=site
         )
-    if settings.get(user_settings.BASE) or environment.get(user_settings.BASE):
+    if settings.get(user_settings.BASE_FLAGS_VARIABLE) or environment.get(
+        user_settings.BASE_FLAGS_VARIABLE
+    ):
         found = replace(
             found,
             values={
@@ -138,20 +144,23 @@ def resolved(
                 if not path.startswith("xla_flags.") or path in around or path in typed
             },
         )
-    _same_model(framework, found, chain, name)
+    _check_model(framework, found, chain, name)
     for path, each in found.values.items():
         log.debug(f"{path}={each.value} is set by {each.origin}")
-    return combined(
-        found, model(found), mesh(found), found.get("nodes") * found.get("gpus_per_node")
+    return add_combine_thresholds(
+        found,
+        find_model(found),
+        resolve_meshes(found),
+        found.get("nodes") * found.get("gpus_per_node"),
     )
 
 
-def model(found: Settings) -> str:
+def find_model(found: ResolvedPreset) -> str:
     """Return T5_SIZE, or the experiment."""
-    return str(found.get(f"settings.{MODEL[found.framework]}") or found.configs[0])
+    return str(found.get(f"settings.{MODEL_VARIABLES[found.framework]}") or found.configs[0])
 
 
-def mesh(found: Settings) -> dict[str, list[int]]:
+def resolve_meshes(found: ResolvedPreset) -> dict[str, list[int]]:
     """Return "ici" and "dcn" of Pax in numbers.
 
     UserError where they are not of so many GPUs and nodes.
@@ -174,7 +183,9 @@ def mesh(found: Settings) -> dict[str, list[int]]:
     return made
 
 
-def combined(found: Settings, model: str, mesh: Mapping[str, list[int]], devices: int) -> Settings:
+def add_combine_thresholds(
+    found: ResolvedPreset, model: str, mesh: Mapping[str, list[int]], devices: int
+) -> ResolvedPreset:
     """Return the values with the thresholds that `combine: layers` makes; one that is not of a
     preset that is shipped stands.
 
@@ -185,19 +196,23 @@ def combined(found: Settings, model: str, mesh: Mapping[str, list[int]], devices
         return found
     origin = found.values["combine"].origin
     values = dict(found.values)
-    for name, threshold in collective_sizes.of(found, model, mesh, devices).items():
+    for name, threshold in combine_thresholds.derive_thresholds(
+        found, model, mesh, devices
+    ).items():
         before = values.get(f"xla_flags.{name}")
         if before is None or before.origin.startswith("presets/"):
             overrode = ((before.origin, before.value), *before.overrode) if before else ()
-            values[f"xla_flags.{name}"] = Resolved(
-                threshold, origin, f"{collective_sizes.PLACE}: bytes of one layer", overrode
+            values[f"xla_flags.{name}"] = ResolvedValue(
+                threshold, origin, f"{combine_thresholds.PLACE}: bytes of one layer", overrode
             )
     return replace(found, values=values)
 
 
-def _precision(framework: str, found: Settings, asked: Mapping[str, Resolved]) -> Value:
+def _derive_precision(
+    framework: str, found: ResolvedPreset, asked: Mapping[str, ResolvedValue]
+) -> Value:
     """Return what the scripts' variables make of the preset's precision."""
-    base = SWITCHES[framework][found.get("precision")]
+    base = SETTINGS_BY_PRECISION[framework][found.get("precision")]
     words = {**base, **{name: each.value for name, each in asked.items()}}
     origin = ", ".join(
         dict.fromkeys(name if each.origin == name else each.origin for name, each in asked.items())
@@ -211,11 +226,11 @@ def _precision(framework: str, found: Settings, asked: Mapping[str, Resolved]) -
     return Value(("fp8-te" if with_te else "fp8-xla") if fp8 else "bf16", origin)
 
 
-def _same_model(
-    framework: str, found: Settings, chain: list[preset_files.Layer], name: str
+def _check_model(
+    framework: str, found: ResolvedPreset, chain: list[preset_files.Layer], name: str
 ) -> None:
     """UserError where another model is asked for than the preset's."""
-    variable = MODEL[framework]
+    variable = MODEL_VARIABLES[framework]
     size = next(
         (
             layer.values[f"settings.{variable}"].value
@@ -232,14 +247,14 @@ def _same_model(
             name,
             (
                 f"name one: {variable}=..., or take one of the presets for a model: "
-                f"{', '.join(preset_files.presets())}"
+                f"{', '.join(preset_files.load_presets())}"
             ),
             kind=MISSING,
         )
     if known and asked and asked.value not in known:
         others = [
             each.name
-            for each in preset_files.presets().values()
+            for each in preset_files.load_presets().values()
             if asked.value in each.configs
             or each.values.get(f"settings.{variable}", Value("", "")).value == asked.value
         ]
@@ -257,7 +272,7 @@ def _same_model(
         )
 
 
-def run(found: Settings) -> Run:
+def build_run(found: ResolvedPreset) -> Run:
     """Return the run that values in force describe.
 
     Raises:
@@ -267,16 +282,20 @@ def run(found: Settings) -> Run:
     nodes, per_node, what, shapes = (
         found.get("nodes"),
         found.get("gpus_per_node"),
-        model(found),
-        mesh(found),
+        find_model(found),
+        resolve_meshes(found),
     )
     batch = {
         name: value
         for name in ("per_gpu", "microbatches")
         if (value := found.get(f"batch.{name}")) is not None
     }
-    script = _script(framework, found, what)
-    settings = {MODEL[framework]: what, **_switches(framework, found), **found.group("settings")}
+    script = _choose_script(framework, found, what)
+    settings = {
+        MODEL_VARIABLES[framework]: what,
+        **_list_precision_settings(framework, found),
+        **found.group("settings"),
+    }
     if framework == "t5x":
         settings["NUM_GPUS"] = str(nodes * per_node)
     else:
@@ -292,7 +311,7 @@ def run(found: Settings) -> Run:
     settings.update(
         {
             name: str(found.get(path))
-            for name, path in user_settings.fields(framework).items()
+            for name, path in user_settings.map_variables_to_fields(framework).items()
             if path.startswith("batch.") and found.get(path) is not None
         }
     )
@@ -304,12 +323,12 @@ def run(found: Settings) -> Run:
                 *(f"--fdl.{name}={value!r}" for name, value in fdl.items()),
             ]
         ).strip()
-    for name in ("XLA_FLAGS", user_settings.BASE):
+    for name in ("XLA_FLAGS", user_settings.BASE_FLAGS_VARIABLE):
         settings.pop(name, None)
     _check_settings(found, settings, what)
     return Run(
         framework=framework,
-        entry=(*ENTRY[framework], script),
+        entry=(*ENTRY_COMMANDS[framework], script),
         model=what,
         precision=found.get("precision"),
         mesh=shapes,
@@ -318,18 +337,22 @@ def run(found: Settings) -> Run:
         gpus_per_node=per_node,
         processes_per_node=found.get("processes_per_node"),
         xla_flags=found.group("xla_flags"),
-        env={**found.group("env"), **settings, user_settings.PRESET: user_settings.GIVEN},
+        env={
+            **found.group("env"),
+            **settings,
+            user_settings.PRESET_VARIABLE: user_settings.ALREADY_APPLIED,
+        },
         mounts=tuple((outside, inside) for outside, inside in found.get("mounts", ())),
         fdl=fdl,
         origin={path: each.origin for path, each in found.values.items()},
     )
 
 
-def _check_settings(found: Settings, settings: Mapping[str, str], of: str) -> None:
+def _check_settings(found: ResolvedPreset, settings: Mapping[str, str], of: str) -> None:
     """Check the value of each setting as the run itself does: a job would fail hours later."""
     framework = found.framework
     for name, value in settings.items():
-        if name not in user_settings.variables(framework):
+        if name not in user_settings.list_script_variables(framework):
             continue
         variable = lookup.find_variable(name, framework)
         text = value.strip() if variable.hyper_parameter else value
@@ -347,7 +370,7 @@ def _check_settings(found: Settings, settings: Mapping[str, str], of: str) -> No
             ) from None
 
 
-def _script(framework: str, found: Settings, of: str) -> str:
+def _choose_script(framework: str, found: ResolvedPreset, of: str) -> str:
     """Return what of its framework runs: finetuning where a task is named; data that are made up
     are trained on, not evaluated.
     """
@@ -359,13 +382,13 @@ def _script(framework: str, found: Settings, of: str) -> str:
     return "train" if of.startswith("Synthetic") else runs
 
 
-def _switches(framework: str, found: Settings) -> dict[str, str]:
+def _list_precision_settings(framework: str, found: ResolvedPreset) -> dict[str, str]:
     """Return the scripts' variables for the precision; those that were set one by one stay as they
     are, and leave the others to the scripts.
     """
-    asked = [name for name in _ASKED if f"settings.{name}" in found.values]
+    asked = [name for name in _PRECISION_SETTINGS if f"settings.{name}" in found.values]
     return {
         name: value
-        for name, value in SWITCHES[framework][found.get("precision")].items()
+        for name, value in SETTINGS_BY_PRECISION[framework][found.get("precision")].items()
         if not asked or name == "PREC"
     }

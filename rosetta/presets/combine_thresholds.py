@@ -24,25 +24,30 @@ from rosetta.core.variables.setting_values import read_setting
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rosetta.presets.layers import Settings
+    from rosetta.presets.resolution import ResolvedPreset
 
-GRADIENT, GATHERED = 4, 2  # bytes of a parameter's gradient, and of what is gathered of it
+GRADIENT_BYTES, GATHERED_BYTES = (
+    4,
+    2,
+)  # bytes of a parameter's gradient, and of what is gathered of it
 PLACE = "combine: layers"
 
 
-def thresholds(parameters: int, tensor: int, fsdp: int) -> dict[str, int]:
+def compute_thresholds(parameters: int, tensor: int, fsdp: int) -> dict[str, int]:
     """Return the options of XLA for a layer of so many parameters, each of them split `tensor`
     ways, and kept in `fsdp` parts; bytes.
     """
     part = parameters // tensor
     return {
-        "xla_gpu_all_reduce_combine_threshold_bytes": GRADIENT * part,
-        "xla_gpu_all_gather_combine_threshold_bytes": GATHERED * part,
-        "xla_gpu_reduce_scatter_combine_threshold_bytes": GRADIENT * part // fsdp,
+        "xla_gpu_all_reduce_combine_threshold_bytes": GRADIENT_BYTES * part,
+        "xla_gpu_all_gather_combine_threshold_bytes": GATHERED_BYTES * part,
+        "xla_gpu_reduce_scatter_combine_threshold_bytes": GRADIENT_BYTES * part // fsdp,
     }
 
 
-def of(found: Settings, model: str, mesh: Mapping[str, list[int]], devices: int) -> dict[str, int]:
+def derive_thresholds(
+    found: ResolvedPreset, model: str, mesh: Mapping[str, list[int]], devices: int
+) -> dict[str, int]:
     """Return the options of XLA for a run of a model.
 
     Args:
@@ -57,8 +62,10 @@ def of(found: Settings, model: str, mesh: Mapping[str, list[int]], devices: int)
     if found.framework == "t5x":
         settings = {name: found.get(f"settings.{name}") or "" for name in ("TP_SIZE", "FSDP")}
         tensor = read_setting(settings, "TP_SIZE")
-        return thresholds(
-            _t5(model), tensor, devices // tensor if read_setting(settings, "FSDP") else 1
+        return compute_thresholds(
+            _count_t5_layer_parameters(model),
+            tensor,
+            devices // tensor if read_setting(settings, "FSDP") else 1,
         )
     if missing := [name for name in ("ici", "dcn") if name not in mesh]:
         raise UserError(
@@ -68,10 +75,10 @@ def of(found: Settings, model: str, mesh: Mapping[str, list[int]], devices: int)
             kind=MISSING,
         )
     fsdp, tensor = (mesh["ici"][axis] * mesh["dcn"][axis] for axis in (1, 2))
-    return thresholds(_pax(model, found.group("fdl")), tensor, fsdp)
+    return compute_thresholds(_count_pax_layer_parameters(model, found.group("fdl")), tensor, fsdp)
 
 
-def _t5(size: str) -> int:
+def _count_t5_layer_parameters(size: str) -> int:
     """Parameters of a decoder's layer: four products of attention, twice, and three of a gated
     feed-forward part.
     """
@@ -80,13 +87,13 @@ def _t5(size: str) -> int:
     file = gin_files.ROOT / gin_files.find_model_file("t5_1_1", size)
     configuration = gin_reader.read_configuration([file], [gin_files.ROOT])
     embedding, heads, width, hidden = (
-        _number(network_fields.read_field(configuration, name), name, size)
+        _require_size(network_fields.read_field(configuration, name), name, size)
         for name in ("emb_dim", "num_heads", "head_dim", "mlp_dim")
     )
     return 8 * embedding * heads * width + 3 * embedding * hidden
 
 
-def _pax(config: str, fdl: Mapping[str, Any]) -> int:
+def _count_pax_layer_parameters(config: str, fdl: Mapping[str, Any]) -> int:
     """Parameters of a layer: queries and output by heads, keys and values by theirs, and two
     products of a feed-forward part, three of a gated one.
     """
@@ -94,7 +101,7 @@ def _pax(config: str, fdl: Mapping[str, Any]) -> int:
 
     known = {**hyper_parameters.resolve_values(config, {}), **fdl}
     dims, heads, hidden = (
-        _number(known.get(name), name, config)
+        _require_size(known.get(name), name, config)
         for name in ("MODEL_DIMS", "NUM_HEADS", "HIDDEN_DIMS")
     )
     width = known.get("DIMS_PER_HEAD") or dims // heads
@@ -103,14 +110,14 @@ def _pax(config: str, fdl: Mapping[str, Any]) -> int:
     gated = bool(known.get("USE_GATED_ACTIVATION")) or known.get("NUM_EXPERTS") is not None
     return (
         dims
-        * _number(width, "DIMS_PER_HEAD", config)
+        * _require_size(width, "DIMS_PER_HEAD", config)
         * 2
-        * (heads + _number(shared, "NUM_KV_HEADS", config))
+        * (heads + _require_size(shared, "NUM_KV_HEADS", config))
         + (3 if gated else 2) * dims * hidden
     )
 
 
-def _number(value: object, name: str, model: str) -> int:
+def _require_size(value: object, name: str, model: str) -> int:
     if not isinstance(value, int):
         raise UserError(
             f"the size of {model}'s layers is not known: it states no {name}",
