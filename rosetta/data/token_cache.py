@@ -1,10 +1,16 @@
-"""Pre-tokenised data: flat token files with an index, mapped into memory when read.
+"""Token caches: data that was tokenised once, in flat files that are mapped into memory.
 
-A folder holds `tokens-NNNNN.bin` (uint16 where the vocabulary has at most 65,536 ids, else uint32,
-little-endian), `ends-NNNNN.bin` (uint64: the token each document ends before, counted from the
-file's start) and, written last, `meta.json`. Of pairs (MNLI, SQuAD) the documents are inputs and
-targets in turn. A file appears under its name only when it is complete, and `progress.json` says
-how many documents are in the complete ones, so that a stopped run goes on from there.
+`rosetta data cache` writes them, and `cache:FOLDER` reads them. A folder holds:
+
+- `tokens-NNNNN.bin`: the ids, uint16 if the vocabulary has at most 65,536 ids, else uint32, both
+  little-endian.
+- `ends-NNNNN.bin`: uint64, the token before which each document ends, counted from the beginning of
+  the tokens file with the same number. Both files are called a shard of the cache.
+- `meta.json`, which is written last.
+- `progress.json` until then: how many documents are in complete shards, so that a stopped run
+  continues there. A file only gets its name when it is complete.
+
+In a cache of pairs (MNLI, SQuAD), the documents are inputs and targets in turn.
 """
 
 from __future__ import annotations
@@ -31,21 +37,22 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 SHARD_TOKENS = 1 << 26
-TEXTS_PER_BATCH = 256
+TEXTS_PER_BATCH = 256  # even, so that a pair is never split
+_NAME_ANOTHER_FOLDER = "name another folder, or remove this one yourself"
 
 
 @dataclasses.dataclass(frozen=True)
 class CacheRecipe:
-    """What a cache was made from: two caches are the same if their recipes are.
+    """What a cache was made from. Two caches are the same if their recipes are.
 
     Attributes:
-      source: the spec's string.
-      vocabulary: its fingerprint.
-      vocabulary_name: "byte" or a file's base name, for messages.
-      vocab_size: ids in all.
-      document_ends: whether an end token follows each document.
-      pairs: the objective whose records these are, "" for running text.
-      files: `digest` of the files the source names, "" where it names none (hf).
+        source: The spec's string.
+        vocabulary: The fingerprint of the vocabulary.
+        vocabulary_name: "byte" or the base name of a file, for messages.
+        vocab_size: The number of ids.
+        document_ends: Whether an end token follows each document.
+        pairs: The objective that the records are for; "" for running text.
+        files: The `fingerprint_files` of the files that the source names; "" if it names none (hf).
     """
 
     source: str
@@ -58,60 +65,61 @@ class CacheRecipe:
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """The type of the ids in the files."""
         return np.dtype("<u2" if self.vocab_size <= 1 << 16 else "<u4")
 
 
 def fingerprint_files(paths: Sequence[str]) -> str:
-    """Return 16 hex digits that change with the files' names and sizes, and not with the folder
-    they lie in.
-    """
-    return hashlib.sha256(
-        repr([(os.path.basename(path), os.path.getsize(path)) for path in paths]).encode()
-    ).hexdigest()[:16]
+    """Return 16 hex digits that change with the names and sizes of files, but not with folders."""
+    names_and_sizes = [(os.path.basename(path), os.path.getsize(path)) for path in paths]
+    return hashlib.sha256(repr(names_and_sizes).encode()).hexdigest()[:16]
 
 
 def _write_file(path: str, body: bytes) -> None:
-    """Write a file of a cache, which may be large: what a kill leaves of it is written over."""
+    """Write a file of a cache, which may be large: what a killed process left is written over."""
     write_atomic(Path(path), body, None, temporary=Path(f"{path}.part"), to_disk=True)
 
 
 def _write_json(path: str, value: Any) -> None:
+    """Write a JSON file of a cache."""
     _write_file(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
 
 
 def _read_meta(path: str) -> tuple[dict[str, Any], CacheRecipe]:
-    """Return a meta.json's or progress.json's content and the recipe in it; UserError where it is
-    none of this format.
+    """Return the content of a meta.json or progress.json, and the recipe in it.
+
+    Raises:
+        UserError: The file is not one of a cache of this format.
     """
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-        if found["format"] != FORMAT:
+            meta = json.load(file)
+        if meta["format"] != FORMAT:
             raise UserError(
-                f"the cache's format is {found['format']}, this rosetta has {FORMAT}",
+                f"the cache has format {meta['format']}, but this rosetta reads format {FORMAT}",
                 path,
-                "make it anew in another folder: rosetta data cache",
+                "make it again in another folder: rosetta data cache",
                 kind=UNSUPPORTED,
-                value=found["format"],
+                value=meta["format"],
             )
         shards = [
-            {name: int(shard[name]) for name in ("tokens", "documents")}
-            for shard in found["shards"]
+            {name: int(shard[name]) for name in ("tokens", "documents")} for shard in meta["shards"]
         ]
         if not shards:
             raise ValueError
-        return {**found, "documents": int(found["documents"]), "shards": shards}, CacheRecipe(
-            **found["recipe"]
-        )
+        recipe = CacheRecipe(**meta["recipe"])
+        return {**meta, "documents": int(meta["documents"]), "shards": shards}, recipe
     except (ValueError, KeyError, TypeError):
         raise UserError(
-            "the file is no token cache's", path, "name another folder", kind=INVALID
+            "not a valid file of a token cache", path, "name another folder", kind=INVALID
         ) from None
 
 
 def read_vocabulary_fingerprint(folder: str) -> str:
-    """Return the fingerprint of the vocabulary of the cache that a folder holds, whole or not; ""
-    for none.
+    """Return the fingerprint of the vocabulary of a complete or unfinished cache; "" for none.
+
+    Raises:
+        UserError: The folder has a file of another format.
     """
     for name in ("meta.json", "progress.json"):
         path = os.path.join(folder, name)
@@ -121,48 +129,121 @@ def read_vocabulary_fingerprint(folder: str) -> str:
 
 
 def read_progress(folder: str, recipe: CacheRecipe) -> dict[str, Any]:
-    """Return how far an earlier run came, {"documents": 0, "shards": []} for none. Leaves nothing:
-    the first complete file makes the folder.
+    """Return how far an earlier run got with a cache.
+
+    Nothing is written: the first complete shard makes the folder.
+
+    Args:
+        folder: The folder of the cache.
+        recipe: The recipe of the cache.
+
+    Returns:
+        {"documents", "shards", "complete"}, or {"documents": 0, "shards": []} for no earlier run.
 
     Raises:
-      UserError: the folder cannot be written, holds something else, or another recipe's cache.
+        UserError: The folder cannot be written, holds something else, or holds the cache of another
+            recipe.
     """
     path_checks.check_local_folder_writable(folder)
-    held = os.listdir(folder) if os.path.isdir(folder) else []
-    known = [name for name in ("meta.json", "progress.json") if name in held]
-    if held and not known and not all(name.endswith(".part") for name in held):
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    records = [name for name in ("meta.json", "progress.json") if name in names]
+    if names and not records and not all(name.endswith(".part") for name in names):
         raise UserError(
             "the folder is not empty and holds no token cache",
             folder,
             "name a new folder",
             kind=EXISTS,
         )
-    if not known:
+    if not records:
         return {"documents": 0, "shards": []}
-    found, theirs = _read_meta(os.path.join(folder, known[0]))
-    if theirs.source == recipe.source and theirs.files != recipe.files:
+    meta, earlier = _read_meta(os.path.join(folder, records[0]))
+    if earlier.source == recipe.source and earlier.files != recipe.files:
         raise UserError(
-            f"the cache there is of other files, or of another state of them ({recipe.source})",
+            "the cache in it was made from other files, or the files have changed "
+            f"({recipe.source})",
             folder,
-            "name another folder, or remove this one yourself",
+            _NAME_ANOTHER_FOLDER,
             kind=DIFFERS,
             value="files",
         )
-    if theirs != recipe:
-        before, now = dataclasses.asdict(theirs), dataclasses.asdict(recipe)
-        other = next(name for name in now if before[name] != now[name])
+    if earlier != recipe:
+        before, now = dataclasses.asdict(earlier), dataclasses.asdict(recipe)
+        field = next(name for name in now if before[name] != now[name])
         raise UserError(
-            f"the cache there differs in {other} ({before[other]!r})",
+            f"the cache in it has another {field} ({before[field]!r})",
             folder,
-            "name another folder, or remove this one yourself",
+            _NAME_ANOTHER_FOLDER,
             kind=DIFFERS,
-            value=other,
+            value=field,
         )
     return {
-        "documents": found["documents"],
-        "shards": found["shards"],
-        "complete": known[0] == "meta.json",
+        "documents": meta["documents"],
+        "shards": meta["shards"],
+        "complete": records[0] == "meta.json",
     }
+
+
+class _Writer:
+    """Write the shards of a cache.
+
+    Attributes:
+        folder: The folder of the cache.
+        recipe: The recipe of the cache.
+        shards: The tokens and documents of each complete shard.
+        documents: The number of documents in complete shards.
+        held: The ids of the documents of the next shard.
+        held_tokens: The number of these ids.
+    """
+
+    def __init__(self, folder: str, recipe: CacheRecipe, progress: dict[str, Any]) -> None:
+        self.folder = folder
+        self.recipe = recipe
+        self.shards: list[dict[str, int]] = list(progress["shards"])
+        self.documents: int = progress["documents"]
+        self.held: list[Array] = []
+        self.held_tokens = 0
+
+    @property
+    def shard_tokens(self) -> int:
+        """The number of tokens in complete shards."""
+        return sum(shard["tokens"] for shard in self.shards)
+
+    def add(self, ids: Array) -> None:
+        """Add a document to the next shard."""
+        self.held.append(ids.astype(self.recipe.dtype))
+        self.held_tokens += len(ids)
+
+    def close_shard(self) -> None:
+        """Write the next shard, and then progress.json."""
+        os.makedirs(self.folder, exist_ok=True)
+        number = len(self.shards)
+        dtype = self.recipe.dtype
+        tokens = np.concatenate([*self.held, np.zeros(0, dtype)]).astype(dtype)
+        ends = np.cumsum(np.array([len(ids) for ids in self.held], np.int64)).astype("<u8")
+        for kind, array in (("tokens", tokens), ("ends", ends)):
+            path = os.path.join(self.folder, f"{kind}-{number:05d}.bin")
+            _write_file(path, array.tobytes())
+        self.shards.append({"tokens": self.held_tokens, "documents": len(self.held)})
+        self.documents += len(self.held)
+        self.held = []
+        self.held_tokens = 0
+        _write_json(os.path.join(self.folder, "progress.json"), self._describe())
+
+    def _describe(self) -> dict[str, Any]:
+        """Return the content of progress.json."""
+        return {
+            "format": FORMAT,
+            "recipe": dataclasses.asdict(self.recipe),
+            "documents": self.documents,
+            "shards": self.shards,
+        }
+
+    def finish(self) -> dict[str, Any]:
+        """Write meta.json, remove progress.json, and return the content of meta.json."""
+        meta = {**self._describe(), "tokens": self.shard_tokens}
+        _write_json(os.path.join(self.folder, "meta.json"), meta)
+        os.unlink(os.path.join(self.folder, "progress.json"))
+        return meta
 
 
 def write_cache(
@@ -175,85 +256,52 @@ def write_cache(
     shard_tokens: int = SHARD_TOKENS,
     report: Callable[[int, int], None] = lambda _documents, _tokens: None,
 ) -> dict[str, Any]:
-    """Tokenise the documents into the folder, going on where an earlier run stopped; return
-    meta.json's content.
+    """Tokenise documents into a cache, and continue where an earlier run stopped.
 
     Args:
-      folder: where to.
-      recipe: what from.
-      documents: texts in a fixed order (of pairs: inputs and targets in turn).
-      encode: batches of texts to batches of ids, in order; may work ahead.
-      end: the id that follows a document, where the recipe wants one.
-      shard_tokens: tokens after which a new file begins.
-      report: called with the documents and tokens in complete files.
+        folder: The folder of the cache.
+        recipe: The recipe of the cache.
+        documents: Texts in a fixed order; of pairs, inputs and targets in turn.
+        encode: Turns batches of texts into batches of ids, in order. It may work ahead.
+        end: The id that follows each document, if the recipe has document_ends.
+        shard_tokens: The number of tokens after which a new shard begins.
+        report: Called with the documents and tokens in complete shards.
+
+    Returns:
+        The content of meta.json.
+
+    Raises:
+        UserError: See read_progress, or there is no text.
     """
-    done = read_progress(folder, recipe)
-    if done.get("complete"):
+    progress = read_progress(folder, recipe)
+    if progress.get("complete"):
         return _read_meta(os.path.join(folder, "meta.json"))[0]
-    shards = list(done["shards"])
-    count = done["documents"]
-    held: list[Array] = []
-    tokens = 0
+    writer = _Writer(folder, recipe, progress)
 
-    def close() -> None:
-        nonlocal held, tokens, count
-        os.makedirs(folder, exist_ok=True)
-        number = len(shards)
-        sizes = np.array([len(ids) for ids in held], np.int64)
-        for kind, body in (
-            (
-                "tokens",
-                np.concatenate([*held, np.zeros(0, recipe.dtype)]).astype(recipe.dtype).tobytes(),
-            ),
-            ("ends", np.cumsum(sizes).astype("<u8").tobytes()),
-        ):
-            _write_file(os.path.join(folder, f"{kind}-{number:05d}.bin"), body)
-        shards.append({"tokens": tokens, "documents": len(held)})
-        count += len(held)
-        held, tokens = [], 0
-        _write_json(
-            os.path.join(folder, "progress.json"),
-            {
-                "format": FORMAT,
-                "recipe": dataclasses.asdict(recipe),
-                "documents": count,
-                "shards": shards,
-            },
-        )
-        report(count, sum(shard["tokens"] for shard in shards))
+    def close_shard() -> None:
+        writer.close_shard()
+        report(writer.documents, writer.shard_tokens)
 
-    ending = np.array([end], np.int32)
-    for batch in encode(_batch_texts(documents, count)):
+    end_token = np.array([end], np.int32)
+    for batch in encode(_batch_texts(documents, writer.documents)):
         for ids in batch:
-            whole = np.concatenate([ids, ending]) if recipe.document_ends else ids
-            held.append(whole.astype(recipe.dtype))
-            tokens += len(whole)
-        # A pair is never parted: batches hold an even number of texts.
-        if tokens >= shard_tokens:
-            close()
-    total = tokens + sum(shard["tokens"] for shard in shards)
-    if not total:
+            writer.add(np.concatenate([ids, end_token]) if recipe.document_ends else ids)
+        if writer.held_tokens >= shard_tokens:
+            close_shard()
+    if not writer.held_tokens + writer.shard_tokens:
         raise UserError(
             "there is no text in the data",
             recipe.source,
             "name files with text in them",
             kind=MISSING,
         )
-    if held:
-        close()
-    meta = {
-        "format": FORMAT,
-        "recipe": dataclasses.asdict(recipe),
-        "documents": count,
-        "tokens": total,
-        "shards": shards,
-    }
-    _write_json(os.path.join(folder, "meta.json"), meta)
-    os.unlink(os.path.join(folder, "progress.json"))
-    return meta
+    if writer.held:
+        close_shard()
+    return writer.finish()
 
 
 def _batch_texts(documents: Iterable[str], skipped: int) -> Iterator[list[str]]:
+    """Yield the documents in batches, without the first `skipped` ones."""
     batch: list[str] = []
     for number, text in enumerate(documents):
         if number < skipped:
@@ -267,101 +315,127 @@ def _batch_texts(documents: Iterable[str], skipped: int) -> Iterator[list[str]]:
 
 
 class TokenCache:
-    """A complete cache, read by position."""
+    """A complete cache, read by position.
+
+    Attributes:
+        folder: The folder of the cache.
+        meta: The content of meta.json.
+        recipe: What the cache was made from.
+        token_ends: The number of tokens up to the end of each shard.
+        document_ends: The number of documents up to the end of each shard.
+        size: The number of tokens.
+
+    Raises:
+        UserError: There is no complete cache, or a file of it is damaged.
+    """
 
     def __init__(self, folder: str) -> None:
         path_checks.check_is_local(folder, f"DATA=cache:{folder}")
         meta_path = os.path.join(folder, "meta.json")
         if not os.path.exists(meta_path):
-            unfinished = os.path.exists(os.path.join(folder, "progress.json"))
-            what = "the token cache is not complete" if unfinished else "there is no token cache"
-            raise UserError(
-                what,
-                folder,
-                "run the same rosetta data cache again: it goes on where it stopped"
-                if unfinished
-                else "make one: rosetta data cache",
-                kind=DAMAGED if unfinished else MISSING,
-            )
+            raise _describe_missing_cache(folder)
         self.folder = folder
         self.meta, self.recipe = _read_meta(meta_path)
         self.token_ends = np.cumsum([shard["tokens"] for shard in self.meta["shards"]])
         self.document_ends = np.cumsum([shard["documents"] for shard in self.meta["shards"]])
         self.size = int(self.token_ends[-1])
         for number, shard in enumerate(self.meta["shards"]):
-            for path, size in (
-                (self._path("tokens", number), shard["tokens"] * self.recipe.dtype.itemsize),
-                (self._path("ends", number), 8 * shard["documents"]),
-            ):
-                if os.path.exists(path) and os.path.getsize(path) == size:
-                    continue
-                raise UserError(
-                    "the file is not as long as the cache says",
-                    path,
-                    "make the cache again, or copy it again",
-                    kind=DAMAGED,
-                )
+            token_bytes = shard["tokens"] * self.recipe.dtype.itemsize
+            self._check_size("tokens", number, token_bytes)
+            self._check_size("ends", number, 8 * shard["documents"])
+
+    def _check_size(self, kind: str, number: int, size: int) -> None:
+        """Raise UserError if a file of the cache does not have its size."""
+        path = self._path(kind, number)
+        if not os.path.exists(path) or os.path.getsize(path) != size:
+            raise UserError(
+                "the file is missing or does not have the size that meta.json gives",
+                path,
+                "make the cache again, or copy it again",
+                kind=DAMAGED,
+            )
 
     def __getstate__(self) -> dict[str, Any]:
+        """Return the state to pickle: another process maps the files itself."""
         return {name: value for name, value in self.__dict__.items() if name != "maps"}
 
     @functools.cached_property
     def maps(self) -> dict[tuple[str, int], Array]:
+        """The files that are mapped into memory so far, by kind and number."""
         return {}
 
     def _path(self, kind: str, number: int) -> str:
+        """Return the path of a file of the cache; the kind is "tokens" or "ends"."""
         return os.path.join(self.folder, f"{kind}-{number:05d}.bin")
 
     def _map_file(self, kind: str, number: int) -> Array:
+        """Return the content of a file of the cache."""
         if (kind, number) not in self.maps:
             dtype = self.recipe.dtype if kind == "tokens" else np.dtype("<u8")
             self.maps[kind, number] = np.memmap(self._path(kind, number), dtype, mode="r")
         return self.maps[kind, number]
 
     def read_tokens(self, start: int, stop: int) -> Array:
-        """Return the ids [stop - start], int32; what lies beyond the end begins again at the
-        start.
-        """
-        found = []
+        """Return the tokens in [start, stop), int32. After the end, the cache begins again."""
+        pieces = []
         while start < stop:
-            begin_at = start % self.size
-            number = int(np.searchsorted(self.token_ends, begin_at, side="right"))
-            first = int(self.token_ends[number - 1]) if number else 0
-            last = min(begin_at + stop - start, int(self.token_ends[number]))
-            found.append(self._map_file("tokens", number)[begin_at - first : last - first])
-            start += last - begin_at
-        return (found[0] if len(found) == 1 else np.concatenate(found)).astype(np.int32)
+            first = start % self.size
+            number = int(np.searchsorted(self.token_ends, first, side="right"))
+            shard_start = int(self.token_ends[number - 1]) if number else 0
+            last = min(first + stop - start, int(self.token_ends[number]))
+            tokens = self._map_file("tokens", number)
+            pieces.append(tokens[first - shard_start : last - shard_start])
+            start += last - first
+        return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)).astype(np.int32)
 
     def read_document(self, number: int) -> Array:
-        """Return one document's ids, int32."""
-        which = int(np.searchsorted(self.document_ends, number, side="right"))
-        within = number - (int(self.document_ends[which - 1]) if which else 0)
-        ends = self._map_file("ends", which)
-        return self._map_file("tokens", which)[
-            int(ends[within - 1]) if within else 0 : int(ends[within])
-        ].astype(np.int32)
+        """Return the ids of a document, int32."""
+        shard = int(np.searchsorted(self.document_ends, number, side="right"))
+        documents_before = int(self.document_ends[shard - 1]) if shard else 0
+        number_in_shard = number - documents_before
+        ends = self._map_file("ends", shard)
+        start = int(ends[number_in_shard - 1]) if number_in_shard else 0
+        tokens = self._map_file("tokens", shard)
+        return tokens[start : int(ends[number_in_shard])].astype(np.int32)
 
     def check_recipe(self, fingerprint: str, *, document_ends: bool, pairs: str) -> None:
-        """Raise UserError where the cache was made with another vocabulary or for another kind of
-        objective.
+        """Check that the cache fits a run.
+
+        Args:
+            fingerprint: The fingerprint of the run's vocabulary.
+            document_ends: Whether the objective needs an end token after each document.
+            pairs: The run's objective if it takes pairs, else "".
+
+        Raises:
+            UserError: The cache was made with another vocabulary, or for another objective.
         """
         if self.recipe.vocabulary != fingerprint:
             raise UserError(
-                (
-                    f"the cache was made with another vocabulary ({self.recipe.vocabulary_name}, "
-                    f"{self.recipe.vocab_size} ids)"
-                ),
+                f"the cache was made with another vocabulary ({self.recipe.vocabulary_name}, "
+                f"{self.recipe.vocab_size} ids)",
                 self.folder,
-                "set VOCAB to that one, or make a cache with yours",
+                "set VOCAB to that vocabulary, or make a cache with yours",
                 kind=DIFFERS,
             )
         if self.recipe.pairs != pairs or self.recipe.document_ends != document_ends:
-            made_for = self.recipe.pairs or (
-                "lm" if self.recipe.document_ends else "span_corruption and prefix_lm"
-            )
+            of_text = "lm" if self.recipe.document_ends else "span_corruption and prefix_lm"
             raise UserError(
-                f"the cache was made for {made_for}",
+                f"the cache was made for {self.recipe.pairs or of_text}",
                 self.folder,
-                "make one for this objective: rosetta data cache --objective",
+                "make a cache for this objective: rosetta data cache --objective",
                 kind=DIFFERS,
             )
+
+
+def _describe_missing_cache(folder: str) -> UserError:
+    """Return the error for a folder without a complete cache."""
+    if os.path.exists(os.path.join(folder, "progress.json")):
+        return UserError(
+            "the token cache is not complete",
+            folder,
+            "run the same rosetta data cache again: it continues where it stopped",
+            kind=DAMAGED,
+        )
+    return UserError(
+        "there is no token cache", folder, "make one: rosetta data cache", kind=MISSING
+    )

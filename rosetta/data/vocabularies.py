@@ -1,5 +1,7 @@
-"""Vocabularies as the input pipeline needs them: text to ids with SentencePiece or bytes, without
-TensorFlow.
+"""Vocabularies: text to ids with SentencePiece or bytes, without TensorFlow.
+
+All programs that read data, size a model or decode its output use them. A sentinel is an id that
+stands for a masked span in span corruption. T5 calls the sentinels <extra_id_0>, <extra_id_1>, …
 """
 
 from __future__ import annotations
@@ -25,23 +27,29 @@ if TYPE_CHECKING:
     from rosetta.data import Array
 
 PAD, EOS, UNK = 0, 1, 2
-BYTE_SPECIALS = 3  # pad, end, unknown: byte b is id b + 3 (Xue et al., "ByT5", 2022)
-# Sentinels of span corruption, from the top of the vocabulary downwards (Raffel et al., 2020).
+# Byte b is id b + 3, after padding, end token and unknown token (Xue et al., "ByT5", 2022).
+BYTE_SPECIALS = 3
+# The number of sentinels in T5's vocabulary. They are its highest ids, downwards (Raffel et al.,
+# 2020).
 EXTRA_IDS = 100
-MAX_EXTRA_IDS = 1024  # that a checkpoint's record is searched for
-SENTINEL = re.compile(
-    "\u2581?<extra_id_([0-9]{1,6})>"
-)  # a piece, with SentencePiece's word mark as T5 spells it, or without
+# The highest number of added sentinels that is tried to match a fingerprint.
+MAX_EXTRA_IDS = 1024
+# A sentinel as a piece of a SentencePiece model, with the word mark as T5 spells it, or without.
+SENTINEL = re.compile("\u2581?<extra_id_([0-9]{1,6})>")
 USER_DEFINED = 4  # SentencePiece's type of a piece that always stands for itself
+_MIN_IDS = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """A name for a vocabulary: cheap to make, compare and send to another process.
+    """The name of a vocabulary and its added sentinels.
+
+    An object is cheap to make, to compare and to send to another process: the model file is loaded
+    when it is first needed.
 
     Attributes:
-      name: "byte", "ids:SIZE" (ids without text) or the path of a SentencePiece model.
-      extra_ids: sentinels added above what the model file holds.
+        name: "byte", "ids:SIZE" (ids without text) or the path of a SentencePiece model.
+        extra_ids: The number of sentinels added above the ids of the model file.
     """
 
     name: str
@@ -49,7 +57,7 @@ class Vocabulary:
 
     @property
     def base_size(self) -> int:
-        """Ids of the model file, its own sentinels included."""
+        """The number of ids of the model file, with its own sentinels."""
         if self.name == "byte":
             return BYTE_SPECIALS + 256
         if self.name.startswith("ids:"):
@@ -58,23 +66,21 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """Ids in all: a model's vocab_size must not be smaller."""
+        """The number of all ids. The vocab_size of a model must not be smaller."""
         return self.base_size + self.extra_ids
 
     @property
     def sentinel_ids(self) -> tuple[int, ...]:
-        """Ids of the sentinels <extra_id_0>, <extra_id_1>, and so on, in the order of their
-        numbers.
-        """
+        """The ids of the sentinels <extra_id_0>, <extra_id_1>, and so on."""
         return tuple(self.numbered_sentinels.values())
 
     @property
     def numbered_sentinels(self) -> dict[int, int]:
-        """The id of each sentinel <extra_id_N> by N, whoever added it.
+        """The id of each sentinel <extra_id_N> by N.
 
-        Added ones are the top ids, downwards. Without added ones, a SentencePiece model's own
-        pieces `<extra_id_N>` are the sentinels, by N. Bytes without added ones share their last 100
-        ids with the sentinels, as the public byT5 weights do.
+        Added sentinels are the highest ids, downwards. Without added ones, the pieces
+        `<extra_id_N>` of a SentencePiece model are the sentinels. The byte vocabulary without added
+        sentinels shares its last 100 ids with them, as the public ByT5 checkpoints do.
         """
         if self.extra_ids or self.name == "byte":
             return {number: self.size - 1 - number for number in range(self.extra_ids or EXTRA_IDS)}
@@ -82,30 +88,33 @@ class Vocabulary:
 
     @property
     def sentinel_count(self) -> int:
-        """Number of sentinels."""
+        """The number of sentinels."""
         return len(self.sentinel_ids)
 
     @property
     def text_size(self) -> int:
-        """Ids below the block of sentinels at the top.
+        """The number of ids below the block of sentinels at the top.
 
-        All ids, where sentinels share ids with bytes or stand elsewhere.
+        It is the number of all ids if the sentinels share ids with bytes or are elsewhere.
         """
-        shared = self.name == "byte" and not self.extra_ids
-        top = self.sentinel_ids == tuple(
-            range(self.size - 1, self.size - 1 - self.sentinel_count, -1)
-        )
-        return self.size - self.sentinel_count if top and not shared else self.size
+        shares_ids = self.name == "byte" and not self.extra_ids
+        count = self.sentinel_count
+        are_at_top = self.sentinel_ids == tuple(range(self.size - 1, self.size - 1 - count, -1))
+        return self.size - count if are_at_top and not shares_ids else self.size
 
     @property
     def eos(self) -> int:
-        """Id of the end token: 1 as in T5, or what the model file says (LLaMA: 2)."""
+        """The id of the end token: 1 as in T5, or what the model file says (LLaMA: 2)."""
         if self.name == "byte" or self.name.startswith("ids:"):
             return EOS
         return int(_load_model(self.name, self.extra_ids).eos_id())
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
-        """Return each text's ids, int32, without an end token."""
+        """Return the ids of each text, int32, without an end token.
+
+        Raises:
+            UserError: The vocabulary is ids:SIZE, which has no text.
+        """
         if self.name == "byte":
             return [
                 np.frombuffer(text.encode(), np.uint8).astype(np.int32) + BYTE_SPECIALS
@@ -113,7 +122,7 @@ class Vocabulary:
             ]
         if self.name.startswith("ids:"):
             raise UserError(
-                "this vocabulary has no text",
+                "this vocabulary cannot encode text",
                 f"VOCAB={self.name}",
                 "name a SentencePiece model or `byte`, or train on synthetic data",
                 kind=UNSUPPORTED,
@@ -122,9 +131,9 @@ class Vocabulary:
         return [np.asarray(encode(text), np.int32) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of the ids up to the first end token; sentinels read <extra_id_N>.
+        """Return the text of ids up to the first end token, with sentinels as <extra_id_N>.
 
-        Where sentinels share ids with bytes, a byte that is not valid UTF-8 where it stands is read
+        If the sentinels share ids with bytes, a byte that is not valid UTF-8 at its place is read
         as a sentinel.
         """
         numbers = [int(number) for number in ids]
@@ -132,61 +141,57 @@ class Vocabulary:
             numbers = numbers[: numbers.index(self.eos)]
         if self.name == "byte" and not self.extra_ids:
             return _decode_shared_bytes(numbers)
-        names = {
+        sentinel_names = {
             sentinel: f"<extra_id_{number}>" for number, sentinel in self.numbered_sentinels.items()
         }
         pieces: list[str] = []
-        run: list[int] = []
-        for number in [*numbers, None]:
-            if number is not None and number not in names:
-                if number != PAD:
-                    run.append(number)
-                continue
-            if run:
-                pieces.append(self._text(run))
-                run = []
-            if number is not None:
-                pieces.append(names[number])
+        text_ids: list[int] = []  # the ids since the last sentinel
+        for number in numbers:
+            if number in sentinel_names:
+                if text_ids:
+                    pieces.append(self._decode_text(text_ids))
+                    text_ids = []
+                pieces.append(sentinel_names[number])
+            elif number != PAD:
+                text_ids.append(number)
+        if text_ids:
+            pieces.append(self._decode_text(text_ids))
         return " ".join(pieces)
 
-    def _text(self, ids: list[int]) -> str:
+    def _decode_text(self, ids: list[int]) -> str:
+        """Return the text of ids without sentinels."""
         if self.name == "byte":
-            return bytes(
-                one - BYTE_SPECIALS for one in ids if BYTE_SPECIALS <= one < BYTE_SPECIALS + 256
-            ).decode(errors="replace")
-        return str(
-            _load_model(self.name, self.extra_ids).DecodeIds(
-                [one if one < self.size else UNK for one in ids]
-            )
-        )
+            return _select_bytes(ids).decode(errors="replace")
+        known_ids = [number if number < self.size else UNK for number in ids]
+        return str(_load_model(self.name, self.extra_ids).DecodeIds(known_ids))
 
     def fingerprint(self) -> str:
         """Return 16 hex digits that change with anything that changes an id."""
-        return hashlib.sha256(
-            _read_identity(self.name) + f"+{self.extra_ids}".encode()
-        ).hexdigest()[:16]
+        identity = _read_identity(self.name) + f"+{self.extra_ids}".encode()
+        return hashlib.sha256(identity).hexdigest()[:16]
 
 
 def load_vocabulary(
     name: str, extra_ids: int | None = None, *, causal: bool = False, recorded: str = ""
 ) -> Vocabulary:
-    """Return the vocabulary a user names, checked.
+    """Return the vocabulary that a user names, and check it.
 
     Args:
-      name: "byte", "ids:SIZE", or a SentencePiece model file.
-      extra_ids: sentinels to add; None: none to bytes, none where the model file has its own
-        <extra_id_N> pieces, else 100.
-      recorded: fingerprint of the vocabulary that a run began with, or a cache was made with. Where
-        `extra_ids` is None, the number of sentinels follows it.
-      causal: whether a language model reads it: any SentencePiece model will do that has an end
-        token and no text under id 0, the padding.
+        name: "byte", "ids:SIZE", or a SentencePiece model file.
+        extra_ids: The number of sentinels to add. None for the usual number: none for bytes and for
+            a model file that has its own <extra_id_N> pieces, else 100.
+        causal: Whether a causal language model reads it. Then any SentencePiece model will do that
+            has an end token and no text under id 0, the padding.
+        recorded: The fingerprint of the vocabulary that a run began with or a cache was made with.
+            If `extra_ids` is None, the number of sentinels is chosen to match it.
 
     Raises:
-      UserError: there is no such file, or it is no SentencePiece model with T5's special ids.
+        UserError: There is no such file, the file is not a SentencePiece model with T5's special
+            ids, or the number of sentinels does not fit.
     """
     if extra_ids is not None and extra_ids < 0:
         raise UserError(
-            f"extra_ids is {extra_ids}",
+            f"{extra_ids} is not a valid number of extra ids",
             f"VOCAB={name}",
             "give 0 or more",
             kind=INVALID,
@@ -198,99 +203,122 @@ def load_vocabulary(
     if name == "byte":
         return Vocabulary("byte", extra_ids or 0)
     if name.startswith("ids:"):
-        if (parse_digits(name[4:]) or 0) < 4:
-            raise UserError("ids: needs a size", f"VOCAB={name}", "write ids:32128", kind=INVALID)
-        return Vocabulary(name, extra_ids or 0)
-    path_checks.check_is_local(name, f"VOCAB={name}")
-    if os.path.isdir(name):
-        inside = sorted(each for each in os.listdir(name) if each.endswith(".model"))
-        raise UserError(
-            "it is a folder",
-            f"VOCAB={name}",
-            f"name the SentencePiece model in it: {os.path.join(name, inside[0])}"
-            if inside
-            else "name a SentencePiece model, or `byte`",
-            kind=INVALID,
-        )
-    if not os.path.isfile(name):
-        raise UserError(
-            "there is no such vocabulary file",
-            name,
-            "name a SentencePiece model, `byte`, or make one: rosetta vocab train",
-            kind=MISSING,
-        )
-    model = _load_model(name)
-    special = model.pad_id(), model.eos_id(), model.unk_id()
-    if causal:
-        if model.eos_id() < 0 or not (model.IsControl(PAD) or model.IsUnknown(PAD)):
+        if (parse_digits(name[4:]) or 0) < _MIN_IDS:
             raise UserError(
-                (
-                    f"its pad, end and unknown ids are {special}: an end token and an id 0 that "
-                    "is no text are needed"
-                ),
-                name,
-                "train it with rosetta vocab train, or with --eos_id=1 --pad_id=0",
+                f"the size after ids: must be a number of at least {_MIN_IDS}",
+                f"VOCAB={name}",
+                "write ids:32128",
                 kind=INVALID,
-                value=special,
             )
-    elif special != (PAD, EOS, UNK):
+        return Vocabulary(name, extra_ids or 0)
+    _check_model_file(name)
+    _check_special_ids(name, causal=causal)
+    own_sentinels = len(find_own_sentinels(name))
+    if extra_ids and own_sentinels:
         raise UserError(
-            f"its pad, end and unknown ids are {special}, not (0, 1, 2)",
-            name,
-            "train it with rosetta vocab train, or with --pad_id=0 --eos_id=1 --unk_id=2",
-            kind=INVALID,
-            value=special,
-        )
-    own = len(find_own_sentinels(name))
-    if extra_ids and own:
-        raise UserError(
-            f"the model file has {own} sentinels of its own",
+            f"the model file has {own_sentinels} sentinels of its own",
             f"EXTRA_IDS={extra_ids}",
             "leave it out, or set it to 0",
             kind=CONFLICT,
-            value=own,
+            value=own_sentinels,
         )
-    return Vocabulary(
-        os.path.abspath(name), (0 if own else EXTRA_IDS) if extra_ids is None else extra_ids
-    )
+    if extra_ids is None:
+        extra_ids = 0 if own_sentinels else EXTRA_IDS
+    return Vocabulary(os.path.abspath(name), extra_ids)
+
+
+def _check_model_file(path: str) -> None:
+    """Raise UserError if a path is not that of a local file."""
+    path_checks.check_is_local(path, f"VOCAB={path}")
+    if os.path.isdir(path):
+        models = sorted(name for name in os.listdir(path) if name.endswith(".model"))
+        if models:
+            remedy = f"name the SentencePiece model in it: {os.path.join(path, models[0])}"
+        else:
+            remedy = "name a SentencePiece model, or `byte`"
+        raise UserError("the path is a folder", f"VOCAB={path}", remedy, kind=INVALID)
+    if not os.path.isfile(path):
+        raise UserError(
+            "there is no such vocabulary file",
+            path,
+            "name a SentencePiece model, `byte`, or make one: rosetta vocab train",
+            kind=MISSING,
+        )
+
+
+def _check_special_ids(path: str, *, causal: bool) -> None:
+    """Raise UserError if a SentencePiece model does not have the special ids that a run needs."""
+    model = _load_model(path)
+    special_ids = model.pad_id(), model.eos_id(), model.unk_id()
+    if causal:
+        if model.eos_id() < 0 or not (model.IsControl(PAD) or model.IsUnknown(PAD)):
+            raise UserError(
+                f"its pad, end and unknown ids are {special_ids}, but an end token is needed, and "
+                "an id 0 that is not text",
+                path,
+                "train it with rosetta vocab train, or with --eos_id=1 --pad_id=0",
+                kind=INVALID,
+                value=special_ids,
+            )
+    elif special_ids != (PAD, EOS, UNK):
+        raise UserError(
+            f"its pad, end and unknown ids are {special_ids}, not (0, 1, 2)",
+            path,
+            "train it with rosetta vocab train, or with --pad_id=0 --eos_id=1 --unk_id=2",
+            kind=INVALID,
+            value=special_ids,
+        )
 
 
 def pad_size(size: int) -> int:
-    """Return an embedding's rows for so many ids: the next multiple of 128, so that the output
-    layer's GEMM and its shards are aligned.
+    """Return the rows of an embedding for this many ids: the next multiple of 128.
+
+    Then the matrix product of the output layer and its shards are aligned.
     """
     return -(-size // 128) * 128
 
 
 def check_model_size(vocabulary: Vocabulary, vocab_size: int) -> None:
-    """Raise UserError where the vocabulary has ids that a model of `vocab_size` rows has no row
-    for.
+    """Check that a model has a row for each id of a vocabulary.
+
+    Args:
+        vocabulary: The vocabulary.
+        vocab_size: The rows of the model's embedding.
+
+    Raises:
+        UserError: The vocabulary has more ids.
     """
     if vocabulary.size > vocab_size:
+        remedy = (
+            f"set network.T5Config.vocab_size to {pad_size(vocabulary.size)}, or name the model's "
+            "own vocabulary"
+        )
+        if vocabulary.extra_ids:
+            remedy = f"lower EXTRA_IDS, {remedy}"
         raise UserError(
-            (
-                f"the vocabulary has {vocabulary.size} ids (with {vocabulary.extra_ids} extra), "
-                f"the model's vocab_size is {vocab_size}"
-            ),
+            f"the vocabulary has {vocabulary.size} ids (with {vocabulary.extra_ids} extra), the "
+            f"model's vocab_size is {vocab_size}",
             vocabulary.name,
-            (
-                f"{'lower EXTRA_IDS, ' if vocabulary.extra_ids else ''}set "
-                f"network.T5Config.vocab_size to {pad_size(vocabulary.size)}, or name the model's "
-                "own vocabulary"
-            ),
+            remedy,
             kind=TOO_BIG,
             value=vocabulary.size,
         )
 
 
 def check_sentinel_count(vocabulary: Vocabulary, needed: int) -> None:
-    """Raise UserError where span corruption would need more sentinels than there are."""
+    """Check that a vocabulary has enough sentinels for span corruption.
+
+    Args:
+        vocabulary: The vocabulary.
+        needed: The number of masked spans in a row.
+
+    Raises:
+        UserError: The vocabulary has fewer sentinels.
+    """
     if needed > vocabulary.sentinel_count:
         raise UserError(
-            (
-                f"span corruption needs {needed} sentinels at these lengths, the vocabulary has "
-                f"{vocabulary.sentinel_count}"
-            ),
+            f"span corruption needs {needed} sentinels at these lengths, but the vocabulary has "
+            f"{vocabulary.sentinel_count}",
             vocabulary.name,
             "raise EXTRA_IDS or mean_noise_span_length (bytes: 20), or shorten the inputs",
             kind=TOO_BIG,
@@ -299,11 +327,10 @@ def check_sentinel_count(vocabulary: Vocabulary, needed: int) -> None:
 
 
 def make_sentinel_piece(number: int) -> bytes:
-    """Return one more piece for the end of a serialised model: `<extra_id_N>` behind a word mark,
-    as T5 spells it.
+    """Return the piece `<extra_id_N>`, to append to a serialised SentencePiece model.
 
-    Protocol buffers join by concatenation, and ModelProto.pieces is field 1: {piece = 1, score = 2,
-    type = 3} (sentencepiece_model.proto).
+    The piece has a word mark, as T5 spells it. Protocol buffers are joined by concatenation, and
+    ModelProto.pieces is field 1: {piece = 1, score = 2, type = 3} (sentencepiece_model.proto).
     """
     name = f"\u2581<extra_id_{number}>".encode()
     piece = (
@@ -319,51 +346,52 @@ def make_sentinel_piece(number: int) -> bytes:
 
 
 def make_sentinel_pieces(count: int) -> bytes:
-    """Return what adds `count` sentinels to a serialised model; the last one, with the highest id,
-    is <extra_id_0>.
+    """Return the pieces that add `count` sentinels to a serialised SentencePiece model.
+
+    The last piece, with the highest id, is <extra_id_0>.
     """
     return b"".join(make_sentinel_piece(number) for number in reversed(range(count)))
 
 
 @functools.lru_cache(maxsize=8)
 def find_own_sentinels(path: str) -> dict[int, int]:
-    """Return the id of each of a SentencePiece model's own pieces `<extra_id_N>` by N, in the order
-    of N.
+    """Return the id of each piece `<extra_id_N>` of a SentencePiece model by N, in ascending order.
 
-    They are known by their text alone, whatever their type and place. Where two pieces have the
-    same N, it is the higher id.
+    Sentinels are recognised by their text alone, whatever their type and place. If two pieces have
+    the same N, the higher id is taken.
     """
     model = _load_model(path)
-    found: dict[int, int] = {}
+    sentinels: dict[int, int] = {}
     for index, piece in enumerate(model.IdToPiece(list(range(model.GetPieceSize())))):
-        if name := SENTINEL.fullmatch(piece):
-            found[int(name[1])] = index
-    return dict(sorted(found.items()))
+        match = SENTINEL.fullmatch(piece)
+        if match:
+            sentinels[int(match[1])] = index
+    return dict(sorted(sentinels.items()))
 
 
 def describe_sentinels(vocabulary: Vocabulary) -> str:
-    """Return which ids are sentinels, in the order in which span corruption takes them, for people
-    to read.
-    """
+    """Return the ids of the sentinels for people to read, in the order of their numbers."""
     ids = vocabulary.sentinel_ids
     if not ids:
         return "none"
-    shared = ", shared with bytes" if vocabulary.name == "byte" and not vocabulary.extra_ids else ""
+    shares_ids = vocabulary.name == "byte" and not vocabulary.extra_ids
+    note = ", shared with bytes" if shares_ids else ""
     if len(ids) == 1:
-        return f"{ids[0]}{shared}"
+        return f"{ids[0]}{note}"
     step = ids[1] - ids[0]
     if abs(step) == 1 and ids == tuple(range(ids[0], ids[0] + step * len(ids), step)):
-        return f"{ids[0]} to {ids[-1]}{shared}"
+        return f"{ids[0]} to {ids[-1]}{note}"
     return f"{ids[0]}, {ids[1]}, ... {ids[-1]}"
 
 
 def _match_fingerprint(vocabulary: Vocabulary, fingerprint: str) -> Vocabulary | None:
-    """Return the vocabulary with as many added sentinels as the fingerprint says; None where it is
-    of another vocabulary.
+    """Return the vocabulary with the number of added sentinels that gives a fingerprint.
+
+    None if the fingerprint is that of another vocabulary.
     """
-    body = hashlib.sha256(_read_identity(vocabulary.name))
+    digest = hashlib.sha256(_read_identity(vocabulary.name))
     for count in range(MAX_EXTRA_IDS + 1):
-        candidate = body.copy()
+        candidate = digest.copy()
         candidate.update(f"+{count}".encode())
         if candidate.hexdigest()[:16] == fingerprint:
             return dataclasses.replace(vocabulary, extra_ids=count)
@@ -371,15 +399,23 @@ def _match_fingerprint(vocabulary: Vocabulary, fingerprint: str) -> Vocabulary |
 
 
 def has_same_tokens(vocabulary: Vocabulary, fingerprint: str) -> bool:
-    """Return whether a fingerprint is of this vocabulary, whatever the number of added sentinels:
-    text has the same ids.
+    """Return whether a fingerprint is that of this vocabulary with any number of added sentinels.
+
+    If so, text has the same ids.
     """
     return _match_fingerprint(vocabulary, fingerprint) is not None
 
 
+def _select_bytes(ids: Sequence[int]) -> bytes:
+    """Return the bytes of ids of the byte vocabulary, without special ids and sentinels."""
+    return bytes(
+        number - BYTE_SPECIALS for number in ids if BYTE_SPECIALS <= number < BYTE_SPECIALS + 256
+    )
+
+
 def _decode_shared_bytes(ids: Sequence[int]) -> str:
-    """Return the text of bytes of which the last 100 are sentinels, too."""
-    body = bytes(one - BYTE_SPECIALS for one in ids if BYTE_SPECIALS <= one < BYTE_SPECIALS + 256)
+    """Return the text of ids of bytes, of which the last 100 are sentinels, too."""
+    body = _select_bytes(ids)
     pieces: list[str] = [""]
     while body:
         try:
@@ -400,12 +436,18 @@ _lock = threading.Lock()
 
 
 def _load_model(path: str, extra_ids: int = 0) -> Any:
+    """Return a loaded SentencePiece model with added sentinels. Threads load it only once."""
     with _lock:
         return _load_model_once(path, extra_ids)
 
 
 @functools.lru_cache(maxsize=8)
 def _load_model_once(path: str, extra_ids: int) -> Any:
+    """Load a SentencePiece model, see _load_model.
+
+    Raises:
+        UserError: The sentencepiece package is missing, or the file is not a model.
+    """
     try:
         import sentencepiece  # type: ignore[import-not-found]
     except ImportError:
@@ -424,7 +466,7 @@ def _load_model_once(path: str, extra_ids: int) -> Any:
         )
     except (OSError, RuntimeError):
         raise UserError(
-            "this is no SentencePiece model",
+            "not a SentencePiece model file",
             path,
             "name the .model file, not the .vocab file",
             kind=INVALID,
@@ -432,11 +474,12 @@ def _load_model_once(path: str, extra_ids: int) -> Any:
 
 
 def _read_identity(name: str) -> bytes:
-    """Return what changes with anything that changes an id, but for the sentinels."""
+    """Return bytes that change with anything that changes an id, except added sentinels."""
     return name.encode() if name == "byte" or name.startswith("ids:") else _read_content(name)
 
 
 @functools.lru_cache(maxsize=8)
 def _read_content(path: str) -> bytes:
+    """Return the bytes of a file."""
     with open(path, "rb") as file:
         return file.read()

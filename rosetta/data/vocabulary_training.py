@@ -1,4 +1,7 @@
-"""A SentencePiece vocabulary of one's own, with T5's special ids and sentinels."""
+"""Train a SentencePiece vocabulary that has T5's special ids and sentinels.
+
+`rosetta vocab train` calls it.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +21,45 @@ if TYPE_CHECKING:
 
     from rosetta.data.data_spec import Part
 
-MAX_SENTENCE_BYTES = 4192  # SentencePiece leaves out longer sentences: documents are cut to pieces
+# SentencePiece leaves out longer sentences, so documents are cut into pieces. A character has up to
+# four bytes.
+MAX_SENTENCE_BYTES = 4192
+_MAX_SENTENCE_LETTERS = MAX_SENTENCE_BYTES // 4
+_MIN_COVERAGE = 0.98
+_MAX_REASON = 160  # characters of SentencePiece's message that an error shows
 
 
 def read_sentences(parts: tuple[Part, ...], field: str, limit: int) -> Iterator[str]:
-    """Yield pieces of documents no longer than SentencePiece takes, from all sources in turn by
-    rate, `limit` in all.
+    """Yield pieces of documents that are short enough for SentencePiece.
+
+    The next document comes from the source that is furthest behind its rate, by characters read.
+
+    Args:
+        parts: The sources and their rates.
+        field: The field of records that has the text.
+        limit: The number of pieces after which no further document is read.
     """
     readers = [documents.read_documents(part.spec, field) for part in parts]
-    drawn = [0.0] * len(parts)
+    letters_read = [0.0] * len(parts)
     count = 0
+
+    def find_next_source() -> int:
+        return min(
+            range(len(readers)), key=lambda number: letters_read[number] / parts[number].rate
+        )
+
     while readers and count < limit:
-        number = min(range(len(readers)), key=lambda which: drawn[which] / parts[which].rate)
+        number = find_next_source()
         text = next(readers[number], None)
         if text is None:
-            drawn[number] = float("inf")
-            if min(drawn) == float("inf"):
+            letters_read[number] = float("inf")
+            if min(letters_read) == float("inf"):
                 return
             continue
-        for place in range(0, len(text), MAX_SENTENCE_BYTES // 4):  # letters of up to four bytes
-            yield text[place : place + MAX_SENTENCE_BYTES // 4]
+        for start in range(0, len(text), _MAX_SENTENCE_LETTERS):
+            yield text[start : start + _MAX_SENTENCE_LETTERS]
             count += 1
-        drawn[number] += len(text)
+        letters_read[number] += len(text)
 
 
 def train_vocabulary(
@@ -54,50 +74,47 @@ def train_vocabulary(
     coverage: float = 0.9995,
     byte_fallback: bool = True,
 ) -> vocabularies.Vocabulary:
-    """Train a vocabulary and write it to `out`; return it.
+    """Train a vocabulary and write it to a file.
 
     Args:
-      parts: where the text comes from, and how much of each.
-      out: the model file; must not exist.
-      size: ids in all, the three specials, the sentinels and 256 bytes of byte_fallback included.
-      extra_ids: sentinels, which stand in the file as its last pieces, spelt as T5 spells them.
-      model_type: "unigram" or "bpe".
-      field: where JSON lines and Example records have their text.
-      limit: pieces of documents to learn from, at most.
-      coverage: share of the letters that get an id of their own; the rest are bytes, or unknown
-        without byte_fallback.
-      byte_fallback: whether letters without an id are written as bytes.
+        parts: The sources of text and their rates.
+        out: The model file, which must not exist.
+        size: The number of all ids, with the three special ids, the sentinels and the 256 bytes of
+            byte_fallback.
+        extra_ids: The number of sentinels. They are the last pieces of the file, spelled as T5
+            spells them.
+        model_type: "unigram" or "bpe".
+        field: The field of JSON lines and Example records that has the text.
+        limit: The most pieces of documents to learn from.
+        coverage: The share of the characters that get an id of their own. The others become bytes,
+            or unknown without byte_fallback.
+        byte_fallback: Whether characters without an id are written as bytes.
+
+    Returns:
+        The vocabulary.
 
     Raises:
-      UserError: the file exists or cannot be written, the text is too little for the size.
+        UserError: The file exists or cannot be written, an option is not valid, or there is too
+            little text for the size.
     """
-    if not out.endswith(".model"):
-        raise UserError(
-            "the vocabulary's file has to end in .model", out, f"write {out}.model", kind=INVALID
-        )
-    if os.path.exists(out):
-        raise UserError(
-            "the file exists already", out, "name another, or remove it yourself", kind=EXISTS
-        )
-    folder = os.path.dirname(os.path.abspath(out))
-    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        raise UserError(
-            "the folder is not there or cannot be written", folder, "make it first", kind=MISSING
-        )
-    least = 3 + extra_ids + (256 if byte_fallback else 0) + 1
+    _check_output(out)
+    byte_ids = 256 if byte_fallback else 0
+    reserved = 3 + extra_ids + byte_ids
+    least = reserved + 1
     if size <= least:
         raise UserError(
-            f"a size of {size} leaves no room beside {least - 1} specials, sentinels and bytes",
+            f"a size of {size} leaves no room for text after {reserved} special ids, sentinels and "
+            "bytes",
             "--size",
             f"give more than {least}",
             kind=INVALID,
             value=size,
         )
-    if not 0.98 <= coverage <= 1:
+    if not _MIN_COVERAGE <= coverage <= 1:
         raise UserError(
-            f"a coverage of {coverage}",
+            f"{coverage} is not a valid coverage",
             "--coverage",
-            "give a share from 0.98 to 1, which SentencePiece takes",
+            f"give a share from {_MIN_COVERAGE} to 1, as SentencePiece requires",
             kind=INVALID,
             value=coverage,
         )
@@ -130,25 +147,53 @@ def train_vocabulary(
             **sizes,
         )
     except RuntimeError as error:
-        most = re.search(r"value <= (\d+)", str(error))
-        if not most:
-            said = (str(error).strip() or type(error).__name__).splitlines()[0][-160:]
-            raise UserError(
-                f"SentencePiece refuses: {said}",
-                "rosetta vocab train",
-                "give other text, another --size or another --coverage",
-                kind=FAILED,
-            ) from None
-        raise UserError(
-            f"the text is too little for {size} ids",
-            "--size",
-            f"give more text, or at most {int(most[1]) + extra_ids}",
-            kind=TOO_BIG,
-            value=size,
-        ) from None
+        raise _describe_failure(error, size, extra_ids) from None
     model = body.getvalue() + vocabularies.make_sentinel_pieces(extra_ids)
     write_atomic(Path(out), model, None)
-    made = vocabularies.load_vocabulary(out)
-    if made.size != size or made.sentinel_count != extra_ids:
-        log.warn(f"{out}: {made.size} ids, {made.sentinel_count} sentinels")
-    return made
+    vocabulary = vocabularies.load_vocabulary(out)
+    if vocabulary.size != size or vocabulary.sentinel_count != extra_ids:
+        log.warn(f"{out}: {vocabulary.size} ids, {vocabulary.sentinel_count} sentinels")
+    return vocabulary
+
+
+def _check_output(out: str) -> None:
+    """Raise UserError if a model file cannot be written."""
+    if not out.endswith(".model"):
+        raise UserError(
+            "the name of a vocabulary file must end in .model",
+            out,
+            f"write {out}.model",
+            kind=INVALID,
+        )
+    if os.path.exists(out):
+        raise UserError(
+            "the file exists already", out, "name another, or remove it yourself", kind=EXISTS
+        )
+    folder = os.path.dirname(os.path.abspath(out))
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        raise UserError(
+            "the folder does not exist or cannot be written",
+            folder,
+            "make the folder first, or name another",
+            kind=MISSING,
+        )
+
+
+def _describe_failure(error: RuntimeError, size: int, extra_ids: int) -> UserError:
+    """Return the error for a training that SentencePiece refused."""
+    largest_size = re.search(r"value <= (\d+)", str(error))
+    if not largest_size:
+        lines = (str(error).strip() or type(error).__name__).splitlines()
+        return UserError(
+            f"SentencePiece refuses to train: {lines[0][-_MAX_REASON:]}",
+            "rosetta vocab train",
+            "give other text, another --size or another --coverage",
+            kind=FAILED,
+        )
+    return UserError(
+        f"there is too little text for {size} ids",
+        "--size",
+        f"give more text, or at most {int(largest_size[1]) + extra_ids}",
+        kind=TOO_BIG,
+        value=size,
+    )

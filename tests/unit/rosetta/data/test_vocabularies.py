@@ -61,7 +61,7 @@ def test_a_run_keeps_the_number_of_sentinels_it_began_with(extra_ids: int) -> No
         ("ids:", errors.INVALID, "ids:32128"),
         ("ids:many", errors.INVALID, "ids:32128"),
         ("/nowhere/a.model", errors.MISSING, "vocab train"),
-        ("gs://t5-data/sentencepiece.model", errors.UNSUPPORTED, "copy them first"),
+        ("gs://t5-data/sentencepiece.model", errors.UNSUPPORTED, "gcloud storage"),
     ],
 )
 def test_a_name_that_stands_for_nothing_is_one_line(name: str, kind: str, remedy: str) -> None:
