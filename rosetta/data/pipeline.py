@@ -1,5 +1,8 @@
-"""Batches by step: what a run's data, objective, vocabulary, lengths, seed and batch size make of
-step s.
+"""The input pipeline: the batch of each step, from a run's data, objective, vocabulary and seed.
+
+The trainers of T5X and Pax read batches here. A batch depends on nothing else, so any host can make
+any step's batch, and a resumed run reads the same batches. docs/explanation/data-order.md explains
+the order.
 """
 
 from __future__ import annotations
@@ -31,30 +34,50 @@ from rosetta.data.streaming import Stream
 from rosetta.data.token_cache import TokenCache
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rosetta.data.data_spec import Spec
     from rosetta.data.objectives import Objective
 
 CHANGED_DATA_VARIABLE = "CHANGED_DATA"
 
+# The fields of a recipe that name a difference between two runs.
+_COMPARED_FIELDS = (
+    "objective",
+    "inputs",
+    "targets",
+    "pack",
+    "shuffle",
+    "mean_noise_span_length",
+    "noise_density",
+)
+# Each source of a mixture has a seed of its own. Otherwise two sources with equally many examples
+# would be drawn in the same order.
+_SEED_STEP = 1_000_003
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """Everything that decides what the rows are.
 
+    The names of the fields are part of fingerprints, and must not change.
+
     Attributes:
-      data: a spec string, or {spec: rate} as JSON.
-      objective: one of data_spec.OBJECTIVES.
-      vocab: "byte", "ids:N" or a SentencePiece model.
-      extra_ids: sentinels added to the vocabulary.
-      inputs, targets: lengths in tokens (inputs 0 for lm).
-      seed: of order and of every random choice.
-      split: of hf and tfds sets that name none.
-      pack: several short examples a row (mnli, squad; a window of text fills its row alone).
-      shuffle: False: in the data's own order, and nothing moves with the epoch.
-      text_field: where a JSON line, Example or Hugging Face record has its text.
-      mean_noise_span_length, noise_density: span corruption's.
+        data: A spec string, or {spec: rate} as JSON.
+        objective: One of data_spec.OBJECTIVES.
+        vocab: "byte", "ids:N" or a SentencePiece model.
+        extra_ids: The number of sentinels added to the vocabulary.
+        inputs: The length of inputs in tokens; 0 for lm.
+        targets: The length of targets in tokens.
+        seed: The seed of the order and of every random choice.
+        split: The split of hf and tfds sets that name none.
+        pack: Whether several short examples share a row (mnli, squad). A window of running text
+            fills its row alone.
+        shuffle: Whether the order is random. Otherwise it is that of the data, and windows begin at
+            the same places in each epoch.
+        text_field: The field of JSON lines, Examples and Hugging Face records that has the text.
+        mean_noise_span_length: The mean length of masked spans, for span corruption.
+        noise_density: The share of masked tokens, for span corruption.
     """
 
     data: str
@@ -72,7 +95,8 @@ class Recipe:
     noise_density: float = 0.15
 
     @property
-    def rule(self) -> Objective:
+    def sized_objective(self) -> Objective:
+        """The objective at the lengths of this recipe."""
         lengths = {"inputs": self.inputs, "targets": self.targets}
         return objectives.make_objective(
             self.objective,
@@ -83,136 +107,173 @@ class Recipe:
 
     @property
     def vocabulary(self) -> vocabularies.Vocabulary:
+        """The vocabulary with its added sentinels."""
         return vocabularies.Vocabulary(self.vocab, self.extra_ids)
 
 
 def check_source(
-    spec: Spec, rule: Objective, vocab: vocabularies.Vocabulary, split: str = "train"
+    spec: Spec, objective: Objective, vocabulary: vocabularies.Vocabulary, split: str = "train"
 ) -> None:
-    """Raise UserError where a source is missing or cannot serve the objective; reads file names and
-    heads only.
+    """Check that a source exists and can serve an objective.
+
+    Only the names and the beginnings of files are read.
+
+    Args:
+        spec: The source.
+        objective: The objective.
+        vocabulary: The vocabulary.
+        split: The split of an hf or tfds set whose spec names none.
+
+    Raises:
+        UserError: The source is missing, or cannot serve the objective.
     """
     if spec.kind in ("task", "synthetic"):
         return
-    rule.check_fits(vocab)
-    if spec.kind != "cache" and vocab.name.startswith("ids:"):
+    objective.check_fits(vocabulary)
+    if spec.kind != "cache" and vocabulary.name.startswith("ids:"):
         raise UserError(
-            "text needs a vocabulary",
-            f"VOCAB={vocab.name}",
+            "a vocabulary without text cannot tokenise this data",
+            f"VOCAB={vocabulary.name}",
             "name a SentencePiece model or `byte`",
             kind=CONFLICT,
         )
-    if rule.takes_pairs and spec.kind == "text" and rule.name != "lambada":
+    if objective.takes_pairs and spec.kind == "text" and objective.name != "lambada":
         raise UserError(
-            f"{rule.name} needs records, not running text",
+            f"{objective.name} needs records, not running text",
             f"DATA={spec}",
             "use jsonl, tfrecord, tfds, hf or a cache",
             kind=CONFLICT,
             value=spec.kind,
         )
     if spec.kind in ("text", "jsonl", "tfrecord"):
-        paths = data_spec.find_files(spec)
-        if not rule.takes_pairs:
-            text_corpora.check_uncompressed(paths)
-        if spec.kind == "text":
-            text_corpora.check_text_heads(
-                [path for path in paths if not path.endswith(text_corpora.COMPRESSED_SUFFIXES)]
-            )
+        _check_files(spec, objective)
     elif spec.kind == "tfds":
         tfds.find_shards(spec, split)
     elif spec.kind == "cache":
-        tokens = TokenCache(spec.value)
-        kept = tokens.recipe.vocabulary
-        # A cache's tokens have no added sentinels; ids:SIZE stands for any vocabulary of that size,
-        # since nothing is tokenised.
-        same = (
-            vocabularies.has_same_tokens(vocab, kept)
-            or vocab.name == f"ids:{tokens.recipe.vocab_size}"
-        )
-        fingerprint = kept if same else vocab.fingerprint()
-        tokens.check_recipe(
-            fingerprint,
-            document_ends=rule.document_ends,
-            pairs=rule.name if rule.takes_pairs else "",
-        )
+        _check_cache(spec, objective, vocabulary)
     elif spec.kind == "hf":
         documents.open_hugging_face(spec, split)
 
 
+def _check_files(spec: Spec, objective: Objective) -> None:
+    """Check the files of a text, jsonl or tfrecord source, see check_source."""
+    paths = data_spec.find_files(spec)
+    if not objective.takes_pairs:
+        text_corpora.check_uncompressed(paths)
+    if spec.kind == "text":
+        text_corpora.check_text_heads(
+            [path for path in paths if not path.endswith(text_corpora.COMPRESSED_SUFFIXES)]
+        )
+
+
+def _check_cache(spec: Spec, objective: Objective, vocabulary: vocabularies.Vocabulary) -> None:
+    """Check that a token cache was made for an objective and a vocabulary, see check_source."""
+    cache = TokenCache(spec.value)
+    cache_fingerprint = cache.recipe.vocabulary
+    # The tokens of a cache have no added sentinels, so their number may differ. And ids:SIZE stands
+    # for any vocabulary of that size, since nothing is tokenised.
+    is_same_size = vocabulary.name == f"ids:{cache.recipe.vocab_size}"
+    if vocabularies.has_same_tokens(vocabulary, cache_fingerprint) or is_same_size:
+        fingerprint = cache_fingerprint
+    else:
+        fingerprint = vocabulary.fingerprint()
+    cache.check_recipe(
+        fingerprint,
+        document_ends=objective.document_ends,
+        pairs=objective.name if objective.takes_pairs else "",
+    )
+
+
 def open_source(spec: Spec, recipe: Recipe) -> rows.Source:
-    """Return the rows of one source."""
-    rule, vocab, seed = recipe.rule, recipe.vocabulary, recipe.seed
-    check_source(spec, rule, vocab, recipe.split)
+    """Return the rows of one source.
+
+    Args:
+        spec: The source.
+        recipe: What the rows are made with. Its `data` is not used.
+
+    Raises:
+        UserError: See check_source, or SeqIO has to read the source.
+    """
+    objective, vocabulary = recipe.sized_objective, recipe.vocabulary
+    check_source(spec, objective, vocabulary, recipe.split)
     if spec.kind == "synthetic":
-        return rows.Synthetic(rule, vocab, seed)
+        return rows.Synthetic(objective, vocabulary, recipe.seed)
+    if objective.takes_pairs:
+        return _open_pairs(spec, recipe)
     if spec.kind == "cache":
-        cache = TokenCache(spec.value)
-        if rule.takes_pairs:
-            count = int(cache.document_ends[-1])
-            found = [
-                (cache.read_document(number), cache.read_document(number + 1))
-                for number in range(0, count, 2)
-            ]
-            return rows.Pairs(
-                found,
-                rule,
-                seed,
-                pack=recipe.pack,
-                shuffle=recipe.shuffle,
-                name=os.path.basename(spec.value.rstrip("/")),
-            )
-        return rows.CachedWindows(cache, rule, vocab, seed, shuffle=recipe.shuffle)
-    if rule.takes_pairs:
-        worded = [
-            (record["inputs"], record["targets"])
-            for record in task_records.read_examples(spec, rule.name, recipe.split)
-        ]
-        return rows.Pairs(
-            task_records.EncodedPairs(worded, vocab),
-            rule,
-            seed,
-            pack=recipe.pack,
-            shuffle=recipe.shuffle,
-            name=os.path.basename(spec.value.rstrip("/")),
+        return rows.CachedWindows(
+            TokenCache(spec.value), objective, vocabulary, recipe.seed, shuffle=recipe.shuffle
         )
     if spec.kind == "hf":
-        return Stream(spec, rule, vocab, seed, field=recipe.text_field, split=recipe.split)
+        return Stream(
+            spec, objective, vocabulary, recipe.seed, field=recipe.text_field, split=recipe.split
+        )
     if spec.kind == "task":
         raise UserError(
-            "SeqIO gives this data, rosetta.data does not",
+            "SeqIO reads this data, and rosetta.data does not",
             f"DATA={spec}",
             "use it in a T5X run",
             kind=UNSUPPORTED,
         )
     return rows.Windows(
         text_corpora.open_corpus(spec, recipe.text_field, recipe.split),
-        rule,
-        vocab,
-        seed,
+        objective,
+        vocabulary,
+        recipe.seed,
         shuffle=recipe.shuffle,
     )
 
 
+def _open_pairs(spec: Spec, recipe: Recipe) -> rows.Pairs:
+    """Return the rows of a source of inputs and targets, see open_source."""
+    pairs: Sequence[tuple[Array, Array]]
+    objective = recipe.sized_objective
+    if spec.kind == "cache":
+        cache = TokenCache(spec.value)
+        count = int(cache.document_ends[-1])
+        pairs = [
+            (cache.read_document(number), cache.read_document(number + 1))
+            for number in range(0, count, 2)
+        ]
+    else:
+        texts = [
+            (example["inputs"], example["targets"])
+            for example in task_records.read_examples(spec, objective.name, recipe.split)
+        ]
+        pairs = task_records.EncodedPairs(texts, recipe.vocabulary)
+    return rows.Pairs(
+        pairs,
+        objective,
+        recipe.seed,
+        pack=recipe.pack,
+        shuffle=recipe.shuffle,
+        name=os.path.basename(spec.value.rstrip("/")),
+    )
+
+
 def open_sources(recipe: Recipe) -> rows.Source:
-    """Return the rows of the recipe's source, or of its mixture."""
+    """Return the rows of a recipe's source, or of its mixture of sources.
+
+    Raises:
+        UserError: See open_source.
+    """
     parts = data_spec.parse_parts(recipe.data)
     if len(parts) == 1:
         return open_source(parts[0].spec, recipe)
-    # Each source has a seed of its own, or two with equally many examples would be drawn in the
-    # same order.
-    made = [
-        open_source(part.spec, dataclasses.replace(recipe, seed=recipe.seed + 1_000_003 * number))
-        for number, part in enumerate(parts)
-    ]
-    return rows.Mixture(
-        made, [part.rate for part in parts], [str(part.spec) for part in parts], recipe.seed
-    )
+    sources = []
+    for number, part in enumerate(parts):
+        source_recipe = dataclasses.replace(recipe, seed=recipe.seed + _SEED_STEP * number)
+        sources.append(open_source(part.spec, source_recipe))
+    rates = [part.rate for part in parts]
+    names = [str(part.spec) for part in parts]
+    return rows.Mixture(sources, rates, names, recipe.seed)
 
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """From which step on which running example number counts: (0, 0) unless a batch size was
-    changed or a stream was begun later.
+    """From where running example numbers are counted, and at which step that example is read.
+
+    Both are 0 unless the batch size was changed, or a stream was begun later.
     """
 
     step: int = 0
@@ -220,14 +281,19 @@ class Origin:
 
 
 class Batches:
-    """The batches of a run, of one host of several.
+    """The batches of a run on one host of several.
 
     Attributes:
-      recipe: what the rows are.
-      batch: rows of a global batch.
-      shard, shards: this host's number and how many there are; its rows are one contiguous part of
-        the batch.
-      kind: features.ENCODER_DECODER or features.DECODER.
+        recipe: What the rows are.
+        batch: The number of rows of a global batch.
+        shard: The number of this host. Its rows are one contiguous part of the batch.
+        shards: The number of hosts.
+        kind: The kind of features: seqio_features.ENCODER_DECODER or DECODER, or "causal".
+        origin: From where examples are counted.
+        source: The rows.
+
+    Raises:
+        UserError: The batch does not divide among the hosts, or see open_source.
     """
 
     def __init__(
@@ -241,7 +307,7 @@ class Batches:
     ) -> None:
         if batch < 1:
             raise UserError(
-                f"the batch has {batch} rows",
+                f"{batch} is not a valid batch size",
                 "BATCH_SIZE",
                 "give at least 1",
                 kind=INVALID,
@@ -255,50 +321,59 @@ class Batches:
                 kind=INVALID,
                 value=batch,
             )
-        self.recipe, self.batch, self.shard, self.shards, self.kind = (
-            recipe,
-            batch,
-            shard,
-            shards,
-            kind,
-        )
+        self.recipe = recipe
+        self.batch = batch
+        self.shard = shard
+        self.shards = shards
+        self.kind = kind
         self.origin = Origin()
         self.source = open_sources(recipe)
 
     @property
     def has_stream(self) -> bool:
-        """Whether some source can only be read from its beginning on."""
-        inner = self.source.sources if isinstance(self.source, rows.Mixture) else [self.source]
-        return any(isinstance(one, Stream) for one in inner)
+        """Whether a source can only be read from its beginning."""
+        if isinstance(self.source, rows.Mixture):
+            return any(isinstance(source, Stream) for source in self.source.sources)
+        return isinstance(self.source, Stream)
 
     @property
     def feature_lengths(self) -> dict[str, int]:
-        """Feature -> length."""
+        """The length of each feature."""
         inputs: Array = np.zeros((1, self.recipe.inputs), np.int32)
         targets: Array = np.zeros((1, self.recipe.targets), np.int32)
-        return {
-            name: array.shape[1]
-            for name, array in self.make_features(rows.make_unpacked_rows(inputs, targets)).items()
-        }
+        features = self.make_features(rows.make_unpacked_rows(inputs, targets))
+        return {name: array.shape[1] for name, array in features.items()}
 
     def first_example(self, step: int) -> int:
-        """Return the running number of the global batch's first example at a step."""
+        """Return the running number of the first example of a step's global batch."""
         return self.origin.example + (step - self.origin.step) * self.batch
 
     def make_batch(self, step: int) -> dict[str, Array]:
-        """Return this host's rows of step `step` (the first step is 0): feature -> int32 [batch /
-        shards, length].
+        """Return this host's rows of a step.
+
+        Args:
+            step: The step; the first one is 0.
+
+        Returns:
+            Feature -> int32 [batch / shards, length].
+
+        Raises:
+            UserError: A file cannot be read, or a record is bad and BAD_RECORDS is "stop".
         """
         return self.make_features(self.source.read_rows(self.list_examples(step)))
 
     def list_examples(self, step: int) -> Array:
-        """Return the running numbers of this host's rows of a step: int64 [batch / shards]."""
-        own = self.batch // self.shards
-        return self.first_example(step) + self.shard * own + np.arange(own, dtype=np.int64)
+        """Return the running numbers of this host's examples of a step, int64 [batch / shards]."""
+        host_rows = self.batch // self.shards
+        first = self.first_example(step) + self.shard * host_rows
+        return first + np.arange(host_rows, dtype=np.int64)
 
     def describe_batch(self, step: int) -> dict[str, Any] | None:
-        """Return what names this host's rows of a step: their hash and the running numbers of their
-        examples. None for a stream's, which cannot be read again.
+        """Return the hash of this host's rows of a step, and the running numbers of its examples.
+
+        Returns:
+            {"step", "hash", "shard", "shards", "examples"}; None if the data has a stream, which
+            cannot be read again.
         """
         if self.has_stream:
             return None
@@ -311,207 +386,219 @@ class Batches:
             "examples": examples.tolist(),
         }
 
-    def make_features(self, made: rows.Rows) -> dict[str, Array]:
-        """Return what a model reads of the rows."""
-        return (
-            seqio_features.make_encoder_decoder_features
-            if self.kind == seqio_features.ENCODER_DECODER
-            else seqio_features.make_decoder_features
-        )(made, pack=self.recipe.pack)
+    def make_features(self, source_rows: rows.Rows) -> dict[str, Array]:
+        """Return the features that a model reads: feature -> [n, length]."""
+        if self.kind == seqio_features.ENCODER_DECODER:
+            return seqio_features.make_encoder_decoder_features(source_rows, pack=self.recipe.pack)
+        return seqio_features.make_decoder_features(source_rows, pack=self.recipe.pack)
 
     @functools.cached_property
     def _fingerprint(self) -> str:
-        told = dataclasses.asdict(self.recipe)
-        del told["vocab"]
-        told["data"] = [
-            _drop_folders(told["data"]),
+        """The fingerprint, see `fingerprint`."""
+        fields = dataclasses.asdict(self.recipe)
+        del fields["vocab"]
+        fields["data"] = [
+            _drop_folders(fields["data"]),
             self.source.describe(),
             self.recipe.vocabulary.fingerprint(),
             self.kind,
         ]
-        return hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()[:16]
+        return hashlib.sha256(repr(sorted(fields.items())).encode()).hexdigest()[:16]
 
     def fingerprint(self) -> str:
-        """Return 16 hex digits that change with the rows: the same on every host and for every
-        batch size.
+        """Return 16 hex digits that change with the rows.
+
+        They are the same on every host and for every batch size.
         """
         return self._fingerprint
 
-    def _told(self) -> dict[str, Any]:
-        """Return what of the recipe a changed fingerprint can be told by."""
-        told = {
-            name: getattr(self.recipe, name)
-            for name in (
-                "objective",
-                "inputs",
-                "targets",
-                "pack",
-                "shuffle",
-                "mean_noise_span_length",
-                "noise_density",
-            )
-        }
-        return {
-            **told,
-            "vocabulary": f"{os.path.basename(self.recipe.vocab)} "
-            f"({self.recipe.vocabulary.fingerprint()})",
-        }
+    def _describe_recipe(self) -> dict[str, Any]:
+        """Return the parts of the recipe that can name a difference between two runs."""
+        description = {name: getattr(self.recipe, name) for name in _COMPARED_FIELDS}
+        vocabulary_name = os.path.basename(self.recipe.vocab)
+        description["vocabulary"] = f"{vocabulary_name} ({self.recipe.vocabulary.fingerprint()})"
+        return description
 
     def make_state(self, step: int) -> dict[str, Any]:
-        """Return what a checkpoint of step `step` keeps, as JSON."""
+        """Return what a checkpoint of a step stores, as JSON. `resume` reads it."""
+        first_example = self.first_example(step)
         return {
             "data": self.recipe.data,
-            "told": self._told(),
+            "told": self._describe_recipe(),
             "fingerprint": self.fingerprint(),
             "seed": self.recipe.seed,
             "batch": self.batch,
             "step": step,
-            "example": self.first_example(step),
+            "example": first_example,
             "origin": dataclasses.asdict(self.origin),
-            "streams": rows.get_stream_marks(self.source, self.first_example(step)),
+            "streams": rows.get_stream_marks(self.source, first_example),
             "grid": rows.get_grid(self.source),
             "contents": self.contents,
         }
 
-    def check_same_data(self, kept: Mapping[str, Any]) -> None:
-        """Raise UserError where the seed or the data is another than `state` kept: examples would
-        be repeated and left out.
+    def check_same_data(self, state: Mapping[str, Any]) -> None:
+        """Check that a run can continue: with other data, examples would be repeated or left out.
+
+        Args:
+            state: What `make_state` returned.
+
+        Raises:
+            UserError: The seed or the data differs. Changed files are accepted if
+                CHANGED_DATA=accept.
         """
-        if kept["seed"] != self.recipe.seed:
+        if state["seed"] != self.recipe.seed:
             raise UserError(
-                f"the run began with data seed {kept['seed']}, now it is {self.recipe.seed}",
+                f"the run began with data seed {state['seed']}, and the seed is now "
+                f"{self.recipe.seed}",
                 "the data's seed",
-                f"set it to {kept['seed']}, or begin a new folder",
+                f"set it to {state['seed']}, or begin a new folder",
                 kind=DIFFERS,
                 value=self.recipe.seed,
             )
-        change = self._find_change(kept)
-        if kept["fingerprint"] != self.fingerprint():
-            check_same_recipe(kept, self._told(), self.recipe.data)
+        change = self._find_change(state)
+        if state["fingerprint"] != self.fingerprint():
+            check_same_recipe(state, self._describe_recipe(), self.recipe.data)
         if change and read_setting(os.environ, CHANGED_DATA_VARIABLE) != "accept":
             raise _describe_difference(
-                f"{change} ({kept['data']})",
+                f"{change} ({state['data']})",
                 self.recipe.data,
-                f"; if you changed it on purpose, go on with {CHANGED_DATA_VARIABLE}=accept",
+                f"; if you changed it on purpose, continue with {CHANGED_DATA_VARIABLE}=accept",
             )
 
-    def _find_change(self, kept: Mapping[str, Any]) -> str | None:
-        """Return what of the files changed since `state` kept it; None for nothing.
+    def _find_change(self, state: Mapping[str, Any]) -> str | None:
+        """Return what has changed in the files since `make_state`; None if nothing has.
 
-        The windows stay as they were cut, where they can.
+        If possible, the corpora are cut into the same windows as then.
         """
-        if kept.get("grid") and kept["grid"] != rows.get_grid(self.source):
-            rows.set_grid(self.source, kept["grid"])
+        if state.get("grid") and state["grid"] != rows.get_grid(self.source):
+            rows.set_grid(self.source, state["grid"])
             self.__dict__.pop("_fingerprint", None)
-        changed = file_fingerprints.find_change(kept.get("contents"), self.contents)
-        if changed:
-            return f"another content of {changed}"
-        return (
-            None
-            if kept["fingerprint"] == self.fingerprint()
-            else "other files or another state of them"
-        )
+        changed_file = file_fingerprints.find_change(state.get("contents"), self.contents)
+        if changed_file:
+            return f"another content of {changed_file}"
+        if state["fingerprint"] == self.fingerprint():
+            return None
+        return "other files, or the files have changed"
 
     @functools.cached_property
     def contents(self) -> dict[str, Any]:
-        """What the data's files hold, by name."""
+        """The fingerprints of the data's files, see file_fingerprints.describe_contents."""
         return file_fingerprints.describe_contents(self.recipe.data, self.recipe.split)
 
-    def resume(self, kept: Mapping[str, Any], step: int) -> str | None:
-        """Go on at `step` from what `state` kept; return a line to print where the batch size
-        changed, which a run may do.
+    def resume(self, state: Mapping[str, Any], step: int) -> str | None:
+        """Continue from the state that a checkpoint stores.
+
+        Args:
+            state: What `make_state` returned.
+            step: The step to continue with.
+
+        Returns:
+            Lines to print if the data or the batch size has changed, else None.
+
+        Raises:
+            UserError: See check_same_data.
         """
-        self.check_same_data(kept)
-        origin = Origin(**kept["origin"])
-        line = None
-        change = self._find_change(kept)
+        self.check_same_data(state)
+        origin = Origin(**state["origin"])
+        example = origin.example + (step - origin.step) * state["batch"]
+        lines = []
+        change = self._find_change(state)
         if change:
-            again = (
-                "in the same order"
-                if kept.get("grid") and rows.get_grid(self.source) == kept["grid"]
-                else (
+            is_same_grid = state.get("grid") and rows.get_grid(self.source) == state["grid"]
+            if is_same_grid:
+                order = "in the same order"
+            else:
+                order = (
                     "in a new order, so until this pass ends some rows may come twice and others "
                     "not"
                 )
-            )
-            line = (
+            lines.append(
                 f"data: the run began with {change}; {CHANGED_DATA_VARIABLE}=accept: from step "
-                f"{step} on with example "
-                f"{origin.example + (step - origin.step) * kept['batch']}, {again}"
+                f"{step} on with example {example}, {order}"
             )
-        if kept["batch"] != self.batch:
-            example = origin.example + (step - origin.step) * kept["batch"]
-            line = (f"{line}\n" if line else "") + (
-                f"data: the batch was {kept['batch']}, now {self.batch}: from step {step} on "
+        if state["batch"] != self.batch:
+            lines.append(
+                f"data: the batch was {state['batch']}, now {self.batch}: from step {step} on "
                 f"with example {example}, none repeated or left out"
             )
             origin = Origin(step, example)
         self.origin = origin
-        rows.restore_stream_marks(self.source, kept["streams"])
-        return line
+        rows.restore_stream_marks(self.source, state["streams"])
+        return "\n".join(lines) or None
 
 
-def check_same_recipe(kept: Mapping[str, Any], now: Mapping[str, Any], data: str) -> None:
-    """Raise UserError where what a run's rows are made by is other than it began with.
+def check_same_recipe(state: Mapping[str, Any], now: Mapping[str, Any], data: str) -> None:
+    """Check that the rows are made in the same way as when the run began.
 
     Args:
-      kept: what Batches.state gave.
-      now: what is known of its `told` today.
-      data: of today, for the line.
+        state: What Batches.make_state returned.
+        now: The entries of its "told" that are known today.
+        data: Today's data, for the message.
+
+    Raises:
+        UserError: An entry differs.
     """
-    changed = [
+    changes = [
         f"{name} {before}, now {now[name]}"
-        for name, before in kept.get("told", {}).items()
+        for name, before in state.get("told", {}).items()
         if name in now and before != now[name]
     ]
-    if changed:
-        raise _describe_difference("; ".join(changed), data)
+    if changes:
+        raise _describe_difference("; ".join(changes), data)
 
 
-def _describe_difference(what: str, data: str, more: str = "") -> UserError:
+def _describe_difference(difference: str, data: str, more_remedies: str = "") -> UserError:
+    """Return the error for a run that cannot continue because its data differs."""
     return UserError(
-        f"the run began with {what}",
+        f"the run began with {difference}",
         f"DATA={data}",
-        f"use the same, or begin a new folder from this checkpoint{more}",
+        f"use the same, or begin a new folder from this checkpoint{more_remedies}",
         kind=DIFFERS,
     )
 
 
 def _drop_folders(data: str) -> str:
-    """Return the data without folders: a data set that lies elsewhere is the same one."""
-    return " ".join(
-        (
-            f"{part.spec.kind}:{os.path.basename(part.spec.value.rstrip('/'))}#{part.spec.split} "
-            f"{part.rate}"
-        )
-        for part in data_spec.parse_parts(data)
-    )
+    """Return the data without folders: a data set that was moved is the same one."""
+    descriptions = []
+    for part in data_spec.parse_parts(data):
+        name = os.path.basename(part.spec.value.rstrip("/"))
+        descriptions.append(f"{part.spec.kind}:{name}#{part.spec.split} {part.rate}")
+    return " ".join(descriptions)
 
 
 def hash_rows(batch: Mapping[str, Array], first: int = 0) -> list[int]:
-    """Return 128 bits a row, of its number in the global batch, its features' names and its
-    values.
+    """Return a hash of 128 bits for each row.
+
+    It covers the number of the row in the global batch, the names of the features and their values.
+
+    Args:
+        batch: Feature -> array [n, length].
+        first: The number of the first row in the global batch.
     """
     count = len(next(iter(batch.values())))
-    found = []
+    hashes = []
     for row in range(count):
-        body = hashlib.sha256(str(first + row).encode())
+        digest = hashlib.sha256(str(first + row).encode())
         for name in sorted(batch):
             values = np.ascontiguousarray(batch[name][row])
-            body.update(f"|{name}|{values.dtype.str}|{values.shape}|".encode())
-            body.update(values.tobytes())
-        found.append(int.from_bytes(body.digest()[:16]))
-    return found
+            digest.update(f"|{name}|{values.dtype.str}|{values.shape}|".encode())
+            digest.update(values.tobytes())
+        hashes.append(int.from_bytes(digest.digest()[:16]))
+    return hashes
 
 
 def hash_batch(batch: Mapping[str, Array], first: int = 0) -> str:
-    """Return 32 hex digits of the rows of a batch.
+    """Return 32 hex digits for the rows of a batch.
 
-    The sum of hosts' hashes (`add_hashes`) is the global batch's.
+    The sum of the hashes of all hosts (`add_hashes`) is that of the global batch.
+
+    Args:
+        batch: Feature -> array [n, length].
+        first: The number of the first row in the global batch.
     """
     return f"{sum(hash_rows(batch, first)) % (1 << 128):032x}"
 
 
-def add_hashes(parts: Iterator[str]) -> str:
-    """Return the global batch's hash from its hosts'."""
+def add_hashes(parts: Iterable[str]) -> str:
+    """Return the hash of a global batch from those of its hosts."""
     return f"{sum(int(part, 16) for part in parts) % (1 << 128):032x}"

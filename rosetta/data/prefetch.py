@@ -42,7 +42,7 @@ def choose_worker_count(batches: Batches) -> int:
         part.spec.kind in ("synthetic", "cache")
         for part in data_spec.parse_parts(batches.recipe.data)
     )
-    if batches.has_stream or cheap or batches.recipe.rule.takes_pairs:
+    if batches.has_stream or cheap or batches.recipe.sized_objective.takes_pairs:
         return 0
     return min(8, len(os.sched_getaffinity(0)) // 2) if batches.batch // batches.shards >= 64 else 0
 
