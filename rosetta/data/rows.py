@@ -1,15 +1,17 @@
-"""Sources of rows: each gives any of its examples, by running number, as inputs and targets of
-fixed length.
+"""Sources of rows: each gives any of its examples as inputs and targets of fixed lengths.
 
-Running number e means the e-th example drawn from this source since the run began: epoch e //
-count, and within the epoch a place in a keyed permutation. So a row depends on (seed, source, e)
-alone.
+An example is asked for by its running number: the number of examples of this source that the run
+drew before it. Running number e lies in epoch e // count, and within the epoch at a place that a
+keyed permutation gives. So a row depends only on the seed, the source and its running number.
+
+`pipeline.Batches` reads batches from a source. Running text is cut into windows: a window is the
+tokens of one row, and a stretch is the part of a corpus that one window is made from.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -17,16 +19,20 @@ from rosetta.core.errors import INVALID, MISSING, UserError
 from rosetta.data import Array, packing, shuffling, vocabularies
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rosetta.data.objectives import Objective
     from rosetta.data.text_corpora import Corpus
     from rosetta.data.token_cache import TokenCache
 
-STRETCH_MARGIN = (
-    1.1  # stretches are this much longer than a mean window, so that nearly all fill one
-)
-MAX_SAMPLES, MIN_SAMPLE_SIZE = 64, 4096
+# Stretches are this much longer than the mean window needs, so that nearly all fill a window.
+STRETCH_MARGIN = 1.1
+MAX_SAMPLES = 64  # the parts of a corpus that are tokenised to estimate the stretch
+MIN_SAMPLE_SIZE = 4096  # in units of the corpus
+
+# The first words of the keys that are derived from a seed, one for each use. (1 and 7 to 8 are in
+# shuffling and streaming.)
+_ROW_KEY, _SYNTHETIC_KEY, _OFFSET_KEY, _PACKING_KEY, _MIXTURE_KEY = 2, 3, 4, 5, 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +40,11 @@ class Rows:
     """Rows of tokens, padded with 0.
 
     Attributes:
-      inputs: int32 [n, inputs length] (length 0 for lm).
-      targets: int32 [n, targets length].
-      input_segments, target_segments: int32 of the same shapes: 1, 2, … for the examples packed
-        into a row, 0 for padding.
+        inputs: int32 [n, length of inputs]; the length is 0 for lm.
+        targets: int32 [n, length of targets].
+        input_segments: int32 of the shape of `inputs`: 1, 2, … for the examples that are packed
+            into a row, and 0 for padding.
+        target_segments: The same for `targets`.
     """
 
     inputs: Array
@@ -52,102 +59,124 @@ def make_unpacked_rows(inputs: Array, targets: Array) -> Rows:
 
 
 class Source(Protocol):
-    """What gives rows."""
+    """A source of rows."""
 
     def read_rows(self, examples: Array) -> Rows:
-        """Return the rows of running example numbers int64 [n]."""
+        """Return the rows of running numbers, int64 [n]."""
         ...
 
     def describe(self) -> str:
-        """Return what this source reads: another text means other rows."""
+        """Return what this source reads, for fingerprints: other rows have another text."""
+        ...
+
+
+@runtime_checkable
+class MarkedSource(Protocol):
+    """A source that can only be read from its beginning, or from a mark in it."""
+
+    def find_mark(self, example: int) -> dict[str, Any]:
+        """Return the last mark at or before a running number, as JSON."""
+        ...
+
+    def resume(self, stored_mark: dict[str, Any]) -> None:
+        """Continue from a mark."""
         ...
 
 
 @dataclasses.dataclass
 class Synthetic:
-    """Random ids, every position filled, the last one an end token."""
+    """Random ids at every position, with an end token at the last one."""
 
     objective: Objective
-    vocab: vocabularies.Vocabulary
+    vocabulary: vocabularies.Vocabulary
     seed: int
 
     def read_rows(self, examples: Array) -> Rows:
-        highest = self.vocab.text_size
-        made = []
+        """Return the rows of running numbers, int64 [n]."""
+        sides = []
         for number, length in enumerate((self.objective.inputs, self.objective.targets)):
-            draws: Array = shuffling.draw_words(
-                shuffling.derive_keys(shuffling.derive_key(self.seed, 3, number), examples),
-                (length + 1) // 2,
-            ).view(np.uint32)[:, :length]
-            ids = (3 + (draws.astype(np.uint64) * np.uint64(highest - 3) >> np.uint64(32))).astype(
-                np.int32
+            keys = shuffling.derive_keys(
+                shuffling.derive_key(self.seed, _SYNTHETIC_KEY, number), examples
             )
-            ids[:, -1:] = vocabularies.EOS
-            made.append(ids)
-        return make_unpacked_rows(*made)
+            words = shuffling.draw_words(keys, (length + 1) // 2)
+            sides.append(self._make_ids(words.view(np.uint32)[:, :length]))
+        return make_unpacked_rows(*sides)
+
+    def _make_ids(self, words: Array) -> Array:
+        """Return ids of text, int32 [n, length], from random words, uint32 [n, length]."""
+        count = np.uint64(self.vocabulary.text_size - 3)  # without padding, end and unknown
+        ids = (3 + (words.astype(np.uint64) * count >> np.uint64(32))).astype(np.int32)
+        ids[:, -1:] = vocabularies.EOS
+        return ids
 
     def describe(self) -> str:
-        return f"synthetic {self.vocab.size}"
+        """Return the size of the vocabulary."""
+        return f"synthetic {self.vocabulary.size}"
 
 
-def _derive_row_keys(seed: int, epoch: Array, index: Array) -> Array:
-    found: Array = np.empty(len(index), np.uint64)
-    for turn in np.unique(epoch):
-        here = epoch == turn
-        found[here] = shuffling.derive_keys(shuffling.derive_key(seed, 2, int(turn)), index[here])
-    return found
+def _derive_row_keys(seed: int, epochs: Array, indices: Array) -> Array:
+    """Return the keys of the rows at indices of epochs, uint64 [n]."""
+    keys: Array = np.empty(len(indices), np.uint64)
+    for epoch in np.unique(epochs):
+        in_epoch = epochs == epoch
+        epoch_key = shuffling.derive_key(seed, _ROW_KEY, int(epoch))
+        keys[in_epoch] = shuffling.derive_keys(epoch_key, indices[in_epoch])
+    return keys
 
 
 def encode_window(
-    texts: Sequence[str], objective: Objective, vocab: vocabularies.Vocabulary
+    texts: Sequence[str], objective: Objective, vocabulary: vocabularies.Vocabulary
 ) -> Array:
-    """Return the ids of documents in a row, at most a window of them."""
-    found: list[Array] = []
+    """Return the ids of documents one after another, at most a window of them, int32."""
+    pieces: list[Array] = []
     count = 0
     for text in texts:
         if count >= objective.window_length:
             break
-        ids = vocab.encode([text])[0]
+        ids = vocabulary.encode([text])[0]
         if objective.document_ends:
-            ids = np.append(ids, np.int32(vocab.eos))
-        found.append(ids)
+            ids = np.append(ids, np.int32(vocabulary.eos))
+        pieces.append(ids)
         count += len(ids)
-    return np.concatenate([*found, np.zeros(0, np.int32)])[: objective.window_length].astype(
-        np.int32
-    )
+    window = np.concatenate([*pieces, np.zeros(0, np.int32)])[: objective.window_length]
+    return window.astype(np.int32)
 
 
-def estimate_stretch(corpus: Corpus, objective: Objective, vocab: vocabularies.Vocabulary) -> int:
-    """Return how much of a corpus makes a window, from samples spread over it: the same for the
-    same corpus and vocabulary.
+def estimate_stretch(
+    corpus: Corpus, objective: Objective, vocabulary: vocabularies.Vocabulary
+) -> int:
+    """Return how much of a corpus makes a window, estimated from samples spread over it.
+
+    The result is the same for the same corpus and vocabulary.
+
+    Returns:
+        The stretch in units of the corpus, at least 1.
 
     Raises:
-      UserError: the samples hold no text.
+        UserError: The corpus has no text.
     """
-    # Whole windows at least, so that the tail of each sample weighs little.
-    length = max(MIN_SAMPLE_SIZE, 4 * objective.window_length)
-    count = max(1, min(MAX_SAMPLES, corpus.size // length))
-    places: Array = (
-        shuffling.permute_indices(np.arange(count), max(1, corpus.size // length), 0) * length
-    )
-    tokens = read = 0
-    for place in places:
-        stop = min(int(place) + length, corpus.size)
-        tokens += sum(
-            len(ids) + objective.document_ends
-            for ids in vocab.encode(corpus.read_texts(int(place), stop))
-        )
-        read += stop - int(place)
-    place = 0
-    while (
-        not tokens and place < corpus.size
-    ):  # the samples hit nothing but what is empty or skipped
-        stop = min(place + length, corpus.size)
-        tokens += sum(
-            len(ids) + objective.document_ends
-            for ids in vocab.encode(corpus.read_texts(place, stop))
-        )
-        read, place = stop, stop
+
+    def count_tokens(start: int, stop: int) -> int:
+        texts = vocabulary.encode(corpus.read_texts(start, stop))
+        return sum(len(ids) + objective.document_ends for ids in texts)
+
+    # A sample has several windows, so that its incomplete last one has little weight.
+    sample_size = max(MIN_SAMPLE_SIZE, 4 * objective.window_length)
+    places = max(1, corpus.size // sample_size)
+    sample_count = max(1, min(MAX_SAMPLES, places))
+    starts: Array = shuffling.permute_indices(np.arange(sample_count), places, 0) * sample_size
+    tokens = size_read = 0
+    for start in starts.tolist():
+        stop = min(start + sample_size, corpus.size)
+        tokens += count_tokens(start, stop)
+        size_read += stop - start
+    start = 0
+    # If all samples are empty or skipped, the corpus is read until there is a token.
+    while not tokens and start < corpus.size:
+        stop = min(start + sample_size, corpus.size)
+        tokens += count_tokens(start, stop)
+        size_read = stop
+        start = stop
     if not tokens:
         raise UserError(
             "there is no text in the data",
@@ -155,100 +184,143 @@ def estimate_stretch(corpus: Corpus, objective: Objective, vocab: vocabularies.V
             "name files with text in them",
             kind=MISSING,
         )
-    return max(1, round(STRETCH_MARGIN * objective.window_length * read / tokens))
+    return max(1, round(STRETCH_MARGIN * objective.window_length * size_read / tokens))
 
 
 class Windows:
-    """Windows of a corpus of text, tokenised when asked for.
+    """Windows of a corpus of text, tokenised when they are asked for.
 
-    The grid moves with the epoch, so no word is always left out.
+    In each epoch the windows begin at other places, so no word is always left out.
+
+    Attributes:
+        corpus: The corpus.
+        objective: The objective.
+        vocabulary: The vocabulary.
+        seed: The seed of the order and of the objective.
+        shuffle: Whether the order is random and the windows move with the epoch.
+        stretch: The part of the corpus that makes a window, in units of the corpus.
+        count: The number of windows in an epoch.
     """
 
     def __init__(
         self,
         corpus: Corpus,
         objective: Objective,
-        vocab: vocabularies.Vocabulary,
+        vocabulary: vocabularies.Vocabulary,
         seed: int,
         *,
         shuffle: bool = True,
     ) -> None:
-        self.corpus, self.objective, self.vocab, self.seed, self.shuffle = (
-            corpus,
-            objective,
-            vocab,
-            seed,
-            shuffle,
-        )
-        self.stretch = min(estimate_stretch(corpus, objective, vocab), corpus.size)
+        self.corpus = corpus
+        self.objective = objective
+        self.vocabulary = vocabulary
+        self.seed = seed
+        self.shuffle = shuffle
+        self.stretch = min(estimate_stretch(corpus, objective, vocabulary), corpus.size)
         self.count = max(1, corpus.size // self.stretch)
 
     def read_rows(self, examples: Array) -> Rows:
-        epoch, index = shuffling.locate_examples(
+        """Return the rows of running numbers, int64 [n]."""
+        epochs, indices = shuffling.locate_examples(
             examples, self.count, self.seed, shuffle=self.shuffle
         )
         windows = []
-        for turn, place in zip(epoch.tolist(), index.tolist(), strict=True):
-            start = place * self.stretch + (
-                shuffling.derive_key(self.seed, 4, turn) % self.stretch if self.shuffle else 0
-            )
-            stop = start + self.stretch
-            size = self.corpus.size
-            texts = self.corpus.read_texts(min(start, size), min(stop, size))
-            if stop > size and self.shuffle:
-                texts += self.corpus.read_texts(max(start - size, 0), stop - size)
-            windows.append(encode_window(texts, self.objective, self.vocab))
-        return make_unpacked_rows(
-            *self.objective.apply(windows, _derive_row_keys(self.seed, epoch, index), self.vocab)
-        )
+        for start in _find_starts(self, self.stretch, epochs, indices):
+            texts = self._read_texts(start, start + self.stretch)
+            windows.append(encode_window(texts, self.objective, self.vocabulary))
+        keys = _derive_row_keys(self.seed, epochs, indices)
+        return make_unpacked_rows(*self.objective.apply(windows, keys, self.vocabulary))
+
+    def _read_texts(self, start: int, stop: int) -> list[str]:
+        """Return the texts of a stretch. If it extends past the end, the corpus begins again."""
+        size = self.corpus.size
+        texts = self.corpus.read_texts(min(start, size), min(stop, size))
+        if stop > size and self.shuffle:
+            texts += self.corpus.read_texts(max(start - size, 0), stop - size)
+        return texts
 
     def describe(self) -> str:
+        """Return the corpus and its stretch."""
         return f"{self.corpus.describe()} by {self.stretch}"
 
 
+def _find_starts(
+    source: Windows | CachedWindows, length: int, epochs: Array, indices: Array
+) -> Iterator[int]:
+    """Yield where windows begin that are `length` apart.
+
+    With shuffling, all windows of an epoch are moved by an offset that is drawn for the epoch.
+    """
+    for epoch, index in zip(epochs.tolist(), indices.tolist(), strict=True):
+        offset = 0
+        if source.shuffle:
+            offset = shuffling.derive_key(source.seed, _OFFSET_KEY, epoch) % length
+        yield index * length + offset
+
+
 class CachedWindows:
-    """Windows of a token cache: exactly full, at a grid that moves with the epoch."""
+    """Windows of a token cache, which are always full.
+
+    In each epoch the windows begin at other places.
+
+    Attributes:
+        cache: The token cache.
+        objective: The objective.
+        vocabulary: The vocabulary.
+        seed: The seed of the order and of the objective.
+        shuffle: Whether the order is random and the windows move with the epoch.
+        count: The number of windows in an epoch.
+        length: The number of tokens of a window.
+    """
 
     def __init__(
         self,
         cache: TokenCache,
         objective: Objective,
-        vocab: vocabularies.Vocabulary,
+        vocabulary: vocabularies.Vocabulary,
         seed: int,
         *,
         shuffle: bool = True,
     ) -> None:
-        self.cache, self.objective, self.vocab, self.seed, self.shuffle = (
-            cache,
-            objective,
-            vocab,
-            seed,
-            shuffle,
-        )
+        self.cache = cache
+        self.objective = objective
+        self.vocabulary = vocabulary
+        self.seed = seed
+        self.shuffle = shuffle
         self.count = max(1, cache.size // objective.window_length)
         self.length = min(objective.window_length, cache.size)
 
     def read_rows(self, examples: Array) -> Rows:
-        epoch, index = shuffling.locate_examples(
+        """Return the rows of running numbers, int64 [n]."""
+        epochs, indices = shuffling.locate_examples(
             examples, self.count, self.seed, shuffle=self.shuffle
         )
-        windows = []
-        for turn, place in zip(epoch.tolist(), index.tolist(), strict=True):
-            start = place * self.length + (
-                shuffling.derive_key(self.seed, 4, turn) % self.length if self.shuffle else 0
-            )
-            windows.append(self.cache.read_tokens(start, start + self.length))
-        return make_unpacked_rows(
-            *self.objective.apply(windows, _derive_row_keys(self.seed, epoch, index), self.vocab)
-        )
+        windows = [
+            self.cache.read_tokens(start, start + self.length)
+            for start in _find_starts(self, self.length, epochs, indices)
+        ]
+        keys = _derive_row_keys(self.seed, epochs, indices)
+        return make_unpacked_rows(*self.objective.apply(windows, keys, self.vocabulary))
 
     def describe(self) -> str:
+        """Return the source and the size of the cache."""
         return f"cache {self.cache.recipe.source} {self.cache.size}"
 
 
 class Pairs:
-    """Inputs and targets of records, tokenised when asked for; packed into fixed bundles where
-    asked.
+    """Inputs and targets of records, tokenised when they are asked for, or packed into rows.
+
+    Attributes:
+        pairs: The ids of the inputs and of the targets of each record.
+        objective: The objective.
+        seed: The seed of the order.
+        shuffle: Whether the order is random.
+        name: The source's name, for fingerprints and messages.
+        bundles: The numbers of the records of each row.
+        count: The number of rows in an epoch.
+
+    Raises:
+        UserError: There is no record.
     """
 
     def __init__(
@@ -268,71 +340,86 @@ class Pairs:
                 "name files with records in them",
                 kind=MISSING,
             )
-        self.objective, self.seed, self.shuffle, self.name, self.pairs = (
-            objective,
-            seed,
-            shuffle,
-            name,
-            pairs,
-        )
+        # Packing needs the length of every record, so all are tokenised now.
+        self.pairs = list(pairs) if pack else pairs
+        self.objective = objective
+        self.seed = seed
+        self.shuffle = shuffle
+        self.name = name
         if pack:
-            drawn = (
-                shuffling.permute_indices(
-                    np.arange(len(pairs)), len(pairs), shuffling.derive_key(seed, 5)
-                )
-                if shuffle
-                else np.arange(len(pairs))
-            )
-            self.pairs = list(pairs)  # all are needed now, to know how long they are
-            sizes = np.minimum(
-                [[len(first) + 1, len(second) + 1] for first, second in self.pairs],
-                (objective.inputs, objective.targets),
-            )
-            self.bundles = packing.pack_examples(
-                sizes, drawn, (objective.inputs, objective.targets)
-            )
+            self.bundles = self._pack()
         else:
             self.bundles = [[number] for number in range(len(pairs))]
         self.count = len(self.bundles)
 
+    def _pack(self) -> list[list[int]]:
+        """Return the numbers of the records that share each row."""
+        count = len(self.pairs)
+        order = np.arange(count)
+        if self.shuffle:
+            packing_key = shuffling.derive_key(self.seed, _PACKING_KEY)
+            order = shuffling.permute_indices(order, count, packing_key)
+        limits = (self.objective.inputs, self.objective.targets)
+        sizes = np.minimum(
+            [[len(inputs) + 1, len(targets) + 1] for inputs, targets in self.pairs], limits
+        )
+        return packing.pack_examples(sizes, order, limits)
+
     def read_rows(self, examples: Array) -> Rows:
-        _, index = shuffling.locate_examples(examples, self.count, self.seed, shuffle=self.shuffle)
+        """Return the rows of running numbers, int64 [n]."""
+        _, indices = shuffling.locate_examples(
+            examples, self.count, self.seed, shuffle=self.shuffle
+        )
+        # Of each side, the inputs and the targets.
         lengths = (self.objective.inputs, self.objective.targets)
-        tokens: list[Array] = [np.zeros((len(index), length), np.int32) for length in lengths]
-        segments: list[Array] = [np.zeros((len(index), length), np.int32) for length in lengths]
-        for row, bundle in enumerate(index.tolist()):
-            places = [0, 0]
+        tokens: list[Array] = [np.zeros((len(indices), length), np.int32) for length in lengths]
+        segments: list[Array] = [np.zeros((len(indices), length), np.int32) for length in lengths]
+        for row, bundle in enumerate(indices.tolist()):
+            filled = [0, 0]
             for segment, number in enumerate(self.bundles[bundle], 1):
                 for side, ids in enumerate(self.pairs[number]):
-                    cut = (
-                        _truncate_with_end(ids, lengths[side])
-                        if self.objective.adds_end_tokens
-                        else _truncate(ids, lengths[side], last=side == 0)
-                    )
-                    here = slice(places[side], places[side] + len(cut))
-                    tokens[side][row, here], segments[side][row, here] = cut, segment
-                    places[side] += len(cut)
+                    if self.objective.adds_end_tokens:
+                        ids_in_row = _truncate_with_end(ids, lengths[side])
+                    else:
+                        ids_in_row = _truncate(ids, lengths[side], keep_end=side == 0)
+                    columns = slice(filled[side], filled[side] + len(ids_in_row))
+                    tokens[side][row, columns] = ids_in_row
+                    segments[side][row, columns] = segment
+                    filled[side] += len(ids_in_row)
         return Rows(tokens[0], tokens[1], segments[0], segments[1])
 
     def describe(self) -> str:
+        """Return the name of the source and the numbers of records and rows."""
         return f"{self.name} {len(self.pairs)} in {self.count}"
 
 
 def _truncate_with_end(ids: Array, length: int) -> Array:
-    """Return the ids with an end token, at most `length` of them."""
+    """Return the ids and an end token, at most `length` of them."""
     return np.append(ids[: length - 1], np.int32(vocabularies.EOS)).astype(np.int32)
 
 
-def _truncate(ids: Array, length: int, *, last: bool) -> Array:
-    """Return at most `length` of the ids as they are: the last of them of a prompt, whose question
-    stands at its end, else the first.
+def _truncate(ids: Array, length: int, *, keep_end: bool) -> Array:
+    """Return at most `length` ids: the first ones, or the last ones with `keep_end`.
+
+    The end of a prompt is kept, because it has the question.
     """
-    return ids[max(len(ids) - length, 0) :] if last else ids[:length]
+    return ids[max(len(ids) - length, 0) :] if keep_end else ids[:length]
 
 
 class Mixture:
-    """Several sources drawn at fixed rates: of every BLOCK examples each gives its share, in an
-    order keyed by the block.
+    """Several sources that are drawn at fixed rates.
+
+    Of every BLOCK examples, each source gives its share, in an order keyed by the block.
+
+    Attributes:
+        sources: The sources.
+        names: Their specs.
+        seed: The seed of the order.
+        counts: The number of examples of each source in a block.
+        bounds: The cumulative sum of `counts`.
+
+    Raises:
+        UserError: A rate is too low for one example in a block.
     """
 
     BLOCK = 4096
@@ -340,11 +427,14 @@ class Mixture:
     def __init__(
         self, sources: Sequence[Source], rates: Sequence[float], names: Sequence[str], seed: int
     ) -> None:
-        self.sources, self.names, self.seed = list(sources), list(names), seed
+        self.sources = list(sources)
+        self.names = list(names)
+        self.seed = seed
         exact = np.array(rates) / sum(rates) * self.BLOCK
         counts = np.floor(exact).astype(int)
-        # What rounding left goes to the largest remainders.
-        counts[np.argsort(-(exact - counts), kind="stable")[: self.BLOCK - counts.sum()]] += 1
+        # The examples that rounding left go to the sources with the largest remainders.
+        by_remainder = np.argsort(-(exact - counts), kind="stable")
+        counts[by_remainder[: self.BLOCK - counts.sum()]] += 1
         if not counts.all():
             raise UserError(
                 f"the rate of {names[int(np.argmin(counts))]} is below 1 in {self.BLOCK}",
@@ -356,33 +446,41 @@ class Mixture:
         self.bounds = np.cumsum(counts)
 
     def locate_draws(self, examples: Array) -> tuple[Array, Array]:
-        """Return, for running numbers [n], which source each is drawn from and its running number
-        there.
+        """Return from which source examples are drawn, and their running numbers there.
+
+        Args:
+            examples: The running numbers in the mixture, int64 [n].
+
+        Returns:
+            The numbers of the sources and the running numbers in them, int64 [n].
         """
-        block, place = np.divmod(np.asarray(examples, np.int64), self.BLOCK)
-        rank = np.empty_like(place)
-        for turn in np.unique(block):
-            here = block == turn
-            rank[here] = shuffling.permute_indices(
-                place[here], self.BLOCK, shuffling.derive_key(self.seed, 6, int(turn))
-            )
-        which: Array = np.searchsorted(self.bounds, rank, side="right")
-        return which, block * self.counts[which] + rank - (self.bounds - self.counts)[which]
+        blocks, places = np.divmod(np.asarray(examples, np.int64), self.BLOCK)
+        ranks = np.empty_like(places)
+        for block in np.unique(blocks):
+            in_block = blocks == block
+            block_key = shuffling.derive_key(self.seed, _MIXTURE_KEY, int(block))
+            ranks[in_block] = shuffling.permute_indices(places[in_block], self.BLOCK, block_key)
+        source_numbers: Array = np.searchsorted(self.bounds, ranks, side="right")
+        first_ranks = (self.bounds - self.counts)[source_numbers]
+        numbers = blocks * self.counts[source_numbers] + ranks - first_ranks
+        return source_numbers, numbers
 
     def read_rows(self, examples: Array) -> Rows:
-        which, number = self.locate_draws(examples)
-        made: dict[str, Array] = {}
-        for source in np.unique(which):
-            here = np.flatnonzero(which == source)
-            rows = self.sources[source].read_rows(number[here])
+        """Return the rows of running numbers, int64 [n]."""
+        source_numbers, numbers = self.locate_draws(examples)
+        arrays: dict[str, Array] = {}
+        for source_number in np.unique(source_numbers):
+            positions = np.flatnonzero(source_numbers == source_number)
+            rows = self.sources[source_number].read_rows(numbers[positions])
             for field in dataclasses.fields(Rows):
                 part = getattr(rows, field.name)
-                made.setdefault(field.name, np.zeros((len(examples), part.shape[1]), np.int32))[
-                    here
-                ] = part
-        return Rows(**made)
+                if field.name not in arrays:
+                    arrays[field.name] = np.zeros((len(examples), part.shape[1]), np.int32)
+                arrays[field.name][positions] = part
+        return Rows(**arrays)
 
     def describe(self) -> str:
+        """Return the share, the spec and the description of each source."""
         return "; ".join(
             f"{count}x {name} {source.describe()}"
             for count, name, source in zip(self.counts, self.names, self.sources, strict=True)
@@ -390,53 +488,64 @@ class Mixture:
 
 
 def get_grid(source: Source) -> list[Any]:
-    """Return how each corpus inside a source is cut into windows: [stretch, count], [] of other
-    sources.
+    """Return how each corpus of a source is cut into windows, as JSON.
+
+    Returns:
+        [stretch, count] of a corpus, [] of another source, and a list of these of a mixture.
     """
     if isinstance(source, Mixture):
         return [get_grid(inner) for inner in source.sources]
     return [source.stretch, source.count] if isinstance(source, Windows) else []
 
 
-def set_grid(source: Source, kept: Sequence[Any]) -> bool:
-    """Cut each corpus inside a source as `get_grid` said; return whether all are cut so.
+def set_grid(source: Source, grid: Sequence[Any]) -> bool:
+    """Cut each corpus of a source into the windows that `get_grid` returned before.
 
-    A corpus of which a few bytes were changed keeps its windows and their order in this way.
+    So a corpus in which a few bytes were changed keeps its windows and their order.
+
+    Returns:
+        Whether all corpora could be cut so.
     """
     if isinstance(source, Mixture):
-        if len(kept) != len(source.sources):
+        if len(grid) != len(source.sources):
             return False
-        cut = [set_grid(inner, grid) for inner, grid in zip(source.sources, kept, strict=True)]
-        return all(cut)
-    if not isinstance(source, Windows) or len(kept) != 2:
+        fits = [
+            set_grid(inner, inner_grid)
+            for inner, inner_grid in zip(source.sources, grid, strict=True)
+        ]
+        return all(fits)
+    if not isinstance(source, Windows) or len(grid) != 2:
         return False
-    stretch, count = kept
-    fits = bool((count - 1) * stretch < source.corpus.size < (count + 2) * stretch)
-    if fits:
-        source.stretch, source.count = stretch, count
-    return fits
+    stretch, count = grid
+    if not (count - 1) * stretch < source.corpus.size < (count + 2) * stretch:
+        return False
+    source.stretch = stretch
+    source.count = count
+    return True
 
 
 def get_stream_marks(source: Source, example: int) -> list[Any]:
-    """Return the marks of the streams inside a source, for whoever goes on at this running example
-    number.
+    """Return the marks from which the streams of a source continue, as JSON.
+
+    Args:
+        source: The source.
+        example: The running number of the example to continue with.
     """
     if isinstance(source, Mixture):
-        found = []
-        for number, inner in enumerate(source.sources):
-            # The block's first draw is early enough, whatever the order inside the block.
-            found.append(
-                get_stream_marks(inner, example // source.BLOCK * int(source.counts[number]))
-            )
-        return found
-    mark = getattr(source, "mark", None)
-    return [mark(example)] if mark else []
+        # The order inside a block is not known here, so each stream continues with its first
+        # example of the block.
+        block = example // source.BLOCK
+        return [
+            get_stream_marks(inner, block * int(count))
+            for inner, count in zip(source.sources, source.counts, strict=True)
+        ]
+    return [source.find_mark(example)] if isinstance(source, MarkedSource) else []
 
 
-def restore_stream_marks(source: Source, kept: Sequence[Any]) -> None:
-    """Give the streams inside a source their marks back."""
+def restore_stream_marks(source: Source, marks: Sequence[Any]) -> None:
+    """Let the streams of a source continue from the marks that `get_stream_marks` returned."""
     if isinstance(source, Mixture):
-        for inner, marks in zip(source.sources, kept, strict=True):
-            restore_stream_marks(inner, marks)
-    elif kept and hasattr(source, "resume"):
-        source.resume(kept[0])
+        for inner, inner_marks in zip(source.sources, marks, strict=True):
+            restore_stream_marks(inner, inner_marks)
+    elif marks and isinstance(source, MarkedSource):
+        source.resume(marks[0])

@@ -1,16 +1,17 @@
-"""Sets that can only be read from their beginning on: shuffled by blocks, with marks to go on from.
+"""Rows of Hugging Face sets that can only be read from their beginning: streams.
 
-The stream is cut into blocks of about BLOCK letters. Inside a block rows are drawn by position as
-from any corpus, in an order keyed by the block. A mark says where a block begins, in the stream and
-in example numbers; with one, going on costs one block. The last two blocks stay in memory: a
-mixture draws its rows in another order, which goes to and fro over a block's end.
+The stream is cut into blocks of about BLOCK_LETTERS characters. Inside a block, rows are drawn by
+position, as from any corpus, in an order keyed by the block. A mark says where a block begins, in
+the stream and in running example numbers. With a mark, which checkpoints store, resuming costs one
+block. The last two blocks stay in memory: a mixture draws its rows in another order, which goes
+back and forth across the end of a block.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,47 +26,55 @@ if TYPE_CHECKING:
     from rosetta.data.vocabularies import Vocabulary
 
 BLOCK_LETTERS = 1 << 24
-MAX_MARKS = 64  # marks
-MAX_HELD_BLOCKS = 2  # blocks
+MAX_MARKS = 64
+MAX_HELD_BLOCKS = 2
+
+# The first words of the keys that are derived from a seed, see rows.
+_BLOCK_KEY, _ROW_KEY = 7, 8
 
 
 class DocumentCorpus:
-    """Documents in memory as a corpus, addressed by letter."""
+    """Documents in memory as a corpus, addressed by character.
+
+    Attributes:
+        documents: The texts.
+        ends: Where each document ends.
+        size: The number of characters.
+    """
 
     def __init__(self, texts: list[str]) -> None:
-        self.held = texts
+        self.documents = texts
         self.ends = np.cumsum([len(text) for text in texts])
         self.size = int(self.ends[-1])
 
     def read_texts(self, start: int, stop: int) -> list[str]:
-        found = []
+        """Return the documents, or the parts of documents, that lie in [start, stop)."""
+        texts = []
         number = int(np.searchsorted(self.ends, start, side="right"))
-        while (
-            number < len(self.held)
-            and (first := int(self.ends[number - 1]) if number else 0) < stop
-        ):
-            text = self.held[number]
-            piece = text_corpora.extract_part(
-                text, max(start - first, 0) / len(text), min((stop - first) / len(text), 1.0)
-            )
-            found += [piece] if piece.strip() else []
+        while number < len(self.documents):
+            first = int(self.ends[number - 1]) if number else 0
+            if first >= stop:
+                break
+            last = int(self.ends[number])
+            texts += text_corpora.extract_range(self.documents[number], (first, last), start, stop)
             number += 1
-        return found
+        return texts
 
     def describe(self) -> str:
-        return f"{len(self.held)} documents"
+        """Return the number of documents."""
+        return f"{len(self.documents)} documents"
 
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """Where a block begins.
+    """Where a block begins. Checkpoints store the fields by their names.
 
     Attributes:
-      block: its number since the run began.
-      example: the running number of its first row.
-      stretch: letters a window takes, from the first block.
-      state: the stream's own, None at its very beginning.
-      record: how many records of the set come before it.
+        block: The number of the block since the run began.
+        example: The running number of its first row.
+        stretch: The characters that make a window, estimated from the first block.
+        state: The state of the stream; None at its beginning.
+        record: The number of records of the set before the block.
     """
 
     block: int = 0
@@ -75,132 +84,189 @@ class Mark:
     record: int = 0
 
 
+class Block(NamedTuple):
+    """A block in memory.
+
+    Attributes:
+        mark: Where the block begins.
+        corpus: Its documents.
+        row_count: The number of rows that are drawn from it.
+    """
+
+    mark: Mark
+    corpus: DocumentCorpus
+    row_count: int
+
+    def has_example(self, example: int) -> bool:
+        """Return whether a running number lies in the block."""
+        return self.mark.example <= example < self.mark.example + self.row_count
+
+
 class Stream:
-    """Rows of a streamed Hugging Face set."""
+    """Rows of a streamed Hugging Face set.
+
+    Attributes:
+        spec: The set.
+        objective: The objective.
+        vocabulary: The vocabulary.
+        seed: The seed of the order.
+        field: The field of records that has the text.
+        split: The split, if the spec names none.
+        block_letters: The least number of characters of a block.
+        marks: The marks of the last blocks.
+        dataset: The opened set; None before the first record is read.
+        records: The records that follow; None before the first is read.
+        held_blocks: The blocks in memory, by number.
+        record_number: The number of records of the set that were read.
+        next_block: The number of the block that the stream would read next.
+    """
 
     def __init__(
         self,
         spec: Spec,
         objective: Objective,
-        vocab: Vocabulary,
+        vocabulary: Vocabulary,
         seed: int,
         *,
         field: str,
         split: str,
         block: int = BLOCK_LETTERS,
     ) -> None:
-        self.spec, self.objective, self.vocab, self.seed = spec, objective, vocab, seed
-        self.field, self.split, self.letters = field, split, block
+        self.spec = spec
+        self.objective = objective
+        self.vocabulary = vocabulary
+        self.seed = seed
+        self.field = field
+        self.split = split
+        self.block_letters = block
         self.marks: collections.deque[Mark] = collections.deque([Mark()], maxlen=MAX_MARKS)
-        self.data: Any = None
-        self.reading: Iterator[Any] | None = None
-        self.held: dict[
-            int, tuple[Mark, DocumentCorpus, int]
-        ] = {}  # by the block's number: its mark, its text, how many examples it has
-        self.record = 0  # records of the set that were read
-        self.next = 0  # the block that the stream stands before
+        self.dataset: Any = None
+        self.records: Iterator[Any] | None = None
+        self.held_blocks: dict[int, Block] = {}
+        self.record_number = 0
+        self.next_block = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "data": None, "reading": None, "held": {}}
+        """Return the state to pickle: another process opens the set itself."""
+        return {**self.__dict__, "dataset": None, "records": None, "held_blocks": {}}
 
     def _seek(self, mark: Mark) -> None:
-        if self.data is None:
-            self.data = documents.open_hugging_face(self.spec, self.split)
-        self.data.load_state_dict(mark.state) if mark.state is not None else self._rewind()
-        self.reading = documents.read_opened_set(self.data, self.spec)
-        self.record = mark.record
+        """Move the stream to a mark."""
+        if self.dataset is None or mark.state is None:
+            self._rewind()
+        if mark.state is not None:
+            self.dataset.load_state_dict(mark.state)
+        self.records = documents.read_opened_set(self.dataset, self.spec)
+        self.record_number = mark.record
 
     def _rewind(self) -> None:
-        self.data = documents.open_hugging_face(self.spec, self.split)
+        """Open the set, whose stream is then at its beginning."""
+        self.dataset = documents.open_hugging_face(self.spec, self.split)
 
-    def _read(self, mark: Mark) -> tuple[Mark, DocumentCorpus, int]:
-        """Take the block at the mark, and note where the next one begins."""
-        if self.reading is None or self.next != mark.block:
+    def _read_block(self, mark: Mark) -> Block:
+        """Read the block at a mark, and note where the next one begins."""
+        if self.records is None or self.next_block != mark.block:
             self._seek(mark)
-        texts: list[str] = []
-        count = turned = 0
-        while count < self.letters:
-            record = next(self.reading, None) if self.reading is not None else None
-            if record is None:
-                # The set's end: it begins again. A set without any text would turn for ever.
-                turned += 1
-                if turned == 2:
-                    break
-                self._rewind()
-                self.reading = documents.read_opened_set(self.data, self.spec)
-                self.record = 0
-                continue
-            self.record += 1
-            try:
-                text = documents.get_record_text(record, self.field, self.spec)
-            except RecordFault as fault:
-                bad_records.stop_or_skip(fault.locate(str(self.spec), f"record {self.record:,}"))
-                continue
-            if text.strip():
-                texts.append(text)
-                count += len(text)
-        held = DocumentCorpus(texts or [" "])
-        stretch = mark.stretch or rows.estimate_stretch(held, self.objective, self.vocab)
-        size = max(1, held.size // stretch)
-        here = dataclasses.replace(mark, stretch=stretch)
-        self.held.pop(mark.block, None)
-        while len(self.held) >= MAX_HELD_BLOCKS:
-            del self.held[next(iter(self.held))]  # the one read first
-        self.held[mark.block], self.next = (here, held, size), mark.block + 1
+        corpus = DocumentCorpus(self._read_block_texts() or [" "])
+        stretch = mark.stretch or rows.estimate_stretch(corpus, self.objective, self.vocabulary)
+        row_count = max(1, corpus.size // stretch)
+        block = Block(dataclasses.replace(mark, stretch=stretch), corpus, row_count)
+        self.held_blocks.pop(mark.block, None)
+        while len(self.held_blocks) >= MAX_HELD_BLOCKS:
+            first_read = next(iter(self.held_blocks))
+            del self.held_blocks[first_read]
+        self.held_blocks[mark.block] = block
+        self.next_block = mark.block + 1
         if self.marks[-1].block <= mark.block:
             self.marks.append(
                 Mark(
                     mark.block + 1,
-                    mark.example + size,
+                    mark.example + row_count,
                     stretch,
-                    self.data.state_dict(),
-                    self.record,
+                    self.dataset.state_dict(),
+                    self.record_number,
                 )
             )
-        return self.held[mark.block]
+        return block
 
-    def _block(self, example: int) -> tuple[Mark, DocumentCorpus, int]:
-        for found in self.held.values():
-            if found[0].example <= example < found[0].example + found[2]:
-                return found
-        mark = self._before(example)
+    def _read_block_texts(self) -> list[str]:
+        """Read documents until they have the characters of a block. At its end, the set begins
+        again.
+
+        Raises:
+            UserError: The set cannot be read, or a record is bad and BAD_RECORDS is "stop".
+        """
+        texts: list[str] = []
+        letters = rewinds = 0
+        while letters < self.block_letters:
+            record = next(self.records, None) if self.records is not None else None
+            if record is None:
+                rewinds += 1
+                if rewinds == 2:  # A set without any text would be read for ever.
+                    break
+                self._rewind()
+                self.records = documents.read_opened_set(self.dataset, self.spec)
+                self.record_number = 0
+                continue
+            self.record_number += 1
+            try:
+                text = documents.get_record_text(record, self.field, self.spec)
+            except RecordFault as fault:
+                place = f"record {self.record_number:,}"
+                bad_records.stop_or_skip(fault.locate(str(self.spec), place))
+                continue
+            if text.strip():
+                texts.append(text)
+                letters += len(text)
+        return texts
+
+    def _find_block(self, example: int) -> Block:
+        """Return the block that a running number lies in, and read it if necessary."""
+        for block in self.held_blocks.values():
+            if block.has_example(example):
+                return block
+        mark = self._find_mark_before(example)
         if mark is None:
             raise ValueError(f"example {example} lies before all marks")
-        found = self._read(mark)
-        while example >= found[0].example + found[2]:
-            found = self._read(
-                next(mark for mark in self.marks if mark.block == found[0].block + 1)
-            )
-        return found
+        block = self._read_block(mark)
+        while example >= block.mark.example + block.row_count:
+            following = block.mark.block + 1
+            block = self._read_block(next(mark for mark in self.marks if mark.block == following))
+        return block
 
-    def _before(self, example: int) -> Mark | None:
+    def _find_mark_before(self, example: int) -> Mark | None:
+        """Return the last mark at or before a running number; None if all marks are after it."""
         # A copy: a checkpoint asks for its mark while the loader's thread reads on.
-        return next((mark for mark in reversed(tuple(self.marks)) if mark.example <= example), None)
+        for mark in reversed(tuple(self.marks)):
+            if mark.example <= example:
+                return mark
+        return None
 
     def read_rows(self, examples: Array) -> rows.Rows:
-        made: list[Array] = [np.zeros(0, np.int32)] * len(examples)
+        """Return the rows of running numbers, int64 [n]."""
+        windows: list[Array] = [np.zeros(0, np.int32)] * len(examples)
         keys: Array = np.empty(len(examples), np.uint64)
-        for place in np.argsort(examples, kind="stable").tolist():
-            mark, held, size = self._block(int(examples[place]))
-            within = np.array([int(examples[place]) - mark.example])
-            index = int(
-                shuffling.permute_indices(
-                    within, size, shuffling.derive_key(self.seed, 7, mark.block)
-                )[0]
-            )
-            texts = held.read_texts(index * mark.stretch, (index + 1) * mark.stretch)
-            made[place] = rows.encode_window(texts, self.objective, self.vocab)
-            keys[place] = shuffling.derive_key(self.seed, 8, mark.block, index)
-        return rows.make_unpacked_rows(*self.objective.apply(made, keys, self.vocab))
+        for position in np.argsort(examples, kind="stable").tolist():
+            example = int(examples[position])
+            mark, corpus, row_count = self._find_block(example)
+            block_key = shuffling.derive_key(self.seed, _BLOCK_KEY, mark.block)
+            place = np.array([example - mark.example])
+            index = int(shuffling.permute_indices(place, row_count, block_key)[0])
+            texts = corpus.read_texts(index * mark.stretch, (index + 1) * mark.stretch)
+            windows[position] = rows.encode_window(texts, self.objective, self.vocabulary)
+            keys[position] = shuffling.derive_key(self.seed, _ROW_KEY, mark.block, index)
+        return rows.make_unpacked_rows(*self.objective.apply(windows, keys, self.vocabulary))
 
-    def mark(self, example: int) -> dict[str, Any]:
-        """Return the last mark at or before a running example number."""
-        return dataclasses.asdict(self._before(example) or Mark())
+    def find_mark(self, example: int) -> dict[str, Any]:
+        """Return the last mark at or before a running number, as JSON."""
+        return dataclasses.asdict(self._find_mark_before(example) or Mark())
 
-    def resume(self, kept: dict[str, Any]) -> None:
-        """Go on from a mark that `mark` gave."""
-        self.marks = collections.deque([Mark(**kept)], maxlen=MAX_MARKS)
-        self.held, self.reading = {}, None
+    def resume(self, stored_mark: dict[str, Any]) -> None:
+        """Continue from a mark that `find_mark` returned."""
+        self.marks = collections.deque([Mark(**stored_mark)], maxlen=MAX_MARKS)
+        self.held_blocks = {}
+        self.records = None
 
     def describe(self) -> str:
+        """Return the set and its split."""
         return f"stream {self.spec}#{self.spec.split or self.split}"

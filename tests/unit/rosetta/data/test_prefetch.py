@@ -65,19 +65,19 @@ def test_what_goes_wrong_is_raised_where_the_batch_is_asked_for(
 def test_a_dead_process_among_several_is_said(batches: pipeline.Batches) -> None:
     ahead = prefetch.Loader(batches, workers=3)
     next(ahead)  # asked for now: steps 0 to 4
-    run: Any = ahead._run
-    run.children[2].kill()
-    run.children[2].wait()
+    maker: Any = ahead._maker
+    maker.children[2].kill()
+    maker.children[2].wait()
     with pytest.raises(RuntimeError, match="-9"):
         next(ahead)  # step 1 of a living process, but step 5 is to be asked of the dead one
-    assert all(child.poll() is not None for child in run.children)
+    assert all(child.poll() is not None for child in maker.children)
 
 
 def test_a_data_process_that_dies_is_said_and_not_waited_for(batches: pipeline.Batches) -> None:
     ahead = prefetch.Loader(batches, workers=1)
     next(ahead)
-    run: Any = ahead._run
-    run.children[0].kill()
+    maker: Any = ahead._maker
+    maker.children[0].kill()
     with pytest.raises(RuntimeError, match="data process"):
         collections.deque(iter(lambda: next(ahead), None), maxlen=0)
     ahead.close()

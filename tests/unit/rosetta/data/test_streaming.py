@@ -63,7 +63,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def batches(shard: int = 0, shards: int = 1, batch: int = 16) -> pipeline.Batches:
     made = pipeline.Batches(RECIPE, batch, shard=shard, shards=shards)
     assert isinstance(made.source, streaming.Stream)
-    made.source.letters = 5000
+    made.source.block_letters = 5000
     return made
 
 
@@ -103,10 +103,10 @@ def test_a_mixture_reads_each_block_once_though_it_draws_across_their_ends(
     data = json.dumps({"hf:owner/name": 1, corpora.text(tmp_path, DOCS): 1})
     made: Any = pipeline.Batches(corpora.recipe(data), 16)
     inner = next(source for source in made.source.sources if isinstance(source, streaming.Stream))
-    inner.letters = 5000
+    inner.block_letters = 5000
     for step in range(100):
         made.make_batch(step)
-    assert inner.next > 5
+    assert inner.next_block > 5
     assert read == [number % len(DOCS) for number in range(len(read))]
 
 
@@ -122,7 +122,7 @@ def test_a_checkpoint_may_ask_while_the_loader_reads_on(read: list[int]) -> None
 
     source.marks.clear()
     source.marks.extend(streaming.Mark(number, Reading(10 * number)) for number in range(3))
-    assert source.mark(15)["block"] == 1
+    assert source.find_mark(15)["block"] == 1
     assert not read
 
 
@@ -138,15 +138,15 @@ def test_without_a_mark_the_stream_is_read_up_to_the_place(read: list[int]) -> N
 def test_every_word_of_a_block_comes_once() -> None:
     source: Any = batches().source
     source.read_rows(np.array([0]))
-    mark, held, size = source.held[0]
-    assert held.held == DOCS[: len(held.held)]
+    mark, corpus, row_count = source.held_blocks[0]
+    assert corpus.documents == DOCS[: len(corpus.documents)]
     found = [
         word
-        for number in range(size + 1)
-        for text in held.read_texts(number * mark.stretch, (number + 1) * mark.stretch)
+        for number in range(row_count + 1)
+        for text in corpus.read_texts(number * mark.stretch, (number + 1) * mark.stretch)
         for word in text.split()
     ]
-    assert sorted(found) == sorted(word for doc in held.held for word in doc.split())
+    assert sorted(found) == sorted(word for doc in corpus.documents for word in doc.split())
 
 
 @pytest.mark.usefixtures("read")
