@@ -227,20 +227,23 @@ class _Writer:
         self.documents += len(self.held)
         self.held = []
         self.held_tokens = 0
-        _write_json(os.path.join(self.folder, "progress.json"), self._describe())
-
-    def _describe(self) -> dict[str, Any]:
-        """Return the content of progress.json."""
-        return {
+        progress = {
             "format": FORMAT,
             "recipe": dataclasses.asdict(self.recipe),
             "documents": self.documents,
             "shards": self.shards,
         }
+        _write_json(os.path.join(self.folder, "progress.json"), progress)
 
     def finish(self) -> dict[str, Any]:
         """Write meta.json, remove progress.json, and return the content of meta.json."""
-        meta = {**self._describe(), "tokens": self.shard_tokens}
+        meta = {
+            "format": FORMAT,
+            "recipe": dataclasses.asdict(self.recipe),
+            "documents": self.documents,
+            "tokens": self.shard_tokens,
+            "shards": self.shards,
+        }
         _write_json(os.path.join(self.folder, "meta.json"), meta)
         os.unlink(os.path.join(self.folder, "progress.json"))
         return meta
