@@ -1,4 +1,9 @@
-"""`rosetta tune`."""
+"""The command `rosetta tune`: find the batch and the switches that suit a preset.
+
+A trial is a short run of the preset with one choice of batch and switches. With --card, it is a
+plan: the training step is compiled for a GPU that this machine does not have. The evidence is the
+file with the results of all trials; a later start reuses them.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +20,17 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping, Sequence
 
-    from rosetta.tune.search import Choice, Outcome
+    from rosetta.core.run_description import Run
+    from rosetta.core.secrets import Mask
+    from rosetta.presets.resolution import ResolvedPreset
+    from rosetta.tune.evidence import Evidence
+    from rosetta.tune.planned_trial import PlannedTrials
+    from rosetta.tune.search import Choice, Outcome, SearchResult
+    from rosetta.tune.trial import Trials
 
+# The defaults of the options.
 STEPS, REPEATS, SECONDS, TRIALS = 30, 3, 1800, 40
+# Trials with other versions of these packages do not count.
 PACKAGES = (
     "jax",
     "jaxlib",
@@ -103,43 +116,122 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     )
 
 
+@dataclass(frozen=True)
+class _Device:
+    """The GPUs on which trials run, or for which they are planned.
+
+    Attributes:
+      accelerator: The short name for presets; None without a known GPU.
+      name: The full name.
+      gpus_per_node: None for the number of the preset.
+      on_cpu: Whether trials run on the CPU.
+    """
+
+    accelerator: str | None
+    name: str
+    gpus_per_node: int | None
+    on_cpu: bool = False
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files that the command writes."""
+
+    preset: Path
+    evidence: Path
+
+    @property
+    def logs(self) -> Path:
+        """The folder for the logs of trials."""
+        return self.evidence.with_suffix(".logs")
+
+
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta tune`; return its result and the text to print."""
-    from rosetta.core import run_folders
     from rosetta.core.secrets import Mask
     from rosetta.core.variables import misspellings
-    from rosetta.presets import preset_files, preset_run, resolution
-    from rosetta.tune import evidence, planned_trial, preset_output, search, trial
+    from rosetta.presets import preset_run
+    from rosetta.tune import evidence
 
     settings = _read_settings(args.settings)
-    here = _find_planned_device(args, settings) if args.card else _find_local_device(args, settings)
+    if args.card:
+        device = _find_planned_device(args, settings)
+    else:
+        device = _find_local_device(args, settings)
     resolved = preset_run.resolve_values(
         args.preset,
-        accelerator=here.accelerator,
+        accelerator=device.accelerator,
         settings=settings,
         nodes=args.nodes or (None if args.card else 1),
-        gpus_per_node=here.gpus,
+        gpus_per_node=device.gpus_per_node,
         environment=os.environ,
     )
-    run = preset_run.build_run(resolved)
-    misspellings.warn_of_unknown_variables(os.environ, "rosetta tune", "tune", run.framework)
-    count, batch = run.nodes * run.gpus_per_node, run.batch.get("per_gpu")
-    names = candidates.drop_active_candidates(
-        candidates.choose_default_candidates(run, planned=bool(args.card), on_cpu=here.on_cpu)
-        if args.tried is None
-        else candidates.parse_candidates(args.tried, planned=bool(args.card)),
-        resolved,
-    )
-    output, file = _choose_files(args)
-    mask, logs, say = (
-        Mask({**os.environ, **settings}),
-        file.with_suffix(".logs"),
-        _make_reporter(args.json),
-    )
-    make: planned_trial.PlannedTrials | trial.Trials
+    base_run = preset_run.build_run(resolved)
+    misspellings.warn_of_unknown_variables(os.environ, "rosetta tune", "tune", base_run.framework)
+    names = _choose_candidates(args, base_run, resolved, on_cpu=device.on_cpu)
+    files = _choose_files(args)
+    trials = _make_trials(args, settings, device, base_run, files.logs)
+    mask = Mask({**os.environ, **settings})
+    subject = {
+        "preset": args.preset,
+        "settings": mask.mask_variables(settings),
+        **_describe_conditions(args, device, base_run),
+        "values": mask.mask_variables(
+            {path: str(setting.value) for path, setting in sorted(resolved.values.items())}
+        ),
+    }
+    known_trials = evidence.Evidence(files.evidence, subject)
+    best = _search(args, trials, known_trials, names, base_run.batch.get("per_gpu"))
+    reason = _describe_measurement(args, device, base_run)
+    title = _make_title(args, best, reason, mask)
+    _write_preset(args, best, device, files, title, reason)
+    written = f"written: {files.preset}; each trial: {files.evidence}"
+    text = "\n".join([title, *_format_gains(best, planned=bool(args.card)), written])
+    return _make_result(best, files), text
+
+
+def _make_result(best: SearchResult, files: _Files) -> dict[str, Any]:
+    """Return the result for --json."""
+    return {
+        "preset": str(files.preset),
+        "evidence": str(files.evidence),
+        "kept": dict(best.kept),
+        "before": best.before,
+        "rate": best.rate,
+        "noise": best.noise,
+        "settings": best.choice.settings(),
+    }
+
+
+def _choose_candidates(
+    args: argparse.Namespace, base_run: Run, resolved: ResolvedPreset, *, on_cpu: bool
+) -> list[str]:
+    """Return the names of what to try: the batch, and switches that are not on already."""
+    planned = bool(args.card)
+    if args.tried is None:
+        names = candidates.choose_default_candidates(base_run, planned=planned, on_cpu=on_cpu)
+    else:
+        names = candidates.parse_candidates(args.tried, planned=planned)
+    return candidates.drop_active_candidates(names, resolved)
+
+
+def _make_trials(
+    args: argparse.Namespace,
+    settings: Mapping[str, str],
+    device: _Device,
+    base_run: Run,
+    logs: Path,
+) -> PlannedTrials | Trials:
+    """Return what makes a trial of a choice.
+
+    Raises:
+      UserError: The preset cannot be planned.
+    """
+    from rosetta.tune import planned_trial, trial
+
     if args.card:
-        planned_trial.make_plan_arguments(run, args.card)
-        make = planned_trial.PlannedTrials(
+        planned_trial.make_plan_arguments(base_run, args.card)  # refuses what cannot be planned
+        return planned_trial.PlannedTrials(
             args.preset,
             args.card.lower(),
             settings,
@@ -148,124 +240,146 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             seconds=args.seconds,
             logs=logs,
         )
-    else:
-        make = trial.Trials(
-            args.preset,
-            here.accelerator,
-            run.gpus_per_node,
-            settings,
-            steps=args.steps or STEPS,
-            seconds=args.seconds,
-            logs=logs,
-        )
-    kept = evidence.Evidence(
-        file,
-        {
-            "preset": args.preset,
-            "settings": mask.mask_variables(settings),
-            "card": here.card,
-            "devices": count,
-            "nodes": run.nodes,
-            "steps": None if args.card else args.steps or STEPS,
-            "planned": bool(args.card),
-            "versions": {
-                each: version
-                for each in PACKAGES
-                if (version := resolution.find_installed_version(each))
-            },
-            "values": mask.mask_variables(
-                {path: str(each.value) for path, each in sorted(resolved.values.items())}
-            ),
-        },
+    return trial.Trials(
+        args.preset,
+        device.accelerator,
+        base_run.gpus_per_node,
+        settings,
+        steps=args.steps or STEPS,
+        seconds=args.seconds,
+        logs=logs,
     )
-    seeking = search.Search(
-        _reuse_evidence(kept, make, say),
+
+
+def _describe_conditions(
+    args: argparse.Namespace, device: _Device, base_run: Run
+) -> dict[str, Any]:
+    """Return what trials depend on apart from the preset and the settings, for the evidence."""
+    from rosetta.presets import resolution
+
+    versions = {package: resolution.find_installed_version(package) for package in PACKAGES}
+    return {
+        "card": device.name,
+        "devices": base_run.nodes * base_run.gpus_per_node,
+        "nodes": base_run.nodes,
+        "steps": None if args.card else args.steps or STEPS,
+        "planned": bool(args.card),
+        "versions": {package: version for package, version in versions.items() if version},
+    }
+
+
+def _search(
+    args: argparse.Namespace,
+    trials: PlannedTrials | Trials,
+    known_trials: Evidence,
+    names: Sequence[str],
+    batch: object,
+) -> SearchResult:
+    """Search for the best choice.
+
+    Args:
+      args: The command line.
+      trials: Makes a trial of a choice.
+      known_trials: The evidence.
+      names: What to try.
+      batch: Sequences for each GPU in the preset; anything but a number cannot be doubled.
+    """
+    from rosetta.tune import search
+
+    report = _make_reporter(args.json)
+    switches = [name for name in names if name != candidates.BATCH]
+    return search.Search(
+        _reuse_evidence(known_trials, trials, report),
+        # A plan gives the same result each time.
         1 if args.card else args.repeats or REPEATS,
         most=args.trials,
-        comes_to=lambda choice: _identify_choice(make, choice),
-        say=say,
-    )
-    best = seeking.run(
+        comes_to=lambda choice: _identify_choice(trials, choice),
+        say=report,
+    ).run(
         batch if isinstance(batch, int) else None,
-        [
-            (each, candidates.make_candidate_choice(each))
-            for each in names
-            if each != candidates.BATCH
-        ],
+        [(name, candidates.make_candidate_choice(name)) for name in switches],
         grow=candidates.BATCH in names,
     )
-    why = f"{'planned for' if args.card else 'measured on'} {count} x {here.card}"
-    about = f"{args.preset} {why}" + (
-        f" with {shlex.join(map(mask.mask_text, args.settings))}" if args.settings else ""
-    )
-    about += ", not measured" if args.card else f": {best.rate / best.before:.3f} times its rate"
-    extends = (
-        args.preset
-        if args.preset in preset_files.load_presets()
-        else str(Path(args.preset).absolute())
+
+
+def _describe_measurement(args: argparse.Namespace, device: _Device, base_run: Run) -> str:
+    """Return how the values of the new preset were found."""
+    action = "planned for" if args.card else "measured on"
+    return f"{action} {base_run.nodes * base_run.gpus_per_node} x {device.name}"
+
+
+def _make_title(args: argparse.Namespace, best: SearchResult, reason: str, mask: Mask) -> str:
+    """Return one line about the new preset."""
+    title = f"{args.preset} {reason}"
+    if args.settings:
+        title += f" with {shlex.join(mask.mask_text(word) for word in args.settings)}"
+    if args.card:
+        return f"{title}, not measured"
+    return f"{title}: {best.rate / best.before:.3f} times its rate"
+
+
+def _write_preset(
+    args: argparse.Namespace,
+    best: SearchResult,
+    device: _Device,
+    files: _Files,
+    title: str,
+    reason: str,
+) -> None:
+    """Write the new preset, which extends the tuned one."""
+    from rosetta.core import run_folders
+    from rosetta.presets import preset_files
+    from rosetta.tune import preset_output
+
+    is_shipped = args.preset in preset_files.load_presets()
+    document = preset_output.make_preset(
+        best,
+        extends=args.preset if is_shipped else str(Path(args.preset).absolute()),
+        accelerator=device.accelerator,
+        about=title,
+        why=reason,
+        planned=bool(args.card),
     )
     run_folders.write_file(
-        output,
-        preset_output.format_preset_file(
-            preset_output.make_preset(
-                best,
-                extends=extends,
-                accelerator=here.accelerator,
-                about=about,
-                why=why,
-                planned=bool(args.card),
-            ),
-            file.name,
-        ),
+        files.preset, preset_output.format_preset_file(document, files.evidence.name)
     )
-    result = {
-        "preset": str(output),
-        "evidence": str(file),
-        "kept": dict(best.kept),
-        "before": best.before,
-        "rate": best.rate,
-        "noise": best.noise,
-        "settings": best.choice.settings(),
-    }
-    told = [
-        f"{each}: it fits" if args.card and each.startswith("batch ") else f"{each}: {gain:+.1%}"
-        for each, gain in best.kept
-    ] or ["nothing gains more than the noise: the preset stays as it is"]
-    return result, "\n".join([about, *told, f"written: {output}; each trial: {file}"])
 
 
-@dataclass(frozen=True)
-class _Device:
-    """Where trials are made, or planned for: the GPUs' short name for presets and their full name,
-    and how many of a node (None: the preset's).
-    """
-
-    accelerator: str | None
-    card: str
-    gpus: int | None
-    on_cpu: bool = False
+def _format_gains(best: SearchResult, *, planned: bool) -> list[str]:
+    """Return a line for each change that the new preset makes."""
+    lines = []
+    for name, gain in best.kept:
+        # The gain of a larger batch in a plan is the batch itself.
+        is_planned_batch = planned and name.startswith("batch ")
+        lines.append(f"{name}: it fits" if is_planned_batch else f"{name}: {gain:+.1%}")
+    return lines or ["no change gains more than the noise: the preset stays as it is"]
 
 
 def _find_planned_device(args: argparse.Namespace, settings: Mapping[str, str]) -> _Device:
+    """Return the GPUs that --card and --gpus name.
+
+    Raises:
+      UserError: An option or a setting does not go with --card, the GPU is not known, or this
+        environment cannot compile for it.
+    """
     from rosetta.core import gpus
     from rosetta.core.errors import CONFLICT, UserError
     from rosetta.plan import t5x_step
     from rosetta.presets import user_settings
 
-    if settings.get(user_settings.BASE_FLAGS_VARIABLE) or os.environ.get(
-        user_settings.BASE_FLAGS_VARIABLE
-    ):
+    base_flags = user_settings.BASE_FLAGS_VARIABLE
+    if settings.get(base_flags) or os.environ.get(base_flags):
         raise UserError(
-            "a plan has the flags of the model's preset below all others",
-            user_settings.BASE_FLAGS_VARIABLE,
-            "unset it, and give what is to differ: XLA_FLAGS, or xla_...=VALUE words",
+            "a plan always starts from the XLA flags of the model's preset",
+            base_flags,
+            "unset it, and set single flags in XLA_FLAGS, or as words xla_NAME=VALUE",
             kind=CONFLICT,
         )
     if args.steps or args.repeats:
         raise UserError(
-            "a plan is of one step, and always the same",
+            "a plan compiles one step, with the same result each time",
             "--steps" if args.steps else "--repeats",
-            "leave it out with --card",
+            "leave the option out with --card",
             kind=CONFLICT,
         )
     gpu = gpus.get_gpu(args.card, "--card")
@@ -274,6 +388,11 @@ def _find_planned_device(args: argparse.Namespace, settings: Mapping[str, str]) 
 
 
 def _find_local_device(args: argparse.Namespace, settings: Mapping[str, str]) -> _Device:
+    """Return the GPUs of this machine, or the CPU if the user asks for it.
+
+    Raises:
+      UserError: --nodes is given, or there is no GPU and nobody asked for the CPU.
+    """
     from rosetta.core import gpu_query
     from rosetta.core.errors import UNSUPPORTED, UserError
     from rosetta.launch import device_selection
@@ -281,105 +400,122 @@ def _find_local_device(args: argparse.Namespace, settings: Mapping[str, str]) ->
 
     if args.nodes:
         raise UserError(
-            "a trial is made on this machine",
+            "trials run on this machine only",
             f"--nodes {args.nodes}",
-            "leave it out, or plan: --card GPU",
+            "leave --nodes out, or plan with --card GPU",
             kind=UNSUPPORTED,
             value=args.nodes,
         )
     environment = {**os.environ, **settings}
-    found = gpu_query.detect_gpus(environment)
+    detected_gpus = gpu_query.detect_gpus(environment)
     on_cpu = user_settings.is_cpu_requested(settings, os.environ)
     if not on_cpu:
-        gpu_query.select_jax_platforms(found, environment)  # refuses what would be the CPU unasked
-    gpus = args.gpus or device_selection.count_devices(found, environment, on_cpu=on_cpu)
-    return (
-        _Device(None, "CPU", gpus, on_cpu=True)
-        if on_cpu
-        else _Device(resolution.find_accelerator(found), found[0].name if found else "GPU", gpus)
-    )
+        # This refuses a machine without a GPU.
+        gpu_query.select_jax_platforms(detected_gpus, environment)
+    count = args.gpus or device_selection.count_devices(detected_gpus, environment, on_cpu=on_cpu)
+    if on_cpu:
+        return _Device(None, "CPU", count, on_cpu=True)
+    name = detected_gpus[0].name if detected_gpus else "GPU"
+    return _Device(resolution.find_accelerator(detected_gpus), name, count)
 
 
-def _choose_files(args: argparse.Namespace) -> tuple[Path, Path]:
-    """Return the paths of the preset and the evidence; UserError if they cannot be written."""
+def _choose_files(args: argparse.Namespace) -> _Files:
+    """Return the files to write.
+
+    Raises:
+      UserError: A file cannot be written, or would replace the preset that is tuned.
+    """
     from rosetta.core import run_folders
     from rosetta.core.errors import CONFLICT, INVALID, MISSING, UserError
 
-    output = args.output or Path(f"{Path(args.preset).stem}-tuned.yaml")
-    for option, path in (("--output", output), ("--evidence", args.evidence)):
+    preset = args.output or Path(f"{Path(args.preset).stem}-tuned.yaml")
+    for option, path in (("--output", preset), ("--evidence", args.evidence)):
         if path is not None and not path.name:
             raise UserError(
-                "not a file's name", f"{option} {path}", "name a file, new or old", kind=INVALID
+                "not the name of a file",
+                f"{option} {path}",
+                "name a new or an existing file",
+                kind=INVALID,
             )
-    file = args.evidence or output.with_suffix(".jsonl")
-    if output.resolve() == Path(args.preset).resolve() or output.resolve() == file.resolve():
+    evidence = args.evidence or preset.with_suffix(".jsonl")
+    if preset.resolve() in (Path(args.preset).resolve(), evidence.resolve()):
         raise UserError(
-            "it would be written over what it is made from",
-            f"--output {output}",
+            "the new preset would replace the tuned preset or the evidence",
+            f"--output {preset}",
             "name another file",
             kind=CONFLICT,
         )
-    for each in (output, file):
-        run_folders.check_folder_writable(str(each.resolve().parent))
-        if each.exists() and not each.is_file():
-            raise UserError("it is no file", str(each), "name another", kind=MISSING)
-    return output, file
+    for path in (preset, evidence):
+        run_folders.check_folder_writable(str(path.resolve().parent))
+        if path.exists() and not path.is_file():
+            raise UserError("not a regular file", str(path), "name another file", kind=MISSING)
+    return _Files(preset, evidence)
 
 
 def _reuse_evidence(
-    kept: Any, make: Callable[[Choice, int], Outcome], say: Callable[[str], None]
+    known_trials: Evidence,
+    make_trial: Callable[[Choice, int], Outcome],
+    report: Callable[[str], None],
 ) -> Callable[[Choice, int], Outcome]:
-    """Trials that are looked up in the evidence, and made where they are not in it."""
+    """Return a function that makes a trial unless the evidence has its outcome."""
     from rosetta.core.errors import UserError
     from rosetta.tune.search import Outcome
 
     def measure(choice: Choice, repeat: int) -> Outcome:
-        known = kept.known(choice, repeat)
+        known = known_trials.known(choice, repeat)
         if known is not None:
-            return known  # type: ignore[no-any-return]
+            return known
         settings = " ".join(f"{name}={value}" for name, value in choice.settings().items())
         again = f", again ({repeat + 1})" if repeat else ""
-        say(f"trying {settings or 'the preset as it is'}{again}")
+        report(f"trying {settings or 'the preset as it is'}{again}")
         try:
-            outcome = make(choice, repeat)
-        except UserError as error:  # of this choice: what it starts from can be described
+            outcome = make_trial(choice, repeat)
+        except UserError as error:
+            # The unchanged preset is valid, so that this choice is at fault.
             outcome = Outcome("refused", reason=str(error))
-        kept.add(choice, repeat, outcome)
+        known_trials.add(choice, repeat, outcome)
         return outcome
 
     return measure
 
 
-def _identify_choice(make: Any, choice: Choice) -> object:
-    """Return what a choice comes to; an invalid one is unlike all others, and its trial says
-    why.
+def _identify_choice(trials: PlannedTrials | Trials, choice: Choice) -> object:
+    """Return what a choice changes in the run: equal for choices that make the same run.
+
+    A choice that is not valid equals no other; its trial reports the error.
     """
     from rosetta.core.errors import UserError
     from rosetta.tune import trial_identity
 
     try:
-        return trial_identity.identify_run(make.describe(choice))
+        return trial_identity.identify_run(trials.describe(choice))
     except UserError:
         return choice
 
 
 def _make_reporter(quiet: bool) -> Callable[[str], None]:
+    """Return a function that logs a line, or drops it."""
     return (lambda _: None) if quiet else log.info
 
 
 def _read_settings(words: Sequence[str]) -> dict[str, str]:
+    """Return the settings of the command line.
+
+    Raises:
+      UserError: A word is not a setting, or sets switches.
+    """
     from rosetta.core.errors import CONFLICT, UserError
     from rosetta.presets import resolution, user_settings
 
-    found = user_settings.parse_settings(words, "rosetta tune")
-    if resolution.SWITCHES_VARIABLE in found:
+    settings = user_settings.parse_settings(words, "rosetta tune")
+    if resolution.SWITCHES_VARIABLE in settings:
         raise UserError(
-            "switches are what is tried",
+            "rosetta tune chooses the switches itself",
             resolution.SWITCHES_VARIABLE,
-            "set them in the preset: switches: [...]",
+            "set switches in the preset instead: switches: [...]",
             kind=CONFLICT,
         )
-    return found
+    return settings
 
 
 RUN = {"tune": run}
