@@ -1,9 +1,9 @@
-"""praxis' self-attention with the products between queries, keys and values done by cuDNN or
-Transformer Engine.
+"""Self-attention of Praxis with its products computed by cuDNN or Transformer Engine.
 
-Parameters, projections and what is computed beside these products are the base classes'. Rows must
-be causal and have their padding at the end: a token then sees no padding, and what padding sees
-counts for nothing. What a fused kernel cannot do is done by the base class, and a line says why.
+rosetta.pax.switches puts these layers in the place of Praxis' own. Parameters, projections and
+everything else stay those of the base classes. Attention is causal, and the padding of a row must
+be at its end: then no token sees padding, and the result at padding is not used. If a fused kernel
+cannot compute a call, the base class computes it and a warning gives the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CAUSAL = Mask(causal=True)
 
 
 class _TransformerEngine(nn.Module):
-    """Where Transformer Engine's attention, a flax module without parameters, lives within a praxis
+    """Attention by Transformer Engine, a Flax module without parameters, for use in a Praxis
     layer.
     """
 
@@ -32,6 +32,7 @@ class _TransformerEngine(nn.Module):
 
     @nn.compact
     def __call__(self, query: Any, key: Any, value: Any, relative: Any) -> Any:
+        """Return the attention of each query, in the shape of `query`."""
         return transformer_engine.compute_attention(
             query,
             key,
@@ -44,14 +45,16 @@ class _TransformerEngine(nn.Module):
         )
 
 
-class _Fused(base_layer.BaseLayer):
-    """What both layers share. It stands behind praxis' class among their bases, since the fields
-    for their layout are that one's.
+class _FusedAttention(base_layer.BaseLayer):
+    """What both attention layers share.
+
+    It comes after Praxis' class among the bases of a layer, because it uses the sharding fields of
+    that class.
 
     Attributes:
-      by: "cudnn" or "te".
-      packed: rows hold several examples.
-      implementation: of jax.nn.dot_product_attention.
+      by: "cudnn" or "te" (Transformer Engine).
+      packed: Whether rows hold several examples.
+      implementation: The implementation of jax.nn.dot_product_attention for "cudnn".
     """
 
     by: str = "cudnn"
@@ -61,9 +64,20 @@ class _Fused(base_layer.BaseLayer):
     def _choose_kernel(
         self, queries: int, keys: int, dtype: Any, relative: Any, reason: str = ""
     ) -> str:
-        """Return who computes a call: "cudnn", "te", or "xla" with the reason said."""
+        """Return what computes a call, and warn if that is XLA.
+
+        Args:
+          queries: The number of queries in a row.
+          keys: The number of keys in a row.
+          dtype: The type of the queries.
+          relative: The bias for relative positions, or None.
+          reason: A reason against a fused kernel that the caller knows.
+
+        Returns:
+          "cudnn", "te" or "xla".
+        """
         dropout = self.atten_dropout_prob > 0 and not self.do_eval
-        reason = reason or self._find_misfit(relative)
+        reason = reason or self._find_problem(relative)
         if self.by == "te":
             if not reason:
                 return transformer_engine.choose_implementation(
@@ -71,23 +85,22 @@ class _Fused(base_layer.BaseLayer):
                 )
             fallback_notice.warn_once("attention by XLA instead of Transformer Engine", reason)
             return "xla"
-        depth = self.dim_per_head or self.hidden_dim // self.num_heads
-        how = {
-            "head_dim": depth,
-            "queries": queries,
-            "keys": keys,
-            "biased": relative is not None,
-            "dropout": dropout,
-            "float32_logits": False,
-        }
-        if self.implementation == "xla":
-            how["dtype"] = jnp.bfloat16  # any will do
-        return attention.choose_implementation(
-            "cudnn",
-            reason or attention.find_cudnn_problem(**{"dtype": dtype, "mask": _CAUSAL, **how}),
-        )
+        if not reason:
+            reason = attention.find_cudnn_problem(
+                # XLA's implementation takes any type.
+                dtype=jnp.bfloat16 if self.implementation == "xla" else dtype,
+                mask=_CAUSAL,
+                head_dim=self.dim_per_head or self.hidden_dim // self.num_heads,
+                queries=queries,
+                keys=keys,
+                biased=relative is not None,
+                dropout=dropout,
+                float32_logits=False,
+            )
+        return attention.choose_implementation("cudnn", reason)
 
-    def _find_misfit(self, relative: Any) -> str:
+    def _find_problem(self, relative: Any) -> str:
+        """Return why no fused kernel can compute this layer, "" if one can."""
         if self.packed:
             return "packed examples"
         if self.atten_logit_cap and self.atten_logit_cap > 0:
@@ -98,20 +111,28 @@ class _Fused(base_layer.BaseLayer):
             return "rows that see nothing are to be zero"
         if getattr(self, "local_window_size", None) is not None:
             return "a local window"
-        return "a bias for each row" if relative is not None and relative.shape[0] != 1 else ""
+        if relative is not None and relative.shape[0] != 1:
+            return "a bias for each row"
+        return ""
 
-    def _attend(self, who: str, query: Any, key: Any, value: Any, relative: Any) -> Any:
-        """Attend with scaled queries [batch, length, heads, depth] to keys and values [batch,
-        length, heads or a divisor, depth].
+    def _attend(self, kernel: str, query: Any, key: Any, value: Any, relative: Any) -> Any:
+        """Return the attention of each query, computed by a fused kernel.
+
+        Args:
+          kernel: "cudnn" or "te".
+          query: Scaled queries [batch, length, heads, depth].
+          key: Keys [batch, length, heads or a divisor, depth].
+          value: Values, in the shape of the keys.
+          relative: The bias for relative positions [1, heads, length, length], or None.
         """
-        if who == "te":
-            made = _TransformerEngine(
+        if kernel == "te":
+            module = _TransformerEngine(
                 self.atten_dropout_prob, self.do_eval or not self.atten_dropout_prob, parent=None
             )
-            keys = {} if made.deterministic else {"dropout": self.next_prng_key()}
-            found = made.apply({}, query, key, value, relative, rngs=keys)
+            rngs = {} if module.deterministic else {"dropout": self.next_prng_key()}
+            attended = module.apply({}, query, key, value, relative, rngs=rngs)
         else:
-            found = attention.compute_fused_attention(
+            attended = attention.compute_fused_attention(
                 query,
                 key,
                 value,
@@ -119,32 +140,33 @@ class _Fused(base_layer.BaseLayer):
                 mask=_CAUSAL,
                 implementation=self.implementation,
             )
-        return self._shard_blnh(checkpoint_name(found, "context"))
+        return self._shard_blnh(checkpoint_name(attended, "context"))
 
 
-class DotProductAttention(attentions.DotProductAttention, _Fused):
-    """praxis' DotProductAttention."""
+class DotProductAttention(attentions.DotProductAttention, _FusedAttention):
+    """Praxis' DotProductAttention with a fused kernel."""
 
     def _dot_atten(
         self, query: Any, key: Any, value: Any, atten_mask: Any, relative_bias: Any = None
     ) -> tuple[Any, Any]:
-        who = self._choose_kernel(query.shape[1], key.shape[1], query.dtype, relative_bias)
-        if who == "xla":
-            found: tuple[Any, Any] = super()._dot_atten(
+        """Return the attention of each query, and its weights; None if a kernel keeps them."""
+        kernel = self._choose_kernel(query.shape[1], key.shape[1], query.dtype, relative_bias)
+        if kernel == "xla":
+            result: tuple[Any, Any] = super()._dot_atten(
                 query, key, value, atten_mask, relative_bias
             )
-            return found
-        query, key, value = (self._shard_blnh(each) for each in (query, key, value))
+            return result
+        query, key, value = map(self._shard_blnh, (query, key, value))
         query = self._scale_query(query)
         if self.scale_logits_by_head_dims:
             query *= query.shape[-1] ** -0.5
-        return self._attend(who, query, key, value, relative_bias), None
+        return self._attend(kernel, query, key, value, relative_bias), None
 
 
-class MultiQueryAttention(multi_query_attention.MultiQueryDotProductAttention, _Fused):
-    """praxis' MultiQueryDotProductAttention: fewer heads of keys and values than of queries.
+class MultiQueryAttention(multi_query_attention.MultiQueryDotProductAttention, _FusedAttention):
+    """Praxis' MultiQueryDotProductAttention with a fused kernel.
 
-    No key or value is repeated.
+    There are fewer heads of keys and values than of queries. No key or value is repeated.
     """
 
     def __call__(
@@ -156,64 +178,72 @@ class MultiQueryAttention(multi_query_attention.MultiQueryDotProductAttention, _
         query_segment_pos: Any = None,
         key_segment_pos: Any = None,
     ) -> tuple[Any, Any]:
-        """As the base class, whose decoding with a cache it leaves alone; the second value, the
-        weights, is None where a kernel keeps them.
+        """Return the result of the layer, and the weights of attention.
+
+        The base class computes decoding with a cache.
 
         Args:
-          query_vec: [batch, length, features].
-          key_vec: the same.
-          value_vec: the same.
-          atten_mask: added to the logits, [batch or 1, 1, length or 1, length].
-          query_segment_pos: each token's position in its example, [batch, length].
-          key_segment_pos: the same.
+          query_vec: Inputs [batch, length, features] of the queries.
+          key_vec: Inputs of the keys, in the same shape.
+          value_vec: Inputs of the values, in the same shape.
+          atten_mask: Added to the logits, [batch or 1, 1, length or 1, length].
+          query_segment_pos: The position of each token in its example, [batch, length].
+          key_segment_pos: The same for the keys.
+
+        Returns:
+          The result [batch, length, features], and the weights. The weights are None if a fused
+          kernel keeps them.
         """
-        who = self._choose_call_kernel(query_vec.shape[1], key_vec.shape[1])
-        if who == "xla":
-            found: tuple[Any, Any] = super().__call__(
+        kernel = self._choose_call_kernel(query_vec.shape[1], key_vec.shape[1])
+        if kernel == "xla":
+            result: tuple[Any, Any] = super().__call__(
                 query_vec, key_vec, value_vec, atten_mask, query_segment_pos, key_segment_pos
             )
-            return found
-        query = self._project_heads("query", query_vec, query_segment_pos, turned=True)
-        key, value = (
-            self._project_heads("key", key_vec, key_segment_pos, turned=True),
-            self._project_heads("value", value_vec, None),
-        )
-        encoded = self._attend(who, self._scale_query(query), key, value, None)
+            return result
+        query = self._project_heads("query", query_vec, query_segment_pos, rotate=True)
+        key = self._project_heads("key", key_vec, key_segment_pos, rotate=True)
+        value = self._project_heads("value", value_vec, None)
+        encoded = self._attend(kernel, self._scale_query(query), key, value, None)
         return checkpoint_name(self._shard_bld(self.post(encoded)), "out_proj"), None
 
-    def _project_heads(self, name: str, x: Any, positions: Any, *, turned: bool = False) -> Any:
-        """Project [batch, length, features] into heads, laid over the mesh: [batch, length, heads,
-        depth], turned by position where asked to.
+    def _project_heads(self, name: str, x: Any, positions: Any, *, rotate: bool = False) -> Any:
+        """Project inputs into heads, laid over the mesh.
+
+        Args:
+          name: "query", "key" or "value", the projection.
+          x: Inputs [batch, length, features].
+          positions: The position of each token, [batch, length].
+          rotate: Whether to apply rotary positions, if the layer has them.
+
+        Returns:
+          Heads [batch, length, heads, depth].
         """
-        # No device may hold a part of the features only, or the sum for the kernel's gradient goes
-        # over devices once more.
+        # No device may hold only a part of the features: otherwise the sum for the gradient of the
+        # kernel goes over the devices once more.
         x = base_layer.maybe_shard(
             x, [None] * x.ndim, self.mesh_axis_names, unconstrained_dims=range(x.ndim - 1)
         )
-        made = checkpoint_name(getattr(self, name)(x), f"{name}_proj")
-        if made.ndim == x.ndim:  # a single head has no dimension of its own
-            made = made[..., None, :]
-        if turned and self.use_rotary_position_emb:
-            made = self.rotary_position_emb(made, positions)
-        return self._shard_blnh(made) if name == "query" else self._shard_kv_heads(made)
+        heads = checkpoint_name(getattr(self, name)(x), f"{name}_proj")
+        if heads.ndim == x.ndim:  # a single head has no dimension of its own
+            heads = heads[..., None, :]
+        if rotate and self.use_rotary_position_emb:
+            heads = self.rotary_position_emb(heads, positions)
+        return self._shard_blnh(heads) if name == "query" else self._shard_kv_heads(heads)
 
     def _choose_call_kernel(self, queries: int, keys: int) -> str:
+        """Return what computes a call of this layer: "cudnn", "te" or "xla"."""
         if self.is_mutable_collection(base_layer.DECODE_CACHE):
             return "xla"
-        return self._choose_kernel(
-            queries,
-            keys,
-            self.fprop_dtype,
-            None,
-            "relative positions with shared keys" if self.relative_bias_tpl is not None else "",
-        )
+        reason = ""
+        if self.relative_bias_tpl is not None:
+            reason = "relative positions with shared keys"
+        return self._choose_kernel(queries, keys, self.fprop_dtype, None, reason)
 
     def _shard_kv_heads(self, x: Any) -> Any:
-        """Lay keys or values [batch, length, heads, depth] over the mesh; a single head is no axis
-        to split.
+        """Lay keys or values [batch, length, heads, depth] over the mesh.
+
+        A dimension of one head cannot be split.
         """
-        return (
-            self._shard_blnh(x)
-            if self.num_kv_heads > 1
-            else self._shard_blh(x[..., 0, :])[..., None, :]
-        )
+        if self.num_kv_heads > 1:
+            return self._shard_blnh(x)
+        return self._shard_blh(x[..., 0, :])[..., None, :]

@@ -1,9 +1,8 @@
-"""What experiments read: a mixin each for synthetic data, running text, LAMBADA and BoolQ, under
-upstream's names.
+"""The data of rosetta's experiments: a mixin for each kind of data, under upstream's names.
 
-Where `--fdl.DATA=`, `--fdl.EVAL_DATA=` and `--fdl.VOCAB=` are not given, the variables DATA,
-EVAL_DATA and VOCAB_PATH are looked at; TFDS_DATA_DIR, or `--tfds_data_dir`, is where `tfds:` sets
-lie.
+The kinds are synthetic data, running text, LAMBADA and BoolQ. If the hyper-parameters DATA,
+EVAL_DATA and VOCAB are not set, the variables DATA, EVAL_DATA and VOCAB_PATH count. Sources
+`tfds:` are in the folder TFDS_DATA_DIR, or `--tfds_data_dir`.
 """
 
 from __future__ import annotations
@@ -30,18 +29,19 @@ class Dataset(base_experiment.BaseExperiment):
     """What the mixins share.
 
     Attributes:
-      DATA: a spec of rosetta.data (docs/reference/data-sources.md); None: the variable DATA, else
-        the set that upstream reads.
-      EVAL_DATA: what evaluation reads; None: the variable EVAL_DATA, else DATA's split for that,
-        where it has splits.
-      VOCAB: a SentencePiece model or `byte`; None: the variable VOCAB_PATH. Not needed where
+      DATA: The source of the training data (docs/reference/data-sources.md). None: the variable
+        DATA, or else the data set that upstream reads.
+      EVAL_DATA: The source of the evaluation data. None: the variable EVAL_DATA, or else the
+        validation split of DATA, if DATA has splits.
+      VOCAB: A SentencePiece model or `byte`. None: the variable VOCAB_PATH. It is not needed if
         nothing is tokenised.
-      SEED, TRAIN_INPUT_RANDOM_SEED: of the order; the second one, upstream's name, wins where it is
-        set.
-      PERCORE_BATCH_SIZE: rows a device, before they are laid over the mesh; may be a fraction.
-      PACKED_INPUT: whether documents that share a row of running text are segments of their own.
-      TEXT_FIELD: where JSON lines and Example records have their text.
-      EVAL_BATCHES: batches of an evaluation, -1 for all.
+      SEED: The seed of the order of the data.
+      TRAIN_INPUT_RANDOM_SEED: Upstream's name for SEED, which wins if both are set.
+      MAX_SEQ_LEN: The tokens of a row.
+      PERCORE_BATCH_SIZE: The rows of a batch for one device. It may be a fraction.
+      PACKED_INPUT: Whether documents that share a row are separate segments.
+      TEXT_FIELD: The field of JSON lines and Example records that has the text.
+      EVAL_BATCHES: The batches of an evaluation, -1 for all.
     """
 
     DATA: Any = None
@@ -55,73 +55,85 @@ class Dataset(base_experiment.BaseExperiment):
     TEXT_FIELD = "text"
     EVAL_BATCHES = 1
 
-    # Not hyper-parameters: what a mixin is.
+    # These are not hyper-parameters: a mixin sets its objective, the source that upstream reads,
+    # and the names of its inputs for training and evaluation.
     objective = "lm"
     upstream_data = ""
     dataset_names = ("train", "validation")
 
     def resolve_train_data(self) -> str:
-        """Return DATA in one canonical line."""
+        """Return the source of the training data, as one line in canonical form."""
         return data_spec.describe_data(self.DATA or os.environ.get("DATA") or self.upstream_data)
 
     def resolve_eval_data(self) -> tuple[str, str] | None:
-        """Return the data and the split that evaluation reads; None for no evaluation."""
-        if given := self.EVAL_DATA or os.environ.get("EVAL_DATA"):
-            return data_spec.describe_data(given), "validation"
+        """Return the source and the split of the evaluation data; None for no evaluation."""
+        eval_data = self.EVAL_DATA or os.environ.get("EVAL_DATA")
+        if eval_data:
+            return data_spec.describe_data(eval_data), "validation"
         data = self.resolve_train_data()
-        if all(
-            part.spec.kind in ("hf", "tfds", "synthetic") for part in data_spec.parse_parts(data)
-        ):
-            return (data, "validation") if _has_split(data, "validation") else None
+        kinds = {part.spec.kind for part in data_spec.parse_parts(data)}
+        if kinds <= {"hf", "tfds", "synthetic"} and _has_split(data, "validation"):
+            return data, "validation"
         return None
 
     def load_vocabulary(self, data: str) -> vocabularies.Vocabulary:
-        """Return the vocabulary that data is read with, none of T5's sentinels in it.
+        """Return the vocabulary of the data, without T5's sentinels.
+
+        Args:
+          data: The source of the data.
 
         Raises:
-          UserError: it is needed and not there, or has more ids than the model.
+          UserError: A vocabulary is needed and missing, or has more ids than the model.
         """
-        size = self.VOCAB_SIZE
         kinds = {part.spec.kind for part in data_spec.parse_parts(data)}
         if kinds == {"synthetic"}:
-            return vocabularies.load_vocabulary(f"ids:{size}", 0)
+            return vocabularies.load_vocabulary(f"ids:{self.VOCAB_SIZE}", 0)
         name = self.VOCAB or os.environ.get("VOCAB_PATH")
-        if not name:
-            if kinds != {"cache"}:
-                raise UserError(
-                    "there is no vocabulary, and text is to be tokenised",
-                    f"DATA={data}",
-                    VOCABULARY_REMEDY,
-                    kind=MISSING,
-                )
-            if self.PACKED_INPUT:
-                raise UserError(
-                    "packing looks for the vocabulary's end token",
-                    "PACKED_INPUT",
-                    VOCABULARY_REMEDY,
-                    kind=MISSING,
-                )
-            sizes = (
-                token_cache.TokenCache(part.spec.value).recipe.vocab_size
-                for part in data_spec.parse_parts(data)
-            )
-            name = f"ids:{max(sizes)}"
-        found = vocabularies.load_vocabulary(name, 0, causal=True)
-        if found.size > size:
+        if not name and kinds != {"cache"}:
             raise UserError(
-                f"the vocabulary has {found.size} ids, the model {size}",
-                found.name,
-                f"set --fdl.VOCAB_SIZE={found.size}, or name the model's own vocabulary",
-                kind=TOO_BIG,
-                value=found.size,
+                "there is no vocabulary, and text is to be tokenised",
+                f"DATA={data}",
+                VOCABULARY_REMEDY,
+                kind=MISSING,
             )
-        return found
+        if not name and self.PACKED_INPUT:
+            raise UserError(
+                "packing looks for the vocabulary's end token",
+                "PACKED_INPUT",
+                VOCABULARY_REMEDY,
+                kind=MISSING,
+            )
+        if not name:
+            caches = [
+                token_cache.TokenCache(part.spec.value) for part in data_spec.parse_parts(data)
+            ]
+            name = f"ids:{max(cache.recipe.vocab_size for cache in caches)}"
+        vocabulary = vocabularies.load_vocabulary(name, 0, causal=True)
+        if vocabulary.size > self.VOCAB_SIZE:
+            raise UserError(
+                f"the vocabulary has {vocabulary.size} ids, the model {self.VOCAB_SIZE}",
+                vocabulary.name,
+                f"set --fdl.VOCAB_SIZE={vocabulary.size}, or name the model's own vocabulary",
+                kind=TOO_BIG,
+                value=vocabulary.size,
+            )
+        return vocabulary
 
     def _make_input(self, data: str, split: str, *, training: bool) -> Any:
+        """Return the configuration of an input.
+
+        Args:
+          data: The source of the data.
+          split: The split of sets that have splits.
+          training: Whether the input is for training.
+
+        Raises:
+          UserError: A hyper-parameter is wrong, or the data cannot be read.
+        """
         _export_tfds_folder()
         if not isinstance(self.MAX_SEQ_LEN, int) or self.MAX_SEQ_LEN < 2:
             raise UserError(
-                f"a row has {self.MAX_SEQ_LEN!r} tokens",
+                f"{self.MAX_SEQ_LEN!r} is not a valid number of tokens of a row",
                 "MAX_SEQ_LEN",
                 "give 2 or more",
                 kind=INVALID,
@@ -130,25 +142,19 @@ class Dataset(base_experiment.BaseExperiment):
         rows, hosts = inputs.assign_rows(
             self.PERCORE_BATCH_SIZE, jax.local_device_count(), jax.process_count()
         )
-        vocab = self.load_vocabulary(data)
+        vocabulary = self.load_vocabulary(data)
         check_data(
             inputs.make_recipe(
                 data=data,
                 objective=self.objective,
-                vocab=vocab,
+                vocab=vocabulary,
                 length=self.MAX_SEQ_LEN,
                 split=split,
             )
         )
-        batches = None if training or self.EVAL_BATCHES == -1 else int(self.EVAL_BATCHES)
-        if batches is not None and batches < 1:
-            raise UserError(
-                f"it is {self.EVAL_BATCHES}",
-                "EVAL_BATCHES",
-                "give 1 or more, or -1 for all",
-                kind=INVALID,
-                value=self.EVAL_BATCHES,
-            )
+        seed = self.SEED
+        if self.TRAIN_INPUT_RANDOM_SEED is not None:
+            seed = self.TRAIN_INPUT_RANDOM_SEED
         return pax_fiddle.Config(
             inputs.Input,
             name=self.dataset_names[0 if training else 1],
@@ -156,36 +162,52 @@ class Dataset(base_experiment.BaseExperiment):
             batch_size=rows,
             num_infeed_hosts=hosts,
             infeed_host_index=jax.process_index() % hosts,
-            input_random_seed=self.SEED
-            if self.TRAIN_INPUT_RANDOM_SEED is None
-            else self.TRAIN_INPUT_RANDOM_SEED,
+            input_random_seed=seed,
             reset_for_eval=not training,
             eval_loop_num_batches=1 if training else -1,
             data=data,
             objective=self.objective,
-            vocab=vocab.name,
+            vocab=vocabulary.name,
             seq_len=self.MAX_SEQ_LEN,
             packed=self.PACKED_INPUT and training,
             bos_id=getattr(self, "BOS_ID", 0),
             split=split,
             text_field=self.TEXT_FIELD,
-            eval_batches=batches,
+            eval_batches=None if training else self._read_eval_batches(),
         )
+
+    def _read_eval_batches(self) -> int | None:
+        """Return the batches of an evaluation, None for all; UserError if the number is wrong."""
+        if self.EVAL_BATCHES == -1:
+            return None
+        batches = int(self.EVAL_BATCHES)
+        if batches < 1:
+            raise UserError(
+                f"{self.EVAL_BATCHES} is not a valid number of batches",
+                "EVAL_BATCHES",
+                "give 1 or more, or -1 for all",
+                kind=INVALID,
+                value=self.EVAL_BATCHES,
+            )
+        return batches
 
     def datasets(self) -> list[Any]:
-        """Return the configurations of what is trained on and what is evaluated.
+        """Return the configurations of the inputs for training and evaluation.
 
         Raises:
-          UserError: data or vocabulary are not there, do not fit, or the batch cannot be dealt out.
+          UserError: The data or the vocabulary is missing or does not fit the model, or the rows
+            of a batch cannot be divided among the processes.
         """
-        read = self.resolve_eval_data()
-        return [self._make_input(self.resolve_train_data(), "train", training=True)] + (
-            [self._make_input(*read, training=False)] if read else []
-        )
+        eval_data = self.resolve_eval_data()
+        configs = [self._make_input(self.resolve_train_data(), "train", training=True)]
+        if eval_data:
+            configs.append(self._make_input(*eval_data, training=False))
+        return configs
 
     def get_input_specs_provider_params(self) -> Any:
-        """Return the configuration of what tells Paxml the shapes of a batch: no data is read for
-        it.
+        """Return the configuration of the object that tells Paxml the shapes of a batch.
+
+        No data is read for the shapes.
         """
         devices = jax.local_device_count()
         rows, _ = inputs.assign_rows(self.PERCORE_BATCH_SIZE, devices, jax.process_count())
@@ -198,49 +220,48 @@ class Dataset(base_experiment.BaseExperiment):
 
 
 class SyntheticDataset(Dataset):
-    """Random ids below VOCAB_SIZE, for benchmarks: no file, no vocabulary."""
+    """Random tokens below VOCAB_SIZE, for benchmarks. They need no file and no vocabulary."""
 
     PERCORE_BATCH_SIZE: Any = 16
     MAX_SEQ_LEN = 1024
     dataset_names = ("SyntheticTrain", "SyntheticValidation")
 
     def resolve_train_data(self) -> str:
+        """Return the source of random tokens."""
         return "synthetic"
 
     def resolve_eval_data(self) -> tuple[str, str] | None:
+        """Return the source of random tokens, and a split."""
         return "synthetic", "validation"
 
 
 class PileUnsupervisedDataset(Dataset):
-    """Windows of running text: the Pile for those who hold a copy, C4, or any text DATA names."""
+    """Running text: any text that DATA names, or else a copy of the Pile."""
 
     upstream_data = "tfds:the_pile"
     dataset_names = ("PileTrain", "PileValidation")
 
 
 class LambadaDataset(Dataset):
-    """LAMBADA's last words, for zero-shot evaluation."""
+    """The last words of LAMBADA's passages, for zero-shot evaluation. Nothing is trained."""
 
     EVAL_BATCHES = -1
     objective = "lambada"
     upstream_data = "tfds:my_lambada"
     dataset_names = ("LambadaTrain", "LambadaValidation")
 
-    def resolve_eval_data(self) -> tuple[str, str] | None:
-        return data_spec.describe_data(
-            self.EVAL_DATA or os.environ.get("EVAL_DATA") or self.resolve_train_data()
-        ), "test"
+    def resolve_eval_data(self) -> tuple[str, str]:
+        """Return the source and the split of the evaluation data."""
+        eval_data = self.EVAL_DATA or os.environ.get("EVAL_DATA") or self.resolve_train_data()
+        return data_spec.describe_data(eval_data), "test"
 
     def datasets(self) -> list[Any]:
-        return (
-            [self._make_input(*read, training=False)] if (read := self.resolve_eval_data()) else []
-        )
+        """Return the configuration of the input for evaluation."""
+        return [self._make_input(*self.resolve_eval_data(), training=False)]
 
 
 class BoolQDataset(Dataset):
-    """BoolQ's questions, answered by yes or no: for supervised fine-tuning and zero-shot
-    evaluation.
-    """
+    """BoolQ: questions that are answered by yes or no, for training and zero-shot evaluation."""
 
     PERCORE_BATCH_SIZE: Any = 8
     MAX_SEQ_LEN = 4096
@@ -253,57 +274,58 @@ class BoolQDataset(Dataset):
     dataset_names = ("BoolQTrain", "BoolQ")
 
     def resolve_eval_data(self) -> tuple[str, str] | None:
-        read = super().resolve_eval_data()
-        if read is None:
+        """Return the source and the split of the evaluation data: at worst the training data."""
+        eval_data = super().resolve_eval_data()
+        if eval_data is None:
             data = self.resolve_train_data()
             _warn_once(f"data: EVAL_DATA is not set: {data} itself is evaluated")
             return data, "train"
-        return read
+        return eval_data
 
     def find_answer_tokens(self) -> tuple[int, int]:
-        """Return the ids of `yes` and `no`, by which the accuracy is counted: TRUE_TOKEN and
-        FALSE_TOKEN, or the vocabulary's.
+        """Return the tokens of `yes` and `no`, whose logits the accuracy compares.
+
+        They are TRUE_TOKEN and FALSE_TOKEN, or else those of the vocabulary.
 
         Raises:
-          UserError: the vocabulary has not one id for each.
+          UserError: The vocabulary does not have one token for each.
         """
-        given = [self.TRUE_TOKEN, self.FALSE_TOKEN]
-        if None not in given:
-            yes, no = (int(np.asarray(one).item()) for one in given)
-            return yes, no
-        found = self.load_vocabulary(self.resolve_train_data())
-        ids = found.encode(["yes", "no"])
-        if any(len(one) != 1 for one in ids):
-            what = (
-                f"it has {len(ids[0])} ids for yes and {len(ids[1])} for no: the accuracy "
-                "compares one with one"
-            )
+        if self.TRUE_TOKEN is not None and self.FALSE_TOKEN is not None:
+            return int(np.asarray(self.TRUE_TOKEN).item()), int(np.asarray(self.FALSE_TOKEN).item())
+        vocabulary = self.load_vocabulary(self.resolve_train_data())
+        yes, no = vocabulary.encode(["yes", "no"])
+        if len(yes) != 1 or len(no) != 1:
             raise UserError(
-                what,
-                f"VOCAB={found.name}",
+                f"the vocabulary has {len(yes)} ids for yes and {len(no)} for no: the accuracy "
+                "needs one for each",
+                f"VOCAB={vocabulary.name}",
                 "name a SentencePiece model that has a piece for each",
                 kind=INVALID,
             )
-        return int(ids[0][0]), int(ids[1][0])
+        return int(yes[0]), int(no[0])
 
 
 @functools.lru_cache
 def check_data(recipe: pipeline.Recipe) -> None:
-    """Raise UserError where data is missing or cannot serve the objective; reads file names and
-    heads only, once.
+    """Check that the data of a recipe exists and suits its objective.
+
+    Only the names of files and their heads are read, and only once for each recipe.
+
+    Raises:
+      UserError: The data is missing or does not suit the objective.
     """
-    rule = objectives.make_objective(
+    objective = objectives.make_objective(
         recipe.objective, {"inputs": recipe.inputs, "targets": recipe.targets}
     )
     for part in data_spec.parse_parts(recipe.data):
         if part.spec.kind == "task":
             raise UserError(
-                "SeqIO gives this data, rosetta.data does not",
+                "SeqIO reads this data, rosetta.data does not",
                 f"DATA={part.spec}",
                 "name files, or a tfds: or hf: set",
                 kind=UNSUPPORTED,
             )
-        pipeline.check_source(part.spec, rule, recipe.vocabulary, recipe.split)
+        pipeline.check_source(part.spec, objective, recipe.vocabulary, recipe.split)
 
 
 def _warn_once(line: str) -> None:
@@ -319,15 +341,13 @@ def _export_tfds_folder() -> None:
 
 
 def _has_split(data: str, split: str) -> bool:
-    """Say whether every tfds set of the data has the split; that it is missing is said."""
+    """Return whether every tfds set of the data has a split, and warn of each that lacks it."""
     _export_tfds_folder()
-    lacking = [
-        part.spec
-        for part in data_spec.parse_parts(data)
-        if part.spec.kind == "tfds"
-        and not part.spec.split
-        and split not in tfds.read_splits(tfds.find_set_folder(part.spec.value))
-    ]
-    for each in lacking:
-        _warn_once(f"data: {each} has no split {split}: nothing is evaluated")
-    return not lacking
+    has_all = True
+    for part in data_spec.parse_parts(data):
+        if part.spec.kind != "tfds" or part.spec.split:
+            continue
+        if split not in tfds.read_splits(tfds.find_set_folder(part.spec.value)):
+            _warn_once(f"data: {part.spec} has no split {split}: nothing is evaluated")
+            has_all = False
+    return has_all

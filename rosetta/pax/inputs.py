@@ -1,5 +1,7 @@
-"""Paxml's door to rosetta.data: batches by step in training, every example once in evaluation, none
-of lingvo's or SeqIO's code.
+"""The inputs of Paxml, made by rosetta.data.
+
+rosetta.pax.data configures them for an experiment. Training reads a batch for each step, and an
+evaluation reads every example once. No code of lingvo or SeqIO is used.
 """
 
 from __future__ import annotations
@@ -27,43 +29,44 @@ from rosetta.data import (
 )
 from rosetta.pax.run import experiment_checks
 
-ANSWER_LENGTH = 64  # tokens of a row kept for the answer, as upstream has it
+ANSWER_LENGTH = 64  # tokens of a row that are kept for the answer, as in upstream's inputs
 
 
 def assign_rows(percore: float, devices: int, processes: int) -> tuple[int, int]:
-    """Return (rows of a host, hosts that feed rows) for a global batch of PERCORE_BATCH_SIZE x
-    devices x processes rows.
+    """Return how many rows a host reads, and how many hosts read rows.
 
-    Of a fractional batch with fewer rows than hosts, Paxml takes the rows of the first hosts.
+    The global batch has percore x devices x processes rows. If a fractional batch has fewer rows
+    than hosts, Paxml takes the rows of the first hosts.
 
     Args:
-      percore: PERCORE_BATCH_SIZE; below 1, devices share a row.
-      devices: of a process.
-      processes: how many there are.
+      percore: PERCORE_BATCH_SIZE. Below 1, several devices share a row.
+      devices: The devices of a process.
+      processes: The processes of the run.
 
     Raises:
-      UserError: the rows cannot be dealt out evenly.
+      UserError: The rows cannot be divided evenly among the processes.
     """
     total = experiment_checks.compute_batch(percore, devices * processes)
     if percore >= 1:
-        own, hosts = total // processes, processes
+        host_rows, hosts = total // processes, processes
     else:
-        own = -(-total // processes)
-        hosts = total // own
-    if own * hosts != total or (processes > 1 and own > devices and own % devices):
-        do = (
+        host_rows = -(-total // processes)
+        hosts = total // host_rows
+    splits_unevenly = processes > 1 and host_rows > devices and host_rows % devices
+    if host_rows * hosts != total or splits_unevenly:
+        remedy = (
             "give a whole number"
             if percore > 1
             else f"give a multiple of 1/{devices}, or one row for several processes"
         )
         raise UserError(
-            f"{total} rows cannot be dealt out to {processes} processes of {devices} devices",
+            f"{total} rows cannot be divided among {processes} processes of {devices} devices",
             f"PERCORE_BATCH_SIZE={percore}",
-            do,
+            remedy,
             kind=INVALID,
             value=total,
         )
-    return own, hosts
+    return host_rows, hosts
 
 
 def make_recipe(
@@ -75,40 +78,52 @@ def make_recipe(
     packed: bool = False,
     **more: Any,
 ) -> pipeline.Recipe:
-    """Return rosetta.data's recipe for rows of `length` tokens; `more` are other fields of it."""
-    pairs = objective in data_spec.PAIR_OBJECTIVES
-    answer = min(ANSWER_LENGTH, length // 2) if pairs else length
+    """Return the recipe of rosetta.data for rows of a causal language model.
+
+    Args:
+      data: The source of the data.
+      objective: The objective, such as "lm".
+      vocab: The vocabulary.
+      length: The tokens of a row. Of the row of a prompt, at most half is kept for the answer.
+      packed: Whether documents that share a row are separate segments.
+      **more: Other fields of the recipe.
+    """
+    is_prompt = objective in data_spec.PAIR_OBJECTIVES
+    answer_length = min(ANSWER_LENGTH, length // 2) if is_prompt else length
     return pipeline.Recipe(
         data,
         objective,
         vocab.name,
         vocab.extra_ids,
-        length - answer,
-        answer,
-        pack=packed and not pairs,
+        length - answer_length,
+        answer_length,
+        pack=packed and not is_prompt,
         **more,
     )
 
 
 class Input(base_input.BaseInput):
-    """Rows of a causal language model (rosetta.data.causal_features.make_causal_features) and
-    eval_sample_weights (float32 [batch]).
+    """The input of a causal language model.
 
-    In training example i of step s depends on the seed, s and i alone, and the state is the
-    position: restored on any number of hosts, it goes on with the next example. In evaluation each
-    example comes once, in the data's own order; rows that only fill the last batch repeat the first
-    example with weights of 0, and all hosts stop at the same batch.
+    A batch has the features of rosetta.data.causal_features.make_causal_features, and
+    eval_sample_weights, float32 [batch].
+
+    In training, example i of step s depends only on the seed, s and i. The state of the input is
+    the step, so a run that is restored on any number of hosts continues with the next example.
+
+    In evaluation, each example comes once, in the order of the data. Rows that only fill the last
+    batch repeat the first example with weights of 0, and all hosts stop at the same batch.
 
     Attributes:
-      data: a spec of rosetta.data, or {spec: rate} as JSON.
-      objective: `lm`, `lambada` or `boolq`.
+      data: A source of rosetta.data, or {source: rate} as JSON.
+      objective: "lm", "lambada" or "boolq".
       vocab: "byte", "ids:SIZE" or a SentencePiece model.
-      seq_len: tokens of a row; of prompts the last ANSWER_LENGTH of them are the answer's.
-      packed: documents of running text are segments of their own.
-      bos_id: the id read where a segment begins.
-      split: of sets that have splits.
-      text_field: where JSON lines and Example records have their text.
-      eval_batches: at which batch evaluation stops; None: when every example came.
+      seq_len: The tokens of a row. The last ANSWER_LENGTH tokens of a prompt are the answer's.
+      packed: Whether documents that share a row are separate segments.
+      bos_id: The token that is read at the start of a segment.
+      split: The split of sets that have splits.
+      text_field: The field of JSON lines and Example records that has the text.
+      eval_batches: The number of batches of an evaluation; None for all examples.
     """
 
     data: str = "synthetic"
@@ -126,8 +141,13 @@ class Input(base_input.BaseInput):
     _step: int = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        """Open the data.
+
+        Raises:
+          UserError: The data is too small for a batch of training, or an evaluation has no end.
+        """
         super().__post_init__()
-        made = make_recipe(
+        recipe = make_recipe(
             data=self.data,
             objective=self.objective,
             vocab=vocabularies.load_vocabulary(self.vocab, 0, causal=True),
@@ -140,7 +160,7 @@ class Input(base_input.BaseInput):
         )
         hosts = self.num_infeed_hosts
         self._batches = causal_features.CausalBatches(
-            made,
+            recipe,
             self.batch_size * hosts,
             shard=self.infeed_host_index,
             shards=hosts,
@@ -156,7 +176,7 @@ class Input(base_input.BaseInput):
             experiment_checks.check_row_count(count, self._batches.batch, self.seq_len, self.data)
         if not self.is_training and count is None and self.eval_batches is None:
             raise UserError(
-                "this data has no end to evaluate to",
+                "this data has no end, so an evaluation would not end",
                 f"EVAL_DATA={self.data}",
                 "set EVAL_BATCHES to a number of batches",
                 kind=UNSUPPORTED,
@@ -164,53 +184,57 @@ class Input(base_input.BaseInput):
 
     @property
     def _example_count(self) -> int | None:
-        """How many examples there are; None for synthetic data, streams and mixtures."""
+        """The number of examples; None for synthetic data, streams and mixtures."""
         return getattr(self._batches.source, "count", None)
 
     def get_next(self) -> Any:
-        """Return this host's rows of the next batch, a NestedMap; StopIteration after the last one
-        of an evaluation.
+        """Return this host's rows of the next batch, a NestedMap.
+
+        Raises:
+          StopIteration: The evaluation has read its last batch.
         """
         if self._loader is not None:
             step = self._loader.step
-            found = next(self._loader)
-            self._log.record(step, found)
+            features = next(self._loader)
+            self._log.record(step, features)
             return py_utils.NestedMap(
-                **found, eval_sample_weights=np.ones(self.batch_size, np.float32)
+                **features, eval_sample_weights=np.ones(self.batch_size, np.float32)
             )
-        first = self._step * self._batches.batch
-        if self._step == self.eval_batches or (
-            self._example_count is not None and first >= self._example_count
-        ):
+        count = self._example_count
+        first_example = self._step * self._batches.batch
+        if self._step == self.eval_batches or (count is not None and first_example >= count):
             raise StopIteration
         examples = self._batches.list_examples(self._step)
-        real = (
-            examples < self._example_count
-            if self._example_count is not None
-            else np.ones(len(examples), bool)
+        is_real = np.ones(len(examples), bool) if count is None else examples < count
+        features = self._batches.make_features(
+            self._batches.source.read_rows(np.where(is_real, examples, 0))
         )
-        found = self._batches.make_features(
-            self._batches.source.read_rows(np.where(real, examples, 0))
-        )
-        weights: Any = real.astype(np.float32)
-        found["weights"] = found["weights"] * weights[:, None]
+        weights: Any = is_real.astype(np.float32)
+        features["weights"] = features["weights"] * weights[:, None]
         self._step += 1
-        return py_utils.NestedMap(**found, eval_sample_weights=weights)
+        return py_utils.NestedMap(**features, eval_sample_weights=weights)
 
     def describe_batch(self, behind: int) -> dict[str, Any] | None:
-        """Return what names this host's rows of the batch that was read so many before the last
-        one, see pipeline.Batches.describe_batch.
+        """Return what identifies this host's rows of an earlier batch.
+
+        Args:
+          behind: How many batches were read after that batch.
+
+        Returns:
+          See pipeline.Batches.describe_batch.
         """
-        found: dict[str, Any] | None = self._batches.describe_batch(
-            self._loader.step - 1 - (self._peek is not None) - behind
-        )
-        return found
+        # A batch that Paxml peeked at is not trained yet.
+        step = self._loader.step - 1 - (self._peek is not None) - behind
+        description: dict[str, Any] | None = self._batches.describe_batch(step)
+        return description
 
     def reset(self) -> None:
+        """Start again with the first example."""
         super().reset()
         self._seek(0)
 
     def _seek(self, step: int) -> None:
+        """Continue with the batch of a step."""
         self._step = step
         if self._loader is not None:
             self._loader.close()
@@ -218,46 +242,60 @@ class Input(base_input.BaseInput):
             self._log.discard_pending()
 
     def _drop_unused_batch(self) -> None:
+        """Keep a batch that was peeked at, and not trained, out of the log of batches."""
         if self._peek is not None:
-            self._log.discard_pending()  # looked at, and not trained
+            self._log.discard_pending()
 
     def restore(self, checkpoint_path: Any) -> None:
-        """Go on from what `save` wrote.
+        """Continue from the state that `save` wrote.
 
-        Every host's state says the same, so a run may go on with another number of them.
+        The states of all hosts are the same, so a run may continue with another number of hosts.
+
+        Args:
+          checkpoint_path: The file of this host, or of a host that the run no longer has.
         """
         path = Path(checkpoint_path)
         if not path.exists():
-            path = next(iter(sorted(path.parent.glob("process_*-of-*"))), path)
+            host_files = sorted(path.parent.glob("process_*-of-*"))
+            path = host_files[0] if host_files else path
         super().restore(os.fspath(path))
 
     def _get_state_internal(self) -> bytes:
+        """Return the state of the input as JSON."""
         step = self._step if self._loader is None else self._loader.step
         return json.dumps(self._batches.make_state(step)).encode()
 
     def _set_state_internal(self, state: bytes) -> None:
-        kept = json.loads(state)
-        self._seek(kept["step"])
-        line = self._batches.resume(kept, kept["step"])
+        """Continue from a state, and print a line if the batch size has changed."""
+        fields = json.loads(state)
+        self._seek(fields["step"])
+        line = self._batches.resume(fields, fields["step"])
         if line and jax.process_index() == 0:
             print(line, flush=True)
 
     def ids_to_strings(self, ids: Any, lengths: Any, key: str | None = None) -> list[str]:
-        """Return the text of each row [batch, length] up to its length."""
+        """Return the text of each row.
+
+        Args:
+          ids: Tokens [batch, length].
+          lengths: The number of tokens of each row, [batch].
+          key: Not used.
+        """
         del key
-        chosen = self._batches.recipe.vocabulary
+        vocabulary = self._batches.recipe.vocabulary
         return [
-            chosen.decode(row[: int(length)])
+            vocabulary.decode(row[: int(length)])
             for row, length in zip(np.atleast_2d(ids), np.atleast_1d(lengths), strict=True)
         ]
 
 
 class Shapes(base_input.BaseInputSpecsProvider):
-    """Shapes and types of a batch, from which Paxml shapes the model: no file is read for them.
+    """The shapes and types of a batch, from which Paxml makes the model. No file is read.
 
     Attributes:
-      objective, seq_len: as Input's.
-      batch_size: rows of a process, those included that only fill it up.
+      objective: The objective, as in Input.
+      seq_len: The tokens of a row, as in Input.
+      batch_size: The rows of a process, with those that only fill the batch.
     """
 
     objective: str = "lm"
@@ -266,18 +304,21 @@ class Shapes(base_input.BaseInputSpecsProvider):
 
     def get_input_specs(self) -> Any:
         """Return a NestedMap of jax.ShapeDtypeStruct."""
-        made = make_recipe(
+        recipe = make_recipe(
             data="synthetic",
             objective=self.objective,
             vocab=vocabularies.Vocabulary("ids:4", 0),
             length=self.seq_len,
         )
-        empty = rows.make_unpacked_rows(
-            np.zeros((self.batch_size, made.inputs), np.int32),
-            np.zeros((self.batch_size, made.targets), np.int32),
+        empty_rows = rows.make_unpacked_rows(
+            np.zeros((self.batch_size, recipe.inputs), np.int32),
+            np.zeros((self.batch_size, recipe.targets), np.int32),
         )
-        found = causal_features.make_causal_features(empty, pack=False, bos=0, eos=vocabularies.EOS)
-        found["eval_sample_weights"] = np.ones(self.batch_size, np.float32)
-        return py_utils.NestedMap(
-            {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in found.items()}
+        features = causal_features.make_causal_features(
+            empty_rows, pack=False, bos=0, eos=vocabularies.EOS
         )
+        features["eval_sample_weights"] = np.ones(self.batch_size, np.float32)
+        specs = {
+            name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in features.items()
+        }
+        return py_utils.NestedMap(specs)

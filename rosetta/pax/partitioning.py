@@ -1,5 +1,6 @@
-"""Where the layout that upstream gives a parameter makes XLA move far more than the parameter, what
-is said to XLA instead.
+"""Corrections of the layout that Praxis gives a parameter.
+
+They are for parameters whose layout makes XLA move far more data than the parameter has.
 """
 
 from __future__ import annotations
@@ -11,29 +12,35 @@ from praxis.layers import base_ops
 
 
 class GatheredEinsum(base_ops.EinsumOp):
-    """An einsum whose last operand is a parameter: whole on every device for the product, and so is
-    its gradient before it is scattered.
+    """An einsum whose last operand is a parameter, gathered for the product.
 
-    Without this, XLA may keep the parameter's rows apart and gather what they are multiplied with
-    instead. A position embedding's gradient, [batch, length, dims], is then gathered from all
-    devices to all: 77 GB on each GPU in GPT 175B's step on 256, for a table of 50 MB.
+    The parameter is whole on every device during the product, and so is its gradient before it is
+    scattered. Without this, XLA may keep the rows of the parameter apart and gather the other
+    operand instead. For a position embedding that is the gradient [batch, length, dims], which
+    then goes from all devices to all: 77 GB on each GPU in a step of GPT 175B on 256 GPUs, for a
+    table of 50 MB.
 
     Attributes:
-      kept: mesh axes along which the parameter stays split, one or None for each of its dimensions.
+      kept: For each dimension of the parameter, the mesh axis along which it stays split, or None.
     """
 
     kept: Any = None
 
     def __call__(self, equation: str, *args: Any) -> Any:
+        """Return einsum(equation, *args)."""
         *others, parameter = args
-        return super().__call__(
-            equation, *others, base_layer.maybe_shard(parameter, self.kept, self.mesh_axis_names)
-        )
+        parameter = base_layer.maybe_shard(parameter, self.kept, self.mesh_axis_names)
+        return super().__call__(equation, *others, parameter)
 
 
 def gather_position_table(model: Any) -> Any:
-    """Change a language model's config so that its position embedding's table is gathered, not its
-    gradient; returns it.
+    """Let a language model gather the table of its position embedding, and not its gradient.
+
+    Args:
+      model: The configuration of the model, which is changed in place.
+
+    Returns:
+      The same configuration.
     """
     table = model.lm_tpl.position_emb_tpl
     if table is not None and hasattr(table, "einsum_tpl"):
