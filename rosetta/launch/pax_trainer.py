@@ -62,7 +62,7 @@ def make_commands(
     flags = pax_flags.select_pax_flags(given, env, found, None, on_cpu=on_cpu).flags
     chosen = pax_model_options.choose_model_options(given, found, flags, on_cpu=on_cpu)
     used = pax_flags.select_pax_flags(given, env, found, chosen, on_cpu=on_cpu)
-    xla_flags.check_flags_known(used.typed, execution.find_python(env))
+    xla_flags.check_flags_known(used.user_flags, execution.find_python(env))
     vocab, more = preflight.find_vocabulary(given)
     data = preflight.find_data(given)
     reads = preflight.find_checkpoints(given)

@@ -367,7 +367,7 @@ def choose_preset_flags(
     used = launch_flags.select_launch_flags(
         "t5x", size, environment, found, on_cpu=on_cpu, precision=precision, devices=devices
     )
-    xla_flags.check_flags_known(used.typed, execution.find_python(environment))
+    xla_flags.check_flags_known(used.user_flags, execution.find_python(environment))
     return used
 
 

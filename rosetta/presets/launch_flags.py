@@ -1,5 +1,6 @@
-"""What a launcher takes of a preset: flags of XLA and variables, for a model on the GPUs at
-hand.
+"""Choose the XLA flags and the environment variables for a run, from the preset of its model.
+
+The launchers of T5X and Pax call `select_launch_flags` on the machine that trains.
 """
 
 from __future__ import annotations
@@ -22,47 +23,62 @@ _HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
 
 @dataclass(frozen=True)
 class LaunchFlags:
-    """What a run gets.
+    """The XLA flags and the variables of a run.
 
     Attributes:
-      flags: of XLA, those of the user last.
-      typed: of them, those of the user.
-      env: variables to set; those that are set are not among them.
-      lines: what to say: each of the user's flags that is another today, and each that a precision
-        does not go with.
+        flags: All XLA flags, those of the user last, where they take precedence.
+        user_flags: The flags of the user among them.
+        env: Environment variables to set. Those that are set already are not included.
+        lines: What to tell the user: flags that have another name in this jaxlib, values that are
+            left out, and flags that conflict with the precision.
     """
 
     flags: tuple[str, ...]
-    typed: tuple[str, ...]
+    user_flags: tuple[str, ...]
     env: Mapping[str, str]
     lines: tuple[str, ...]
 
 
 def find_preset_for_model(framework: str, model: str) -> str:
-    """Return the preset for a model: T5_SIZE, or an experiment; where there is none, what all of
-    its framework share.
+    """Return the name of the preset for a model.
+
+    A model without a preset gets the preset that all models of its framework extend.
+
+    Args:
+        framework: "t5x" or "pax".
+        model: T5_SIZE, or the experiment, which may have a module in front.
     """
-    last = model.rpartition(".")[2]
-    known = preset_files.load_presets()
+    presets = preset_files.load_presets()
     if framework == "t5x":
-        return f"t5x-{model}" if f"t5x-{model}" in known else framework
-    return next((name for name, each in known.items() if last in each.configs), framework)
+        return f"t5x-{model}" if f"t5x-{model}" in presets else framework
+    experiment = model.rpartition(".")[2]
+    return next(
+        (name for name, preset in presets.items() if experiment in preset.configs), framework
+    )
 
 
 def resolve_default_flags(
     framework: str, model: str, *, precision: str, accelerator: str | None
 ) -> dict[str, Any]:
-    """Return the options of XLA of a model's own preset, flag without dashes -> value: what a run
-    gets that nobody has set anything for.
+    """Return the XLA flags that a run of a model has if the user sets nothing.
+
+    Args:
+        framework: "t5x" or "pax".
+        model: T5_SIZE, or the experiment.
+        precision: One of schema.PRECISIONS.
+        accelerator: The short name of the GPU, None for the CPU.
+
+    Returns:
+        Flag without dashes -> value.
 
     Raises:
-      UserError: presets know no such GPU.
+        UserError: The GPU is unknown.
     """
     return resolution.resolve_preset(
         find_preset_for_model(framework, model),
         accelerator=accelerator,
         environment={},
-        typed={},
+        command_line={},
         site=preset_files.Layer("site", {}),
         precision=precision,
     ).group("xla_flags")
@@ -78,32 +94,34 @@ def resolve_model_preset(
     mesh: Mapping[str, list[int]] | None = None,
     devices: int = 1,
 ) -> ResolvedPreset:
-    """Return the values of the preset that ROSETTA_PRESET names, else of the model's own; see use.
+    """Return the values of the preset that ROSETTA_PRESET names, or else of the model's preset.
+
+    The arguments are those of `select_launch_flags`.
 
     Raises:
-      UserError: there is none of this name, it is another framework's, or a file is wrong.
+        UserError: The preset is unknown or belongs to the other framework, or a file is not valid.
     """
     name = environment.get(user_settings.PRESET_VARIABLE) or find_preset_for_model(framework, model)
-    chosen = user_settings.read_environment(
-        framework, {resolution.SWITCHES_VARIABLE: environment.get(resolution.SWITCHES_VARIABLE, "")}
-    )
-    found = resolution.resolve_preset(
+    switches = environment.get(resolution.SWITCHES_VARIABLE, "")
+    resolved = resolution.resolve_preset(
         name,
         accelerator=resolution.find_accelerator(detected_gpus),
-        environment=chosen,
-        typed={},
+        environment=user_settings.read_environment(
+            framework, {resolution.SWITCHES_VARIABLE: switches}
+        ),
+        command_line={},
         site=preset_files.load_site_layer(environment),
         precision=precision,
     )
-    if found.framework != framework:
+    if resolved.framework != framework:
         raise UserError(
-            f"it is one of {found.framework}",
+            f"this preset is for {resolved.framework}, and the run for {framework}",
             f"{user_settings.PRESET_VARIABLE}={name}",
-            f"name one of {framework}, or unset it",
+            f"name a preset of {framework}, or unset the variable",
             kind=CONFLICT,
             value=name,
         )
-    return preset_run.add_combine_thresholds(found, model, mesh or {}, devices)
+    return preset_run.add_combine_thresholds(resolved, model, mesh or {}, devices)
 
 
 def select_launch_flags(
@@ -117,28 +135,30 @@ def select_launch_flags(
     mesh: Mapping[str, list[int]] | None = None,
     devices: int = 1,
 ) -> LaunchFlags:
-    """Return what a run gets: the preset's flags, in whose place BASE_XLA_FLAGS stands, then those
-    of XLA_FLAGS, all as the jaxlib at hand takes them.
+    """Return the XLA flags and the variables of a run.
+
+    The flags are those of the preset, followed by those of XLA_FLAGS. BASE_XLA_FLAGS replaces the
+    flags of the preset. All flags have the names of the installed jaxlib.
 
     Args:
-      framework: t5x or pax.
-      model: T5_SIZE, or an experiment.
-      environment: the run's; ROSETTA_PRESET=given says that flags and variables stand in it
-        already.
-      detected_gpus: at hand.
-      on_cpu: whether it runs on the CPU, which has no use for variables of CUDA's libraries.
-      precision: what it computes in, one of schema.PRECISIONS.
-      mesh: of Pax, "ici" and "dcn", where thresholds are to derive from layers.
-      devices: GPUs of the run.
+        framework: "t5x" or "pax".
+        model: T5_SIZE, or the experiment.
+        environment: The environment variables of the run. With ROSETTA_PRESET=given, they contain
+            the flags and variables of the preset already.
+        detected_gpus: The GPUs of this machine.
+        on_cpu: Whether the run uses the CPU, which needs no variables of the CUDA libraries.
+        precision: The precision that the run computes in, one of schema.PRECISIONS.
+        mesh: The meshes "ici" and "dcn" of Pax, for `combine: layers`.
+        devices: The number of GPUs of the run.
 
     Raises:
-      UserError: see values; or a quote in a variable is not closed.
+        UserError: See `resolve_model_preset`; or a variable has a quote that is not closed.
     """
     version = xla_flags.find_jaxlib_version()
-    own, said = xla_flags.update_flags(environment.get("XLA_FLAGS", ""), version)
+    user_flags, user_notices = xla_flags.update_flags(environment.get("XLA_FLAGS", ""), version)
     if environment.get(user_settings.PRESET_VARIABLE) == user_settings.ALREADY_APPLIED:
-        return LaunchFlags(tuple(own), tuple(own), {}, said)
-    found = resolve_model_preset(
+        return LaunchFlags(tuple(user_flags), tuple(user_flags), {}, user_notices)
+    resolved = resolve_model_preset(
         framework,
         model,
         environment,
@@ -147,42 +167,43 @@ def select_launch_flags(
         mesh=mesh,
         devices=devices,
     )
-    base, _ = xla_flags.update_flags(
-        xla_flags.join_flags(xla_flags.format_flags(found.group("xla_flags"))), version
+    base_flags, _ = xla_flags.update_flags(
+        xla_flags.join_flags(xla_flags.format_flags(resolved.group("xla_flags"))), version
     )
-    typed, before = tuple[str, ...](own), tuple[str, ...]()
+    base_notices = tuple[str, ...]()
+    flags_of_user = tuple[str, ...](user_flags)
     if environment.get(user_settings.BASE_FLAGS_VARIABLE):
-        base, before = xla_flags.update_flags(
+        base_flags, base_notices = xla_flags.update_flags(
             environment[user_settings.BASE_FLAGS_VARIABLE],
             version,
             user_settings.BASE_FLAGS_VARIABLE,
         )
-        typed = (*base, *own)
-    flags = (*base, *own)
+        flags_of_user = (*base_flags, *user_flags)
+    flags = (*base_flags, *user_flags)
     env = {
         name: value
-        for name, value in found.group("env").items()
+        for name, value in resolved.group("env").items()
         if name not in environment and (not on_cpu or name.startswith("JAX_"))
     }
+    conflicts = _describe_conflicts(precision, flags, version)
     return LaunchFlags(
         flags,
-        tuple(each for each in typed if _HOST_DEVICES_FLAG not in each),
+        tuple(flag for flag in flags_of_user if _HOST_DEVICES_FLAG not in flag),
         env,
-        (*before, *said, *found.left_out, *_describe_conflicts(precision, flags, version)),
+        (*base_notices, *user_notices, *resolved.left_out, *conflicts),
     )
 
 
 def _describe_conflicts(precision: str, flags: Sequence[str], version: str | None) -> list[str]:
-    """Return a line for each flag that goes against what a precision needs."""
-    wanted = preset_files.load_named_layers("precisions")[precision].values
+    """Return a line for each flag whose value is not the one that the precision needs."""
     lines = list[str]()
-    for path, each in wanted.items():
+    for path, needed in preset_files.load_named_layers("precisions")[precision].values.items():
         name = path.partition(".")[2]
-        today, _ = xla_flags.update_flags(
-            xla_flags.join_flags(xla_flags.format_flags({name: each.value})), version
+        needed_flags, _ = xla_flags.update_flags(
+            xla_flags.join_flags(xla_flags.format_flags({name: needed.value})), version
         )
-        written, _, needed = today[0].removeprefix("--").partition("=")
-        there = xla_flags.find_flag_value(flags, written)
-        if there is not None and there.lower() != needed:
-            lines.append(f"--{written}={there} goes against {precision}: {each.why}")
+        flag, _, needed_value = needed_flags[0].removeprefix("--").partition("=")
+        value = xla_flags.find_flag_value(flags, flag)
+        if value is not None and value.lower() != needed_value:
+            lines.append(f"--{flag}={value} conflicts with {precision}: {needed.why}")
     return lines

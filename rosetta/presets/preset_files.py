@@ -1,4 +1,8 @@
-"""The files that presets stand in: those beside this one, those of users, and the one of a site."""
+"""Load presets from YAML files: those in this folder, a user's own, and the site's settings.
+
+A preset is a named run configuration. A layer is what one place sets: a preset, a GPU, a switch, a
+precision or the site. `rosetta.presets.resolution` puts the layers on top of each other.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +31,15 @@ GPUS_PER_NODE_FIELD = "gpus_per_node"
 
 @dataclass(frozen=True)
 class Layer:
-    """What one place sets; `by_gpu` is what it sets for one GPU, by its short name.
+    """The values that one place sets.
 
-    The rest is of presets: configs are experiments of Pax.
+    Attributes:
+        name: The name of the preset or switch, or the path of a user's file.
+        values: Field -> value.
+        by_gpu: Short name of a GPU -> the values for runs on that GPU.
+        about: One sentence that describes the preset or switch.
+        extends: The name of the preset below this one; "" if there is none.
+        configs: The Pax experiments of the preset; the first one is the default.
     """
 
     name: str
@@ -41,45 +51,59 @@ class Layer:
 
 
 def read_document(path: Path, where: str) -> Document:
-    """Return a file; UserError where it cannot be read or is no plain YAML."""
+    """Return the content of a YAML file.
+
+    Args:
+        path: The file.
+        where: The name of the file in messages.
+
+    Raises:
+        UserError: The file cannot be read, or is not valid YAML.
+    """
     log.debug(f"read {path}")
     try:
         text = bounded_read.read_text(path, where)
     except OSError as error:
         raise UserError(
-            f"it cannot be read: {error.strerror}", where, "name a file of presets", kind=MISSING
+            f"the file cannot be read: {error.strerror}",
+            where,
+            "give the path of a preset file",
+            kind=MISSING,
         ) from None
     except UnicodeDecodeError:
         raise UserError(
-            "it is no text in UTF-8", where, "write it in UTF-8", kind=INVALID
+            "the file is not UTF-8 text", where, "save the file as UTF-8", kind=INVALID
         ) from None
     return strict_yaml.parse_document(text, where, may_be_empty=True)
 
 
 @functools.cache
 def _read_shipped_file(name: str) -> Document:
+    """Return a file of this folder."""
     return read_document(PRESET_FOLDER / name, f"presets/{name}")
 
 
 @functools.cache
 def load_common_layer() -> Layer:
-    """Return what every preset starts from."""
+    """Return the layer that every preset starts from."""
     return Layer("common", schema.read_values(_read_shipped_file("common.yaml"), ()))
 
 
 @functools.cache
 def load_accelerator_values() -> dict[str, dict[str, Value]]:
-    """Return what every preset sets for a GPU, by its short name; most GPUs have no such values.
+    """Return short name of a GPU -> the values that every preset has on that GPU.
 
-    The number of GPUs of a node is the table's where the usual node differs from the common one.
+    Most GPUs have no such values. The number of GPUs of a node comes from `rosetta.core.gpus`, if
+    the usual node of a GPU has another number than common.yaml sets.
     """
-    document_ = _read_shipped_file("accelerators.yaml")
+    document = _read_shipped_file("accelerators.yaml")
     values = {
-        name: schema.read_values(document_, (name,)) if name in document_.data else {}
+        name: schema.read_values(document, (name,)) if name in document.data else {}
         for name in gpus.GPUS
     }
+    common_count = load_common_layer().values[GPUS_PER_NODE_FIELD].value
     for name, gpu in gpus.GPUS.items():
-        if gpu.gpus_per_node not in (None, load_common_layer().values[GPUS_PER_NODE_FIELD].value):
+        if gpu.gpus_per_node not in (None, common_count):
             why = f"the usual node: {gpu.sources['node'][0].title}"
             values[name][GPUS_PER_NODE_FIELD] = Value(
                 gpu.gpus_per_node, f"core/gpus.py: {name}", why
@@ -88,48 +112,60 @@ def load_accelerator_values() -> dict[str, dict[str, Value]]:
 
 
 @functools.cache
-def load_named_layers(name: str) -> dict[str, Layer]:
-    """Return precisions or switches, by name."""
-    found = _read_shipped_file(f"{name}.yaml")
+def load_named_layers(kind: str) -> dict[str, Layer]:
+    """Return name -> layer, for the `kind` "precisions" or "switches"."""
+    document = _read_shipped_file(f"{kind}.yaml")
     return {
-        each: Layer(
-            each, schema.read_values(found, (each,), ("about",)), about=body.get("about", "")
+        name: Layer(
+            name,
+            schema.read_values(document, (name,), ("about",)),
+            about=body.get("about", ""),
         )
-        for each, body in found.data.items()
+        for name, body in document.data.items()
     }
 
 
 @functools.cache
 def load_presets() -> dict[str, Layer]:
-    """Return all presets that are shipped, by name; a framework's own, which its others extend, has
-    its name.
+    """Return name -> preset, for all presets that rosetta ships.
+
+    The presets "t5x" and "pax" are the ones that all other presets of their framework extend.
     """
-    return {
-        name: _parse_preset(_read_shipped_file(f"{framework}.yaml"), (name,), name)
-        for framework in schema.FRAMEWORKS
-        for name in _read_shipped_file(f"{framework}.yaml").data
-    }
+    presets = {}
+    for framework in schema.FRAMEWORKS:
+        document = _read_shipped_file(f"{framework}.yaml")
+        for name in document.data:
+            presets[name] = _parse_preset(document, (name,), name)
+    return presets
 
 
-def _parse_preset(found: Document, at: tuple[str, ...], name: str) -> Layer:
-    values = schema.read_values(found, at, _PRESET_KEYS)
-    body = found.data
+def _parse_preset(document: Document, at: tuple[str, ...], name: str) -> Layer:
+    """Return the preset at some keys of a file.
+
+    Raises:
+        UserError: A field or value of the preset is not valid.
+    """
+    values = schema.read_values(document, at, _PRESET_KEYS)
+    body = document.data
     for key in at:
         body = body[key]
     for key in ("about", "extends"):
         if not isinstance(body.get(key, ""), str):
-            raise found.make_error(
-                f"it is {body[key]!r}", (*at, key), "give a text", value=body[key]
+            raise document.make_error(
+                f"{body[key]!r} is not a text", (*at, key), "give a text", value=body[key]
             )
     configs = body.get("configs", [])
-    if not isinstance(configs, list) or not all(isinstance(each, str) for each in configs):
-        raise found.make_error(
-            f"it is {configs!r}", (*at, "configs"), "give a list of experiments", value=configs
+    if not isinstance(configs, list) or not all(isinstance(config, str) for config in configs):
+        raise document.make_error(
+            f"{configs!r} is not a list of experiments",
+            (*at, "configs"),
+            "give a list of names",
+            value=configs,
         )
     return Layer(
         name,
         values,
-        _parse_accelerators(found, at, body.get("accelerators", {})),
+        _parse_accelerators(document, at, body.get("accelerators", {})),
         body.get("about", ""),
         body.get("extends", ""),
         tuple(configs),
@@ -137,93 +173,119 @@ def _parse_preset(found: Document, at: tuple[str, ...], name: str) -> Layer:
 
 
 def _parse_accelerators(
-    found: Document, at: tuple[str, ...], body: object
+    document: Document, at: tuple[str, ...], body: object
 ) -> dict[str, Mapping[str, Value]]:
+    """Return short name of a GPU -> its values, of the key `accelerators` of a file.
+
+    Raises:
+        UserError: A GPU is unknown, or a value is not valid.
+    """
     if not isinstance(body, dict):
-        raise found.make_error(
-            "it is no mapping", (*at, "accelerators"), "write accelerators: {h100: ...}"
+        raise document.make_error(
+            "not a mapping", (*at, "accelerators"), "write accelerators: {h100: ...}"
         )
     for name in body:
         if name not in gpus.GPUS:
-            raise found.make_error(
-                "it is not a GPU that rosetta knows",
+            raise document.make_error(
+                f"{name!r} is not a GPU that rosetta knows",
                 (*at, "accelerators", name),
                 f"choose one of: {', '.join(gpus.GPUS)}",
                 kind=UNKNOWN,
                 value=name,
             )
-    return {name: schema.read_values(found, (*at, "accelerators", name)) for name in body}
+    return {name: schema.read_values(document, (*at, "accelerators", name)) for name in body}
 
 
 def load_preset_chain(name: str) -> list[Layer]:
-    """Return a preset by name, or by the path of a file, after those that it extends.
+    """Return a preset and those that it extends, the most general one first.
+
+    Args:
+        name: The name of a preset, or the path of a preset file.
 
     Raises:
-      UserError: there is none, a file is wrong, or what it extends comes back to it.
+        UserError: The preset is unknown, a file is not valid, or a preset extends itself or
+            nothing.
     """
-    found: list[Layer] = []
+    chain: list[Layer] = []
     wanted, asked_by = name, "preset"
-    while wanted or not found:
+    while wanted or not chain:
         layer = _load_preset(wanted, asked_by)
-        if any(each.name == layer.name for each in found):
+        if any(other.name == layer.name for other in chain):
             raise UserError(
-                "what it extends comes back to it",
+                "the preset extends itself, directly or through other presets",
                 layer.name,
-                "let it extend one of those that are shipped",
+                "extend a preset that rosetta ships",
                 kind=CONFLICT,
             )
-        found.insert(0, layer)
+        chain.insert(0, layer)
         wanted, asked_by = layer.extends, layer.name
-    if found[0].name not in schema.FRAMEWORKS:
+    if chain[0].name not in schema.FRAMEWORKS:
         raise UserError(
-            "it extends nothing",
-            found[0].name,
-            f"write extends: NAME, of {', '.join(load_presets())}",
+            "the preset does not extend another preset",
+            chain[0].name,
+            f"write extends: NAME, with one of {', '.join(load_presets())}",
             kind=MISSING,
         )
-    return found
+    return chain
 
 
 def is_file_name(name: str) -> bool:
-    """Return whether a preset is named by the path of a file."""
+    """Return whether this is the path of a preset file, and not the name of a preset."""
     return "/" in name or name.endswith((".yaml", ".yml"))
 
 
 def _load_preset(name: str, asked_by: str) -> Layer:
-    if name in load_presets():
-        return load_presets()[name]
+    """Return one preset.
+
+    Args:
+        name: The name of a preset, or the path of a preset file.
+        asked_by: Where the name comes from, for messages.
+
+    Raises:
+        UserError: The preset is unknown, or its file is not valid.
+    """
+    presets = load_presets()
+    if name in presets:
+        return presets[name]
     if is_file_name(name):
         path = Path(name).absolute()
         return _parse_preset(read_document(path, name), (), str(path))
-    near = difflib.get_close_matches(name, load_presets(), 1)
+    similar = difflib.get_close_matches(name, presets, 1)
+    hint = f"did you mean {similar[0]}? " if similar else ""
     raise UserError(
         f"there is no preset {name!r}",
         asked_by,
-        (f"did you mean {near[0]}? " if near else "")
-        + f"It may be a file, or one of: {', '.join(load_presets())}",
+        f"{hint}Give the path of a file, or one of: {', '.join(presets)}",
         kind=UNKNOWN,
         value=name,
     )
 
 
 def load_site_layer(environment: Mapping[str, str]) -> Layer:
-    """Return what the site sets: the file that ROSETTA_SITE names, else ~/.config/rosetta/site.yaml
-    where there is one; ROSETTA_SITE empty: nothing.
+    """Return the settings of the site, which all runs of a cluster share.
+
+    The file is the one that ROSETTA_SITE names, else ~/.config/rosetta/site.yaml if it exists. If
+    ROSETTA_SITE is set but empty, no file is read.
 
     Raises:
-      UserError: it is wrong, or ROSETTA_SITE names no file.
+        UserError: The file is not valid, or ROSETTA_SITE does not name a file.
     """
-    given = environment.get("ROSETTA_SITE")
-    if given:
+    nothing = Layer("site", {})
+    setting = environment.get("ROSETTA_SITE")
+    if setting == "":
+        return nothing
+    if setting:
         setting_values.read_setting(environment, "ROSETTA_SITE")
-    home = environment.get("XDG_CONFIG_HOME") or (
-        f"{environment['HOME']}/.config" if environment.get("HOME") else ""
-    )
-    path = Path(given) if given else Path(home, "rosetta", "site.yaml")
-    if given == "" or (given is None and (not home or not path.is_file())):
-        return Layer("site", {})
-    found = read_document(path, str(path))
-    if found.data is None:
-        return Layer("site", {})
-    values = schema.read_values(found, (), _SITE_KEYS)
-    return Layer("site", values, _parse_accelerators(found, (), found.data.get("accelerators", {})))
+        path = Path(setting)
+    else:
+        home = environment.get("HOME")
+        configuration = environment.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
+        path = Path(configuration, "rosetta", "site.yaml")
+        if not configuration or not path.is_file():
+            return nothing
+    document = read_document(path, str(path))
+    if document.data is None:
+        return nothing
+    values = schema.read_values(document, (), _SITE_KEYS)
+    by_gpu = _parse_accelerators(document, (), document.data.get("accelerators", {}))
+    return Layer("site", values, by_gpu)

@@ -121,7 +121,12 @@ def resolve_values(
     )
     around = user_settings.read_environment(framework, environment)
     found = resolution.resolve_preset(
-        name, accelerator=accelerator, environment=around, typed=typed, site=site, precision=None
+        name,
+        accelerator=accelerator,
+        environment=around,
+        command_line=typed,
+        site=site,
+        precision=None,
     )
     asked = {
         variable: found.values[f"settings.{variable}"]
@@ -131,7 +136,7 @@ def resolve_values(
     if asked:
         typed = {**typed, "precision": _derive_precision(framework, found, asked)}
         found = resolution.resolve_preset(
-            name, accelerator=accelerator, environment=around, typed=typed, site=site
+            name, accelerator=accelerator, environment=around, command_line=typed, site=site
         )
     if settings.get(user_settings.BASE_FLAGS_VARIABLE) or environment.get(
         user_settings.BASE_FLAGS_VARIABLE

@@ -84,7 +84,7 @@ def _describe_preset(name: str, layer: Layer) -> dict[str, Any]:
 
 def _describe_run(name: str) -> dict[str, Any]:
     settings = resolution.resolve_preset(
-        name, accelerator=None, environment={}, typed={}, site=NO_SITE
+        name, accelerator=None, environment={}, command_line={}, site=NO_SITE
     )
     run = preset_run.build_run(settings)
     if settings.framework == "t5x":

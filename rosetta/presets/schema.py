@@ -1,5 +1,7 @@
-"""What may stand in a preset, and of what kind: the names of the run description's fields, and what
-they are made from.
+"""The fields that a preset may set, and the check of each field's value.
+
+A field is a dotted name, for example "precision" or "xla_flags.NAME". Preset files, the site's file
+and the command line use the same fields.
 """
 
 from __future__ import annotations
@@ -14,21 +16,28 @@ from rosetta.core.errors import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from rosetta.core.errors import UserError
     from rosetta.core.strict_yaml import Document
 
 FRAMEWORKS = run_description.FRAMEWORKS
 PRECISIONS = ("bf16", "fp32", "fp8-xla", "fp8-te")
 COMBINE_MODES = ("published", "layers")
 GROUPS = ("mesh", "batch", "xla_flags", "env", "settings", "fdl")
-MESH_SIZE_NAMES = ("gpus", "nodes")  # of the run, for a dimension of a mesh
+# A dimension of a mesh may be one of these names instead of a number: the GPUs of a node, or the
+# nodes of the run.
+MESH_SIZE_NAMES = ("gpus", "nodes")
 
 
 @dataclass(frozen=True)
 class Value:
-    """A value where it is set, and why. None takes out what was set below.
+    """The value that one layer sets for a field.
 
-    `until` is package -> version that ends a workaround, `since` package -> version that first has
-    it.
+    Attributes:
+        value: The value. None removes what lower layers set.
+        origin: Where it is set: `FILE:LINE`, the name of a variable, or "command line".
+        why: The reason that is given there.
+        until: Package -> first version that does not need the value any more.
+        since: Package -> first version that supports the value.
     """
 
     value: Any
@@ -39,66 +48,72 @@ class Value:
 
 
 def _check_whole_number(value: Any) -> str:
-    return (
-        ""
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        else "give a whole number, at least 1"
-    )
+    """Return what to write instead of the value, "" if it is a whole number of at least 1."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return ""
+    return "give a whole number, at least 1"
 
 
-def _make_choice_check(*known: str) -> Callable[[Any], str]:
-    return lambda value: "" if value in known else f"choose one of: {', '.join(known)}"
+def _make_choice_check(*choices: str) -> Callable[[Any], str]:
+    """Return a check for a value that must be one of some words."""
+    return lambda value: "" if value in choices else f"choose one of: {', '.join(choices)}"
 
 
 def _check_text(value: Any) -> str:
+    """Return what to write instead of the value, "" if it is a text."""
     return "" if isinstance(value, str) else "give a text; a number in quotes"
 
 
 def _check_mesh(value: Any) -> str:
-    fine = (
+    """Return what to write instead of the value, "" if it is a mesh of three dimensions."""
+    is_mesh = (
         isinstance(value, list)
         and len(value) == 3
-        and all(each in MESH_SIZE_NAMES or not _check_whole_number(each) for each in value)
+        and all(size in MESH_SIZE_NAMES or not _check_whole_number(size) for size in value)
     )
-    return (
-        ""
-        if fine
-        else "give [data, fsdp, tensor], whole numbers, or `gpus` (of a node) and `nodes`"
-    )
+    if is_mesh:
+        return ""
+    return "give [data, fsdp, tensor], whole numbers, or `gpus` (of a node) and `nodes`"
 
 
 def _check_batch(value: Any) -> str:
-    fraction = isinstance(value, str) and re.fullmatch(r"0\.\d*[1-9]\d*", value)
-    return "" if fraction else _check_whole_number(value)
+    """Return what to write instead of the value, "" if it is a whole number or a decimal fraction
+    below 1.
+    """
+    if isinstance(value, str) and re.fullmatch(r"0\.\d*[1-9]\d*", value):
+        return ""
+    return _check_whole_number(value)
 
 
 def _check_names(value: Any) -> str:
-    return (
-        ""
-        if isinstance(value, list) and all(isinstance(each, str) for each in value)
-        else "give a list of names"
-    )
+    """Return what to write instead of the value, "" if it is a list of texts."""
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return ""
+    return "give a list of names"
 
 
 def _check_mounts(value: Any) -> str:
-    fine = isinstance(value, list) and all(
-        isinstance(each, list) and len(each) == 2 and not any(map(_check_text, each))
-        for each in value
+    """Return what to write instead of the value, "" if it is a list of pairs of texts."""
+    is_list_of_pairs = isinstance(value, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and not any(map(_check_text, pair))
+        for pair in value
     )
-    return "" if fine else "give pairs: [[OUTSIDE, INSIDE], ...]"
+    return "" if is_list_of_pairs else "give pairs: [[OUTSIDE, INSIDE], ...]"
 
 
 def _check_flag(value: Any) -> str:
-    return (
-        "" if isinstance(value, (bool, int, str)) else "give true, false, a whole number or a text"
-    )
+    """Return what to write instead of the value, "" if an XLA flag can have it."""
+    if isinstance(value, (bool, int, str)):
+        return ""
+    return "give true, false, a whole number or a text"
 
 
 def _accept_any(_: Any) -> str:
+    """Accept every value: a hyper-parameter may have any type."""
     return ""
 
 
-# Field -> what says what is wrong with a value, "" where nothing is.
+# Field -> function that returns what to write instead of a value, "" if the value is valid.
 FIELDS: dict[str, Callable[[Any], str]] = {
     "runs": _make_choice_check("pretrain", "finetune", "pile", "lambada", "train", "boolq"),
     "precision": _make_choice_check(*PRECISIONS),
@@ -115,41 +130,42 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "batch.per_gpu": _check_batch,
     "batch.microbatches": _check_whole_number,
 }
+# Every run has these fields, so no layer can remove them.
 REQUIRED_FIELDS = (
     "runs",
     "precision",
     "nodes",
     "gpus_per_node",
     "processes_per_node",
-)  # of every run: they cannot be taken out
-# Field or group -> what it sets, in one sentence of Markdown, for docs/reference/presets.md.
+)
+# Field or group -> what it sets, in Markdown, for docs/reference/presets.md.
 FIELD_HELP = {
     "runs": (
         "Command: `pretrain` or `finetune` of T5X; `train`, `pile`, `lambada` or `boolq` of Pax."
     ),
-    "nodes": "Nodes.",
-    "gpus_per_node": "GPUs of each node.",
+    "nodes": "Number of nodes.",
+    "gpus_per_node": "Number of GPUs of each node.",
     "processes_per_node": "`gpu`: one process for each GPU. `node`: one for each node.",
     "precision": "One of the [precisions](#precisions).",
     "batch.per_gpu": (
-        "Sequences of a batch for one GPU; of T5X with `TP_SIZE`, for each group of that many GPUs."
+        "Sequences in the batch of one GPU. In T5X with `TP_SIZE`, of each group of `TP_SIZE` GPUs."
     ),
-    "batch.microbatches": "Parts of a batch, one after another, of one step.",
+    "batch.microbatches": "Number of parts of a batch that one step computes one after another.",
     "mesh.ici": (
         "Pax: mesh within a node, `[data, fsdp, tensor]`. `gpus` is the number of GPUs of a node."
     ),
-    "mesh.dcn": ("Pax: mesh across nodes, `[data, fsdp, tensor]`. `nodes` is the number of nodes."),
-    "settings": "Variables of the scripts, such as `T5_SIZE: small`. Values are texts.",
+    "mesh.dcn": "Pax: mesh across nodes, `[data, fsdp, tensor]`. `nodes` is the number of nodes.",
+    "settings": "Variables of the training scripts, such as `T5_SIZE: small`. Values are texts.",
     "fdl": "Pax: hyper-parameters, such as `MAX_STEPS: 500`.",
-    "xla_flags": "Flags of XLA, by their names without dashes.",
-    "env": "Variables of the environment, of JAX, NCCL and other libraries. Values are texts.",
-    "switches": "Switches to add. `null` removes those of the layers below.",
+    "xla_flags": "XLA flags, by their names without dashes.",
+    "env": "Environment variables of JAX, NCCL and other libraries. Values are texts.",
+    "switches": "Switches to add. `null` removes the switches of lower layers.",
     "combine": ("`published` or `layers`: see [thresholds](#thresholds-of-combined-collectives)."),
     "cache": "Folder on shared storage, for the switches that need one.",
-    "accelerator": "GPU of the runs, by its short name. The place for it is the site's file.",
+    "accelerator": "Short name of the GPU. Set it in the site's file.",
     "mounts": "Folders for containers: `[[OUTSIDE, INSIDE], ...]`.",
 }
-# Group -> the names in it, and what says what is wrong with a value.
+# Group -> pattern of the names in it, and the check of their values.
 _GROUP_RULES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "xla_flags": (r"xla_\w+", _check_flag),
     "env": (r"[A-Z][A-Z0-9_]*", _check_text),
@@ -159,107 +175,154 @@ _GROUP_RULES: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def is_field(path: str) -> bool:
-    """Is there such a field?"""
+    """Return whether a preset may set a field of this name."""
+    if path in FIELDS:
+        return True
     group, _, name = path.partition(".")
-    return path in FIELDS or (
-        group in _GROUP_RULES and bool(re.fullmatch(_GROUP_RULES[group][0], name))
-    )
+    return group in _GROUP_RULES and bool(re.fullmatch(_GROUP_RULES[group][0], name))
 
 
 def find_value_problem(path: str, value: Any) -> str:
-    """Return what to do about a value of a known field, "" where it is fine."""
+    """Return what to write instead of a value, "" if the value is valid.
+
+    Args:
+        path: A field for which `is_field` is true.
+        value: The value. None is valid if the field can be removed.
+    """
     if value is None and path not in REQUIRED_FIELDS:
         return ""
-    return FIELDS[path](value) if path in FIELDS else _GROUP_RULES[path.partition(".")[0]][1](value)
+    if path in FIELDS:
+        return FIELDS[path](value)
+    _, check = _GROUP_RULES[path.partition(".")[0]]
+    return check(value)
+
+
+@dataclass(frozen=True)
+class _FieldInFile:
+    """A field as a file sets it.
+
+    Attributes:
+        path: The dotted name of the field.
+        keys: The keys of the document that lead to it.
+        content: What the file has there.
+    """
+
+    path: str
+    keys: tuple[str, ...]
+    content: Any
 
 
 def read_values(
     document: Document, at: tuple[str, ...], others: tuple[str, ...] = ()
 ) -> dict[str, Value]:
-    """Return field -> value of what stands at a path of a document, in the order of the file.
+    """Return field -> value for a mapping in a YAML document, in the order of the file.
 
-    A value stands by itself, or as {value, why, until, since}.
+    In the file, a value is either plain, or a mapping {value, why, until, since}.
 
     Args:
-      document: of a file.
-      at: the path.
-      others: keys there that are the caller's.
+        document: The file.
+        at: The keys that lead to the mapping.
+        others: Keys of the mapping that are not fields; the caller reads them.
 
     Raises:
-      UserError: there is no such field, or its value is of another kind.
+        UserError: A field is unknown, or its value is not valid.
     """
     body = document.data
     for key in at:
         body = body[key]
     if not isinstance(body, dict):
-        raise document.make_error("it is no mapping", at, "write NAME: VALUE")
+        raise document.make_error("not a mapping", at, "write NAME: VALUE")
     return {
-        path: _read_value(document, where, given, path)
-        for path, where, given in _iterate_fields(document, at, body, others)
+        field_in_file.path: _read_value(document, field_in_file)
+        for field_in_file in _iterate_fields(document, at, body, others)
     }
 
 
 def _iterate_fields(
     document: Document, at: tuple[str, ...], body: Mapping[str, Any], others: tuple[str, ...]
-) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    for key, given in body.items():
-        where = (*at, key)
+) -> Iterator[_FieldInFile]:
+    """Yield the fields of a mapping, including those in groups.
+
+    Raises:
+        UserError: A field is unknown, or a group is not a mapping.
+    """
+    for key, content in body.items():
+        keys = (*at, key)
         if key in others:
             continue
         if key not in GROUPS:
-            inside = {key: (where, given)}
-        elif not isinstance(given, dict):
-            raise document.make_error("it is no mapping", where, f"write {key}: {{NAME: VALUE}}")
+            fields = [_FieldInFile(key, keys, content)]
+        elif isinstance(content, dict):
+            fields = [
+                _FieldInFile(f"{key}.{name}", (*keys, name), member)
+                for name, member in content.items()
+            ]
         else:
-            inside = {f"{key}.{name}": ((*where, name), each) for name, each in given.items()}
-        for path, (there, each) in inside.items():
-            if not is_field(path):
-                fields = sorted(
-                    {name for name in FIELDS if name != "runs"} | set(_GROUP_RULES) | set(others)
-                )
-                raise document.make_error(
-                    "there is no such field",
-                    there,
-                    f"it may have {', '.join(fields)}",
-                    kind=UNKNOWN,
-                    value=there[-1],
-                )
-            yield path, there, each
+            raise document.make_error("not a mapping", keys, f"write {key}: {{NAME: VALUE}}")
+        for field_in_file in fields:
+            if not is_field(field_in_file.path):
+                raise _make_unknown_field_error(document, field_in_file.keys, others)
+            yield field_in_file
 
 
-def _read_value(document: Document, where: tuple[str, ...], given: Any, path: str) -> Value:
-    parts = given if isinstance(given, dict) else {"value": given}
-    odd = sorted(parts.keys() - {"value", "why", "until", "since"})
-    if odd or "value" not in parts:
+def _make_unknown_field_error(
+    document: Document, keys: tuple[str, ...], others: tuple[str, ...]
+) -> UserError:
+    """Return the error for a key that is not a field."""
+    names = sorted({name for name in FIELDS if name != "runs"} | set(_GROUP_RULES) | set(others))
+    return document.make_error(
+        f"there is no field {keys[-1]!r}",
+        keys,
+        f"choose one of: {', '.join(names)}",
+        kind=UNKNOWN,
+        value=keys[-1],
+    )
+
+
+def _read_value(document: Document, field_in_file: _FieldInFile) -> Value:
+    """Return the value of a field.
+
+    Raises:
+        UserError: The value, its reason or its versions are not valid.
+    """
+    keys, content = field_in_file.keys, field_in_file.content
+    parts = content if isinstance(content, dict) else {"value": content}
+    unknown_keys = sorted(parts.keys() - {"value", "why", "until", "since"})
+    if unknown_keys or "value" not in parts:
         raise document.make_error(
-            f"it has {odd[0]}" if odd else "it has no value",
-            where,
+            f"{unknown_keys[0]!r} is not a valid key" if unknown_keys else "the value is missing",
+            keys,
             (
                 "write a value, or {value: VALUE, why: TEXT, until: {PACKAGE: VERSION}, since: "
                 "{PACKAGE: VERSION}}"
             ),
-            value=odd[0] if odd else None,
+            value=unknown_keys[0] if unknown_keys else None,
         )
-    if advice := find_value_problem(path, parts["value"]):
-        raise document.make_error(f"it is {parts['value']!r}", where, advice, value=parts["value"])
+    value = parts["value"]
+    if advice := find_value_problem(field_in_file.path, value):
+        raise document.make_error(f"{value!r} is not a valid value", keys, advice, value=value)
     why = parts.get("why", "")
     if not isinstance(why, str):
-        raise document.make_error("why is no text", where, "give the reason in a line")
+        raise document.make_error("`why` is not a text", keys, "give the reason in one line")
     for name in ("until", "since"):
-        versions = parts.get(name, {})
-        if not isinstance(versions, dict) or any(
-            _check_text(each) or not re.match(r"\d", each) for each in versions.values()
-        ):
+        if not _are_versions(parts.get(name, {})):
             raise document.make_error(
-                f"{name} names no versions",
-                where,
+                f"`{name}` is not a mapping of packages to versions",
+                keys,
                 f'write {name}: {{PACKAGE: "VERSION"}}',
                 value=name,
             )
     return Value(
-        parts["value"],
-        document.format_position(where),
+        value,
+        document.format_position(keys),
         why,
         parts.get("until", {}),
         parts.get("since", {}),
+    )
+
+
+def _are_versions(versions: Any) -> bool:
+    """Return whether this is a mapping whose values are texts that begin with a digit."""
+    return isinstance(versions, dict) and all(
+        isinstance(version, str) and re.match(r"\d", version) for version in versions.values()
     )

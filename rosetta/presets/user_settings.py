@@ -1,5 +1,6 @@
-"""What the environment and the command line set of a preset's fields: variables that people know,
-and NAME=VALUE words.
+"""Read the settings that a user gives for a run: environment variables and NAME=VALUE arguments.
+
+Both become fields of a preset, see `rosetta.presets.schema`.
 """
 
 from __future__ import annotations
@@ -18,29 +19,29 @@ from rosetta.presets.resolution import SWITCHES_VARIABLE
 from rosetta.presets.schema import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 COMMAND_LINE = "command line"
 PRESET_VARIABLE = "ROSETTA_PRESET"
 PLATFORMS_VARIABLE = "JAX_PLATFORMS"
-BASE_FLAGS_VARIABLE = "BASE_XLA_FLAGS"  # in the place of the preset's flags
-ALREADY_APPLIED = (
-    "given"  # as the preset's name: flags and variables stand in the environment already
-)
-# Those of programs below ours: what begins so is passed on, but for what is of one machine or one
-# process.
+# XLA flags that replace those of the preset.
+BASE_FLAGS_VARIABLE = "BASE_XLA_FLAGS"
+# The value of ROSETTA_PRESET if the environment has the flags and variables of the preset already.
+ALREADY_APPLIED = "given"
+# Variables of the libraries that rosetta uses. They reach the run, except those that concern one
+# machine or one process (see _is_passed_on).
 _PASSED_VARIABLES = re.compile(
     r"(NCCL|JAX|XLA|NVTE|CUDA|CUDNN|CUBLAS|UCX|FI|OMP|WANDB|HF|ROSETTA|TENSORSTORE)_[A-Z0-9_]+|TF_CPP_MIN_LOG_LEVEL|TF_FORCE_UNIFIED_MEMORY|GOOGLE_APPLICATION_CREDENTIALS"
 )
 
 
 def list_script_variables(framework: str) -> tuple[str, ...]:
-    """Return the variables that a framework's scripts read."""
+    """Return the names of the variables that the training scripts of a framework read."""
     return tuple(variable.name for variable in lookup.list_training_settings(framework))
 
 
 def map_variables_to_fields(framework: str) -> dict[str, str]:
-    """Return variable of the scripts -> the field of a preset that it sets."""
+    """Return variable of the scripts -> the field that it sets; most of them set no field."""
     return {
         variable.name: variable.preset_field
         for variable in lookup.list_training_settings(framework)
@@ -49,13 +50,16 @@ def map_variables_to_fields(framework: str) -> dict[str, str]:
 
 
 def _is_passed_on(name: str) -> bool:
-    """Return whether a variable of the environment may reach the run."""
+    """Return whether an environment variable may reach the run."""
     return not lookup.is_known_variable(name) or lookup.find_variable(name).passed_to_run
 
 
 def is_cpu_requested(words: Mapping[str, str], environment: Mapping[str, str]) -> bool:
-    """Return whether a run is to do without cards, as JAX_PLATFORMS of the command line says, or
-    else of the environment.
+    """Return whether JAX_PLATFORMS asks for the CPU.
+
+    Args:
+        words: Name -> value of the command line, which takes precedence.
+        environment: The environment variables.
     """
     return asks_for_cpu(words.get(PLATFORMS_VARIABLE, environment.get(PLATFORMS_VARIABLE, "")))
 
@@ -63,21 +67,23 @@ def is_cpu_requested(words: Mapping[str, str], environment: Mapping[str, str]) -
 def override_cpu_platform(
     words: Mapping[str, str], environment: Mapping[str, str], accelerator: str | None
 ) -> dict[str, str]:
-    """Return words that go over JAX_PLATFORMS=cpu of the environment where a card is named.
+    """Return the settings of the command line, without JAX_PLATFORMS=cpu of the environment.
+
+    The option --accelerator asks for a GPU, so it overrides JAX_PLATFORMS=cpu of the environment.
 
     Args:
-      words: name -> value of the command line.
-      environment: variables.
-      accelerator: of --accelerator, None where it is not given.
+        words: Name -> value of the command line.
+        environment: The environment variables.
+        accelerator: The value of --accelerator, None if it is not given.
 
     Raises:
-      UserError: the command line names a card and the CPU.
+        UserError: The command line asks for the CPU and for a GPU.
     """
     if accelerator is None or not is_cpu_requested(words, environment):
         return dict(words)
     if PLATFORMS_VARIABLE in words:
         raise UserError(
-            f"it is a run on the CPU, and --accelerator {accelerator} is a card",
+            f"this setting asks for the CPU, and --accelerator {accelerator} for a GPU",
             f"{PLATFORMS_VARIABLE}={words[PLATFORMS_VARIABLE]}",
             "leave one of them out",
             kind=CONFLICT,
@@ -87,112 +93,143 @@ def override_cpu_platform(
 
 
 def parse_settings(words: Iterable[str], where: str) -> dict[str, str]:
-    """Return name -> value of NAME=VALUE words.
+    """Return name -> value of NAME=VALUE arguments.
 
-    UserError for one that is none; where: the command.
+    Args:
+        words: The arguments.
+        where: The command, for messages.
+
+    Raises:
+        UserError: An argument has no "=".
     """
-    found = {}
+    settings = {}
     for word in words:
-        name, equals, found[name] = word.partition("=")
+        name, equals, value = word.partition("=")
         if not equals:
             raise UserError(
-                f"{word!r} is no setting",
+                f"{word!r} is not a valid setting",
                 where,
-                "write NAME=VALUE, as in T5_SIZE=small, after the preset's name",
+                "write NAME=VALUE, for example T5_SIZE=small, after the name of the preset",
                 kind=INVALID,
                 value=word,
             )
-    return found
+        settings[name] = value
+    return settings
 
 
 def read_xla_flags(environment: Mapping[str, str], origin: str = "") -> dict[str, Value]:
-    """Return what BASE_XLA_FLAGS and XLA_FLAGS set, the latter over the former.
+    """Return field -> value for the flags in BASE_XLA_FLAGS and XLA_FLAGS.
 
-    UserError where a quote is not closed.
+    XLA_FLAGS takes precedence.
+
+    Args:
+        environment: Name -> value of the variables.
+        origin: The origin of the values; the variable if empty.
+
+    Raises:
+        UserError: A quote is not closed.
     """
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for variable in (BASE_FLAGS_VARIABLE, "XLA_FLAGS"):
         for flag in xla_flags.split_flags(environment.get(variable, ""), variable):
             name, equals, value = flag.lstrip("-").partition("=")
-            found[f"xla_flags.{name}"] = Value(value if equals else True, origin or variable)
-    return found
+            values[f"xla_flags.{name}"] = Value(value if equals else True, origin or variable)
+    return values
 
 
-def read_environment(framework: str, given: Mapping[str, str]) -> dict[str, Value]:
-    """Return field -> what the variables of an environment set; an empty one sets nothing.
+def read_environment(framework: str, environment: Mapping[str, str]) -> dict[str, Value]:
+    """Return field -> value that the environment variables set.
+
+    A variable of the training scripts that is empty sets nothing.
 
     Raises:
-      UserError: a value is none of its field's.
+        UserError: A value is not valid for its field.
     """
-    found = read_xla_flags(given)
-    known = list_script_variables(framework)
-    for name, value in given.items():
-        if _is_passed_on(name) and (
-            (name in known and value) or (name not in known and _PASSED_VARIABLES.fullmatch(name))
-        ):
-            found.update(_read_variable(framework, name, value, name))
-    return found
+    values = read_xla_flags(environment)
+    script_variables = list_script_variables(framework)
+    for name, value in environment.items():
+        if not _is_passed_on(name):
+            continue
+        is_script_setting = name in script_variables and bool(value)
+        is_library_setting = name not in script_variables and _PASSED_VARIABLES.fullmatch(name)
+        if is_script_setting or is_library_setting:
+            values.update(_read_variable(framework, name, value, name))
+    return values
 
 
 def read_command_line(
-    framework: str, words: Mapping[str, str], sets: Iterable[str]
+    framework: str, words: Mapping[str, str], preset_variables: Collection[str]
 ) -> dict[str, Value]:
-    """Return field -> what NAME=VALUE words set: variables of the scripts, flags of XLA, fdl.NAME,
-    and fields of presets.
+    """Return field -> value that the NAME=VALUE arguments set.
+
+    A name is a variable of the training scripts or of a library, an XLA flag, fdl.NAME, or a field.
 
     Args:
-      framework: t5x or pax.
-      words: name -> value.
-      sets: names of variables that the preset sets.
+        framework: "t5x" or "pax".
+        words: Name -> value.
+        preset_variables: The environment variables that presets set.
 
     Raises:
-      UserError: there is no such name, or a value is none of its field's.
+        UserError: A name is unknown, or a value is not valid for its field.
     """
-    found = read_xla_flags(words, COMMAND_LINE)
+    values = read_xla_flags(words, COMMAND_LINE)
+    script_variables = list_script_variables(framework)
     for name, value in words.items():
         if name in ("XLA_FLAGS", BASE_FLAGS_VARIABLE):
             continue
         if name == "NUM_GPUS":
             raise UserError(
-                "it follows from nodes, and GPUs of a node",
+                "NUM_GPUS follows from the nodes and the GPUs of a node",
                 f"NUM_GPUS={value}",
                 "give --nodes and --gpus-per-node",
                 kind=CONFLICT,
                 value=value,
             )
-        if name.startswith("xla_") and schema.is_field(f"xla_flags.{name}"):
-            found[f"xla_flags.{name}"] = Value(value, COMMAND_LINE)
-        elif (
-            schema.is_field(name)
-            and not name.startswith(("env.", "settings.", "xla_flags."))
-            and (framework == "pax" or not name.startswith("fdl."))
-        ):
-            found[name] = _parse_field(name, value, COMMAND_LINE, name)
-        elif (
-            name in list_script_variables(framework)
+        is_variable = (
+            name in script_variables
             or name == SWITCHES_VARIABLE
             or _PASSED_VARIABLES.fullmatch(name)
-            or name in sets
-        ):
-            found.update(_read_variable(framework, name, value, COMMAND_LINE))
+            or name in preset_variables
+        )
+        if name.startswith("xla_") and schema.is_field(f"xla_flags.{name}"):
+            values[f"xla_flags.{name}"] = Value(value, COMMAND_LINE)
+        elif _is_field_argument(framework, name):
+            values[name] = _parse_field(name, value, COMMAND_LINE, name)
+        elif is_variable:
+            values.update(_read_variable(framework, name, value, COMMAND_LINE))
         else:
-            known = [*list_script_variables(framework), *schema.FIELDS, *sets, SWITCHES_VARIABLE]
-            near = difflib.get_close_matches(name, known, 1)
-            do = (
-                f"did you mean {near[0]}?"
-                if near
-                else (
-                    "it takes variables of the scripts, flags (xla_...), "
-                    f"{', '.join(each for each in schema.FIELDS if each != 'runs')}"
-                )
-            )
-            raise UserError(
-                f"there is no setting {name!r}", COMMAND_LINE, do, kind=UNKNOWN, value=name
-            )
-    return found
+            names = [*script_variables, *schema.FIELDS, *preset_variables, SWITCHES_VARIABLE]
+            raise _make_unknown_setting_error(name, names)
+    return values
+
+
+def _is_field_argument(framework: str, name: str) -> bool:
+    """Return whether the command line may set this field by its own name.
+
+    Variables and XLA flags are given without the name of their group. T5X has no hyper-parameters.
+    """
+    if not schema.is_field(name) or name.startswith(("env.", "settings.", "xla_flags.")):
+        return False
+    return framework == "pax" or not name.startswith("fdl.")
+
+
+def _make_unknown_setting_error(name: str, names: Collection[str]) -> UserError:
+    """Return the error for a NAME=VALUE argument whose name is unknown."""
+    fields = ", ".join(field for field in schema.FIELDS if field != "runs")
+    remedy = f"give a variable of the training scripts, an XLA flag (xla_...), or one of: {fields}"
+    if similar := difflib.get_close_matches(name, names, 1):
+        remedy = f"did you mean {similar[0]}?"
+    return UserError(
+        f"there is no setting {name!r}", COMMAND_LINE, remedy, kind=UNKNOWN, value=name
+    )
 
 
 def _read_variable(framework: str, name: str, value: str, origin: str) -> dict[str, Value]:
+    """Return the field and the value that a variable sets.
+
+    Raises:
+        UserError: The value is not valid.
+    """
     if name in ("XLA_FLAGS", BASE_FLAGS_VARIABLE):
         return {}
     if name == SWITCHES_VARIABLE:
@@ -210,7 +247,19 @@ def _read_variable(framework: str, name: str, value: str, origin: str) -> dict[s
 
 
 def _parse_field(path: str, text: str, origin: str, name: str) -> Value:
-    """Return a value of a field, from text. A batch may be a fraction, which stays text."""
+    """Return the value that a text is for a field.
+
+    A batch may be a fraction, for example "0.5". A fraction stays a text.
+
+    Args:
+        path: The field.
+        text: The text.
+        origin: Where the value is set.
+        name: The name of the variable or the argument, for messages.
+
+    Raises:
+        UserError: The text is not a valid value.
+    """
     value: Any = text
     if path == "switches":
         value = parse_list(name, text)
@@ -218,7 +267,8 @@ def _parse_field(path: str, text: str, origin: str, name: str) -> Value:
         value = parse_whole_number(name, text.strip())
     elif path.startswith(("fdl.", "mesh.", "batch.")) or path == "mounts":
         if path == "batch.per_gpu":
-            parse_number(name, text.strip(), above_zero=True)  # which is no 0x10, as Python's are
+            # Python's literals, which are parsed next, would allow 0x10.
+            parse_number(name, text.strip(), above_zero=True)
         value = fiddle_arguments.parse_literal(text.strip())
         if isinstance(value, float) and path.startswith("batch."):
             value = text

@@ -36,7 +36,7 @@ def resolved(
 
 def resolve(name: str, accelerator: str | None = None, **more: Any) -> ResolvedPreset:
     return resolution.resolve_preset(
-        name, accelerator=accelerator, environment={}, typed={}, site=NO_SITE, **more
+        name, accelerator=accelerator, environment={}, command_line={}, site=NO_SITE, **more
     )
 
 

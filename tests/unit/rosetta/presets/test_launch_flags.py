@@ -55,7 +55,7 @@ def test_the_presets_flags_then_the_users() -> None:
     assert found.flags[0] == "--xla_gpu_enable_latency_hiding_scheduler=true"
     assert (
         found.flags[-2:]
-        == found.typed
+        == found.user_flags
         == ("--xla_gpu_autotune_level=2", "--xla_gpu_enable_triton_gemm=true")
     )
     assert found.env == {
@@ -76,7 +76,7 @@ def test_a_base_of_ones_own_takes_their_place_and_both_are_translated() -> None:
         "--xla_gpu_enable_command_buffer=",
         "--xla_force_host_platform_device_count=4",
     )
-    assert found.typed == ("--xla_gpu_enable_command_buffer=",)
+    assert found.user_flags == ("--xla_gpu_enable_command_buffer=",)
     assert found.lines == (
         "--xla_gpu_graph_level=0 of BASE_XLA_FLAGS: replaced by --xla_gpu_enable_command_buffer=",
         (
@@ -97,7 +97,7 @@ def test_flags_are_as_the_jaxlib_at_hand_takes_them(monkeypatch: pytest.MonkeyPa
     assert found.flags[-1] == "--xla_gpu_pipeline_all_reduce=on"
     assert [line.partition(":")[0] for line in found.lines] == [
         "--xla_gpu_enable_pipelined_all_reduce=true of XLA_FLAGS",
-        "--xla_gpu_pipeline_all_reduce=on goes against fp8-xla",
+        "--xla_gpu_pipeline_all_reduce=on conflicts with fp8-xla",
     ]
 
 
@@ -157,7 +157,7 @@ def test_what_goes_against_fp8_is_said() -> None:
     assert (
         used({"XLA_FLAGS": "--xla_gpu_enable_triton_gemm=True"}, precision="fp8-xla")
         .lines[-1]
-        .startswith("--xla_gpu_enable_triton_gemm=true goes against fp8-xla: ")
+        .startswith("--xla_gpu_enable_triton_gemm=true conflicts with fp8-xla: ")
     )
     assert used({"XLA_FLAGS": "--xla_gpu_enable_triton_gemm=true"}).lines == ()
     assert used(precision="fp8-xla").lines == ()

@@ -65,7 +65,7 @@ def test_layers_go_over_each_other_in_their_order(tmp_path: Path) -> None:
         {path: schema.Value("8", "command line")},
     )
     found = resolution.resolve_preset(
-        mine, accelerator="h100", environment=around, typed=typed, site=site
+        mine, accelerator="h100", environment=around, command_line=typed, site=site
     ).values[path]
     assert (found.value, found.origin) == ("8", "command line")
     assert [value for _, value in found.overrode] == ["7", 6, 5, 4, 3, 33554432, 51200]
@@ -129,20 +129,20 @@ def test_what_ended_and_what_is_not_there_yet_is_left_out_and_said() -> None:
     ended = resolve("t5x-large", precision="fp8-xla", versions=lambda _: "0.13")
     assert triton not in ended.values
     assert [line.partition(": ")[2] for line in ended.left_out] == [
-        f"{triton} is left out: with jaxlib 0.13 it is no longer needed, since 0.13"
+        f"{triton} is left out: not needed since jaxlib 0.13, and 0.13 is installed"
     ]
     with_switch = {"switches": schema.Value(["deterministic"], "command line")}
     old = resolution.resolve_preset(
         "t5x-large",
         accelerator=None,
         environment={},
-        typed=with_switch,
+        command_line=with_switch,
         site=NO_SITE,
         versions=lambda _: "0.4.26",
     )
     assert "xla_flags.xla_gpu_exclude_nondeterministic_ops" not in old.values
     assert old.left_out[0].endswith(
-        "xla_flags.xla_gpu_exclude_nondeterministic_ops is left out: jaxlib 0.4.26 has it not, before 0.4.31"
+        "xla_flags.xla_gpu_exclude_nondeterministic_ops is left out: needs jaxlib 0.4.31, and 0.4.26 is installed"
     )
 
 
@@ -150,7 +150,7 @@ def test_switches_add_up_and_null_takes_them_out(tmp_path: Path) -> None:
     mine = resolved_presets.write(tmp_path, "extends: gpt-5b\nswitches: [pgle]\n")
     more = {"switches": schema.Value(["deterministic", "pgle"], "ROSETTA_WITH")}
     found = resolution.resolve_preset(
-        mine, accelerator=None, environment=more, typed={}, site=NO_SITE
+        mine, accelerator=None, environment=more, command_line={}, site=NO_SITE
     )
     assert found.get("switches") == ["pgle", "deterministic"]
     assert {"env.JAX_ENABLE_PGLE", "xla_flags.xla_gpu_deterministic_ops"} <= found.values.keys()
@@ -158,7 +158,7 @@ def test_switches_add_up_and_null_takes_them_out(tmp_path: Path) -> None:
         mine,
         accelerator=None,
         environment=more,
-        typed={},
+        command_line={},
         site=preset_files.Layer("site", {"switches": schema.Value(None, "site.yaml:1")}),
     )
     assert none.get("switches") == ["deterministic", "pgle"]
@@ -166,7 +166,7 @@ def test_switches_add_up_and_null_takes_them_out(tmp_path: Path) -> None:
         mine,
         accelerator=None,
         environment={},
-        typed={},
+        command_line={},
         site=preset_files.Layer("site", {"switches": schema.Value(None, "site.yaml:1")}),
     )
     assert (off.get("switches"), off.get("env.JAX_ENABLE_PGLE")) == (None, None)
@@ -178,13 +178,13 @@ def test_a_cache_is_in_the_folder_that_is_named() -> None:
         errors.MISSING, where="presets/switches.yaml:", names="`cache`", remedy="cache: DIR"
     ):
         resolution.resolve_preset(
-            "gpt-5b", accelerator=None, environment={}, typed=asked, site=NO_SITE
+            "gpt-5b", accelerator=None, environment={}, command_line=asked, site=NO_SITE
         )
     found = resolution.resolve_preset(
         "gpt-5b",
         accelerator=None,
         environment={},
-        typed={**asked, "cache": schema.Value("/shared/$(x) y", "command line")},
+        command_line={**asked, "cache": schema.Value("/shared/$(x) y", "command line")},
         site=NO_SITE,
     )
     assert (
@@ -199,7 +199,7 @@ def test_a_switch_and_a_gpu_that_there_are_not() -> None:
             "gpt-5b",
             accelerator=None,
             environment={"switches": schema.Value(["fast"], "ROSETTA_WITH")},
-            typed={},
+            command_line={},
             site=NO_SITE,
         )
     with errors.refused(errors.UNKNOWN, where="--accelerator", value="p100", remedy="a100"):
