@@ -1,4 +1,4 @@
-"""The one table of environment variables: what each means, who reads it, and which values it takes.
+"""The table of all environment variables: their meanings, readers, values and defaults.
 
 Start with `rosetta.core.variables.lookup`.
 """

@@ -1,4 +1,4 @@
-"""The values that variables with a fixed set of values take."""
+"""The valid values of variables that have a fixed set of values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BAD_RECORDS = ("stop", "skip")
 CHANGED_DATA = ("stop", "accept")
 
 # Models and tasks.
-PAIRS = "pairs"  # records of the user's own, with the fields `inputs` and `targets`
+PAIRS = "pairs"  # the user's own records, with the fields `inputs` and `targets`
 FINETUNING_TASKS = ("mnli2", "squad1", PAIRS)
 LORA_LAYERS = ("all", "attention", "mlp")
 LEARNING_RATE_SCHEDULES = (
@@ -29,6 +29,6 @@ LEARNING_RATE_SCHEDULES = (
     "linear_rampup_exponential_decay",
     "constant",
 )
-# Sizes and families that rosetta ships. A tree of the user's own may have more.
+# The sizes and families that rosetta ships. The user's own tree of T5X may have more.
 T5_SIZES = ("tiny", "small", "base", "large", "xl", "xxl")
 T5_FAMILIES = ("t5_1_1", "t5_1_0", "mt5", "byt5", "decoder_only")

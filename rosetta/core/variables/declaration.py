@@ -1,4 +1,4 @@
-"""What the table says of one environment variable."""
+"""Define the entry of the table for one environment variable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Scope(enum.Enum):
-    """What a variable is for. The values are the headings of the reference page."""
+    """The purpose of a variable. The values are the headings of the reference page."""
 
     RUN = "Settings of a run"
     PROGRAM = "Variables of rosetta"
@@ -25,7 +25,7 @@ class Scope(enum.Enum):
 
 
 class Group(enum.Enum):
-    """The subject of a variable. The values are headings of help texts, in their order."""
+    """The subject of a variable. The values are the headings of help texts, in this order."""
 
     MODEL = "Model"
     DATA = "Data and vocabulary"
@@ -43,16 +43,16 @@ class Group(enum.Enum):
 
 
 class Note(str):
-    """A phrase that stands for a default, such as "the visible GPUs"."""
+    """A phrase that describes a default which is not a fixed value, such as "the visible GPUs"."""
 
     __slots__ = ()
 
 
-@dataclass(frozen=True, eq=False)  # an entry is itself: it can be a key
+@dataclass(frozen=True, eq=False)  # compared by identity, so that an entry can be a key
 class Variable:
     """One variable, as one framework or program reads it.
 
-    A name has two entries if T5X and Pax mean different things by it.
+    A name has two entries if it means different things to T5X and Pax.
 
     Attributes:
       name: The variable.
@@ -61,19 +61,20 @@ class Variable:
       group: Its subject.
       read_by: The commands, scripts and programs that read it; names of `readers`.
       default: Its value if it is not set, as a user would write it. A Note if the default depends
-        on something, or if other files than the reader's own set it; "" if there is none.
-      default_for: Reader -> default, for readers with another default than the others.
+        on something, or if files of other programs set it; "" if there is none.
+      default_for: Reader -> default, for the readers that have another default.
       unit: What the value counts, "" if nothing.
       example: A value that a user might give; "" if the default is a good example.
-      scope: What the variable is for.
+      scope: The purpose of the variable.
       owner: The program whose variable it is, "" for rosetta.
       secret: Whether the value must never be printed.
       hyper_parameter: Whether Pax takes its value as the hyper-parameter of the same name.
-      preset_field: The field of a preset that it sets, "" if it sets none.
+      preset_field: The field of a preset that it sets; "" for none.
       passed_to_run: Whether `rosetta run` and `submit` pass it on from the environment.
-      slow_because: Why a run is slow while it is on, for `rosetta doctor`; "" if it is not.
-      known_as: The name of the script's word, if that differs from the variable's. A variable of
-        that name is not read.
+      slow_because: Why a run is slow if the variable is on, for `rosetta doctor`; "" if the run is
+        not slow.
+      known_as: The name that the scripts' arguments have for the setting, if it is another name. An
+        environment variable of that name is not read.
       since: The release of rosetta that first had it.
       details: More sentences, for the reference page and `rosetta explain`; "" if none is needed.
       page: The page that has more, below docs/, such as "explanation/fp8.md"; "" for none.
@@ -102,7 +103,7 @@ class Variable:
 
     @property
     def frameworks(self) -> tuple[str, ...]:
-        """The frameworks whose commands read it: "t5x", "pax", both or none."""
+        """The frameworks whose commands read the variable: "t5x", "pax", both or none."""
         first_words = {reader.partition(" ")[0] for reader in self.read_by}
         return tuple(name for name in ("t5x", "pax") if name in first_words)
 
@@ -110,7 +111,8 @@ class Variable:
         """Return the default as help shows it, "" if there is none.
 
         Args:
-          reader: The command or script whose default is wanted; "" for the one of most readers.
+          reader: The command or script whose default is returned; "" for the default of most
+            readers.
         """
         command = SCRIPT_COMMANDS.get(reader, reader)
         return self.default_for.get(reader, self.default_for.get(command, self.default))

@@ -1,4 +1,7 @@
-"""Explain one variable: everything that the table says of it, for people and as JSON."""
+"""Describe everything that the table has on one variable, as text and as JSON.
+
+`rosetta explain NAME` and the reference pages use this module.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +13,30 @@ from rosetta.core.variables.declaration import Scope
 if TYPE_CHECKING:
     from rosetta.core.variables.declaration import Variable
 
-_PLACES = {
+_READER_NAMES = {
     readers.ROSETTA: "every command of rosetta",
     readers.BUILDER: "every command of build.py",
     readers.TRAINER: "the trainer",
     readers.IMAGE: "the programs of an image",
 }
-_FRAMEWORKS = {"t5x": "T5X", "pax": "Pax"}
+_FRAMEWORK_NAMES = {"t5x": "T5X", "pax": "Pax"}
 
 
 def describe_variable(name: str) -> dict[str, Any]:
-    """Return what the table says of a variable, as JSON.
+    """Return everything that the table has on a variable, as JSON.
 
     Args:
       name: A variable of the table.
 
     Returns:
-      variable; entries: one, or one for each of the meanings that the name has.
+      "variable", the name, and "entries", one for each meaning of the name.
     """
     entries = [variable for variable in lookup.TABLE if variable.name == name]
     return {"variable": name, "entries": [_describe_entry(entry) for entry in entries]}
 
 
 def _describe_entry(variable: Variable) -> dict[str, Any]:
+    """Return one entry of the table as JSON."""
     return {
         "of": _describe_owner(variable),
         "help": variable.help,
@@ -54,27 +58,30 @@ def _describe_entry(variable: Variable) -> dict[str, Any]:
 
 
 def _describe_owner(variable: Variable) -> str:
-    """Return whose meaning of the name an entry has."""
+    """Return who gives the name the meaning of this entry."""
     if variable.scope is Scope.OTHER_PROGRAM:
         return variable.owner
     if variable.scope is Scope.SLURM_FILE:
         return "the .sub files"
-    return " and ".join(_FRAMEWORKS[name] for name in variable.frameworks) or "rosetta"
+    return " and ".join(_FRAMEWORK_NAMES[name] for name in variable.frameworks) or "rosetta"
 
 
 def describe_meaning(variable: Variable) -> list[str]:
-    """Return all sentences on what a variable does."""
+    """Return all sentences about what a variable does."""
     sentences = (variable.help, help_text.describe_word(variable), variable.details)
     return [text for text in sentences if text]
 
 
 def _get_page_path(variable: Variable) -> str:
-    """Return the page that has more on a variable, from the root of the repository."""
+    """Return the page with more about a variable, as a path in the repository; "" for none."""
     return f"docs/{variable.page}" if variable.page else ""
 
 
 def describe_scripts(variable: Variable) -> list[str]:
-    """Return the scripts that read a variable, since they stand for a command or by themselves."""
+    """Return the scripts and .sub files that read a variable.
+
+    A script that stands for a command reads the same variables as that command.
+    """
     scripts = (
         script
         for script, command in readers.SCRIPT_COMMANDS.items()
@@ -89,48 +96,50 @@ def describe_slurm_files(variable: Variable) -> list[str]:
 
 
 def describe_readers(variable: Variable) -> list[str]:
-    """Return the commands and programs that read a variable, as people call them.
+    """Return the commands and programs that read a variable, as users call them.
 
-    Commands of one program follow each other: "rosetta t5x pretrain, finetune".
+    Commands of one program are merged: "rosetta t5x pretrain, finetune".
     """
-    merged: dict[str, list[str]] = {}
+    commands: dict[str, list[str]] = {}
     for reader in variable.read_by:
         if reader in readers.SLURM_FILES or reader in readers.SCRIPT_COMMANDS:
             continue
-        if reader in _PLACES or reader.startswith("the "):
-            merged[_PLACES.get(reader, reader)] = []
+        if reader in _READER_NAMES or reader.startswith("the "):
+            commands[_READER_NAMES.get(reader, reader)] = []
             continue
         program, _, command = reader.rpartition(" ")
         program = program if program.startswith("build.py") else f"rosetta {program}".strip()
-        merged.setdefault(program, []).append(command)
-    return [f"{program} {', '.join(names)}".strip() for program, names in merged.items()]
+        commands.setdefault(program, []).append(command)
+    return [f"{program} {', '.join(names)}".strip() for program, names in commands.items()]
 
 
-def format_explanation(found: dict[str, Any]) -> str:
-    """Return the result of `describe` as text for people."""
-    entries = [variable for variable in lookup.TABLE if variable.name == found["variable"]]
-    blocks = []
-    columns = help_text.terminal_width()
-    for variable in entries:
-        is_name = isinstance(variable.type, value_types.Name)
-        rows = {
-            "of": _describe_owner(variable),
-            "group": variable.group.value,
-            "values": variable.type.description,
-            "names": ", ".join(variable.type.choices) if is_name else "",
-            "unit": variable.unit,
-            "default": help_text.describe_defaults(variable),
-            "example": "" if variable.secret else variable.example_word(),
-            "read by": "; ".join(describe_readers(variable)),
-            "scripts": ", ".join(describe_scripts(variable)),
-            "since": variable.since,
-            "more": _get_page_path(variable),
-        }
-        width = max(map(len, rows)) + 2
-        meaning = " ".join(describe_meaning(variable))
-        lines = [variable.name, *help_text.wrap_text(meaning, columns, "  ", "  ")]
-        for name, text in rows.items():
-            if text:
-                lines += help_text.wrap_text(text, columns, f"  {name:<{width}}", " " * (width + 2))
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks)
+def format_explanation(description: dict[str, Any]) -> str:
+    """Return the result of describe_variable as text."""
+    name = description["variable"]
+    entries = [variable for variable in lookup.TABLE if variable.name == name]
+    return "\n\n".join(map(_format_entry, entries))
+
+
+def _format_entry(variable: Variable) -> str:
+    """Return one entry of the table as text: the meaning, then one row for each fact."""
+    is_name = isinstance(variable.type, value_types.Name)
+    rows = {
+        "of": _describe_owner(variable),
+        "group": variable.group.value,
+        "values": variable.type.description,
+        "names": ", ".join(variable.type.choices) if is_name else "",
+        "unit": variable.unit,
+        "default": help_text.describe_defaults(variable),
+        "example": "" if variable.secret else variable.example_word(),
+        "read by": "; ".join(describe_readers(variable)),
+        "scripts": ", ".join(describe_scripts(variable)),
+        "since": variable.since,
+        "more": _get_page_path(variable),
+    }
+    columns, width = help_text.terminal_width(), max(map(len, rows)) + 2
+    meaning = " ".join(describe_meaning(variable))
+    lines = [variable.name, *help_text.wrap_text(meaning, columns, "  ", "  ")]
+    for title, text in rows.items():
+        if text:
+            lines += help_text.wrap_text(text, columns, f"  {title:<{width}}", " " * (width + 2))
+    return "\n".join(lines)

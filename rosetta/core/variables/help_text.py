@@ -1,4 +1,4 @@
-"""Describe variables: in the help of commands and scripts, and in reference pages."""
+"""Describe variables in the help of commands and scripts, and in reference pages."""
 
 from __future__ import annotations
 
@@ -30,17 +30,19 @@ _SHOWN_BY_PLACEHOLDER = (
 def format_command_variables(command: str, width: int = 0) -> dict[str, list[str]]:
     """Return heading -> lines that describe the variables that a command reads.
 
-    Those that every command of its program reads are in `format_program`.
+    format_program_variables describes those that every command of a program reads.
 
     Args:
-      command: Its program and words, as users type them: "rosetta t5x pretrain".
+      command: The program and the command, as users type them: "rosetta t5x pretrain".
       width: See format_sections.
     """
     words = command.removeprefix("rosetta ").split()
     names = [" ".join(words[: count + 1]) for count in range(len(words))]
-    variables = [lookup.list_variables(name) for name in names if name != readers.BUILDER]
-    found = {id(variable): variable for group in variables for variable in group}
-    return format_sections(tuple(found.values()), names[-1], width)
+    variables: dict[Variable, None] = {}  # a dict keeps the order and drops repetitions
+    for name in names:
+        if name != readers.BUILDER:
+            variables.update(dict.fromkeys(lookup.list_variables(name)))
+    return format_sections(tuple(variables), names[-1], width)
 
 
 def format_program_variables(program: str, width: int = 0) -> list[str]:
@@ -60,7 +62,7 @@ def format_sections(
 ) -> dict[str, list[str]]:
     """Return heading -> lines that describe variables, group by group.
 
-    The variables of other programs come last, and only with their names.
+    The last section only lists the names of the variables of other programs.
 
     Args:
       variables: For example `lookup.list_variables(reader)`.
@@ -105,7 +107,7 @@ def describe_default(variable: Variable, reader: str) -> list[str]:
 
 
 def describe_word(variable: Variable) -> str:
-    """Return a sentence on the word of the scripts that sets a variable, "" if it has its name."""
+    """Return a sentence on the scripts' other name for a variable; "" if there is no other name."""
     if not variable.known_as:
         return ""
     word = variable.known_as
@@ -119,7 +121,7 @@ def describe_placeholder(variable: Variable) -> str:
 
 
 def describe_values(variable: Variable) -> list[str]:
-    """Return which values a variable takes, with their unit, if its placeholder does not say so."""
+    """Return the valid values of a variable, with their unit; [] if the placeholder shows them."""
     kind, unit = variable.type, variable.unit
     if isinstance(kind, _SHOWN_BY_PLACEHOLDER):
         return []
@@ -128,15 +130,15 @@ def describe_values(variable: Variable) -> list[str]:
     if isinstance(kind, value_types.Name) and kind.choices:
         return [", ".join(kind.choices)]
     if isinstance(kind, (value_types.WholeNumber, value_types.Number)):
-        kinds = ("a whole number", "a number")
-        number = next(what for what in kinds if kind.description.startswith(what))
+        names = ("a whole number", "a number")
+        number = next(name for name in names if kind.description.startswith(name))
         limits = kind.description[len(number) :].replace(", at least 1", "")
         return [f"{unit or number}{limits}"]
     return [kind.description.replace("a data source: ", "")]
 
 
 def describe_defaults(variable: Variable) -> str:
-    """Return the default, and those of the commands and scripts that have another one."""
+    """Return the default, and the defaults of the commands and scripts that have another one."""
     others: dict[str, list[str]] = {}
     for reader, text in variable.default_for.items():
         name = f"{reader}.sh" if reader in readers.SCRIPT_COMMANDS else reader
@@ -147,23 +149,24 @@ def describe_defaults(variable: Variable) -> str:
 
 
 def terminal_width() -> int:
-    """Return the columns of the terminal, as far as help makes use of them."""
+    """Return the columns of the terminal, within the limits of help texts."""
     columns = shutil.get_terminal_size((_NARROWEST, 24)).columns
     return min(max(columns, _NARROWEST), _WIDEST)
 
 
 def _is_described(variable: Variable) -> bool:
+    """Return whether help describes a variable, and does not only name it or leave it out."""
     return variable.scope not in (Scope.OTHER_PROGRAM, Scope.INTERNAL)
 
 
 def wrap_text(text: str, width: int, first: str = "", later: str = "") -> list[str]:
-    """Return the lines of a text.
+    """Return a text as lines of a width.
 
     Args:
       text: The text. Names and options in it are not broken.
       width: Columns.
-      first: What the first line begins with.
-      later: What the other lines begin with.
+      first: The beginning of the first line.
+      later: The beginning of the other lines.
     """
     return textwrap.wrap(
         text,

@@ -1,4 +1,4 @@
-"""Find variables in the table: by name, by what reads them, or by what they are for."""
+"""Find variables in the table: by name, by reader, or by purpose."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE: tuple[Variable, ...] = (
 )
 
 
-@functools.cache  # functools.cache is the same
+@functools.cache
 def list_variables(reader: str) -> tuple[Variable, ...]:
     """Return the variables that a command, script or program reads, in the order of the table.
 
@@ -49,8 +49,8 @@ def list_settings(reader: str) -> tuple[Variable, ...]:
 def list_accepted_names(reader: str) -> tuple[str, ...]:
     """Return the names that a command takes as NAME=VALUE.
 
-    Every command of Pax takes the settings of all: one that it does not read is refused with the
-    name of the command that does.
+    Every command of Pax takes the settings of all commands of Pax. It then refuses a setting that
+    it does not read, and names the command that does.
 
     Args:
       reader: A command of `rosetta t5x` or `rosetta pax`.
@@ -62,7 +62,7 @@ def list_accepted_names(reader: str) -> tuple[str, ...]:
 
 @functools.cache
 def list_training_settings(framework: str) -> tuple[Variable, ...]:
-    """Return the settings of a framework's training runs: what presets and `rosetta run` take.
+    """Return the settings of a framework's training runs, which presets and `rosetta run` take.
 
     Args:
       framework: "t5x" or "pax".
@@ -76,12 +76,12 @@ def list_training_settings(framework: str) -> tuple[Variable, ...]:
 
 
 def find_variable(name: str, reader: str = "") -> Variable:
-    """Return the variable of a name.
+    """Return the variable with a name.
 
     Args:
       name: A variable of the table.
-      reader: The command, script or framework that reads it, for a name that means different
-        things to different readers. "" for the first entry.
+      reader: The command, script or framework that reads the variable, for a name that means
+        different things to different readers; "" for the first entry.
 
     Raises:
       KeyError: The table has no such variable.
@@ -95,11 +95,11 @@ def find_variable(name: str, reader: str = "") -> Variable:
 
 
 def find_variable_by_word(word: str, variables: tuple[Variable, ...] = TABLE) -> Variable | None:
-    """Return the variable that a word of the scripts sets under another name, None without one.
+    """Return the variable for which the scripts have another name, or None.
 
     Args:
-      word: The name of the word, such as GRAD_ACCUM.
-      variables: Those to look among.
+      word: The other name, such as GRAD_ACCUM.
+      variables: The variables to search.
     """
     return next((variable for variable in variables if word and variable.known_as == word), None)
 
@@ -121,7 +121,7 @@ def _map_names_to_entries() -> Mapping[str, tuple[Variable, ...]]:
 def group_variables(
     variables: tuple[Variable, ...],
 ) -> Iterator[tuple[Group, tuple[Variable, ...]]]:
-    """Yield the groups that variables belong to, in the order of help texts, with their variables.
+    """Yield each group with the variables that belong to it, in the order of help texts.
 
     Args:
       variables: For example `list_settings(reader)`.
@@ -133,16 +133,20 @@ def group_variables(
 
 
 def list_variables_in_scope(scope: Scope) -> tuple[Variable, ...]:
-    """Return the variables that are for one thing, in the order of the table."""
+    """Return the variables that have one purpose, in the order of the table."""
     return tuple(variable for variable in TABLE if variable.scope is scope)
 
 
 def map_settings_to_commands() -> Mapping[str, tuple[str, ...]]:
-    """Return setting of a run -> the commands that read it, as the reference page lists them."""
-    shown: dict[str, dict[str, None]] = {}
+    """Return setting of a run -> the commands that read it, as the reference page lists them.
+
+    The commands of Pax are one entry, "pax".
+    """
+    commands_by_name: dict[str, dict[str, None]] = {}
     for variable in list_variables_in_scope(Scope.RUN):
         for reader in variable.read_by:
-            program, _, command = reader.partition(" ")
             if reader in readers.RUNS:
-                shown.setdefault(variable.name, {})[command if program == "t5x" else "pax"] = None
-    return {name: tuple(commands) for name, commands in shown.items()}
+                framework, _, command = reader.partition(" ")
+                commands = commands_by_name.setdefault(variable.name, {})
+                commands[command if framework == "t5x" else "pax"] = None
+    return {name: tuple(commands) for name, commands in commands_by_name.items()}

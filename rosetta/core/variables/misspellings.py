@@ -1,4 +1,4 @@
-"""Warn of variables in the environment that nothing reads, though they look like settings."""
+"""Warn of variables in the environment that look like settings, but that nothing reads."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ if TYPE_CHECKING:
 
     from rosetta.core.variables.declaration import Variable
 
-SHORTEST_NAME = 5  # with fewer letters, too many names are one edit from each other
-PREFIX = "ROSETTA_"  # only rosetta has variables that begin with it
-_SIMILAR = 0.7  # of difflib, for what follows the prefix
-_ORDINARY = frozenset(("NUM_CPUS", "NUM_TPUS"))  # of clusters, one letter from NUM_GPUS
-_RANKS = ("SLURM_PROCID", "JAX_PROCESS_ID")
+SHORTEST_NAME = 5  # too many names with fewer letters are one edit apart
+PREFIX = "ROSETTA_"  # only variables of rosetta begin with it
+_SIMILAR = 0.7  # the cutoff of difflib for the text after the prefix
+# Variables of clusters that are one letter from NUM_GPUS.
+_CORRECT_NAMES = frozenset(("NUM_CPUS", "NUM_TPUS"))
+_RANK_VARIABLES = ("SLURM_PROCID", "JAX_PROCESS_ID")
 
 
 def warn_of_unknown_variables(
     environment: Mapping[str, str], program: str, reader: str = "", framework: str = ""
 ) -> None:
-    """Print a warning line for each unknown variable, in the first process of a run alone.
+    """Print a warning for each unknown variable, only in the first process of a run.
 
     Args:
       environment: The environment.
-      program: What reads variables, as users call it: "rosetta t5x pretrain".
-      reader: Its name among `readers`, if it has one.
-      framework: "t5x" or "pax" if it passes on the settings of a training run from the
-        environment.
+      program: The command that reads variables, as users call it: "rosetta t5x pretrain".
+      reader: The name of the command in `readers`; "" for none.
+      framework: "t5x" or "pax" if the command passes on the settings of a training run from the
+        environment; "" if not.
     """
-    rank = next((environment[name] for name in _RANKS if environment.get(name)), "0")
+    rank = next((environment[name] for name in _RANK_VARIABLES if environment.get(name)), "0")
     if rank != "0":
         return
     variables = (
@@ -42,13 +43,15 @@ def warn_of_unknown_variables(
         *(lookup.list_variables(reader) if reader else ()),
         *_list_passed_on_settings(framework),
     )
-    for name, meant in find_unknown_variables(environment, variables):
-        advice = f"did you mean {meant}?" if meant else "see docs/reference/variables.md"
+    for name, suggestion in find_unknown_variables(environment, variables):
+        advice = "see docs/reference/variables.md"
+        if suggestion:
+            advice = f"did you mean {suggestion}?"
         log.warn(f"warning: {name} is not a variable of {program}; {advice}", prefix=False)
 
 
 def _list_passed_on_settings(framework: str) -> tuple[Variable, ...]:
-    """Return the settings of a training run that commands pass on, () without a framework."""
+    """Return the settings of a training run that commands pass on; () without a framework."""
     settings = lookup.list_training_settings(framework) if framework else ()
     return tuple(variable for variable in settings if variable.passed_to_run)
 
@@ -56,41 +59,41 @@ def _list_passed_on_settings(framework: str) -> tuple[Variable, ...]:
 def find_unknown_variables(
     environment: Mapping[str, str], variables: tuple[Variable, ...]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each name that nobody reads and somebody may have meant to be read, and what is meant.
+    """Yield each name that looks like a setting but is not read, and the variable to suggest.
 
-    Such a name is one edit from a variable, is a word of the scripts that sets a variable of
-    another name, or begins with PREFIX. What is meant is a variable, or "" if none is near.
+    Such a name is one edit from a variable, is the scripts' other name for a variable, or begins
+    with PREFIX. The suggestion is "" if no variable is near.
 
-    Names that the table has are correct, whoever reads them. So are names that end in one digit
-    more than a variable's: PYTHON3.
+    Names in the table are correct, even if other programs read them. A variable's name with one
+    more digit is correct, too, such as PYTHON3.
 
     Args:
       environment: The environment.
-      variables: Those that are read. Variables of other programs have too many neighbours: Slurm
-        sets SLURM_JOBID beside SLURM_JOB_ID.
+      variables: The variables that are read. Those of other programs are ignored, because correct
+        names are too similar: Slurm sets SLURM_JOBID and SLURM_JOB_ID.
     """
     own = tuple(variable for variable in variables if variable.scope is not Scope.OTHER_PROGRAM)
     known = tuple(dict.fromkeys(variable.name for variable in own))
     for name in sorted(environment):
-        is_correct = lookup.is_known_variable(name) or name in _ORDINARY
+        is_correct = lookup.is_known_variable(name) or name in _CORRECT_NAMES
         if is_correct or not re.fullmatch(r"[A-Za-z0-9_]+", name):
             continue
-        by_word = lookup.find_variable_by_word(name, own)
-        meant = by_word.name if by_word else _find_near(name, known)
-        if meant or name.startswith(PREFIX):
-            yield name, meant
+        renamed = lookup.find_variable_by_word(name, own)
+        suggestion = renamed.name if renamed else _find_similar_name(name, known)
+        if suggestion or name.startswith(PREFIX):
+            yield name, suggestion
 
 
-def _find_near(name: str, known: tuple[str, ...]) -> str:
-    """Return the variable that a misspelt name stands for, "" if there is none."""
-    for meant in known:
-        is_numbered = name[:-1] == meant and name[-1].isdigit()
+def _find_similar_name(name: str, known: tuple[str, ...]) -> str:
+    """Return the variable that a misspelt name is meant for; "" if there is none."""
+    for variable in known:
+        is_numbered = name[:-1] == variable and name[-1].isdigit()
         if (
-            min(len(name), len(meant)) >= SHORTEST_NAME
+            min(len(name), len(variable)) >= SHORTEST_NAME
             and not is_numbered
-            and is_one_edit_apart(name, meant)
+            and is_one_edit_apart(name, variable)
         ):
-            return meant
+            return variable
     if not name.startswith(PREFIX):
         return ""
     ends = [other[len(PREFIX) :] for other in known if other.startswith(PREFIX)]
@@ -99,9 +102,9 @@ def _find_near(name: str, known: tuple[str, ...]) -> str:
 
 
 def is_one_edit_apart(word: str, other: str) -> bool:
-    """Return whether one edit makes one word of the other.
+    """Return whether one edit turns one word into the other.
 
-    An edit inserts, deletes or replaces a letter, or swaps two that are next to each other.
+    An edit inserts, deletes or replaces a letter, or swaps two neighbouring letters.
     """
     if word == other or abs(len(word) - len(other)) > 1:
         return False

@@ -1,4 +1,4 @@
-"""Variables of other programs that rosetta reads, under the meaning that their owners give them."""
+"""The variables of other programs that rosetta reads, with the meaning of their owners."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rosetta.core.variables.value_types import (
 _COUNT = WholeNumber()
 _INDEX = WholeNumber(minimum=0)
 _TEXT = Text()
-# Their owners decide which values are valid.
+# The programs themselves decide which values are valid.
 _FOLDER = Text("a folder", "FOLDER")
 _FILE = Text("a file", "FILE")
 _SWITCH = Text("0 or 1", "0|1")
@@ -41,14 +41,15 @@ _URL = Text("an address such as https://HOST", "URL")
 def _declare_variable(
     name: str,
     owner: str,
-    help_: str,
+    help_text: str,
     *read_by: str,
     type_: ValueType = _TEXT,
     group: Group = Group.CLUSTER,
-    **more: Any,
+    **fields: Any,
 ) -> Variable:
+    """Return the entry of a variable of another program; see Variable for the arguments."""
     return Variable(
-        name, type_, help_, group, read_by, scope=Scope.OTHER_PROGRAM, owner=owner, **more
+        name, type_, help_text, group, read_by, scope=Scope.OTHER_PROGRAM, owner=owner, **fields
     )
 
 
@@ -87,7 +88,7 @@ _NVIDIA = (
     _declare_variable(
         "TF_FORCE_UNIFIED_MEMORY",
         "CUDA",
-        "1: memory of the host stands in for a GPU's.",
+        "1: a GPU may use the memory of the host as its own.",
         DOCTOR,
         type_=_SWITCH,
         group=Group.XLA,
@@ -140,7 +141,7 @@ _NVIDIA = (
     _declare_variable(
         "JAX_ENABLE_COMPILATION_CACHE",
         "JAX",
-        "Set: rosetta chooses no folder for compiled programs.",
+        "If it is set, rosetta chooses no folder for compiled programs.",
         *RUNS,
         type_=_SWITCH,
         group=Group.XLA,
@@ -157,11 +158,11 @@ _NVIDIA = (
     _declare_variable(
         "JAX_DEBUG_NANS",
         "JAX",
-        "1: JAX looks for values that are not numbers after each step, which is slow.",
+        "1: JAX checks after each step for values that are not numbers, which is slow.",
         DOCTOR,
         type_=_SWITCH,
         group=Group.XLA,
-        slow_because="JAX waits for each step and looks through its values",
+        slow_because="JAX waits for each step and checks its values",
     ),
     _declare_variable(
         "NCCL_IB_DISABLE",
@@ -188,10 +189,10 @@ _NVIDIA = (
     _declare_variable(
         "NCCL_P2P_DISABLE",
         "NCCL",
-        "1: GPUs exchange data through the host's memory, which is slow.",
+        "1: GPUs exchange data through the memory of the host, which is slow.",
         DOCTOR,
         type_=_SWITCH,
-        slow_because="GPUs exchange data through the host's memory, and not over NVLink",
+        slow_because="GPUs exchange data through the memory of the host and not over NVLink",
     ),
     _declare_variable(
         "NCCL_SHM_DISABLE",

@@ -1,4 +1,4 @@
-"""Settings of a run of Pax alone, or that Pax reads in another way than T5X."""
+"""The settings of Pax runs that T5X does not have, or reads in another way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rosetta.core.variables.value_types import (
     WholeNumber,
 )
 
-_EXPERIMENT = Note("the experiment's")
+_EXPERIMENT = Note("the experiment's value")
 
 PAX_SETTINGS = (
     Variable(
@@ -35,7 +35,7 @@ PAX_SETTINGS = (
     Variable(
         "ROSETTA_FDL",
         FiddleWords(),
-        "Hyper-parameters without a variable, and options of Paxml. They win over variables.",
+        "Options of Paxml, and hyper-parameters without a variable. They win over variables.",
         Group.MODEL,
         PAX,
         example="'--fdl.NUM_LAYERS=12'",
@@ -59,7 +59,7 @@ PAX_SETTINGS = (
     Variable(
         "LORA_RANK",
         WholeNumber(),
-        "Rank of the LoRA adapters. It needs USE_LORA=1.",
+        "Rank of the LoRA adapters. Only valid with USE_LORA=1.",
         Group.MODEL,
         (PAX_BOOLQ,),
         default="32",
@@ -67,7 +67,7 @@ PAX_SETTINGS = (
     Variable(
         "LORA_TARGET_LAYERS",
         Choice(choices.LORA_LAYERS),
-        "Layers that get LoRA adapters. It needs USE_LORA=1.",
+        "Layers that get LoRA adapters. Only valid with USE_LORA=1.",
         Group.MODEL,
         (PAX_BOOLQ,),
         default="all",
@@ -88,7 +88,7 @@ PAX_SETTINGS = (
         "Data to evaluate on. A training run evaluates every 100 steps and at its end.",
         Group.DATA,
         (*PAX, TRAINER),
-        default=Note("the data set's own; training: none"),
+        default=Note("the evaluation data of the data set; training: none"),
         example="jsonl:dev.jsonl",
     ),
     Variable(
@@ -111,7 +111,7 @@ PAX_SETTINGS = (
     Variable(
         "TFDS_DATA_DIR",
         Folder(remote=True),
-        "Folder of prepared data sets, and of what download_*.py fetched.",
+        "Folder of prepared data sets, and of the data that download_*.py fetched.",
         Group.DATA,
         (*PAX, TRAINER),
         default=Note("none; it has to be set if DATA is not"),
@@ -144,7 +144,7 @@ PAX_SETTINGS = (
     Variable(
         "PERCORE_BATCH_SIZE",
         Number("ROWS", above_zero=True),
-        "Rows of one GPU, which may be a fraction.",
+        "Rows for each GPU. The number may be a fraction.",
         Group.BATCH,
         PAX,
         default=_EXPERIMENT,
@@ -223,7 +223,7 @@ PAX_SETTINGS = (
     Variable(
         "LEARNING_RATE",
         Number("RATE", above_zero=True),
-        "Learning rate, which the schedule multiplies.",
+        "Learning rate, by which the schedule is multiplied.",
         Group.LENGTH,
         PAX,
         default=_EXPERIMENT,
@@ -249,7 +249,7 @@ PAX_SETTINGS = (
         Group.LENGTH,
         PAX,
         default=_EXPERIMENT,
-        default_for={PAX_BOOLQ: Note("500; USE_LORA=1: the experiment's")},
+        default_for={PAX_BOOLQ: Note("500; USE_LORA=1: the experiment's value")},
         unit="steps",
         example="1000",
         hyper_parameter=True,
@@ -257,7 +257,7 @@ PAX_SETTINGS = (
     Variable(
         "EVAL_ONLY",
         TruthValue(),
-        "1: evaluate, and train nothing.",
+        "1: only evaluate.",
         Group.LENGTH,
         (PAX_BOOLQ,),
         default="0",
@@ -298,7 +298,7 @@ PAX_SETTINGS = (
     Variable(
         "ENABLE_TE",
         TruthValue(),
-        "1: layers by Transformer Engine.",
+        "1: use the layers of Transformer Engine.",
         Group.PRECISION,
         (*PAX, TRAINER),
         default=Note(
@@ -310,7 +310,7 @@ PAX_SETTINGS = (
     Variable(
         "ENABLE_FP8",
         TruthValue(),
-        "1: FP8 by Transformer Engine; with ENABLE_TE=0, by XLA.",
+        "1: compute in FP8, with Transformer Engine, or with XLA if ENABLE_TE=0.",
         Group.PRECISION,
         (*PAX, TRAINER),
         default="0",
@@ -318,7 +318,7 @@ PAX_SETTINGS = (
     Variable(
         "ATTENTION",
         Choice(choices.ATTENTION),
-        "What computes attention.",
+        "Library that computes attention.",
         Group.PRECISION,
         PAX,
         default=Note("te with Transformer Engine, cudnn on Ampere and newer GPUs, else xla"),

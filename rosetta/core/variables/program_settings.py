@@ -1,4 +1,4 @@
-"""Variables of rosetta and of the builder that are not settings of a run, and internal ones."""
+"""The variables of rosetta and the builder that are not settings of a run, and internal ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROGRAM_SETTINGS = (
     Variable(
         "ROSETTA_BIND",
         TruthValue(),
-        "0: processes are not bound to the processors and network cards near their GPUs.",
+        "0: do not bind processes to the processors and network cards near their GPUs.",
         Group.CLUSTER,
         RUNS,
         default="1",
@@ -48,7 +48,7 @@ PROGRAM_SETTINGS = (
     Variable(
         "ROSETTA_LOG_LEVEL",
         Choice(choices.LOG_LEVELS, "LEVEL"),
-        "The least important lines that are shown on stderr. --log-level goes over it.",
+        "Least important level of the lines that are shown on stderr. --log-level wins over it.",
         Group.PROGRAMS,
         (ROSETTA, BUILDER, TRAINER, *RUNS),
         default="info",
@@ -58,7 +58,7 @@ PROGRAM_SETTINGS = (
     Variable(
         "ROSETTA_HOME",
         Folder(),
-        "Folder that rosetta writes to for a user.",
+        "Folder that rosetta writes a user's files to.",
         Group.PROGRAMS,
         (ROSETTA, DOCTOR, *RUNS, TRAINER),
         default=Note("~/.rosetta, or a folder in /tmp if no home is writable"),
@@ -122,7 +122,7 @@ PROGRAM_SETTINGS = (
         "Registries that are reached by http, without TLS.",
         Group.BUILDER,
         (BUILDER,),
-        default=Note("none; the loopback address always is"),
+        default=Note("none, except for the loopback address"),
         example="registry.local:5000",
         scope=Scope.PROGRAM,
     ),
@@ -132,7 +132,7 @@ PROGRAM_SETTINGS = (
         "Password of the signing key.",
         Group.BUILDER,
         (BUILDER_PUBLISH, "build.py promote", "build.py nightly"),
-        default=Note("none; it is asked for at a terminal"),
+        default=Note("none; a terminal asks for it"),
         scope=Scope.PROGRAM,
         secret=True,
     ),
@@ -155,7 +155,7 @@ PROGRAM_SETTINGS = (
     Variable(
         "ROSETTA_BISECT_PACKAGE",
         Folder(),
-        "Package rosetta that an environment gets. build.py bisect sets it for its builds.",
+        "The package rosetta for an environment. build.py bisect sets it for its builds.",
         Group.BUILDER,
         (BUILDER_BUILD,),
         scope=Scope.INTERNAL,

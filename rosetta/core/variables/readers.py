@@ -1,4 +1,4 @@
-"""The names of what reads variables: commands, scripts and programs."""
+"""The names of the readers of variables: commands, scripts and programs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ BENCH = "bench"
 SELFTEST = "selftest"
 PROFILE = "profile"
 DATA = "data"
-PRESETS = (EXPLAIN, RUN, SUBMIT, TUNE)  # they read a preset and the site's file
+PRESETS = (EXPLAIN, RUN, SUBMIT, TUNE)  # the commands that read a preset and the site's file
 
 BUILDER = "build.py"  # every command of build.py
 BUILDER_BUILD = "build.py build"

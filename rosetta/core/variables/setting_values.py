@@ -1,4 +1,4 @@
-"""Read the values of variables, and refuse those that are not of the declared type."""
+"""Read the values of variables, and refuse values that are not of the declared type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def parse_value(variable: Variable, text: str) -> Any:
-    """Return a value of a variable as its type: bool, int, float, str, list or pair of steps.
+    """Return a value of a variable as its Python type: bool, int, float, str, list or tuple.
 
     Raises:
       UserError: The text is not a valid value.
@@ -42,7 +42,7 @@ def parse_value(variable: Variable, text: str) -> Any:
 
 
 def read_setting(variables: Mapping[str, str], name: str, reader: str = "") -> Any:
-    """Return the value of a variable, its default if it is not set or empty.
+    """Return the value of a variable, or its default if the variable is not set or empty.
 
     Args:
       variables: For example the environment.
@@ -50,7 +50,7 @@ def read_setting(variables: Mapping[str, str], name: str, reader: str = "") -> A
       reader: The command, script or framework that reads it, see `lookup.find_variable`.
 
     Returns:
-      The value as its type; None if it is not set and the default depends on something.
+      The value as its type; None if the variable is not set and has no fixed default.
 
     Raises:
       UserError: The value is not valid.
@@ -80,7 +80,7 @@ def check_settings(variables: Mapping[str, str], reader: str) -> None:
       reader: See `lookup.list_variables`.
 
     Raises:
-      UserError: The first value that is not valid, in the order of the table.
+      UserError: A value is not valid. The error is for the first one in the order of the table.
     """
     for variable in lookup.list_variables(reader):
         if text := variables.get(variable.name):
@@ -88,18 +88,18 @@ def check_settings(variables: Mapping[str, str], reader: str) -> None:
 
 
 def parse_setting_word(word: str, reader: str, others: str) -> tuple[str, str]:
-    """Return the name and value of a NAME=VALUE word of a command.
+    """Return the name and the value of an argument NAME=VALUE.
 
     Args:
-      word: As typed.
+      word: The argument.
       reader: A command of `rosetta t5x` or `rosetta pax`.
-      others: How to set what this command does not take, for the error.
+      others: How to set parameters that have no variable, for the error.
 
     Raises:
-      UserError: The word is not NAME=VALUE, or the command does not read the variable.
+      UserError: The argument is not NAME=VALUE, or the command does not read the variable.
     """
     name, equals, value = word.partition("=")
-    where, known = f"rosetta {reader}", lookup.list_accepted_names(reader)
+    where = f"rosetta {reader}"
     if not equals or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
         example = lookup.list_settings(reader)[0].example_word()
         raise UserError(
@@ -109,22 +109,32 @@ def parse_setting_word(word: str, reader: str, others: str) -> tuple[str, str]:
             kind=INVALID,
             value=word,
         )
-    if name not in known:
-        settings = lookup.list_settings(reader)
-        meant = lookup.find_variable_by_word(name, settings)
-        near = [meant.name] if meant else []
-        near += [variable.name for variable in settings if name.startswith(f"{variable.name}_")]
-        near = near or difflib.get_close_matches(name, known, 1)
-        advice = f"did you mean {near[0]}?" if near else f"see {where} --help"
+    if name not in lookup.list_accepted_names(reader):
+        suggestion = _suggest_setting(name, reader)
+        advice = f"did you mean {suggestion}?" if suggestion else f"see {where} --help"
         raise UserError(
             f"there is no setting {name!r}", where, f"{advice} ({others})", kind=UNKNOWN, value=name
         )
     return name, value
 
 
+def _suggest_setting(name: str, reader: str) -> str:
+    """Return the setting of a command that an unknown name is probably meant for; "" for none."""
+    settings = lookup.list_settings(reader)
+    renamed = lookup.find_variable_by_word(name, settings)
+    if renamed:
+        return renamed.name
+    for variable in settings:
+        if name.startswith(f"{variable.name}_"):
+            return variable.name
+    similar_names = difflib.get_close_matches(name, lookup.list_accepted_names(reader), 1)
+    return similar_names[0] if similar_names else ""
+
+
 def _parse_number(
     variable: Variable, kind: value_types.WholeNumber | value_types.Number, text: str
 ) -> float:
+    """Return a number within the limits of its type."""
     if isinstance(kind, value_types.WholeNumber):
         maximum = value_parsing.LARGEST if kind.maximum is None else kind.maximum
         return value_parsing.parse_whole_number(
@@ -135,29 +145,32 @@ def _parse_number(
         variable.name, text, above_zero=kind.above_zero, example=example
     )
     if kind.zero_or_above_one and 0 < number <= 1:
-        raise _invalid(variable, text, "number", f"give a number above 1, as in {example}, or 0")
+        raise _make_invalid_error(
+            variable, text, "number", f"give a number above 1, as in {example}, or 0"
+        )
     return number
 
 
 def _parse_path(variable: Variable, text: str) -> str:
-    """Return the path as it is: what reads it decides what a relative one counts from."""
+    """Return the path unchanged, because its reader resolves relative paths."""
     scheme = value_parsing.split_scheme(text)[0]
     if "\0" in text or (scheme and not getattr(variable.type, "remote", False)):
         remedy = f"name {variable.type.description} of this machine"
-        raise _invalid(variable, text, "path", remedy)
+        raise _make_invalid_error(variable, text, "path", remedy)
     return text
 
 
 def _parse_address(variable: Variable, text: str) -> str:
+    """Return an address."""
     if not re.fullmatch(r"[a-z][a-z0-9+.-]*:[^\s\[\]]+", text):
-        # An address may have a password in it.
+        # An address may have a password.
         shown = secrets.hide_forms(text)
-        raise _invalid(variable, shown, "address", f"give {variable.type.description}")
+        raise _make_invalid_error(variable, shown, "address", f"give {variable.type.description}")
     return text
 
 
 def _parse_mesh_shape(variable: Variable, text: str) -> list[int] | None:
-    """Return the GPUs of each axis; None if the text is None, which leaves a mesh to others."""
+    """Return the number of GPUs of each axis; None for the text "None", which sets no mesh."""
     word = text.strip()
     if word == "None":
         return None
@@ -165,28 +178,28 @@ def _parse_mesh_shape(variable: Variable, text: str) -> list[int] | None:
     items = [item.strip() for item in inside.rstrip(" ,").split(",")]
     if not all(re.fullmatch(r"[1-9][0-9]{0,8}", item) for item in items):
         remedy = f"give {variable.type.description}, as in {variable.example_word()}"
-        raise _invalid(variable, text, "mesh", remedy)
+        raise _make_invalid_error(variable, text, "mesh", remedy)
     return [int(item) for item in items]
 
 
 def _parse_mounts(variable: Variable, text: str) -> str:
-    """Return the mounts as they are: pyxis reads them."""
+    """Return the mounts unchanged, because pyxis reads them."""
     kind = variable.type
     pattern = getattr(kind, "pattern", "")
     mounts = text.split(",") if isinstance(kind, value_types.MountList) else [text]
     if not all(re.fullmatch(pattern, mount) for mount in mounts):
         remedy = f"give {kind.description}, as in {variable.example_word()}"
-        raise _invalid(variable, text, "mount", remedy)
+        raise _make_invalid_error(variable, text, "mount", remedy)
     return text
 
 
-def _invalid(variable: Variable, text: str, what: str, remedy: str) -> UserError:
-    return UserError(
-        f"{text!r} is not a valid {what}", variable.name, remedy, kind=INVALID, value=text
-    )
+def _make_invalid_error(variable: Variable, text: str, type_name: str, remedy: str) -> UserError:
+    """Return the error for a text that is not a valid value of a type."""
+    what = f"{text!r} is not a valid {type_name}"
+    return UserError(what, variable.name, remedy, kind=INVALID, value=text)
 
 
-# Type -> the parser of its values, for types that only variables have.
+# Type that only variables have -> the parser of its values.
 _PARSERS: Mapping[type[value_types.ValueType], Callable[[Variable, str], Any]] = {
     value_types.MeshShape: _parse_mesh_shape,
     value_types.File: _parse_path,

@@ -1,4 +1,4 @@
-"""Settings of a run that mean the same to T5X and Pax."""
+"""The settings of a run that mean the same to T5X and Pax."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ HEALTH_SETTINGS = (
     Variable(
         "ON_BAD_LOSS",
         Choice(choices.ON_BAD_LOSS),
-        "What a loss does that is not a number or infinite: stop the run, skip the update, or "
-        "nothing.",
+        "If the loss is infinite or not a number: stop the run, skip the update, or ignore it.",
         Group.HEALTH,
         (*TRAINING, TRAINER),
         default="stop",
@@ -74,7 +73,7 @@ HEALTH_SETTINGS = (
     Variable(
         "CHECKPOINT_MINUTES",
         Number("MINUTES"),
-        "Write a checkpoint MINUTES after the last one, too. 0: only by step.",
+        "Also write a checkpoint MINUTES after the last one. 0: only by step.",
         Group.CHECKPOINTS,
         (*TRAINING, TRAINER),
         default="0",
@@ -85,8 +84,8 @@ HEALTH_SETTINGS = (
     Variable(
         "ON_FULL_DISK",
         Choice(choices.ON_FULL_DISK),
-        "once: a checkpoint that finds no room on the disk is left out, and the run ends if the "
-        "next one finds no room either. stop: the run ends at the first one.",
+        "once: leave out a checkpoint that does not fit on the disk, and end the run if the next "
+        "one does not fit either. stop: end the run at the first one.",
         Group.HEALTH,
         (*TRAINING, TRAINER),
         default="once",
@@ -107,7 +106,7 @@ HEALTH_SETTINGS = (
     Variable(
         "BAD_RECORDS",
         Choice(choices.BAD_RECORDS),
-        "What a record does that cannot be used: stop the run, with a checkpoint, or be skipped.",
+        "If a record cannot be used: stop the run, with a checkpoint, or skip the record.",
         Group.HEALTH,
         (*TRAINING, TRAINER),
         default="stop",
@@ -117,7 +116,7 @@ HEALTH_SETTINGS = (
     Variable(
         "CHANGED_DATA",
         Choice(choices.CHANGED_DATA),
-        "accept: the run continues with data files that have changed since it began.",
+        "accept: continue a run although its data files have changed since it began.",
         Group.HEALTH,
         (*TRAINING, TRAINER),
         default="stop",
@@ -180,7 +179,7 @@ SHARED_SETTINGS = (
     Variable(
         "ROSETTA_PRESET",
         Name("a preset, or a YAML file with one", "PRESET"),
-        "Preset that flags of XLA and variables of CUDA, NCCL and JAX come from.",
+        "Preset that sets flags of XLA and variables of CUDA, NCCL and JAX.",
         Group.PROGRAMS,
         RUNS,
         default=Note("the preset of the size or of the experiment"),
@@ -213,7 +212,7 @@ SHARED_SETTINGS = (
     Variable(
         "ROSETTA_DOCTOR",
         TruthValue(),
-        "0: check neither the machine nor the room for checkpoints before the run.",
+        "0: before the run, check neither the machine nor the disk space for checkpoints.",
         Group.PROGRAMS,
         RUNS,
         default="1",
@@ -223,40 +222,40 @@ SHARED_SETTINGS = (
     Variable(
         "BASE_XLA_FLAGS",
         XlaFlags(),
-        "Flags of XLA in the place of the preset's flags.",
+        "Flags of XLA, instead of the preset's flags.",
         Group.XLA,
         (*RUNS, *PRESETS, DOCTOR),
         default=Note("the preset's flags"),
         example="--xla_gpu_enable_latency_hiding_scheduler=true",
-        details="Flags of older scripts become today's flags, and a line says so.",
+        details="Flags that XLA has renamed or removed are replaced, and the log says so.",
         page="how-to/use-presets.md#if-a-flag-of-xla-is-refused",
     ),
     Variable(
         "XLA_FLAGS",
         XlaFlags(),
-        "Flags of XLA after the preset's flags. These win.",
+        "Flags of XLA, which win over the preset's flags.",
         Group.XLA,
         (*RUNS, *PRESETS, DOCTOR, TRAINER),
         default=Note("none"),
         example="--xla_gpu_autotune_level=0",
         owner="XLA",
-        details="Flags of older scripts become today's flags, and a line says so.",
+        details="Flags that XLA has renamed or removed are replaced, and the log says so.",
         page="how-to/use-presets.md#if-a-flag-of-xla-is-refused",
     ),
     Variable(
         "XLA_PYTHON_CLIENT_MEM_FRACTION",
         Number("SHARE", above_zero=True),
-        "Share of a GPU's memory that JAX takes.",
+        "Share of a GPU's memory that JAX reserves.",
         Group.XLA,
         (*RUNS, DOCTOR, TRAINER),
-        default=Note("the preset's, 0.85 to 0.9"),
+        default=Note("the preset's value, 0.85 to 0.9"),
         example="0.9",
         owner="JAX",
     ),
     Variable(
         "JAX_COMPILATION_CACHE_DIR",
         Folder(remote=True),
-        "Folder of compiled programs, which the next start finds again. Empty: none.",
+        "Folder of compiled programs, which later runs use again. Empty: none.",
         Group.XLA,
         (*RUNS, TRAINER),
         default=Note("ROSETTA_HOME/compiled or ~/.rosetta/compiled; several processes: none"),
@@ -267,12 +266,12 @@ SHARED_SETTINGS = (
     Variable(
         "JAX_PLATFORMS",
         NameList("platforms", "PLATFORM,...", choices.JAX_PLATFORMS),
-        "Platforms that JAX may use: cpu for a run on the CPU.",
+        "Platforms that JAX may use; cpu for a run on the CPU.",
         Group.XLA,
         (*RUNS, EXPLAIN, DOCTOR, BENCH, TRAINER),
         default=Note("cuda,cpu"),
         example="cpu",
         owner="JAX",
-        details="A run on the CPU needs cpu: no run falls back to the CPU.",
+        details="No run falls back to the CPU by itself. To run on the CPU, set cpu.",
     ),
 )

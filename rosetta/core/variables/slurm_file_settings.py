@@ -1,4 +1,4 @@
-"""Variables of the .sub files alone. A job passes all others on to the run as they are."""
+"""The variables of the .sub files. A job passes all other variables on to the run unchanged."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SLURM_FILE_SETTINGS = (
     Variable(
         "REQUEUE",
         TruthValue(),
-        "Whether the job is requeued near its time limit and after a node was lost.",
+        "1: requeue the job near its time limit, and after a node was lost.",
         Group.CLUSTER,
         SLURM_FILES,
         default="1",
@@ -56,7 +56,7 @@ SLURM_FILE_SETTINGS = (
     Variable(
         "MOUNTS",
         MountList(),
-        "Folders that the container sees besides the job's own.",
+        "Folders that the container gets besides the job's own.",
         Group.CLUSTER,
         SLURM_FILES,
         default=Note("none"),
@@ -116,7 +116,7 @@ SLURM_FILE_SETTINGS = (
     Variable(
         "T5X_DIR_HOST",
         _FOLDER,
-        "Your own tree of T5X, used in the place of the environment's.",
+        "Your own tree of T5X, used instead of the environment's.",
         Group.PROGRAMS,
         T5X_SLURM_FILES,
         default=Note("none"),

@@ -1,4 +1,4 @@
-"""Settings of a run of T5X alone, or that T5X reads in another way than Pax."""
+"""The settings of T5X runs that Pax does not have, or reads in another way."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T5X_SETTINGS = (
     Variable(
         "T5_SIZE",
         Name("a size of the model family", "SIZE", choices.T5_SIZES),
-        "Size of the model. tiny is for trying things out.",
+        "Size of the model. tiny is for first tries.",
         Group.MODEL,
         T5X,
         default="large",
@@ -52,7 +52,7 @@ T5X_SETTINGS = (
     Variable(
         "FT_TASK",
         Choice(choices.FINETUNING_TASKS, "TASK"),
-        "Task to finetune on, or to evaluate: MNLI, SQuAD or pairs of your own.",
+        "Task to finetune on or to evaluate: MNLI, SQuAD, or pairs of your own.",
         Group.MODEL,
         (T5X_FINETUNE, *T5X_READING),
         default=Note("none; it has to be set"),
@@ -68,7 +68,8 @@ T5X_SETTINGS = (
     Variable(
         "ROSETTA_GIN",
         File(),
-        "Gin file that is read after the run's own files, for what has no variable. Variables win.",
+        "Gin file that is read after the run's own files, for parameters without a variable. If "
+        "both set a value, the variable wins.",
         Group.MODEL,
         T5X,
         example="my_run.gin",
@@ -202,7 +203,7 @@ T5X_SETTINGS = (
     Variable(
         "BSIZE_PER_GPU",
         WholeNumber(),
-        "Sequences of one GPU. The global batch is NUM_GPUS x BSIZE_PER_GPU / TP_SIZE.",
+        "Sequences for each GPU. The global batch is NUM_GPUS x BSIZE_PER_GPU / TP_SIZE.",
         Group.BATCH,
         T5X_TRAINING,
         default="32",
@@ -210,7 +211,7 @@ T5X_SETTINGS = (
         preset_field="batch.per_gpu",
         details=(
             "With TP_SIZE=2, two GPUs share BSIZE_PER_GPU sequences. If the GPU runs out of "
-            "memory, raise NUM_MICROBATCHES first: it keeps the batch."
+            "memory, raise NUM_MICROBATCHES first, because the batch then stays the same."
         ),
     ),
     Variable(
@@ -249,7 +250,7 @@ T5X_SETTINGS = (
         unit="GPUs",
         example="2",
         details=(
-            "It has to divide NUM_GPUS, the heads, the width of the MLP and the rows of the "
+            "TP_SIZE has to divide NUM_GPUS, the heads, the width of the MLP and the rows of the "
             "vocabulary. The GPUs that share a model are neighbours."
         ),
         page="reference/t5x-switches.md#tp_size",
@@ -257,12 +258,12 @@ T5X_SETTINGS = (
     Variable(
         "FSDP",
         TruthValue(),
-        "1: each GPU keeps only its share of the optimizer's state.",
+        "1: each GPU only keeps its share of the optimizer's state.",
         Group.BATCH,
         T5X_TRAINING,
         default="0",
         details=(
-            "It saves memory, and the loss stays the same. The parameters stay whole on each GPU. "
+            "FSDP saves memory, and the loss stays the same. Each GPU keeps all parameters. "
             "The checkpoints of FSDP=1 and FSDP=0 are the same, so a run may resume with either."
         ),
         page="reference/t5x-switches.md#fsdp",
@@ -280,10 +281,10 @@ T5X_SETTINGS = (
     Variable(
         "NUM_DECODES",
         WholeNumber(),
-        "Sequences that the search for the best answer follows at a time (beam size).",
+        "Sequences that beam search keeps at a time (beam size).",
         Group.BATCH,
         T5X_READING,
-        default=Note("the gin file's"),
+        default=Note("the value in the gin file"),
         unit="sequences",
         example="4",
     ),
@@ -298,8 +299,8 @@ T5X_SETTINGS = (
         unit="steps",
         example="10000",
         details=(
-            "In finetuning, the steps of the pretraining count, too: FT_STEPS counts those of the "
-            "finetuning alone. A run that is started again with a larger number continues."
+            "In finetuning, the steps of the pretraining count, too. FT_STEPS counts the steps of "
+            "the finetuning alone. If you start a run again with a larger number, it continues."
         ),
     ),
     Variable(
@@ -323,8 +324,8 @@ T5X_SETTINGS = (
         unit="steps",
         example="1000",
         details=(
-            "If it is not set, a run that resumes keeps the number that it began with. For "
-            "checkpoints that do not record it, this is 10000."
+            "If the variable is not set, a run that resumes keeps the number that it began with. "
+            "Checkpoints that do not record the number count as 10000."
         ),
     ),
     Variable(
@@ -336,8 +337,8 @@ T5X_SETTINGS = (
         default=Note("0.0001"),
         example="1e-3",
         details=(
-            "After the warm-up it falls in a line to a tenth at the last step. A small model "
-            "learns a little text faster with 0.005."
+            "After the warm-up, the rate falls linearly to a tenth at the last step. With little "
+            "text, a small model learns faster at 0.005."
         ),
         page="reference/gin-files.md#the-learning-rate",
     ),
@@ -450,42 +451,42 @@ T5X_SETTINGS = (
     Variable(
         "ENABLE_FP8",
         TruthValue(),
-        "1: matrix products in FP8.",
+        "1: compute matrix products in FP8.",
         Group.PRECISION,
         T5X,
         default=Note("1 if every GPU has FP8 and PREC is bfloat16, else 0"),
         example="0",
         details=(
-            "These are the projections of attention and the products of the MLP. All else stays "
-            "in bfloat16 or float32. FP8 needs Ada, Hopper or a newer GPU."
+            "FP8 is for the projections of attention and the products of the MLP. All else stays "
+            "in bfloat16 or float32. FP8 needs an Ada, Hopper or newer GPU."
         ),
         page="how-to/train-in-fp8.md",
     ),
     Variable(
         "ENABLE_TE",
         TruthValue(),
-        "1: FP8 and attention by Transformer Engine.",
+        "1: compute FP8 and attention with Transformer Engine.",
         Group.PRECISION,
         T5X,
         default="0",
-        details="The kernels of Transformer Engine were not run with this code.",
+        details="The kernels of Transformer Engine have not been run with this code.",
         page="explanation/fp8.md",
     ),
     Variable(
         "ATTENTION",
         Choice(choices.ATTENTION),
-        "What computes attention. A layer that cuDNN cannot compute goes to XLA.",
+        "Library that computes attention. XLA computes the layers that cuDNN cannot.",
         Group.PRECISION,
         T5X,
         default=Note("cudnn on Ampere and newer GPUs, te with ENABLE_TE=1, else xla"),
         example="xla",
-        details="A line says why XLA computes a layer.",
+        details="The log says why XLA computes a layer.",
         page="explanation/attention.md",
     ),
     Variable(
         "REMAT",
         Choice(choices.REMAT),
-        "What the backward pass computes again, to save memory.",
+        "What the backward pass computes again to save memory.",
         Group.PRECISION,
         T5X,
         default="none",
@@ -504,47 +505,47 @@ T5X_SETTINGS = (
         T5X,
         default="0",
         details=(
-            "A run then keeps a second copy of the parameters in memory. It is refused with "
-            "ENABLE_TE=1."
+            "A run then keeps a second copy of the parameters in memory. SCAN_LAYERS=1 cannot be "
+            "combined with ENABLE_TE=1."
         ),
         page="reference/t5x-switches.md#scan_layers",
     ),
     Variable(
         "TRANSPOSE_BS",
         TruthValue(),
-        "1: activations are laid out as [length, batch, features].",
+        "1: lay activations out as [length, batch, features].",
         Group.PRECISION,
         T5X,
         default="1",
-        details="It changes speed, not the model: checkpoints with 0 and 1 are the same.",
+        details="This changes the speed, not the model: checkpoints with 0 and 1 are the same.",
         page="reference/t5x-switches.md#transpose_bs",
     ),
     Variable(
         "FUSE_QKV",
         TruthValue(),
-        "1: queries, keys and values in one matrix product.",
+        "1: compute queries, keys and values in one matrix product.",
         Group.PRECISION,
         T5X,
         default="1",
         details=(
-            "It also joins both halves of a gated MLP. It changes speed, not the model: "
-            "checkpoints with 0 and 1 are the same."
+            "FUSE_QKV=1 also joins both halves of a gated MLP. This changes the speed, not the "
+            "model: checkpoints with 0 and 1 are the same."
         ),
         page="reference/t5x-switches.md#fuse_qkv",
     ),
     Variable(
         "BENCHMARK_MODE",
         TruthValue(),
-        "1: 500 steps of synthetic data, reported every 100 steps.",
+        "1: train 500 steps on synthetic data, and report every 100 steps.",
         Group.PROFILING,
         (*T5X_TRAINING, *T5X_SLURM_FILES),
         default="0",
-        details="It is refused if MODEL_DIR has checkpoints.",
+        details="The run is refused if MODEL_DIR has checkpoints.",
     ),
     Variable(
         "T5X_WORKSPACE_DIR",
         Folder(remote=True),
-        "Folder of MODEL_DIR with several processes, and of profiles.",
+        "Folder of profiles, and of MODEL_DIR if the run has several processes.",
         Group.PROGRAMS,
         T5X_TRAINING,
         default=Note("the current folder"),
@@ -553,7 +554,7 @@ T5X_SETTINGS = (
     Variable(
         "T5X_DIR",
         Folder(),
-        "Tree of T5X to train from, which rosetta has patched.",
+        "Tree of T5X to train from. It needs rosetta's patches.",
         Group.PROGRAMS,
         T5X_TRAINING,
         default=Note("the tree of the script"),
@@ -571,7 +572,7 @@ T5X_SETTINGS = (
     Variable(
         "LOGDIR",
         Folder(),
-        "Folder of the log. Without one, the log goes to the terminal.",
+        "Folder of the log. If it is not set, the log goes to the terminal.",
         Group.PROGRAMS,
         (SINGLE_NODE_PRETRAIN, SINGLE_NODE_FINETUNE),
         example="logs",

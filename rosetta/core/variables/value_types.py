@@ -7,10 +7,10 @@ class ValueType:
     """A type of values: any text.
 
     Attributes:
-      placeholder: What stands for a value in help, as in NAME=FILE.
-      description: What a value is, as help says it: "a whole number, at least 1".
-      choices: The values to choose from, or suggestions if others are valid too; () for none.
-      completes: What a shell completes: "file", "folder", or "" for `choices` alone.
+      placeholder: The word for a value in help, as in NAME=FILE.
+      description: What a value is, as help shows it: "a whole number, at least 1".
+      choices: The valid values, or suggestions if other values are valid too; () for none.
+      completes: What a shell completes: "file", "folder", or "" for only the choices.
     """
 
     placeholder: str = "TEXT"
@@ -22,14 +22,14 @@ class ValueType:
 class Text(ValueType):
     """Any text."""
 
-    def __init__(self, of: str = "a text", placeholder: str = "TEXT") -> None:
+    def __init__(self, description: str = "a text", placeholder: str = "TEXT") -> None:
         """Make the type.
 
         Args:
-          of: What the text is: "a password".
+          description: What the text is: "a password".
           placeholder: See ValueType.
         """
-        self.description = of
+        self.description = description
         self.placeholder = placeholder
 
 
@@ -51,7 +51,7 @@ class WholeNumber(ValueType):
 
         Args:
           minimum: The smallest valid value.
-          maximum: The largest valid value; None for the one that value_parsing sets.
+          maximum: The largest valid value; None for the limit of value_parsing.
         """
         self.minimum = minimum
         self.maximum = maximum
@@ -96,34 +96,36 @@ class Choice(ValueType):
 
 
 class Name(ValueType):
-    """The name of a model, an experiment or a preset; files of the user's may add names."""
+    """The name of a model, an experiment or a preset. The user's own files may add names."""
 
-    def __init__(self, of: str, placeholder: str, suggestions: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, description: str, placeholder: str, suggestions: tuple[str, ...] = ()
+    ) -> None:
         """Make the type.
 
         Args:
-          of: What has such a name: "a size of T5".
+          description: What has such a name: "a size of T5".
           placeholder: See ValueType.
           suggestions: Names that rosetta ships.
         """
-        self.description = of
+        self.description = description
         self.placeholder = placeholder
         self.choices = suggestions
 
 
 class NameList(ValueType):
-    """Names, with commas between them."""
+    """Names, separated by commas."""
 
-    def __init__(self, of: str, placeholder: str, choices: tuple[str, ...] = ()) -> None:
+    def __init__(self, items: str, placeholder: str, choices: tuple[str, ...] = ()) -> None:
         """Make the type.
 
         Args:
-          of: What has such names: "switches of a preset".
+          items: What has such names: "switches of a preset".
           placeholder: See ValueType.
           choices: The valid names; () for any.
         """
         valid = f": {', '.join(choices)}" if choices else ""
-        self.description = f"{of}, separated by commas{valid}"
+        self.description = f"{items}, separated by commas{valid}"
         self.placeholder = placeholder
         self.choices = choices
 
@@ -182,7 +184,7 @@ class Vocabulary(ValueType):
 
 
 class DataSource(ValueType):
-    """What rows are made of, see docs/reference/data-sources.md."""
+    """A source of data, see docs/reference/data-sources.md."""
 
     placeholder = "KIND:VALUE"
     description = "a data source: text:GLOB, jsonl:GLOB, tfds:NAME, synthetic, ..."
@@ -210,14 +212,14 @@ class MeshShape(ValueType):
 
 
 class FiddleWords(ValueType):
-    """Words of Paxml's command line."""
+    """Arguments of Paxml's command line."""
 
     placeholder = "WORDS"
-    description = "words --fdl.NAME=VALUE, and other options of Paxml"
+    description = "--fdl.NAME=VALUE, and other options of Paxml, separated by spaces"
 
 
 class XlaFlags(ValueType):
-    """Flags of XLA, as on a command line."""
+    """Flags of XLA, separated by spaces as on a command line."""
 
     placeholder = "FLAGS"
     description = "flags of XLA, separated by spaces, or a file of flags"

@@ -68,7 +68,7 @@ def test_a_name_with_two_meanings(capsys: pytest.CaptureFixture[str]) -> None:
     t5x, pax = explain(capsys, "PREC")
     assert (t5x["of"], pax["of"]) == ("T5X", "Pax")
     assert set(t5x["choices"]) - set(pax["choices"]) == {"float16"}
-    assert pax["default_for"] == {"pax boolq": "the experiment's"}
+    assert pax["default_for"] == {"pax boolq": "the experiment's value"}
 
 
 def test_the_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def test_an_entry() -> None:
     )
     assert entry == [
         "BSIZE_PER_GPU=N  (sequences; default: 32)",
-        "    Sequences of one GPU. The global batch is NUM_GPUS x BSIZE_PER_GPU /",
+        "    Sequences for each GPU. The global batch is NUM_GPUS x BSIZE_PER_GPU /",
         "    TP_SIZE.",
     ]
     entry = help_text.format_entry(lookup.find_variable("LOG_DIR"), readers.PAX_BOOLQ, WIDTH)
