@@ -1,1 +1,4 @@
-"""Weights of models between the layouts that people have them in and Pax's checkpoints."""
+"""Convert the weights of LLaMA models between Meta's, Hugging Face's and Pax's files.
+
+`rosetta convert llama` uses this package.
+"""

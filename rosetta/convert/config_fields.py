@@ -1,9 +1,8 @@
-"""Account for every field of a model's configuration file: config.json of Hugging Face, params.json
-of Meta.
+"""Check every field of a model's configuration: Hugging Face's config.json and Meta's params.json.
 
-A field is read by the converter, or must have the one value that LLaMA and LLaMA-2 have, or does
-not change the model. Any other field could change the model, so a configuration that sets it is
-refused. A field whose value is null is not set.
+The converter reads a field, or knows the values that it has in LLaMA and LLaMA-2, or knows that it
+does not change the model. Any other field could change the model, so a configuration that sets one
+is refused. A field whose value is null is not set.
 
 Sources: transformers, models/llama/configuration_llama.py and configuration_utils.py (names and
 defaults); llama, llama/model.py.
@@ -39,8 +38,8 @@ HF_READ_FIELDS = frozenset(
         "vocab_size",
     )
 )
-# Field -> the values that make the model of LLaMA-2. Fields of other architectures stand here with
-# the value that turns them off.
+# The values that a field may have in a LLaMA or LLaMA-2. A field of another architecture has the
+# values that switch its feature off; an empty tuple allows null only.
 HF_FIXED_VALUES: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "architectures": (["LlamaForCausalLM"], ["LLaMAForCausalLM"]),
@@ -69,11 +68,11 @@ HF_FIXED_VALUES: dict[str, tuple[Any, ...]] = {
     "use_qk_norm": (False,),
     "use_sliding_window": (False,),
 }
-# Fields on tokens and lengths, which a folder of Hugging Face keeps when it is converted to one.
+# Fields on tokens and lengths. A conversion from Hugging Face to Hugging Face copies them.
 HF_COPIED_FIELDS = frozenset(
     ("bos_token_id", "eos_token_id", "pad_token_id", "max_position_embeddings")
 )
-# pretraining_tp splits a product into parts whose sum is the same; the rest are bookkeeping,
+# pretraining_tp splits a product into parts with the same sum. The others are about bookkeeping,
 # outputs, generation and labels.
 HF_HARMLESS_FIELDS = HF_COPIED_FIELDS | frozenset(
     (
@@ -140,11 +139,11 @@ HF_HARMLESS_FIELDS = HF_COPIED_FIELDS | frozenset(
         "use_return_dict",
     )
 )
-# Within rope_parameters and rope_scaling.
+# The fields within rope_parameters and rope_scaling.
 ROTARY_READ_FIELDS = frozenset(("rope_theta", "rope_type", "type"))
 ROTARY_FIXED_VALUES: dict[str, tuple[Any, ...]] = {"partial_rotary_factor": (1,)}
 
-# Fields that meta.py reads.
+# Fields that meta_llama.py reads.
 META_READ_FIELDS = frozenset(
     (
         "dim",
@@ -174,14 +173,14 @@ def check_fields(
     """Check that each field of a configuration is read, has a fixed value, or is harmless.
 
     Args:
-      fields: of the file.
-      read: fields that the caller reads and checks itself.
-      fixed: field -> the values that it may have.
-      harmless: fields that do not change the model.
-      where: the file, and the place in it.
+        fields: The fields of the configuration.
+        read: The fields that the caller reads and checks itself.
+        fixed: The values that a field may have.
+        harmless: The fields that do not change the model.
+        where: The file, and the place in it, for the error.
 
     Raises:
-      UserError: a field is none of these; it names the field and its value.
+        UserError: A field is none of these. The error names the field and its value.
     """
     for name, value in fields.items():
         if value is None or name in read or name in harmless:
@@ -199,8 +198,9 @@ def check_fields(
                 kind=UNSUPPORTED,
                 value=name,
             )
-        if not any(equals_strictly(value, allowed) for allowed in fixed[name]):
-            expected = " or ".join(shorten_value(allowed) for allowed in fixed[name]) or "null"
+        allowed_values = fixed[name]
+        if not any(equals_strictly(value, allowed) for allowed in allowed_values):
+            expected = " or ".join(map(shorten_value, allowed_values)) or "null"
             raise UserError(
                 f"{name!r} is {shorten_value(value)}, and LLaMA-2 has {expected}",
                 where,
@@ -211,15 +211,19 @@ def check_fields(
 
 
 def equals_strictly(value: Any, allowed: Any) -> bool:
-    """Return whether a value is an allowed one. True is not 1, and False is not 0."""
+    """Return whether two values are equal; True does not equal 1, and False does not equal 0."""
     return bool(value == allowed) and isinstance(value, bool) == isinstance(allowed, bool)
 
 
 def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
-    """Check config.json: every field is accounted for, and the rotary embedding is that of LLaMA-2.
+    """Check Hugging Face's config.json.
+
+    Args:
+        config: The fields of the file.
+        where: The path of the file, for the error.
 
     Raises:
-      UserError: the configuration is not that of a LLaMA or LLaMA-2.
+        UserError: The configuration is not that of a LLaMA or LLaMA-2, or has an unknown field.
     """
     if config.get("model_type") != "llama":
         raise UserError(
@@ -231,32 +235,8 @@ def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
     check_fields(config, HF_READ_FIELDS, HF_FIXED_VALUES, HF_HARMLESS_FIELDS, where)
     check_rotary_base(config.get("rope_theta"), where)
     for name in ("rope_parameters", "rope_scaling"):
-        rotary = config.get(name)
-        if rotary is None:
-            continue
-        if not isinstance(rotary, dict):
-            raise UserError(
-                f"{name!r} is {shorten_value(rotary)}, and a JSON object is expected",
-                where,
-                "convert a LLaMA or LLaMA-2",
-                kind=INVALID,
-                value=name,
-            )
-        check_fields(
-            rotary, ROTARY_READ_FIELDS, ROTARY_FIXED_VALUES, frozenset(), f"{where}, {name}"
-        )
-        for key in ("rope_type", "type"):
-            if rotary.get(key, "default") != "default":
-                raise UserError(
-                    (
-                        f"its rotary embedding is of the type {shorten_value(rotary[key])}, and "
-                        "LLaMA-2 has 'default'"
-                    ),
-                    where,
-                    "convert a LLaMA or LLaMA-2",
-                    kind=UNSUPPORTED,
-                )
-        check_rotary_base(rotary.get("rope_theta"), where)
+        if config.get(name) is not None:
+            _check_rotary_fields(config[name], name, where)
     for name in sorted(HF_COPIED_FIELDS):
         value = config.get(name)
         numbers = value if isinstance(value, list) else [value]
@@ -278,11 +258,53 @@ def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
         )
 
 
+def _check_rotary_fields(rotary: Any, name: str, where: str) -> None:
+    """Check a field of config.json that describes the rotary embedding.
+
+    Args:
+        rotary: The value of the field.
+        name: The name of the field.
+        where: The path of the file, for the error.
+
+    Raises:
+        UserError: The value is not an object, or not LLaMA-2's rotary embedding.
+    """
+    if not isinstance(rotary, dict):
+        raise UserError(
+            f"{name!r} is {shorten_value(rotary)}, and a JSON object is expected",
+            where,
+            "convert a LLaMA or LLaMA-2",
+            kind=INVALID,
+            value=name,
+        )
+    check_fields(rotary, ROTARY_READ_FIELDS, ROTARY_FIXED_VALUES, frozenset(), f"{where}, {name}")
+    for key in ("rope_type", "type"):
+        if rotary.get(key, "default") != "default":
+            raise UserError(
+                (
+                    f"the rotary embedding is of the type {shorten_value(rotary[key])}, and "
+                    "LLaMA-2 has 'default'"
+                ),
+                where,
+                "convert a LLaMA or LLaMA-2",
+                kind=UNSUPPORTED,
+            )
+    check_rotary_base(rotary.get("rope_theta"), where)
+
+
 def check_rotary_base(base: Any, where: str) -> None:
-    """Raise UserError where the rotary base is set and is not that of LLaMA-2."""
+    """Check that the base of the rotary embedding is LLaMA-2's, or not set (None).
+
+    Args:
+        base: The base.
+        where: The file that has it, for the error.
+
+    Raises:
+        UserError: The base is another.
+    """
     if base is not None and (isinstance(base, bool) or base != ROTARY_BASE):
         raise UserError(
-            f"its rotary base is {shorten_value(base)}, and LLaMA-2 has {ROTARY_BASE:g}",
+            f"the rotary base is {shorten_value(base)}, and LLaMA-2 has {ROTARY_BASE:g}",
             where,
             "convert a LLaMA or LLaMA-2",
             kind=UNSUPPORTED,
@@ -292,8 +314,13 @@ def check_rotary_base(base: Any, where: str) -> None:
 def read_epsilon(fields: Mapping[str, Any], name: str, where: str) -> float:
     """Return the epsilon of the RMS norms.
 
+    Args:
+        fields: The fields of the configuration.
+        name: The name of the field that has the epsilon.
+        where: The file, for the error.
+
     Raises:
-      UserError: it is missing, or not a number above 0 and at most 1.
+        UserError: The epsilon is missing, or not a number above 0 and at most 1.
     """
     value = fields.get(name)
     if (
@@ -313,9 +340,9 @@ def read_epsilon(fields: Mapping[str, Any], name: str, where: str) -> float:
 
 
 def shorten_value(value: Any) -> str:
-    """Return a value as a message shows it."""
+    """Return a value as an error message shows it, in at most 80 characters."""
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # deeper, or a longer number, than Python writes
+    except (RecursionError, ValueError):  # Python limits the depth, and the digits of a number.
         return "too long to show"
     return text if len(text) <= 80 else text[:77] + "..."

@@ -1,20 +1,25 @@
-"""LLaMA's weights as Hugging Face has them: config.json, and safetensors (or pytorch_model.bin) in
-one file or several.
+"""Read and write LLaMA models as Hugging Face has them.
 
-Its rotary embedding turns the two halves of a head where LLaMA's turns neighbours, so the rows of q
-and k are permuted (transformers, models/llama/convert_llama_weights_to_hf.py).
+A model is a folder with config.json and the weights, in safetensors or pytorch_model.bin, in one
+file or several.
+
+Hugging Face's rotary embedding rotates the first half of a head's features with the second half.
+LLaMA's rotates neighbours. The rows of q and k are permuted from one to the other, as in
+transformers' models/llama/convert_llama_weights_to_hf.py.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.convert import config_fields, output_folder, safetensors, torch_file
+from rosetta.convert import config_fields, json_documents, safetensors, torch_file
 from rosetta.convert.config_fields import ROTARY_BASE
 from rosetta.convert.dtype_conversion import view_as_bits
 from rosetta.convert.llama import (
@@ -25,6 +30,7 @@ from rosetta.convert.llama import (
     check_no_leftover,
     check_rotary,
     list_tensor_sizes,
+    split_layer,
 )
 from rosetta.core.errors import CONFLICT, DAMAGED, INVALID, MISSING, UNSUPPORTED, UserError
 
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-LARGEST_FILE = 5 * 10**9  # of one file, as Hugging Face's own
+LARGEST_FILE = 5 * 10**9  # bytes of one file of weights, as in Hugging Face's own
 _TOP_NAMES = {EMBEDDING: "model.embed_tokens", NORM: "model.norm", OUTPUT: "lm_head"}
 _LAYER_NAMES = {
     "attention.wq": "self_attn.q_proj",
@@ -45,9 +51,7 @@ _LAYER_NAMES = {
     "attention_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
 }
-
-
-# Buffers that older versions of transformers saved; the model computes them again.
+# Buffers that older versions of transformers saved. The model computes them again.
 _ROTARY_BUFFER = re.compile(
     r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|original_inv_freq)"
 )
@@ -55,215 +59,312 @@ _ROTARY_BUFFER = re.compile(
 
 def to_hf_name(name: str) -> str:
     """Return Hugging Face's name of one of Meta's tensors."""
-    if name in _TOP_NAMES:
+    layer, name_in_layer = split_layer(name)
+    if layer is None:
         return f"{_TOP_NAMES[name]}.weight"
-    _, layer, rest = name.split(".", 2)
-    return f"model.layers.{layer}.{_LAYER_NAMES[rest]}.weight"
+    return f"model.layers.{layer}.{_LAYER_NAMES[name_in_layer]}.weight"
 
 
 def _count_rotated_heads(name: str, shape: ModelShape) -> int:
-    """Return how many heads a tensor's rows hold that the rotary embedding turns, 0 for none."""
-    return (
-        shape.heads
-        if name.endswith("attention.wq")
-        else shape.kv_heads
-        if name.endswith("attention.wk")
-        else 0
-    )
+    """Return the number of heads in a tensor that the rotary embedding rotates; 0 for others."""
+    if name.endswith("attention.wq"):
+        return shape.heads
+    if name.endswith("attention.wk"):
+        return shape.kv_heads
+    return 0
 
 
 def permute_to_halves(tensor: Any, heads: int) -> Any:
-    """Permute rows [heads x (pair, 2)] to [heads x (2, pair)]."""
+    """Permute the rows from Meta's order to Hugging Face's.
+
+    Args:
+        tensor: [heads x head_dim, inputs]; the rows of a head are pairs of neighbours.
+        heads: The number of heads.
+
+    Returns:
+        The shape of `tensor`; the rows of a head are the first elements of all pairs, then the
+        second ones.
+    """
     return tensor.reshape(heads, -1, 2, tensor.shape[1]).swapaxes(1, 2).reshape(tensor.shape)
 
 
 def permute_to_pairs(tensor: Any, heads: int) -> Any:
-    """Undo `halves`."""
+    """Permute the rows from Hugging Face's order to Meta's: the inverse of `permute_to_halves`."""
     return tensor.reshape(heads, 2, -1, tensor.shape[1]).swapaxes(1, 2).reshape(tensor.shape)
 
 
-def _read_config(folder: Path) -> tuple[ModelShape, bool, dict[str, Any]]:
-    """Return the sizes, whether the embedding makes the logits too, and the fields that another
-    config.json keeps.
+@dataclass(frozen=True)
+class _Config:
+    """What a config.json says.
+
+    Attributes:
+        shape: The sizes of the model.
+        ties_embedding: Whether the embedding is also the kernel of the logits.
+        copied_fields: The fields that another config.json of the model needs too.
     """
+
+    shape: ModelShape
+    ties_embedding: bool
+    copied_fields: dict[str, Any]
+
+
+def _read_config(folder: Path) -> _Config:
+    """Read and check config.json."""
     path = folder / "config.json"
-    config = output_folder.read_document(path)
+    config = json_documents.read_document(path)
     config_fields.check_hf_fields(config, str(path))
     epsilon = config_fields.read_epsilon(config, "rms_norm_eps", str(path))
     try:
         heads = config["num_attention_heads"]
         kv_heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
         shape = ModelShape(
-            config["num_hidden_layers"],
-            config["hidden_size"],
-            heads,
-            heads if kv_heads is None else kv_heads,
-            config["hidden_size"] // heads if head_dim is None else head_dim,
-            config["intermediate_size"],
-            config["vocab_size"],
-            epsilon,
+            layers=config["num_hidden_layers"],
+            dim=config["hidden_size"],
+            heads=heads,
+            kv_heads=heads if kv_heads is None else kv_heads,
+            head_dim=config["hidden_size"] // heads if head_dim is None else head_dim,
+            hidden=config["intermediate_size"],
+            vocab=config["vocab_size"],
+            epsilon=epsilon,
         )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as problem:
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
         raise UserError(
-            f"it lacks what makes a LLaMA ({problem})",
+            f"a field that describes a LLaMA is missing or not valid ({error})",
             str(path),
             "download or copy it again",
             kind=INVALID,
         ) from None
-    extra = {
+    copied_fields = {
         name: config[name]
         for name in sorted(config_fields.HF_COPIED_FIELDS)
         if config.get(name) is not None
     }
-    return shape.check(str(path)), bool(config.get("tie_word_embeddings")), extra
+    ties_embedding = bool(config.get("tie_word_embeddings"))
+    return _Config(shape.check(str(path)), ties_embedding, copied_fields)
+
+
+def _find_listed_file(folder: Path, name: str) -> Path:
+    """Return the path of a file that the index of the folder lists.
+
+    Raises:
+        UserError: The name leads out of the folder, or the file is missing.
+    """
+    if os.path.basename(name) != name:
+        raise UserError(
+            f"the index lists {name!r}, which is not a file of this folder",
+            str(folder),
+            "download or copy it again",
+            kind=MISSING,
+            value=name,
+        )
+    if not (folder / name).is_file():
+        raise UserError(
+            f"the file {name!r} is missing",
+            str(folder),
+            "download or copy it again",
+            kind=MISSING,
+            value=name,
+        )
+    return folder / name
 
 
 class Source:
-    """A folder of Hugging Face's.
+    """A model of Hugging Face; see `rosetta.convert.llama.Source`.
 
     Attributes:
-      shape: the model's sizes.
+        shape: The sizes of the model.
+        extra: The fields of config.json that another config.json of the model needs too.
     """
 
     def __init__(self, folder: Path) -> None:
+        """Read everything but the values of the tensors.
+
+        Args:
+            folder: The folder of the model.
+
+        Raises:
+            UserError: The folder is not a complete LLaMA, or has more than one model.
+        """
         self.folder = folder
-        self.shape, self.tied, self.extra = _read_config(folder)
-        self.held: dict[str, torch_file.StoredTensor] = {}
+        config = _read_config(folder)
+        self.shape, self.extra = config.shape, config.copied_fields
+        self._ties_embedding = config.ties_embedding
+        self._tensors: dict[str, torch_file.StoredTensor] = {}
         adapter = folder / "adapter_config.json"
         if adapter.exists():
             raise UserError(
-                "an adapter (LoRA) lies beside the weights, and it is not merged into them",
+                "the weights have an adapter (LoRA) beside them, which is not merged into them",
                 str(adapter),
                 "merge it first, or move its files away to convert the model without it",
                 kind=UNSUPPORTED,
             )
-        kinds = [
-            next(iter(sorted(folder.glob(pattern))), None)
-            for pattern in ("model*.safetensors", "pytorch_model*.bin")
-        ]
-        if kinds[0] and kinds[1]:
-            what = (
-                f"it holds weights twice, {kinds[0].name!r} and {kinds[1].name!r}, which may differ"
-            )
-            raise UserError(what, str(folder), "move the files of one kind away", kind=CONFLICT)
+        self._check_one_format()
         for stem, suffix, read in (
             ("model", "safetensors", safetensors.read_tensors),
             ("pytorch_model", "bin", torch_file.read_tensors),
         ):
-            names = self._weight_files(stem, suffix)
+            names = self._list_weight_files(stem, suffix)
             for name in names:
-                tensors = read(output_folder.find_listed_file(folder, name))
-                twice = sorted(self.held.keys() & tensors.keys())
-                if twice:
-                    raise UserError(
-                        f"{twice[0]!r} is in {name} and in another file",
-                        str(folder),
-                        "download or copy it again",
-                        kind=CONFLICT,
-                        value=twice[0],
-                    )
-                self.held |= tensors
+                self._add_tensors(name, read(_find_listed_file(folder, name)))
             if names:
                 return
         raise UserError(
-            "there are no weights in it: neither safetensors nor pytorch_model.bin",
+            "the folder has no weights: neither safetensors nor pytorch_model.bin",
             str(folder),
             "download or copy it again",
             kind=MISSING,
         )
 
-    def _weight_files(self, stem: str, suffix: str) -> list[str]:
-        """Return the names of the files of weights of one kind, none where there are none.
+    def _check_one_format(self) -> None:
+        """Raise UserError if the folder has weights in both formats, which may differ."""
+        first_files = [
+            next(iter(sorted(self.folder.glob(pattern))), None)
+            for pattern in ("model*.safetensors", "pytorch_model*.bin")
+        ]
+        if first_files[0] and first_files[1]:
+            names = f"{first_files[0].name!r} and {first_files[1].name!r}"
+            raise UserError(
+                f"the folder has weights twice, {names}, which may differ",
+                str(self.folder),
+                "move the files of one kind away",
+                kind=CONFLICT,
+            )
+
+    def _add_tensors(self, file_name: str, tensors: dict[str, torch_file.StoredTensor]) -> None:
+        """Add the tensors of a file. Raise UserError if another file has one of them."""
+        duplicates = sorted(self._tensors.keys() & tensors.keys())
+        if duplicates:
+            raise UserError(
+                f"{duplicates[0]!r} is in {file_name} and in another file",
+                str(self.folder),
+                "download or copy it again",
+                kind=CONFLICT,
+                value=duplicates[0],
+            )
+        self._tensors |= tensors
+
+    def _list_weight_files(self, stem: str, suffix: str) -> list[str]:
+        """Return the names of the files of weights in one format.
+
+        Args:
+            stem: The beginning of the names.
+            suffix: The end of the names.
 
         Raises:
-          UserError: the index is damaged, or does not name each file of that kind.
+            UserError: The index is damaged, or does not list each file of that format.
         """
-        index, single = (
-            self.folder / f"{stem}.{suffix}.index.json",
-            self.folder / f"{stem}.{suffix}",
-        )
-        if not index.exists():
-            names = {single.name} if single.exists() else set()
+        index = self.folder / f"{stem}.{suffix}.index.json"
+        single = self.folder / f"{stem}.{suffix}"
+        if index.exists():
+            names = _read_index(index)
         else:
-            weights = output_folder.read_document(index).get("weight_map")
-            if not isinstance(weights, dict) or not all(
-                isinstance(name, str) for name in weights.values()
-            ):
-                raise UserError(
-                    "its 'weight_map' does not give the file of each tensor",
-                    str(index),
-                    "download or copy it again",
-                    kind=DAMAGED,
-                )
-            names = set(weights.values())
-        odd = sorted({path.name for path in self.folder.glob(f"{stem}*.{suffix}")} - names)
-        if odd and (names or index.exists()):
+            names = {single.name} if single.exists() else set()
+        unlisted = sorted({path.name for path in self.folder.glob(f"{stem}*.{suffix}")} - names)
+        if unlisted and (names or index.exists()):
             raise UserError(
-                f"{odd[0]} lies there, and the model does not name it",
+                f"the folder has {unlisted[0]}, which the model does not list",
                 str(self.folder),
                 "move it away, or download or copy the model again",
                 kind=CONFLICT,
-                value=odd[0],
+                value=unlisted[0],
             )
         return sorted(names)
 
-    def _of(self, name: str) -> torch_file.StoredTensor:
-        theirs = to_hf_name(EMBEDDING if name == OUTPUT and self.tied else name)
-        held = self.held.get(theirs)
-        if held is None:
+    def _find_tensor(self, name: str) -> torch_file.StoredTensor:
+        """Return a tensor by Meta's name, without its values."""
+        hf_name = to_hf_name(EMBEDDING if name == OUTPUT and self._ties_embedding else name)
+        tensor = self._tensors.get(hf_name)
+        if tensor is None:
             raise UserError(
-                f"{theirs} is in none of its files",
+                f"no file of the model has {hf_name}",
                 str(self.folder),
                 "download or copy it again",
                 kind=MISSING,
-                value=theirs,
+                value=hf_name,
             )
-        return held
+        return tensor
 
     def size(self, name: str) -> tuple[int, ...]:
-        """Return the size of a tensor."""
-        return self._of(name).size
+        """Return the size of a tensor by Meta's name.
+
+        Raises:
+            UserError: The model does not have the tensor.
+        """
+        return self._find_tensor(name).size
 
     def check_unused(self) -> None:
-        """Raise UserError for a tensor that a LLaMA does not have."""
-        leftover = self.held.keys() - {to_hf_name(name) for name in list_tensor_sizes(self.shape)}
+        """Check the tensors that the conversion leaves out.
+
+        Raises:
+            UserError: A tensor is not one of a LLaMA, or contradicts config.json.
+        """
+        leftover = self._tensors.keys() - {
+            to_hf_name(name) for name in list_tensor_sizes(self.shape)
+        }
         for name in sorted(filter(_ROTARY_BUFFER.fullmatch, leftover)):
-            check_rotary(self.held[name](), self.shape, name, str(self.folder))
+            check_rotary(self._tensors[name](), self.shape, name, str(self.folder))
             leftover.discard(name)
         check_no_leftover(leftover, str(self.folder))
-        output, embedding = to_hf_name(OUTPUT), to_hf_name(EMBEDDING)
-        if self.tied and output in self.held:
-            ours, theirs = self.held[embedding], self.held[output]
-            if (
-                ours.size != theirs.size
-                or ours.dtype != theirs.dtype
-                or not np.array_equal(view_as_bits(ours()), view_as_bits(theirs()))
-            ):
-                raise UserError(
-                    f"'tie_word_embeddings' is true, and {output} differs from {embedding}",
-                    str(self.folder),
-                    "set 'tie_word_embeddings' to false in config.json, or remove the tensor",
-                    kind=CONFLICT,
-                )
+        self._check_tied_output()
+
+    def _check_tied_output(self) -> None:
+        """Raise UserError if config.json ties the embedding and the logits, but they differ."""
+        output_name, embedding_name = to_hf_name(OUTPUT), to_hf_name(EMBEDDING)
+        if not self._ties_embedding or output_name not in self._tensors:
+            return
+        embedding, output = self._tensors[embedding_name], self._tensors[output_name]
+        if (
+            embedding.size != output.size
+            or embedding.dtype != output.dtype
+            or not np.array_equal(view_as_bits(embedding()), view_as_bits(output()))
+        ):
+            raise UserError(
+                f"'tie_word_embeddings' is true, and {output_name} differs from {embedding_name}",
+                str(self.folder),
+                "set 'tie_word_embeddings' to false in config.json, or remove the tensor",
+                kind=CONFLICT,
+            )
 
     def read(self, name: str) -> Any:
-        """Return a tensor with rotary pairs side by side."""
-        heads, tensor = _count_rotated_heads(name, self.shape), self._of(name)()
+        """Return a tensor by Meta's name, with the rows in Meta's order.
+
+        Raises:
+            UserError: The tensor is missing or damaged.
+        """
+        heads, tensor = _count_rotated_heads(name, self.shape), self._find_tensor(name)()
         return permute_to_pairs(tensor, heads) if heads else tensor
 
 
-def _assign_files(shape: ModelShape, width: int) -> list[list[str]]:
-    """Return which tensors go into which file."""
-    found: list[list[str]] = [[]]
-    room = LARGEST_FILE
+def _read_index(index: Path) -> set[str]:
+    """Return the names of the files that an index lists."""
+    weights = json_documents.read_document(index).get("weight_map")
+    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()):
+        raise UserError(
+            "'weight_map' does not give the file of each tensor",
+            str(index),
+            "download or copy it again",
+            kind=DAMAGED,
+        )
+    return set(weights.values())
+
+
+def _assign_files(shape: ModelShape, itemsize: int) -> list[list[str]]:
+    """Return the names of the tensors in each file of weights.
+
+    Args:
+        shape: The sizes of the model.
+        itemsize: The bytes of a number.
+    """
+    files: list[list[str]] = [[]]
+    free = LARGEST_FILE
     for name, size in list_tensor_sizes(shape).items():
-        needed = math.prod(size) * width
-        if needed > room and found[-1]:
-            found.append([])
-            room = LARGEST_FILE
-        found[-1].append(name)
-        room -= needed
-    return found
+        needed = math.prod(size) * itemsize
+        if needed > free and files[-1]:
+            files.append([])
+            free = LARGEST_FILE
+        files[-1].append(name)
+        free -= needed
+    return files
 
 
 def write_model(
@@ -273,40 +374,41 @@ def write_model(
     dtype: Any,
     extra: dict[str, Any] | None = None,
 ) -> None:
-    """Write a folder of Hugging Face's.
+    """Write a model of Hugging Face, with the weights in safetensors.
 
-    `tensors`: in the order of `sizes`, in `dtype`; `extra`: fields of config.json that the source
-    has, too.
+    Args:
+        folder: The folder to write into.
+        shape: The sizes of the model.
+        tensors: The name and value of each tensor, in the order of `list_tensor_sizes` and in
+            `dtype`.
+        dtype: The type of the numbers.
+        extra: More fields of config.json, which take precedence.
     """
-    groups, all_sizes, source = (
+    files, sizes, remaining = (
         _assign_files(shape, dtype.itemsize),
         list_tensor_sizes(shape),
         iter(tensors),
     )
-    index: dict[str, str] = {}
-    for number, group in enumerate(groups, 1):
-        file = (
-            "model.safetensors"
-            if len(groups) == 1
-            else f"model-{number:05}-of-{len(groups):05}.safetensors"
-        )
-        with contextlib.closing(
-            safetensors.Writer(
-                folder / file, {to_hf_name(name): all_sizes[name] for name in group}, dtype
-            )
-        ) as writer:
-            for name in group:
-                tensor = next(source)[1]
+    weight_map: dict[str, str] = {}
+    for number, names in enumerate(files, 1):
+        file_name = "model.safetensors"
+        if len(files) > 1:
+            file_name = f"model-{number:05}-of-{len(files):05}.safetensors"
+        hf_sizes = {to_hf_name(name): sizes[name] for name in names}
+        writer = safetensors.Writer(folder / file_name, hf_sizes, dtype)
+        with contextlib.closing(writer):
+            for name in names:
+                _, tensor = next(remaining)
                 heads = _count_rotated_heads(name, shape)
                 writer.add(to_hf_name(name), permute_to_halves(tensor, heads) if heads else tensor)
-                index[to_hf_name(name)] = file
-    if len(groups) > 1:
-        total = sum(math.prod(size) for size in all_sizes.values()) * dtype.itemsize
-        output_folder.write_document(
+                weight_map[to_hf_name(name)] = file_name
+    if len(files) > 1:
+        total = sum(math.prod(size) for size in sizes.values()) * dtype.itemsize
+        json_documents.write_document(
             folder / "model.safetensors.index.json",
-            {"metadata": {"total_size": total}, "weight_map": index},
+            {"metadata": {"total_size": total}, "weight_map": weight_map},
         )
-    output_folder.write_document(
+    json_documents.write_document(
         folder / "config.json",
         {
             "architectures": ["LlamaForCausalLM"],

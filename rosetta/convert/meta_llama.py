@@ -1,5 +1,7 @@
-"""LLaMA's weights as Meta hands them out: params.json, and consolidated.NN.pth for each GPU that
-the model was split over.
+"""Read and write LLaMA models as Meta releases them.
+
+A model is a folder with params.json, and one file consolidated.NN.pth for each GPU over which the
+model was split. Such a file is a part here: it has a share of most tensors, and all of the others.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.convert import config_fields, output_folder, torch_file
+from rosetta.convert import config_fields, json_documents, torch_file
 from rosetta.convert.dtype_conversion import view_as_bits
 from rosetta.convert.llama import (
     EMBEDDING,
@@ -19,6 +21,7 @@ from rosetta.convert.llama import (
     check_no_leftover,
     check_rotary,
     list_tensor_sizes,
+    split_layer,
 )
 from rosetta.core.errors import CONFLICT, DAMAGED, DIFFERS, INVALID, MISSING, UNSUPPORTED, UserError
 
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-ROTARY_BUFFER = "rope.freqs"  # a buffer of LLaMA's and LLaMA-2's files; the model computes it again
+# A buffer in the files of LLaMA and LLaMA-2. The model computes it again.
+ROTARY_BUFFER = "rope.freqs"
 _PART_NAME = re.compile(r"consolidated\.(\d\d)\.pth")
 _WEIGHT_SUFFIXES = (".pth", ".pt", ".bin", ".safetensors")
 _SPLIT_AXES = {
@@ -38,63 +42,47 @@ _SPLIT_AXES = {
     "feed_forward.w2": 1,
     "feed_forward.w3": 0,
 }
-_PART_COUNTS = {
-    4096: 1,
-    5120: 2,
-    8192: 8,
-}  # by the residual stream's width, as LLaMA-2 was handed out
+# The number of parts of Meta's LLaMA-2, by the width of the residual stream.
+_PART_COUNTS = {4096: 1, 5120: 2, 8192: 8}
+_COPY_AGAIN = "download or copy it again"
 
 
 def _find_split_axis(name: str) -> int | None:
-    """Return the axis a tensor is split along, None for one that every part has.
+    """Return the axis along which a tensor is split over the parts; None if each part has it all.
 
-    An embedding is split along its width (LLaMA 3's is not).
+    The embedding is split along its width, as in LLaMA-2. LLaMA 3 splits it along the ids.
     """
     if name == EMBEDDING:
         return 1
-    return 0 if name == OUTPUT else _SPLIT_AXES.get(name.split(".", 2)[-1])
+    return 0 if name == OUTPUT else _SPLIT_AXES.get(split_layer(name)[1])
+
+
+def _name_part(number: int) -> str:
+    """Return the file name of a part."""
+    return f"consolidated.{number:02}.pth"
 
 
 class Source:
-    """A folder of Meta's.
+    """A model of Meta; see `rosetta.convert.llama.Source`.
 
     Attributes:
-      shape: the model's sizes.
+        shape: The sizes of the model.
     """
 
     def __init__(self, folder: Path) -> None:
-        params = output_folder.read_document(folder / "params.json")
-        numbered = {
-            int(found[1]): path
-            for path in folder.iterdir()
-            if (found := _PART_NAME.fullmatch(path.name))
-        }
-        odd = sorted(
-            path.name
-            for path in folder.glob("consolidated*")
-            if path.suffix in _WEIGHT_SUFFIXES and not _PART_NAME.fullmatch(path.name)
-        )
-        if odd:
-            raise UserError(
-                f"{odd[0]!r} lies there, which is not a part as 'consolidated.00.pth' is",
-                str(folder),
-                "move it away, or name a folder with one model in it",
-                kind=CONFLICT,
-                value=odd[0],
-            )
-        missing = sorted(set(range(max(numbered, default=0) + 1)) - set(numbered))
-        if missing:
-            raise UserError(
-                f"consolidated.{missing[0]:02}.pth is not there",
-                str(folder),
-                "download or copy it again",
-                kind=MISSING,
-            )
-        self.folder, self.parts = (
-            folder,
-            [torch_file.read_tensors(numbered[number]) for number in sorted(numbered)],
-        )
-        where = str(folder / "params.json")
+        """Read everything but the values of the tensors.
+
+        Args:
+            folder: The folder of the model.
+
+        Raises:
+            UserError: The folder is not a complete LLaMA.
+        """
+        params_file = folder / "params.json"
+        params = json_documents.read_document(params_file)
+        where = str(params_file)
+        self.folder = folder
+        self.parts = [torch_file.read_tensors(path) for path in _list_parts(folder)]
         config_fields.check_rotary_base(params.get("rope_theta"), where)
         config_fields.check_fields(
             params,
@@ -107,38 +95,39 @@ class Source:
         self._check_number_of_parts(params)
         try:
             heads = params["n_heads"]
-            hidden = len(self.parts) * self._part_size("layers.0.feed_forward.w1")[0]
             self.shape = ModelShape(
-                params["n_layers"],
-                params["dim"],
-                heads,
-                params.get("n_kv_heads") or heads,
-                params["dim"] // heads,
-                hidden,
-                self._vocab(params["dim"]),
-                epsilon,
+                layers=params["n_layers"],
+                dim=params["dim"],
+                heads=heads,
+                kv_heads=params.get("n_kv_heads") or heads,
+                head_dim=params["dim"] // heads,
+                hidden=len(self.parts) * self._part_size("layers.0.feed_forward.w1")[0],
+                vocab=self._count_ids(params["dim"]),
+                epsilon=epsilon,
             ).check(str(folder))
         except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
             raise UserError(
-                "it is not as Meta's is: it lacks n_layers, dim, n_heads or norm_eps",
+                "not a LLaMA of Meta's: n_layers, dim, n_heads or norm_eps is missing or not valid",
                 where,
-                "download or copy it again",
+                _COPY_AGAIN,
                 kind=INVALID,
             ) from None
         self._check_sizes(params, where)
 
     def _check_number_of_parts(self, params: dict[str, Any]) -> None:
-        """Raise UserError where there are fewer or more parts than the model was split into: each
-        has an equal share of the queries' rows.
+        """Raise UserError if there are fewer or more parts than the model was split into.
+
+        Each part has an equal share of the queries' rows, which shows the number.
         """
-        dim, (rows, *_) = params.get("dim"), self._part_size("layers.0.attention.wq") or (0,)
+        dim = params.get("dim")
+        rows, *_ = self._part_size("layers.0.attention.wq") or (0,)
         if type(dim) is not int or dim < 1 or rows < 1 or dim % rows:
-            return  # not a split model's: what is wrong is said of the sizes
+            return  # These sizes do not show a number. The check of all sizes reports them.
         expected, number = dim // rows, len(self.parts)
         if number < expected:
-            names = f"consolidated.{number:02}.pth" + (
-                f" to consolidated.{expected - 1:02}.pth" if expected - number > 1 else ""
-            )
+            names = _name_part(number)
+            if expected - number > 1:
+                names += f" to {_name_part(expected - 1)}"
             raise UserError(
                 f"{number} of the model's {expected} parts are there; missing: {names}",
                 str(self.folder),
@@ -156,7 +145,7 @@ class Source:
             )
 
     def _check_sizes(self, params: dict[str, Any], where: str) -> None:
-        """Check the sizes that params.json states and the tensors have, too."""
+        """Raise UserError if the tensors do not have the sizes that params.json states."""
         vocab = params.get("vocab_size")
         if vocab not in (None, -1, self.shape.vocab) or isinstance(vocab, bool):
             raise UserError(
@@ -165,44 +154,40 @@ class Source:
                     f"{self.shape.vocab} rows"
                 ),
                 where,
-                "download or copy it again",
+                _COPY_AGAIN,
                 kind=DIFFERS,
             )
         multiple, multiplier = params.get("multiple_of"), params.get("ffn_dim_multiplier")
         if multiple is None and multiplier is None:
             return
-        multiple, multiplier = (
-            256 if multiple is None else multiple,
-            1 if multiplier is None else multiplier,
-        )
-        if (
-            type(multiple) is not int
-            or multiple < 1
-            or isinstance(multiplier, bool)
-            or not isinstance(multiplier, (int, float))
-            or not 0 < multiplier < 1000
-        ):
-            hidden = None
-        else:
-            hidden = -(-int(multiplier * (8 * self.shape.dim // 3)) // multiple) * multiple
-        if hidden != self.shape.hidden:
-            what = (
-                f"'multiple_of' {config_fields.shorten_value(multiple)} and 'ffn_dim_multiplier' "
-                f"{config_fields.shorten_value(multiplier)} do not give the feed-forward width of "
-                f"the tensors, {self.shape.hidden}"
+        multiple = 256 if multiple is None else multiple
+        multiplier = 1 if multiplier is None else multiplier
+        if _compute_hidden_width(self.shape.dim, multiple, multiplier) != self.shape.hidden:
+            multiple_text = config_fields.shorten_value(multiple)
+            multiplier_text = config_fields.shorten_value(multiplier)
+            raise UserError(
+                (
+                    f"'multiple_of' {multiple_text} and 'ffn_dim_multiplier' {multiplier_text} do "
+                    f"not give the feed-forward width of the tensors, {self.shape.hidden}"
+                ),
+                where,
+                _COPY_AGAIN,
+                kind=DAMAGED,
             )
-            raise UserError(what, where, "download or copy it again", kind=DAMAGED)
 
-    def _vocab(self, dim: int) -> int:
+    def _count_ids(self, dim: int) -> int:
+        """Return the number of token ids, from the embedding's size in one part."""
         rows, columns = self._part_size(EMBEDDING)
         return rows if columns * len(self.parts) == dim else rows * len(self.parts)
 
     def _part_size(self, name: str) -> tuple[int, ...]:
-        return self._held(0, name).size
+        """Return the size of a tensor in the first part."""
+        return self._find_tensor(0, name).size
 
     def _split_axis(self, name: str) -> int | None:
-        """Return the axis along which a tensor is split over the parts, None for one that every
-        part has whole.
+        """Return the axis along which a tensor is split over the parts of this model.
+
+        It is None if each part has the whole tensor.
         """
         if name == EMBEDDING and self._part_size(name)[-1] == self.shape.dim:
             return 0
@@ -211,73 +196,141 @@ class Source:
     def size(self, name: str) -> tuple[int, ...]:
         """Return the size of a whole tensor.
 
-        UserError where the parts do not have equal shares of it.
+        Raises:
+            UserError: A part lacks the tensor, or the parts do not have equal shares of it.
         """
-        held = [self._held(part, name).size for part in range(len(self.parts))]
-        if len(set(held)) > 1:
+        sizes = [self._find_tensor(part, name).size for part in range(len(self.parts))]
+        if len(set(sizes)) > 1:
+            other = next(size for size in sizes if size != sizes[0])
             raise UserError(
                 (
-                    f"{name}.weight has different sizes in the parts: {list(held[0])} and "
-                    f"{list(next(size for size in held if size != held[0]))}"
+                    f"{name}.weight has different sizes in the parts: {list(sizes[0])} and "
+                    f"{list(other)}"
                 ),
                 str(self.folder),
-                "download or copy it again",
+                _COPY_AGAIN,
                 kind=DIFFERS,
             )
-        axis = self._split_axis(name) if len(held) > 1 else None
-        return tuple(
-            length * len(held) if place == axis else length for place, length in enumerate(held[0])
-        )
+        whole = list(sizes[0])
+        split_axis = self._split_axis(name) if len(sizes) > 1 else None
+        if split_axis is not None and split_axis < len(whole):
+            whole[split_axis] *= len(sizes)
+        return tuple(whole)
 
     def check_unused(self) -> None:
-        """Raise UserError for a tensor that a LLaMA does not have."""
+        """Check the tensors that the conversion leaves out.
+
+        Raises:
+            UserError: A tensor is not one of a LLaMA.
+        """
         expected = {f"{name}.weight" for name in list_tensor_sizes(self.shape)}
         for number, part in enumerate(self.parts):
-            where = str(self.folder / f"consolidated.{number:02}.pth")
+            where = str(self.folder / _name_part(number))
             if ROTARY_BUFFER in part:
                 check_rotary(part[ROTARY_BUFFER](), self.shape, ROTARY_BUFFER, where)
             check_no_leftover(part.keys() - expected - {ROTARY_BUFFER}, where)
 
-    def _held(self, part: int, name: str) -> torch_file.StoredTensor:
-        held = self.parts[part].get(f"{name}.weight")
-        if held is None:
+    def _find_tensor(self, part: int, name: str) -> torch_file.StoredTensor:
+        """Return a part's share of a tensor, without its values."""
+        tensor = self.parts[part].get(f"{name}.weight")
+        if tensor is None:
             raise UserError(
-                f"{name}.weight is not in consolidated.{part:02}.pth",
+                f"{name}.weight is not in {_name_part(part)}",
                 str(self.folder),
-                "download or copy it again",
+                _COPY_AGAIN,
                 kind=MISSING,
             )
-        return held
+        return tensor
 
     def read(self, name: str) -> Any:
-        """Return a whole tensor, put together of its parts."""
-        tensors = [self._held(part, name)() for part in range(len(self.parts))]
+        """Return a whole tensor, joined from the parts.
+
+        Raises:
+            UserError: A share is missing or damaged, or a tensor that each part has is not the same
+                in all of them.
+        """
+        tensors = [self._find_tensor(part, name)() for part in range(len(self.parts))]
         if len(tensors) == 1:
             return tensors[0]
         axis = self._split_axis(name)
         if axis is not None:
             return np.concatenate(tensors, axis)
+        first, *others = tensors
         if any(
-            tensor.dtype != tensors[0].dtype
-            or not np.array_equal(view_as_bits(tensor), view_as_bits(tensors[0]))
-            for tensor in tensors[1:]
+            tensor.dtype != first.dtype
+            or not np.array_equal(view_as_bits(tensor), view_as_bits(first))
+            for tensor in others
         ):
             raise UserError(
                 f"{name}.weight is not the same in all parts",
                 str(self.folder),
-                "download or copy it again",
+                _COPY_AGAIN,
                 kind=DIFFERS,
             )
-        return tensors[0]
+        return first
+
+
+def _list_parts(folder: Path) -> list[Path]:
+    """Return the files of the parts in their order.
+
+    Raises:
+        UserError: A file has a name like a part's but is none, or a number is left out.
+    """
+    numbered = {}
+    for path in folder.iterdir():
+        if match := _PART_NAME.fullmatch(path.name):
+            numbered[int(match[1])] = path
+    others = sorted(
+        path.name
+        for path in folder.glob("consolidated*")
+        if path.suffix in _WEIGHT_SUFFIXES and not _PART_NAME.fullmatch(path.name)
+    )
+    if others:
+        raise UserError(
+            f"{others[0]!r} is not a part such as 'consolidated.00.pth'",
+            str(folder),
+            "move it away, or name a folder with one model in it",
+            kind=CONFLICT,
+            value=others[0],
+        )
+    missing = sorted(set(range(max(numbered, default=0) + 1)) - set(numbered))
+    if missing:
+        raise UserError(
+            f"the file {_name_part(missing[0])} is missing",
+            str(folder),
+            _COPY_AGAIN,
+            kind=MISSING,
+        )
+    return [numbered[number] for number in sorted(numbered)]
+
+
+def _compute_hidden_width(dim: int, multiple: Any, multiplier: Any) -> int | None:
+    """Return the feed-forward width that params.json states; None for values that are not valid.
+
+    As in Meta's llama/model.py, it is 8/3 of `dim` times the multiplier, rounded up to a multiple.
+
+    Args:
+        dim: The width of the residual stream.
+        multiple: The value of 'multiple_of'.
+        multiplier: The value of 'ffn_dim_multiplier'.
+    """
+    if type(multiple) is not int or multiple < 1:
+        return None
+    if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)):
+        return None
+    if not 0 < multiplier < 1000:
+        return None
+    return -(-int(multiplier * (8 * dim // 3)) // multiple) * multiple
 
 
 def _make_params(shape: ModelShape) -> dict[str, Any]:
-    """Return params.json.
+    """Return the fields of params.json.
 
-    Meta states the hidden width by what 8/3 of the width is multiplied with and rounded up to.
+    Meta states the feed-forward width by a multiplier of 8/3 of `dim`, and a multiple to which the
+    product is rounded up.
     """
-    plain = 8 * shape.dim // 3
-    found: dict[str, Any] = {
+    base_width = 8 * shape.dim // 3
+    params: dict[str, Any] = {
         "dim": shape.dim,
         "n_layers": shape.layers,
         "n_heads": shape.heads,
@@ -285,12 +338,12 @@ def _make_params(shape: ModelShape) -> dict[str, Any]:
         "vocab_size": shape.vocab,
     }
     if shape.kv_heads != shape.heads:
-        found["n_kv_heads"] = shape.kv_heads
-    if -(-plain // 256) * 256 == shape.hidden:
-        return found | {"multiple_of": 256}
-    return found | {
+        params["n_kv_heads"] = shape.kv_heads
+    if -(-base_width // 256) * 256 == shape.hidden:
+        return params | {"multiple_of": 256}
+    return params | {
         "multiple_of": shape.hidden,
-        "ffn_dim_multiplier": min(1.0, shape.hidden / plain),
+        "ffn_dim_multiplier": min(1.0, shape.hidden / base_width),
     }
 
 
@@ -302,66 +355,66 @@ def write_model(
     *,
     parts: int | None = None,
 ) -> None:
-    """Write a folder of Meta's.
+    """Write a model of Meta.
 
-    `tensors`: in the order of `sizes`, in `dtype`; `parts`: how many files, LLaMA-2's own number by
-    default.
+    Args:
+        folder: The folder to write into.
+        shape: The sizes of the model.
+        tensors: The name and value of each tensor, in the order of `list_tensor_sizes` and in
+            `dtype`.
+        dtype: The type of the numbers.
+        parts: The number of parts; that of Meta's LLaMA-2 of this width if None.
+
+    Raises:
+        UserError: Meta's files cannot have such a model, or it does not split into so many parts.
     """
-    number = parts or _PART_COUNTS.get(shape.dim, 1)
+    count = parts or _PART_COUNTS.get(shape.dim, 1)
+    _check_split(shape, count)
+    part_sizes = {
+        f"{name}.weight": _split_size(name, size, count)
+        for name, size in list_tensor_sizes(shape).items()
+    }
+    with contextlib.ExitStack() as stack:
+        writers = []
+        for number in range(count):
+            writer = torch_file.Writer(folder / _name_part(number), part_sizes, dtype)
+            writers.append(stack.enter_context(contextlib.closing(writer)))
+        for name, tensor in tensors:
+            axis = _find_split_axis(name)
+            shares = [tensor] * count if axis is None else np.split(tensor, count, axis)
+            for writer, share in zip(writers, shares, strict=True):
+                writer.add(f"{name}.weight", share)
+    json_documents.write_document(folder / "params.json", _make_params(shape))
+
+
+def _check_split(shape: ModelShape, count: int) -> None:
+    """Raise UserError if Meta's files cannot have a model, or it does not split into `count`."""
     if shape.head_dim * shape.heads != shape.dim:
         raise UserError(
             (
-                f"Meta's layout has no {shape.heads} heads of {shape.head_dim} at a width of "
-                f"{shape.dim}"
+                f"Meta's files cannot have {shape.heads} heads of {shape.head_dim} features at a "
+                f"width of {shape.dim}"
             ),
             "--to meta",
             "give --to hf",
             kind=UNSUPPORTED,
         )
-    odd = [
-        name
-        for name, value in (
-            ("kv_heads", shape.kv_heads),
-            ("hidden", shape.hidden),
-            ("vocab", shape.vocab),
-        )
-        if value % number
-    ]
-    if odd:
-        raise UserError(
-            f"{odd[0]} {getattr(shape, odd[0])} does not split into {number}",
-            "--parts",
-            "give a number that divides it, or 1",
-            kind=INVALID,
-            value=number,
-        )
-
-    def split(name: str, size: tuple[int, ...]) -> tuple[int, ...]:
-        axis = _find_split_axis(name)
-        return (
-            size
-            if axis is None
-            else tuple(
-                length // number if place == axis else length for place, length in enumerate(size)
+    for name in ("kv_heads", "hidden", "vocab"):
+        size = getattr(shape, name)
+        if size % count:
+            raise UserError(
+                f"{name} {size} does not split into {count}",
+                "--parts",
+                "give a number that divides it, or 1",
+                kind=INVALID,
+                value=count,
             )
-        )
 
-    held = {f"{name}.weight": split(name, size) for name, size in list_tensor_sizes(shape).items()}
-    with contextlib.ExitStack() as opened:
-        writers = [
-            opened.enter_context(
-                contextlib.closing(
-                    torch_file.Writer(folder / f"consolidated.{part:02}.pth", held, dtype)
-                )
-            )
-            for part in range(number)
-        ]
-        for name, tensor in tensors:
-            axis = _find_split_axis(name)
-            for writer, piece in zip(
-                writers,
-                [tensor] * number if axis is None else np.split(tensor, number, axis),
-                strict=True,
-            ):
-                writer.add(f"{name}.weight", piece)
-    output_folder.write_document(folder / "params.json", _make_params(shape))
+
+def _split_size(name: str, size: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Return the size of a part's share of a tensor that is split into `count`."""
+    share = list(size)
+    axis = _find_split_axis(name)
+    if axis is not None:
+        share[axis] //= count
+    return tuple(share)

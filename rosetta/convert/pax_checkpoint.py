@@ -1,5 +1,9 @@
-"""LLaMA's weights in a checkpoint of Paxml: a folder for each array (zarr), by its path in the
-tree, in `checkpoint_N/state`.
+"""Read and write LLaMA models as checkpoints of Paxml.
+
+A checkpoint is a folder `checkpoint_N`. Its folder `state` has one zarr folder for each array. The
+name of that folder is the path of the array in the tree of the training state. The layers of a
+model are arrays of their own, or, with USE_REPEATED_LAYER, stacked in arrays whose first dimension
+is for the layers.
 """
 
 from __future__ import annotations
@@ -9,20 +13,22 @@ import json
 import math
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rosetta.convert import output_folder
+from rosetta.convert import json_documents
 from rosetta.convert.config_fields import shorten_value
 from rosetta.convert.llama import (
     TOP_ARRAYS,
     ModelShape,
     check_no_leftover,
+    find_array,
     list_array_sizes,
     list_layer_arrays,
     list_tensor_sizes,
     pack_array,
+    split_layer,
     unpack_array,
 )
 from rosetta.core import run_folders
@@ -33,143 +39,190 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+# The beginnings of the paths of arrays: of the whole model, of one layer, and of stacked layers.
 _ARRAY_PREFIX = "mdl_vars.params.lm."
 _LAYER_PREFIX, _REPEATED_PREFIX = "transformer.x_layers_{}.", "transformer.repeat.sub.x_layers_0."
-_LARGEST_CHUNK = 1 << 26  # bytes: several devices read one array at once
+_LARGEST_CHUNK = 1 << 26  # bytes; several devices read the chunks of an array at once
 _DTYPES = ("<f4", "<f2", "bfloat16")
-VERSION = 1.1  # paxml/checkpoint_version.py: a folder for each array, shapes in the metadata
+# paxml/checkpoint_version.py: one folder for each array, and the shapes in the metadata.
+VERSION = 1.1
+_COPY_AGAIN = "copy the checkpoint again"
+_COMPLETE_CHECKPOINT = "name a complete checkpoint of a LLaMA"
+# Pax's experiments for LLaMA-2, by dim, layers, kv_heads and hidden.
+_EXPERIMENTS = {
+    (4096, 32, 32, 11008): "LLaMA7B",
+    (5120, 40, 40, 13824): "LLaMA13B",
+    (8192, 80, 8, 28672): "LLaMA70B",
+}
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Return the checkpoint that a path names: itself, or the newest in the folder or in
-    `checkpoints` below. UserError for none.
+    """Return the checkpoint that a path names.
+
+    Args:
+        path: A folder checkpoint_N, or a folder that has some, itself or in `checkpoints`. The
+            newest of several counts.
+
+    Raises:
+        UserError: There is no checkpoint.
     """
     if run_folders.parse_checkpoint_step(path.name) is not None:
         return path
     for folder in (path / "checkpoints", path):
-        numbered = [
-            (step, each)
-            for each in (folder.iterdir() if folder.is_dir() else ())
-            if (step := run_folders.parse_checkpoint_step(each.name)) is not None
-        ]
-        if numbered:
-            return max(numbered)[1]
+        checkpoints: dict[int, Path] = {}
+        for checkpoint in folder.iterdir() if folder.is_dir() else ():
+            step = run_folders.parse_checkpoint_step(checkpoint.name)
+            if step is not None:
+                checkpoints[step] = max(checkpoint, checkpoints.get(step, checkpoint))
+        if checkpoints:
+            return checkpoints[max(checkpoints)]
     raise UserError(
-        "there is no checkpoint_N in it",
+        "the folder has no checkpoint_N",
         str(path),
-        "name the folder of a run, or one checkpoint_N of it",
+        "name the folder of a run, or one of its folders checkpoint_N",
         kind=MISSING,
     )
 
 
-class Source:
-    """A checkpoint, of layers by themselves or repeated ones. Weights of LoRA are added to those
-    that they adapt.
+class _ArrayPlace(NamedTuple):
+    """The array that has a tensor.
 
     Attributes:
-      shape: the model's sizes, with this epsilon, which no checkpoint has.
-      adapted: how many arrays LoRA has changed.
+        layer: The layer of the tensor; None outside the layers.
+        path: The path within the layer, or in the model.
+        full_path: The path in the model.
+        position: Which of the tensors in the array it is.
+    """
+
+    layer: int | None
+    path: str
+    full_path: str
+    position: int
+
+
+class Source:
+    """A checkpoint of Paxml; see `rosetta.convert.llama.Source`.
+
+    The weights of LoRA adapters are added to the arrays that they adapt.
+
+    Attributes:
+        shape: The sizes of the model.
+        adapted: The number of arrays that have a LoRA adapter.
     """
 
     def __init__(self, path: Path, epsilon: float = 1e-5) -> None:
+        """Read everything but the values of the arrays.
+
+        Args:
+            path: The folder of a run or of a checkpoint.
+            epsilon: The epsilon of the RMS norms, which checkpoints do not have.
+
+        Raises:
+            UserError: The folder has no checkpoint of a LLaMA.
+        """
         self.folder = find_checkpoint(path) / "state"
+        self._where = str(self.folder.parent)
         if not self.folder.is_dir():
             raise UserError(
-                "it holds no state of Paxml's",
-                str(self.folder.parent),
+                "the checkpoint has no folder 'state' of Paxml's",
+                self._where,
                 "name a checkpoint of Pax",
                 kind=MISSING,
             )
-        names = {
-            each.name.removeprefix(_ARRAY_PREFIX): each
-            for each in self.folder.iterdir()
-            if each.name.startswith(_ARRAY_PREFIX)
+        self.sizes = {
+            folder.name.removeprefix(_ARRAY_PREFIX): self._read_size(folder)
+            for folder in self.folder.iterdir()
+            if folder.name.startswith(_ARRAY_PREFIX)
         }
-        self.sizes = {name: self._size(each) for name, each in names.items()}
         self.repeated = any(name.startswith(_REPEATED_PREFIX) for name in self.sizes)
-        where = str(self.folder.parent)
-        layers = 1 + max(
-            (
-                int(each[1])
-                for each in (
-                    re.match(r"transformer\.x_layers_(\d+)\.", name) for name in self.sizes
-                )
-                if each
-            ),
-            default=-1,
-        )
         try:
-            (vocab, dim), norm = (
-                self.sizes["embedding_lookup.emb_var"],
-                self._of("layer_norm.scale"),
-            )
-            combined = (
-                self._of("self_attention.combined_qkv.w")
-                if f"{self._prefix(0)}self_attention.combined_qkv.w" in self.sizes
-                else None
-            )
-            heads, head_dim = combined[2:] if combined else self._of("self_attention.query.w")[1:]
-            keys = (0, *combined[2:]) if combined else self._of("self_attention.key.w")
-            if self.repeated:
-                layers = self.sizes[f"{_REPEATED_PREFIX}layer_norm.scale"][0]
-            hidden = self._of("ff_layer.ffn_layer1_gate.linear.w")[1]
-            self.shape = ModelShape(
-                layers,
-                dim,
-                heads,
-                keys[1] if len(keys) > 2 else 1,
-                head_dim,
-                hidden,
-                vocab,
-                epsilon,
-            ).check(where)
+            self.shape = self._infer_shape(epsilon).check(self._where)
         except (KeyError, ValueError, IndexError):
             raise UserError(
-                "it is no checkpoint of a LLaMA in Pax's layout",
-                where,
-                "name one, saved without OCDBT",
+                "not a checkpoint of a LLaMA of Pax's",
+                self._where,
+                "name a checkpoint that was saved without OCDBT",
                 kind=UNSUPPORTED,
             ) from None
-        expected = list_array_sizes(self.shape)
-        wrong = next(
-            (
-                name
-                for name in list_layer_arrays(self.shape)
-                for layer in range(layers)
-                if self._of(name, layer) != expected[name]
-            ),
-            None,
-        )
-        if wrong or norm != (dim,):
-            raise UserError(
-                f"{wrong or 'layer_norm.scale'} is of another size than the rest",
-                where,
-                "name a whole checkpoint of a LLaMA",
-                kind=DIFFERS,
-                value=wrong or "layer_norm.scale",
-            )
+        self._check_layers()
         self.adapted = sum(name.endswith(".lora_a") for name in self.sizes)
-        self._names = {each.name for each in self.folder.iterdir()}
-        self.kept: tuple[str, tuple[Any, ...]] = ("", ())
-        self._complete = set[str]()  # arrays whose chunks are all there
+        self._names = {path.name for path in self.folder.iterdir()}
+        # The last array that was unpacked: q, k and v come from one.
+        self._unpacked: tuple[str, tuple[Any, ...]] = ("", ())
+        # The arrays of which no chunk is missing.
+        self._complete = set[str]()
+
+    def _infer_shape(self, epsilon: float) -> ModelShape:
+        """Return the sizes of the model from those of the arrays.
+
+        Raises:
+            KeyError, ValueError, IndexError: The arrays are not those of a LLaMA.
+        """
+        vocab, dim = self.sizes["embedding_lookup.emb_var"]
+        combined = self._layer_size("self_attention.combined_qkv.w")
+        if combined:
+            heads, head_dim = combined[2:]
+            kv_heads = heads
+        else:
+            heads, head_dim = self._layer_size("self_attention.query.w")[1:]
+            key_size = self._layer_size("self_attention.key.w")
+            kv_heads = key_size[1] if len(key_size) > 2 else 1
+        if self.repeated:
+            layers = self.sizes[f"{_REPEATED_PREFIX}layer_norm.scale"][0]
+        else:
+            layers = self._count_layers()
+        return ModelShape(
+            layers=layers,
+            dim=dim,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            hidden=self._layer_size("ff_layer.ffn_layer1_gate.linear.w")[1],
+            vocab=vocab,
+            epsilon=epsilon,
+        )
+
+    def _count_layers(self) -> int:
+        """Return the number of layers that are arrays of their own."""
+        matches = (re.match(r"transformer\.x_layers_(\d+)\.", name) for name in self.sizes)
+        return 1 + max((int(match[1]) for match in matches if match), default=-1)
+
+    def _check_layers(self) -> None:
+        """Raise UserError if an array of a layer does not fit the others."""
+        expected = list_array_sizes(self.shape)
+        for name in list_layer_arrays(self.shape):
+            for layer in range(self.shape.layers):
+                if self._layer_size(name, layer) != expected[name]:
+                    raise self._make_size_error(name)
+
+    def _make_size_error(self, path: str) -> UserError:
+        """Return the error for an array whose size does not fit the others."""
+        return UserError(
+            f"the size of {path} does not fit the other arrays",
+            self._where,
+            _COMPLETE_CHECKPOINT,
+            kind=DIFFERS,
+            value=path,
+        )
 
     @staticmethod
-    def _size(folder: Path) -> tuple[int, ...]:
-        about = output_folder.read_document(folder / ".zarray")
-        size, kind = about.get("shape"), about.get("dtype")
+    def _read_size(folder: Path) -> tuple[int, ...]:
+        """Return the size of an array. Raise UserError if it is not valid, or not of _DTYPES."""
+        metadata = json_documents.read_document(folder / ".zarray")
+        size, dtype = metadata.get("shape"), metadata.get("dtype")
         if not isinstance(size, list) or not all(
             type(length) is int and length >= 0 for length in size
         ):
             raise UserError(
-                f"its shape is {shorten_value(size)}, and a list of whole numbers is expected",
+                f"the shape is {shorten_value(size)}, and a list of whole numbers is expected",
                 str(folder / ".zarray"),
-                "copy the checkpoint again",
+                _COPY_AGAIN,
                 kind=INVALID,
             )
-        if kind not in _DTYPES:
+        if dtype not in _DTYPES:
             raise UserError(
                 (
-                    f"its numbers are of the type {shorten_value(kind)}, and one of "
+                    f"the numbers are of the type {shorten_value(dtype)}, and one of "
                     f"{', '.join(_DTYPES)} is expected"
                 ),
                 str(folder / ".zarray"),
@@ -179,106 +232,127 @@ class Source:
         return tuple(size)
 
     def _prefix(self, layer: int) -> str:
+        """Return the beginning of the paths of a layer's arrays."""
         return _REPEATED_PREFIX if self.repeated else _LAYER_PREFIX.format(layer)
 
-    def _of(self, name: str, layer: int = 0) -> tuple[int, ...]:
-        size = self.sizes.get(self._prefix(layer) + name, ())
-        return size[1:] if self.repeated else size  # of all layers
+    def _layer_size(self, path: str, layer: int = 0) -> tuple[int, ...]:
+        """Return the size of a layer's array; () if there is none."""
+        size = self.sizes.get(self._prefix(layer) + path, ())
+        return size[1:] if self.repeated else size
 
-    def _array(self, name: str, layer: int | None) -> Any:
+    def _read_array(self, full_path: str, layer: int | None) -> Any:
+        """Return the values of an array; of stacked layers, those of one layer."""
         import tensorstore  # type: ignore[import-not-found]
 
-        spec = {
-            "driver": "zarr",
-            "kvstore": {"driver": "file", "path": str(self.folder / (_ARRAY_PREFIX + name))},
-        }
+        folder = self.folder / (_ARRAY_PREFIX + full_path)
+        spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(folder)}}
         try:
             store = tensorstore.open(spec, open=True, read=True).result()
-            self._check_chunks(name)
-            return np.asarray(
-                (store if layer is None or not self.repeated else store[layer]).read().result()
-            )
-        except ValueError as problem:
+            self._check_chunks(full_path)
+            if layer is not None and self.repeated:
+                store = store[layer]
+            return np.asarray(store.read().result())
+        except ValueError as error:
             raise UserError(
-                f"the array cannot be read: {str(problem)[:200]}",
-                str(self.folder / (_ARRAY_PREFIX + name)),
-                "copy the checkpoint again",
+                f"the array cannot be read: {str(error)[:200]}",
+                str(folder),
+                _COPY_AGAIN,
                 kind=DAMAGED,
             ) from None
 
-    def _check_chunks(self, name: str) -> None:
-        """Raise UserError where an array lacks the file of a chunk.
+    def _check_chunks(self, full_path: str) -> None:
+        """Raise UserError if the file of a chunk is missing.
 
-        Neither Paxml nor Orbax nor `write` leaves out a chunk of zeros.
+        TensorStore would read such a chunk as zeros. Paxml, Orbax and `write_checkpoint` write
+        chunks of zeros too.
         """
-        if name in self._complete:
+        if full_path in self._complete:
             return
-        folder = self.folder / (_ARRAY_PREFIX + name)
-        about = output_folder.read_document(folder / ".zarray")
+        folder = self.folder / (_ARRAY_PREFIX + full_path)
+        metadata = json_documents.read_document(folder / ".zarray")
         try:
             missing = checkpoint_files.find_missing_chunk(
-                folder, checkpoint_files.list_chunk_names(about)
+                folder, checkpoint_files.list_chunk_names(metadata)
             )
         except (ValueError, KeyError, TypeError, ArithmeticError):
             raise UserError(
-                f"its chunks are {shorten_value(about.get('chunks'))}, which do not fit its shape",
+                f"the chunks are {shorten_value(metadata.get('chunks'))}, which does not fit the "
+                "shape",
                 str(folder / ".zarray"),
-                "copy the checkpoint again",
+                _COPY_AGAIN,
                 kind=INVALID,
             ) from None
         if missing:
             raise UserError(
                 f"the file {missing!r} of the array is missing, so its values are not known",
                 str(folder),
-                "copy the checkpoint again",
+                _COPY_AGAIN,
                 kind=MISSING,
                 value=missing,
             )
-        self._complete.add(name)
+        self._complete.add(full_path)
 
-    def _merged(self, name: str, layer: int | None) -> Any:
-        value, module = self._array(name, layer), name.removesuffix("w")
+    def _read_merged(self, full_path: str, layer: int | None) -> Any:
+        """Return the values of an array, with its LoRA adapter added if there is one.
+
+        The adapter's two factors are [inputs, rank] and [outputs, rank].
+        """
+        array, module = self._read_array(full_path, layer), full_path.removesuffix("w")
         if f"{module}lora_a" not in self.sizes:
-            return value
+            return array
         down, up = (
-            self._array(f"{module}lora_{which}", layer).astype(np.float32) for which in "ab"
+            self._read_array(f"{module}lora_{letter}", layer).astype(np.float32) for letter in "ab"
         )
         try:
-            return (value + (down @ up.swapaxes(-1, -2)).reshape(value.shape)).astype(value.dtype)
+            update = (down @ up.swapaxes(-1, -2)).reshape(array.shape)
+            return (array + update).astype(array.dtype)
         except ValueError:
-            what = (
-                f"lora_a of {list(down.shape)} and lora_b of {list(up.shape)} do not fit the "
-                f"array of {list(value.shape)} that they adapt"
-            )
             raise UserError(
-                what,
-                str(self.folder / (_ARRAY_PREFIX + name)),
-                "copy the checkpoint again",
+                f"lora_a of {list(down.shape)} and lora_b of {list(up.shape)} do not fit the "
+                f"array of {list(array.shape)} that they adapt",
+                str(self.folder / (_ARRAY_PREFIX + full_path)),
+                _COPY_AGAIN,
                 kind=DAMAGED,
             ) from None
+
+    def _find_place(self, name: str) -> _ArrayPlace:
+        """Return the array that has a tensor. Raise UserError if the checkpoint lacks it."""
+        layer, name_in_layer = split_layer(name)
+        path, names = find_array(name_in_layer, self.shape)
+        full_path = path if layer is None else self._prefix(layer) + path
+        if full_path not in self.sizes:
+            raise UserError(
+                f"the checkpoint does not have {full_path}",
+                self._where,
+                _COMPLETE_CHECKPOINT,
+                kind=MISSING,
+            )
+        return _ArrayPlace(layer, path, full_path, names.index(name_in_layer))
 
     def size(self, name: str) -> tuple[int, ...]:
         """Return the size of a tensor by Meta's name.
 
-        UserError where the array that holds it has another size than its model.
+        Raises:
+            UserError: The checkpoint does not have the tensor, or its array has another size than
+                the model needs or lacks a chunk.
         """
-        layer, path = self._path(name)
-        held = self._of(path, layer) if layer is not None else self.sizes[path]
-        if held != list_array_sizes(self.shape)[path]:
-            raise UserError(
-                f"{path} is of another size than the rest",
-                str(self.folder.parent),
-                "name a whole checkpoint of a LLaMA",
-                kind=DIFFERS,
-                value=path,
-            )
-        self._check_chunks(path if layer is None else self._prefix(layer) + path)
+        place = self._find_place(name)
+        if place.layer is None:
+            array_size = self.sizes[place.path]
+        else:
+            array_size = self._layer_size(place.path, place.layer)
+        if array_size != list_array_sizes(self.shape)[place.path]:
+            raise self._make_size_error(place.path)
+        self._check_chunks(place.full_path)
         return list_tensor_sizes(self.shape)[name]
 
     def check_unused(self) -> None:
-        """Raise UserError for an array that a LLaMA does not have.
+        """Check the arrays that the conversion leaves out.
 
-        States of the optimizer are not weights, and are left behind.
+        The states of the optimizer are left out: they are not weights.
+
+        Raises:
+            UserError: An array is not one of a LLaMA, nor of a LoRA adapter of one.
         """
         expected = set(TOP_ARRAYS)
         for layer in range(1 if self.repeated else self.shape.layers):
@@ -290,48 +364,31 @@ class Source:
                 adapters |= pair
         used = {_ARRAY_PREFIX + path for path in expected | adapters}
         weights = {name for name in self._names if name.startswith("mdl_vars.")}
-        check_no_leftover(weights - used, str(self.folder.parent))
-
-    def _path(self, name: str) -> tuple[int | None, str]:
-        """Return the layer, None for none, and the path of the array that holds a tensor."""
-        layer = int(name.split(".")[1]) if name.startswith("layers.") else None
-        arrays, own = (
-            (TOP_ARRAYS, name)
-            if layer is None
-            else (list_layer_arrays(self.shape), name.split(".", 2)[2])
-        )
-        path = next(path for path, names in arrays.items() if own in names)
-        whole = path if layer is None else self._prefix(layer) + path
-        if whole not in self.sizes:
-            raise UserError(
-                f"{whole} is not in it",
-                str(self.folder.parent),
-                "name a whole checkpoint of a LLaMA",
-                kind=MISSING,
-            )
-        return layer, path
+        check_no_leftover(weights - used, self._where)
 
     def read(self, name: str) -> Any:
-        """Return a tensor by Meta's name."""
-        layer, path = self._path(name)
-        arrays, own = (
-            (TOP_ARRAYS, name)
-            if layer is None
-            else (list_layer_arrays(self.shape), name.split(".", 2)[2])
-        )
-        whole = path if layer is None else self._prefix(layer) + path
-        key = f"{whole} {layer}"
-        if self.kept[0] != key:  # q, k and v come of one array
-            self.kept = key, unpack_array(path, self._merged(whole, layer), self.shape)
-        return self.kept[1][arrays[path].index(own)]
+        """Return a tensor by Meta's name.
+
+        Raises:
+            UserError: The array of the tensor is missing or damaged.
+        """
+        place = self._find_place(name)
+        key = f"{place.full_path} {place.layer}"
+        if self._unpacked[0] != key:
+            array = self._read_merged(place.full_path, place.layer)
+            self._unpacked = key, unpack_array(place.path, array, self.shape)
+        return self._unpacked[1][place.position]
 
 
-def _choose_chunks(size: tuple[int, ...], width: int) -> list[int]:
-    """Return a chunk's size: the array's, halved along its largest dimensions until it is small
-    enough.
+def _choose_chunks(size: tuple[int, ...], itemsize: int) -> list[int]:
+    """Return the size of a chunk: the array's, halved along its largest dimension until it fits.
+
+    Args:
+        size: The size of the array.
+        itemsize: The bytes of a number.
     """
     chunk = list(size)
-    while math.prod(chunk) * width > _LARGEST_CHUNK:
+    while math.prod(chunk) * itemsize > _LARGEST_CHUNK:
         largest = chunk.index(max(chunk))
         chunk[largest] = -(-chunk[largest] // 2)
     return chunk
@@ -339,37 +396,48 @@ def _choose_chunks(size: tuple[int, ...], width: int) -> list[int]:
 
 @contextlib.contextmanager
 def _report_failed_writes(folder: Path) -> Iterator[None]:
-    """Raise UserError where TensorStore cannot write an array: a full disk, a quota, a limit of
-    files' sizes, permissions.
+    """Raise UserError if TensorStore cannot write an array in the block.
+
+    The reason may be a full disk, a quota, a limit on the size of files, or permissions.
     """
     try:
         yield
     except OSError:
         raise
-    except (
-        Exception
-    ) as problem:  # TensorStore raises ValueError and RuntimeError for what the system said
-        number = re.search(r"os_error_code='(\d+)'|OS error (\d+)", str(problem))
-        words = re.search(r"\[OS error: ([^\]]+)\]", str(problem))  # of the TensorStore of pax-1.4
-        if number is None and words is None and " local file " not in str(problem):
+    except Exception as error:  # TensorStore raises ValueError or RuntimeError for system errors.
+        message = str(error)
+        number = re.search(r"os_error_code='(\d+)'|OS error (\d+)", message)
+        words = re.search(r"\[OS error: ([^\]]+)\]", message)  # TensorStore of pax-1.4
+        if number is None and words is None and " local file " not in message:
             raise
-        what = words[1] if words else str(problem)[-200:]
-        what = os.strerror(int(number[1] or number[2])) if number else what
+        reason = message[-200:]
+        if number:
+            reason = os.strerror(int(number[1] or number[2]))
+        elif words:
+            reason = words[1]
         raise UserError(
-            f"the array cannot be written ({what})",
+            f"the array cannot be written ({reason})",
             str(folder),
-            "make room or name another folder",
+            "free some space, or name another folder",
             kind=FAILED,
         ) from None
 
 
-def _create_array(folder: Path, size: tuple[int, ...], chunks: list[int], kind: str) -> Any:
+def _create_array(folder: Path, size: tuple[int, ...], chunks: list[int], dtype: str) -> Any:
+    """Create an array on disk and return its TensorStore.
+
+    Args:
+        folder: The zarr folder of the array.
+        size: The size of the array.
+        chunks: The size of a chunk.
+        dtype: The type in zarr's notation, for example "<f4".
+    """
     import tensorstore
 
     metadata = {
         "shape": list(size),
         "chunks": chunks,
-        "dtype": kind,
+        "dtype": dtype,
         "compressor": {"id": "zstd", "level": 1},
         "order": "C",
     }
@@ -383,97 +451,114 @@ def _create_array(folder: Path, size: tuple[int, ...], chunks: list[int], kind: 
         return tensorstore.open(spec).result()
 
 
-def _make_metadata(shape: ModelShape, paths: Iterable[str]) -> dict[str, Any]:
-    """Return what Paxml keeps of a state's arrays beside them."""
-    known = list_array_sizes(shape)
+def _make_metadata(shape: ModelShape, full_paths: Iterable[str]) -> dict[str, Any]:
+    """Return the metadata that Paxml writes beside the state: the shapes of its arrays."""
+    sizes = list_array_sizes(shape)
     tree: dict[str, Any] = {}
-    for path in paths:
-        at: dict[str, Any] = tree
-        *above, last = f"params.lm.{path}".split(".")
-        for step in above:
-            at = at.setdefault(step, {})
-        repeated, plain = (
-            path.startswith(_REPEATED_PREFIX),
-            re.sub(r"^transformer\..*?x_layers_\d+\.", "", path),
-        )
-        size = [*([shape.layers] if repeated else []), *known[plain]]
-        at[last] = {
+    for full_path in full_paths:
+        node = tree
+        *parents, last = f"params.lm.{full_path}".split(".")
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        path = re.sub(r"^transformer\..*?x_layers_\d+\.", "", full_path)
+        stacked = [shape.layers] if full_path.startswith(_REPEATED_PREFIX) else []
+        node[last] = {
             "_array_metadata_tag": True,
             "is_optax_masked_node": False,
-            "unpadded_shape": size,
+            "unpadded_shape": [*stacked, *sizes[path]],
             "dtype": "float32",
         }
     return {"version": VERSION, "train_state_metadata": {"mdl_vars": tree}}
 
 
+class _ArrayWriter:
+    """Write the arrays of a checkpoint.
+
+    Attributes:
+        stores: The TensorStores of the arrays that were created, by their paths in the model.
+    """
+
+    def __init__(self, state: Path, shape: ModelShape, *, repeated: bool) -> None:
+        """Prepare to write.
+
+        Args:
+            state: The folder `state` of the checkpoint.
+            shape: The sizes of the model.
+            repeated: Whether the layers are stacked.
+        """
+        self.stores: dict[str, Any] = {}
+        self._state, self._shape, self._repeated = state, shape, repeated
+        self._sizes = list_array_sizes(shape)
+
+    def write(self, path: str, layer: int | None, array: Any) -> None:
+        """Write an array, or one layer of a stacked array.
+
+        Args:
+            path: The path within the layer, or in the model.
+            layer: The layer; None outside the layers.
+            array: The values in float32.
+        """
+        is_stacked = self._repeated and layer is not None
+        full_path = path
+        if layer is not None:
+            prefix = _REPEATED_PREFIX if self._repeated else _LAYER_PREFIX.format(layer)
+            full_path = prefix + path
+        folder = self._state / (_ARRAY_PREFIX + full_path)
+        if full_path not in self.stores:
+            size = self._sizes[path]
+            chunks = _choose_chunks(size, 4)
+            if is_stacked:
+                size, chunks = (self._shape.layers, *size), [1, *chunks]
+            self.stores[full_path] = _create_array(folder, size, chunks, "<f4")
+        store = self.stores[full_path]
+        with _report_failed_writes(folder):
+            (store[layer] if is_stacked else store).write(array).result()
+
+
 def write_checkpoint(
     folder: Path, shape: ModelShape, tensors: Iterable[tuple[str, Any]], *, repeated: bool = False
 ) -> None:
-    """Write `checkpoints/checkpoint_00000000` with weights in float32 and nothing else, for
-    CHECKPOINT_RESTORE_PATH. `tensors`: in the order of `sizes`.
+    """Write `checkpoints/checkpoint_00000000` for CHECKPOINT_RESTORE_PATH.
+
+    It has weights in float32 and no state of an optimizer.
+
+    Args:
+        folder: The folder to write into.
+        shape: The sizes of the model.
+        tensors: The name and value of each tensor, in the order of `list_tensor_sizes` and in
+            float32.
+        repeated: Stack the layers, as USE_REPEATED_LAYER needs them.
     """
     checkpoint = folder / "checkpoints" / "checkpoint_00000000"
-    state, known, layer_paths = (
-        checkpoint / "state",
-        list_array_sizes(shape),
-        list_layer_arrays(shape),
-    )
+    state = checkpoint / "state"
     (checkpoint / "metadata").mkdir(parents=True)
+    writer = _ArrayWriter(state, shape, repeated=repeated)
+    # The tensors of an array wait for the others of the array, for example q for k and v.
     waiting: dict[str, dict[str, Any]] = {}
-    stores: dict[str, Any] = {}
     for name, tensor in tensors:
-        layer = int(name.split(".")[1]) if name.startswith("layers.") else None
-        own, made = (name, TOP_ARRAYS) if layer is None else (name.split(".", 2)[2], layer_paths)
-        path = next(path for path, names in made.items() if own in names)
-        held = waiting.setdefault(path, {})
-        held[own] = tensor
-        if len(held) < len(made[path]):
-            continue
-        value = pack_array(path, [held[each] for each in made[path]], shape)
-        del waiting[path]
-        stacked = repeated and layer is not None
-        whole = (
-            path
-            if layer is None
-            else (_REPEATED_PREFIX if repeated else _LAYER_PREFIX.format(layer)) + path
-        )
-        if whole not in stores:
-            chunks = _choose_chunks(known[path], 4)
-            stores[whole] = _create_array(
-                state / (_ARRAY_PREFIX + whole),
-                (shape.layers, *known[path]) if stacked else known[path],
-                [1, *chunks] if stacked else chunks,
-                "<f4",
-            )
-        with _report_failed_writes(state / (_ARRAY_PREFIX + whole)):
-            (stores[whole][layer] if stacked else stores[whole]).write(value).result()
+        layer, name_in_layer = split_layer(name)
+        path, names = find_array(name_in_layer, shape)
+        own_tensors = waiting.setdefault(path, {})
+        own_tensors[name_in_layer] = tensor
+        if len(own_tensors) == len(names):
+            del waiting[path]
+            ordered = [own_tensors[own_name] for own_name in names]
+            writer.write(path, layer, pack_array(path, ordered, shape))
     step = _create_array(state / "step", (), [], "<u4")
     with _report_failed_writes(state / "step"):
         step.write(np.uint32(0)).result()
-    text = json.dumps(_make_metadata(shape, stores))
+    text = json.dumps(_make_metadata(shape, writer.stores))
     (checkpoint / "metadata" / "metadata").write_text(text, encoding="utf-8")
 
 
 def describe_experiment(shape: ModelShape) -> str:
-    """Return the words that make the experiment fit the checkpoint."""
-    known_sizes = (
-        (4096, 32, 32, 11008, "LLaMA7B"),
-        (5120, 40, 40, 13824, "LLaMA13B"),
-        (8192, 80, 8, 28672, "LLaMA70B"),
-    )
-    known = next(
-        (
-            name
-            for dim, layers, keys, hidden, name in known_sizes
-            if (shape.dim, shape.layers, shape.kv_heads, shape.hidden)
-            == (dim, layers, keys, hidden)
-        ),
-        None,
-    )
-    usual = shape.vocab == 32000 and math.isclose(shape.epsilon, 1e-5)
-    return (
-        f"the experiment is {known}"
-        if known and usual
-        else "give the experiment "
-        + " ".join(f"--fdl.{name}={value}" for name, value in shape.make_fdl_settings().items())
-    )
+    """Return how to choose the experiment of Pax that fits a checkpoint.
+
+    It is the name of a known experiment, or the `--fdl` options for any other.
+    """
+    name = _EXPERIMENTS.get((shape.dim, shape.layers, shape.kv_heads, shape.hidden))
+    if name and shape.vocab == 32000 and math.isclose(shape.epsilon, 1e-5):
+        return f"the experiment is {name}"
+    settings = shape.make_fdl_settings().items()
+    options = " ".join(f"--fdl.{setting}={value}" for setting, value in settings)
+    return f"give the experiment {options}"

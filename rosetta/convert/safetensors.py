@@ -1,8 +1,10 @@
-"""Files of tensors in the safetensors layout: a length, a header in JSON, the tensors' bytes.
+"""Read and write files of tensors in the safetensors format.
 
-The `safetensors` package has no bfloat16 for NumPy, and wants all tensors of a file in memory to
-write it.
-Layout: https://github.com/huggingface/safetensors (Format).
+A file has the length of the header, the header in JSON, and the bytes of the tensors. Format:
+https://github.com/huggingface/safetensors (section "Format").
+
+The package `safetensors` is not used: with NumPy it has no bfloat16, and it writes a file only from
+tensors that are all in memory.
 """
 
 from __future__ import annotations
@@ -14,23 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.convert.output_folder import reject_duplicate_fields
+from rosetta.convert.json_documents import reject_duplicate_fields
 from rosetta.convert.torch_file import BFLOAT16, StoredTensor
 from rosetta.core.errors import DAMAGED, UNSUPPORTED, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 DTYPES = {"BF16": BFLOAT16, "F16": np.dtype("<f2"), "F32": np.dtype("<f4")}
 _HEADER_LENGTH = struct.Struct("<Q")
-_LARGEST_HEADER = 100_000_000  # bytes, as the format allows
+_LARGEST_HEADER = 100_000_000  # bytes, the limit of the format
 
 
 def read_tensors(path: Path) -> dict[str, StoredTensor]:
-    """Return a file's tensors by name.
+    """Return the tensors of a file by name, without reading their values.
 
-    UserError where it is no whole such file or holds another type of number.
+    Raises:
+        UserError: The file is damaged or incomplete, or has a type that is not in DTYPES.
     """
     try:
         with path.open("rb") as file:
@@ -39,39 +42,17 @@ def read_tensors(path: Path) -> dict[str, StoredTensor]:
                 raise ValueError
             header = json.loads(file.read(length), object_pairs_hook=reject_duplicate_fields)
         header.pop("__metadata__", None)
+        first_byte = _HEADER_LENGTH.size + length
+        data_size = path.stat().st_size - first_byte
+        tensors = {}
         ranges = list[tuple[int, int]]()
-        found, held = {}, path.stat().st_size - _HEADER_LENGTH.size - length
-        for name, about in header.items():
-            if about["dtype"] not in DTYPES:
-                raise UserError(
-                    f"{name} is in {about['dtype']}",
-                    str(path),
-                    f"give weights in one of {', '.join(DTYPES)}",
-                    kind=UNSUPPORTED,
-                    value=about["dtype"],
-                )
-            dtype, size = DTYPES[about["dtype"]], tuple(about["shape"])
-            start, end = about["data_offsets"]
-            if not all(type(number) is int and number >= 0 for number in (*size, start, end)):
+        for name, entry in header.items():
+            tensors[name] = _parse_entry(path, name, entry, first_byte)
+            start, end = entry["data_offsets"]
+            if end > data_size:
                 raise ValueError
-            if (
-                not 0 <= start <= end <= held
-                or end - start != math.prod(size) * dtype.itemsize
-                or not all(size)
-            ):
-                raise ValueError
-            strides = tuple(math.prod(size[place + 1 :]) for place in range(len(size)))
-            found[name] = StoredTensor(
-                str(path), _HEADER_LENGTH.size + length + start, dtype, 0, size, strides
-            )
             ranges.append((start, end))
-        # The format wants every byte to belong to one tensor: what lies between or behind them
-        # would be dropped.
-        if [start for start, _ in sorted(ranges)] + [held] != [
-            0,
-            *(end for _, end in sorted(ranges)),
-        ]:
-            raise ValueError
+        _check_ranges(ranges, data_size)
     except (
         ValueError,
         KeyError,
@@ -85,34 +66,90 @@ def read_tensors(path: Path) -> dict[str, StoredTensor]:
         raise UserError(
             "not a complete safetensors file", str(path), "download or copy it again", kind=DAMAGED
         ) from None
-    return found
+    return tensors
+
+
+def _parse_entry(path: Path, name: str, entry: Any, first_byte: int) -> StoredTensor:
+    """Return a tensor from its entry in the header.
+
+    Args:
+        path: The file.
+        name: The name of the tensor.
+        entry: The entry.
+        first_byte: Where the data begin in the file.
+
+    Raises:
+        UserError: The type is not in DTYPES.
+        ValueError: The entry contradicts itself.
+    """
+    if entry["dtype"] not in DTYPES:
+        raise UserError(
+            f"{name} is in {entry['dtype']}",
+            str(path),
+            f"give weights in one of {', '.join(DTYPES)}",
+            kind=UNSUPPORTED,
+            value=entry["dtype"],
+        )
+    dtype, size = DTYPES[entry["dtype"]], tuple(entry["shape"])
+    start, end = entry["data_offsets"]
+    if not all(type(number) is int and number >= 0 for number in (*size, start, end)):
+        raise ValueError
+    if end - start != math.prod(size) * dtype.itemsize or not all(size):
+        raise ValueError
+    strides = tuple(math.prod(size[axis + 1 :]) for axis in range(len(size)))
+    return StoredTensor(str(path), first_byte + start, dtype, 0, size, strides)
+
+
+def _check_ranges(ranges: Iterable[tuple[int, int]], data_size: int) -> None:
+    """Raise ValueError if a byte of the data does not belong to exactly one tensor.
+
+    The format demands this. Bytes of no tensor would be lost in a conversion.
+    """
+    expected_start = 0
+    for start, end in sorted(ranges):
+        if start != expected_start:
+            raise ValueError
+        expected_start = end
+    if expected_start != data_size:
+        raise ValueError
 
 
 class Writer:
-    """Writes a file of tensors: first all names and sizes, then the tensors in that order."""
+    """Write a file: the header with all names and sizes first, then one tensor after the other."""
 
     def __init__(
         self, path: Path, sizes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]
     ) -> None:
-        kind = next(name for name, each in DTYPES.items() if each == dtype)
+        """Open the file and write the header.
+
+        Args:
+            path: The file.
+            sizes: The size of each tensor by name, in the order in which they will be added.
+            dtype: The type of all tensors.
+        """
+        dtype_name = next(name for name, known in DTYPES.items() if known == dtype)
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-        place = 0
+        start = 0
         for name, size in sizes.items():
-            end = place + math.prod(size) * dtype.itemsize
-            header[name] = {"dtype": kind, "shape": list(size), "data_offsets": [place, end]}
-            place = end
+            end = start + math.prod(size) * dtype.itemsize
+            header[name] = {"dtype": dtype_name, "shape": list(size), "data_offsets": [start, end]}
+            start = end
         encoded = json.dumps(header, separators=(",", ":")).encode()
         encoded += b" " * (-len(encoded) % 8)
         self.file, self.dtype, self.sizes = path.open("wb"), dtype, iter(sizes.items())
         self.file.write(_HEADER_LENGTH.pack(len(encoded)) + encoded)
 
     def add(self, name: str, tensor: Any) -> None:
-        """Write the next tensor."""
+        """Write the next tensor.
+
+        Raises:
+            ValueError: The tensor is not the one that the header has next.
+        """
         expected = next(self.sizes)
         if expected != (name, tensor.shape) or tensor.dtype != self.dtype:
-            raise ValueError(f"{name} {tensor.shape} {tensor.dtype} comes where {expected} is due")
+            raise ValueError(f"got {name} {tensor.shape} {tensor.dtype}, expected {expected}")
         self.file.write(memoryview(np.ascontiguousarray(tensor).view(np.uint8).reshape(-1)))
 
     def close(self) -> None:
-        """End the file."""
+        """Close the file."""
         self.file.close()

@@ -1,9 +1,8 @@
-"""PyTorch's files of tensors (a zip archive with a pickle and the tensors' bytes), read and written
-without PyTorch.
+"""Read and write PyTorch's files of tensors without PyTorch.
 
-Nothing in the pickle is executed: of the names that a pickle may load, only the few that stand for
-tensors are known. Layout: torch/serialization.py, class _open_zipfile_writer, and torch/_utils.py,
-_rebuild_tensor_v2.
+A file is a zip archive with a pickle and the bytes of the tensors. Nothing in the pickle is
+executed: of the names that a pickle can load, only the few for tensors are known here. Format:
+torch/serialization.py, class _open_zipfile_writer, and torch/_utils.py, _rebuild_tensor_v2.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from rosetta.convert.config_fields import shorten_value
 from rosetta.core.errors import DAMAGED, DENIED, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -35,7 +34,9 @@ STORAGE_DTYPES = {
     "HalfStorage": np.dtype("<f2"),
     "FloatStorage": np.dtype("<f4"),
 }
-_LARGEST_PICKLE = 64 << 20  # bytes; that of LLaMA-2 70B, in one file, has a tenth of a megabyte
+# Bytes. LLaMA-2 70B, in one file, needs a tenth of a megabyte.
+_LARGEST_PICKLE = 64 << 20
+# Opcodes whose argument is a number for which the unpickler may allocate memory.
 _NUMBERED_OPCODES = ("FRAME", "BINPUT", "LONG_BINPUT", "PUT", "BINGET", "LONG_BINGET", "GET")
 # Opcodes of torch.save's pickles, of protocols 2 to 5.
 _OPCODES = frozenset(
@@ -76,62 +77,68 @@ _OPCODES = frozenset(
     )
 )
 _BLOCK_SIZE = 16 << 20  # bytes that are read at once
-_LOCAL_HEADER = struct.Struct(
-    "<26xHH"
-)  # of a zip's local header: how long the name and the extra field after it are
+# From the local header of a zip entry: the lengths of the name and the extra field after it.
+_LOCAL_HEADER = struct.Struct("<26xHH")
+_COPY_AGAIN = "download or copy it again"
 
 
 class _UnknownNameError(pickle.UnpicklingError):
-    """A name that no file of tensors needs."""
+    """A pickle loads a name that no file of tensors needs."""
 
 
 class ZipRecord:
-    """The bytes of a storage in a zip file, whose checksum is compared before the first use.
+    """An entry of a zip file. Its checksum is compared before the first use.
 
     Attributes:
-      path: the file.
-      start, length: of the bytes there.
-      checksum: the CRC-32 that the zip's directory states. 0 means none: PyTorch can be told to
-        write none.
+        path: The zip file.
+        start: Where the entry's bytes begin in the file.
+        length: The number of bytes.
+        checksum: The CRC-32 in the zip's directory. 0 means none: PyTorch has an option to write
+            none.
     """
 
     def __init__(self, path: Path, start: int, length: int, checksum: int) -> None:
         self.path, self.start, self.length, self.checksum = path, start, length, checksum
-        self._checked = not (length and checksum)
+        self._is_checked = not (length and checksum)
 
     def check(self) -> None:
-        """Raise UserError where the bytes are not those that were written."""
-        if self._checked:
+        """Compare the bytes with the checksum, in the first call only.
+
+        Raises:
+            UserError: The bytes are not those that were written.
+        """
+        if self._is_checked:
             return
-        checksum, left = 0, self.length
+        checksum, remaining = 0, self.length
         with self.path.open("rb") as file:
             file.seek(self.start)
-            while left and (block := file.read(min(left, _BLOCK_SIZE))):
-                checksum, left = zlib.crc32(block, checksum), left - len(block)
+            while remaining and (block := file.read(min(remaining, _BLOCK_SIZE))):
+                checksum = zlib.crc32(block, checksum)
+                remaining -= len(block)
         if checksum != self.checksum:
             raise UserError(
-                (
-                    "the checksum (CRC-32) of a tensor's bytes is not the one that the file "
-                    "states, so the file is damaged"
-                ),
+                "the file is damaged: the CRC-32 of a tensor's bytes is not the one in the file",
                 str(self.path),
-                "download or copy it again",
+                _COPY_AGAIN,
                 kind=DAMAGED,
             )
-        self._checked = True
+        self._is_checked = True
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file.
+    """A tensor in a file. A call returns its values.
+
+    A storage is an array in the file; a tensor is a view of one.
 
     Attributes:
-      path: the file.
-      start: where its storage begins there, in bytes.
-      dtype: of its elements.
-      offset: its first element in the storage.
-      size, strides: in elements.
-      record: the bytes with a checksum that its storage is in, None in a file without checksums.
+        path: The file.
+        start: Where the storage begins in the file, in bytes.
+        dtype: The type of the elements.
+        offset: The index of the first element in the storage.
+        size: The length of each dimension.
+        strides: The stride of each dimension, in elements.
+        record: The zip entry of the storage; None if the file has no checksums.
     """
 
     path: str
@@ -143,67 +150,89 @@ class StoredTensor:
     record: ZipRecord | None = None
 
     def __setstate__(self, state: Any) -> None:
-        """Refuse a state: a pickle must not change the places of a tensor after they were
-        checked.
-        """
+        """Refuse a state: a pickle must not change a tensor's place after it was checked."""
         raise TypeError("a tensor takes no state")
 
     def __call__(self) -> Any:
-        """Return it, mapped from the file.
+        """Return the values as a read-only array that is mapped from the file.
 
-        UserError where its bytes do not have the checksum that the file states.
+        Raises:
+            UserError: The bytes do not have the checksum in the file.
         """
         if self.record is not None:
             self.record.check()
-        last = self.offset + sum(
-            (length - 1) * stride for length, stride in zip(self.size, self.strides, strict=True)
-        )
-        flat: Any = np.memmap(self.path, self.dtype, "r", self.start, (last + 1,))
+        last = self.offset + _find_last_element(self.size, self.strides)
+        storage: Any = np.memmap(self.path, self.dtype, "r", self.start, (last + 1,))
         return np.lib.stride_tricks.as_strided(
-            flat[self.offset :],
+            storage[self.offset :],
             self.size,
             [stride * self.dtype.itemsize for stride in self.strides],
             writeable=False,
         )
 
 
+def _find_last_element(size: Sequence[int], strides: Sequence[int]) -> int:
+    """Return the distance of a tensor's last element from its first, in elements."""
+    return sum((length - 1) * stride for length, stride in zip(size, strides, strict=True))
+
+
 class _TensorUnpickler(pickle.Unpickler):  # noqa: S301 - it refuses all but tensors
-    """Makes Tensors of what a pickle says of tensors, and refuses all else."""
+    """Make StoredTensors from the tensors of a pickle, and refuse everything else."""
 
     def __init__(self, file: IO[bytes], path: Path, records: Mapping[str, ZipRecord]) -> None:
+        """Prepare to load a pickle.
+
+        Args:
+            file: The pickle.
+            path: The zip file that has it.
+            records: The entries of the zip file, by their names in the archive's folder.
+        """
         super().__init__(file)
         self.path, self.records = path, records
 
     def find_class(self, module: str, name: str) -> Any:
+        """Return what stands for a name in the pickle; the base class calls this.
+
+        Raises:
+            _UnknownNameError: No file of tensors needs the name.
+        """
         if (module, name) == ("collections", "OrderedDict"):
             return collections.OrderedDict
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return self.tensor
+            return self._make_tensor
         if module == "torch" and name in STORAGE_DTYPES:
             return STORAGE_DTYPES[name]
         raise _UnknownNameError(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> Any:
+        """Return the entry, type and number of elements of a storage; the base class calls this.
+
+        Raises:
+            ValueError: The storage is larger than its entry.
+        """
         _, dtype, key, _, count = pid
         record = self.records[f"data/{key}"]
         if type(count) is not int or count < 0 or count * dtype.itemsize > record.length:
             raise ValueError
         return record, dtype, count
 
-    def tensor(self, storage: Any, offset: Any, size: Any, strides: Any, *_: Any) -> StoredTensor:
+    def _make_tensor(
+        self, storage: Any, offset: Any, size: Any, strides: Any, *_: Any
+    ) -> StoredTensor:
+        """Return a tensor; the arguments are those of torch._utils._rebuild_tensor_v2.
+
+        Raises:
+            ValueError: The tensor is empty or reaches beyond its storage.
+        """
         record, dtype, count = storage
-        if not isinstance(record, ZipRecord):  # a tuple that the pickle made up
+        if not isinstance(record, ZipRecord):  # The pickle may have a tuple of its own.
             raise TypeError
-        whole = all(type(each) is int and each >= 0 for each in (offset, *size, *strides)) and len(
-            size
-        ) == len(strides)
-        if (
-            not whole
-            or not all(size)
-            or offset
-            + sum((length - 1) * stride for length, stride in zip(size, strides, strict=True))
-            >= count
-        ):
+        numbers = (offset, *size, *strides)
+        if not all(type(number) is int and number >= 0 for number in numbers):
+            raise ValueError
+        if len(size) != len(strides) or not all(size):
+            raise ValueError
+        if offset + _find_last_element(size, strides) >= count:
             raise ValueError
         return StoredTensor(
             str(self.path), record.start, dtype, offset, tuple(size), tuple(strides), record
@@ -211,68 +240,72 @@ class _TensorUnpickler(pickle.Unpickler):  # noqa: S301 - it refuses all but ten
 
 
 def read_tensors(path: Path) -> dict[str, StoredTensor]:
-    """Return a file's tensors by name.
+    """Return the tensors of a file by name, without reading their values.
 
     Raises:
-      UserError: it is no such file, is cut short, or holds something else than tensors in float32,
-        float16 and bfloat16.
+        UserError: The file is damaged or incomplete, or has something other than tensors in
+            float32, float16 and bfloat16.
     """
-    again = "download or copy it again"
-    size = path.stat().st_size
     try:
-        with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
-            index = next(info for info in archive.infolist() if info.filename.endswith("/data.pkl"))
-            folder = index.filename.removesuffix("data.pkl")
-            records = {
-                info.filename.removeprefix(folder): _find_record(path, info, raw, size)
-                for info in archive.infolist()
-                if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1
-            }
-            if index.CRC == 0:
-                del (
-                    index.CRC
-                )  # PyTorch can be told to write no checksums; zipfile compares none then
-            with archive.open(index) as file:
-                body = file.read(_LARGEST_PICKLE + 1)
-        check_pickle(body)
-        found = _TensorUnpickler(io.BytesIO(body), path, records).load()
-        odd = [
+        contents = _load_pickle(path)
+        other = [
             name
-            for name, value in found.items()
+            for name, value in contents.items()
             if not (isinstance(name, str) and isinstance(value, StoredTensor))
         ]
-    except _UnknownNameError as problem:
+    except _UnknownNameError as error:
         raise UserError(
-            f"it holds {problem}, which no file of weights needs; nothing of it was run",
+            f"the file has {error}, which no file of weights needs; nothing of it was run",
             str(path),
             "use a file of weights alone, or safetensors",
             kind=DENIED,
-            value=str(problem),
+            value=str(error),
         ) from None
     except OSError:
         raise
     except Exception:  # noqa: BLE001 (a damaged archive or a made-up pickle can raise anything)
         raise UserError(
-            "not a complete file of PyTorch's tensors", str(path), again, kind=DAMAGED
+            "not a complete file of PyTorch's tensors", str(path), _COPY_AGAIN, kind=DAMAGED
         ) from None
-    if odd:
+    if other:
         raise UserError(
-            f"it holds {shorten_value(odd[0])}, which is not a tensor",
+            f"the file has {shorten_value(other[0])}, which is not a tensor",
             str(path),
-            "use a file with the model's tensors at its top, and nothing else in it",
+            "use a file that has the model's tensors at the top level, and nothing else",
             kind=DAMAGED,
         )
-    return dict(found)
+    return dict(contents)
+
+
+def _load_pickle(path: Path) -> Any:
+    """Return the object of a file's pickle. A damaged file can raise any exception."""
+    file_size = path.stat().st_size
+    with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
+        index = next(info for info in archive.infolist() if info.filename.endswith("/data.pkl"))
+        folder = index.filename.removesuffix("data.pkl")
+        records = {
+            info.filename.removeprefix(folder): _find_record(path, info, raw, file_size)
+            for info in archive.infolist()
+            if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1
+        }
+        if index.CRC == 0:
+            # PyTorch has an option to write no checksums. Without the attribute, zipfile compares
+            # none.
+            del index.CRC
+        with archive.open(index) as file:
+            body = file.read(_LARGEST_PICKLE + 1)
+    check_pickle(body)
+    return _TensorUnpickler(io.BytesIO(body), path, records).load()
 
 
 def check_pickle(body: bytes) -> None:
-    """Check a pickle before it is loaded: loading it takes no more memory than its own size
-    accounts for.
+    """Check that loading a pickle takes no more memory than its size accounts for.
 
-    An opcode can ask for memory by a number alone, as that of a place in the memo does.
+    Some opcodes take memory for a number alone, for example for an index in the memo.
 
     Raises:
-      ValueError: it is too large, damaged, or has an opcode that no file of tensors needs.
+        ValueError: The pickle is too large or damaged, or has an opcode that no file of tensors
+            needs.
     """
     if len(body) > _LARGEST_PICKLE:
         raise ValueError("the pickle is too large")
@@ -283,34 +316,43 @@ def check_pickle(body: bytes) -> None:
             raise ValueError(f"the pickle asks {opcode.name} for more than it holds")
 
 
-def _find_record(path: Path, info: zipfile.ZipInfo, raw: IO[bytes], size: int) -> ZipRecord:
-    """Return where a record's bytes are in the file."""
+def _find_record(path: Path, info: zipfile.ZipInfo, raw: IO[bytes], file_size: int) -> ZipRecord:
+    """Return where an entry's bytes are in a zip file.
+
+    Args:
+        path: The zip file.
+        info: The entry.
+        raw: The open zip file.
+        file_size: The size of the zip file in bytes.
+    """
     raw.seek(info.header_offset)
-    name, extra = _LOCAL_HEADER.unpack(raw.read(_LOCAL_HEADER.size))
-    start = info.header_offset + _LOCAL_HEADER.size + name + extra
-    if start + info.file_size > size:
+    name_length, extra_length = _LOCAL_HEADER.unpack(raw.read(_LOCAL_HEADER.size))
+    start = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
+    if start + info.file_size > file_size:
         raise ValueError("a record is longer than the file")
     return ZipRecord(path, start, info.file_size, info.CRC)
 
 
 def _pickle_text(value: str) -> bytes:
+    """Return the opcodes that make a string."""
     encoded = value.encode()
     return pickle.BINUNICODE + struct.pack("<I", len(encoded)) + encoded
 
 
 def _pickle_number(value: int) -> bytes:
-    return (
-        pickle.BININT + struct.pack("<i", value)
-        if value < 1 << 31
-        else pickle.LONG1 + b"\x08" + struct.pack("<q", value)
-    )
+    """Return the opcodes that make an integer."""
+    if value < 1 << 31:
+        return pickle.BININT + struct.pack("<i", value)
+    return pickle.LONG1 + b"\x08" + struct.pack("<q", value)
 
 
 def _pickle_tuple(values: tuple[int, ...]) -> bytes:
+    """Return the opcodes that make a tuple of integers."""
     return pickle.MARK + b"".join(map(_pickle_number, values)) + pickle.TUPLE
 
 
 def _pickle_global(module: str, name: str) -> bytes:
+    """Return the opcodes that load a name of a module."""
     return pickle.GLOBAL + f"{module}\n{name}\n".encode()
 
 
@@ -318,8 +360,16 @@ _EMPTY_DICT = _pickle_global("collections", "OrderedDict") + pickle.EMPTY_TUPLE 
 
 
 def _pickle_tensor(name: str, key: int, dtype: np.dtype[Any], size: tuple[int, ...]) -> bytes:
-    storage = next(theirs for theirs, ours in STORAGE_DTYPES.items() if ours == dtype)
-    strides = tuple(int(np.prod(size[place + 1 :])) for place in range(len(size)))
+    """Return the opcodes that make one entry of the file's dictionary: a name and a tensor.
+
+    Args:
+        name: The name of the tensor.
+        key: The number of its storage.
+        dtype: The type of the elements.
+        size: The length of each dimension.
+    """
+    storage = next(torch_name for torch_name, known in STORAGE_DTYPES.items() if known == dtype)
+    strides = tuple(int(np.prod(size[axis + 1 :])) for axis in range(len(size)))
     pid = (
         pickle.MARK
         + _pickle_text("storage")
@@ -349,65 +399,67 @@ def _pickle_tensor(name: str, key: int, dtype: np.dtype[Any], size: tuple[int, .
 
 
 class Writer:
-    """Writes a file of tensors: first all names and sizes, then the tensors in that order."""
+    """Write a file: the pickle with all names and sizes first, then one tensor after the other."""
 
     def __init__(
         self, path: Path, sizes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]
     ) -> None:
-        self.archive, self.folder, self.dtype = (
-            zipfile.ZipFile(path, "w", zipfile.ZIP_STORED),
-            path.stem,
-            dtype,
-        )
+        """Open the file and write the pickle.
+
+        Args:
+            path: The file.
+            sizes: The size of each tensor by name, in the order in which they will be added.
+            dtype: The type of all tensors.
+        """
+        self.archive = zipfile.ZipFile(path, "w", zipfile.ZIP_STORED)
+        self.folder, self.dtype = path.stem, dtype
         self.sizes: Iterator[tuple[int, tuple[str, tuple[int, ...]]]] = iter(
             enumerate(sizes.items())
         )
         entries = b"".join(
             _pickle_tensor(name, key, dtype, size) for key, (name, size) in enumerate(sizes.items())
         )
+        body = pickle.PROTO + b"\x02" + _EMPTY_DICT + pickle.MARK + entries
+        body += pickle.SETITEMS + pickle.STOP
         try:
-            self._record(
-                "data.pkl",
-                pickle.PROTO
-                + b"\x02"
-                + _EMPTY_DICT
-                + pickle.MARK
-                + entries
-                + pickle.SETITEMS
-                + pickle.STOP,
-            )
-            self._record("byteorder", b"little")
+            self._write_record("data.pkl", body)
+            self._write_record("byteorder", b"little")
         except OSError:
             self._abandon()
             raise
 
-    def _record(self, name: str, body: Any) -> None:
-        with self.archive.open(
-            zipfile.ZipInfo(f"{self.folder}/{name}"), "w", force_zip64=True
-        ) as file:
+    def _write_record(self, name: str, body: Any) -> None:
+        """Write an entry of the archive."""
+        info = zipfile.ZipInfo(f"{self.folder}/{name}")
+        with self.archive.open(info, "w", force_zip64=True) as file:
             file.write(body)
 
     def add(self, name: str, tensor: Any) -> None:
-        """Write the next tensor."""
+        """Write the next tensor.
+
+        Raises:
+            ValueError: The tensor is not the one that the pickle has next.
+        """
         key, expected = next(self.sizes)
         if expected != (name, tensor.shape) or tensor.dtype != self.dtype:
-            raise ValueError(f"{name} {tensor.shape} {tensor.dtype} comes where {expected} is due")
-        self._record(
-            f"data/{key}", memoryview(np.ascontiguousarray(tensor).view(np.uint8).reshape(-1))
-        )
+            raise ValueError(f"got {name} {tensor.shape} {tensor.dtype}, expected {expected}")
+        body = memoryview(np.ascontiguousarray(tensor).view(np.uint8).reshape(-1))
+        self._write_record(f"data/{key}", body)
 
     def close(self) -> None:
-        """End the file."""
+        """Write the last entry and close the file."""
         try:
-            self._record("version", b"3\n")
+            self._write_record("version", b"3\n")
             self.archive.close()
         except OSError:
             self._abandon()
             raise
 
     def _abandon(self) -> None:
-        """Close a file that cannot be written, so that Python does not try once more, and print a
-        traceback, when it frees the archive.
+        """Close an archive that cannot be written.
+
+        Otherwise Python would try to write it once more when it frees the archive, and print a
+        traceback.
         """
         with contextlib.suppress(OSError):
             self.archive.close()
