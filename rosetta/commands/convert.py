@@ -1,4 +1,8 @@
-"""`rosetta convert`: weights of a model from one layout to another, a tensor at a time."""
+"""The command `rosetta convert`: convert the weights of a LLaMA model to another layout.
+
+A layout is the set of files in which a model is published or trained: Meta's, that of Hugging Face,
+or a checkpoint of Pax. One tensor at a time is in memory.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,15 @@ if TYPE_CHECKING:
 LAYOUTS = ("meta", "hf", "pax")
 TOKENIZER = "tokenizer.model"
 READ_BACK_ADVICE = "check the disk and convert again; nothing was left behind"
-DEFAULT_EPSILON = 1e-5  # of LLaMA-2's norms
+DEFAULT_EPSILON = 1e-5  # of the RMS norms of LLaMA-2
 
-
+# Files that a folder of a layout must have, as glob patterns.
 DESCRIPTIONS = {
     "meta": ("params.json",),
     "hf": ("config.json",),
     "pax": ("checkpoints", "state", "checkpoint_*"),
 }
+# Files that have the weights of a layout, as glob patterns.
 WEIGHTS = {
     "meta": ("consolidated*.pth",),
     "hf": ("model*.safetensors", "pytorch_model*.bin"),
@@ -34,54 +39,59 @@ WEIGHTS = {
 
 
 def _find_files(folder: Path, patterns: dict[str, tuple[str, ...]]) -> dict[str, Path]:
-    """Return for each layout the first file of a folder with one of its names."""
+    """Return layout -> the first file of a folder that matches the layout's patterns."""
     paths = {}
-    for layout, names in patterns.items():
-        first = next((path for name in names for path in sorted(folder.glob(name))), None)
-        if first is not None:
-            paths[layout] = first
+    for layout, layout_patterns in patterns.items():
+        for pattern in layout_patterns:
+            matches = sorted(folder.glob(pattern))
+            if matches and layout not in paths:
+                paths[layout] = matches[0]
     return paths
 
 
 def _detect_layout(folder: Path) -> str:
-    """Return whose layout a folder is in, by what lies in it."""
+    """Return the layout of a folder, by the files in it.
+
+    Raises:
+      UserError: The folder does not exist, has no model, or has models of several layouts.
+    """
     if not folder.is_dir():
         raise UserError(
-            "it is no folder",
+            "is not a folder",
             str(folder),
-            "name the folder with the model's files in it",
+            "name the folder that has the model's files",
             kind=MISSING,
         )
     described = _find_files(folder, DESCRIPTIONS)
-    marks = _find_files(folder, WEIGHTS) | described
-    if described and len(marks) > 1:
-        names = " and ".join(f"{path.name!r} ({layout})" for layout, path in sorted(marks.items()))
+    files = _find_files(folder, WEIGHTS) | described
+    if not described:
         raise UserError(
-            f"it holds more than one model: {names}",
+            "has neither params.json (Meta), config.json (Hugging Face) nor checkpoints (Pax)",
             str(folder),
-            f"say which with --from {' or --from '.join(sorted(marks))}, or move the other away",
+            "name the folder that has the model's files",
+            kind=MISSING,
+        )
+    if len(files) > 1:
+        names = [f"{path.name!r} ({layout})" for layout, path in sorted(files.items())]
+        raise UserError(
+            f"has more than one model: {' and '.join(names)}",
+            str(folder),
+            f"choose one with --from {' or --from '.join(sorted(files))}, or move the other away",
             kind=CONFLICT,
         )
-    if described:
-        return next(iter(described))
-    raise UserError(
-        "it has neither params.json (Meta), config.json (Hugging Face) nor checkpoints (Pax)",
-        str(folder),
-        "name the folder with the model's files in it",
-        kind=MISSING,
-    )
+    return next(iter(described))
 
 
 def _parse_epsilon(text: str) -> float:
-    """Parse an option's value as a number above 0 and at most 1."""
+    """Return the value of --norm-epsilon: a number above 0 and at most 1."""
     number = parse_number("", text, above_zero=True)
     if number > 1:
-        raise UserError(f"{text!r} is above 1", do="give a number such as 1e-5")
+        raise UserError(f"{text!r} is greater than 1", do="give a number such as 1e-5")
     return number
 
 
 def add_parsers(commands: Any, common: Any) -> None:
-    """Add the command to the grammar."""
+    """Add the command's parser."""
     convert = commands.add_parser("convert", parents=[common])
     models = convert.add_subparsers(dest="model", metavar="MODEL")
     llama = models.add_parser(
@@ -139,34 +149,77 @@ def add_parsers(commands: Any, common: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Convert; return the result and its text."""
-    from rosetta.convert import huggingface, llama, meta_llama, output_folder, pax_checkpoint
+    """Run `rosetta convert`; return its result and the text to print."""
+    from rosetta.convert import llama, output_folder, pax_checkpoint
     from rosetta.convert.dtype_conversion import DTYPES, Cast
 
     layout = args.source_layout or _detect_layout(args.source)
-    for option, value, only in (
+    _check_options(args, layout)
+    source = _open_model(args.source, layout, args.norm_epsilon or DEFAULT_EPSILON)
+    cast = Cast(DTYPES["float32" if args.to == "pax" else args.dtype or "bfloat16"])
+    llama.check_tensors(source, str(args.source))
+    parameter_count = llama.count_parameters(source.shape)
+    with output_folder.create_folder(args.out, parameter_count * cast.dtype.itemsize) as part:
+        _write_model(args, source, cast, part)
+        _check_readable(args, source, cast.dtype, part)
+        tokenizer = args.source / TOKENIZER
+        if tokenizer.is_file():
+            shutil.copyfile(tokenizer, part / TOKENIZER)
+    adapted = getattr(source, "adapted", 0)
+    tensor_count = len(llama.list_tensor_sizes(source.shape))
+    counts = f"{tensor_count} tensors, {parameter_count:,} parameters, {cast.dtype.name}"
+    lines = [
+        f"{escape(str(args.out), keep='')}: {counts}",
+        *_describe_changes(adapted, cast),
+        "read back and compared: every tensor was written as it should be",
+    ]
+    if args.to == "pax":
+        lines.append(pax_checkpoint.describe_experiment(source.shape))
+    result = {
+        "from": layout,
+        "to": args.to,
+        "out": str(args.out),
+        "shape": vars(source.shape),
+        "parameters": parameter_count,
+        "rounded": cast.rounded,
+        "lora": adapted,
+    }
+    return result, "\n".join(lines)
+
+
+def _check_options(args: argparse.Namespace, layout: str) -> None:
+    """Refuse options that do not go together.
+
+    Args:
+      args: The command line.
+      layout: The layout of the source.
+
+    Raises:
+      UserError: An option does not fit the layouts, or OUT is below SOURCE.
+    """
+    for option, value, target in (
         ("--repeated", args.repeated, "pax"),
         ("--parts", args.parts, "meta"),
     ):
-        if value and args.to != only:
-            raise UserError(f"it is for --to {only}", option, "leave it out", kind=CONFLICT)
+        if value and args.to != target:
+            raise UserError(f"works only with --to {target}", option, "leave it out", kind=CONFLICT)
     if layout != "pax" and args.norm_epsilon is not None:
         raise UserError(
-            f"it is for a source of Pax's, and {args.source} says its own",
+            f"works only for a checkpoint of Pax; the files in {args.source} have the epsilon",
             "--norm-epsilon",
             "leave it out",
             kind=CONFLICT,
         )
     if args.source.resolve() in args.out.resolve().parents:
         raise UserError(
-            f"it lies in {args.source}, which is only read",
+            f"is inside {args.source}, where nothing is written",
             str(args.out),
             "name a folder elsewhere",
             kind=CONFLICT,
         )
     if args.to == "pax" and args.dtype not in (None, "float32"):
         raise UserError(
-            f"it is {args.dtype}, and a checkpoint of Pax holds float32",
+            f"is {args.dtype}, but a checkpoint of Pax has float32",
             "--dtype",
             "leave it out",
             kind=CONFLICT,
@@ -174,122 +227,128 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         )
     if args.to == layout == "pax":
         raise UserError(
-            "a checkpoint of Pax is one already", "--to", "give meta or hf", kind=CONFLICT
+            "the source is a checkpoint of Pax already", "--to", "give meta or hf", kind=CONFLICT
         )
-    source: Any = (
-        pax_checkpoint.Source(args.source, args.norm_epsilon or DEFAULT_EPSILON)
-        if layout == "pax"
-        else {"meta": meta_llama, "hf": huggingface}[layout].Source(args.source)
-    )
-    shape, cast = (
-        source.shape,
-        Cast(DTYPES["float32" if args.to == "pax" else args.dtype or "bfloat16"]),
-    )
-    llama.check_tensors(source, str(args.source))
-    total = len(llama.list_tensor_sizes(shape))
 
-    def tensors() -> Iterator[tuple[str, Any]]:
+
+def _open_model(folder: Path, layout: str, epsilon: float) -> Any:
+    """Open a model of a layout.
+
+    Args:
+      folder: The folder of the model.
+      layout: One of LAYOUTS.
+      epsilon: The epsilon of the RMS norms, which a checkpoint of Pax does not have.
+
+    Returns:
+      A rosetta.convert.llama.Source.
+    """
+    from rosetta.convert import huggingface, meta_llama, pax_checkpoint
+
+    if layout == "pax":
+        return pax_checkpoint.Source(folder, epsilon)
+    return {"meta": meta_llama, "hf": huggingface}[layout].Source(folder)
+
+
+def _write_model(args: argparse.Namespace, source: Any, cast: Any, part: Path) -> None:
+    """Write the tensors of the source to the folder `part`, in the layout --to."""
+    from rosetta.convert import huggingface, llama, meta_llama, pax_checkpoint
+
+    total = len(llama.list_tensor_sizes(source.shape))
+
+    def convert_tensors() -> Iterator[tuple[str, Any]]:
         for number, (name, tensor) in enumerate(llama.read_tensors(source, str(args.source)), 1):
             show_progress("writing", number, total)
             yield name, cast(name, tensor)
 
-    with output_folder.create_folder(
-        args.out, llama.count_parameters(shape) * cast.dtype.itemsize
-    ) as part:
-        if args.to == "pax":
-            pax_checkpoint.write_checkpoint(part, shape, tensors(), repeated=args.repeated)
-        elif args.to == "meta":
-            meta_llama.write_model(part, shape, tensors(), cast.dtype, parts=args.parts)
-        else:
-            huggingface.write_model(
-                part, shape, tensors(), cast.dtype, getattr(source, "extra", None)
-            )
-        try:
-            written = (
-                pax_checkpoint.Source(part, shape.epsilon)
-                if args.to == "pax"
-                else {"meta": meta_llama, "hf": huggingface}[args.to].Source(part)
-            )
-            check_written(source, written, cast.dtype, args.out)
-        except UserError as error:
-            if not error.where.startswith(str(part)):
-                raise
-            raise UserError(
-                f"what was written cannot be read back: {error.what}",
-                str(args.out),
-                READ_BACK_ADVICE,
-                kind=DAMAGED,
-            ) from None
-        if (tokenizer := args.source / TOKENIZER).is_file():
-            shutil.copyfile(tokenizer, part / TOKENIZER)
-    lines = [
-        (
-            f"{escape(str(args.out), keep='')}: {total} tensors, {llama.count_parameters(shape):,} "
-            f"parameters, {cast.dtype.name}"
+    if args.to == "pax":
+        pax_checkpoint.write_checkpoint(
+            part, source.shape, convert_tensors(), repeated=args.repeated
         )
-    ]
-    adapted = getattr(source, "adapted", 0)
+    elif args.to == "meta":
+        meta_llama.write_model(part, source.shape, convert_tensors(), cast.dtype, parts=args.parts)
+    else:
+        extra = getattr(source, "extra", None)
+        huggingface.write_model(part, source.shape, convert_tensors(), cast.dtype, extra)
+
+
+def _check_readable(args: argparse.Namespace, source: Any, dtype: Any, part: Path) -> None:
+    """Check that the model in the folder `part` can be read back, and equals the source.
+
+    Raises:
+      UserError: It cannot, or differs. The error names the folder OUT, because `part` is removed.
+    """
+    try:
+        written = _open_model(part, args.to, source.shape.epsilon)
+        check_written(source, written, dtype, args.out)
+    except UserError as error:
+        if not error.where.startswith(str(part)):
+            raise
+        raise UserError(
+            f"the written files cannot be read back: {error.what}",
+            str(args.out),
+            READ_BACK_ADVICE,
+            kind=DAMAGED,
+        ) from None
+
+
+def _describe_changes(adapted: int, cast: Any) -> list[str]:
+    """Return lines that say which values differ from those of the source.
+
+    Args:
+      adapted: The number of arrays to which weights of LoRA were added.
+      cast: The Cast that was used.
+    """
+    lines = []
     if adapted:
         lines.append(f"LoRA's weights were added to those of {adapted} arrays")
     if cast.rounded:
         lines.append(f"{cast.rounded:,} values were rounded to {cast.dtype.name}")
     else:
-        lines.append(
-            "every other value is what it was" if adapted else "every value is what it was"
-        )
-    lines.append("read back and compared: every tensor was written as it should be")
-    if args.to == "pax":
-        lines.append(pax_checkpoint.describe_experiment(shape))
-    result = {
-        "from": layout,
-        "to": args.to,
-        "out": str(args.out),
-        "shape": vars(shape),
-        "parameters": llama.count_parameters(shape),
-        "rounded": cast.rounded,
-        "lora": adapted,
-    }
-    return result, "\n".join(lines)
+        lines.append("all other values are unchanged" if adapted else "all values are unchanged")
+    return lines
 
 
 def check_written(source: Any, written: Any, dtype: Any, out: Path) -> None:
-    """Read back what was written, and compare it bit by bit with the source's tensors as they are
-    in the new type.
+    """Compare a written model bit by bit with the tensors of its source in the new type.
+
+    Args:
+      source: The source of the conversion.
+      written: The written model.
+      dtype: The NumPy type of the written numbers.
+      out: The folder that errors name.
 
     Raises:
-      UserError: a tensor, or a size of the model, is another.
+      UserError: A tensor, or a size of the model, differs.
     """
     from rosetta.convert import llama
     from rosetta.convert.dtype_conversion import Cast, view_as_bits
 
-    advice = READ_BACK_ADVICE
     if written.shape != source.shape:
         raise UserError(
-            (
-                f"the model that was written reads back as {written.shape}, where {source.shape} "
-                "was meant"
-            ),
+            f"the written model reads back as {written.shape} instead of {source.shape}",
             str(out),
-            advice,
+            READ_BACK_ADVICE,
             kind=DIFFERS,
         )
     llama.check_tensors(written, str(out))
-    cast, names = Cast(dtype), list(llama.list_tensor_sizes(source.shape))
+    cast = Cast(dtype)
+    names = list(llama.list_tensor_sizes(source.shape))
     for number, name in enumerate(names, 1):
         show_progress("comparing", number, len(names))
-        expected, held = view_as_bits(cast(name, source.read(name))), written.read(name)
-        if held.dtype != dtype or not (view_as_bits(held) == expected).all():
+        expected = view_as_bits(cast(name, source.read(name)))
+        actual = written.read(name)
+        if actual.dtype != dtype or not (view_as_bits(actual) == expected).all():
             raise UserError(
                 f"{name} reads back with other values than were written",
                 str(out),
-                advice,
+                READ_BACK_ADVICE,
                 kind=DIFFERS,
                 value=name,
             )
 
 
 def show_progress(action: str, number: int, total: int) -> None:
-    """Show on a terminal which of how many tensors is worked on."""
+    """Show on a terminal that tensor `number` of `total` is written or compared."""
     log.show_count(f"{action} {number}/{total}", last=number == total)
 
 

@@ -417,7 +417,7 @@ def test_what_is_written_is_read_back(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A disk that changes a bit must not be followed by "every value is what it was"."""
+    """A disk that changes a bit must not be followed by "all values are unchanged"."""
     module: Any = {"hf": huggingface, "meta": meta_llama, "pax": pax_checkpoint}[layout]
     function = "write_checkpoint" if layout == "pax" else "write_model"
     write = getattr(module, function)
