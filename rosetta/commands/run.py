@@ -1,5 +1,8 @@
-"""`rosetta run`, `rosetta submit` and `rosetta spawn`: a preset on this machine, in a container, or
-by a scheduler.
+"""The commands `rosetta run`, `submit` and `spawn`: start a preset, or processes of a command.
+
+`run` starts a preset on this machine, with or without a container. `submit` gives a preset to Slurm
+or Kubernetes. A place is what --on names. A rendering is the command line, the variables and the
+standard input with which a place starts the run.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ if TYPE_CHECKING:
     import argparse
 
     from rosetta.core.run_description import Run
+    from rosetta.launch.node_processes import ProcessLayout
     from rosetta.launch.rendering import Options, Rendering
 
 PLACES_TO_RUN, PLACES_TO_SUBMIT = ("local", "docker"), ("slurm", "pyxis", "apptainer", "jobset")
 _CONTAINERS, _SBATCH = ("docker", "pyxis", "apptainer", "jobset"), ("slurm", "pyxis", "apptainer")
-# Options that not every place has a use for.
+# The options that only some places use.
 _PLACES_OF_OPTION = {
     **dict.fromkeys(("image", "mount"), _CONTAINERS),
     **dict.fromkeys(("node", "coordinator"), ("local",)),
@@ -117,6 +121,7 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _add_node_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for a run that is started on each of several nodes."""
     parser.add_argument(
         "--node",
         type=option_types.make_whole_number_type(minimum=0),
@@ -135,6 +140,7 @@ def _add_node_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_preset_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what to run, which `run` and `submit` share."""
     parser.add_argument(
         "words",
         nargs="*",
@@ -192,98 +198,98 @@ def read_run(args: argparse.Namespace) -> Run:
     """Return the run that a command line describes.
 
     Raises:
-      UserError: see rosetta.presets.preset_run and rosetta.core.run_description.
+      UserError: An option does not fit the place, or the preset, the settings or the run
+        description are not valid.
     """
     from dataclasses import replace
 
     _check_options(args)
-    found = _read_description(args) if args.description else _describe_preset(args)
-    mounts = tuple(_parse_mount(each) for each in args.mount)
-    found = replace(
-        found,
-        mounts=(*found.mounts, *mounts),
-        processes_per_node=args.processes or found.processes_per_node,
+    described = _read_description(args) if args.description else _describe_preset(args)
+    mounts = tuple(_parse_mount(text) for text in args.mount)
+    described = replace(
+        described,
+        mounts=(*described.mounts, *mounts),
+        processes_per_node=args.processes or described.processes_per_node,
     )
     if (
-        found.framework == "t5x"
-        and found.processes_per_node == "node"
-        and found.nodes > 1
-        and found.gpus_per_node > 1
+        described.framework == "t5x"
+        and described.processes_per_node == "node"
+        and described.nodes > 1
+        and described.gpus_per_node > 1
     ):
         raise UserError(
-            "T5X takes one process a GPU where there are several nodes",
+            "on several nodes, T5X needs one process for each GPU",
             "--processes node",
             "give --processes gpu",
             kind=UNSUPPORTED,
         )
-    return found
+    return described
 
 
 def _warn_about_placement(args: argparse.Namespace, run: Run) -> None:
-    """Say on stderr what the run goes without where it will be; UserError where that cannot be
-    meant.
+    """Log what the run lacks in the place where it will run.
+
+    Raises:
+      UserError: The run cannot work there.
     """
     from rosetta.core.secrets import Mask
     from rosetta.core.variables import misspellings
     from rosetta.launch import placement_checks
 
-    if args.on != "local" or args.dry_run:  # else the run itself warns
+    if args.on != "local" or args.dry_run:
+        # A local run warns by itself.
         misspellings.warn_of_unknown_variables(
             os.environ, f"rosetta {args.command}", args.command, run.framework
         )
-    mask = Mask(run.env)
-    lines = placement_checks.check_folders(run, args.on) + placement_checks.describe_platform(
-        run, args.on, os.environ
-    )
-    if args.on in PLACES_TO_SUBMIT and not (
-        args.description or args.accelerator or "accelerator" in run.origin
-    ):
+    lines = [
+        *placement_checks.check_folders(run, args.on),
+        *placement_checks.describe_platform(run, args.on, os.environ),
+    ]
+    names_gpu = args.description or args.accelerator or "accelerator" in run.origin
+    if args.on in PLACES_TO_SUBMIT and not names_gpu:
         from rosetta.presets import resolution
 
-        lines += placement_checks.describe_missing_accelerator(
-            run, resolution.find_gpu_dependent_fields(args.words[0])
-        )
-    if args.on in _CONTAINERS and (name := _make_options(args).image):
+        fields = resolution.find_gpu_dependent_fields(args.words[0])
+        lines += placement_checks.describe_missing_accelerator(run, fields)
+    image = _make_options(args).image if args.on in _CONTAINERS else ""
+    if image:
         from rosetta.launch import image_reference
 
-        dropped = image_reference.describe_dropped_tag(
-            image_reference.read_image(name, "--image="), args.on
-        )
-        lines += (dropped,) if dropped else ()
+        reference = image_reference.read_image(image, "--image=")
+        dropped_tag = image_reference.describe_dropped_tag(reference, args.on)
+        lines += [dropped_tag] if dropped_tag else []
+    mask = Mask(run.env)
     for line in lines:
         log.warn(mask.mask_text(line))
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """UserError for an option that the place where it runs has no use for."""
-    wanted = {
-        **_PLACES_OF_OPTION,
-        "name": ("docker",) if args.on in PLACES_TO_RUN else PLACES_TO_SUBMIT,
-    }
-    for option, places in wanted.items():
+    """Refuse an option that the place does not use."""
+    command_places = PLACES_TO_RUN if args.on in PLACES_TO_RUN else PLACES_TO_SUBMIT
+    name_places = ("docker",) if command_places == PLACES_TO_RUN else PLACES_TO_SUBMIT
+    for option, places in {**_PLACES_OF_OPTION, "name": name_places}.items():
         value = getattr(args, option, None)
-        if value not in (None, "", []) and value is not False and args.on not in places:
-            others = [
-                each
-                for each in places
-                if each in (PLACES_TO_RUN if args.on in PLACES_TO_RUN else PLACES_TO_SUBMIT)
-            ]
+        is_given = value not in (None, "", []) and value is not False
+        if is_given and args.on not in places:
+            others = [place for place in places if place in command_places]
+            alternative = f", or choose one of --on {', '.join(others)}" if others else ""
             raise UserError(
-                f"it has no use for --{option}",
+                f"does not use --{option}",
                 f"--on {args.on}",
-                "leave it out" + (f", or choose of --on {', '.join(others)}" if others else ""),
+                f"leave the option out{alternative}",
                 kind=CONFLICT,
                 value=option,
             )
 
 
 def _describe_preset(args: argparse.Namespace) -> Run:
+    """Return the run of a preset and its settings."""
     try:
         from rosetta.presets import user_settings
         from rosetta.presets.preset_run import describe_run
     except ModuleNotFoundError as error:
         raise UserError(
-            f"presets are read by PyYAML, and there is no {error.name}",
+            f"reading presets needs PyYAML, but {error.name} is not installed",
             sys.executable,
             "install it: pip install pyyaml; or give a --description",
             kind=MISSING,
@@ -294,7 +300,7 @@ def _describe_preset(args: argparse.Namespace) -> Run:
         raise UserError(
             "no preset is named",
             f"rosetta {args.command}",
-            "name one, as in t5x-large, or give a --description",
+            "name one, such as t5x-large, or give a --description",
             kind=MISSING,
         )
     name, *words = args.words
@@ -312,18 +318,17 @@ def _describe_preset(args: argparse.Namespace) -> Run:
 
 
 def _find_accelerator(args: argparse.Namespace, settings: dict[str, str]) -> str | None:
-    """Return this machine's accelerator, if the run is to be here."""
+    """Return the short name of this machine's GPU if the run will be on this machine."""
     from rosetta.core import gpu_query
     from rosetta.presets import resolution, user_settings
 
-    return (
-        resolution.find_accelerator(gpu_query.detect_gpus({**os.environ, **settings}))
-        if args.on in PLACES_TO_RUN and not user_settings.is_cpu_requested(settings, os.environ)
-        else None
-    )
+    if args.on not in PLACES_TO_RUN or user_settings.is_cpu_requested(settings, os.environ):
+        return None
+    return resolution.find_accelerator(gpu_query.detect_gpus({**os.environ, **settings}))
 
 
 def _read_description(args: argparse.Namespace) -> Run:
+    """Return the run of the file that --description names."""
     import json
     from pathlib import Path
 
@@ -331,55 +336,63 @@ def _read_description(args: argparse.Namespace) -> Run:
 
     if args.words or args.nodes or args.gpus_per_node or args.accelerator:
         raise UserError(
-            "it says everything but where",
+            "a run description sets everything except the place",
             f"--description {args.description}",
-            "leave out preset, settings, --nodes, --gpus-per-node and --accelerator, or mend it",
+            "leave out preset, settings, --nodes, --gpus-per-node and --accelerator, or edit the "
+            "file",
             kind=CONFLICT,
         )
+    if args.description == "-":
+        text = sys.stdin.read()
+    else:
+        text = bounded_read.read_text(Path(args.description), "--description")
     try:
-        document = json.loads(
-            sys.stdin.read()
-            if args.description == "-"
-            else bounded_read.read_text(Path(args.description), "--description")
-        )
+        document = json.loads(text)
     except ValueError as error:
         raise UserError(
-            f"it is no JSON: {error}",
+            f"not valid JSON: {error}",
             args.description,
-            "write it with --json of rosetta explain",
+            "write the file with --json of rosetta explain",
             kind=INVALID,
         ) from None
     return run_description.parse_run(document)
 
 
 def _parse_mount(text: str) -> tuple[str, str]:
+    """Return the two folders of a --mount, the outer one as an absolute path."""
     outside, colon, inside = text.rpartition(":")
     if not (colon and outside and inside):
         raise UserError(
-            "it is no mount", f"--mount={text}", "write OUTSIDE:INSIDE", kind=INVALID, value=text
+            "is not a valid mount",
+            f"--mount={text}",
+            "write OUTSIDE:INSIDE",
+            kind=INVALID,
+            value=text,
         )
     return outside if outside.startswith(("/", "pvc:")) else os.path.abspath(outside), inside
 
 
 def _make_options(args: argparse.Namespace) -> Options:
+    """Return the options of a rendering."""
     from dataclasses import fields
 
     from rosetta.launch.rendering import Options
 
     extra = tuple(getattr(args, "sbatch", ()))
-    if odd := [each for each in extra if not each.startswith("--")]:
-        raise UserError(
-            "it is no option",
-            f"--sbatch={odd[0]}",
-            "write it whole, as in --sbatch=--qos=high",
-            kind=INVALID,
-            value=odd[0],
-        )
-    given: dict[str, Any] = {
-        each.name: value for each in fields(Options) if (value := getattr(args, each.name, ""))
-    }
-    given.setdefault("image", os.environ.get("CONTAINER", ""))
-    return Options(**{**given, "extra": extra})
+    for word in extra:
+        if not word.startswith("--"):
+            raise UserError(
+                "is not a valid option",
+                f"--sbatch={word}",
+                "write the option with its dashes, as in --sbatch=--qos=high",
+                kind=INVALID,
+                value=word,
+            )
+    values = {option.name: getattr(args, option.name, "") for option in fields(Options)}
+    options: dict[str, Any] = {name: value for name, value in values.items() if value}
+    options.setdefault("image", os.environ.get("CONTAINER", ""))
+    options["extra"] = extra
+    return Options(**options)
 
 
 def run_preset(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -388,21 +401,10 @@ def run_preset(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     run = read_run(args)
     if args.on == "docker":
-        wanted = docker.render_docker(run, _make_options(args), os.environ)
+        container = docker.render_docker(run, _make_options(args), os.environ)
         _warn_about_placement(args, run)
-        return _format_rendering(wanted) if args.dry_run else _replace_process(args, wanted)
-    origin = run.origin.get("nodes", "")
-    if run.nodes > 1 and not args.coordinator and ".yaml:" in origin:
-        what = f"{run.nodes} nodes, which the preset brings ({origin}), have to meet somewhere"
-        raise UserError(
-            what,
-            "--coordinator",
-            (
-                "give --nodes 1 for this machine alone; or name the first node, and a free port "
-                "of it, to all of them: HOST:PORT"
-            ),
-            kind=MISSING,
-        )
+        return _format_rendering(container) if args.dry_run else _replace_process(args, container)
+    _check_coordinator(args, run)
     _warn_about_placement(args, run)
     layout = node_processes.ProcessLayout(
         rendering.count_processes_per_node(run),
@@ -410,127 +412,145 @@ def run_preset(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         _read_node_number(args),
         args.coordinator,
     )
-    env = rendering.make_variables(run)
+    variables = rendering.make_variables(run)
     if args.dry_run:
-        return _format_rendering(
-            rendering.Rendering(_make_spawn_command(layout, list(run.entry)), env)
-        )
+        spawn_command = _make_spawn_command(layout, list(run.entry))
+        return _format_rendering(rendering.Rendering(spawn_command, variables))
     _refuse_json(args)
-    sys.exit(node_processes.run_processes(run.entry, layout, {**os.environ, **env}))
+    sys.exit(node_processes.run_processes(run.entry, layout, {**os.environ, **variables}))
 
 
-def _make_spawn_command(layout: Any, entry: list[str]) -> list[str]:
-    """Return the command line that does the same."""
+def _check_coordinator(args: argparse.Namespace, run: Run) -> None:
+    """Refuse a run on several nodes without a coordinator, if a preset chose the nodes.
+
+    If the user chose the nodes, the processes themselves report the missing coordinator.
+    """
+    origin = run.origin.get("nodes", "")
+    if run.nodes > 1 and not args.coordinator and ".yaml:" in origin:
+        raise UserError(
+            f"the preset is for {run.nodes} nodes ({origin}), which need a meeting point",
+            "--coordinator",
+            "give --nodes 1 to run on this machine only; or start the command on every node with "
+            "the first node and a free port of it: --coordinator HOST:PORT",
+            kind=MISSING,
+        )
+
+
+def _make_spawn_command(layout: ProcessLayout, entry: list[str]) -> list[str]:
+    """Return the command line that starts the same processes as `rosetta run`."""
     if layout.nodes * layout.per_node == 1:
         return entry
-    several = (
-        [f"--nodes={layout.nodes}", f"--node={layout.node}", f"--coordinator={layout.coordinator}"]
-        if layout.nodes > 1
-        else []
-    )
-    return ["rosetta", "spawn", f"--per-node={layout.per_node}", *several, "--", *entry]
+    words = ["rosetta", "spawn", f"--per-node={layout.per_node}"]
+    if layout.nodes > 1:
+        words += [
+            f"--nodes={layout.nodes}",
+            f"--node={layout.node}",
+            f"--coordinator={layout.coordinator}",
+        ]
+    return [*words, "--", *entry]
 
 
 def _read_node_number(args: argparse.Namespace) -> int:
-    """Return the number of this node."""
+    """Return the number of this node: --node, or the number that Kubernetes sets."""
     if args.node is not None:
         return int(args.node)
-    given = os.environ.get("JOB_COMPLETION_INDEX") or "0"
-    return parse_whole_number("JOB_COMPLETION_INDEX", given, minimum=0)
+    text = os.environ.get("JOB_COMPLETION_INDEX") or "0"
+    return parse_whole_number("JOB_COMPLETION_INDEX", text, minimum=0)
 
 
-def _replace_process(args: argparse.Namespace, wanted: Rendering) -> NoReturn:
-    import shutil
+def _replace_process(args: argparse.Namespace, rendering: Rendering) -> NoReturn:
+    """Replace this process by the program of a rendering."""
     import signal
 
     _refuse_json(args)
-    _check_program(shutil.which(wanted.argv[0]), wanted, args.on)
-    log.info("+ " + wanted.text(), prefix=False)
+    _check_program(rendering, args.on)
+    log.info("+ " + rendering.text(), prefix=False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.execvpe(wanted.argv[0], wanted.argv, {**os.environ, **wanted.env})  # noqa: S606
+    os.execvpe(rendering.argv[0], rendering.argv, {**os.environ, **rendering.env})  # noqa: S606
 
 
 def _refuse_json(args: argparse.Namespace) -> None:
+    """Refuse --json for a run, whose own output goes to stdout."""
     if args.json:
         raise UserError(
-            "the run's own output is on stdout",
+            "stdout has the output of the run",
             "--json",
-            "add --dry-run, for what would run",
+            "add --dry-run to see what would run",
             kind=CONFLICT,
         )
 
 
-def _check_program(found: str | None, wanted: Rendering, on: str) -> None:
-    if found is None:
+def _check_program(rendering: Rendering, place: str) -> None:
+    """Check that the program of a rendering is installed."""
+    import shutil
+
+    program = rendering.argv[0]
+    if shutil.which(program) is None:
         raise UserError(
-            "there is no such program on PATH",
-            f"--on {on}: {wanted.argv[0]}",
-            "install it, or see what it would be given: --dry-run",
+            "the program is not on PATH",
+            f"--on {place}: {program}",
+            "install it, or see its command line with --dry-run",
             kind=MISSING,
-            value=wanted.argv[0],
+            value=program,
         )
 
 
-def _format_rendering(wanted: Rendering) -> tuple[dict[str, Any], str]:
-    return wanted.shown(), wanted.text()
+def _format_rendering(rendering: Rendering) -> tuple[dict[str, Any], str]:
+    """Return a rendering as the result of a dry run, and as text."""
+    return rendering.shown(), rendering.text()
 
 
 def submit_preset(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta submit`; return its result and the text to print."""
-    import shutil
     import subprocess
 
     from rosetta.launch import jobset, slurm
 
-    renderings = {
+    renderers = {
         "slurm": slurm.render_slurm,
         "pyxis": slurm.render_pyxis,
         "apptainer": slurm.render_apptainer,
         "jobset": jobset.render_jobset,
     }
     run = read_run(args)
-    wanted = renderings[args.on](run, _make_options(args))
+    rendering = renderers[args.on](run, _make_options(args))
     _warn_about_placement(args, run)
     if args.dry_run:
-        return _format_rendering(wanted)
-    _check_program(shutil.which(wanted.argv[0]), wanted, args.on)
-    done = subprocess.run(
-        wanted.argv,
-        env={**os.environ, **wanted.env},
-        input=wanted.stdin,
+        return _format_rendering(rendering)
+    _check_program(rendering, args.on)
+    process = subprocess.run(
+        rendering.argv,
+        env={**os.environ, **rendering.env},
+        input=rendering.stdin,
         text=True,
         stdout=subprocess.PIPE,
         check=False,
     )
-    if done.returncode:
+    if process.returncode:
         raise UserError(
-            f"it ended with status {done.returncode}",
-            wanted.argv[0],
-            "see what it said",
+            f"ended with status {process.returncode}",
+            rendering.argv[0],
+            "see the message of the program above",
             kind=FAILED,
-            value=done.returncode,
+            value=process.returncode,
         )
-    return {"said": done.stdout.strip()}, done.stdout.strip()
+    output = process.stdout.strip()
+    return {"said": output}, output
 
 
 def spawn_processes(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Run `rosetta spawn`; return its result and the text to print."""
+    """Run `rosetta spawn`; it ends with the exit status of the processes."""
     from rosetta.launch import node_processes
 
     words = args.words[args.words[:1] == ["--"] :]
     if not words:
         raise UserError(
-            "there is nothing to start", "rosetta spawn", "write the command after --", kind=MISSING
+            "no command is given", "rosetta spawn", "write the command after --", kind=MISSING
         )
-    sys.exit(
-        node_processes.run_processes(
-            words,
-            node_processes.ProcessLayout(
-                args.per_node, args.nodes, _read_node_number(args), args.coordinator
-            ),
-            os.environ,
-        )
+    layout = node_processes.ProcessLayout(
+        args.per_node, args.nodes, _read_node_number(args), args.coordinator
     )
+    sys.exit(node_processes.run_processes(words, layout, os.environ))
 
 
 RUN = {"run": run_preset, "submit": submit_preset, "spawn": spawn_processes}

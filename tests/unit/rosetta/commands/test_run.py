@@ -399,7 +399,7 @@ def test_on_a_login_node(place: fake_launchers.Place, python: str) -> None:
 
 
 def test_no_newer_syntax_than_that_of_python_39() -> None:
-    code = "import sys; from rosetta.launch import docker, jobset, slurm; from rosetta.commands import run; from rosetta.launch import node_processes, execution; from rosetta.presets import describe; print(*(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'rosetta'))"
+    code = "import sys; from rosetta.launch import docker, jobset, slurm; from rosetta.commands import run; from rosetta.launch import node_processes, execution; from rosetta.presets import preset_run; print(*(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'rosetta'))"
     done = subprocess.run(
         [sys.executable, "-P", "-c", code],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
