@@ -18,10 +18,10 @@ from rosetta.core.errors import CONFLICT, DENIED, INVALID, MISSING, UNKNOWN, Use
 
 KINDS = {
     "synthetic": "random token ids, no file and no vocabulary",
-    "text": "UTF-8 text files, one document a line: text:GLOB",
-    "jsonl": "JSON objects, one a line: jsonl:GLOB",
+    "text": "UTF-8 text files, one document per line: text:GLOB",
+    "jsonl": "JSON objects, one per line: jsonl:GLOB",
     "tfrecord": "TFRecord files of tf.train.Example: tfrecord:GLOB",
-    "cache": "what `rosetta data cache` wrote: cache:FOLDER",
+    "cache": "a token cache, written by `rosetta data cache`: cache:FOLDER",
     "hf": "a Hugging Face data set, streamed: hf:OWNER/NAME[/CONFIG], or hf:FOLDER",
     "tfds": "a prepared TensorFlow Datasets folder under TFDS_DATA_DIR: "
     "tfds:NAME[/CONFIG][:VERSION]",

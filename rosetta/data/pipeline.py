@@ -601,4 +601,5 @@ def hash_batch(batch: Mapping[str, Array], first: int = 0) -> str:
 
 def add_hashes(parts: Iterable[str]) -> str:
     """Return the hash of a global batch from those of its hosts."""
-    return f"{sum(int(part, 16) for part in parts) % (1 << 128):032x}"
+    total = sum(int(part, 16) for part in parts)
+    return f"{total % (1 << 128):032x}"

@@ -370,40 +370,30 @@ class Pairs:
         _, indices = shuffling.locate_examples(
             examples, self.count, self.seed, shuffle=self.shuffle
         )
-        # Of each side, the inputs and the targets.
         lengths = (self.objective.inputs, self.objective.targets)
         tokens: list[Array] = [np.zeros((len(indices), length), np.int32) for length in lengths]
         segments: list[Array] = [np.zeros((len(indices), length), np.int32) for length in lengths]
         for row, bundle in enumerate(indices.tolist()):
-            filled = [0, 0]
+            filled = [0, 0]  # the tokens of inputs and of targets in the row so far
             for segment, number in enumerate(self.bundles[bundle], 1):
                 for side, ids in enumerate(self.pairs[number]):
-                    if self.objective.adds_end_tokens:
-                        ids_in_row = _truncate_with_end(ids, lengths[side])
-                    else:
-                        ids_in_row = _truncate(ids, lengths[side], keep_end=side == 0)
+                    ids_in_row = self._truncate(ids, lengths[side], is_prompt=side == 0)
                     columns = slice(filled[side], filled[side] + len(ids_in_row))
                     tokens[side][row, columns] = ids_in_row
                     segments[side][row, columns] = segment
                     filled[side] += len(ids_in_row)
         return Rows(tokens[0], tokens[1], segments[0], segments[1])
 
+    def _truncate(self, ids: Array, length: int, *, is_prompt: bool) -> Array:
+        """Return the ids of one side of a record as they stand in a row, at most `length`."""
+        if self.objective.adds_end_tokens:
+            return np.append(ids[: length - 1], np.int32(vocabularies.EOS)).astype(np.int32)
+        # The end of a prompt is kept, because it has the question.
+        return ids[max(len(ids) - length, 0) :] if is_prompt else ids[:length]
+
     def describe(self) -> str:
         """Return the name of the source and the numbers of records and rows."""
         return f"{self.name} {len(self.pairs)} in {self.count}"
-
-
-def _truncate_with_end(ids: Array, length: int) -> Array:
-    """Return the ids and an end token, at most `length` of them."""
-    return np.append(ids[: length - 1], np.int32(vocabularies.EOS)).astype(np.int32)
-
-
-def _truncate(ids: Array, length: int, *, keep_end: bool) -> Array:
-    """Return at most `length` ids: the first ones, or the last ones with `keep_end`.
-
-    The end of a prompt is kept, because it has the question.
-    """
-    return ids[max(len(ids) - length, 0) :] if keep_end else ids[:length]
 
 
 class Mixture:

@@ -167,20 +167,7 @@ def find_shards(spec: Spec, split: str = "train") -> tuple[str, ...]:
             kind=UNKNOWN,
             value=name,
         )
-    paths: dict[int, str] = {}  # by the number of the shard
-    count = 0
-    for entry in os.listdir(folder):
-        match = SHARD_NAME.match(entry)
-        if match and match["split"] == name:
-            if match["kind"] != "tfrecord":
-                raise UserError(
-                    "the set is stored as array_record files",
-                    folder,
-                    "prepare it with file_format=tfrecord",
-                    kind=UNSUPPORTED,
-                )
-            count = int(match["count"])
-            paths[int(match["number"])] = os.path.join(folder, entry)
+    paths, count = _list_shards(folder, name)
     expected = len(splits[name]["shards"]) or count
     missing = [number for number in range(max(expected, count)) if number not in paths]
     if missing or not paths:
@@ -192,6 +179,29 @@ def find_shards(spec: Spec, split: str = "train") -> tuple[str, ...]:
             kind=MISSING,
         )
     return tuple(paths[number] for number in sorted(paths))
+
+
+def _list_shards(folder: str, split: str) -> tuple[dict[int, str], int]:
+    """Return the files of a split by their numbers, and how many there should be by their names.
+
+    Raises:
+        UserError: The files are not TFRecord files.
+    """
+    paths = {}
+    count = 0
+    for entry in os.listdir(folder):
+        match = SHARD_NAME.match(entry)
+        if match and match["split"] == split:
+            if match["kind"] != "tfrecord":
+                raise UserError(
+                    "the set is stored as array_record files",
+                    folder,
+                    "prepare it with file_format=tfrecord",
+                    kind=UNSUPPORTED,
+                )
+            count = int(match["count"])
+            paths[int(match["number"])] = os.path.join(folder, entry)
+    return paths, count
 
 
 def check(spec: Spec, split: str) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def train_rows(data: str) -> list[Any]:
 def test_every_reader_of_lines_names_the_line_or_skips_it(
     bad: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, says = lines(tmp_path / name, bad), BAD_LINES[bad]
+    data, fault = lines(tmp_path / name, bad), BAD_LINES[bad]
     source = data_spec.parse_spec(data)
     reads: list[Callable[[], list[Any]]] = [lambda: list(documents.read_documents(source, "text"))]
     if name == "a.jsonl":
@@ -91,7 +91,7 @@ def test_every_reader_of_lines_names_the_line_or_skips_it(
         with errors.refused(
             errors.INVALID,
             where=f"{tmp_path}/{name}, line 41",
-            names=says,
+            names=fault,
             remedy="BAD_RECORDS=skip",
         ) as raised:
             read()
@@ -103,7 +103,7 @@ def test_every_reader_of_lines_names_the_line_or_skips_it(
 
 
 @pytest.mark.parametrize("bad", BAD_LINES, ids=range(len(BAD_LINES)))
-def test_check_reads_to_the_end_and_counts(
+def test_data_check_reads_all_records_and_counts_bad_ones(
     bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = lines(tmp_path / "a.jsonl", bad, at=60)
@@ -121,7 +121,7 @@ def test_check_reads_to_the_end_and_counts(
     assert run("data", "check", data, "--mean-span", "20")[0]["ok"]
 
 
-def test_check_prints_the_first_of_each_kind_and_the_total(tmp_path: Path) -> None:
+def test_data_check_prints_the_first_bad_records_of_each_kind(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(['{"text": null}'] * 50 + ["{"] * 50 + GOOD) + "\n")
     result, text = run("data", "check", f"jsonl:{tmp_path}/a.jsonl", "--mean-span", "20")
     assert result["bad"]["total"] == 100
@@ -130,7 +130,7 @@ def test_check_prints_the_first_of_each_kind_and_the_total(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("line", "text"), SURROGATES.items(), ids=range(len(SURROGATES)))
-def test_half_a_character_is_replaced_by_every_reader_and_said_once(
+def test_every_reader_replaces_lone_surrogates_and_warns_once(
     line: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = lines(tmp_path / "a.jsonl", line)
@@ -150,12 +150,12 @@ def test_half_a_character_is_replaced_by_every_reader_and_said_once(
             data_spec.parse_spec(f"jsonl:{pair}"), "text_to_text", "train"
         )
     ] == [(text, "\ufffd")]
-    said = capsys.readouterr().err.splitlines()
-    about = [line for line in said if f"{tmp_path}/a.jsonl " in line and "Unicode" in line]
+    warnings = capsys.readouterr().err.splitlines()
+    about = [line for line in warnings if f"{tmp_path}/a.jsonl " in line and "Unicode" in line]
     assert len(about) == ("\ufffd" in text)
 
 
-def test_records_of_other_files_are_named_by_number(
+def test_bad_records_of_other_files_are_named_by_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = [corpora.example(text=[f"some words {number}".encode()]) for number in range(9)]
@@ -164,7 +164,7 @@ def test_records_of_other_files_are_named_by_number(
         "'text'": corpora.example(text=[7]),
         "tf.train.Example": b"plain text",
     }
-    for says, body in broken.items():
+    for fault, body in broken.items():
         path = tmp_path / f"{len(body)}.tfrecord"
         corpora.tfrecords(path, [*good[:5], body, *good[5:]])
         source = data_spec.parse_spec(f"tfrecord:{path}")
@@ -174,7 +174,7 @@ def test_records_of_other_files_are_named_by_number(
             lambda source=source: list(documents.read_documents(source, "text")),
             lambda corpus=corpus: corpus.read_texts(0, corpus.size),
         ):
-            with errors.refused(errors.INVALID, where=f"{path}, record 6", names=says):
+            with errors.refused(errors.INVALID, where=f"{path}, record 6", names=fault):
                 read()
         monkeypatch.setenv("BAD_RECORDS", "skip")
         assert (
@@ -184,7 +184,7 @@ def test_records_of_other_files_are_named_by_number(
         )
 
 
-def test_bytes_that_are_not_utf8_are_said_once(
+def test_bytes_that_are_not_utf8_are_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "a.txt"
@@ -196,11 +196,13 @@ def test_bytes_that_are_not_utf8_are_said_once(
         == len(corpus.read_texts(0, corpus.size))
         == 2
     )
-    said = capsys.readouterr().err
-    assert said.count(f"{path} ") == said.count("Unicode") == 1
+    warnings = capsys.readouterr().err
+    assert warnings.count(f"{path} ") == warnings.count("Unicode") == 1
 
 
-def test_pairs_name_the_line_and_skip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_records_of_pairs_are_named_or_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(
         '{"inputs": "a", "targets": "b"}\n\n{"inputs": "a"}\n[]\n{"inputs": "c", "targets": "d"}\n'
@@ -218,7 +220,7 @@ def test_pairs_name_the_line_and_skip(tmp_path: Path, monkeypatch: pytest.Monkey
     assert bad_records.count_skipped() == 2
 
 
-def test_workers_tell_the_trainer_what_they_skipped(
+def test_workers_report_skipped_records_to_the_trainer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     data = lines(tmp_path / "a.jsonl", '{"text": null}')
@@ -234,7 +236,7 @@ def test_workers_tell_the_trainer_what_they_skipped(
     assert capfd.readouterr().err.count("line 41: 'text' is null") == 1
 
 
-def test_a_wrong_policy_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAD_RECORDS", "drop")
     with errors.refused(errors.INVALID, where="BAD_RECORDS", value="drop", remedy=("stop", "skip")):
         bad_records.read_policy()
@@ -323,8 +325,8 @@ def test_a_file_that_changed_at_equal_size_is_noticed(
         )
         data, path = f"cache:{tmp_path}/out", tmp_path / "out" / "tokens-00000.bin"
     recipe = corpora.recipe(data)
-    kept = json.loads(json.dumps(pipeline.Batches(recipe, 4).make_state(5)))
-    pipeline.Batches(recipe, 4).resume(kept, 5)
+    state = json.loads(json.dumps(pipeline.Batches(recipe, 4).make_state(5)))
+    pipeline.Batches(recipe, 4).resume(state, 5)
     body = bytearray(path.read_bytes())
     place = len(body) // 2
     place += next(
@@ -335,29 +337,29 @@ def test_a_file_that_changed_at_equal_size_is_noticed(
     with errors.refused(
         errors.DIFFERS, where="DATA=", names=path.name, remedy="CHANGED_DATA=accept"
     ):
-        pipeline.Batches(recipe, 4).resume(kept, 5)
+        pipeline.Batches(recipe, 4).resume(state, 5)
     monkeypatch.setenv("CHANGED_DATA", "accept")
-    assert "from step 5 on with example 20" in str(pipeline.Batches(recipe, 4).resume(kept, 5))
-    del kept["contents"], kept["grid"]  # as an older release kept it
-    assert pipeline.Batches(recipe, 4).resume(kept, 5) is None
+    assert "from step 5 on with example 20" in str(pipeline.Batches(recipe, 4).resume(state, 5))
+    del state["contents"], state["grid"]  # as an older release kept it
+    assert pipeline.Batches(recipe, 4).resume(state, 5) is None
 
 
-def test_a_mended_file_goes_on_in_the_same_order(
+def test_a_repaired_file_continues_in_the_same_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = lines(tmp_path / "a.jsonl", '{"text": null}')
     recipe = corpora.recipe(data, "lm", inputs=0)
     monkeypatch.setenv("BAD_RECORDS", "skip")
     before = pipeline.Batches(recipe, 4)
-    kept = json.loads(json.dumps(before.make_state(3)))
+    state = json.loads(json.dumps(before.make_state(3)))
     lines(tmp_path / "a.jsonl", "")
     with errors.refused(
         errors.DIFFERS, where="DATA=", names="a.jsonl", remedy="CHANGED_DATA=accept"
     ):
-        pipeline.Batches(recipe, 4).resume(kept, 3)
+        pipeline.Batches(recipe, 4).resume(state, 3)
     monkeypatch.setenv("CHANGED_DATA", "accept")
     after = pipeline.Batches(recipe, 4)
-    assert "none" not in str(after.resume(kept, 3))
+    assert "none" not in str(after.resume(state, 3))
     assert (after.source.count, after.source.stretch) == (  # type: ignore[attr-defined]
         before.source.count,  # type: ignore[attr-defined]
         before.source.stretch,  # type: ignore[attr-defined]

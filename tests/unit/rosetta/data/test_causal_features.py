@@ -18,40 +18,42 @@ NONE: Any = np.zeros((1, 0), np.int32)
 
 
 def fields(tokens: list[int], *, pack: bool, bos: int = 0) -> dict[str, list[Any]]:
-    made = rows.make_unpacked_rows(NONE, np.array([tokens], np.int32))
+    source_rows = rows.make_unpacked_rows(NONE, np.array([tokens], np.int32))
     return {
         name: array[0].tolist()
         for name, array in causal_features.make_causal_features(
-            made, pack=pack, bos=bos, eos=1
+            source_rows, pack=pack, bos=bos, eos=1
         ).items()
     }
 
 
 def test_a_row_of_running_text_is_one_segment() -> None:
     # 0 in the middle is an unknown token where a vocabulary has it there (LLaMA's), at the end it is padding.
-    found = fields([7, 0, 1, 9, 0, 0], pack=False, bos=5)
-    assert found["ids"] == [5, 7, 0, 1, 9, 0]
-    assert found["labels"] == [7, 0, 1, 9, 0, 0]
-    assert found["weights"] == [1, 1, 1, 1, 0, 0]
-    assert found["paddings"] == [0, 0, 0, 0, 1, 1]
-    assert found["segment_ids"] == [1, 1, 1, 1, 0, 0]
-    assert found["segment_pos"] == [0, 1, 2, 3, 0, 0]
-    assert "inputs_indicator" not in found
+    features = fields([7, 0, 1, 9, 0, 0], pack=False, bos=5)
+    assert features["ids"] == [5, 7, 0, 1, 9, 0]
+    assert features["labels"] == [7, 0, 1, 9, 0, 0]
+    assert features["weights"] == [1, 1, 1, 1, 0, 0]
+    assert features["paddings"] == [0, 0, 0, 0, 1, 1]
+    assert features["segment_ids"] == [1, 1, 1, 1, 0, 0]
+    assert features["segment_pos"] == [0, 1, 2, 3, 0, 0]
+    assert "inputs_indicator" not in features
 
 
 def test_packed_documents_are_segments_that_begin_anew() -> None:
-    found = fields([7, 8, 1, 9, 1, 4, 0], pack=True, bos=5)
-    assert found["segment_ids"] == [1, 1, 1, 2, 2, 3, 0]
-    assert found["segment_pos"] == [0, 1, 2, 0, 1, 0, 0]
-    assert found["ids"] == [5, 7, 8, 5, 9, 5, 0]
-    assert found["labels"] == [7, 8, 1, 9, 1, 4, 0]
-    assert found["weights"] == [1, 1, 1, 1, 1, 1, 0]
+    features = fields([7, 8, 1, 9, 1, 4, 0], pack=True, bos=5)
+    assert features["segment_ids"] == [1, 1, 1, 2, 2, 3, 0]
+    assert features["segment_pos"] == [0, 1, 2, 0, 1, 0, 0]
+    assert features["ids"] == [5, 7, 8, 5, 9, 5, 0]
+    assert features["labels"] == [7, 8, 1, 9, 1, 4, 0]
+    assert features["weights"] == [1, 1, 1, 1, 1, 1, 0]
 
 
-def test_types_are_paxmls() -> None:
-    made = rows.make_unpacked_rows(np.array([[7, 8, 0]], np.int32), np.array([[9, 1]], np.int32))
-    found = causal_features.make_causal_features(made, pack=False, bos=0, eos=1)
-    assert {name: array.dtype.name for name, array in found.items()} == {
+def test_features_have_the_types_of_paxml() -> None:
+    source_rows = rows.make_unpacked_rows(
+        np.array([[7, 8, 0]], np.int32), np.array([[9, 1]], np.int32)
+    )
+    features = causal_features.make_causal_features(source_rows, pack=False, bos=0, eos=1)
+    assert {name: array.dtype.name for name, array in features.items()} == {
         "ids": "int32",
         "labels": "int32",
         "segment_ids": "int32",
@@ -60,18 +62,18 @@ def test_types_are_paxmls() -> None:
         "paddings": "float32",
         "weights": "float32",
     }
-    assert {array.shape for array in found.values()} == {(1, 5)}
+    assert {array.shape for array in features.values()} == {(1, 5)}
 
 
 @pytest.mark.parametrize("pack", [False, True])
-def test_hosts_make_up_the_same_batch(tmp_path: Path, pack: bool) -> None:
-    made = corpora.recipe(
+def test_the_rows_of_all_hosts_are_the_global_batch(tmp_path: Path, pack: bool) -> None:
+    recipe = corpora.recipe(
         corpora.text(tmp_path, DOCS), "lm", extra_ids=0, inputs=0, targets=48, pack=pack
     )
-    whole = causal_features.CausalBatches(made, 8)
+    whole = causal_features.CausalBatches(recipe, 8)
     for step in (0, 5):
         hosts = [
-            causal_features.CausalBatches(made, 8, shard=shard, shards=2) for shard in range(2)
+            causal_features.CausalBatches(recipe, 8, shard=shard, shards=2) for shard in range(2)
         ]
         assert pipeline.add_hashes(
             pipeline.hash_batch(host.make_batch(step), 4 * n) for n, host in enumerate(hosts)
@@ -82,17 +84,17 @@ def test_hosts_make_up_the_same_batch(tmp_path: Path, pack: bool) -> None:
 
 
 def test_a_cache_is_read_without_its_vocabulary(tmp_path: Path) -> None:
-    kept = token_cache.CacheRecipe(
+    cache_recipe = token_cache.CacheRecipe(
         "x", BYTES.fingerprint(), "byte", BYTES.size, document_ends=True, pairs=""
     )
     token_cache.write_cache(
         str(tmp_path / "c"),
-        kept,
+        cache_recipe,
         DOCS,
         lambda batches: (BYTES.encode(batch) for batch in batches),
         end=2,
     )
-    made = corpora.recipe(
+    recipe = corpora.recipe(
         f"cache:{tmp_path}/c",
         "lm",
         vocab="ids:259",
@@ -102,8 +104,8 @@ def test_a_cache_is_read_without_its_vocabulary(tmp_path: Path) -> None:
         shuffle=False,
     )
     assert (
-        causal_features.CausalBatches(made, 1).make_batch(0)["labels"][0].tolist()
-        == [one for doc in DOCS[:9] for one in [*BYTES.encode([doc])[0], 2]][:400]
+        causal_features.CausalBatches(recipe, 1).make_batch(0)["labels"][0].tolist()
+        == [token for doc in DOCS[:9] for token in [*BYTES.encode([doc])[0], 2]][:400]
     )
     with_sentinels = corpora.recipe(
         f"cache:{tmp_path}/c", "lm", vocab="byte", extra_ids=100, inputs=0, targets=400
@@ -120,7 +122,9 @@ def test_a_cache_is_read_without_its_vocabulary(tmp_path: Path) -> None:
         )
 
 
-def test_the_log_has_what_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_batch_log_lists_only_trained_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ROSETTA_BATCH_LOG", str(tmp_path / "log"))
     batches = causal_features.CausalBatches(
         corpora.recipe("synthetic", "lm", vocab="ids:50", extra_ids=0, inputs=0, targets=8),

@@ -21,7 +21,7 @@ def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", path_checks.CERTIFICATE_VARIABLES)
-def test_a_certificate_variable_that_names_nothing_is_found_before_the_run(
+def test_a_missing_certificate_file_is_refused_before_the_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path_checks.check_certificates()
@@ -34,22 +34,24 @@ def test_a_certificate_variable_that_names_nothing_is_found_before_the_run(
     path_checks.check_certificates(needed=True)
 
 
-def test_red_hats_certificates_are_pointed_to(
+def test_the_error_names_the_system_certificates_of_red_hat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs = tmp_path / "ca-bundle.crt"
+    system_bundle = tmp_path / "ca-bundle.crt"
     monkeypatch.setattr(
-        path_checks, "SYSTEM_CERTIFICATES", (str(tmp_path / "none.crt"), str(theirs))
+        path_checks, "SYSTEM_CERTIFICATES", (str(tmp_path / "none.crt"), str(system_bundle))
     )
     with errors.refused(errors.MISSING, where="none.crt", remedy="install ca-certificates"):
         path_checks.check_certificates(needed=True)
-    theirs.touch()
-    with errors.refused(errors.MISSING, where="none.crt", remedy=f"export CURL_CA_BUNDLE={theirs}"):
+    system_bundle.touch()
+    with errors.refused(
+        errors.MISSING, where="none.crt", remedy=f"export CURL_CA_BUNDLE={system_bundle}"
+    ):
         path_checks.check_certificates(needed=True)
     path_checks.check_certificates()
 
 
-def test_what_a_store_needs_is_said_before_the_run(
+def test_missing_access_to_an_object_store_is_refused_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CURL_CA_BUNDLE", str(tmp_path))
@@ -141,18 +143,18 @@ def test_a_run_is_refused_before_it_starts(
         ),
     ],
 )
-def test_the_first_record_is_looked_at_where_it_is_asked_for(
+def test_the_first_record_is_checked_if_a_text_field_is_given(
     text: str, objective: str, kind: str, facts: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "a.jsonl").write_text(text)
-    given = {**GOOD, "data": f"jsonl:{tmp_path}/a.jsonl", "objective": objective}
-    data_checks.check_data(**given)
+    arguments = {**GOOD, "data": f"jsonl:{tmp_path}/a.jsonl", "objective": objective}
+    data_checks.check_data(**arguments)
     with errors.refused(kind, **facts):
-        data_checks.check_data(**given, text_field="text")
+        data_checks.check_data(**arguments, text_field="text")
     (tmp_path / "a.jsonl").write_text(
         '{"body": "some words", "premise": "a", "hypothesis": "b", "label": 1}\n'
     )
-    data_checks.check_data(**given, text_field="body")
+    data_checks.check_data(**arguments, text_field="body")
 
 
 def test_evaluation_reads_its_own_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +174,7 @@ def test_prepared_sets_are_read_from_files(monkeypatch: pytest.MonkeyPatch) -> N
         data_checks.check_data(data="tfds:c4/en", **GOOD)
 
 
-def test_a_folder_is_tried_and_left_as_it_was(
+def test_a_write_check_leaves_the_folder_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path_checks.check_local_folder_writable(str(tmp_path / "not" / "yet"))

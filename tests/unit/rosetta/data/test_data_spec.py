@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         ("jsonl:/a#b.jsonl", data_spec.Spec("jsonl", "/a#b.jsonl")),
     ],
 )
-def test_what_is_typed_is_read_and_told_again(typed: str, expected: data_spec.Spec) -> None:
+def test_a_spec_is_parsed_and_printed_again(typed: str, expected: data_spec.Spec) -> None:
     assert data_spec.parse_spec(typed) == expected
     assert str(expected) == typed
 
@@ -46,7 +46,7 @@ def test_what_is_typed_is_read_and_told_again(typed: str, expected: data_spec.Sp
         ('{"text:a": 1, "task:b": 1}', errors.CONFLICT, {"where": "DATA"}),
     ],
 )
-def test_what_cannot_be_read_is_one_line(typed: str, kind: str, facts: dict[str, Any]) -> None:
+def test_an_invalid_spec_is_refused(typed: str, kind: str, facts: dict[str, Any]) -> None:
     with errors.refused(kind, **facts) as raised:
         data_spec.parse_parts(typed)
     assert "\n" not in str(raised.value)
@@ -65,8 +65,8 @@ def test_a_mixture_is_a_mapping_or_its_json() -> None:
 def test_files_are_sorted_and_none_twice(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt", "c.md"):
         (tmp_path / name).write_text("x\n")
-    found = data_spec.find_files(data_spec.parse_spec(f"text:{tmp_path}/*.txt,{tmp_path}/b.*"))
-    assert found == (str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
+    paths = data_spec.find_files(data_spec.parse_spec(f"text:{tmp_path}/*.txt,{tmp_path}/b.*"))
+    assert paths == (str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_files_are_sorted_and_none_twice(tmp_path: Path) -> None:
         ("text:{folder}/a,new:b", errors.MISSING, "new:b", "container"),
     ],
 )
-def test_what_was_meant_is_said_where_no_file_matches(
+def test_a_pattern_without_files_is_refused_with_a_correction(
     typed: str, kind: str, where: str, remedy: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a").write_text("x\n")

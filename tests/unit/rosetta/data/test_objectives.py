@@ -17,20 +17,20 @@ def undone(inputs: np.ndarray, targets: np.ndarray) -> list[int]:
     """Put the masked spans back where their sentinels stand."""
     spans: dict[int, list[int]] = {}
     current: list[int] = []
-    for one in targets.tolist():
-        if one == vocabularies.EOS:
+    for token in targets.tolist():
+        if token == vocabularies.EOS:
             break
-        if one > TOP - 100:
-            current = spans.setdefault(one, [])
+        if token > TOP - 100:
+            current = spans.setdefault(token, [])
         else:
-            current.append(one)
-    found: list[int] = []
-    for one in inputs.tolist():
-        if one == vocabularies.EOS:
+            current.append(token)
+    restored: list[int] = []
+    for token in inputs.tolist():
+        if token == vocabularies.EOS:
             break
-        found += spans.pop(one) if one > TOP - 100 else [one]
+        restored += spans.pop(token) if token > TOP - 100 else [token]
     assert not spans
-    return found
+    return restored
 
 
 @pytest.mark.parametrize("length", [2, 3, 7, 20, 100, 568])
@@ -46,7 +46,7 @@ def test_span_corruption_loses_nothing_and_adds_nothing(length: int, span: float
     assert inputs[:, 0].max() <= TOP - 100  # a row begins with a token that is kept
 
 
-def test_all_placings_of_the_spans_are_equally_likely() -> None:
+def test_all_places_of_the_masked_spans_are_equally_likely() -> None:
     count, length = 20_000, 12
     masks = objectives.draw_noise_mask(
         length, shuffling.derive_keys(2, np.arange(count)), 0.3, 2.0
@@ -73,17 +73,17 @@ def test_a_row_depends_on_its_own_key_alone() -> None:
     assert len({row.tobytes() for row in together[1]}) == 4
 
 
-def test_windows_fill_the_inputs_as_t5s_own_sizes_do() -> None:
+def test_window_lengths_are_those_of_t5() -> None:
     for inputs, targets, window in ((512, 114, 568), (1024, 229, 1137)):
         rule = objectives.make_objective("span_corruption", {"inputs": inputs, "targets": targets})
         assert rule.window_length == window
         rule.check_fits(BYTES if inputs <= 512 else vocabularies.Vocabulary("byte", 200))
-        made = rule.apply(
+        sides = rule.apply(
             [np.full(window, 5, np.int32)],
             shuffling.derive_keys(0, np.arange(1)),
             vocabularies.Vocabulary("byte", 200),
         )
-        assert [int((side != 0).sum()) for side in made] == [inputs, targets]
+        assert [int((side != 0).sum()) for side in sides] == [inputs, targets]
 
 
 def test_short_and_empty_windows_still_make_rows() -> None:
@@ -98,7 +98,7 @@ def test_short_and_empty_windows_still_make_rows() -> None:
     assert undone(inputs[4], targets[4]) == [7] * 9
 
 
-def test_prefix_lm_parts_a_window_at_any_place() -> None:
+def test_prefix_lm_splits_a_window_at_any_place() -> None:
     rule = objectives.make_objective("prefix_lm", {"inputs": 12, "targets": 12})
     window: Any = np.arange(3, 14, dtype=np.int32)
     inputs, targets = rule.apply([window] * 4000, shuffling.derive_keys(0, np.arange(4000)), BYTES)
@@ -154,7 +154,7 @@ def test_lm_takes_the_window_as_it_is() -> None:
         ("span_corruption", {"inputs": 2048, "targets": 512}, {}, errors.TOO_BIG, {"value": 114}),
     ],
 )
-def test_what_cannot_work_is_refused(
+def test_lengths_and_vocabularies_that_do_not_fit_are_refused(
     name: str,
     lengths: dict[str, int],
     changes: dict[str, float],

@@ -23,7 +23,7 @@ def run(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_without_a_copy_it_says_at_once_what_replaces_the_pile(tmp_path: Path) -> None:
+def test_without_a_copy_the_script_names_replacements_of_the_pile(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1

@@ -29,12 +29,12 @@ MNLI = [
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("sets")
-    made = token_cache.CacheRecipe(
+    cache_recipe = token_cache.CacheRecipe(
         "x", BYTES.fingerprint(), "byte", BYTES.size, document_ends=False, pairs=""
     )
     token_cache.write_cache(
         str(folder / "cache"),
-        made,
+        cache_recipe,
         DOCS,
         lambda batches: (BYTES.encode(batch) for batch in batches),
         shard_tokens=5000,
@@ -91,7 +91,9 @@ def test_a_batch_depends_on_seed_and_step_alone_whatever_the_hosts(
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_shapes_and_names_are_those_promised(sets: dict[str, str], name: str) -> None:
+def test_batches_have_the_names_and_lengths_of_feature_lengths(
+    sets: dict[str, str], name: str
+) -> None:
     for kind, pack in (
         (seqio_features.ENCODER_DECODER, False),
         (seqio_features.ENCODER_DECODER, True),
@@ -108,18 +110,18 @@ def test_shapes_and_names_are_those_promised(sets: dict[str, str], name: str) ->
 
 
 @pytest.mark.parametrize("name", ["text", "jsonl", "cache"])
-def test_an_epoch_shows_nearly_all_text_and_the_next_one_the_rest(
+def test_an_epoch_has_nearly_all_text_and_the_next_one_the_rest(
     sets: dict[str, str], name: str
 ) -> None:
-    made = recipe(sets, name, inputs=40, targets=40, mean_noise_span_length=3.0)
-    source: Any = pipeline.open_sources(dataclasses.replace(made, objective="prefix_lm"))
+    text_recipe = recipe(sets, name, inputs=40, targets=40, mean_noise_span_length=3.0)
+    source: Any = pipeline.open_sources(dataclasses.replace(text_recipe, objective="prefix_lm"))
     words = {word for doc in DOCS for word in doc.split()}
     shown: set[str] = set()
     for epoch in range(4):
-        found = source.read_rows(np.arange(source.count * epoch, source.count * (epoch + 1)))
+        source_rows = source.read_rows(np.arange(source.count * epoch, source.count * (epoch + 1)))
         joined = [
             BYTES.decode(line) + BYTES.decode(rest)
-            for line, rest in zip(found.inputs, found.targets, strict=True)
+            for line, rest in zip(source_rows.inputs, source_rows.targets, strict=True)
         ]
         now = {
             word for line in joined for word in line.replace("w", " w").split() if len(word) == 6
@@ -139,10 +141,10 @@ def test_windows_of_text_are_full(sets: dict[str, str]) -> None:
 def test_every_pair_comes_once_an_epoch_and_unlabelled_ones_never(sets: dict[str, str]) -> None:
     for pack in (False, True):
         source: Any = pipeline.open_sources(recipe(sets, "mnli", pack=pack, inputs=128))
-        found = source.read_rows(np.arange(source.count))
+        source_rows = source.read_rows(np.arange(source.count))
         text = " ".join(
             BYTES.decode(line[segments == n])
-            for line, segments in zip(found.inputs, found.input_segments, strict=True)
+            for line, segments in zip(source_rows.inputs, source_rows.input_segments, strict=True)
             for n in range(1, segments.max() + 1)
         )
         numbers = sorted(
@@ -157,8 +159,10 @@ def test_a_mixture_draws_at_its_rates_and_none_of_its_examples_twice(sets: dict[
     assert isinstance(source, rows.Mixture)
     which, number = source.locate_draws(np.arange(3 * source.BLOCK))
     assert np.bincount(which).tolist() == [9216, 3072]
-    for one in (0, 1):
-        assert sorted(number[which == one].tolist()) == list(range((which == one).sum()))
+    for source_number in (0, 1):
+        assert sorted(number[which == source_number].tolist()) == list(
+            range((which == source_number).sum())
+        )
     assert np.bincount(which[:400])[1] > 60  # mixed within a block
     some = source.locate_draws(np.arange(5000, 5100))
     assert (some[0] == which[5000:5100]).all()
@@ -171,14 +175,14 @@ def test_a_rate_too_small_to_draw_is_refused(sets: dict[str, str]) -> None:
         pipeline.open_sources(corpora.recipe(data))
 
 
-def test_a_run_goes_on_where_it_stopped_also_with_another_batch(sets: dict[str, str]) -> None:
+def test_a_run_resumes_where_it_stopped_also_with_another_batch_size(sets: dict[str, str]) -> None:
     first = pipeline.Batches(recipe(sets, "mixture"), 8)
-    kept = json.loads(json.dumps(first.make_state(10)))
+    state = json.loads(json.dumps(first.make_state(10)))
     same = pipeline.Batches(recipe(sets, "mixture"), 8)
-    assert same.resume(kept, 10) is None
+    assert same.resume(state, 10) is None
     assert pipeline.hash_batch(same.make_batch(10)) == pipeline.hash_batch(first.make_batch(10))
     larger = pipeline.Batches(recipe(sets, "mixture"), 16)
-    line = larger.resume(kept, 10)
+    line = larger.resume(state, 10)
     assert (
         line
         == "data: the batch was 8, now 16: from step 10 on with example 80, none repeated or left out"
@@ -192,8 +196,8 @@ def test_a_run_goes_on_where_it_stopped_also_with_another_batch(sets: dict[str, 
     assert third.first_example(12) == 80 + 2 * 16
 
 
-def test_going_on_with_other_data_is_refused(sets: dict[str, str]) -> None:
-    kept = pipeline.Batches(recipe(sets, "text"), 8).make_state(3)
+def test_resuming_with_other_data_is_refused(sets: dict[str, str]) -> None:
+    state = pipeline.Batches(recipe(sets, "text"), 8).make_state(3)
     for name, changes, where, names in (
         ("text", {"seed": 5}, "seed", ("0", "5")),
         ("jsonl", {}, "DATA=jsonl:", "other files"),
@@ -201,7 +205,7 @@ def test_going_on_with_other_data_is_refused(sets: dict[str, str]) -> None:
         ("text", {"inputs": 60}, "DATA=text:", ("inputs 64", "60")),
     ):
         with errors.refused(errors.DIFFERS, where=where, names=names):
-            pipeline.Batches(recipe(sets, name, **changes), 8).resume(kept, 3)
+            pipeline.Batches(recipe(sets, name, **changes), 8).resume(state, 3)
 
 
 def test_data_that_moved_to_another_folder_is_the_same(
@@ -218,7 +222,7 @@ def test_data_that_moved_to_another_folder_is_the_same(
     )
 
 
-def test_the_order_without_shuffling_is_the_datas_own(sets: dict[str, str]) -> None:
+def test_without_shuffling_the_order_is_that_of_the_data(sets: dict[str, str]) -> None:
     source: Any = pipeline.open_sources(recipe(sets, "mnli", shuffle=False, inputs=128))
     assert [BYTES.decode(line).split()[2] for line in source.read_rows(np.arange(3)).inputs] == [
         "h0",
@@ -243,7 +247,7 @@ def test_the_order_without_shuffling_is_the_datas_own(sets: dict[str, str]) -> N
         ("mnli", "span_corruption", {}, errors.INVALID, {"where": "line 1", "names": "'text'"}),
     ],
 )
-def test_what_does_not_go_together_is_one_line(
+def test_settings_that_conflict_are_refused(
     sets: dict[str, str],
     data: str,
     objective: str,
@@ -255,7 +259,7 @@ def test_what_does_not_go_together_is_one_line(
         pipeline.Batches(corpora.recipe(sets[data], objective, **changes), 4)
 
 
-def test_a_batch_that_does_not_divide_says_which_does(sets: dict[str, str]) -> None:
+def test_a_batch_that_does_not_divide_is_refused_with_one_that_does(sets: dict[str, str]) -> None:
     with errors.refused(errors.INVALID, where="BATCH_SIZE", value=9, remedy=("4", "8")):
         pipeline.Batches(recipe(sets, "text"), 9, shards=4)
     for batch in (0, -8):

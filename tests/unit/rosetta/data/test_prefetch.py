@@ -48,9 +48,7 @@ def test_batches_come_in_order_from_any_step(batches: pipeline.Batches, workers:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_goes_wrong_is_raised_where_the_batch_is_asked_for(
-    tmp_path: Path, workers: int
-) -> None:
+def test_an_error_is_raised_where_the_batch_is_asked_for(tmp_path: Path, workers: int) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": "word " * 30}) + "\n" for _ in range(400)))
     batches = pipeline.Batches(corpora.recipe(f"jsonl:{path}"), 4)
@@ -62,7 +60,7 @@ def test_what_goes_wrong_is_raised_where_the_batch_is_asked_for(
     ahead.close()
 
 
-def test_a_dead_process_among_several_is_said(batches: pipeline.Batches) -> None:
+def test_a_dead_worker_among_several_is_reported(batches: pipeline.Batches) -> None:
     ahead = prefetch.Loader(batches, workers=3)
     next(ahead)  # asked for now: steps 0 to 4
     maker: Any = ahead._maker
@@ -73,7 +71,7 @@ def test_a_dead_process_among_several_is_said(batches: pipeline.Batches) -> None
     assert all(child.poll() is not None for child in maker.children)
 
 
-def test_a_data_process_that_dies_is_said_and_not_waited_for(batches: pipeline.Batches) -> None:
+def test_a_dead_worker_is_reported_and_not_waited_for(batches: pipeline.Batches) -> None:
     ahead = prefetch.Loader(batches, workers=1)
     next(ahead)
     maker: Any = ahead._maker
@@ -83,7 +81,7 @@ def test_a_data_process_that_dies_is_said_and_not_waited_for(batches: pipeline.B
     ahead.close()
 
 
-def test_ctrl_c_does_not_take_away_what_the_trainer_still_needs(batches: pipeline.Batches) -> None:
+def test_ctrl_c_does_not_end_the_workers(batches: pipeline.Batches) -> None:
     """A terminal sends it to all processes of a group."""
     program = "import pickle, signal, sys\nfrom rosetta.data import prefetch\nahead = prefetch.Loader(pickle.loads(sys.stdin.buffer.read()), workers=1)\nnext(ahead)\nsignal.signal(signal.SIGINT, lambda *_: [next(ahead) for _ in range(9)] and sys.exit(75))\nprint('ready', flush=True)\nsignal.pause()"
     with subprocess.Popen(
@@ -113,7 +111,7 @@ def test_the_pipeline_needs_neither_jax_nor_tensorflow() -> None:
     )
 
 
-def test_how_many_processes_is_chosen_by_what_the_data_costs(
+def test_the_worker_count_depends_on_the_cost_of_the_data(
     batches: pipeline.Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))

@@ -21,8 +21,8 @@ BOOLQ: list[dict[str, Any]] = [
 ]
 
 
-def lines(path: Path, found: list[dict[str, Any]]) -> str:
-    path.write_text("".join(json.dumps(record) + "\n" for record in found), encoding="utf-8")
+def lines(path: Path, records: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     return f"jsonl:{path}"
 
 
@@ -59,7 +59,7 @@ def test_lambada_is_the_same_from_text_json_and_the_prepared_set(
         assert worded(data, "lambada") == [LAMBADA], data
 
 
-def test_boolq_is_worded_from_superglues_fields_and_from_the_corpuss_own(tmp_path: Path) -> None:
+def test_boolq_is_formatted_from_both_layouts(tmp_path: Path) -> None:
     expected = [
         {"inputs": "Sheep eat grass.\nquestion: do sheep eat grass?\nanswer:", "targets": "yes"},
         {"inputs": "Sheep eat grass.\nquestion: do sheep eat lions?\nanswer:", "targets": "no"},
@@ -78,17 +78,17 @@ def test_boolq_is_worded_from_superglues_fields_and_from_the_corpuss_own(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("objective", "record", "says"),
+    ("objective", "record", "named"),
     [
         ("lambada", {"texts": "no such field"}, "text"),
         ("boolq", {"passage": "p", "question": "q", "label": "maybe"}, "label"),
         ("boolq", {"question": "q", "label": 1}, "passage"),
     ],
 )
-def test_a_record_that_is_none_of_them_is_one_line(
-    tmp_path: Path, objective: str, record: dict[str, Any], says: str
+def test_a_record_of_another_task_is_refused(
+    tmp_path: Path, objective: str, record: dict[str, Any], named: str
 ) -> None:
-    with errors.refused(errors.INVALID, where="line 1", names=(objective, says)):
+    with errors.refused(errors.INVALID, where="line 1", names=(objective, named)):
         worded(lines(tmp_path / "a", [record]), objective)
 
 
@@ -99,10 +99,10 @@ def test_running_text_holds_no_questions(tmp_path: Path) -> None:
 
 
 def test_a_prompt_has_no_end_token_and_a_long_one_keeps_its_question(tmp_path: Path) -> None:
-    made = corpora.recipe(
+    recipe = corpora.recipe(
         lines(tmp_path / "a", BOOLQ), "boolq", extra_ids=0, inputs=24, targets=8, shuffle=False
     )
-    batch = causal_features.CausalBatches(made, 2, bos=1).make_batch(0)
+    batch = causal_features.CausalBatches(recipe, 2, bos=1).make_batch(0)
     for row, (record, answer) in enumerate(zip(BOOLQ, ("yes", "no"), strict=False)):
         shown = f"question: {record['question']}?\nanswer:"[-24:]
         tokens = BYTES.encode([shown + answer])[0]

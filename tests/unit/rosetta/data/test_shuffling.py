@@ -9,7 +9,7 @@ from rosetta.data import shuffling
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 1000, 4096, 65537])
-def test_a_permutation_sends_every_place_somewhere_else(size: int) -> None:
+def test_a_permutation_sends_every_index_to_another_place(size: int) -> None:
     for word in (0, 1, shuffling.derive_key(7, 3)):
         assert sorted(shuffling.permute_indices(np.arange(size), size, word).tolist()) == list(
             range(size)
@@ -47,7 +47,7 @@ def test_each_epoch_holds_every_example_once_in_its_own_order() -> None:
     ]
 
 
-def test_any_part_of_the_order_is_what_it_is_in_the_whole() -> None:
+def test_any_part_of_the_order_can_be_computed_alone() -> None:
     whole = shuffling.locate_examples(np.arange(1000), 77, 3)[1]
     assert (
         shuffling.locate_examples(np.arange(500, 600), 77, 3)[1].tolist() == whole[500:600].tolist()
@@ -55,22 +55,22 @@ def test_any_part_of_the_order_is_what_it_is_in_the_whole() -> None:
 
 
 def test_keys_depend_on_every_word_and_its_place() -> None:
-    found = {
+    keys = {
         shuffling.derive_key(*words)
         for words in [(0,), (0, 0), (0, 1), (1, 0), (1,), (1, 2, 3), (3, 2, 1), (-1,)]
     }
-    assert len(found) == 8
-    assert all(0 <= word < 1 << 64 for word in found)
+    assert len(keys) == 8
+    assert all(0 <= word < 1 << 64 for word in keys)
 
 
-def test_bits_are_even_in_every_place() -> None:
+def test_drawn_words_have_as_many_ones_as_zeros_in_every_bit() -> None:
     words = shuffling.draw_words(shuffling.derive_keys(1, np.arange(2000)), 8)
     ones = np.unpackbits(words.view(np.uint8)).mean()
     assert abs(ones - 0.5) < 0.003
     assert len(np.unique(words)) == words.size
 
 
-def test_below_is_even_and_stays_below() -> None:
+def test_drawn_integers_are_uniform_and_below_the_limit() -> None:
     drawn = shuffling.draw_integers(shuffling.derive_keys(4, np.arange(70_000)), 7)
     counts = np.bincount(drawn, minlength=7)
     assert len(counts) == 7

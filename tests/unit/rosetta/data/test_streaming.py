@@ -61,10 +61,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def batches(shard: int = 0, shards: int = 1, batch: int = 16) -> pipeline.Batches:
-    made = pipeline.Batches(RECIPE, batch, shard=shard, shards=shards)
-    assert isinstance(made.source, streaming.Stream)
-    made.source.block_letters = 5000
-    return made
+    stream_batches = pipeline.Batches(RECIPE, batch, shard=shard, shards=shards)
+    assert isinstance(stream_batches.source, streaming.Stream)
+    stream_batches.source.block_letters = 5000
+    return stream_batches
 
 
 def test_a_stream_gives_the_same_rows_whatever_the_hosts(read: list[int]) -> None:
@@ -84,13 +84,13 @@ def test_a_stream_gives_the_same_rows_whatever_the_hosts(read: list[int]) -> Non
         )
 
 
-def test_going_on_reads_one_block_and_not_the_whole_stream(read: list[int]) -> None:
+def test_resuming_reads_one_block_and_not_the_whole_stream(read: list[int]) -> None:
     first = batches()
     hashes = [pipeline.hash_batch(first.make_batch(step)) for step in range(60)]
-    kept = json.loads(json.dumps(first.make_state(40)))
+    state = json.loads(json.dumps(first.make_state(40)))
     del read[:]
     again = batches()
-    assert again.resume(kept, 40) is None
+    assert again.resume(state, 40) is None
     assert pipeline.hash_batch(again.make_batch(40)) == hashes[40]
     assert len(read) < 60
     assert [pipeline.hash_batch(again.make_batch(step)) for step in range(41, 60)] == hashes[41:]
@@ -101,11 +101,13 @@ def test_a_mixture_reads_each_block_once_though_it_draws_across_their_ends(
 ) -> None:
     monkeypatch.setattr(rows.Mixture, "BLOCK", 64)
     data = json.dumps({"hf:owner/name": 1, corpora.text(tmp_path, DOCS): 1})
-    made: Any = pipeline.Batches(corpora.recipe(data), 16)
-    inner = next(source for source in made.source.sources if isinstance(source, streaming.Stream))
+    stream_batches: Any = pipeline.Batches(corpora.recipe(data), 16)
+    inner = next(
+        source for source in stream_batches.source.sources if isinstance(source, streaming.Stream)
+    )
     inner.block_letters = 5000
     for step in range(100):
-        made.make_batch(step)
+        stream_batches.make_batch(step)
     assert inner.next_block > 5
     assert read == [number % len(DOCS) for number in range(len(read))]
 
@@ -140,17 +142,17 @@ def test_every_word_of_a_block_comes_once() -> None:
     source.read_rows(np.array([0]))
     mark, corpus, row_count = source.held_blocks[0]
     assert corpus.documents == DOCS[: len(corpus.documents)]
-    found = [
+    words = [
         word
         for number in range(row_count + 1)
         for text in corpus.read_texts(number * mark.stretch, (number + 1) * mark.stretch)
         for word in text.split()
     ]
-    assert sorted(found) == sorted(word for doc in corpus.documents for word in doc.split())
+    assert sorted(words) == sorted(word for doc in corpus.documents for word in doc.split())
 
 
 @pytest.mark.usefixtures("read")
-def test_a_token_is_handed_over_and_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_is_passed_on_and_never_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     private = corpora.recipe("hf:owner/private")
     with errors.refused(errors.FAILED, where="hf:owner/private", remedy="HF_TOKEN") as raised:
         pipeline.Batches(private, 4)
@@ -165,7 +167,7 @@ def test_a_token_is_handed_over_and_never_told(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("read")
-def test_a_missing_package_or_field_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_or_field_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with errors.refused(errors.INVALID, where="hf:owner/name", names="'body' (it has: text)"):
         pipeline.Batches(corpora.recipe("hf:owner/name", text_field="body"), 4).make_batch(0)
     with errors.refused(errors.INVALID, where="hf:a/b/c/d"):

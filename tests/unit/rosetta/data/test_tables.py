@@ -161,8 +161,8 @@ def test_records_of_a_table_have_their_labels(
         "a.csv",
         "premise,hypothesis,label,idx\nNA,h,0,7\np,null,2,8\np,h,-1,9\np,h,,10\np,h,neutral,11\n",
     )
-    found = list(
+    examples = list(
         task_records.read_examples(data_spec.parse_spec(f"hf:{tmp_path}/data"), "mnli", "train")
     )
-    assert [record["targets"] for record in found] == ["entailment", "contradiction", "neutral"]
-    assert found[0]["inputs"] == "mnli hypothesis: h premise: NA"
+    assert [record["targets"] for record in examples] == ["entailment", "contradiction", "neutral"]
+    assert examples[0]["inputs"] == "mnli hypothesis: h premise: NA"

@@ -20,7 +20,7 @@ SQUAD = {
 }
 
 
-def test_mnli_is_worded_as_t5_words_it() -> None:
+def test_mnli_is_formatted_as_in_t5() -> None:
     expected = {
         "inputs": "mnli hypothesis: A man sleeps. premise: A man is awake.",
         "targets": "contradiction",
@@ -46,12 +46,12 @@ def test_mnli_is_worded_as_t5_words_it() -> None:
         )
 
 
-def test_squad_is_worded_as_t5_words_it() -> None:
-    found = task_records.format_squad(SQUAD)
-    assert found is not None
-    assert found["inputs"] == "question: Who ' s there ? context: It is I , Ann . "
-    assert found["targets"] == "Ann"
-    assert found["answers"] == ["Ann", "Ann . "]
+def test_squad_is_formatted_as_in_t5() -> None:
+    example = task_records.format_squad(SQUAD)
+    assert example is not None
+    assert example["inputs"] == "question: Who ' s there ? context: It is I , Ann . "
+    assert example["targets"] == "Ann"
+    assert example["answers"] == ["Ann", "Ann . "]
     assert task_records.format_squad({**SQUAD, "answers": {"text": []}}) is None
 
 
@@ -117,18 +117,18 @@ def test_records_come_from_every_kind_of_file(
         )
 
 
-def test_other_tasks_come_worded_and_only_evaluation_does_without_targets(tmp_path: Path) -> None:
+def test_text_to_text_is_taken_as_it_is_and_needs_targets_to_train(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(
         '{"inputs": "translate: eins", "targets": "one"}\n{"inputs": "translate: zwei"}\n'
     )
-    found = list(
+    examples = list(
         task_records.read_examples(
             data_spec.parse_spec(f"jsonl:{path}"), "text_to_text", "validation", answered=False
         )
     )
-    assert [(one["inputs"], one["targets"]) for one in found] == [
-        ("translate: eins", "one"),
+    assert [(example["inputs"], example["targets"]) for example in examples] == [
+        ("translate: eins", "example"),
         ("translate: zwei", ""),
     ]
     with errors.refused(errors.INVALID, where=f"{path}, line 2", names="target"):
@@ -145,7 +145,7 @@ def test_an_answer_without_text_is_refused() -> None:
             task_records.format_squad({**SQUAD, "answers": [answer]})
 
 
-def test_a_list_under_data_is_squads_own_file_to_squad_alone(tmp_path: Path) -> None:
+def test_squads_own_layout_is_read_for_squad_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"inputs": "a", "targets": "b", "data": [1, 2]}\n')
     assert (
@@ -168,13 +168,13 @@ def test_a_list_under_data_is_squads_own_file_to_squad_alone(tmp_path: Path) -> 
 
 def test_faults_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    for body, says in (
+    for body, named in (
         ("[1]\n", "but a list"),
         ("{\n", "not valid JSON"),
         ('{"a": 1}\n', "mnli: premise"),
     ):
         path.write_text(body)
-        with pytest.raises(UserError, match=says) as raised:
+        with pytest.raises(UserError, match=named) as raised:
             list(task_records.read_examples(data_spec.parse_spec(f"jsonl:{path}"), "mnli", "train"))
         assert raised.value.where == f"{path}, line 1"
     with errors.refused(errors.UNSUPPORTED, where="text:", value="text"):
@@ -197,7 +197,7 @@ ANSWERED = {
         {**QUESTION, "answers/text": ["Ann"]},
         {**QUESTION, "answers": ["Ann"]},
     ],
-    "text_to_text": [{**TEXT, "targets": "one"}, {**TEXT, "targets": "one", "idx": 9}],
+    "text_to_text": [{**TEXT, "targets": "example"}, {**TEXT, "targets": "example", "idx": 9}],
 }
 UNANSWERED = {
     "mnli": [
@@ -234,7 +234,7 @@ WRONG = {
     "squad": [
         {**QUESTION, "answers": answers} for answers in ("Ann", 7, [7], {"text": "Ann"}, True)
     ],
-    "text_to_text": [{**TEXT, "targets": targets} for targets in (7, ["one"], True)],
+    "text_to_text": [{**TEXT, "targets": targets} for targets in (7, ["example"], True)],
 }
 NAMED = {"mnli": {"idx": 3}, "squad": {"id": "q1"}, "text_to_text": {"id": 7}}
 
@@ -250,16 +250,18 @@ def test_every_question_is_a_row_of_inference(
 ) -> None:
     rows = ANSWERED[objective] + UNANSWERED[objective] + NULL[objective]
     source = _write(tmp_path / "a.jsonl", rows)
-    found = list(task_records.read_examples(source, objective, "validation", answered=False))
-    assert [bool(one["targets"]) for one in found] == [row in ANSWERED[objective] for row in rows]
-    assert len({one["inputs"] for one in found}) == 1
-    assert [one["name"] for one in found] == [NAMED[objective]] * len(rows)
+    examples = list(task_records.read_examples(source, objective, "validation", answered=False))
+    assert [bool(example["targets"]) for example in examples] == [
+        row in ANSWERED[objective] for row in rows
+    ]
+    assert len({example["inputs"] for example in examples}) == 1
+    assert [example["name"] for example in examples] == [NAMED[objective]] * len(rows)
     task_records.check_all_records(str(source), objective, "validation", answered=False)
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("objective", ["mnli", "squad", "text_to_text"])
-def test_what_is_left_out_of_evaluation_is_said(
+def test_records_left_out_of_evaluation_are_reported(
     objective: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = _write(tmp_path / "a.jsonl", ANSWERED[objective] + UNANSWERED[objective])
@@ -276,7 +278,7 @@ def test_what_is_left_out_of_evaluation_is_said(
 @pytest.mark.parametrize(
     ("objective", "row"), [(name, row) for name, rows in NULL.items() for row in rows]
 )
-def test_a_null_answer_to_evaluate_is_one_line_with_file_and_record(
+def test_a_null_answer_is_refused_in_evaluation_with_its_place(
     objective: str, row: dict[str, Any], tmp_path: Path
 ) -> None:
     source = _write(tmp_path / "a.jsonl", [*ANSWERED[objective], row])
@@ -289,7 +291,7 @@ def test_a_null_answer_to_evaluate_is_one_line_with_file_and_record(
 @pytest.mark.parametrize(
     ("objective", "row"), [(name, row) for name, rows in WRONG.items() for row in rows]
 )
-def test_a_wrong_answer_is_refused_whatever_it_is_for(
+def test_an_invalid_answer_is_refused_in_inference_too(
     objective: str, row: dict[str, Any], answered: bool, tmp_path: Path
 ) -> None:
     source = _write(tmp_path / "a.jsonl", [*ANSWERED[objective], row])
@@ -321,5 +323,7 @@ def test_an_empty_file_of_records_is_refused(tmp_path: Path) -> None:
         ({"id": 1.5}, {"id": 1.5}),
     ],
 )
-def test_a_record_is_known_by_its_own_name(record: dict[str, Any], name: dict[str, Any]) -> None:
+def test_a_record_is_identified_by_its_own_field(
+    record: dict[str, Any], name: dict[str, Any]
+) -> None:
     assert task_records.identify_record(record) == name

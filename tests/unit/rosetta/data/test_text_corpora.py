@@ -43,23 +43,23 @@ def corpus(
 def test_neighbouring_stretches_share_no_word_and_lose_none(
     corpus: text_corpora.Corpus, step: int
 ) -> None:
-    found = [
+    words = [
         word
         for start in range(0, corpus.size, step)
         for text in corpus.read_texts(start, min(start + step, corpus.size))
         for word in text.split()
     ]
-    assert sorted(found) == sorted(WORDS)
+    assert sorted(words) == sorted(WORDS)
 
 
-def test_a_stretch_alone_is_what_it_is_among_others(corpus: text_corpora.Corpus) -> None:
+def test_a_stretch_reads_the_same_alone(corpus: text_corpora.Corpus) -> None:
     whole = [corpus.read_texts(start, start + 100) for start in range(0, 2000, 100)]
     again = pickle.loads(pickle.dumps(corpus))  # noqa: S301 what a worker process gets
     assert again.read_texts(700, 800) == whole[7]
     assert any(whole)
 
 
-def test_letters_are_never_cut_in_two(tmp_path: Path) -> None:
+def test_characters_are_never_cut_in_two(tmp_path: Path) -> None:
     text = "水曜日に生まれた子供は悲しみに満ちている" * 40
     (tmp_path / "a.txt").write_text(text, encoding="utf-8")
     corpus = text_corpora.open_corpus(data_spec.parse_spec(f"text:{tmp_path}/a.txt"), "text")
@@ -84,7 +84,7 @@ def test_a_json_line_without_the_field_names_those_it_has(tmp_path: Path) -> Non
         text_corpora.open_corpus(data_spec.parse_spec(f"jsonl:{path}"), "text").read_texts(0, 10)
 
 
-def test_compressed_files_are_refused_with_a_way_out(tmp_path: Path) -> None:
+def test_compressed_files_are_refused_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(b"\x1f\x8b")
     with errors.refused(errors.UNSUPPORTED, where="a.txt.gz", remedy="data cache"):
         text_corpora.open_corpus(data_spec.parse_spec(f"text:{tmp_path}/*.gz"), "text")
@@ -100,7 +100,7 @@ def test_lines_of_windows_end_before_their_carriage_return(tmp_path: Path) -> No
     )
 
 
-def test_empty_files_among_others_do_no_harm(tmp_path: Path) -> None:
+def test_empty_files_among_others_are_ignored(tmp_path: Path) -> None:
     for name, body in (("a", ""), ("b", "one two\n"), ("c", ""), ("d", "three\n")):
         (tmp_path / f"{name}.txt").write_text(body)
     corpus = text_corpora.open_corpus(data_spec.parse_spec(f"text:{tmp_path}/*.txt"), "text")

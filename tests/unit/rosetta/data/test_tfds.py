@@ -16,11 +16,11 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_prepared_set_is_found_and_looked_over(root: Path) -> None:
+def test_a_prepared_set_is_found_and_checked(root: Path) -> None:
     place = corpora.tfds(root, "c4/en", {"train": TRAIN, "validation": [TRAIN[1]]}, "3.1.0")
     corpora.tfds(root, "c4/en", {"train": [TRAIN[1]]}, "2.3.1")
-    found = tfds.check(data_spec.parse_spec("tfds:c4/en"), "train")
-    assert found == {
+    summary = tfds.check(data_spec.parse_spec("tfds:c4/en"), "train")
+    assert summary == {
         "folder": str(place),
         "files": 2,
         "bytes": sum(path.stat().st_size for path in place.glob("*train*")),
@@ -37,7 +37,7 @@ def test_a_prepared_set_is_found_and_looked_over(root: Path) -> None:
     assert len(tfds.find_shards(data_spec.parse_spec("tfds:c4/en#validation"), "train")) == 1
 
 
-def test_each_fault_of_a_copy_is_one_line(root: Path) -> None:
+def test_each_fault_of_a_copy_is_refused(root: Path) -> None:
     place = corpora.tfds(root, "the_pile", {"train": TRAIN})
     shards = sorted(place.glob("*train*"))
     for name, value in (("nothing", "nothing"), ("the_pile:9.9.9", "9.9.9")):
@@ -45,17 +45,17 @@ def test_each_fault_of_a_copy_is_one_line(root: Path) -> None:
             tfds.find_shards(data_spec.parse_spec(f"tfds:{name}"))
     with errors.refused(errors.UNKNOWN, where=place, value="test"):
         tfds.find_shards(data_spec.parse_spec("tfds:the_pile#test"))
-    kept = shards[1].read_bytes()
-    shards[1].write_bytes(kept[:30])
+    whole_shard = shards[1].read_bytes()
+    shards[1].write_bytes(whole_shard[:30])
     with errors.refused(errors.DAMAGED, where=shards[1], value=30):
         tfds.check(data_spec.parse_spec("tfds:the_pile"), "train")
-    shards[1].write_bytes(kept[: len(kept) // 2])
+    shards[1].write_bytes(whole_shard[: len(whole_shard) // 2])
     with errors.refused(errors.DAMAGED, where=shards[1], value=1, names="2"):
         tfds.check(data_spec.parse_spec("tfds:the_pile"), "train")
     shards[1].write_bytes(b"")
     with errors.refused(errors.DAMAGED, where=shards[1], value=0):
         tfds.check(data_spec.parse_spec("tfds:the_pile"), "train")
-    shards[1].write_bytes(b"x" * len(kept))
+    shards[1].write_bytes(b"x" * len(whole_shard))
     with errors.refused(errors.DAMAGED, where=shards[1], value=None):
         tfds.check(data_spec.parse_spec("tfds:the_pile"), "train")
     shards[1].unlink()
@@ -66,7 +66,7 @@ def test_each_fault_of_a_copy_is_one_line(root: Path) -> None:
         tfds.find_shards(data_spec.parse_spec("tfds:the_pile"))
 
 
-def test_a_config_has_to_be_named_where_there_are_several(root: Path) -> None:
+def test_a_config_must_be_named_if_there_are_several(root: Path) -> None:
     place = corpora.tfds(root, "glue/mnli", {"train": TRAIN})
     assert tfds.find_set_folder("glue") == tfds.find_set_folder("glue:1.0.0") == str(place)
     corpora.tfds(root, "glue/qqp", {"train": TRAIN})

@@ -38,7 +38,7 @@ def test_records_are_found_by_number_across_files(tmp_path: Path) -> None:
     assert records.find_place(7)[0].endswith("c")
 
 
-def test_a_changed_file_is_walked_again(tmp_path: Path) -> None:
+def test_a_changed_file_is_indexed_again(tmp_path: Path) -> None:
     path = tmp_path / "a"
     corpora.tfrecords(path, [b"one"])
     assert len(tfrecord.load_index(str(path))) == 1
@@ -48,7 +48,7 @@ def test_a_changed_file_is_walked_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 5, -1])
-def test_an_index_cut_short_is_walked_again(tmp_path: Path, kept: int) -> None:
+def test_a_damaged_index_is_made_again(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "a"
     corpora.tfrecords(path, [b"one", b"two"])
     whole = tfrecord.load_index(str(path)).tolist()
@@ -58,7 +58,7 @@ def test_an_index_cut_short_is_walked_again(tmp_path: Path, kept: int) -> None:
         assert tfrecord.load_index(str(path)).tolist() == whole
 
 
-def test_a_full_disk_costs_the_index_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_only_loses_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -77,7 +77,7 @@ def test_a_file_cut_short_is_refused(tmp_path: Path, kept: int) -> None:
         tfrecord.index_records(str(path))
 
 
-def test_what_is_no_tfrecord_file_is_refused(tmp_path: Path) -> None:
+def test_other_files_than_tfrecord_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("this is text, and long enough for a head")
     with errors.refused(errors.INVALID, where=tmp_path / "a", value=0, remedy="TFRecord"):
         tfrecord.index_records(str(tmp_path / "a"))
@@ -99,6 +99,6 @@ def test_an_example_of_every_kind_is_read() -> None:
 
 
 @pytest.mark.parametrize("body", [b"\x0a\xff", b"plain text", b"\x0a\x05ab"])
-def test_what_is_no_example_is_refused(body: bytes) -> None:
+def test_bytes_that_are_not_an_example_are_refused(body: bytes) -> None:
     with pytest.raises(RecordFault, match=r"tf\.train\.Example|'text'"):
         tfrecord.parse_text(body, "text", "a")

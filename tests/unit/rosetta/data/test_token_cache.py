@@ -60,7 +60,7 @@ def test_tokens_and_documents_come_back(tmp_path: Path, size: int, ends: bool) -
     assert around.tolist() == [*whole[-5:].tolist(), *whole[:7].tolist()]
 
 
-def test_a_stopped_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+def test_a_stopped_run_continues_and_writes_the_same_cache(tmp_path: Path) -> None:
     write(tmp_path / "whole", DOCS)
     asked = []
 
@@ -111,7 +111,7 @@ def test_another_recipe_or_a_used_folder_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "empty").exists()
 
 
-def test_a_refused_document_leaves_nothing_in_the_way_of_the_corrected_run(tmp_path: Path) -> None:
+def test_a_refused_document_does_not_block_the_corrected_run(tmp_path: Path) -> None:
     def refused() -> Iterator[str]:
         yield DOCS[0]
         raise UserError("a line has no text", "a.jsonl", "name the field", kind=errors.INVALID)
@@ -175,7 +175,7 @@ EMPTY = json.dumps(
     ],
 )
 @pytest.mark.parametrize("name", ["meta.json", "progress.json"])
-def test_a_file_of_someone_elses_is_one_line(tmp_path: Path, name: str, body: str) -> None:
+def test_a_file_of_another_program_is_refused(tmp_path: Path, name: str, body: str) -> None:
     (tmp_path / name).write_text(body)
     with errors.refused(errors.INVALID, where=tmp_path / name):
         write(tmp_path, DOCS)
@@ -187,7 +187,7 @@ def test_a_file_of_someone_elses_is_one_line(tmp_path: Path, name: str, body: st
         write(tmp_path, DOCS)
 
 
-def test_what_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
+def test_a_cache_that_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "c", DOCS[:10])
     tokens = token_cache.TokenCache(str(tmp_path / "c"))
     tokens.check_recipe(BYTES.fingerprint(), document_ends=False, pairs="")

@@ -14,12 +14,17 @@ if TYPE_CHECKING:
 WORDS = corpora.sentences(400)
 
 
-def test_bytes_have_public_byt5s_sentinels() -> None:
-    found = vocabularies.load_vocabulary("byte")
-    assert found.encode(["aé"])[0].tolist() == [ord("a") + 3, 0xC3 + 3, 0xA9 + 3]
-    assert (found.base_size, found.size, found.extra_ids, found.text_size) == (259, 259, 0, 259)
-    assert found.sentinel_ids == tuple(range(258, 158, -1))
-    assert vocabularies.describe_sentinels(found) == "258 to 159, shared with bytes"
+def test_bytes_have_the_sentinels_of_public_byt5() -> None:
+    vocabulary = vocabularies.load_vocabulary("byte")
+    assert vocabulary.encode(["aé"])[0].tolist() == [ord("a") + 3, 0xC3 + 3, 0xA9 + 3]
+    assert (vocabulary.base_size, vocabulary.size, vocabulary.extra_ids, vocabulary.text_size) == (
+        259,
+        259,
+        0,
+        259,
+    )
+    assert vocabulary.sentinel_ids == tuple(range(258, 158, -1))
+    assert vocabularies.describe_sentinels(vocabulary) == "258 to 159, shared with bytes"
 
 
 @pytest.mark.parametrize(
@@ -34,8 +39,10 @@ def test_bytes_have_public_byt5s_sentinels() -> None:
         (300, [554, *"é".encode(), 256], "<extra_id_1> é <extra_id_299>"),
     ],
 )
-def test_bytes_and_sentinels_are_read_back(extra_ids: int, ids: list[int], text: str) -> None:
-    assert vocabularies.load_vocabulary("byte", extra_ids).decode([one + 3 for one in ids]) == text
+def test_bytes_and_sentinels_are_decoded(extra_ids: int, ids: list[int], text: str) -> None:
+    assert (
+        vocabularies.load_vocabulary("byte", extra_ids).decode([byte + 3 for byte in ids]) == text
+    )
 
 
 @pytest.mark.parametrize("extra_ids", [0, 1, 100, 125, 256, 300, 1024])
@@ -64,12 +71,12 @@ def test_a_run_keeps_the_number_of_sentinels_it_began_with(extra_ids: int) -> No
         ("gs://t5-data/sentencepiece.model", errors.UNSUPPORTED, "gcloud storage"),
     ],
 )
-def test_a_name_that_stands_for_nothing_is_one_line(name: str, kind: str, remedy: str) -> None:
+def test_a_name_of_no_vocabulary_is_refused(name: str, kind: str, remedy: str) -> None:
     with errors.refused(kind, where=name, remedy=remedy):
         vocabularies.load_vocabulary(name)
 
 
-def test_a_folder_is_none_and_what_is_in_it_is_named(tmp_path: Path) -> None:
+def test_a_folder_is_refused_and_the_model_in_it_is_named(tmp_path: Path) -> None:
     with errors.refused(errors.INVALID, where=f"VOCAB={tmp_path}", remedy="`byte`"):
         vocabularies.load_vocabulary(str(tmp_path))
     (tmp_path / "mine.model").touch()
@@ -101,11 +108,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
     folder = tmp_path_factory.mktemp("vocabulary")
     data = corpora.text(folder / "t", WORDS)
-    made = vocabulary_training.train_vocabulary(
+    vocabulary = vocabulary_training.train_vocabulary(
         data_spec.parse_parts(data), str(folder / "mine.model"), size=440, extra_ids=20
     )
-    assert (made.size, made.extra_ids, made.sentinel_count) == (440, 0, 20)
-    return made.name
+    assert (vocabulary.size, vocabulary.extra_ids, vocabulary.sentinel_count) == (440, 0, 20)
+    return vocabulary.name
 
 
 def test_a_trained_vocabulary_has_t5s_special_ids_and_its_sentinels_on_top(model: str) -> None:
@@ -118,11 +125,13 @@ def test_a_trained_vocabulary_has_t5s_special_ids_and_its_sentinels_on_top(model
         "▁<extra_id_0>",
         "▁<extra_id_19>",
     ]
-    found = vocabularies.load_vocabulary(model)
-    assert found.decode(found.encode(["bada sulo ne"])[0].tolist()) == "bada sulo ne"
-    assert found.decode(found.encode(["水 is water"])[0].tolist()) == "水 is water"  # by bytes
+    vocabulary = vocabularies.load_vocabulary(model)
+    assert vocabulary.decode(vocabulary.encode(["bada sulo ne"])[0].tolist()) == "bada sulo ne"
     assert (
-        found.decode([439, *found.encode(["ne"])[0].tolist(), 438])
+        vocabulary.decode(vocabulary.encode(["水 is water"])[0].tolist()) == "水 is water"
+    )  # by bytes
+    assert (
+        vocabulary.decode([439, *vocabulary.encode(["ne"])[0].tolist(), 438])
         == "<extra_id_0> ne <extra_id_1>"
     )
 
@@ -167,7 +176,7 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_trained_is_one_line_and_leaves_nothing(
+def test_a_refused_training_leaves_no_file(
     changes: dict[str, object], kind: str, facts: dict[str, Any], tmp_path: Path
 ) -> None:
     pytest.importorskip(
@@ -226,10 +235,10 @@ def test_a_language_model_takes_llamas_special_ids(tmp_path: Path) -> None:
     )
     with errors.refused(errors.INVALID, where="llama.model", value=(-1, 2, 0), names="(0, 1, 2)"):
         vocabularies.load_vocabulary(f"{tmp_path}/llama.model")
-    found = vocabularies.load_vocabulary(f"{tmp_path}/llama.model", 0, causal=True)
-    assert (found.size, found.eos) == (100, 2)
-    ids = found.encode(["bada sulo"])[0].tolist()
-    assert found.decode([*ids, 2, *ids]) == "bada sulo"
+    vocabulary = vocabularies.load_vocabulary(f"{tmp_path}/llama.model", 0, causal=True)
+    assert (vocabulary.size, vocabulary.eos) == (100, 2)
+    ids = vocabulary.encode(["bada sulo"])[0].tolist()
+    assert vocabulary.decode([*ids, 2, *ids]) == "bada sulo"
     train(
         sentence_iterator=iter(WORDS),
         model_prefix=str(tmp_path / "endless"),
