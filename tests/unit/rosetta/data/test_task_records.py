@@ -128,7 +128,7 @@ def test_text_to_text_is_taken_as_it_is_and_needs_targets_to_train(tmp_path: Pat
         )
     )
     assert [(example["inputs"], example["targets"]) for example in examples] == [
-        ("translate: eins", "example"),
+        ("translate: eins", "one"),
         ("translate: zwei", ""),
     ]
     with errors.refused(errors.INVALID, where=f"{path}, line 2", names="target"):
@@ -197,7 +197,7 @@ ANSWERED = {
         {**QUESTION, "answers/text": ["Ann"]},
         {**QUESTION, "answers": ["Ann"]},
     ],
-    "text_to_text": [{**TEXT, "targets": "example"}, {**TEXT, "targets": "example", "idx": 9}],
+    "text_to_text": [{**TEXT, "targets": "one"}, {**TEXT, "targets": "one", "idx": 9}],
 }
 UNANSWERED = {
     "mnli": [
@@ -234,7 +234,7 @@ WRONG = {
     "squad": [
         {**QUESTION, "answers": answers} for answers in ("Ann", 7, [7], {"text": "Ann"}, True)
     ],
-    "text_to_text": [{**TEXT, "targets": targets} for targets in (7, ["example"], True)],
+    "text_to_text": [{**TEXT, "targets": targets} for targets in (7, ["one"], True)],
 }
 NAMED = {"mnli": {"idx": 3}, "squad": {"id": "q1"}, "text_to_text": {"id": 7}}
 
