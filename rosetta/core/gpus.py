@@ -1,4 +1,4 @@
-"""The GPUs that rosetta knows: one table of their names, figures and sources.
+"""The table of the GPUs that rosetta knows: their names, figures and sources.
 
 Presets, `rosetta plan`, `rosetta tune`, `rosetta bench`, the doctor and the launchers read GPUS.
 The page docs/reference/gpus.md is generated from it (`python3 build.py docs`).
@@ -27,14 +27,14 @@ GIGA, TERA = 10**9, 10**12
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the GPUs of one compute capability share.
+    """The figures that all GPUs of one compute capability share.
 
     Attributes:
       name: NVIDIA's name of the generation.
-      threads_per_sm: most threads that one multiprocessor holds.
-      fp32_cores_per_sm: float32 units of one multiprocessor.
-      shared_per_sm: shared memory of one multiprocessor, bytes.
-      shared_per_block: most shared memory that one thread block can ask for, bytes.
+      threads_per_sm: The most threads that one multiprocessor can hold.
+      fp32_cores_per_sm: The float32 units of one multiprocessor.
+      shared_per_sm: The shared memory of one multiprocessor, in bytes.
+      shared_per_block: The most shared memory that one thread block can have, in bytes.
     """
 
     name: str
@@ -46,12 +46,12 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Feature:
-    """Something that GPUs can do from one compute capability on.
+    """A feature that GPUs have from one compute capability on.
 
     Attributes:
-      name: as messages name it.
-      oldest: the first compute capability that has it.
-      needs: the GPUs that have it, in words.
+      name: The name in messages.
+      oldest: The first compute capability that has the feature.
+      needs: The GPUs that have the feature, in words.
     """
 
     name: str
@@ -59,12 +59,12 @@ class Feature:
     needs: str
 
     def supported_by(self, capability: Capability) -> bool:
-        """Return whether GPUs of a compute capability have this feature; an unknown one has not."""
+        """Return whether GPUs of a compute capability have this feature; False for unknown GPUs."""
         return capability >= self.oldest
 
     @property
     def requirement(self) -> str:
-        """The sentence that messages say where the feature is missing."""
+        """The sentence for messages about a GPU that lacks the feature."""
         return f"{self.name} needs {self.needs}"
 
 
@@ -78,28 +78,27 @@ class Source:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU.
+    """One model of GPU.
 
     Attributes:
-      short_name: what `--accelerator`, `--card` and presets call it.
-      names: what nvidia-smi and JAX's device_kind call it, the usual name first.
-      words: see find_gpu.
-      capability: compute capability.
-      sms: multiprocessors; XLA calls them cores.
-      l2: bytes of the L2 cache.
-      clock: boost clock in GHz.
-      memory: bytes that CUDA reports as the device's memory, which is what XLA sees. nvidia-smi
-        reports up to 2% more.
-      bandwidth: of the memory, bytes per second.
-      peaks: type -> TFLOP/s (TOP/s for int8); "fp32" is without tensor cores. A type that the GPU
+      short_name: The name for `--accelerator`, `--card` and presets.
+      names: The names that nvidia-smi and JAX's device_kind give, the usual one first.
+      words: The words by which find_gpu recognizes the GPU.
+      capability: The compute capability.
+      sms: The number of multiprocessors, which XLA calls cores.
+      l2: The L2 cache, in bytes.
+      clock: The boost clock, in GHz.
+      memory: The memory that CUDA reports and XLA uses, in bytes. nvidia-smi reports up to 2% more.
+      bandwidth: The bandwidth of the memory, in bytes per second.
+      peaks: Type -> TFLOP/s (TOP/s for int8). "fp32" is without tensor cores. A type that the GPU
         lacks, or whose peak is not published, has no entry.
-      pcie: generation of PCIe, None where it was not checked.
-      sources: subject (peaks, chip, memory, bandwidth, links, node) -> documents. "chip" is sms,
+      pcie: The generation of PCIe; None if it was not checked.
+      sources: Subject (peaks, chip, memory, bandwidth, links, node) -> documents. "chip" is sms,
         l2 and clock; "links" is nvlink and pcie.
-      nvlink: bytes per second to and from other GPUs together, 0 without NVLink.
-      gpus_per_node: of the usual node, None where there is none.
-      preset_base: the GPU whose values in presets apply to this one, too; "": none.
-      unverified: figure or type of a peak -> why it could not be checked against a source.
+      nvlink: Bytes per second to and from all other GPUs together; 0 without NVLink.
+      gpus_per_node: The GPUs of the usual node; None if there is no usual node.
+      preset_base: The GPU whose values in presets apply to this one, too; "" for none.
+      unverified: Figure or type of a peak -> why it could not be checked against a source.
     """
 
     short_name: str
@@ -126,20 +125,21 @@ class Gpu:
 
     @property
     def architecture(self) -> Architecture:
-        """What GPUs of this compute capability share."""
+        """The figures that all GPUs of this compute capability share."""
         return ARCHITECTURES[self.capability]
 
     def peak_flops(self, dtype: str) -> float | None:
-        """Return FLOP/s that products reach at most, or None where that is not known.
+        """Return the peak of matrix products in FLOP/s, or None if it is not known.
 
         Args:
           dtype: "bfloat16", "float16", "float32" or "fp8". XLA multiplies float32 in TF32 where
             the GPU has it.
         """
-        kinds = {"bfloat16": ("bf16",), "float16": ("fp16",), "float32": ("tf32", "fp32")}
-        peaks = (self.peaks.get(kind) for kind in kinds.get(dtype, (dtype,)))
-        found = next((peak for peak in peaks if peak is not None), None)
-        return None if found is None else found * TERA
+        peak_types = {"bfloat16": ("bf16",), "float16": ("fp16",), "float32": ("tf32", "fp32")}
+        for peak_type in peak_types.get(dtype, (dtype,)):
+            if peak_type in self.peaks:
+                return self.peaks[peak_type] * TERA
+        return None
 
 
 # Source: CUDA C++ Programming Guide, tables of the chapter on compute capabilities
@@ -259,8 +259,7 @@ _HOPPER_NVL_PEAKS = {
     "int8": 1670.5,
 }
 
-# The first GPU of a compute capability is the one that unknown GPUs are treated like: see
-# find_similar_gpu.
+# Unknown GPUs get the values of the first GPU of their compute capability, see find_similar_gpu.
 _TABLE = (
     Gpu(
         short_name="a100",
@@ -799,8 +798,8 @@ _TABLE = (
             "links": (A10G_SHEET,),
         },
         unverified={
-            "tf32": "of the earlier table, not seen in a source",
-            "pcie": "of the earlier table, not seen in a source",
+            "tf32": "from an earlier table; no source was found",
+            "pcie": "from an earlier table; no source was found",
         },
     ),
     Gpu(
@@ -943,23 +942,22 @@ _TABLE = (
 )
 GPUS: Mapping[str, Gpu] = {gpu.short_name: gpu for gpu in _TABLE}
 
-# Words of products that share a name with a GPU of the table and are slower: "RTX 4090 D", "RTX
+# Words of slower products that have the name of a GPU of the table: "RTX 4090 D", "RTX
 # 4090 Laptop GPU", "RTX PRO 6000 Blackwell Max-Q Workstation Edition".
 _OTHER_PRODUCTS = frozenset(("d", "laptop", "max"))
 # Words of a share of a GPU: "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA A10-24Q" (vGPU).
 _SHARE = re.compile(r"mig|\d+[abcq]")
 
 
-def _split_name(name: str) -> frozenset[str]:
-    return frozenset(name.lower().replace("-", " ").split())
-
-
 def find_gpu(name: str) -> Gpu | None:
-    """Return the GPU that nvidia-smi or JAX's device_kind names so, None for an unknown one.
+    """Return the GPU with a name, or None if the table does not have it.
 
-    A GPU matches when all of its `words` are in the name, whatever the case; the GPU with the most
-    words wins. A share of a GPU (MIG, vGPU) is unknown, because it does not have the whole GPU's
-    figures.
+    A GPU matches if all of its `words` are in the name, in upper or lower case. The GPU with the
+    most words wins. A share of a GPU (MIG, vGPU) does not match, because it does not have the
+    figures of the whole GPU.
+
+    Args:
+      name: The name that nvidia-smi prints, or JAX's device_kind.
     """
     words = frozenset(name.lower().replace("-", " ").split())
     if words & _OTHER_PRODUCTS or any(_SHARE.fullmatch(word) for word in words):
@@ -969,34 +967,40 @@ def find_gpu(name: str) -> Gpu | None:
 
 
 def find_peak_flops(name: str, dtype: str) -> float | None:
-    """Return Gpu.peak_flops of the GPU that nvidia-smi or JAX's device_kind names so."""
+    """Return the peak of the GPU with a name in FLOP/s, or None; see find_gpu, Gpu.peak_flops."""
     gpu = find_gpu(name)
     return gpu.peak_flops(dtype) if gpu else None
 
 
 def find_similar_gpu(name: str, capability: Capability) -> Gpu | None:
-    """Return the GPU whose values in presets suit a GPU, None without any.
+    """Return the GPU whose values in presets suit a GPU, or None.
 
-    It is the GPU of that name, else the table's first of that compute capability. From Hopper on,
-    the first of the same generation will do: the second number is the same chip in another product.
+    This is the GPU with the name, or else the first in the table with the compute capability. From
+    Hopper on, it may also be the first with the same first number, since the second number is for
+    the same chip in another product.
+
+    Args:
+      name: The name that nvidia-smi prints, or JAX's device_kind.
+      capability: The compute capability.
     """
-    if (named := find_gpu(name)) is not None:
-        return named
-    alike = [gpu for gpu in GPUS.values() if gpu.capability == capability]
-    if not alike and capability[0] >= 9:
-        alike = [gpu for gpu in GPUS.values() if gpu.capability[0] == capability[0]]
-    return alike[0] if alike else None
+    known_gpu = find_gpu(name)
+    if known_gpu is not None:
+        return known_gpu
+    similar_gpus = [gpu for gpu in GPUS.values() if gpu.capability == capability]
+    if not similar_gpus and capability[0] >= 9:
+        similar_gpus = [gpu for gpu in GPUS.values() if gpu.capability[0] == capability[0]]
+    return similar_gpus[0] if similar_gpus else None
 
 
 def get_gpu(short_name: str, where: str) -> Gpu:
     """Return a GPU by its short name.
 
     Args:
-      short_name: such as "h100", whatever the case.
-      where: the option that named it.
+      short_name: A short name such as "h100", in upper or lower case.
+      where: The option that names the GPU.
 
     Raises:
-      UserError: there is none of this name.
+      UserError: The table has no such GPU.
     """
     if short_name.lower() not in GPUS:
         raise UserError(
