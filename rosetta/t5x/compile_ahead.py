@@ -1,5 +1,6 @@
-"""The training step, compiled in the background while the train state is made or read: neither
-waits for the other.
+"""Compilation of the training step in the background, while the train state is made or restored.
+
+checkpoint.Initializer starts it, and trainer.Trainer takes the compiled step.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 
 def _describe_arrays(tree: Any) -> tuple[object, ...]:
-    """Return what has to be equal for a compiled program to take a tree of arrays: structure,
-    shapes and types.
+    """Return the structure, shapes and types of a tree of arrays.
+
+    A program that was compiled for one tree takes any other with the same description.
     """
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple((tuple(leaf.shape), np.dtype(leaf.dtype).name) for leaf in leaves)
@@ -29,9 +31,20 @@ def _describe_arrays(tree: Any) -> tuple[object, ...]:
 
 @dataclass
 class _Job:
+    """A compilation.
+
+    Attributes:
+      model: the model of the trainer.
+      key: the trainer's random key.
+      inputs: what _describe_arrays returned for the step's inputs.
+      thread: the thread that compiles.
+      compiled: the compiled step, once the thread has ended without an error.
+      error: the error of the compilation.
+    """
+
     model: Any
     key: Any
-    alike: tuple[object, ...]
+    inputs: tuple[object, ...]
     thread: threading.Thread
     compiled: Any = None
     error: BaseException | None = None
@@ -41,7 +54,7 @@ _jobs: list[_Job] = []
 
 
 def derive_trainer_key(seed: int) -> Any:
-    """Return the key that T5X's train() gives its trainer for a seed."""
+    """Return the random key that T5X's train() gives its trainer for a seed."""
     return jax.random.split(jax.random.PRNGKey(seed), 2)[1]
 
 
@@ -56,18 +69,18 @@ def start_compilation(
     types: Mapping[str, Any] | None,
     seed: int | None,
 ) -> None:
-    """Start to compile the step that a trainer of this class will want.
+    """Start to compile the training step in another thread.
 
     Args:
-      trainer_cls: makes a trainer, with its settings bound.
-      model: the one that is trained.
-      state: the train state's shapes.
-      axes: its layout.
-      partitioner: lays it out.
-      shapes: of a global batch, by feature.
-      types: of its arrays; None: float32.
-      seed: of the run; None: chosen by T5X, and as the step depends on it, nothing is compiled
-        ahead.
+      trainer_cls: makes the run's trainer, with its settings bound.
+      model: the model that is trained.
+      state: the shapes of the train state.
+      axes: the layout of the train state.
+      partitioner: the run's partitioner.
+      shapes: the shapes of a global batch, by feature.
+      types: the types of its arrays, by feature; None for float32.
+      seed: the run's seed. None means that T5X chooses it. The step depends on the seed, so that
+        nothing is compiled in this case.
     """
     if seed is None:
         return
@@ -86,10 +99,10 @@ def start_compilation(
         for name, shape in shapes.items()
     }
 
-    def work() -> None:
+    def compile_step() -> None:
         try:
-            job.compiled = partitioner.compile(trainer._partitioned_train_step, state, batch)  # noqa: SLF001 (what compile_train does)
-        except BaseException as error:  # noqa: BLE001 (the trainer meets it again, in the main thread)
+            job.compiled = partitioner.compile(trainer._partitioned_train_step, state, batch)  # noqa: SLF001 (as T5X's compile_train)
+        except BaseException as error:  # noqa: BLE001 (the trainer compiles again, and raises it)
             job.error = error
         finally:
             with contextlib.suppress(Exception):
@@ -99,18 +112,25 @@ def start_compilation(
         model,
         key,
         _describe_arrays((state, batch)),
-        threading.Thread(target=work, name="compile-ahead", daemon=True),
+        threading.Thread(target=compile_step, name="compile-ahead", daemon=True),
     )
     _jobs[:] = [job]
     job.thread.start()
-    # A program that ends while XLA compiles in another thread aborts (status 134): a run that has
-    # no step left to do ends so soon.
+    # A program that ends while XLA compiles in another thread aborts with status 134. A run with
+    # no step left to do would end so early.
     atexit.register(job.thread.join)
 
 
 def take_compiled_step(*, model: Any, state: Any, batch: Any, key: Any) -> Any:
-    """Return the compiled step for just these, waiting for it, or None where there is none; each is
-    returned once.
+    """Wait for the compiled step and return it; None if none was compiled for these arguments.
+
+    A compiled step is returned once.
+
+    Args:
+      model: the trainer's model.
+      state: its train state.
+      batch: a batch.
+      key: its random key.
     """
     if not _jobs:
         return None
@@ -120,12 +140,12 @@ def take_compiled_step(*, model: Any, state: Any, batch: Any, key: Any) -> Any:
         return None
     if (
         job.model is not model
-        or job.alike != _describe_arrays((state, batch))
+        or job.inputs != _describe_arrays((state, batch))
         or not np.array_equal(job.key, key)
     ):
         log.info(
-            "the training step is compiled again: the run is not what was expected when it began "
-            "to be compiled"
+            "the training step is compiled again: the model, its inputs or the seed changed after "
+            "the first compilation started"
         )
         return None
     return job.compiled

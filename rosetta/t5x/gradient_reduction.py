@@ -1,8 +1,8 @@
-"""Gradients that leave a device once a step, in the type one chooses.
+"""Sums of gradients over the devices, once a step and in a chosen type (see trainer).
 
-Left to itself, XLA adds gradients up over the data axes where each arises: in the type of that
-product, and once for every microbatch. Here each group of devices sums its own microbatches, and
-what it has is added up over the groups at the end.
+By default, XLA adds each gradient up over the data axes where the gradient arises: in the type of
+that matrix product, and once for each microbatch. Here each group of devices that shares a model
+sums the gradients of its own microbatches. Their sum over the groups is computed at the end.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ SETTING = "GRADIENT_DTYPE (Trainer.gradient_dtype)"
 
 
 def check_support(dtype: str | None, factor: Any, partitioner: Any, config: T5Config) -> None:
-    """UserError where gradients cannot be added up in `dtype`, or the loss is no sum over its
-    tokens.
+    """Check that gradients can be added up in a type.
 
     Args:
-      dtype: one of choices.GRADIENT_TYPES, or None: nothing is asked for.
+      dtype: one of choices.GRADIENT_TYPES; None leaves the sums to XLA.
       factor: the model's loss_normalizing_factor.
-      partitioner: of the run.
-      config: of the model.
+      partitioner: the run's partitioner.
+      config: the network's configuration.
+
+    Raises:
+      UserError: the type is not valid, the loss is not a sum over tokens, or another setting rules
+        out such sums.
     """
     if dtype is None:
         return
@@ -59,11 +62,11 @@ def check_support(dtype: str | None, factor: Any, partitioner: Any, config: T5Co
         )
     if not partitioner.data_axes:
         raise UserError(
-            "the batch lies over no axis of the mesh", SETTING, "leave it unset", kind=UNSUPPORTED
+            "no axis of the mesh divides the batch", SETTING, "leave it unset", kind=UNSUPPORTED
         )
     if "te" in (config.fp8, config.attention):
         raise UserError(
-            "Transformer Engine adds up over the devices by itself",
+            "Transformer Engine adds gradients up over the devices itself",
             SETTING,
             "leave it unset, or set ENABLE_TE=0",
             kind=CONFLICT,
@@ -71,8 +74,8 @@ def check_support(dtype: str | None, factor: Any, partitioner: Any, config: T5Co
     if config.attention != "xla" and partitioner.mesh.size > partitioner.data_mesh_size:
         raise UserError(
             (
-                f"with models split over devices XLA cannot place {config.attention}'s attention "
-                "inside it"
+                f"XLA cannot compute {config.attention}'s attention inside it if models are split "
+                "over devices"
             ),
             SETTING,
             "leave it unset, or set ATTENTION=xla or TP_SIZE=1",
@@ -83,39 +86,38 @@ def check_support(dtype: str | None, factor: Any, partitioner: Any, config: T5Co
 def reduce_over_data(
     gradients: Callable[..., Any], partitioner: Any, dtype: str, axes: Any
 ) -> Callable[..., Any]:
-    """Return `gradients` computed by each group of devices on its rows of the batch, and added up
-    in `dtype`.
+    """Return a function like `gradients` that each group of devices computes on its own rows.
+
+    Every group draws its own dropout masks. They differ from those without this function.
 
     Args:
-      gradients: (params, state, batch, rng) -> (gradients, metrics, what FP8 has seen), all sums
-        over the batch, or largest values.
-      partitioner: of the run: its mesh, and the rules of which the data axes are none inside.
-      dtype: of the sum over the groups. What it gives is float32 again, and where the optimizer's
-        state is spread over the groups, so is it.
+      gradients: (params, state, batch, rng) -> (gradients, metrics, FP8 statistics). Gradients and
+        metrics are sums over the batch, the statistics are maxima.
+      partitioner: the run's partitioner.
+      dtype: the type of the sum over the groups. The result is float32 again. If the optimizer's
+        state is spread over the groups, the result is spread in the same way.
       axes: the parameters' layout, a tree of PartitionSpec.
-
-    Dropout's masks differ from those without it: every group draws its own.
     """
-    mesh, over, groups = partitioner.mesh, partitioner.data_axes, partitioner.data_mesh_size
+    mesh = partitioner.mesh
+    data_axes = partitioner.data_axes
+    groups = partitioner.data_mesh_size
     split_models = mesh.size > groups
-    # Where no model is split nothing is left to XLA, for whose partitioning cuDNN's attention has
-    # no rule inside such a function.
-    rules = (
-        [
-            (name, None if set(list_axis_names(axis)) & set(over) else axis)
+    # If no model is split, nothing is left for XLA to partition. XLA has no rule to partition
+    # cuDNN's attention inside such a function.
+    rules: list[tuple[str, Any]] = []
+    if split_models:
+        rules = [
+            (name, None if set(list_axis_names(axis)) & set(data_axes) else axis)
             for name, axis in partitioner.logical_axis_rules
         ]
-        if split_models
-        else []
-    )
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     if on_cpu and dtype == "bfloat16":
         fallback_notice.warn_once(
             "gradients",
-            "rounded to bfloat16 and added up in float32: XLA adds no bfloat16 between CPUs",
+            "rounded to bfloat16 and added up in float32: XLA cannot add bfloat16 between CPUs",
         )
 
-    def total(leaf: Any, spread: PartitionSpec) -> Any:
+    def add_over_groups(leaf: Any, spread: PartitionSpec) -> Any:
         leaf = leaf.astype(dtype)
         leaf = leaf.astype(jnp.float32) if on_cpu else leaf
         scattered: tuple[str, ...] = ()
@@ -123,39 +125,39 @@ def reduce_over_data(
             if part:
                 scattered = list_axis_names(part)
                 leaf = lax.psum_scatter(leaf, scattered, scatter_dimension=dimension, tiled=True)
-        rest = tuple(axis for axis in over if axis not in scattered)
-        return (lax.psum(leaf, rest) if rest else leaf).astype(jnp.float32)
+        other_axes = tuple(axis for axis in data_axes if axis not in scattered)
+        if other_axes:
+            leaf = lax.psum(leaf, other_axes)
+        return leaf.astype(jnp.float32)
 
     def reduced(params: Any, state: Any, batch: Any, rng: Any) -> Any:
-        # Over an axis that is left to XLA, a scatter would first gather: with tensor parallelism
-        # each takes its part of the whole sum.
-        replicated, split = PartitionSpec(), PartitionSpec(over)
-        spread = (
-            jax.tree.map(lambda _: replicated, params)
-            if split_models
-            else partitioner.over_data(axes, params)
-        )
+        replicated, split = PartitionSpec(), PartitionSpec(data_axes)
+        # A scatter over an axis that is left to XLA would gather first. With tensor parallelism,
+        # each device takes its part of the whole sum instead.
+        if split_models:
+            spread = jax.tree.map(lambda _: replicated, params)
+        else:
+            spread = partitioner.make_gradient_layout(axes, params)
 
         def local(params: Any, state: Any, batch: Any, rng: Any) -> Any:
             with flax_partitioning.axis_rules(rules):
-                found, metrics, seen = gradients(
-                    params, state, batch, jax.random.fold_in(rng, lax.axis_index(over))
-                )
-            largest = jax.tree.map(lambda leaf: lax.pmax(leaf, over), seen)
+                group_rng = jax.random.fold_in(rng, lax.axis_index(data_axes))
+                group_gradients, metrics, statistics = gradients(params, state, batch, group_rng)
+            maxima = jax.tree.map(lambda leaf: lax.pmax(leaf, data_axes), statistics)
             return (
-                jax.tree.map(total, found, spread),
+                jax.tree.map(add_over_groups, group_gradients, spread),
                 jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], metrics),
-                largest,
+                maxima,
             )
 
-        # Unchecked, as otherwise JAX itself adds up the gradients of what all groups share, in the
-        # type it has.
-        found, metrics, seen = jax.shard_map(
+        # With check_vma, JAX itself would add up the gradients of the parameters that all groups
+        # share, in the type that they have.
+        summed, metrics, statistics = jax.shard_map(
             local,
             mesh=mesh,
             in_specs=(replicated, replicated, split, replicated),
             out_specs=(spread, split, replicated),
-            axis_names=set(over) if split_models else set(mesh.axis_names),
+            axis_names=set(data_axes) if split_models else set(mesh.axis_names),
             check_vma=False,
         )(params, state, batch, rng)
         first = jax.tree.map(lambda leaf: leaf[0], metrics)
@@ -167,6 +169,6 @@ def reduce_over_data(
             ),
             first,
         )
-        return found, metrics, seen
+        return summed, metrics, statistics
 
     return reduced

@@ -1,5 +1,6 @@
-"""A stack of equal layers: one after the other, or one compiled layer in a loop; with
-rematerialisation or without.
+"""A stack of equal layers: run one after the other, or as one compiled layer in a loop.
+
+Rematerialisation, if the configuration asks for it, is applied to each layer.
 """
 
 from __future__ import annotations
@@ -22,46 +23,60 @@ def apply_layers(
     config: T5Config,
     count: int,
     x: Any,
-    *others: Any,
+    *inputs: Any,
     cached: bool = False,
-    **how: Any,
+    **options: Any,
 ) -> Any:
-    """Send x through `count` layers named layers_0, layers_1, ... of `module`, called as
-    layer(config, **how)(x, *others).
+    """Return the output of `count` layers, each called as layer(config, **options)(x, *inputs).
 
-    The variables are those of single layers also with config.scan_layers: they are stacked for the
-    loop, so that checkpoints do not depend on it. Layers with a cache are never scanned over.
+    The variables are always those of single layers. With config.scan_layers they are stacked for
+    the loop, so that checkpoints do not depend on the switch. Layers with a cache are never looped
+    over.
+
+    Args:
+      module: the module that owns the layers, as layers_0, layers_1, ...
+      layer: the class of the layers.
+      config: the network's configuration.
+      count: the number of layers.
+      x: the activations that the first layer gets; each layer returns those of the next.
+      *inputs: further arguments, the same for each layer.
+      cached: whether the layers keep a cache of keys and values.
+      **options: further attributes of each layer.
     """
-    checkpoints = config.remat != "none"
+    has_remat = config.remat != "none"
     if not config.scan_layers or not count or cached or module.is_initializing():
-        made = (
-            nn.remat(layer, policy=remat.make_policy(config.remat))
-            if checkpoints and not cached
-            else layer
-        )
+        layer_class: Any = layer
+        if has_remat and not cached:
+            layer_class = nn.remat(layer, policy=remat.make_policy(config.remat))
         for index in range(count):
-            x = made(config, **how, name=f"layers_{index}")(x, *others)
+            x = layer_class(config, **options, name=f"layers_{index}")(x, *inputs)
         return x
 
-    variables = module.variables
-    single = [
-        {
-            kind: tree[f"layers_{index}"]
-            for kind, tree in variables.items()
-            if "layers_0" in tree and kind != "params_axes"
-        }
+    stacked = _stack_variables(module, count)
+    dropout_keys = None
+    if module.has_rng("dropout"):
+        dropout_keys = jax.random.split(module.make_rng("dropout"), count)
+    unbound_layer = layer(config, **options, parent=None)
+
+    def body(carry: Any, layer_inputs: Any) -> tuple[Any, None]:
+        variables, key = layer_inputs
+        rngs = None if key is None else {"dropout": key}
+        return unbound_layer.apply(variables, carry, *inputs, rngs=rngs), None
+
+    if has_remat:
+        body = jax.checkpoint(body, policy=remat.make_policy(config.remat), prevent_cse=False)
+    return jax.lax.scan(body, x, (stacked, dropout_keys))[0]
+
+
+def _stack_variables(module: nn.Module, count: int) -> Any:
+    """Return the variables of a module's layers, each stacked over the layers."""
+    collections = {
+        kind: tree
+        for kind, tree in module.variables.items()
+        if "layers_0" in tree and kind != "params_axes"
+    }
+    layers = [
+        {kind: tree[f"layers_{index}"] for kind, tree in collections.items()}
         for index in range(count)
     ]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *single)
-    keys = (
-        jax.random.split(module.make_rng("dropout"), count) if module.has_rng("dropout") else None
-    )
-    pure = layer(config, **how, parent=None)
-
-    def body(carry: Any, inputs: Any) -> tuple[Any, None]:
-        own, key = inputs
-        return pure.apply(own, carry, *others, rngs=None if key is None else {"dropout": key}), None
-
-    if checkpoints:
-        body = jax.checkpoint(body, policy=remat.make_policy(config.remat), prevent_cse=False)
-    return jax.lax.scan(body, x, (stacked, keys))[0]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)

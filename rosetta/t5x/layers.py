@@ -1,8 +1,8 @@
-"""T5's blocks: attention and MLP with their norms and residuals, in either layout, fused or not.
+"""The layers of T5: attention and MLP blocks with their norms and residuals (see network).
 
-A block sees activations as [batch, length, features], or with `transposed` as [length, batch,
-features]; masks and biases keep the batch first. What holds for a whole stack (the relative
-positions' bias, masks, who computes attention) is worked out once and handed down.
+Activations are [batch, length, features], or [length, batch, features] if `transposed` is set.
+Masks and biases always have the batch first. What all layers of a stack share (the bias of relative
+positions, the masks, the attention implementation) is computed once, in an AttentionContext.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 )
 @dataclass(frozen=True)
 class AttentionContext:
-    """What the queries of one kind of attention see, the same in all layers of a stack.
+    """What one kind of attention uses in every layer of a stack.
 
     Attributes:
-      mask: who sees whom.
-      relative: bias by relative position, [1, heads, queries, keys], or None.
-      bias: mask and relative as one, where attention is computed by XLA.
+      mask: which keys each query may attend to.
+      relative: the bias by relative position, [1, heads, queries, keys], or None.
+      bias: the mask and `relative` as one bias if XLA computes the attention, else None.
       implementation: "xla", "cudnn" or "te".
     """
 
@@ -62,26 +62,34 @@ def make_attention_context(
 ) -> AttentionContext:
     """Choose the implementation for one kind of attention, and prepare its bias.
 
-    While decoding with a cache it is always XLA.
+    Args:
+      config: the network's configuration.
+      mask: which keys each query may attend to.
+      relative: the bias by relative position, [1, heads, queries, keys], or None.
+      queries: the number of queries.
+      keys: the number of keys.
+      deterministic: whether dropout is off.
+      incremental: whether a cache of keys and values is used, as in decoding. XLA computes the
+        attention then.
     """
-    asked = "xla" if incremental else config.attention
-    dropping = not deterministic and config.dropout_rate > 0
-    if asked == "te":
+    requested = "xla" if incremental else config.attention
+    has_dropout = not deterministic and config.dropout_rate > 0
+    if requested == "te":
         implementation = transformer_engine.choose_implementation(
-            dtype=config.dtype, mask=mask, dropout=dropping
+            dtype=config.dtype, mask=mask, dropout=has_dropout
         )
     else:
-        unfit = attention.find_cudnn_problem(
+        cudnn_problem = attention.find_cudnn_problem(
             dtype=config.dtype,
             head_dim=config.head_dim,
             queries=queries,
             keys=keys,
             mask=mask,
             biased=relative is not None,
-            dropout=dropping,
+            dropout=has_dropout,
             float32_logits=config.float32_attention_logits,
         )
-        implementation = attention.choose_implementation(asked, unfit)
+        implementation = attention.choose_implementation(requested, cudnn_problem)
     bias = (
         mask.make_bias(queries, keys, relative, config.dtype) if implementation == "xla" else None
     )
@@ -94,8 +102,16 @@ def name_activation_axes(*, transposed: bool) -> tuple[str, str]:
 
 
 def draw_dropout_masks(module: Any, x: Any, widths: Mapping[str, int]) -> Mapping[str, Any]:
-    """Return what a module over activations x keeps under dropout: for each name bool [batch,
-    width], None where all is kept.
+    """Draw the dropout masks of a layer.
+
+    Args:
+      module: the layer, which has `config`, `deterministic` and `transposed`.
+      x: its activations.
+      widths: the number of features of each mask, by a name for the mask.
+
+    Returns:
+      For each name a mask, bool [batch, width], which is True for what is kept. None instead of
+      each mask if there is no dropout.
     """
     if module.deterministic or module.config.dropout_rate == 0:
         return dict.fromkeys(widths)
@@ -104,19 +120,23 @@ def draw_dropout_masks(module: Any, x: Any, widths: Mapping[str, int]) -> Mappin
     )
 
 
-def apply_dropout(config: T5Config, x: Any, kept: Any, *, transposed: bool) -> Any:
-    """Return activations x after dropout, which drops the same features along the whole length, as
-    T5 does; kept is bool [batch, features].
+def apply_dropout(config: T5Config, x: Any, keep_mask: Any, *, transposed: bool) -> Any:
+    """Apply dropout to activations; the same features are dropped along the whole length, as in T5.
+
+    Args:
+      config: the network's configuration.
+      x: activations.
+      keep_mask: bool [batch, features], from draw_dropout_masks; None for no dropout.
+      transposed: whether the activations have the length first.
     """
-    if kept is None:
+    if keep_mask is None:
         return x
-    return dropout.apply_mask(x, kept[None] if transposed else kept[:, None], config.dropout_rate)
+    broadcast_mask = keep_mask[None] if transposed else keep_mask[:, None]
+    return dropout.apply_mask(x, broadcast_mask, config.dropout_rate)
 
 
 class Attention(nn.Module):
-    """Multi-head attention with T5's parameters `query`, `key`, `value` and `out`; returns the
-    shape of `queries`.
-    """
+    """Multi-head attention with T5's parameters `query`, `key`, `value` and `out`."""
 
     config: T5Config
     deterministic: bool
@@ -128,134 +148,134 @@ class Attention(nn.Module):
         self,
         queries: Any,
         memory: Any,
-        seen: AttentionContext,
-        kept: Any = None,
+        context: AttentionContext,
+        keep_mask: Any = None,
         prefill_lengths: Any = None,
     ) -> Any:
-        query, key, value = self._projected(queries, memory)
+        """Return the attention's output, in the shape of `queries`.
+
+        Args:
+          queries: activations.
+          memory: activations that the keys and values are made from; `queries` in self-attention.
+          context: the mask, the bias and the implementation.
+          keep_mask: the dropout mask of the attention weights, bool [batch, heads x keys], or None.
+          prefill_lengths: int32 [batch], if a prompt of these lengths is written into the cache.
+        """
+        query, key, value = self._project(queries, memory)
         if self.decode or prefill_lengths is not None:
             key, value, relative, visible = kv_cache.update_cache(
-                self, key, value, seen.relative, prefill_lengths=prefill_lengths
+                self, key, value, context.relative, prefill_lengths=prefill_lengths
             )
             if visible is not None:
-                seen = AttentionContext(
+                context = AttentionContext(
                     visible,
                     relative,
                     visible.make_bias(query.shape[1], key.shape[1], relative, self.config.dtype),
                     "xla",
                 )
-        if seen.implementation == "xla":
-            attended = attention.compute_plain_attention(
-                query,
-                key,
-                value,
-                bias=seen.bias,
-                float32_logits=self.config.float32_attention_logits,
-                drop=functools.partial(self._drop, kept),
-                transposed=self.transposed,
-            )
-        elif seen.implementation == "te":
-            attended = transformer_engine.compute_attention(
-                query,
-                key,
-                value,
-                relative=seen.relative,
-                mask=seen.mask,
-                dropout_rate=self.config.dropout_rate,
-                deterministic=self.deterministic,
-                transposed=self.transposed,
-            )
-        else:
-            query, key, value = (
-                jnp.swapaxes(each, 0, 1) if self.transposed else each
-                for each in (query, key, value)
-            )
-            attended = attention.compute_fused_attention(
-                query,
-                key,
-                value,
-                relative=seen.relative,
-                mask=seen.mask,
-                implementation=seen.implementation,
-            )
-            attended = jnp.swapaxes(attended, 0, 1) if self.transposed else attended
+        attended = self._attend(query, key, value, context, keep_mask)
         width = self.config.num_heads * self.config.head_dim
         out = self._kernel("out", width, queries.shape[-1], ("joined_kv", "embed"))
         return apply_projections(
             attended.reshape(*attended.shape[:2], width), [out], self.config.dtype
         )[0]
 
-    def _projected(self, queries: Any, memory: Any) -> tuple[Any, Any, Any]:
-        """Return q, k and v, each [.., .., heads, head_dim] in the layout of the activations."""
+    def _attend(
+        self, query: Any, key: Any, value: Any, context: AttentionContext, keep_mask: Any
+    ) -> Any:
+        """Return the values weighted by the attention, [.., .., heads, head_dim]."""
+        if context.implementation == "xla":
+            return attention.compute_plain_attention(
+                query,
+                key,
+                value,
+                bias=context.bias,
+                float32_logits=self.config.float32_attention_logits,
+                drop=functools.partial(self._drop_weights, keep_mask),
+                transposed=self.transposed,
+            )
+        if context.implementation == "te":
+            return transformer_engine.compute_attention(
+                query,
+                key,
+                value,
+                relative=context.relative,
+                mask=context.mask,
+                dropout_rate=self.config.dropout_rate,
+                deterministic=self.deterministic,
+                transposed=self.transposed,
+            )
+        if self.transposed:
+            query, key, value = (jnp.swapaxes(array, 0, 1) for array in (query, key, value))
+        attended = attention.compute_fused_attention(
+            query,
+            key,
+            value,
+            relative=context.relative,
+            mask=context.mask,
+            implementation=context.implementation,
+        )
+        return jnp.swapaxes(attended, 0, 1) if self.transposed else attended
+
+    def _project(self, queries: Any, memory: Any) -> tuple[Any, Any, Any]:
+        """Return the queries, keys and values, each [.., .., heads, head_dim] in the layout of the
+        activations.
+        """
         config = self.config
-        width, depth = (
-            config.num_heads * config.head_dim,
-            jnp.sqrt(config.head_dim).astype(config.dtype),
-        )
-        init = _make_initializer("normal")
-        parts = {
-            name: self._kernel(
-                name,
-                (queries if name == "query" else memory).shape[-1],
-                width,
-                ("embed", "joined_kv"),
-                made,
-            )
-            # T5 leaves attention's logits unscaled and starts with smaller queries instead.
-            for name, made in (
-                ("query", lambda *args: init(*args) / depth),
-                ("key", init),
-                ("value", init),
-            )
-        }
+        width = config.num_heads * config.head_dim
+        scale = jnp.sqrt(config.head_dim).astype(config.dtype)
+        initializer = _make_initializer("normal")
+
+        def initialize_query(*args: Any) -> Any:
+            # T5 does not scale attention logits. It starts with smaller queries instead.
+            return initializer(*args) / scale
+
+        names = ("embed", "joined_kv")
+        query_kernel = self._kernel("query", queries.shape[-1], width, names, initialize_query)
+        key_kernel = self._kernel("key", memory.shape[-1], width, names, initializer)
+        value_kernel = self._kernel("value", memory.shape[-1], width, names, initializer)
         if config.fuse_qkv and memory is queries:
-            query, key, value = apply_projections(queries, list(parts.values()), config.dtype)
+            kernels = [query_kernel, key_kernel, value_kernel]
+            query, key, value = apply_projections(queries, kernels, config.dtype)
         elif config.fuse_qkv:
-            (query,), (key, value) = (
-                apply_projections(queries, [parts["query"]], config.dtype),
-                apply_projections(memory, [parts["key"], parts["value"]], config.dtype),
-            )
+            (query,) = apply_projections(queries, [query_kernel], config.dtype)
+            key, value = apply_projections(memory, [key_kernel, value_kernel], config.dtype)
         else:
-            query, key, value = (
-                apply_projections(queries if name == "query" else memory, [part], config.dtype)[0]
-                for name, part in parts.items()
-            )
+            (query,) = apply_projections(queries, [query_kernel], config.dtype)
+            (key,) = apply_projections(memory, [key_kernel], config.dtype)
+            (value,) = apply_projections(memory, [value_kernel], config.dtype)
         if config.scale_attn_logits:
-            query = query / depth
-        names = (*name_activation_axes(transposed=self.transposed), "heads", "kv")
-        shaped = (
-            each.reshape(*each.shape[:2], config.num_heads, config.head_dim)
-            for each in (query, key, value)
-        )
-        query, key, value = (with_sharding_constraint(each, names) for each in shaped)
-        return query, key, value
+            query = query / scale
+        axes = (*name_activation_axes(transposed=self.transposed), "heads", "kv")
+
+        def split_heads(projected: Any) -> Any:
+            shape = (*projected.shape[:2], config.num_heads, config.head_dim)
+            return with_sharding_constraint(projected.reshape(shape), axes)
+
+        return split_heads(query), split_heads(key), split_heads(value)
 
     def _kernel(
         self, name: str, inputs: int, outputs: int, names: tuple[str, str], init: Any = None
     ) -> Any:
-        return Kernel(
-            inputs,
-            outputs,
-            names,
-            init or _make_initializer("normal"),
-            fp8=self.config.fp8,
-            name=name,
-        )()
+        """Return the kernel of a projection, with the logical names of its two dimensions."""
+        init = init or _make_initializer("normal")
+        return Kernel(inputs, outputs, names, init, fp8=self.config.fp8, name=name)()
 
-    def _drop(self, kept: Any, weights: Any) -> Any:
-        """Drop attention weights [batch, heads, queries, keys]: the same keys for all queries, as
-        T5 does.
+    def _drop_weights(self, keep_mask: Any, weights: Any) -> Any:
+        """Apply dropout to attention weights [batch, heads, queries, keys]: the same keys are
+        dropped for all queries, as in T5.
         """
-        if kept is None:
+        if keep_mask is None:
             return weights
-        return dropout.apply_mask(
-            weights, kept.reshape(*weights.shape[:2], 1, weights.shape[3]), self.config.dropout_rate
-        )
+        batch, heads, _, keys = weights.shape
+        broadcast_mask = keep_mask.reshape(batch, heads, 1, keys)
+        return dropout.apply_mask(weights, broadcast_mask, self.config.dropout_rate)
 
 
 class Mlp(nn.Module):
-    """The feed-forward block with T5's parameters `wi`, or `wi_0` and `wi_1` where it is gated, and
-    `wo`.
+    """The feed-forward block.
+
+    Its parameters are T5's: `wi`, or `wi_0` and `wi_1` if the block is gated, and `wo`.
     """
 
     config: T5Config
@@ -263,86 +283,78 @@ class Mlp(nn.Module):
     transposed: bool = False
 
     @nn.compact
-    def __call__(self, x: Any, kept: Any = None) -> Any:
+    def __call__(self, x: Any, keep_mask: Any = None) -> Any:
+        """Return the block's output for activations, in their shape.
+
+        Args:
+          x: activations.
+          keep_mask: the dropout mask of the hidden features, bool [batch, mlp_dim], or None.
+        """
         config = self.config
-        names = (
-            ["wi"]
-            if len(config.mlp_activations) == 1
-            else [f"wi_{index}" for index in range(len(config.mlp_activations))]
-        )
-        parts = [
+        names = ["wi"]
+        if len(config.mlp_activations) > 1:
+            names = [f"wi_{index}" for index in range(len(config.mlp_activations))]
+        kernels = [
             self._kernel(name, x.shape[-1], config.mlp_dim, ("embed", "mlp")) for name in names
         ]
-        inner = (
-            apply_projections(x, parts, config.dtype)
-            if config.fuse_qkv
-            else tuple(apply_projections(x, [part], config.dtype)[0] for part in parts)
-        )
-        activated = (
-            each if name == "linear" else getattr(nn, name)(each)
-            for name, each in zip(config.mlp_activations, inner, strict=True)
-        )
+        if config.fuse_qkv:
+            projected = apply_projections(x, kernels, config.dtype)
+        else:
+            projected = tuple(apply_projections(x, [kernel], config.dtype)[0] for kernel in kernels)
+        activated = [
+            part if name == "linear" else getattr(nn, name)(part)
+            for name, part in zip(config.mlp_activations, projected, strict=True)
+        ]
         hidden = functools.reduce(operator.mul, activated)
-        hidden = apply_dropout(config, hidden, kept, transposed=self.transposed)
-        hidden = with_sharding_constraint(
-            hidden, (*name_activation_axes(transposed=self.transposed), "mlp")
-        )
-        return apply_projections(
-            hidden,
-            [self._kernel("wo", config.mlp_dim, x.shape[-1], ("mlp", "embed"))],
-            config.dtype,
-        )[0]
+        hidden = apply_dropout(config, hidden, keep_mask, transposed=self.transposed)
+        axes = (*name_activation_axes(transposed=self.transposed), "mlp")
+        hidden = with_sharding_constraint(hidden, axes)
+        output_kernel = self._kernel("wo", config.mlp_dim, x.shape[-1], ("mlp", "embed"))
+        return apply_projections(hidden, [output_kernel], config.dtype)[0]
 
     def _kernel(self, name: str, inputs: int, outputs: int, names: tuple[str, str]) -> Any:
-        return Kernel(
-            inputs,
-            outputs,
-            names,
-            _make_initializer("truncated_normal"),
-            fp8=self.config.fp8,
-            name=name,
-        )()
+        """Return a kernel, with the logical names of its two dimensions."""
+        init = _make_initializer("truncated_normal")
+        return Kernel(inputs, outputs, names, init, fp8=self.config.fp8, name=name)()
 
 
 def _make_initializer(distribution: str) -> Any:
+    """Return T5's initializer of kernels: variance 1 / inputs, in a distribution of Flax."""
     return nn.initializers.variance_scaling(1.0, "fan_in", distribution)
 
 
 class EncoderLayer(nn.Module):
-    """Attention within the input, then the MLP; [.., .., features] to the same."""
+    """A layer of the encoder: self-attention, then the MLP."""
 
     config: T5Config
     deterministic: bool
     transposed: bool
 
     @nn.compact
-    def __call__(self, inputs: Any, seen: AttentionContext) -> Any:
-        config, how = (
-            self.config,
-            {"deterministic": self.deterministic, "transposed": self.transposed},
-        )
+    def __call__(self, inputs: Any, context: AttentionContext) -> Any:
+        """Return the layer's output for activations, in their shape."""
+        config = self.config
+        options = {"deterministic": self.deterministic, "transposed": self.transposed}
         length = inputs.shape[0 if self.transposed else 1]
-        kept = draw_dropout_masks(
-            self,
-            inputs,
-            {
-                "attention": config.emb_dim,
-                "weights": config.num_heads * length,
-                "hidden": config.mlp_dim,
-                "mlp": config.emb_dim,
-            },
-        )
+        widths = {
+            "attention": config.emb_dim,
+            "weights": config.num_heads * length,
+            "hidden": config.mlp_dim,
+            "mlp": config.emb_dim,
+        }
+        masks = draw_dropout_masks(self, inputs, widths)
         x = RMSNorm(config.dtype, name="pre_attention_layer_norm")(inputs)
-        x = Attention(config, **how, name="attention")(x, x, seen, kept["weights"])
-        x = apply_dropout(config, x, kept["attention"], transposed=self.transposed) + inputs
+        x = Attention(config, **options, name="attention")(x, x, context, masks["weights"])
+        x = apply_dropout(config, x, masks["attention"], transposed=self.transposed) + inputs
         y = RMSNorm(config.dtype, name="pre_mlp_layer_norm")(x)
-        y = Mlp(config, **how, name="mlp")(y, kept["hidden"])
-        return apply_dropout(config, y, kept["mlp"], transposed=self.transposed) + x
+        y = Mlp(config, **options, name="mlp")(y, masks["hidden"])
+        return apply_dropout(config, y, masks["mlp"], transposed=self.transposed) + x
 
 
 class DecoderLayer(nn.Module):
-    """Attention within the output, to the encoder where there is one, then the MLP; [.., ..,
-    features] to the same.
+    """A layer of the decoder: self-attention, attention to an encoder if there is one, and the MLP.
+
+    `decode` generates one token at a time, with a cache of keys and values.
     """
 
     config: T5Config
@@ -354,39 +366,46 @@ class DecoderLayer(nn.Module):
     def __call__(
         self,
         inputs: Any,
-        seen: AttentionContext,
+        context: AttentionContext,
         encoded: Any = None,
-        encoder_seen: AttentionContext | None = None,
+        encoder_context: AttentionContext | None = None,
         prefill_lengths: Any = None,
     ) -> Any:
-        config, how = (
-            self.config,
-            {"deterministic": self.deterministic, "transposed": self.transposed},
-        )
-        along = 0 if self.transposed else 1
+        """Return the layer's output, in the shape of `inputs`.
+
+        Args:
+          inputs: activations.
+          context: the context of the self-attention.
+          encoded: the encoder's output in the layout of activations, or None.
+          encoder_context: the context of the attention to the encoder, or None.
+          prefill_lengths: int32 [batch], if a prompt of these lengths is written into the cache.
+        """
+        config = self.config
+        options = {"deterministic": self.deterministic, "transposed": self.transposed}
+        length_axis = 0 if self.transposed else 1
         widths = {
             "attention": config.emb_dim,
-            "weights": config.num_heads * inputs.shape[along],
+            "weights": config.num_heads * inputs.shape[length_axis],
             "hidden": config.mlp_dim,
             "mlp": config.emb_dim,
         }
-        if encoder_seen is not None:
+        if encoder_context is not None:
             widths |= {
                 "cross": config.emb_dim,
-                "cross_weights": config.num_heads * encoded.shape[along],
+                "cross_weights": config.num_heads * encoded.shape[length_axis],
             }
-        kept = draw_dropout_masks(self, inputs, widths)
+        masks = draw_dropout_masks(self, inputs, widths)
         x = RMSNorm(config.dtype, name="pre_self_attention_layer_norm")(inputs)
-        x = Attention(config, **how, decode=self.decode, name="self_attention")(
-            x, x, seen, kept["weights"], prefill_lengths
+        x = Attention(config, **options, decode=self.decode, name="self_attention")(
+            x, x, context, masks["weights"], prefill_lengths
         )
-        x = apply_dropout(config, x, kept["attention"], transposed=self.transposed) + inputs
-        if encoder_seen is not None:
+        x = apply_dropout(config, x, masks["attention"], transposed=self.transposed) + inputs
+        if encoder_context is not None:
             y = RMSNorm(config.dtype, name="pre_cross_attention_layer_norm")(x)
-            y = Attention(config, **how, name="encoder_decoder_attention")(
-                y, encoded, encoder_seen, kept["cross_weights"]
+            y = Attention(config, **options, name="encoder_decoder_attention")(
+                y, encoded, encoder_context, masks["cross_weights"]
             )
-            x = apply_dropout(config, y, kept["cross"], transposed=self.transposed) + x
+            x = apply_dropout(config, y, masks["cross"], transposed=self.transposed) + x
         z = RMSNorm(config.dtype, name="pre_mlp_layer_norm")(x)
-        z = Mlp(config, **how, name="mlp")(z, kept["hidden"])
-        return apply_dropout(config, z, kept["mlp"], transposed=self.transposed) + x
+        z = Mlp(config, **options, name="mlp")(z, masks["hidden"])
+        return apply_dropout(config, z, masks["mlp"], transposed=self.transposed) + x

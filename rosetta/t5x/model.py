@@ -1,11 +1,11 @@
-"""Upstream's models around rosetta's networks: FP8 state in the train state, and the loss over
-slices of the vocabulary.
+"""T5X's models around rosetta's networks; the gin files name both classes.
+
+They keep the FP8 state in the train state, and can compute the loss over slices of the vocabulary.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 from typing import TYPE_CHECKING, Any
 
 import clu.metrics
@@ -19,29 +19,32 @@ from rosetta.t5x.network import compute_logits_scale
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SEGMENT_SUFFIX = (
-    "_segment_ids"  # ends the names of what says which example of a packed row a token is of
-)
+# The end of the names of features that say which example of a packed row each token belongs to.
+SEGMENT_SUFFIX = "_segment_ids"
 
 
 class _BoundModule:
-    """A module whose every `apply` is also given these variables and settings, for code of
-    upstream's that passes the parameters alone.
+    """A module whose `apply` adds fixed variables and options.
+
+    T5X's code passes it only the parameters.
     """
 
-    def __init__(self, module: Any, state: Mapping[str, Any], **how: Any) -> None:
-        self._module, self._state, self._how = module, state, how
+    def __init__(self, module: Any, state: Mapping[str, Any], **options: Any) -> None:
+        self._module, self._state, self._options = module, state, options
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
 
     def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._module.apply({**self._state, **variables}, *args, **self._how, **kwargs)
+        """Return what the module's `apply` returns."""
+        return self._module.apply({**self._state, **variables}, *args, **self._options, **kwargs)
 
 
 def _find_segments(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return for each feature which example its places belong to, [batch, length], 0 at padding: of
-    packed rows by number, else all to one.
+    """Return for each feature which example its tokens belong to, [batch, length].
+
+    Padding has 0. The examples of a packed row are numbered; a row that is not packed is one
+    example.
     """
     packed = [name for name in batch if name.endswith(SEGMENT_SUFFIX)]
     if packed:
@@ -56,15 +59,16 @@ def _find_segments(batch: Mapping[str, Any]) -> dict[str, Any]:
 class _SharedModel(models.BaseTransformerModel):
     """What both kinds of model share.
 
-    `flax_mutables` everywhere is the train state's: empty, or the FP8 state.
+    `flax_mutables` is always that of the train state: empty, or the FP8 state.
     """
 
     @property
     def config(self) -> Any:
+        """The network's T5Config."""
         return self.module.config
 
     def get_initial_variables(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what upstream's returns, and with FP8 its state and the (empty) names of its
+        """Return T5X's initial variables; with FP8, also its state and the (empty) names of its
         axes.
         """
         variables = super().get_initial_variables(*args, **kwargs)
@@ -78,33 +82,35 @@ class _SharedModel(models.BaseTransformerModel):
         )
 
     def loss_fn(self, params: Any, batch: Any, dropout_rng: Any, flax_mutables: Any = None) -> Any:
-        """Return the batch's loss (a sum over tokens, in float32) and its metrics; dropout_rng is
-        None for evaluation.
+        """Return the loss of a batch, a float32 sum over tokens, and its metrics.
+
+        `dropout_rng` is None in evaluation.
         """
-        bound = self._bound(flax_mutables)
-        return (
-            bound._chunked_loss(params, batch, dropout_rng)  # noqa: SLF001
-            if self.config.loss_chunks
-            else super(_SharedModel, bound).loss_fn(params, batch, dropout_rng)
-        )
+        bound = self._bind_state(flax_mutables)
+        if self.config.loss_chunks:
+            return bound._chunked_loss(params, batch, dropout_rng)  # noqa: SLF001
+        return super(_SharedModel, bound).loss_fn(params, batch, dropout_rng)
 
     def eval_fn(self, params: Any, batch: Any, flax_mutables: Any = None) -> Any:
+        """Return the loss and the metrics of a batch without dropout."""
         return self.loss_fn(params, batch, None, flax_mutables)
 
     def predict_batch(
         self, params: Any, batch: Any, rng: Any = None, flax_mutables: Any = None
     ) -> Any:
+        """Return T5X's predictions for a batch."""
         return self.predict_batch_with_aux(params, batch, rng=rng, flax_mutables=flax_mutables)[0]
 
     def score_batch(
         self, params: Any, batch: Any, return_intermediates: bool = False, flax_mutables: Any = None
     ) -> Any:
-        return super(_SharedModel, self._bound(flax_mutables)).score_batch(
+        """Return T5X's scores of a batch's targets."""
+        return super(_SharedModel, self._bind_state(flax_mutables)).score_batch(
             params, batch, return_intermediates
         )
 
-    def _bound(self, flax_mutables: Any) -> Any:
-        """Return this model, or one whose module sees the FP8 state."""
+    def _bind_state(self, flax_mutables: Any) -> Any:
+        """Return this model, or with FP8 a copy whose module is given the FP8 state."""
         if not flax_mutables or self.config.fp8 == "off":
             return self
         bound = copy.copy(self)
@@ -112,11 +118,46 @@ class _SharedModel(models.BaseTransformerModel):
         return bound
 
     def _chunked_loss(self, params: Any, batch: Any, dropout_rng: Any) -> Any:
-        """As upstream's loss_fn, without ever holding the logits of more than a slice of the
-        vocabulary.
+        """Return what T5X's loss_fn returns, but hold the logits of only one slice of the
+        vocabulary at a time.
         """
         targets = batch["decoder_target_tokens"]
-        hidden, kernel = self._hidden(params, batch, dropout_rng)
+        token_losses, z_losses, best = self._token_losses(params, batch, dropout_rng)
+        factor, weights = losses.get_loss_normalizing_factor_and_weights(
+            self._loss_normalizing_factor, batch
+        )
+        if weights is None:
+            token_weights = jnp.ones(token_losses.shape, jnp.float32)
+        else:
+            token_weights = weights.reshape(-1).astype(jnp.float32)
+        loss_sum = jnp.sum(token_losses * token_weights)
+        z_loss_sum = jnp.sum(z_losses * token_weights)
+        if factor is not None:
+            loss_sum, z_loss_sum = loss_sum / factor, z_loss_sum / factor
+        # Only the accuracy is computed from the logits, and it is replaced below. One class is
+        # enough for the other metrics.
+        empty_logits = jnp.zeros((*targets.shape, 1), jnp.float32)
+        metrics = dict(
+            self._compute_metrics(
+                logits=empty_logits,
+                targets=targets,
+                mask=weights,
+                loss=loss_sum,
+                z_loss=z_loss_sum,
+                segment_ids=_find_segments(batch),
+            )
+        )
+        correct = jnp.sum((best == targets.reshape(-1)) * token_weights)
+        count = jnp.sum(token_weights) if weights is not None else jnp.float32(targets.size)
+        metrics["accuracy"] = clu.metrics.Accuracy(total=correct, count=count)
+        return loss_sum, metrics
+
+    def _token_losses(self, params: Any, batch: Any, dropout_rng: Any) -> Any:
+        """Return for each target token of the flattened batch its loss, its z-loss, and the most
+        likely token.
+        """
+        targets = batch["decoder_target_tokens"]
+        hidden, kernel = self._compute_hidden(params, batch, dropout_rng)
         config = self.config
         terms = loss.LossSettings(
             config.vocab_size,
@@ -126,40 +167,11 @@ class _SharedModel(models.BaseTransformerModel):
             compute_logits_scale(config),
             jnp.dtype(config.logits_dtype),
         )
-        each, square, best = loss.chunked_cross_entropy(
+        return loss.chunked_cross_entropy(
             hidden.reshape(-1, hidden.shape[-1]), kernel, targets.reshape(-1), terms
         )
-        factor, weights = losses.get_loss_normalizing_factor_and_weights(
-            self._loss_normalizing_factor, batch
-        )
-        flat = (
-            jnp.ones(each.shape, jnp.float32)
-            if weights is None
-            else weights.reshape(-1).astype(jnp.float32)
-        )
-        total, of_square = jnp.sum(each * flat), jnp.sum(square * flat)
-        if factor is not None:
-            total, of_square = total / factor, of_square / factor
-        # The logits' only metric is the accuracy: one class is enough for the others.
-        nothing = jnp.zeros((*targets.shape, 1), jnp.float32)
-        metrics = dict(
-            self._compute_metrics(
-                logits=nothing,
-                targets=targets,
-                mask=weights,
-                loss=total,
-                z_loss=of_square,
-                segment_ids=_find_segments(batch),
-            )
-        )
-        right = jnp.sum((best == targets.reshape(-1)) * flat)
-        metrics["accuracy"] = clu.metrics.Accuracy(
-            total=right,
-            count=jnp.sum(flat) if weights is not None else jnp.float32(math.prod(targets.shape)),
-        )
-        return total, metrics
 
-    def _hidden(self, params: Any, batch: Any, dropout_rng: Any) -> Any:
+    def _compute_hidden(self, params: Any, batch: Any, dropout_rng: Any) -> Any:
         """Return the hidden vectors [batch, length, features] and the kernel [features, vocabulary]
         that logits are made from.
         """
@@ -169,7 +181,7 @@ class _SharedModel(models.BaseTransformerModel):
 
 
 class EncoderDecoderModel(_SharedModel, models.EncoderDecoderModel):
-    """Upstream's class of this name, around rosetta's Transformer."""
+    """T5X's class of this name, around rosetta's Transformer."""
 
     def predict_batch_with_aux(
         self,
@@ -182,7 +194,8 @@ class EncoderDecoderModel(_SharedModel, models.EncoderDecoderModel):
         prompt_with_targets: bool = False,
         flax_mutables: Any = None,
     ) -> Any:
-        return super(EncoderDecoderModel, self._bound(flax_mutables)).predict_batch_with_aux(
+        """Return T5X's predictions and their scores; the arguments are those of T5X's method."""
+        return super(EncoderDecoderModel, self._bind_state(flax_mutables)).predict_batch_with_aux(
             params,
             batch,
             rng=rng,
@@ -194,7 +207,7 @@ class EncoderDecoderModel(_SharedModel, models.EncoderDecoderModel):
 
 
 class DecoderOnlyModel(_SharedModel, models.DecoderOnlyModel):
-    """Upstream's class of this name, around rosetta's DecoderOnly."""
+    """T5X's class of this name, around rosetta's DecoderOnly."""
 
     def predict_batch_with_aux(
         self,
@@ -206,7 +219,8 @@ class DecoderOnlyModel(_SharedModel, models.DecoderOnlyModel):
         decoder_params: Any = None,
         flax_mutables: Any = None,
     ) -> Any:
-        return super(DecoderOnlyModel, self._bound(flax_mutables)).predict_batch_with_aux(
+        """Return T5X's predictions and their scores; the arguments are those of T5X's method."""
+        return super(DecoderOnlyModel, self._bind_state(flax_mutables)).predict_batch_with_aux(
             params,
             batch,
             rng=rng,

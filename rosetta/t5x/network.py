@@ -1,5 +1,7 @@
-"""T5 as an encoder and decoder, and as a decoder alone; the parameters' tree and the methods are
-those of upstream's networks.
+"""The T5 networks: encoder and decoder, and a decoder alone.
+
+The tree of parameters and the methods are those of T5X's own networks. The gin files name
+Transformer and DecoderOnly.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ __all__ = ["DecoderOnly", "T5Config", "Transformer"]
 def _embed_tokens(
     config: T5Config, table: nn.Module, tokens: Any, *, deterministic: bool, transposed: bool
 ) -> Any:
-    """Return the stack's input for tokens [batch, length]."""
+    """Return the input of a stack of layers for tokens [batch, length]: activations in the layout
+    that `transposed` sets.
+    """
     x = table(tokens.T if transposed else tokens)
     x = with_sharding_constraint(x, (*name_activation_axes(transposed=transposed), "embed"))
     return nn.Dropout(config.dropout_rate, broadcast_dims=(0 if transposed else 1,))(
@@ -40,35 +44,37 @@ def _embed_tokens(
 
 
 def _compute_logits(config: T5Config, hidden: Any, kernel: Any) -> Any:
-    """Return float32 logits [batch, length, vocabulary] of hidden [batch, length, features]; the
-    kernel is [features, vocabulary] in float32.
+    """Return float32 logits [batch, length, vocabulary] of the hidden vectors [batch, length,
+    features], for a float32 kernel [features, vocabulary].
     """
     return logits.compute_logits(hidden, kernel, config.logits_dtype) * compute_logits_scale(config)
 
 
 def compute_logits_scale(config: T5Config) -> float:
-    """Return what the products of hidden vectors and kernel are multiplied with: an embedding's
-    rows are long where it doubles as the kernel.
+    """Return the factor of the products of hidden vectors and kernel.
+
+    The rows of an embedding are long. If the embedding is the kernel too, the products are divided
+    by sqrt(emb_dim).
     """
     return config.emb_dim**-0.5 if config.logits_via_embedding else 1.0
 
 
 class Encoder(nn.Module):
+    """The encoder, with relative positions in both directions."""
+
     config: T5Config
     token_embedder: nn.Module
 
     @nn.compact
     def __call__(self, tokens: Any, mask: Mask, *, deterministic: bool) -> Any:
         """Return [batch, length, features] for int32 tokens [batch, length]."""
-        config, transposed, length = (
-            self.config,
-            self.config.transpose_batch_sequence,
-            tokens.shape[1],
-        )
+        config = self.config
+        transposed = config.transpose_batch_sequence
+        length = tokens.shape[1]
         relative = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(
             length, length, bidirectional=True
         )
-        seen = make_attention_context(
+        context = make_attention_context(
             config, mask, relative, length, length, deterministic=deterministic
         )
         x = _embed_tokens(
@@ -80,7 +86,7 @@ class Encoder(nn.Module):
             config,
             config.num_encoder_layers,
             x,
-            seen,
+            context,
             deterministic=deterministic,
             transposed=transposed,
         )
@@ -104,25 +110,40 @@ def _run_decoder(
     prefill_lengths: Any = None,
     hidden_only: bool = False,
 ) -> Any:
-    """Return the body of both decoders, whose parameters are the module's.
+    """Run a decoder, whose parameters belong to `module`.
 
-    tokens: int32 [batch, length]; encoded: [batch, length of the input, features]; encoder_mask: of
-    decoder to encoder. Returns float32 logits [batch, length, vocabulary], or with `hidden_only`
-    what they are made from: hidden [batch, length, features], kernel.
+    Args:
+      module: the decoder.
+      config: the network's configuration.
+      table: the embedding.
+      tokens: int32 [batch, length].
+      mask: the mask of the self-attention.
+      encoded: the encoder's output, [batch, length of the input, features], or None.
+      encoder_mask: the mask of the attention to the encoder, or None.
+      deterministic: whether dropout is off.
+      decode: whether one token is generated, with a cache.
+      max_decode_length: the length of the cache; None for the length of the tokens.
+      prefill_lengths: int32 [batch], if a prompt of these lengths is written into the cache.
+      hidden_only: whether to return what the logits are computed from.
+
+    Returns:
+      Float32 logits [batch, length, vocabulary]. With `hidden_only`, the hidden vectors [batch,
+      length, features] and the kernel [features, vocabulary].
     """
-    cached, length = decode or prefill_lengths is not None, tokens.shape[1]
+    cached = decode or prefill_lengths is not None
+    length = tokens.shape[1]
     transposed = config.transpose_batch_sequence and not cached
     span = max_decode_length if decode and max_decode_length else length
     relative = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(
         span, span, bidirectional=False
     )
-    others: list[Any] = [
+    layer_inputs: list[Any] = [
         make_attention_context(
             config, mask, relative, length, length, deterministic=deterministic, incremental=cached
         )
     ]
     if encoder_mask is not None:
-        cross = make_attention_context(
+        encoder_context = make_attention_context(
             config,
             encoder_mask,
             None,
@@ -131,13 +152,20 @@ def _run_decoder(
             deterministic=deterministic,
             incremental=cached,
         )
-        others += [jnp.swapaxes(encoded, 0, 1) if transposed else encoded, cross]
+        layer_inputs += [jnp.swapaxes(encoded, 0, 1) if transposed else encoded, encoder_context]
     elif prefill_lengths is not None:
-        others += [None, None, prefill_lengths]
+        layer_inputs += [None, None, prefill_lengths]
     y = _embed_tokens(config, table, tokens, deterministic=deterministic, transposed=transposed)
-    how = {"deterministic": deterministic, "transposed": transposed, "decode": decode}
+    options = {"deterministic": deterministic, "transposed": transposed, "decode": decode}
     y = layer_stack.apply_layers(
-        module, DecoderLayer, config, config.num_decoder_layers, y, *others, cached=cached, **how
+        module,
+        DecoderLayer,
+        config,
+        config.num_decoder_layers,
+        y,
+        *layer_inputs,
+        cached=cached,
+        **options,
     )
     y = RMSNorm(config.dtype, name="decoder_norm")(y)
     y = nn.Dropout(config.dropout_rate, broadcast_dims=(0 if transposed else 1,))(
@@ -155,28 +183,32 @@ def _run_decoder(
 
 
 class Decoder(nn.Module):
+    """The decoder of an encoder-decoder network."""
+
     config: T5Config
     token_embedder: nn.Module
 
     @nn.compact
     def __call__(
-        self, tokens: Any, mask: Mask, encoded: Any, encoder_mask: Mask, **how: Any
+        self, tokens: Any, mask: Mask, encoded: Any, encoder_mask: Mask, **options: Any
     ) -> Any:
-        """See _run_decoder."""
+        """Return the logits of the tokens; see _run_decoder for the arguments."""
         return _run_decoder(
-            self, self.config, self.token_embedder, tokens, mask, encoded, encoder_mask, **how
+            self, self.config, self.token_embedder, tokens, mask, encoded, encoder_mask, **options
         )
 
 
 class Transformer(nn.Module):
-    """Encoder and decoder.
+    """The encoder-decoder network.
 
-    Tokens are int32 [batch, length], 0 is padding; logits are float32 [batch, length, vocabulary].
+    Tokens are int32 [batch, length], where 0 is padding. Logits are float32 [batch, length,
+    vocabulary].
     """
 
     config: T5Config
 
     def setup(self) -> None:
+        """Make the encoder, the decoder, and the embedding that both share."""
         config = self.config
         self.token_embedder = Embedding(config.vocab_size, config.emb_dim, config.dtype)
         self.encoder = Encoder(config, self.token_embedder)
@@ -212,11 +244,24 @@ class Transformer(nn.Module):
         max_decode_length: int | None = None,
         hidden_only: bool = False,
     ) -> Any:
-        """Return logits of the decoder over `encoded`; with `decode`, of one token at a time with a
-        cache.
+        """Return the decoder's logits.
 
-        Positions are counted from the start of a row also in packed ones, since only distances
-        matter, and are therefore not read.
+        Args:
+          encoded: the encoder's output, [batch, length of the input, features].
+          encoder_input_tokens: int32 [batch, length of the input].
+          decoder_input_tokens: int32 [batch, length]; a single token with `decode`.
+          decoder_target_tokens: int32 [batch, length].
+          encoder_segment_ids: the number of the example that each input token of a packed row
+            belongs to; None if rows are not packed.
+          decoder_segment_ids: the same for the decoder's tokens.
+          decoder_positions: not used; see below.
+          enable_dropout: whether dropout is on.
+          decode: whether one token is generated, with a cache.
+          max_decode_length: the length of the cache.
+          hidden_only: whether to return what the logits are computed from, see _run_decoder.
+
+        Positions count from the start of the row in packed rows too, because attention uses only
+        the distances between tokens.
         """
         del decoder_positions
         real_inputs = encoder_input_tokens > 0
@@ -265,7 +310,10 @@ class Transformer(nn.Module):
         decode: bool = False,
         hidden_only: bool = False,
     ) -> Any:
-        """Return logits for decoder inputs, which are the targets moved right by one."""
+        """Return the logits for decoder inputs, which are the targets moved right by one token.
+
+        The arguments are those of `decode`. Positions are not used.
+        """
         del encoder_positions
         encoded = self.encode(encoder_input_tokens, encoder_segment_ids, enable_dropout)
         return self.decode(
@@ -283,7 +331,7 @@ class Transformer(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """A decoder without an encoder, with an embedding of its own."""
+    """A decoder without an encoder, which has its own embedding."""
 
     config: T5Config
 
@@ -303,13 +351,24 @@ class LanguageModel(nn.Module):
         prefill_lengths: Any = None,
         hidden_only: bool = False,
     ) -> Any:
-        """Return logits for inputs, which are the targets moved right by one; see Decoder.
+        """Return the logits for inputs, which are the targets moved right by one token.
 
-        decoder_causal_attention: int [batch, length], 1 for a prefix that sees itself in both
-        directions. With `prefill`, a prompt of prefill_lengths int32 [batch] tokens goes into the
-        cache; with `decode`, one token after it.
+        Args:
+          decoder_input_tokens: int32 [batch, length]; a single token with `decode`.
+          decoder_target_tokens: int32 [batch, length].
+          decoder_segment_ids: the number of the example that each token of a packed row belongs
+            to; None if rows are not packed.
+          decoder_positions: not used: attention uses only the distances between tokens.
+          decoder_causal_attention: int [batch, length], 1 for the tokens of a prefix, which attend
+            to each other in both directions.
+          enable_dropout: whether dropout is on.
+          decode: whether one token is generated, with a cache.
+          max_decode_length: the length of the cache.
+          prefill: whether a prompt is written into the cache.
+          prefill_lengths: the tokens of each prompt, int32 [batch].
+          hidden_only: whether to return what the logits are computed from, see _run_decoder.
         """
-        del decoder_positions  # only distances matter
+        del decoder_positions
         config, deterministic = self.config, not enable_dropout
         table = Embedding(config.vocab_size, config.emb_dim, config.dtype, name="token_embedder")
         if decode:
@@ -317,10 +376,11 @@ class LanguageModel(nn.Module):
         else:
             real = decoder_target_tokens > 0
             visible = None
+            # A prefix attends to itself in both directions, everything else to what is before it.
             if decoder_causal_attention is not None:
                 prefix = decoder_causal_attention > 0
-                ahead = jnp.tril(jnp.ones((decoder_input_tokens.shape[1],) * 2, bool))
-                visible = ahead[None, None] | (prefix[:, None, :, None] & prefix[:, None, None, :])
+                causal = jnp.tril(jnp.ones((decoder_input_tokens.shape[1],) * 2, bool))
+                visible = causal[None, None] | (prefix[:, None, :, None] & prefix[:, None, None, :])
             mask = Mask(
                 valid_queries=real,
                 valid_keys=real,
@@ -344,16 +404,18 @@ class LanguageModel(nn.Module):
 
 
 class DecoderOnly(nn.Module):
-    """A language model.
+    """The decoder-only network.
 
-    Tokens are int32 [batch, length], 0 is padding; logits are float32 [batch, length, vocabulary].
+    Tokens are int32 [batch, length], where 0 is padding. Logits are float32 [batch, length,
+    vocabulary].
     """
 
     config: T5Config
 
     def setup(self) -> None:
+        """Make the decoder, under the name that T5X's network has for it."""
         self.decoder = LanguageModel(self.config)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """See LanguageModel."""
+        """Return the logits; the arguments are those of LanguageModel."""
         return self.decoder(*args, **kwargs)

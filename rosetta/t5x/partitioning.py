@@ -1,9 +1,10 @@
-"""How a train state is laid out over devices: upstream's rules over a mesh of data times model,
-with the optimizer's state over both.
+"""The layout of a train state over the devices, by T5X's rules; gin files name PjitPartitioner.
 
-A dimension of a parameter is a multiple of some power of two, and seldom of 9. So that the
-optimizer's state can be spread over 144 groups of devices, they become 9 replicas of 16: the batch
-lies over both axes, and each array over as much of them as one of its dimensions divides by.
+The mesh has a data axis and a model axis. With FSDP, the optimizer's state is spread over the data
+axis too. A dimension of a parameter is a multiple of some power of two, but seldom of 9. With 144
+groups of devices, the data axis is therefore divided into 9 replicas of 16 groups. The batch is
+divided over both axes. Each array of the optimizer's state is divided over as many of the groups as
+one of its dimensions divides by.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rosetta.nn.mesh_axes import DATA, MODEL, REPLICA, list_axis_names
 from rosetta.t5x.run.model_config import T5Config, is_whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 __all__ = ["PjitPartitioner", "standard_logical_axis_rules"]
 
@@ -34,8 +35,13 @@ SETTING = "TP_SIZE (num_partitions)"
 
 
 def list_tensor_parallel_sizes(devices: int, local: int) -> list[int]:
-    """Return the tensor-parallel sizes that fit: divisors of a machine's devices, and multiples of
-    them that divide all.
+    """Return the sizes of tensor parallelism that are possible.
+
+    They divide the devices of a process, or are a multiple of those that divides all devices.
+
+    Args:
+      devices: the devices of the run.
+      local: the devices of a process.
     """
     return [
         size
@@ -45,26 +51,30 @@ def list_tensor_parallel_sizes(devices: int, local: int) -> list[int]:
 
 
 def check_network_sizes(network: Any, partitioner: PjitPartitioner) -> None:
-    """Raise UserError where a size of the network does not divide over the devices that share a
-    model.
+    """Check that the sizes of the network divide over the devices that share a model.
 
     Args:
-      network: a T5Config, or another network's configuration, of which nothing is known.
-      partitioner: the run's.
+      network: a T5Config; another network's configuration is not checked.
+      partitioner: the run's partitioner.
+
+    Raises:
+      UserError: a size does not divide.
     """
     if not isinstance(network, T5Config):
         return
     parts = int(partitioner.mesh.shape[MODEL])
     for name, axis in (("num_heads", "heads"), ("mlp_dim", "mlp"), ("vocab_size", "vocab")):
-        over = next((rule[1] for rule in partitioner.logical_axis_rules if rule[0] == axis), None)
+        rules = (rule[1] for rule in partitioner.logical_axis_rules if rule[0] == axis)
+        mesh_axis = next(rules, None)
         size = int(getattr(network, name))
-        if over == MODEL and size % parts:
+        if mesh_axis == MODEL and size % parts:
             raise _make_uneven_error(f"{name} is {size}", size, parts)
 
 
-def _make_uneven_error(what: str, size: int, parts: int) -> UserError:
+def _make_uneven_error(problem: str, size: int, parts: int) -> UserError:
+    """Return the error for a size that does not divide over the devices that share it."""
     return UserError(
-        f"{what}, which does not divide over {parts} devices",
+        f"{problem}, which does not divide over {parts} devices",
         SETTING,
         suggest_common_divisors(size),
         kind=INVALID,
@@ -73,11 +83,14 @@ def _make_uneven_error(what: str, size: int, parts: int) -> UserError:
 
 
 def choose_shard_count(groups: int, local: int) -> int:
-    """Return over how many neighbours an axis of its own is to spread state: the largest power of
-    two that divides the groups of devices.
+    """Return over how many neighbouring groups of devices the optimizer's state is spread.
 
-    Of it or in it are whole machines, with `local` groups each, so that what a machine has is a
-    block of the mesh.
+    It is the largest power of two that divides the number of groups. It also divides the groups of
+    a process, or is a multiple of them, so that the devices of a process are a block of the mesh.
+
+    Args:
+      groups: the number of groups of devices that share a model.
+      local: the groups of a process.
     """
     power = groups & -groups
     while power % local and local % power:
@@ -86,14 +99,17 @@ def choose_shard_count(groups: int, local: int) -> int:
 
 
 class PjitPartitioner(partitioning.PjitPartitioner):
-    """Upstream's class of this name, the same on CPUs as on GPUs.
+    """T5X's class of this name, which makes the same mesh on CPUs as on GPUs.
 
     Args:
-      num_partitions: devices over which one model is split (tensor parallelism).
-      fsdp: keep each device's share of the optimizer's state only, over the data axes as well.
-        Checkpoints do not depend on it.
-      devices: the mesh's devices; default: all of the process's backend.
-      Others as upstream's; with model_parallel_submesh the mesh is upstream's, too.
+      num_partitions: the devices over which one model is split (tensor parallelism).
+      model_parallel_submesh: as of T5X's class. If it is set, the mesh is T5X's.
+      fsdp: spread the optimizer's state over the data axes too. Checkpoints do not depend on it.
+      devices: the devices of the mesh; default: all of the process's backend.
+      **others: as of T5X's class.
+
+    Raises:
+      UserError: models cannot be split over so many devices.
     """
 
     def __init__(
@@ -107,9 +123,9 @@ class PjitPartitioner(partitioning.PjitPartitioner):
     ) -> None:
         if not model_parallel_submesh and not is_whole_number(num_partitions, 1):
             raise UserError(
-                f"it is {num_partitions!r}",
+                f"{num_partitions!r} is not a valid number of devices",
                 SETTING,
-                "give a whole number from 1 on",
+                "give a whole number of at least 1",
                 kind=INVALID,
                 value=num_partitions,
             )
@@ -121,78 +137,98 @@ class PjitPartitioner(partitioning.PjitPartitioner):
         self._devices = devices
         if model_parallel_submesh:
             return
-        found = self._found()
-        local = len({each.id for each in found if each.process_index == found[0].process_index})
-        if num_partitions not in list_tensor_parallel_sizes(len(found), local):
-            sizes = ", ".join(map(str, list_tensor_parallel_sizes(len(found), local)))
+        mesh_devices = self._list_devices()
+        count = len(mesh_devices)
+        process = mesh_devices[0].process_index
+        local = len({device.id for device in mesh_devices if device.process_index == process})
+        if num_partitions not in list_tensor_parallel_sizes(count, local):
+            sizes = ", ".join(map(str, list_tensor_parallel_sizes(count, local)))
             raise UserError(
                 (
-                    f"a model is not split {num_partitions}-fold over {len(found)} device(s), "
-                    f"{local} a process"
+                    f"a model cannot be split over {num_partitions} of {count} device(s), "
+                    f"{local} of them in a process"
                 ),
                 SETTING,
                 f"choose one of: {sizes}",
                 kind=INVALID,
                 value=num_partitions,
             )
-        groups = len(found) // self._num_partitions
-        self._groups, apart = (
-            (groups,),
-            choose_shard_count(groups, max(1, local // self._num_partitions)),
-        )
-        if fsdp and 1 < apart < groups and self._data_axis == DATA and not self._ici_mesh_shape:
-            self._groups, self._data_axis = (groups // apart, apart), (REPLICA, DATA)
+        groups = count // self._num_partitions
+        self._groups = (groups,)
+        shard_count = choose_shard_count(groups, max(1, local // self._num_partitions))
+        has_default_mesh = self._data_axis == DATA and not self._ici_mesh_shape
+        if fsdp and 1 < shard_count < groups and has_default_mesh:
+            self._groups = (groups // shard_count, shard_count)
+            self._data_axis = (REPLICA, DATA)
             self._logical_axis_rules = tuple(
                 (name, self._data_axis if name == "batch" else axis)
                 for name, axis in self._logical_axis_rules
             )
 
-    def _found(self) -> list[Any]:
-        return (
-            list(self._devices)
-            if self._devices is not None
-            else sorted(jax.devices(self._backend), key=lambda each: (each.process_index, each.id))
-        )
+    def _list_devices(self) -> list[Any]:
+        """Return the devices of the mesh, those of a process next to each other."""
+        if self._devices is not None:
+            return list(self._devices)
+        devices = jax.devices(self._backend)
+        return sorted(devices, key=lambda device: (device.process_index, device.id))
 
     @functools.cached_property
     def mesh(self) -> Mesh:
-        """Data times model, neighbours on one machine sharing a model; with `fsdp`, replica times
-        data times model where that spreads more.
+        """The mesh of data times model, in which neighbouring devices share a model.
+
+        With `fsdp` it is replica times data times model, if that spreads the state over more
+        devices.
         """
         if self._model_parallel_submesh or self._ici_mesh_shape:
             return super().mesh
         axes = (REPLICA, DATA, MODEL)[-len(self._groups) - 1 :]
-        return Mesh(np.asarray(self._found()).reshape(*self._groups, self._num_partitions), axes)
+        devices = np.asarray(self._list_devices())
+        return Mesh(devices.reshape(*self._groups, self._num_partitions), axes)
 
     @property
     def data_axes(self) -> tuple[str, ...]:
-        """The mesh's axes that a batch lies over, the slowest first."""
+        """The axes of the mesh that divide a batch, the slowest first."""
         return list_axis_names(self._data_axis)
 
     @property
-    def _sizes(self) -> dict[str, int]:
+    def _data_axis_sizes(self) -> dict[str, int]:
+        """The sizes of the data axes, the slowest first."""
         return {axis: self.mesh.shape[axis] for axis in self.data_axes}
 
     def get_data_layout(self, batch_size: int | None = None, host_index: int | None = None) -> Any:
-        """See upstream; UserError where the batch does not divide."""
+        """Return T5X's layout of a batch over the processes.
+
+        Args:
+          batch_size: the rows of the global batch.
+          host_index: as of T5X's method.
+
+        Raises:
+          UserError: the batch does not divide over the groups of devices.
+        """
         if batch_size and batch_size % self.data_mesh_size:
             below = batch_size // self.data_mesh_size * self.data_mesh_size
-            near = ", ".join(str(each) for each in (below, below + self.data_mesh_size) if each)
+            multiples = [below, below + self.data_mesh_size] if below else [self.data_mesh_size]
+            nearest = ", ".join(map(str, multiples))
             raise UserError(
                 (
                     f"a batch of {batch_size} does not divide over {self.data_mesh_size} groups "
                     "of devices"
                 ),
                 "batch_size",
-                f"give a multiple of {self.data_mesh_size}: {near}",
+                f"give a multiple of {self.data_mesh_size}: {nearest}",
                 kind=INVALID,
                 value=batch_size,
             )
         return super().get_data_layout(batch_size, host_index)
 
     def get_mesh_axes(self, train_state: Any) -> Any:
-        """Return the layout of a train state; with `fsdp`, the optimizer's state lies over the data
-        axes as well, where a dimension divides.
+        """Return the layout of a train state.
+
+        With `fsdp`, each array of the optimizer's state is divided over the data axes too, if one
+        of its dimensions divides.
+
+        Raises:
+          UserError: a parameter does not divide over the devices that share it.
         """
         axes = super().get_mesh_axes(train_state)
         shapes = traverse_util.flatten_dict(
@@ -201,31 +237,26 @@ class PjitPartitioner(partitioning.PjitPartitioner):
         flat = traverse_util.flatten_dict(axes.state_dict(), keep_empty_nodes=True, sep="/")
         for name, spec in flat.items():
             shape = getattr(shapes.get(name), "shape", None)
-            self._refuse_uneven_array(name, spec, shape or ())
+            self._check_array(name, spec, shape or ())
             if spec is None and shape == ():
-                # Without a layout, T5X restores a counter in the parameters' type: float32 is exact
-                # up to 2**24 only, bfloat16 to 256.
+                # Without a layout, T5X restores a counter in the parameters' type. Float32 is exact
+                # only up to 2**24, bfloat16 up to 256.
                 flat[name] = PartitionSpec()
             elif self._fsdp and name.startswith("state/param_states/"):
-                flat[name] = spread_over_data(spec, shape or (), self._sizes)
-        if (
-            self._fsdp
-            and math.prod(self._sizes.values()) > 1
-            and not any(
-                isinstance(spec, PartitionSpec) and _uses_axes(spec, self._sizes)
-                for spec in flat.values()
-            )
-        ):
-            among = self._sizes[self.data_axes[-1]]
+                flat[name] = spread_over_data(spec, shape or (), self._data_axis_sizes)
+        specs = [spec for spec in flat.values() if isinstance(spec, PartitionSpec)]
+        is_spread = any(_uses_axes(spec, self._data_axis_sizes) for spec in specs)
+        if self._fsdp and math.prod(self._data_axis_sizes.values()) > 1 and not is_spread:
+            ways = self._data_axis_sizes[self.data_axes[-1]]
             fallback_notice.warn_once(
                 "FSDP=1 changes nothing: the optimizer's state stays whole on each device",
-                f"no dimension of a parameter divides by {among}; use a power of two of GPUs",
+                f"no dimension of a parameter divides by {ways}; use a power of two of GPUs",
             )
         return axes.restore_state(traverse_util.unflatten_dict(flat, sep="/"))
 
-    def _refuse_uneven_array(self, name: str, spec: Any, shape: tuple[int, ...]) -> None:
-        """Raise UserError where a dimension of a parameter does not divide over the devices that
-        share it: JAX refuses such an array when the step is compiled.
+    def _check_array(self, name: str, spec: Any, shape: tuple[int, ...]) -> None:
+        """Raise UserError if a dimension of a parameter does not divide over the devices that
+        share it. JAX would refuse such an array only when the step is compiled.
         """
         if not isinstance(spec, PartitionSpec) or not name.startswith("target/"):
             return
@@ -235,9 +266,10 @@ class PjitPartitioner(partitioning.PjitPartitioner):
                 array = name.removeprefix("target/")
                 raise _make_uneven_error(f"{array} has the shape {shape} with {size}", size, parts)
 
-    def over_data(self, axes: Any, params: Any) -> Any:
-        """Return for each parameter, as a PartitionSpec of data axes alone, how `fsdp` spreads its
-        optimizer's state over them.
+    def make_gradient_layout(self, axes: Any, params: Any) -> Any:
+        """Return the layout of the gradients' sums: a tree of PartitionSpec with data axes only.
+
+        It is the part of the optimizer state's layout that `fsdp` adds.
 
         Args:
           axes: the parameters' own layout, a tree of PartitionSpec or None.
@@ -245,41 +277,43 @@ class PjitPartitioner(partitioning.PjitPartitioner):
         """
 
         def spread(leaf: Any, spec: Any) -> PartitionSpec:
-            whole = spread_over_data(spec, leaf.shape, self._sizes) if self._fsdp else None
-            return PartitionSpec(
-                *(part if _uses_axes([part], self._sizes) else None for part in whole or ())
-            )
+            if not self._fsdp:
+                return PartitionSpec()
+            sizes = self._data_axis_sizes
+            parts = spread_over_data(spec, leaf.shape, sizes) or ()
+            return PartitionSpec(*(part if _uses_axes([part], sizes) else None for part in parts))
 
         return jax.tree.map(spread, params, axes)
 
 
-def _uses_axes(spec: Iterable[Any], axes: Container[str]) -> bool:
-    return any(name in axes for part in spec for name in list_axis_names(part))
+def _uses_axes(spec: Iterable[Any], axes: Collection[str]) -> bool:
+    """Return whether a layout divides a dimension over one of the axes."""
+    return any(not set(list_axis_names(part)).isdisjoint(axes) for part in spec)
 
 
 def spread_over_data(spec: Any, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Any:
-    """Return a layout with data axes added to a dimension that has room for them: free, and
-    divisible by their sizes.
+    """Return a layout with one more dimension divided over data axes.
 
-    It is all of the axes if a dimension divides by them together, else the faster ones; and of such
-    dimensions the largest.
+    The dimension is not divided yet, and divides by the sizes of the axes. All data axes are used
+    if a dimension divides by their product, otherwise the faster ones only. Of several dimensions,
+    the largest is divided. If there is none, the layout is returned unchanged.
 
     Args:
       spec: the layout so far, a PartitionSpec or None.
-      shape: of the array.
-      sizes: of the axes that a batch lies over, the slowest first.
+      shape: the shape of the array.
+      sizes: the sizes of the data axes, the slowest first.
     """
     if not isinstance(spec, PartitionSpec) or not shape or _uses_axes(spec, sizes):
         return spec
     parts = [*spec, *[None] * (len(shape) - len(spec))]
-    for chosen in (tuple(sizes)[first:] for first in range(len(sizes))):
-        among = math.prod(sizes[axis] for axis in chosen)
+    for first in range(len(sizes)):
+        chosen = tuple(sizes)[first:]
+        ways = math.prod(sizes[axis] for axis in chosen)
         free = [
-            index for index, part in enumerate(parts) if part is None and shape[index] % among == 0
+            index for index, part in enumerate(parts) if part is None and shape[index] % ways == 0
         ]
-        if free and among > 1:
-            parts[max(free, key=lambda index: shape[index])] = (
-                chosen[0] if len(chosen) == 1 else chosen
-            )
+        if free and ways > 1:
+            largest = max(free, key=lambda index: shape[index])
+            parts[largest] = chosen[0] if len(chosen) == 1 else chosen
             return PartitionSpec(*parts)
     return spec

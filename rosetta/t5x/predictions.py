@@ -1,4 +1,7 @@
-"""Predictions as inference writes them: T5X's lines, each with the record's own name."""
+"""The file of predictions that inference writes: T5X's lines, each with the name of its record.
+
+A gin file names `write`.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,16 @@ RECORD_NAME = "record_name"  # see evaluation_data.RECORD_NAME
 
 
 def write(path: str, inferences: Any, task_ds: Any, mode: str, vocabulary: Any = None) -> None:
-    """Write predictions as T5X does, with "id" or "idx", or however the record calls it, as the
-    first field of a line.
+    """Write predictions as T5X does, and put the name of its record first in each line.
 
-    Arguments are those of T5X's write_inferences_to_file.
+    The field of the name is called as in the record, for example "id" or "idx".
+
+    Args:
+      path: the file to write.
+      inferences: what T5X predicted.
+      task_ds: the data set that was predicted from.
+      mode: T5X's mode of inference.
+      vocabulary: as of T5X's write_inferences_to_file, like the other arguments.
     """
     fields = [
         name
@@ -36,7 +45,10 @@ def write(path: str, inferences: Any, task_ds: Any, mode: str, vocabulary: Any =
 
 
 def _find_upstream_writer() -> Callable[..., None]:
-    """Return T5X's own function: inference runs T5X's program as the main module."""
+    """Return T5X's own function.
+
+    Inference runs T5X's program as the main module, whose function is the one that gin changes.
+    """
     program: Any = sys.modules["__main__"]
     if hasattr(program, "write_inferences_to_file"):
         return program.write_inferences_to_file  # type: ignore[no-any-return]
@@ -46,6 +58,6 @@ def _find_upstream_writer() -> Callable[..., None]:
 
 
 def add_record_name(line: dict[str, Any]) -> dict[str, Any]:
-    """Return a prediction with its record's name in front, from the inputs that T5X wrote."""
+    """Return a line of predictions with the record's name in front, which T5X wrote as an input."""
     name = json.loads(line["inputs"].pop(RECORD_NAME, "{}"))
     return {**name, **line}

@@ -1,4 +1,4 @@
-"""What one training step of a T5 is: its arithmetic, and the loss that is said of it."""
+"""The work of one training step of a T5, and its loss per token, which the trainer reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 def describe_work(
     config: Any, shapes: Mapping[str, tuple[int, ...]], devices: list[Any]
 ) -> StepWork:
-    """Return what one step over a global batch of these array shapes is, for a T5Config."""
+    """Return the work of one training step: its FLOPs, its tokens, and the devices' peak.
+
+    Args:
+      config: the network's T5Config.
+      shapes: the shapes of the arrays of a global batch, by feature.
+      devices: the run's devices, all of one kind.
+    """
     batch, targets = shapes["decoder_target_tokens"]
     inputs = shapes["encoder_input_tokens"][1] if "encoder_input_tokens" in shapes else 0
     kind = "fp8" if config.fp8 != "off" else str(config.dtype)
@@ -28,14 +34,14 @@ def describe_work(
 
 
 def compute_token_loss(values: Mapping[str, float], factor: Any) -> float | None:
-    """Return the loss per target token that is not padding, of T5X's metrics.
+    """Return the loss per target token that is not padding; None if T5X's metrics lack it.
 
     Args:
-      values: metric -> its value over the period.
-      factor: the model's loss_normalizing_factor, by which T5X's own numbers are divided: a number,
-        None for 1, or the name of a mean, whose loss is already one.
+      values: T5X's metrics over a period, by their names.
+      factor: the model's loss_normalizing_factor, by which T5X divides its own numbers. It is a
+        number, None for 1, or the name of a mean, for which the loss is per token already.
     """
     if factor is None or isinstance(factor, (int, float)):
-        found = values.get("loss_per_nonpadding_target_token")
-        return None if found is None else found * (factor or 1)
+        divided = values.get("loss_per_nonpadding_target_token")
+        return None if divided is None else divided * (factor or 1)
     return values.get("loss")

@@ -1,5 +1,6 @@
-"""Upstream's trainer, with gradients of several microbatches and FP8 state in one step, and
-progress said.
+"""T5X's trainer with FP8, several microbatches a step, health checks and progress reports.
+
+The gin files name Trainer.
 """
 
 from __future__ import annotations
@@ -30,52 +31,63 @@ from rosetta.t5x import (
     dataset,
     gradient_reduction,
     partitioning,
+    step_arithmetic,
 )
-from rosetta.t5x import step_arithmetic as one_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _LOSSES = ("loss", "loss_per_nonpadding_target_token")
-_SKIPPED_METRIC = "rosetta/skipped"  # the share of steps whose update was left out
+_SKIPPED_METRIC = "rosetta/skipped"  # the share of steps without an update
 
 
 def compute_gradients(
     model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any, microbatches: int, spec: Any
 ) -> tuple[Any, Any, Any]:
-    """Return the sum of the gradients over a batch, its metrics, and what FP8 has seen (empty where
-    there is none).
+    """Compute the gradients of a batch.
 
-    All microbatches read the same FP8 scales, and their largest magnitudes are combined.
+    All microbatches use the same FP8 scales. Their largest magnitudes are combined.
 
-    The batch's arrays are [batch, ...], which divides by `microbatches`; `spec` is its layout over
-    the mesh, None where it has none.
+    Args:
+      model: the model.
+      params: its parameters.
+      state: the FP8 state; empty without FP8.
+      batch: arrays [batch, ...] by name.
+      dropout_rng: the random key of the dropout masks.
+      microbatches: into how many parts the batch is divided.
+      spec: the layout of the batch over the mesh; None inside a group of devices.
+
+    Returns:
+      The sum of the gradients over the batch, the metrics of the batch, and the FP8 statistics
+      (empty without FP8).
+
+    Raises:
+      UserError: the batch does not divide into the microbatches.
     """
 
     def loss(variables: tuple[Any, Any], part: Any, rng: Any) -> Any:
-        return (
-            model.loss_fn(variables[0], part, rng, variables[1])
-            if variables[1]
-            else model.loss_fn(variables[0], part, rng)
-        )
+        params, state = variables
+        if state:
+            return model.loss_fn(params, part, rng, state)
+        return model.loss_fn(params, part, rng)
 
-    graded = jax.value_and_grad(loss, has_aux=True)
+    loss_and_gradients = jax.value_and_grad(loss, has_aux=True)
     if microbatches <= 1:
-        (_, metrics), (of_params, seen) = graded((params, state), batch, dropout_rng)
-        return of_params, metrics, seen
+        (_, metrics), (total, statistics) = loss_and_gradients((params, state), batch, dropout_rng)
+        return total, metrics, statistics
 
     rows = next(iter(batch.values())).shape[0]
     if rows % microbatches:
-        whose = "a batch" if spec is not None else "a group of devices, as gradient_dtype is set,"
+        owner = "a batch" if spec is not None else "a group of devices, as gradient_dtype is set,"
         raise UserError(
-            f"the {rows} rows of {whose} do not divide into {microbatches} microbatches",
+            f"the {rows} rows of {owner} do not divide into {microbatches} microbatches",
             "Trainer.num_microbatches",
             f"give a divisor of {rows}",
             kind=INVALID,
             value=microbatches,
         )
 
-    def one(index: Any, rng: Any) -> tuple[Any, Any, Any]:
+    def run_microbatch(index: Any, rng: Any) -> tuple[Any, Any, Any]:
         size = rows // microbatches
         part = {
             key: jax.lax.dynamic_slice_in_dim(value, index * size, size)
@@ -86,41 +98,48 @@ def compute_gradients(
                 key: t5x_partitioning.with_sharding_constraint(value, spec)
                 for key, value in part.items()
             }
-        (_, metrics), (of_params, seen) = graded((params, state), part, rng)
-        return of_params, metrics, seen
+        (_, metrics), (part_gradients, statistics) = loss_and_gradients((params, state), part, rng)
+        return part_gradients, metrics, statistics
 
     def body(index: Any, carry: Any) -> Any:
-        rng, total, metrics, seen = carry
-        rng, own = jax.random.split(rng)
-        of_params, found, after = one(index, own)
-        total = jax.tree.map(jnp.add, total, of_params)
+        rng, total, metrics, statistics = carry
+        rng, part_rng = jax.random.split(rng)
+        part_gradients, part_metrics, part_statistics = run_microbatch(index, part_rng)
+        total = jax.tree.map(jnp.add, total, part_gradients)
         metrics = jax.lax.cond(
-            index == 0, lambda: found, lambda: trainer.merge_metrics(metrics, found)
+            index == 0, lambda: part_metrics, lambda: trainer.merge_metrics(metrics, part_metrics)
         )
-        return rng, total, metrics, fp8.combine_microbatches(seen, after)
+        return rng, total, metrics, fp8.combine_microbatches(statistics, part_statistics)
 
-    _, shape, _ = jax.eval_shape(one, 0, dropout_rng)
-    empty = {key: t5x_metrics.shape_obj_to_defined_obj(value) for key, value in shape.items()}
+    _, metric_shapes, _ = jax.eval_shape(run_microbatch, 0, dropout_rng)
+    no_metrics = {
+        key: t5x_metrics.shape_obj_to_defined_obj(value) for key, value in metric_shapes.items()
+    }
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params)
-    unseen = jax.tree.map(
-        jnp.zeros_like, state
-    )  # nothing that is seen, neither scale nor magnitude, is below zero
-    _, total, metrics, seen = jax.lax.fori_loop(
-        0, microbatches, body, (dropout_rng, zeros, empty, unseen)
+    # Statistics are scales and magnitudes, of which none is negative.
+    no_statistics = jax.tree.map(jnp.zeros_like, state)
+    _, total, metrics, statistics = jax.lax.fori_loop(
+        0, microbatches, body, (dropout_rng, zeros, no_metrics, no_statistics)
     )
-    return total, metrics, seen
+    return total, metrics, statistics
 
 
 class Trainer(trainer.Trainer):
-    """Upstream's Trainer with the same arguments and two more. Refuses FP8 on cards that have none.
+    """T5X's Trainer with two more arguments.
 
     Args:
-      total_steps: of the run, for the time that is left.
-      gradient_dtype: add gradients up over the devices once a step, in this type
-        (rosetta.t5x.gradient_reduction); None: as XLA does.
+      *args: as of T5X's Trainer.
+      total_steps: the steps of the run, from which the remaining time is estimated.
+      gradient_dtype: the type in which gradients are added up over the devices once a step, see
+        rosetta.t5x.gradient_reduction; None leaves the sums to XLA.
+      **kwargs: as of T5X's Trainer.
+
+    Raises:
+      UserError: FP8 is set and a GPU has no FP8, or a size of the network does not divide over the
+        devices.
     """
 
-    train_state: Any  # upstream's property
+    train_state: Any  # a property of T5X's class
 
     def __init__(
         self,
@@ -146,146 +165,147 @@ class Trainer(trainer.Trainer):
         self._health: supervision.Supervisor | None = (
             None  # from the first step on: another trainer may compile ahead
         )
-        self._newest: Any = None  # the train state after the last step that was begun
-        self._at = 0
+        self._newest_state: Any = None  # the train state after the last step that was started
+        self._current_step = 0
         self._program: Any = None  # the compiled step
         self._reporter = (
             progress.ProgressWriter(kwargs.get("summary_dir")) if jax.process_index() == 0 else None
         )
-        self._said = ThreadPoolExecutor(1)
+        self._report_executor = ThreadPoolExecutor(1)
         self._reports: list[Future[None]] = []
         self._work: Any = None
 
     def close(self) -> None:
-        """Wait for the last report and close as upstream's does.
-
-        What went wrong in a report is raised.
-        """
+        """Wait for the last report, close T5X's trainer, and raise the error of a failed report."""
         if self._health:
             self._health.close()
-        self._said.shutdown()
+        self._report_executor.shutdown()
         super().close()
         self._raise_from_reports()
 
     def _raise_from_reports(self) -> None:
-        done, self._reports = (
-            [each for each in self._reports if each.done()],
-            [each for each in self._reports if not each.done()],
-        )
-        for each in done:
-            each.result()
+        """Raise the error of a report that failed, and forget the reports that are done."""
+        done = [report for report in self._reports if report.done()]
+        self._reports = [report for report in self._reports if report not in done]
+        for report in done:
+            report.result()
 
     def compile_train(self, batch: Any) -> None:
-        """Compile the training step, unless it has been while the train state was made."""
-        before = time.monotonic()
-        ready = compile_ahead.take_compiled_step(
+        """Compile the training step, unless compile_ahead has compiled it already."""
+        started = time.monotonic()
+        compiled_step = compile_ahead.take_compiled_step(
             model=self._model, state=self.train_state, batch=batch, key=self._base_rng
         )
-        if ready is None:
+        if compiled_step is None:
             super().compile_train(batch)
             return
-        self._compiled_train_step = ready
+        self._compiled_train_step = compiled_step
+        # The time that the run waited for the compilation.
         self.train_metrics_manager.write_scalar(
-            "timing/compilation_seconds", time.monotonic() - before, self.train_state.step
-        )  # that it was waited for
+            "timing/compilation_seconds", time.monotonic() - started, self.train_state.step
+        )
 
     def train(self, batch_iter: Any, num_steps: int, start_step: int | None = None) -> Any:
-        """Train as upstream's does, on batch s at step s, and report. What went wrong in an earlier
-        report is raised.
+        """Train for a number of steps, on batch s at step s, and report on them.
+
+        Args:
+          batch_iter: T5X's iterator of batches.
+          num_steps: the number of steps.
+          start_step: the first step; None for the step of the train state.
+
+        Returns:
+          T5X's future of the metrics.
 
         Raises:
-          PreemptionError: the run is to end here, and T5X to save a checkpoint first.
-          Stopped: it is to end without one.
+          PreemptionError: the run has to end, after T5X has saved a checkpoint.
+          Stopped: the run has to end without a checkpoint.
+          UserError: an earlier report failed, or the data is damaged.
         """
         self._raise_from_reports()
         start = int(self.train_state.step if start_step is None else start_step)
         dataset.align_iterator(batch_iter, start)
         if self._health is None:
-            self._begin(start)
+            self._start_health(start)
         health: Any = self._health
-        self._newest = None
-        before, waited = time.monotonic(), dataset.get_wait_seconds()
+        self._newest_state = None
+        started = time.monotonic()
+        waited_before = dataset.get_wait_seconds()
         health.begin()
         try:
-            future = super().train(self._seen(batch_iter, start), num_steps, start)
+            future = super().train(self._follow_batches(batch_iter, start), num_steps, start)
         except supervision.RunStopped as stopped:
             if stopped.bad:
                 raise
-            self._said.shutdown()  # what is reported is said before the end is
-            self.train_state = self.train_state if self._newest is None else self._newest
+            self._report_executor.shutdown()  # finished reports come before the message of the end
+            if self._newest_state is not None:
+                self.train_state = self._newest_state
             raise trainer.PreemptionError(stopped.reason) from stopped
         finally:
             health.pause()
-        if num_steps:
-            held = (dataset.get_wait_seconds() - waited) / num_steps
-            if self._reporter:
-                self._reports.append(
-                    self._said.submit(
-                        self._report, future, start + num_steps, num_steps, before, waited
-                    )
-                )
-            else:
-                health.tell(start + num_steps, held)
+        if not num_steps:
+            return future
+        end = start + num_steps
+        if self._reporter:
+            report = self._report_executor.submit(
+                self._report, future, end, num_steps, started, waited_before
+            )
+            self._reports.append(report)
+        else:
+            waited = dataset.get_wait_seconds() - waited_before
+            health.tell(end, waited / num_steps)
         return future
 
-    def _begin(self, start: int) -> None:
+    def _start_health(self, start: int) -> None:
+        """Start the health checks of the run, and have every step handed to them."""
         health = self._health = supervision.Supervisor(
             self._folder,
             self._settings,
             jax.process_index(),
             jax.process_count(),
-            supervision.DumpSource(dataset.describe_batch, self._scales),
+            supervision.DumpSource(dataset.describe_batch, self._read_fp8_scales),
         )
         if health.goodput:
             health.goodput.begins(start)
-        given = self._program = self._compiled_train_step or self._partitioned_train_step
+        program = self._program = self._compiled_train_step or self._partitioned_train_step
 
         def step(train_state: Any, batch: Any) -> Any:
-            self._newest, metrics = given(train_state, batch)
-            health.given(self._at, functools.partial(self._loss, metrics))
-            return self._newest, metrics
+            self._newest_state, metrics = program(train_state, batch)
+            health.given(self._current_step, functools.partial(self._read_loss, metrics))
+            return self._newest_state, metrics
 
         self._compiled_train_step = step
 
-    def _loss(self, metrics: Mapping[str, Any]) -> float:
-        """Wait for a step's loss; a step whose update was left out counts as one without."""
-        found = {}
+    def _read_loss(self, metrics: Mapping[str, Any]) -> float:
+        """Wait for a step, and return its loss; NaN if its update was skipped."""
+        values: dict[str, float] = {}
         for name in (*_LOSSES, _SKIPPED_METRIC):
             if name in metrics:
-                here = jax.tree.map(
-                    lambda leaf: (
-                        np.asarray(leaf.addressable_data(0))
-                        if isinstance(leaf, jax.Array)
-                        else leaf
-                    ),
-                    metrics[name],
-                )
-                found[name] = float(here.compute_value().value)
-        if found.pop(_SKIPPED_METRIC, 0.0):
+                metric = jax.tree.map(_read_local, metrics[name])
+                values[name] = float(metric.compute_value().value)
+        if values.pop(_SKIPPED_METRIC, 0.0):
             return math.nan
-        loss = one_step.compute_token_loss(found, self._model._loss_normalizing_factor)  # noqa: SLF001
-        return next(iter(found.values())) if loss is None else loss
+        loss = step_arithmetic.compute_token_loss(values, self._model._loss_normalizing_factor)  # noqa: SLF001
+        return next(iter(values.values())) if loss is None else loss
 
-    def _scales(self) -> dict[str, list[float]]:
-        state = self._newest or self.train_state
-        flat = (
-            flatten_dict(flax.core.unfreeze(state.flax_mutables), sep="/")
-            if state.flax_mutables
-            else {}
-        )
+    def _read_fp8_scales(self) -> dict[str, list[float]]:
+        """Return the FP8 scales of the newest train state, by their names in it."""
+        state = self._newest_state or self.train_state
+        if not state.flax_mutables:
+            return {}
+        leaves = flatten_dict(flax.core.unfreeze(state.flax_mutables), sep="/")
         return {
             name: np.asarray(leaf.addressable_data(0)).ravel().tolist()
-            for name, leaf in flat.items()
+            for name, leaf in leaves.items()
             if name.endswith("_scale")
         }
 
-    def _seen(self, batches: Any, start: int) -> Iterator[Any]:
-        """Yield the same batches, one of which was looked at for its shapes.
+    def _follow_batches(self, batches: Any, start: int) -> Iterator[Any]:
+        """Yield the batches, and let the health checks act between the steps.
 
-        Between them the run may be stopped, or saved.
+        The shapes of the first batch give the work of a step.
         """
-        self._at = start
-        self._between()
+        self._current_step = start
+        self._act_between_steps()
         remaining = iter(batches)
         while True:
             try:
@@ -294,101 +314,112 @@ class Trainer(trainer.Trainer):
                 return
             except UserError as error:
                 health: Any = self._health
-                raise health.stop_for_data(error, self._at) from error
+                raise health.stop_for_data(error, self._current_step) from error
             if self._work is None:
-                shares = self._partitioner.data_shards if jax.process_count() > 1 else 1
-                shapes = {
-                    key: (
-                        value.shape[0] if isinstance(value, jax.Array) else value.shape[0] * shares,
-                        *value.shape[1:],
-                    )
-                    for key, value in batch.items()
-                }
-                self._work = one_step.describe_work(
-                    self._model.config, shapes, list(self._partitioner.mesh.devices.flat)
+                self._work = step_arithmetic.describe_work(
+                    self._model.config,
+                    self._find_global_shapes(batch),
+                    list(self._partitioner.mesh.devices.flat),
                 )
             yield batch
-            self._at += 1
-            self._between()
+            self._current_step += 1
+            self._act_between_steps()
 
-    def _between(self) -> None:
+    def _find_global_shapes(self, batch: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the global batch; NumPy arrays are this process's part of it."""
+        shares = self._partitioner.data_shards if jax.process_count() > 1 else 1
+        shapes = {}
+        for name, array in batch.items():
+            rows = array.shape[0] if isinstance(array, jax.Array) else array.shape[0] * shares
+            shapes[name] = (rows, *array.shape[1:])
+        return shapes
+
+    def _act_between_steps(self) -> None:
+        """Let the health checks stop the run, or save a checkpoint that they ask for."""
         health: Any = self._health
+        program = self._program
         health.before(
-            self._at, (lambda: self._program) if hasattr(self._program, "as_text") else None
+            self._current_step, (lambda: program) if hasattr(program, "as_text") else None
         )
-        if health.wants_checkpoint(self._at) and self._newest is not None:
+        if health.wants_checkpoint(self._current_step) and self._newest_state is not None:
             health.pause()
-            checkpoint_manager.save_extra_checkpoint(self._newest)
+            checkpoint_manager.save_extra_checkpoint(self._newest_state)
             health.begin()
 
-    def _report(self, future: Any, step: int, steps: int, before: float, waited: float) -> None:
-        values = future.result()  # when the steps are done
+    def _report(
+        self, future: Any, step: int, steps: int, started: float, waited_before: float
+    ) -> None:
+        """Wait for the last of some steps, then log and publish their loss and speed.
+
+        Args:
+          future: T5X's future of their metrics.
+          step: the step after the last of them.
+          steps: how many they are.
+          started: when they started, by time.monotonic().
+          waited_before: the seconds that the run had waited for data until then.
+        """
+        values = future.result()
         rate = float(values["timing/steps_per_second"].value)
         losses = {name: float(values[name].value) for name in _LOSSES if name in values}
-        loss = one_step.compute_token_loss(losses, self._model._loss_normalizing_factor)  # noqa: SLF001
-        seconds = steps / rate if rate else time.monotonic() - before
-        held = dataset.get_wait_seconds() - waited
+        loss = step_arithmetic.compute_token_loss(losses, self._model._loss_normalizing_factor)  # noqa: SLF001
+        seconds = steps / rate if rate else time.monotonic() - started
+        waited = dataset.get_wait_seconds() - waited_before
         health: Any = self._health
-        found = progress.make_report(
+        report = progress.make_report(
             self._work,
             step,
             self._total_steps,
             steps,
             seconds,
-            held,
+            waited,
             loss,
-            health.report(step, seconds, held / steps),
+            health.report(step, seconds, waited / steps),
         )
-        for name, value in found.scalars().items():
+        for name, value in report.scalars().items():
             self.train_metrics_manager.write_scalar(f"rosetta/{name}", value, step)
         if self._reporter:
-            self._reporter.say(found)
-        health.publish(step, found.scalars())
+            self._reporter.say(report)
+        health.publish(step, report.scalars())
 
     @functools.cached_property
     def _partitioned_train_step(self) -> Any:
+        """The training step: (train state, batch) -> (train state, metrics)."""
+
         def step(train_state: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
             rate = self._learning_rate_fn(train_state.step)
-            state = flax.core.unfreeze(train_state.flax_mutables)
+            fp8_state = flax.core.unfreeze(train_state.flax_mutables)
             spec = None if self._gradient_dtype else self._partitioner.data_partition_spec
 
-            def graded(params: Any, state: Any, batch: Any, rng: Any) -> Any:
+            def compute(params: Any, state: Any, batch: Any, rng: Any) -> Any:
                 return compute_gradients(
                     self._model, params, state, batch, rng, self._num_microbatches or 1, spec
                 )
 
             if self._gradient_dtype:
-                graded = gradient_reduction.reduce_over_data(
-                    graded, self._partitioner, self._gradient_dtype, self._train_state_axes.params
+                compute = gradient_reduction.reduce_over_data(
+                    compute, self._partitioner, self._gradient_dtype, self._train_state_axes.params
                 )
-            found, metrics, seen = graded(
-                train_state.params, state, batch, self._get_step_rng(train_state.step)
+            gradients, metrics, statistics = compute(
+                train_state.params, fp8_state, batch, self._get_step_rng(train_state.step)
             )
-            kept = (
-                {
-                    "flax_mutables": flax.core.freeze(
-                        fp8.advance_states(state, seen, train_state.step)
-                    )
-                }
-                if seen
-                else None
-            )
+            other_variables = None
+            if statistics:
+                new_state = fp8.advance_states(fp8_state, statistics, train_state.step)
+                other_variables = {"flax_mutables": flax.core.freeze(new_state)}
             after, metrics = trainer.apply_grads(
                 train_state,
-                found,
+                gradients,
                 dict(metrics),
                 rate,
                 self._weight_metrics_computer,
-                other_state_variables=kept,
+                other_state_variables=other_variables,
             )
             if self._settings.on_bad_loss == "skip":
-                after, fine = _select_finite_update(found, after, train_state)
-                metrics = {
-                    **metrics,
-                    _SKIPPED_METRIC: t5x_metrics.AveragePerStep.from_model_output(
-                        jnp.where(fine, 0.0, 1.0)
-                    ),
-                }
+                after, is_finite = _select_finite_update(gradients, after, train_state)
+                skipped = t5x_metrics.AveragePerStep.from_model_output(
+                    jnp.where(is_finite, 0.0, 1.0)
+                )
+                metrics = {**metrics, _SKIPPED_METRIC: skipped}
             return after, metrics
 
         return self._partitioner.partition(
@@ -399,11 +430,16 @@ class Trainer(trainer.Trainer):
         )
 
 
-def _select_finite_update(found: Any, after: Any, before: Any) -> tuple[Any, Any]:
-    """Return the train state after a step whose gradients are finite; of another, the one before
-    it, with the step counted. And which it is, bool [].
+def _read_local(leaf: Any) -> Any:
+    """Return an array of JAX as this process's NumPy array, and anything else unchanged."""
+    return np.asarray(leaf.addressable_data(0)) if isinstance(leaf, jax.Array) else leaf
+
+
+def _select_finite_update(gradients: Any, after: Any, before: Any) -> tuple[Any, Any]:
+    """Return the train state after a step, and whether the step's gradients are finite, bool [].
+
+    If they are not finite, the state is the one before the step, with the step counted.
     """
-    fine = all_finite(found)
-    return jax.tree.map(lambda new, old: jnp.where(fine, new, old), after, before).replace_step(
-        after.step
-    ), fine
+    is_finite = all_finite(gradients)
+    chosen = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), after, before)
+    return chosen.replace_step(after.step), is_finite

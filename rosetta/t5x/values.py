@@ -1,4 +1,4 @@
-"""Values that a gin file cannot write by itself."""
+"""Functions for gin files, which cannot compute values themselves."""
 
 from __future__ import annotations
 
@@ -11,24 +11,30 @@ if TYPE_CHECKING:
 
 
 def when(condition: object, make: Callable[[], Any]) -> Any:
-    """Return `make()` where the condition holds, else None."""
+    """Return `make()` if the condition is true, else None."""
     return make() if condition else None
 
 
 def task_name(task: Any) -> str:
-    """Return a SeqIO task's name, under which it is registered: SeqIO's evaluator takes no task
-    itself.
+    """Return the name under which a SeqIO task is registered.
+
+    SeqIO's evaluator takes only names.
+
+    Args:
+      task: a task, or already a name.
     """
     return task if isinstance(task, str) else str(task.name)
 
 
 def needs_answers(mode: str) -> bool:
-    """Return whether inference in a mode of T5X's needs each record's answer: it does to score
-    answers.
+    """Return whether inference needs the answers of its records.
+
+    Args:
+      mode: T5X's mode of inference; "score" computes the likelihood of the answers.
     """
     return mode == "score"
 
 
 def padded_size(vocabulary: Any) -> int:
-    """Return an embedding's rows for SeqIO's vocabulary (rosetta.data.vocabularies.pad_size)."""
+    """Return the number of rows of the embedding for a SeqIO vocabulary, including the padding."""
     return vocabularies.pad_size(int(vocabulary.vocab_size))

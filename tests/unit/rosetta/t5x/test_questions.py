@@ -1,4 +1,4 @@
-"""Questions with and without answers, through SeqIO as inference and evaluation read them."""
+"""Questions with and without answers, as inference and evaluation read them through SeqIO."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training step: FP8 state whatever the microbatches and devices, and out of everything that is done to parameters."""
+"""The training step: the FP8 state, microbatches, gradient reduction and reports."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_what_goes_wrong_in_a_report_is_raised_when_the_run_ends(failing: Any) -
 
 def test_what_goes_wrong_in_a_report_is_raised_when_training_goes_on(failing: Any) -> None:
     failing.train(iter([t5x_fp8_steps.batch(0)]), 1, 0)
-    failing._said.shutdown()
+    failing._report_executor.shutdown()
     with pytest.raises(RuntimeError, match="nothing can be said of step 1"):
         failing.train(iter([t5x_fp8_steps.batch(1)]), 1, 1)
     failing.close()  # each is raised once
@@ -232,8 +232,8 @@ def test_what_goes_wrong_in_a_report_is_raised_when_training_goes_on(failing: An
 def test_batches_end_as_any_iterators_do(made: Any) -> None:
     given = [t5x_fp8_steps.batch(0), t5x_fp8_steps.batch(1)]
     found = _trainer(made)
-    found._begin(0)
-    seen = found._seen(iter(given), 0)
+    found._start_health(0)
+    seen = found._follow_batches(iter(given), 0)
     assert [next(seen) is each for each in given] == [True, True]
     with pytest.raises(StopIteration):
         next(seen)
