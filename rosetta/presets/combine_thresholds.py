@@ -1,17 +1,17 @@
-"""Up to how many bytes XLA combines collectives, from the bytes of a model's own layers.
+"""Derive the thresholds up to which XLA combines collectives from the sizes of a model's layers.
 
-A combiner joins neighbours of a kind until their outputs together are larger than a threshold. One
-layer's worth is the point of it: its arrays go in one call, and the call runs while another layer
-computes. For a layer of P parameters, with gradients in float32 and kernels that are gathered in
-bfloat16:
+XLA joins neighbouring collectives of one kind until the sum of their outputs exceeds a threshold.
+`combine: layers` sets each threshold to the bytes of one layer. The arrays of a layer are then sent
+in one call, and that call overlaps with the computation of another layer. For a layer of P
+parameters, with gradients in float32 and kernels that are gathered in bfloat16:
 
   all-reduce      4 P / tensor          gradients of a layer, whole on each device
-  all-gather      2 P / tensor          kernels of a layer, as they come out
-  reduce-scatter  4 P / tensor / fsdp   gradients of a layer, a device's share
+  all-gather      2 P / tensor          kernels of a layer, after they are gathered
+  reduce-scatter  4 P / tensor / fsdp   gradients of a layer, the share of a device
 
-P is that of the largest layer; what is small in it (norms, biases, a router) is left out. Of a
-layer of experts the experts are, too: they stay on the devices that they are routed to, and are not
-reduced over them.
+P counts the largest layer, without its small arrays (norms, biases, a router). In a
+mixture-of-experts layer, P does not count the experts: each stays on the device to which tokens are
+routed, and is not reduced over the devices.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ if TYPE_CHECKING:
 
     from rosetta.presets.resolution import ResolvedPreset
 
-GRADIENT_BYTES, GATHERED_BYTES = (
-    4,
-    2,
-)  # bytes of a parameter's gradient, and of what is gathered of it
+GRADIENT_BYTES = 4  # of the gradient of a parameter
+GATHERED_BYTES = 2  # of a parameter in an all-gather
 PLACE = "combine: layers"
 
 
 def compute_thresholds(parameters: int, tensor: int, fsdp: int) -> dict[str, int]:
-    """Return the options of XLA for a layer of so many parameters, each of them split `tensor`
-    ways, and kept in `fsdp` parts; bytes.
+    """Return the XLA flags for a layer, flag without dashes -> threshold in bytes.
+
+    Args:
+        parameters: The number of parameters of the layer.
+        tensor: The number of parts into which tensor parallelism splits the layer.
+        fsdp: The number of parts into which FSDP splits each of those.
     """
     part = parameters // tensor
     return {
@@ -46,81 +48,87 @@ def compute_thresholds(parameters: int, tensor: int, fsdp: int) -> dict[str, int
 
 
 def derive_thresholds(
-    found: ResolvedPreset, model: str, mesh: Mapping[str, list[int]], devices: int
+    resolved: ResolvedPreset, model: str, mesh: Mapping[str, list[int]], devices: int
 ) -> dict[str, int]:
-    """Return the options of XLA for a run of a model.
+    """Return the XLA flags for a run, flag without dashes -> threshold in bytes.
 
     Args:
-      found: the run's values.
-      model: T5_SIZE, or an experiment.
-      mesh: of Pax, "ici" and "dcn".
-      devices: GPUs of the run.
+        resolved: The values of the run.
+        model: T5_SIZE, or the Pax experiment.
+        mesh: The meshes "ici" and "dcn" of Pax.
+        devices: The number of GPUs of the run.
 
     Raises:
-      UserError: the model's sizes, or its mesh, are not known here.
+        UserError: The sizes of the model or its mesh are not known.
     """
-    if found.framework == "t5x":
-        settings = {name: found.get(f"settings.{name}") or "" for name in ("TP_SIZE", "FSDP")}
+    if resolved.framework == "t5x":
+        settings = {name: resolved.get(f"settings.{name}") or "" for name in ("TP_SIZE", "FSDP")}
         tensor = read_setting(settings, "TP_SIZE")
-        return compute_thresholds(
-            _count_t5_layer_parameters(model),
-            tensor,
-            devices // tensor if read_setting(settings, "FSDP") else 1,
-        )
-    if missing := [name for name in ("ici", "dcn") if name not in mesh]:
-        raise UserError(
-            f"how a layer is split is not known: there is no mesh.{missing[0]}",
-            PLACE,
-            "name it, or leave out `combine: layers`",
-            kind=MISSING,
-        )
-    fsdp, tensor = (mesh["ici"][axis] * mesh["dcn"][axis] for axis in (1, 2))
-    return compute_thresholds(_count_pax_layer_parameters(model, found.group("fdl")), tensor, fsdp)
+        fsdp = devices // tensor if read_setting(settings, "FSDP") else 1
+        return compute_thresholds(_count_t5_layer_parameters(model), tensor, fsdp)
+    for name in ("ici", "dcn"):
+        if name not in mesh:
+            raise UserError(
+                f"the layers are split by a mesh that is not set: mesh.{name}",
+                PLACE,
+                f"set mesh.{name}, or leave out `combine: layers`",
+                kind=MISSING,
+            )
+    # A mesh is [data, fsdp, tensor].
+    fsdp = mesh["ici"][1] * mesh["dcn"][1]
+    tensor = mesh["ici"][2] * mesh["dcn"][2]
+    parameters = _count_pax_layer_parameters(model, resolved.group("fdl"))
+    return compute_thresholds(parameters, tensor, fsdp)
 
 
 def _count_t5_layer_parameters(size: str) -> int:
-    """Parameters of a decoder's layer: four products of attention, twice, and three of a gated
-    feed-forward part.
+    """Return the parameters of a decoder layer of T5 1.1.
+
+    A layer has self-attention and cross-attention, of four matrices each, and a gated feed-forward
+    part of three.
     """
     from rosetta.t5x.run import gin_files, gin_reader, network_fields
 
     file = gin_files.ROOT / gin_files.find_model_file("t5_1_1", size)
     configuration = gin_reader.read_configuration([file], [gin_files.ROOT])
-    embedding, heads, width, hidden = (
+    embedding, heads, head_size, hidden = (
         _require_size(network_fields.read_field(configuration, name), name, size)
         for name in ("emb_dim", "num_heads", "head_dim", "mlp_dim")
     )
-    return 8 * embedding * heads * width + 3 * embedding * hidden
+    return 8 * embedding * heads * head_size + 3 * embedding * hidden
 
 
 def _count_pax_layer_parameters(config: str, fdl: Mapping[str, Any]) -> int:
-    """Parameters of a layer: queries and output by heads, keys and values by theirs, and two
-    products of a feed-forward part, three of a gated one.
+    """Return the parameters of a layer of a Pax experiment.
+
+    Attention has the matrices of queries and output, and those of keys and values, which may have
+    fewer heads. The feed-forward part has two matrices, or three if it is gated.
     """
     from rosetta.pax.run import hyper_parameters
 
-    known = {**hyper_parameters.resolve_values(config, {}), **fdl}
+    values = {**hyper_parameters.resolve_values(config, {}), **fdl}
     dims, heads, hidden = (
-        _require_size(known.get(name), name, config)
+        _require_size(values.get(name), name, config)
         for name in ("MODEL_DIMS", "NUM_HEADS", "HIDDEN_DIMS")
     )
-    width = known.get("DIMS_PER_HEAD") or dims // heads
-    shared = known.get("NUM_KV_HEADS") or heads
-    # GLaM's experts are gated.
-    gated = bool(known.get("USE_GATED_ACTIVATION")) or known.get("NUM_EXPERTS") is not None
-    return (
-        dims
-        * _require_size(width, "DIMS_PER_HEAD", config)
-        * 2
-        * (heads + _require_size(shared, "NUM_KV_HEADS", config))
-        + (3 if gated else 2) * dims * hidden
-    )
+    head_size = _require_size(values.get("DIMS_PER_HEAD") or dims // heads, "DIMS_PER_HEAD", config)
+    kv_heads = _require_size(values.get("NUM_KV_HEADS") or heads, "NUM_KV_HEADS", config)
+    # GLaM is gated too: its experts are.
+    gated = bool(values.get("USE_GATED_ACTIVATION")) or values.get("NUM_EXPERTS") is not None
+    attention = 2 * dims * head_size * (heads + kv_heads)
+    feed_forward = (3 if gated else 2) * dims * hidden
+    return attention + feed_forward
 
 
 def _require_size(value: object, name: str, model: str) -> int:
+    """Return a size of a model.
+
+    Raises:
+        UserError: The model does not state it as a whole number.
+    """
     if not isinstance(value, int):
         raise UserError(
-            f"the size of {model}'s layers is not known: it states no {name}",
+            f"{model} does not state the size {name} of its layers",
             PLACE,
             "set the thresholds themselves (xla_gpu_all_reduce_combine_threshold_bytes, ...)",
             kind=MISSING,

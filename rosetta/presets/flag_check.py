@@ -1,6 +1,7 @@
-"""Does XLA take every flag of every preset?
+"""Check that XLA accepts every flag that a preset, a switch, a precision or a GPU sets.
 
-Its parser says so, on the CPU too; it ends the process at the first that it does not take.
+XLA's own parser checks the flags, which works on the CPU too. The parser ends the process at the
+first flag that it refuses, so it runs in processes of its own. `rosetta selftest` uses the check.
 """
 
 from __future__ import annotations
@@ -18,53 +19,59 @@ if TYPE_CHECKING:
 
 
 def _iterate_values(framework: str) -> Iterator[Mapping[str, Value]]:
-    """Yield what every place sets that a run of a framework can come by, for each GPU and with
-    each switch.
+    """Yield the values of all layers that a run of a framework can have, on any GPU and with any
+    switch.
     """
     yield preset_files.load_common_layer().values
     yield from preset_files.load_accelerator_values().values()
-    for name, layer in preset_files.load_presets().items():
+    for name, preset in preset_files.load_presets().items():
         if preset_files.load_preset_chain(name)[0].name == framework:
-            yield from (layer.values, *layer.by_gpu.values())
+            yield from (preset.values, *preset.by_gpu.values())
     for kind in ("precisions", "switches"):
-        yield from (each.values for each in preset_files.load_named_layers(kind).values())
+        for layer in preset_files.load_named_layers(kind).values():
+            yield layer.values
 
 
 def collect_flags(framework: str) -> dict[str, str]:
-    """Return flag as XLA_FLAGS has it -> where it is set, of all that the versions at hand do not
-    leave out.
+    """Return flag (`--NAME=VALUE`) -> where it is set, for all presets of a framework.
+
+    Flags that do not fit the installed versions are left out.
     """
-    found: dict[str, str] = {}
-    for body in _iterate_values(framework):
-        for path, each in body.items():
+    origins: dict[str, str] = {}
+    for values in _iterate_values(framework):
+        for path, value in values.items():
             group, _, name = path.partition(".")
-            if (
-                group == "xla_flags"
-                and each.value is not None
-                and not resolution.explain_version_mismatch(each, resolution.find_installed_version)
-            ):
-                (flag,) = xla_flags.format_flags({name: each.value})
-                found.setdefault(flag, each.origin)
-    return found
+            if group != "xla_flags" or value.value is None:
+                continue
+            if resolution.explain_version_mismatch(value, resolution.find_installed_version):
+                continue
+            (flag,) = xla_flags.format_flags({name: value.value})
+            origins.setdefault(flag, value.origin)
+    return origins
 
 
 def find_refused_flags(framework: str, python: str = sys.executable) -> list[str]:
-    """Return a line for each flag that the XLA of an interpreter does not take, with its place.
+    """Return a line, with the place, for each flag that XLA refuses.
+
+    Args:
+        framework: "t5x" or "pax".
+        python: The interpreter whose jaxlib checks the flags.
 
     Raises:
-      LookupError: that interpreter has no JAX, or cannot be asked.
+        LookupError: The interpreter has no JAX, or did not answer.
     """
-    left, found = collect_flags(framework), list[str]()
-    while left and (refused := xla_flags.find_refused_flag(list(left), python)):
-        wrong = [flag for flag in left if flag[2:].partition("=")[0] == refused.name]
-        # Of several values of a flag, those that are refused by themselves.
-        wrong = [
-            flag for flag in wrong if len(wrong) == 1 or xla_flags.find_refused_flag([flag], python)
-        ]
-        found += [
-            f"{left.pop(flag)}: {refused.what if len(wrong) == 1 else f'XLA does not take {flag}'}"
-            for flag in wrong
-        ]
-        if not wrong:
-            raise LookupError(refused.what)
-    return found
+    unchecked = collect_flags(framework)
+    lines = list[str]()
+    while unchecked and (refusal := xla_flags.find_refused_flag(list(unchecked), python)):
+        refused = [flag for flag in unchecked if flag[2:].partition("=")[0] == refusal.name]
+        if len(refused) == 1:
+            lines.append(f"{unchecked.pop(refused[0])}: {refusal.what}")
+            continue
+        # XLA names the flag but not the value: check each value on its own.
+        refused = [flag for flag in refused if xla_flags.find_refused_flag([flag], python)]
+        if not refused:
+            raise LookupError(refusal.what)
+        for flag in refused:
+            problem = refusal.what if len(refused) == 1 else f"XLA refuses {flag}"
+            lines.append(f"{unchecked.pop(flag)}: {problem}")
+    return lines

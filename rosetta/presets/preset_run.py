@@ -1,4 +1,7 @@
-"""From a preset's name to the run description that everything else renders."""
+"""Make the run description of a preset: what to start, where, and with which settings.
+
+`rosetta run`, `submit`, `explain` and `tune` call `describe_run` or its two steps.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ if TYPE_CHECKING:
 
 ENTRY_COMMANDS = {"t5x": ("rosetta", "t5x"), "pax": ("rosetta", "pax")}
 MODEL_VARIABLES = {"t5x": "T5_SIZE", "pax": "CONFIG"}
-# Precision -> the scripts' variables for it; one that is not there is the scripts' own choice, of
-# what the environment has.
+# Precision -> the variables that make the training scripts use it. If a variable is missing here,
+# the scripts choose its value from what the environment has installed.
 SETTINGS_BY_PRECISION = {
     "t5x": {
         "bf16": {"PREC": "bfloat16", "ENABLE_FP8": "0"},
@@ -52,21 +55,21 @@ def describe_run(
     environment: Mapping[str, str],
     site: preset_files.Layer | None = None,
 ) -> Run:
-    """Return the run that a preset, the site, the environment and a command line make.
+    """Return the run that a preset, the site, the environment and the command line describe.
 
     Args:
-      name: of a preset, or the path of a file of one.
-      accelerator: short name of a GPU (rosetta.core.gpus); None: the site's, else nothing that is
-        a GPU's own, as for a run on the CPU.
-      settings: NAME -> VALUE of the command line: variables of the scripts, flags of XLA without
-        dashes, fdl.NAME, fields of presets.
-      nodes: None: the preset's.
-      gpus_per_node: None: the preset's.
-      environment: variables; those that the scripts and what is below them read are taken.
-      site: see preset_files.load_site_layer, which it is where it is left out.
+        name: The name or the file of a preset.
+        accelerator: The short name of a GPU (see rosetta.core.gpus). None: the GPU that the site
+            sets. If the site sets none either, or the run is on the CPU, no values of a GPU apply.
+        settings: NAME -> VALUE of the command line: variables of the training scripts, XLA flags
+            without dashes, fdl.NAME, and fields of presets.
+        nodes: The number of nodes. None: the preset's.
+        gpus_per_node: The number of GPUs of each node. None: the preset's.
+        environment: The environment variables.
+        site: The settings of the site. None: see preset_files.load_site_layer.
 
     Raises:
-      UserError: one line for the first thing that is wrong.
+        UserError: A name or value is not valid, or two settings conflict.
     """
     return build_run(
         resolve_values(
@@ -91,7 +94,9 @@ def resolve_values(
     environment: Mapping[str, str],
     site: preset_files.Layer | None = None,
 ) -> ResolvedPreset:
-    """Return the values in force, each with where it came from; see describe."""
+    """Return the values of the run, each with its origin. The arguments are those of
+    `describe_run`.
+    """
     chain = preset_files.load_preset_chain(name)
     framework = chain[0].name
     site = preset_files.load_site_layer(environment) if site is None else site
@@ -101,272 +106,301 @@ def resolve_values(
         and not user_settings.is_cpu_requested(settings, environment)
     ):
         accelerator = site.values["accelerator"].value
-    sets = {
-        path.partition(".")[2]
-        for layer in [
-            preset_files.load_common_layer(),
-            *chain,
-            *preset_files.load_named_layers("switches").values(),
-        ]
-        for path in layer.values
-        if path.startswith("env.")
-    }
-    typed = user_settings.read_command_line(framework, settings, sets)
-    typed.update(
-        {
-            field: Value(value, user_settings.COMMAND_LINE)
-            for field, value in (("nodes", nodes), ("gpus_per_node", gpus_per_node))
-            if value is not None
-        }
+    command_line = user_settings.read_command_line(
+        framework, settings, _list_preset_variables(chain)
     )
-    around = user_settings.read_environment(framework, environment)
-    found = resolution.resolve_preset(
+    for field, value in (("nodes", nodes), ("gpus_per_node", gpus_per_node)):
+        if value is not None:
+            command_line[field] = Value(value, user_settings.COMMAND_LINE)
+    from_environment = user_settings.read_environment(framework, environment)
+
+    resolved = resolution.resolve_preset(
         name,
         accelerator=accelerator,
-        environment=around,
-        command_line=typed,
+        environment=from_environment,
+        command_line=command_line,
         site=site,
-        precision=None,
     )
-    asked = {
-        variable: found.values[f"settings.{variable}"]
+    precision_settings = {
+        variable: resolved.values[f"settings.{variable}"]
         for variable in _PRECISION_SETTINGS
-        if f"settings.{variable}" in found.values
+        if f"settings.{variable}" in resolved.values
     }
-    if asked:
-        typed = {**typed, "precision": _derive_precision(framework, found, asked)}
-        found = resolution.resolve_preset(
-            name, accelerator=accelerator, environment=around, command_line=typed, site=site
+    if precision_settings:
+        # The user chose a precision by variables. It selects a layer of its own, so resolve again.
+        precision = _derive_precision(framework, resolved, precision_settings)
+        command_line = {**command_line, "precision": precision}
+        resolved = resolution.resolve_preset(
+            name,
+            accelerator=accelerator,
+            environment=from_environment,
+            command_line=command_line,
+            site=site,
         )
-    if settings.get(user_settings.BASE_FLAGS_VARIABLE) or environment.get(
-        user_settings.BASE_FLAGS_VARIABLE
-    ):
-        found = replace(
-            found,
-            values={
-                path: each
-                for path, each in found.values.items()
-                if not path.startswith("xla_flags.") or path in around or path in typed
-            },
-        )
-    _check_model(framework, found, chain, name)
-    for path, each in found.values.items():
-        log.debug(f"{path}={each.value} is set by {each.origin}")
+    base_flags = user_settings.BASE_FLAGS_VARIABLE
+    if settings.get(base_flags) or environment.get(base_flags):
+        user_fields = {*from_environment, *command_line}
+        resolved = _remove_preset_flags(resolved, user_fields)
+    _check_model(resolved, chain, name)
+    for path, value_in_force in resolved.values.items():
+        log.debug(f"{path}={value_in_force.value} is set by {value_in_force.origin}")
     return add_combine_thresholds(
-        found,
-        find_model(found),
-        resolve_meshes(found),
-        found.get("nodes") * found.get("gpus_per_node"),
+        resolved,
+        find_model(resolved),
+        resolve_meshes(resolved),
+        resolved.get("nodes") * resolved.get("gpus_per_node"),
     )
 
 
-def find_model(found: ResolvedPreset) -> str:
-    """Return T5_SIZE, or the experiment."""
-    return str(found.get(f"settings.{MODEL_VARIABLES[found.framework]}") or found.configs[0])
+def _list_preset_variables(chain: list[preset_files.Layer]) -> set[str]:
+    """Return the environment variables that the layers of a preset, or any switch, set."""
+    layers = [
+        preset_files.load_common_layer(),
+        *chain,
+        *preset_files.load_named_layers("switches").values(),
+    ]
+    names = set()
+    for layer in layers:
+        names |= {path.partition(".")[2] for path in layer.values if path.startswith("env.")}
+    return names
 
 
-def resolve_meshes(found: ResolvedPreset) -> dict[str, list[int]]:
-    """Return "ici" and "dcn" of Pax in numbers.
-
-    UserError where they are not of so many GPUs and nodes.
-    """
-    sizes = {"gpus": found.get("gpus_per_node"), "nodes": found.get("nodes")}
-    made = {
-        name: [sizes.get(each, each) for each in shape]
-        for name in ("ici", "dcn")
-        if (shape := found.get(f"mesh.{name}"))
+def _remove_preset_flags(resolved: ResolvedPreset, user_fields: set[str]) -> ResolvedPreset:
+    """Return the values without the XLA flags that the user did not set."""
+    values = {
+        path: value
+        for path, value in resolved.values.items()
+        if not path.startswith("xla_flags.") or path in user_fields
     }
-    for name, word, what in (("ici", "gpus", "GPUs of a node"), ("dcn", "nodes", "nodes")):
-        if name in made and math.prod(made[name]) != sizes[word]:
+    return replace(resolved, values=values)
+
+
+def find_model(resolved: ResolvedPreset) -> str:
+    """Return the model of the run: T5_SIZE, or the Pax experiment."""
+    variable = MODEL_VARIABLES[resolved.framework]
+    return str(resolved.get(f"settings.{variable}") or resolved.configs[0])
+
+
+def resolve_meshes(resolved: ResolvedPreset) -> dict[str, list[int]]:
+    """Return the meshes of Pax, "ici" within a node and "dcn" across nodes, in numbers.
+
+    Raises:
+        UserError: The size of a mesh is not the number of GPUs of a node, or of nodes.
+    """
+    sizes = {"gpus": resolved.get("gpus_per_node"), "nodes": resolved.get("nodes")}
+    meshes = {}
+    for name, size_name, unit in (("ici", "gpus", "GPUs in a node"), ("dcn", "nodes", "nodes")):
+        shape = resolved.get(f"mesh.{name}")
+        if not shape:
+            continue
+        mesh = [sizes.get(size, size) for size in shape]
+        if math.prod(mesh) != sizes[size_name]:
             raise UserError(
-                f"it has {math.prod(made[name])} parts, and there are {sizes[word]} {what}",
-                f"mesh.{name}={made[name]}",
-                f"make its product {sizes[word]}, or write `{word}` for a number",
+                f"the mesh has {math.prod(mesh)} parts, and there are {sizes[size_name]} {unit}",
+                f"mesh.{name}={mesh}",
+                f"make the product {sizes[size_name]}, or write `{size_name}` for a number",
                 kind=CONFLICT,
-                value=math.prod(made[name]),
+                value=math.prod(mesh),
             )
-    return made
+        meshes[name] = mesh
+    return meshes
 
 
 def add_combine_thresholds(
-    found: ResolvedPreset, model: str, mesh: Mapping[str, list[int]], devices: int
+    resolved: ResolvedPreset, model: str, mesh: Mapping[str, list[int]], devices: int
 ) -> ResolvedPreset:
-    """Return the values with the thresholds that `combine: layers` makes; one that is not of a
-    preset that is shipped stands.
+    """Return the values with the thresholds that `combine: layers` derives from the model.
+
+    A threshold that the user or the site sets stays as it is. Without `combine: layers`, all values
+    stay as they are.
+
+    Args:
+        resolved: The values of the run.
+        model: T5_SIZE, or the Pax experiment.
+        mesh: The meshes "ici" and "dcn" of Pax.
+        devices: The number of GPUs of the run.
 
     Raises:
-      UserError: the model's sizes are not known.
+        UserError: The sizes of the model are not known.
     """
-    if found.get("combine") != "layers":
-        return found
-    origin = found.values["combine"].origin
-    values = dict(found.values)
-    for name, threshold in combine_thresholds.derive_thresholds(
-        found, model, mesh, devices
-    ).items():
-        before = values.get(f"xla_flags.{name}")
-        if before is None or before.origin.startswith("presets/"):
-            overrode = ((before.origin, before.value), *before.overrode) if before else ()
-            values[f"xla_flags.{name}"] = ResolvedValue(
-                threshold, origin, f"{combine_thresholds.PLACE}: bytes of one layer", overrode
-            )
-    return replace(found, values=values)
+    if resolved.get("combine") != "layers":
+        return resolved
+    origin = resolved.values["combine"].origin
+    values = dict(resolved.values)
+    thresholds = combine_thresholds.derive_thresholds(resolved, model, mesh, devices)
+    for name, threshold in thresholds.items():
+        previous = values.get(f"xla_flags.{name}")
+        if previous is not None and not previous.origin.startswith("presets/"):
+            continue
+        overrode = ((previous.origin, previous.value), *previous.overrode) if previous else ()
+        values[f"xla_flags.{name}"] = ResolvedValue(
+            threshold, origin, f"{combine_thresholds.PLACE}: bytes of one layer", overrode
+        )
+    return replace(resolved, values=values)
 
 
 def _derive_precision(
-    framework: str, found: ResolvedPreset, asked: Mapping[str, ResolvedValue]
+    framework: str, resolved: ResolvedPreset, precision_settings: Mapping[str, ResolvedValue]
 ) -> Value:
-    """Return what the scripts' variables make of the preset's precision."""
-    base = SETTINGS_BY_PRECISION[framework][found.get("precision")]
-    words = {**base, **{name: each.value for name, each in asked.items()}}
-    origin = ", ".join(
-        dict.fromkeys(name if each.origin == name else each.origin for name, each in asked.items())
-    )
-    if words.get("PREC") == "float32":
+    """Return the precision that PREC, ENABLE_FP8 and ENABLE_TE of the user select.
+
+    A variable that the user does not set has the value of the preset's precision.
+    """
+    variables = dict(SETTINGS_BY_PRECISION[framework][resolved.get("precision")])
+    origins: dict[str, None] = {}
+    for name, setting in precision_settings.items():
+        variables[name] = setting.value
+        origins[setting.origin] = None
+    origin = ", ".join(origins)
+    if variables.get("PREC") == "float32":
         return Value("fp32", origin)
-    fp8, with_te = (
-        read_truth_value(words, "ENABLE_FP8"),
-        read_truth_value(words, "ENABLE_TE", default=framework == "pax" and "ENABLE_FP8" in asked),
-    )
-    return Value(("fp8-te" if with_te else "fp8-xla") if fp8 else "bf16", origin)
+    # The scripts of Pax use Transformer Engine for FP8 unless ENABLE_TE says no.
+    te_default = framework == "pax" and "ENABLE_FP8" in precision_settings
+    fp8 = read_truth_value(variables, "ENABLE_FP8")
+    with_te = read_truth_value(variables, "ENABLE_TE", default=te_default)
+    if not fp8:
+        return Value("bf16", origin)
+    return Value("fp8-te" if with_te else "fp8-xla", origin)
 
 
-def _check_model(
-    framework: str, found: ResolvedPreset, chain: list[preset_files.Layer], name: str
-) -> None:
-    """UserError where another model is asked for than the preset's."""
-    variable = MODEL_VARIABLES[framework]
-    size = next(
-        (
-            layer.values[f"settings.{variable}"].value
-            for layer in reversed(chain)
-            if f"settings.{variable}" in layer.values
-        ),
-        None,
-    )
-    known = (size,) if size else found.configs
-    asked = found.values.get(f"settings.{variable}")
-    if not known and asked is None:
+def _check_model(resolved: ResolvedPreset, chain: list[preset_files.Layer], name: str) -> None:
+    """Check that the run has a model, and that it is the preset's.
+
+    Raises:
+        UserError: No model is set, or a variable sets another model than the preset.
+    """
+    variable = MODEL_VARIABLES[resolved.framework]
+    field = f"settings.{variable}"
+    sizes = [layer.values[field].value for layer in chain if field in layer.values]
+    models = (sizes[-1],) if sizes and sizes[-1] else resolved.configs
+    chosen = resolved.values.get(field)
+    if not models and chosen is None:
         raise UserError(
-            "it is of no model",
+            "this preset does not set a model",
             name,
             (
-                f"name one: {variable}=..., or take one of the presets for a model: "
+                f"set {variable}=..., or choose a preset with a model: "
                 f"{', '.join(preset_files.load_presets())}"
             ),
             kind=MISSING,
         )
-    if known and asked and asked.value not in known:
-        others = [
-            each.name
-            for each in preset_files.load_presets().values()
-            if asked.value in each.configs
-            or each.values.get(f"settings.{variable}", Value("", "")).value == asked.value
-        ]
-        do = (
-            f"name the preset {others[0]}, or unset it"
-            if others
-            else f"it is one of: {', '.join(known)}"
-        )
+    if models and chosen and chosen.value not in models:
+        presets = _find_presets_of_model(field, chosen.value)
+        remedy = f"choose one of: {', '.join(models)}"
+        if presets:
+            remedy = f"use the preset {presets[0]}, or unset {variable}"
         raise UserError(
-            f"{name} is not its preset",
-            f"{variable}={asked.value}",
-            do,
+            f"this model is not one of the preset {name}",
+            f"{variable}={chosen.value}",
+            remedy,
             kind=CONFLICT,
-            value=asked.value,
+            value=chosen.value,
         )
 
 
-def build_run(found: ResolvedPreset) -> Run:
-    """Return the run that values in force describe.
+def _find_presets_of_model(field: str, model: str) -> list[str]:
+    """Return the presets that rosetta ships for a model, which `field` sets in those of T5X."""
+    names = []
+    for preset in preset_files.load_presets().values():
+        size = preset.values.get(field)
+        if model in preset.configs or (size and size.value == model):
+            names.append(preset.name)
+    return names
+
+
+def build_run(resolved: ResolvedPreset) -> Run:
+    """Return the run that the values describe.
 
     Raises:
-      UserError: see mesh.
+        UserError: See `resolve_meshes`; or a value is not valid for its variable.
     """
-    framework = found.framework
-    nodes, per_node, what, shapes = (
-        found.get("nodes"),
-        found.get("gpus_per_node"),
-        find_model(found),
-        resolve_meshes(found),
-    )
+    framework = resolved.framework
+    nodes, gpus_per_node = resolved.get("nodes"), resolved.get("gpus_per_node")
+    model = find_model(resolved)
+    meshes = resolve_meshes(resolved)
+    script = _choose_script(resolved, model)
+    fdl = resolved.group("fdl")
+    settings = _collect_settings(resolved, script, model, meshes)
+    _check_settings(resolved, settings, model)
     batch = {
-        name: value
+        name: resolved.get(f"batch.{name}")
         for name in ("per_gpu", "microbatches")
-        if (value := found.get(f"batch.{name}")) is not None
+        if resolved.get(f"batch.{name}") is not None
     }
-    script = _choose_script(framework, found, what)
-    settings = {
-        MODEL_VARIABLES[framework]: what,
-        **_list_precision_settings(framework, found),
-        **found.group("settings"),
-    }
-    if framework == "t5x":
-        settings["NUM_GPUS"] = str(nodes * per_node)
-    else:
-        settings["NUM_GPUS"] = str(per_node)
-        settings.update(
-            {
-                f"{name.upper()}_MESH_SHAPE": str(shape).replace(" ", "")
-                for name, shape in shapes.items()
-            }
-        )
-        if script == "boolq":
-            settings.setdefault("USE_MULTIPROCESS", "1")
-    settings.update(
-        {
-            name: str(found.get(path))
-            for name, path in user_settings.map_variables_to_fields(framework).items()
-            if path.startswith("batch.") and found.get(path) is not None
-        }
-    )
-    fdl = found.group("fdl")
-    if fdl:
-        settings["ROSETTA_FDL"] = " ".join(
-            [
-                settings.get("ROSETTA_FDL", ""),
-                *(f"--fdl.{name}={value!r}" for name, value in fdl.items()),
-            ]
-        ).strip()
-    for name in ("XLA_FLAGS", user_settings.BASE_FLAGS_VARIABLE):
-        settings.pop(name, None)
-    _check_settings(found, settings, what)
     return Run(
         framework=framework,
         entry=(*ENTRY_COMMANDS[framework], script),
-        model=what,
-        precision=found.get("precision"),
-        mesh=shapes,
+        model=model,
+        precision=resolved.get("precision"),
+        mesh=meshes,
         batch=batch,
         nodes=nodes,
-        gpus_per_node=per_node,
-        processes_per_node=found.get("processes_per_node"),
-        xla_flags=found.group("xla_flags"),
+        gpus_per_node=gpus_per_node,
+        processes_per_node=resolved.get("processes_per_node"),
+        xla_flags=resolved.group("xla_flags"),
         env={
-            **found.group("env"),
+            **resolved.group("env"),
             **settings,
             user_settings.PRESET_VARIABLE: user_settings.ALREADY_APPLIED,
         },
-        mounts=tuple((outside, inside) for outside, inside in found.get("mounts", ())),
+        mounts=tuple((outside, inside) for outside, inside in resolved.get("mounts", ())),
         fdl=fdl,
-        origin={path: each.origin for path, each in found.values.items()},
+        origin={path: value.origin for path, value in resolved.values.items()},
     )
 
 
-def _check_settings(found: ResolvedPreset, settings: Mapping[str, str], of: str) -> None:
-    """Check the value of each setting as the run itself does: a job would fail hours later."""
-    framework = found.framework
+def _collect_settings(
+    resolved: ResolvedPreset, script: str, model: str, meshes: Mapping[str, list[int]]
+) -> dict[str, str]:
+    """Return the variables of the training script, name -> value."""
+    framework = resolved.framework
+    nodes, gpus_per_node = resolved.get("nodes"), resolved.get("gpus_per_node")
+    settings = {
+        MODEL_VARIABLES[framework]: model,
+        **_list_precision_settings(resolved),
+        **resolved.group("settings"),
+    }
+    if framework == "t5x":
+        settings["NUM_GPUS"] = str(nodes * gpus_per_node)
+    else:
+        settings["NUM_GPUS"] = str(gpus_per_node)
+        for name, shape in meshes.items():
+            settings[f"{name.upper()}_MESH_SHAPE"] = str(shape).replace(" ", "")
+        if script == "boolq":
+            settings.setdefault("USE_MULTIPROCESS", "1")
+    for name, path in user_settings.map_variables_to_fields(framework).items():
+        if path.startswith("batch.") and resolved.get(path) is not None:
+            settings[name] = str(resolved.get(path))
+    fdl = resolved.group("fdl")
+    if fdl:
+        arguments = [f"--fdl.{name}={value!r}" for name, value in fdl.items()]
+        settings["ROSETTA_FDL"] = " ".join([settings.get("ROSETTA_FDL", ""), *arguments]).strip()
+    # The run description has the XLA flags in a field of their own.
+    for name in ("XLA_FLAGS", user_settings.BASE_FLAGS_VARIABLE):
+        settings.pop(name, None)
+    return settings
+
+
+def _check_settings(resolved: ResolvedPreset, settings: Mapping[str, str], model: str) -> None:
+    """Check the value of each variable as the script itself does.
+
+    The script would report the error only when the job starts, perhaps after hours in a queue.
+
+    Raises:
+        UserError: A value is not valid.
+    """
+    framework = resolved.framework
     for name, value in settings.items():
         if name not in user_settings.list_script_variables(framework):
             continue
         variable = lookup.find_variable(name, framework)
         text = value.strip() if variable.hyper_parameter else value
-        if not text or (name == "LR_SCHEDULE" and is_user_experiment(of)):
+        if not text or (name == "LR_SCHEDULE" and is_user_experiment(model)):
             continue
         try:
             setting_values.parse_value(variable, text)
         except UserError as error:
-            origin = found.values[f"settings.{name}"].origin
+            origin = resolved.values[f"settings.{name}"].origin
             if ".yaml:" not in origin:
                 raise
             where = f"{origin}: {error.where}"
@@ -375,25 +409,28 @@ def _check_settings(found: ResolvedPreset, settings: Mapping[str, str], of: str)
             ) from None
 
 
-def _choose_script(framework: str, found: ResolvedPreset, of: str) -> str:
-    """Return what of its framework runs: finetuning where a task is named; data that are made up
-    are trained on, not evaluated.
+def _choose_script(resolved: ResolvedPreset, model: str) -> str:
+    """Return the script of the framework that the run starts.
+
+    T5X finetunes if a task is set. Experiments on synthetic data are trained, never evaluated.
     """
-    runs: str = found.get("runs")
-    if framework == "t5x" and found.get("settings.FT_TASK"):
+    if resolved.framework == "t5x" and resolved.get("settings.FT_TASK"):
         return "finetune"
-    if framework == "pax" and of.startswith("Lambada"):
+    if resolved.framework == "pax" and model.startswith("Lambada"):
         return "lambada"
-    return "train" if of.startswith("Synthetic") else runs
+    if model.startswith("Synthetic"):
+        return "train"
+    script: str = resolved.get("runs")
+    return script
 
 
-def _list_precision_settings(framework: str, found: ResolvedPreset) -> dict[str, str]:
-    """Return the scripts' variables for the precision; those that were set one by one stay as they
-    are, and leave the others to the scripts.
+def _list_precision_settings(resolved: ResolvedPreset) -> dict[str, str]:
+    """Return the variables that make the training script use the precision.
+
+    If the user set one of these variables, only PREC is returned: the script decides the rest from
+    what the user set.
     """
-    asked = [name for name in _PRECISION_SETTINGS if f"settings.{name}" in found.values]
-    return {
-        name: value
-        for name, value in SETTINGS_BY_PRECISION[framework][found.get("precision")].items()
-        if not asked or name == "PREC"
-    }
+    variables = SETTINGS_BY_PRECISION[resolved.framework][resolved.get("precision")]
+    if any(f"settings.{name}" in resolved.values for name in _PRECISION_SETTINGS):
+        return {name: value for name, value in variables.items() if name == "PREC"}
+    return dict(variables)
