@@ -64,7 +64,7 @@ def make_command(what: str, environment: Mapping[str, str]) -> Command:
                 value=batch,
             )
     bindings: dict[str, object] = {
-        **chosen.reading(),
+        **chosen.evaluation_bindings(),
         "BATCH_SIZE": batch,
         "NUM_PARTITIONS": ways,
         "CHECKPOINT_PATH": preflight.check_checkpoint_path(

@@ -98,7 +98,7 @@ def make_command(
     bindings = {
         **gin_bindings.make_size_bindings(given, configuration),
         **_make_macro_bindings(given, configuration),
-        **chosen.training(),
+        **chosen.training_bindings(),
     }
     benchmark = values["BENCHMARK_MODE"]
     model_dir, start = given.model_dir, None

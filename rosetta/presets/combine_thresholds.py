@@ -106,15 +106,15 @@ def _count_pax_layer_parameters(config: str, fdl: Mapping[str, Any]) -> int:
     """
     from rosetta.pax.run import hyper_parameters
 
-    values = {**hyper_parameters.resolve_values(config, {}), **fdl}
+    sizes = {**hyper_parameters.resolve_values(config, {}), **fdl}
     dims, heads, hidden = (
-        _require_size(values.get(name), name, config)
+        _require_size(sizes.get(name), name, config)
         for name in ("MODEL_DIMS", "NUM_HEADS", "HIDDEN_DIMS")
     )
-    head_size = _require_size(values.get("DIMS_PER_HEAD") or dims // heads, "DIMS_PER_HEAD", config)
-    kv_heads = _require_size(values.get("NUM_KV_HEADS") or heads, "NUM_KV_HEADS", config)
+    head_size = _require_size(sizes.get("DIMS_PER_HEAD") or dims // heads, "DIMS_PER_HEAD", config)
+    kv_heads = _require_size(sizes.get("NUM_KV_HEADS") or heads, "NUM_KV_HEADS", config)
     # GLaM is gated too: its experts are.
-    gated = bool(values.get("USE_GATED_ACTIVATION")) or values.get("NUM_EXPERTS") is not None
+    gated = bool(sizes.get("USE_GATED_ACTIVATION")) or sizes.get("NUM_EXPERTS") is not None
     attention = 2 * dims * head_size * (heads + kv_heads)
     feed_forward = (3 if gated else 2) * dims * hidden
     return attention + feed_forward

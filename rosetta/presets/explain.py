@@ -198,7 +198,7 @@ def _collect_gin_bindings(
         bindings.update(
             {
                 name: (value, f"precision ({found.values['precision'].origin}) and switches")
-                for name, value in chosen.training().items()
+                for name, value in chosen.training_bindings().items()
             }
         )
     except UserError as error:

@@ -1,5 +1,6 @@
-"""Which flags of XLA and variables a run of Pax has: those of its experiment's preset, on the GPUs
-at hand, in the precision that was chosen.
+"""Choose the XLA flags and the environment variables of a Pax run.
+
+They come from the preset of the experiment, for the GPUs of this machine and the chosen precision.
 """
 
 from __future__ import annotations
@@ -18,65 +19,63 @@ if TYPE_CHECKING:
     from rosetta.presets.launch_flags import LaunchFlags
     from rosetta.presets.pax_model_options import ModelOptions
 
+# Not the mixture-of-experts model 126M64E.
 _MODEL_126M = re.compile(r"126M(?!64E)")
 
 
 def select_pax_flags(
-    given: Settings,
+    settings: Settings,
     environment: Mapping[str, str],
     detected_gpus: Sequence[DetectedGpu],
-    chosen: ModelOptions | None,
+    options: ModelOptions | None,
     *,
     on_cpu: bool,
 ) -> LaunchFlags:
-    """Return what a run gets of its preset, see launch_flags.select_launch_flags.
+    """Return the XLA flags and the variables of a run, see launch_flags.select_launch_flags.
 
     Args:
-      given: the run.
-      environment: in which each process has its devices.
-      detected_gpus: that this process sees.
-      chosen: what the switches came to; None: not known yet, it is as in bfloat16.
-      on_cpu: whether it runs on the CPU.
+        settings: The settings of the run.
+        environment: The environment variables of its processes.
+        detected_gpus: The GPUs that this process sees.
+        options: How the model is computed. None if that is not chosen yet: the flags are then
+            those of bfloat16.
+        on_cpu: Whether the run uses the CPU.
 
     Raises:
-      UserError: there is no such preset, or a file is wrong.
+        UserError: The preset is unknown, or a file is not valid.
     """
-    precision = "bf16" if chosen is None else _find_precision(given, chosen)
+    precision = "bf16" if options is None else _find_precision(settings, options)
     return launch_flags.select_launch_flags(
         "pax",
-        given.config,
+        settings.config,
         environment,
         detected_gpus,
         on_cpu=on_cpu,
         precision=precision,
-        mesh=_find_meshes(given),
-        devices=given.gpus,
+        mesh=_find_meshes(settings),
+        devices=settings.gpus,
     )
 
 
-def _find_precision(given: Settings, chosen: ModelOptions) -> str:
-    if given.hyper_switch("USE_FP8") or "USE_FP8" in chosen.hyper:
+def _find_precision(settings: Settings, options: ModelOptions) -> str:
+    """Return the precision of the run, as presets name it."""
+    if settings.hyper_switch("USE_FP8") or "USE_FP8" in options.hyper:
         return "fp8-xla"
-    return (
-        "fp8-te"
-        if chosen.env.get("ENABLE_FP8") == "1"
-        else "fp32"
-        if given.precision == "float32"
-        else "bf16"
-    )
+    if options.env.get("ENABLE_FP8") == "1":
+        return "fp8-te"
+    return "fp32" if settings.precision == "float32" else "bf16"
 
 
-def _find_meshes(given: Settings) -> dict[str, list[int]]:
-    """Return the run's meshes, or its experiment's; an unknown mesh has one device."""
-    known = hyper_parameters.resolve_values(given.config, given.hyper, given.words)
-
-    def shape(name: str) -> list[int]:
-        found = known.get(name)
-        return list(found) if isinstance(found, (list, tuple)) and found else [1, 1, 1]
-
-    return {"ici": shape("ICI_MESH_SHAPE"), "dcn": shape("DCN_MESH_SHAPE")}
+def _find_meshes(settings: Settings) -> dict[str, list[int]]:
+    """Return the meshes of the run or of its experiment. An unknown mesh has one device."""
+    values = hyper_parameters.resolve_values(settings.config, settings.hyper, settings.words)
+    meshes = {}
+    for name, parameter in (("ici", "ICI_MESH_SHAPE"), ("dcn", "DCN_MESH_SHAPE")):
+        shape = values.get(parameter)
+        meshes[name] = list(shape) if isinstance(shape, (list, tuple)) and shape else [1, 1, 1]
+    return meshes
 
 
 def is_126m_model(config: str) -> bool:
-    """Is it the 126M model, which was seen to diverge with fused attention?"""
+    """Return whether an experiment is the 126M model, which diverged with fused attention."""
     return bool(_MODEL_126M.search(config))

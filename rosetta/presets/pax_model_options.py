@@ -1,5 +1,7 @@
-"""What the switches come to for a run on the GPUs at hand: what was asked for, else what is best
-of what can be had, and a line for each choice.
+"""Choose how a Pax run computes its model: Transformer Engine, FP8 and the attention.
+
+What the user sets is used. Otherwise the fastest choice that the GPUs support is used, and a note
+says so.
 """
 
 from __future__ import annotations
@@ -23,8 +25,12 @@ _FUSED_ATTENTION_FLAG = "xla_gpu_enable_cudnn_fmha"
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """What a run's switches become: variables and hyper-parameters (name -> literal) to set, and
-    what to say of them.
+    """How a run computes its model.
+
+    Attributes:
+        env: Environment variables to set.
+        hyper: Hyper-parameters to set, name -> Python literal.
+        notes: What to tell the user about the choices.
     """
 
     env: Mapping[str, str]
@@ -33,128 +39,139 @@ class ModelOptions:
 
 
 def choose_model_options(
-    given: Settings, detected_gpus: Sequence[DetectedGpu], flags: Sequence[str], *, on_cpu: bool
+    settings: Settings, detected_gpus: Sequence[DetectedGpu], flags: Sequence[str], *, on_cpu: bool
 ) -> ModelOptions:
-    """Decide Transformer Engine, FP8 and attention.
+    """Choose Transformer Engine, FP8 and the attention.
 
-    ENABLE_TE is on where nothing is said, the environment has it and the GPUs are Ampere or newer;
-    not for LLaMA, whose script says 0. ENABLE_FP8 is off; with Transformer Engine off it means
-    XLA's own FP8, which is USE_FP8. Attention is fused where every GPU can, but for the 126M
-    model.
+    - Transformer Engine, if ENABLE_TE is not set: on if it is installed and every GPU is Ampere or
+      newer. It is off for LLaMA, whose script sets ENABLE_TE=0.
+    - FP8, if ENABLE_FP8 is not set: off. Without Transformer Engine, ENABLE_FP8=1 means the FP8 of
+      XLA, which is the hyper-parameter USE_FP8.
+    - Attention: fused if every GPU supports it, except for the 126M model.
 
     Args:
-      given: the run.
-      detected_gpus: that this process sees.
-      flags: of XLA, the user's among them: --xla_gpu_enable_cudnn_fmha=false means no fused
-        attention.
-      on_cpu: whether it runs on the CPU.
+        settings: The settings of the run.
+        detected_gpus: The GPUs that this process sees.
+        flags: The XLA flags, including those of the user. --xla_gpu_enable_cudnn_fmha=false means
+            no fused attention.
+        on_cpu: Whether the run uses the CPU.
 
     Raises:
-      UserError: something was asked for that this machine or environment cannot do, or that
-        excludes something else asked for.
+        UserError: The user set something that this machine or environment does not support, or two
+            settings that exclude each other.
     """
     notes = list[str]()
-    native = bool(given.hyper_switch("USE_FP8"))
+    xla_fp8 = bool(settings.hyper_switch("USE_FP8"))
     with_te = _decide_transformer_engine(
-        given, detected_gpus, on_cpu=on_cpu, native=native, notes=notes
+        settings, detected_gpus, on_cpu=on_cpu, xla_fp8=xla_fp8, notes=notes
     )
-    asked = given.reads_on("ENABLE_FP8")
-    if asked and not with_te and not native:
+    fp8 = settings.reads_on("ENABLE_FP8")
+    if fp8 and not with_te and not xla_fp8:
         notes.append("FP8 is XLA's own (USE_FP8), as Transformer Engine is off")
-    if native or asked:
-        _check_fp8(given, detected_gpus, on_cpu=on_cpu, native=native, notes=notes)
-    env = {"ENABLE_TE": str(int(with_te)), "ENABLE_FP8": str(int(asked and with_te))}
-    if (
-        with_te and given.llama
-    ):  # the script's own values: they leave room for communication beside layer norms
-        env |= {
-            name: given.values[name]
-            for name in ("NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN")
-        }
-    hyper = {"USE_FP8": "True"} if asked and not with_te else {}
-    return ModelOptions(
-        env,
-        {
-            **hyper,
-            **_choose_attention(
-                given, detected_gpus, flags, on_cpu=on_cpu, with_te=with_te, notes=notes
-            ),
-        },
-        tuple(notes),
+    if xla_fp8 or fp8:
+        _check_fp8(settings, detected_gpus, on_cpu=on_cpu, xla_fp8=xla_fp8, notes=notes)
+    env = {"ENABLE_TE": str(int(with_te)), "ENABLE_FP8": str(int(fp8 and with_te))}
+    if with_te and settings.llama:
+        # The script's own values leave multiprocessors to communication beside layer norms.
+        for name in ("NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN"):
+            env[name] = settings.values[name]
+    hyper = {"USE_FP8": "True"} if fp8 and not with_te else {}
+    hyper |= _choose_attention(
+        settings, detected_gpus, flags, on_cpu=on_cpu, with_te=with_te, notes=notes
     )
+    return ModelOptions(env, hyper, tuple(notes))
 
 
 def _decide_transformer_engine(
-    given: Settings,
+    settings: Settings,
     detected_gpus: Sequence[DetectedGpu],
     *,
     on_cpu: bool,
-    native: bool,
+    xla_fp8: bool,
     notes: list[str],
 ) -> bool:
-    if given.values["ENABLE_TE"] is not None or given.hyper_switch("ENABLE_TE") is not None:
-        asked = given.reads_on("ENABLE_TE")
-        if asked and native:
-            raise UserError(
-                "XLA's own FP8 needs Transformer Engine off",
-                "--fdl.USE_FP8=True",
-                "set ENABLE_TE=0, or ENABLE_FP8=1 for Transformer Engine's",
-                kind=CONFLICT,
-            )
-        if asked:
-            transformer_engine.require_transformer_engine()
-            if on_cpu:
-                raise UserError(
-                    "it needs an NVIDIA GPU",
-                    "Transformer Engine",
-                    "set ENABLE_TE=0",
-                    kind=UNSUPPORTED,
-                )
-        return asked
-    able = (
+    """Return whether the run uses Transformer Engine.
+
+    Raises:
+        UserError: The user set ENABLE_TE, and it is not possible.
+    """
+    if settings.values["ENABLE_TE"] is not None or settings.hyper_switch("ENABLE_TE") is not None:
+        enabled = settings.reads_on("ENABLE_TE")
+        if enabled:
+            _check_transformer_engine(on_cpu=on_cpu, xla_fp8=xla_fp8)
+        return enabled
+    supported = (
         not on_cpu
         and transformer_engine.find_installed_version() is not None
         and bool(detected_gpus)
         and all(gpus.TRANSFORMER_ENGINE.supported_by(gpu.capability) for gpu in detected_gpus)
     )
-    if not able or native or given.llama:
+    if not supported or xla_fp8 or settings.llama:
         return False
     notes.append("Transformer Engine is on (ENABLE_TE=0 turns it off)")
     return True
 
 
+def _check_transformer_engine(*, on_cpu: bool, xla_fp8: bool) -> None:
+    """Check that the run can use Transformer Engine, which the user asked for.
+
+    Raises:
+        UserError: It cannot.
+    """
+    if xla_fp8:
+        raise UserError(
+            "XLA's own FP8 does not work with Transformer Engine",
+            "--fdl.USE_FP8=True",
+            "set ENABLE_TE=0, or use ENABLE_FP8=1 for the FP8 of Transformer Engine",
+            kind=CONFLICT,
+        )
+    transformer_engine.require_transformer_engine()
+    if on_cpu:
+        raise UserError(
+            "Transformer Engine needs an NVIDIA GPU",
+            "ENABLE_TE=1",
+            "set ENABLE_TE=0",
+            kind=UNSUPPORTED,
+        )
+
+
 def _check_fp8(
-    given: Settings,
+    settings: Settings,
     detected_gpus: Sequence[DetectedGpu],
     *,
     on_cpu: bool,
-    native: bool,
+    xla_fp8: bool,
     notes: list[str],
 ) -> None:
-    lacking = [gpu.name for gpu in detected_gpus if not gpus.FP8.supported_by(gpu.capability)]
-    where = "--fdl.USE_FP8=True" if native else "ENABLE_FP8=1"
-    if lacking and not on_cpu:
+    """Check that the run can use FP8, which the user asked for.
+
+    Raises:
+        UserError: A GPU has no FP8, or another precision is set.
+    """
+    unsupported = [gpu.name for gpu in detected_gpus if not gpus.FP8.supported_by(gpu.capability)]
+    where = "--fdl.USE_FP8=True" if xla_fp8 else "ENABLE_FP8=1"
+    if unsupported and not on_cpu:
         raise UserError(
-            f"{lacking[0]} has no FP8",
+            f"{unsupported[0]} has no FP8",
             where,
             f"leave it out; {gpus.FP8.requirement}",
             kind=UNSUPPORTED,
-            value=lacking[0],
+            value=unsupported[0],
         )
-    if given.precision and given.precision != "bfloat16":
+    if settings.precision and settings.precision != "bfloat16":
         raise UserError(
-            "with FP8 all else is in bfloat16",
-            f"PREC={given.precision}",
+            "with FP8, everything else is in bfloat16",
+            f"PREC={settings.precision}",
             f"set PREC=bfloat16, or leave out {where}",
             kind=CONFLICT,
-            value=given.precision,
+            value=settings.precision,
         )
     if on_cpu:
-        notes.append("FP8 is computed as on a GPU, but slowly: the CPU has none")
+        notes.append("the CPU has no FP8: it is emulated, which is slow")
 
 
 def _choose_attention(
-    given: Settings,
+    settings: Settings,
     detected_gpus: Sequence[DetectedGpu],
     flags: Sequence[str],
     *,
@@ -162,30 +179,28 @@ def _choose_attention(
     with_te: bool,
     notes: list[str],
 ) -> dict[str, str]:
-    """ATTENTION as a hyper-parameter; nothing where the experiment's own, XLA's, is what there
-    is.
-    """
-    if "ATTENTION" in given.hyper:
+    """Return the hyper-parameter ATTENTION, or nothing if the experiment's own value stays."""
+    if "ATTENTION" in settings.hyper:
         return {}
-    if asked := given.values["ATTENTION"]:
-        return {"ATTENTION": fiddle_arguments.to_literal(asked)}
-    refused = xla_flags.find_flag_value(flags, _FUSED_ATTENTION_FLAG) == "false" or (
-        with_te and transformer_engine.disables_fused_attention(given.variables)
+    if chosen := settings.values["ATTENTION"]:
+        return {"ATTENTION": fiddle_arguments.to_literal(chosen)}
+    fused_is_off = xla_flags.find_flag_value(flags, _FUSED_ATTENTION_FLAG) == "false" or (
+        with_te and transformer_engine.disables_fused_attention(settings.variables)
     )
-    able = (
+    supported = (
         not on_cpu
-        and given.precision != "float32"
+        and settings.precision != "float32"
         and bool(detected_gpus)
         and all(gpus.CUDNN_ATTENTION.supported_by(gpu.capability) for gpu in detected_gpus)
     )
-    if not able or "USE_CUDNN_FLASH_ATTENTION" in given.hyper:
+    if not supported or "USE_CUDNN_FLASH_ATTENTION" in settings.hyper:
         return {}
-    if refused:
+    if fused_is_off:
         return {"ATTENTION": '"xla"'}
-    if pax_flags.is_126m_model(given.config):
+    if pax_flags.is_126m_model(settings.config):
         notes.append(
-            "attention is XLA's: the 126M model was seen to diverge with a fused one "
-            "(ATTENTION=cudnn sets it)"
+            "attention is computed by XLA: the 126M model diverged with fused attention "
+            "(ATTENTION=cudnn turns it on)"
         )
         return {"ATTENTION": '"xla"'}
     return {"ATTENTION": '"te"' if with_te else '"cudnn"'}

@@ -1,5 +1,7 @@
-"""The switches that people set by variables or positionals, what they default to on the GPU at
-hand, and the gin bindings they become.
+"""Choose how a T5X run computes its model: precision, FP8, attention and the like.
+
+What the user sets is used. Otherwise the documented default is used if the GPUs support it. The
+choices become gin bindings.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from rosetta.core.gpu_query import DetectedGpu
 
+# The fields of T5Config that these options set.
 NETWORK_FIELDS = (
     "fp8",
     "fuse_qkv",
@@ -26,20 +29,24 @@ NETWORK_FIELDS = (
     "remat",
     "scan_layers",
 )
+# T5Config.fp8 -> the precision as presets name it.
 PRESET_PRECISIONS = {
     "xla": "fp8-xla",
     "te": "fp8-te",
     "off": "bf16",
-}  # T5Config.fp8 -> what presets call it
+}
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How a model is computed; see T5Config, PjitPartitioner for fsdp, Trainer for gradient_dtype.
+    """How a run computes its model.
+
+    The fields are those of T5Config, of PjitPartitioner (fsdp) and of Trainer (gradient_dtype).
 
     Attributes:
-      precision: of activations: FP8 is rounded from bfloat16.
-      notes: what was decided instead of the documented default, and why.
+        precision: The type of the activations. FP8 is rounded from bfloat16.
+        pack: Whether several examples share a row of the batch.
+        notes: What to tell the user: where the documented default is not used, and why.
     """
 
     precision: str
@@ -54,29 +61,32 @@ class ModelOptions:
     gradient_dtype: str | None = None
     notes: tuple[str, ...] = ()
 
-    def reading(self) -> dict[str, object]:
-        """Return what evaluation and inference take of them, as gin bindings."""
-        return {
-            "network.T5Config.dtype": self.precision,
-            **{f"network.T5Config.{name}": getattr(self, name) for name in NETWORK_FIELDS},
-        }
+    def evaluation_bindings(self) -> dict[str, object]:
+        """Return the gin bindings for evaluation and inference."""
+        bindings: dict[str, object] = {"network.T5Config.dtype": self.precision}
+        for name in NETWORK_FIELDS:
+            bindings[f"network.T5Config.{name}"] = getattr(self, name)
+        return bindings
 
-    def training(self) -> dict[str, object]:
-        """Return them as gin bindings."""
-        reduced = (
-            {"trainer.Trainer.gradient_dtype": self.gradient_dtype} if self.gradient_dtype else {}
-        )
-        return {
-            **self.reading(),
+    def training_bindings(self) -> dict[str, object]:
+        """Return the gin bindings for training."""
+        bindings = {
+            **self.evaluation_bindings(),
             "partitioning.PjitPartitioner.fsdp": self.fsdp,
             "PACK": self.pack,
-            **reduced,
         }
+        if self.gradient_dtype:
+            bindings["trainer.Trainer.gradient_dtype"] = self.gradient_dtype
+        return bindings
 
 
 def resolve_xla_flags(fp8: str, size: str, accelerator: str | None) -> dict[str, Any]:
-    """Return the options of XLA that a model of a size with this T5Config.fp8 runs with on a GPU;
-    see launch_flags.resolve_default_flags.
+    """Return the XLA flags of a model, flag without dashes -> value.
+
+    Args:
+        fp8: The value of T5Config.fp8.
+        size: T5_SIZE.
+        accelerator: The short name of the GPU, None for the CPU.
     """
     return launch_flags.resolve_default_flags(
         "t5x", size, precision=PRESET_PRECISIONS[fp8], accelerator=accelerator
@@ -84,128 +94,142 @@ def resolve_xla_flags(fp8: str, size: str, accelerator: str | None) -> dict[str,
 
 
 def choose_model_options(
-    given: Mapping[str, str], detected_gpus: Sequence[DetectedGpu], *, on_cpu: bool
+    settings: Mapping[str, str], detected_gpus: Sequence[DetectedGpu], *, on_cpu: bool
 ) -> ModelOptions:
-    """Decide all switches from what was given, by the names of the variables (empty: not given),
-    and from the GPUs.
+    """Choose all options from the settings and the GPUs.
 
-    ENABLE_FP8, TRANSPOSE_BS and FUSE_QKV are on and PACK is off where nothing is said, as
-    documented; FP8 only where every GPU has it and no other precision was asked for. The attention
-    is cuDNN's where every GPU has it.
+    If nothing is set, ENABLE_FP8, TRANSPOSE_BS and FUSE_QKV are on and PACK is off, as documented.
+    FP8 also needs that every GPU supports it and that no other precision is set. The attention is
+    cuDNN's if every GPU supports it.
+
+    Args:
+        settings: Variable -> value. An empty value counts as not set.
+        detected_gpus: The GPUs of the run.
+        on_cpu: Whether the run uses the CPU.
 
     Raises:
-      UserError: a value is none, or something was asked for that this machine or environment cannot
-        do.
+        UserError: A value is not valid, or this machine or environment does not support what is
+            set.
     """
     notes = list[str]()
-    precision: str = read_setting(given, "PREC", "t5x")
-    with_te: bool = read_setting(given, "ENABLE_TE", "t5x")
-    fp8 = _decide_fp8(given, detected_gpus, on_cpu=on_cpu, precision=precision, notes=notes)
+    precision: str = read_setting(settings, "PREC", "t5x")
+    with_te: bool = read_setting(settings, "ENABLE_TE", "t5x")
+    fp8 = _decide_fp8(settings, detected_gpus, on_cpu=on_cpu, precision=precision, notes=notes)
     if fp8 and precision != "bfloat16":
         notes.append(
-            f"with FP8 all else is in bfloat16, not in {precision} (ENABLE_FP8=0 leaves it)"
+            f"with FP8, everything else is in bfloat16, not in {precision} "
+            "(ENABLE_FP8=0 turns FP8 off)"
         )
         precision = "bfloat16"
     attention = _choose_attention(
-        given, detected_gpus, on_cpu=on_cpu, precision=precision, with_te=with_te
+        settings, detected_gpus, on_cpu=on_cpu, precision=precision, with_te=with_te
     )
     if with_te or attention == "te":
         transformer_engine.require_transformer_engine()
         if on_cpu:
             raise UserError(
-                "it needs an NVIDIA GPU",
-                "Transformer Engine",
-                "set ENABLE_TE=0, and ATTENTION to another than te",
+                "Transformer Engine needs an NVIDIA GPU",
+                "ENABLE_TE=1" if with_te else "ATTENTION=te",
+                "set ENABLE_TE=0, and ATTENTION to a value other than te",
                 kind=UNSUPPORTED,
             )
-    chosen = ModelOptions(
+    fp8_kind = "te" if with_te else "xla"
+    options = ModelOptions(
         precision=precision,
-        fp8=("te" if with_te else "xla") if fp8 else "off",
-        fuse_qkv=read_setting(given, "FUSE_QKV"),
-        transpose_batch_sequence=read_setting(given, "TRANSPOSE_BS"),
+        fp8=fp8_kind if fp8 else "off",
+        fuse_qkv=read_setting(settings, "FUSE_QKV"),
+        transpose_batch_sequence=read_setting(settings, "TRANSPOSE_BS"),
         attention=attention,
-        remat=read_setting(given, "REMAT"),
-        scan_layers=read_setting(given, "SCAN_LAYERS"),
-        fsdp=read_setting(given, "FSDP"),
-        pack=read_setting(given, "PACK"),
-        gradient_dtype=read_setting(given, "GRADIENT_DTYPE"),
+        remat=read_setting(settings, "REMAT"),
+        scan_layers=read_setting(settings, "SCAN_LAYERS"),
+        fsdp=read_setting(settings, "FSDP"),
+        pack=read_setting(settings, "PACK"),
+        gradient_dtype=read_setting(settings, "GRADIENT_DTYPE"),
         notes=tuple(notes),
     )
-    T5Config(
-        vocab_size=1, **{name: getattr(chosen, name) for name in NETWORK_FIELDS}
-    )  # refuses what cannot be combined
-    return chosen
+    # T5Config refuses options that cannot be combined.
+    T5Config(vocab_size=1, **{name: getattr(options, name) for name in NETWORK_FIELDS})
+    return options
 
 
 def _decide_fp8(
-    given: Mapping[str, str],
+    settings: Mapping[str, str],
     detected_gpus: Sequence[DetectedGpu],
     *,
     on_cpu: bool,
     precision: str,
     notes: list[str],
 ) -> bool:
-    lacking = [gpu.name for gpu in detected_gpus if not gpus.FP8.supported_by(gpu.capability)]
-    able = not on_cpu and bool(detected_gpus) and not lacking
-    where = (
-        "the CPU"
-        if on_cpu
-        else lacking[0]
-        if lacking
-        else "a GPU that cannot be asked (no nvidia-smi)"
-    )
-    asked: bool | None = read_setting(given, "ENABLE_FP8", "t5x")
-    if asked is not None:
-        if asked and detected_gpus and not able and not on_cpu:
+    """Return whether the run uses FP8.
+
+    Raises:
+        UserError: The user turned FP8 on, and a GPU does not support it.
+    """
+    unsupported = [gpu.name for gpu in detected_gpus if not gpus.FP8.supported_by(gpu.capability)]
+    supported = not on_cpu and bool(detected_gpus) and not unsupported
+    setting: bool | None = read_setting(settings, "ENABLE_FP8", "t5x")
+    if setting is not None:
+        if setting and unsupported and not on_cpu:
             raise UserError(
-                f"{where} has no FP8",
-                f"ENABLE_FP8={given['ENABLE_FP8']}",
+                f"{unsupported[0]} has no FP8",
+                f"ENABLE_FP8={settings['ENABLE_FP8']}",
                 f"set ENABLE_FP8=0; {gpus.FP8.requirement}",
                 kind=UNSUPPORTED,
-                value=where,
+                value=unsupported[0],
             )
-        if asked and on_cpu:
-            notes.append("FP8 is computed as on a GPU, but slowly: the CPU has none")
-        return asked
-    if not able:
-        can = "computes it slowly" if on_cpu else "has none" if detected_gpus else "may have none"
-        notes.append(
-            f"FP8 is off: {where} {can}"
-            + ("" if detected_gpus and not on_cpu else " (ENABLE_FP8=1 turns it on)")
-        )
+        if setting and on_cpu:
+            notes.append("the CPU has no FP8: it is emulated, which is slow")
+        return setting
+    if not supported:
+        notes.append(f"FP8 is off: {_explain_missing_fp8(unsupported, on_cpu=on_cpu)}")
     elif precision != "bfloat16":
-        notes.append(f"FP8 is off: PREC={precision} was asked for (ENABLE_FP8=1 turns it on)")
+        notes.append(f"FP8 is off: PREC={precision} is set (ENABLE_FP8=1 turns it on)")
         return False
-    return able
+    return supported
+
+
+def _explain_missing_fp8(unsupported: Sequence[str], *, on_cpu: bool) -> str:
+    """Return why FP8 is not on by default. `unsupported` are the GPUs without FP8."""
+    if on_cpu:
+        return "the CPU would emulate it, which is slow (ENABLE_FP8=1 turns it on)"
+    if unsupported:
+        return f"{unsupported[0]} has no FP8"
+    return "the GPUs are not known, because there is no nvidia-smi (ENABLE_FP8=1 turns it on)"
 
 
 def _choose_attention(
-    given: Mapping[str, str],
+    settings: Mapping[str, str],
     detected_gpus: Sequence[DetectedGpu],
     *,
     on_cpu: bool,
     precision: str,
     with_te: bool,
 ) -> str:
-    lacking = [
+    """Return the implementation of attention.
+
+    Raises:
+        UserError: The user set ATTENTION=cudnn, and the GPUs or the precision do not support it.
+    """
+    unsupported = [
         gpu.name for gpu in detected_gpus if not gpus.CUDNN_ATTENTION.supported_by(gpu.capability)
     ]
-    able = not on_cpu and precision != "float32" and bool(detected_gpus) and not lacking
-    asked: str | None = read_setting(given, "ATTENTION", "t5x")
-    if asked is None:
-        return "te" if with_te else "cudnn" if able else "xla"
-    if asked == "cudnn" and not able and (detected_gpus or on_cpu):
-        why = (
-            "the CPU has none"
-            if on_cpu
-            else "it is for bfloat16 and float16"
-            if precision == "float32"
-            else f"{lacking[0]} has none"
-        )
+    supported = not on_cpu and precision != "float32" and bool(detected_gpus) and not unsupported
+    setting: str | None = read_setting(settings, "ATTENTION", "t5x")
+    if setting is None:
+        if with_te:
+            return "te"
+        return "cudnn" if supported else "xla"
+    if setting == "cudnn" and not supported and (detected_gpus or on_cpu):
+        if on_cpu:
+            reason = "the CPU does not support it"
+        elif precision == "float32":
+            reason = "it needs bfloat16 or float16"
+        else:
+            reason = f"{unsupported[0]} does not support it"
         raise UserError(
-            f"cuDNN's attention cannot run here: {why}",
+            f"cuDNN's attention cannot run here: {reason}",
             "ATTENTION=cudnn",
             "set ATTENTION=xla, or leave it out",
             kind=UNSUPPORTED,
         )
-    return asked
+    return setting

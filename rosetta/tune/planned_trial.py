@@ -206,7 +206,9 @@ def _make_t5x_arguments(run: Run, here: list[DetectedGpu], gpu_options: list[str
         "--targets": run.env.get("DEC_SL"),
     }
     given = [word for option, value in options.items() if value for word in (option, value)]
-    fields = {name.rpartition(".")[2]: value for name, value in chosen.reading().items()}
+    fields = {
+        name.rpartition(".")[2]: value for name, value in chosen.evaluation_bindings().items()
+    }
     words = [
         f"{name}={str(value).lower() if isinstance(value, bool) else value}"
         for name, value in fields.items()

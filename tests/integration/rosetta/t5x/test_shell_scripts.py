@@ -70,7 +70,7 @@ def test_singlenode_pretraining(place: Place) -> None:
     assert ran.env["TFDS_DATA_DIR"] == str(place.work / "data")
     assert ran.said == [
         f"rosetta: global batch 2048 on 8 device(s), 1-way tensor parallel, 1 microbatch(es); checkpoints in {place.work}/model_dir, log in logs/small_gpu_8_bfloat16_gbs_2048.log",
-        "rosetta: FP8 is off: the CPU computes it slowly (ENABLE_FP8=1 turns it on)",
+        "rosetta: FP8 is off: the CPU would emulate it, which is slow (ENABLE_FP8=1 turns it on)",
         "rosetta: the CPU stands in for 8 devices",
     ]
     log = (place.work / "logs" / "small_gpu_8_bfloat16_gbs_2048.log").read_text()

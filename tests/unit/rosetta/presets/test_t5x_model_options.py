@@ -28,8 +28,8 @@ def test_documented_defaults_on_a_card_that_can_do_it_all() -> None:
 @pytest.mark.parametrize(
     ("cards", "on_cpu", "given", "fp8", "attention", "notes"),
     [
-        ((A100,), False, {}, "off", "cudnn", ("FP8 is off: A100 has none",)),
-        ((H100, A100), False, {}, "off", "cudnn", ("FP8 is off: A100 has none",)),
+        ((A100,), False, {}, "off", "cudnn", ("FP8 is off: A100 has no FP8",)),
+        ((H100, A100), False, {}, "off", "cudnn", ("FP8 is off: A100 has no FP8",)),
         ((T4,), False, {"ENABLE_FP8": "0"}, "off", "xla", ()),
         (
             (),
@@ -38,7 +38,7 @@ def test_documented_defaults_on_a_card_that_can_do_it_all() -> None:
             "off",
             "xla",
             (
-                "FP8 is off: a GPU that cannot be asked (no nvidia-smi) may have none (ENABLE_FP8=1 turns it on)",
+                "FP8 is off: the GPUs are not known, because there is no nvidia-smi (ENABLE_FP8=1 turns it on)",
             ),
         ),
         ((), False, {"ENABLE_FP8": "1"}, "xla", "xla", ()),
@@ -48,7 +48,7 @@ def test_documented_defaults_on_a_card_that_can_do_it_all() -> None:
             {},
             "off",
             "xla",
-            ("FP8 is off: the CPU computes it slowly (ENABLE_FP8=1 turns it on)",),
+            ("FP8 is off: the CPU would emulate it, which is slow (ENABLE_FP8=1 turns it on)",),
         ),
         (
             (),
@@ -56,7 +56,7 @@ def test_documented_defaults_on_a_card_that_can_do_it_all() -> None:
             {"ENABLE_FP8": "1"},
             "xla",
             "xla",
-            ("FP8 is computed as on a GPU, but slowly: the CPU has none",),
+            ("the CPU has no FP8: it is emulated, which is slow",),
         ),
         (
             (H100,),
@@ -64,7 +64,7 @@ def test_documented_defaults_on_a_card_that_can_do_it_all() -> None:
             {"PREC": "float32"},
             "off",
             "xla",
-            ("FP8 is off: PREC=float32 was asked for (ENABLE_FP8=1 turns it on)",),
+            ("FP8 is off: PREC=float32 is set (ENABLE_FP8=1 turns it on)",),
         ),
     ],
 )
@@ -84,7 +84,7 @@ def test_fp8_takes_the_precision_along() -> None:
     found = choose(H100, PREC="float32", ENABLE_FP8="1")
     assert (found.precision, found.fp8) == ("bfloat16", "xla")
     assert found.notes == (
-        "with FP8 all else is in bfloat16, not in float32 (ENABLE_FP8=0 leaves it)",
+        "with FP8, everything else is in bfloat16, not in float32 (ENABLE_FP8=0 turns FP8 off)",
     )
 
 
@@ -101,7 +101,7 @@ def test_every_variable_is_a_binding() -> None:
         GRADIENT_DTYPE="float32",
         PREC="float16",
     )
-    assert found.training() == {
+    assert found.training_bindings() == {
         "network.T5Config.dtype": "float16",
         "network.T5Config.fp8": "off",
         "network.T5Config.fuse_qkv": False,
@@ -113,12 +113,12 @@ def test_every_variable_is_a_binding() -> None:
         "PACK": True,
         "trainer.Trainer.gradient_dtype": "float32",
     }
-    assert set(found.training()) - set(found.reading()) == {
+    assert set(found.training_bindings()) - set(found.evaluation_bindings()) == {
         "partitioning.PjitPartitioner.fsdp",
         "PACK",
         "trainer.Trainer.gradient_dtype",
     }
-    assert "trainer.Trainer.gradient_dtype" not in choose(A100).training()
+    assert "trainer.Trainer.gradient_dtype" not in choose(A100).training_bindings()
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_transformer_engine_does_both_where_it_is(monkeypatch: pytest.MonkeyPatc
     assert (found.fp8, found.attention) == ("te", "te")
     assert choose(H100, ENABLE_TE="1", ATTENTION="cudnn").attention == "cudnn"
     assert choose(A100, ENABLE_TE="1").fp8 == "off"
-    with errors.refused(errors.UNSUPPORTED, where="Transformer Engine", names="NVIDIA"):
+    with errors.refused(errors.UNSUPPORTED, where="ATTENTION=te", names="NVIDIA"):
         choose(on_cpu=True, ATTENTION="te")
     with errors.refused(errors.CONFLICT, where="T5Config.scan_layers"):
         choose(H100, ENABLE_TE="1", SCAN_LAYERS="1")
