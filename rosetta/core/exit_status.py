@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SUCCESS, FAILED, USER_ERROR, INTERNAL_ERROR, INTERRUPTED = 0, 1, 2, 3, 130
-# Nobody reads stdout any more: 128 + SIGPIPE, as for programs that the signal ends.
+# The reader of stdout is gone: 128 + SIGPIPE, the status of programs that this signal ends.
 OUTPUT_CLOSED = 141
-# A run wrote a checkpoint and ended before its time: EX_TEMPFAIL of sysexits.h, "try again later".
+# A run wrote a checkpoint and ended before its last step: EX_TEMPFAIL of sysexits.h, "try later".
 ENDED_EARLY = 75
-# Another process hangs or is lost. The number is above 128 + any signal, because srun returns the
-# highest status of all processes, and it kills the others.
+# Another process hangs or is lost. srun returns the highest status of all processes, and kills the
+# others. So the number is above 128 + any signal.
 PROCESS_LOST = 200
 
 # The errors that the user's machine, paths and network cause, and the kind of each. Any other error
@@ -148,7 +148,7 @@ def _explain_system_error(error: OSError, where: str, remedies: Remedies) -> Use
         what = os.strerror(number)
     elif number is None:  # libraries derive their own errors of servers and files from OSError
         return UserError(str(error), where, remedies.machine, kind=errors.FAILED)
-    elif number in _NO_SPACE:  # of a copy, the target is the file without space
+    elif number in _NO_SPACE:  # a copy has two files, and the target is the one without space
         place = error.filename2 or error.filename
     # Errors of name servers have negative numbers.
     kind = errors.UNREACHABLE if number < 0 else _KIND_OF_ERRNO.get(number)

@@ -39,7 +39,7 @@ class Output:
     """
 
     def __init__(self, name: str, prefixes: Mapping[int, str], clean: Callable[[str], str]) -> None:
-        """Make the logger.
+        """Set the logger up.
 
         Args:
           name: The name of the logger.
@@ -73,7 +73,8 @@ class Output:
         """
         if once and text in self._shown:
             return
-        self._shown.update([text] if once else [])
+        if once:
+            self._shown.add(text)
         self.logger.log(level, text, extra={"prefix": prefix, "terminal": terminal})
 
     def is_shown(self, level: int) -> bool:
@@ -97,12 +98,12 @@ class Output:
         Raises:
           UserError: The value of ROSETTA_LOG_LEVEL is not valid.
         """
-        before, variable = self.logger.level, os.environ.get(LEVEL_VARIABLE)
-        chosen = level or read_level(os.environ)
+        former_level, former_variable = self.logger.level, os.environ.get(LEVEL_VARIABLE)
+        chosen_level = level or read_level(os.environ)
         if level:
             os.environ[LEVEL_VARIABLE] = level
-        self.logger.setLevel(_LEVELS[chosen])
-        if chosen == "debug":
+        self.logger.setLevel(_LEVELS[chosen_level])
+        if chosen_level == "debug":
             self._show_commands()
         try:
             yield
@@ -111,9 +112,10 @@ class Output:
                 self.write(DEBUG, traceback.format_exc().rstrip())
             raise
         finally:
-            self.logger.setLevel(before)
+            self.logger.setLevel(former_level)
             os.environ.pop(LEVEL_VARIABLE, None)
-            os.environ.update({} if variable is None else {LEVEL_VARIABLE: variable})
+            if former_variable is not None:
+                os.environ[LEVEL_VARIABLE] = former_variable
 
     def _show_commands(self) -> None:
         """Show every command that this process starts. Python cannot remove an audit hook."""

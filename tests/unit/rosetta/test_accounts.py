@@ -19,7 +19,7 @@ def _ask(load: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_unknown_ones_are_named_by_their_number() -> None:
+def test_unknown_users_are_named_by_their_number() -> None:
     plain = _ask("")
     if plain.returncode == 0:
         pytest.skip("this machine names the user 987654")

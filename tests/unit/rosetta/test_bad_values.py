@@ -251,7 +251,7 @@ def test_each_variable_with_hostile_texts(
 
 
 @pytest.mark.parametrize("command", [("t5x", "pretrain"), ("pax", "train")], ids=" ".join)
-def test_the_command_lines_are_right_but_for_the_value(
+def test_the_command_lines_are_valid_except_for_the_value(
     command: tuple[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Otherwise a refusal of a value would be one of something else."""

@@ -67,7 +67,7 @@ def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("option", ["-V", "--version"])
-def test_its_version(baked: Path, option: str) -> None:
+def test_version(baked: Path, option: str) -> None:
     done = rosetta(baked, option)
     assert (done.returncode, done.stdout, done.stderr) == (
         0,
@@ -103,7 +103,7 @@ def test_info_as_json(baked: Path) -> None:
     assert result["sources"]["t5x"]["patched_commit"] == "d" * 40
 
 
-def test_info_for_people(baked: Path) -> None:
+def test_info_as_text(baked: Path) -> None:
     done = rosetta(baked, "info")
     assert done.returncode == 0
     assert "c" * 40 in done.stdout
@@ -111,7 +111,7 @@ def test_info_for_people(baked: Path) -> None:
     assert done.stderr == ""
 
 
-def test_info_says_what_is_known_to_go_wrong_and_why_there_is_no_te(baked: Path) -> None:
+def test_info_has_known_issues_and_why_transformer_engine_is_missing(baked: Path) -> None:
     (baked / "lock.json").write_text(
         json.dumps(
             {
@@ -200,7 +200,7 @@ def test_profile_becomes_nsys(baked: Path, tmp_path: Path, monkeypatch: pytest.M
     assert "NSYS" in done.stderr
 
 
-def test_info_bears_an_older_lock(baked: Path) -> None:
+def test_info_reads_an_older_lock(baked: Path) -> None:
     (baked / "lock.json").write_text('{"distribution": "pax"}')
     done = rosetta(baked, "info")
     assert done.returncode == 0
@@ -209,7 +209,7 @@ def test_info_bears_an_older_lock(baked: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"schema": 2}'])
-def test_a_bad_lock_is_the_users_to_mend(baked: Path, text: str | None) -> None:
+def test_a_bad_lock_is_an_error_of_the_user(baked: Path, text: str | None) -> None:
     if text is None:
         (baked / "lock.json").unlink()
     else:
@@ -263,7 +263,7 @@ def test_a_wrong_command_line(baked: Path, words: list[str]) -> None:
         (["--jsno", "info"], "rosetta", "--jsno", "rosetta --help"),
     ],
 )
-def test_what_was_nearly_written(
+def test_a_misspelt_word_gets_a_suggestion(
     capsys: pytest.CaptureFixture[str], words: list[str], where: str, value: str, remedy: str
 ) -> None:
     with errors.reported(errors.UNKNOWN, where=where, value=value, remedy=remedy):
@@ -273,7 +273,7 @@ def test_what_was_nearly_written(
     assert line.endswith(f"see {where} --help")
 
 
-def test_help_is_fine(baked: Path) -> None:
+def test_help_ends_with_status_0(baked: Path) -> None:
     done = rosetta(baked, "selftest", "--help")
     assert done.returncode == 0
     assert "--workdir" in done.stdout
@@ -330,7 +330,7 @@ def test_help_is_there_for_every_command_and_loads_no_framework(
 
 def test_each_module_runs_the_commands_that_the_registry_says() -> None:
     for command in PROGRAM.commands:
-        same = [each.name for each in PROGRAM.commands if each.module == command.module]
+        same = [other.name for other in PROGRAM.commands if other.module == command.module]
         assert list(command.load_module().RUN) == same
 
 
@@ -341,7 +341,7 @@ def test_a_workdir_that_cannot_be_made(baked: Path, tmp_path: Path) -> None:
     assert document(done)["error"]["where"] == str(tmp_path / "file" / "x")
 
 
-def test_a_fault_of_ours_is_one_line(
+def test_a_bug_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(_: object) -> Any:

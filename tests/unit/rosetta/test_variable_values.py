@@ -184,7 +184,7 @@ def test_all_bad_values_of_every_variable(
 
 
 @pytest.mark.parametrize("command", [readers.T5X_PRETRAIN, readers.PAX_TRAIN, *PRESET_COMMANDS])
-def test_the_programs_refuse_nothing_else(
+def test_the_programs_refuse_no_valid_value(
     command: str, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a refusal would not be one of the value."""

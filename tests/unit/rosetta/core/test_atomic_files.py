@@ -31,7 +31,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "permissions"), [(0o644, 0o644), (0o755, 0o755), (None, 0o600)])
-def test_permissions_are_given_or_those_of_the_umask(
+def test_the_mode_is_the_argument_or_that_of_the_umask(
     tmp_path: Path, mode: int | None, permissions: int
 ) -> None:
     target = tmp_path / "new" / "f"
@@ -60,7 +60,7 @@ def test_another_program_may_write_the_file(tmp_path: Path) -> None:
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_what_a_kill_left_is_written_over(tmp_path: Path) -> None:
+def test_a_file_that_a_killed_process_left_is_overwritten(tmp_path: Path) -> None:
     target, left = tmp_path / "f", tmp_path / "f.part"
     left.write_text("x" * 100)
     write_atomic(target, "text", temporary=left, to_disk=True)

@@ -34,7 +34,7 @@ AT_START = {
     "rosetta.core.secrets",
     "rosetta.core.value_parsing",
 }
-NAMES_ITS_MODULES = """
+PRINT_MODULES = """
 import sys
 from rosetta import cli
 try:
@@ -44,9 +44,9 @@ finally:
 """
 
 
-def loaded(*words: str) -> set[str]:
+def list_loaded_modules(*words: str) -> set[str]:
     done = subprocess.run(
-        [sys.executable, "-c", NAMES_ITS_MODULES, *words],
+        [sys.executable, "-c", PRINT_MODULES, *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -84,8 +84,8 @@ def test_readers_of_variables_are_commands() -> None:
         ("--profile", "1:2", "pretrain", "T5_SIZE=small"),
     ],
 )
-def test_options_may_stand_before_a_command_below(words: tuple[str, ...]) -> None:
-    """As they could when `pretrain` was an argument like others."""
+def test_options_may_be_written_before_a_subcommand(words: tuple[str, ...]) -> None:
+    """Older scripts do so, because `pretrain` was once an ordinary argument."""
     args = cli.build_parser("t5x").parse_args(["t5x", *words])
     assert (args.what, args.settings) == ("pretrain", ["T5_SIZE=small"])
     assert args.dry_run == ("--dry-run" in words)
@@ -96,14 +96,15 @@ def test_options_may_stand_before_a_command_below(words: tuple[str, ...]) -> Non
 @pytest.mark.parametrize("option", ["--help", "--version", "-V"])
 def test_the_help_of_the_program_needs_no_command(option: str) -> None:
     """The help also loads the table of variables."""
-    more = {name for name in loaded(option) if name not in AT_START}
-    assert more <= {"rosetta.core.lock_record"} or option == "--help"
-    assert all(name.startswith("rosetta.core.") for name in more)
+    loaded = {name for name in list_loaded_modules(option) if name not in AT_START}
+    assert loaded <= {"rosetta.core.lock_record"} or option == "--help"
+    assert all(name.startswith("rosetta.core.") for name in loaded)
 
 
 @pytest.mark.parametrize("name", ["doctor", "run", "t5x"])
 def test_a_command_loads_its_own_module_only(name: str) -> None:
-    commands = {each for each in loaded(name, "--help") if each.startswith("rosetta.commands.")}
+    modules = list_loaded_modules(name, "--help")
+    commands = {module for module in modules if module.startswith("rosetta.commands.")}
     assert commands == {PROGRAM.find_command(name).module}
 
 

@@ -13,7 +13,7 @@ place_ = t5x_scripts.place_  # a fixture
 GB = 10**9
 
 
-def disk(monkeypatch: pytest.MonkeyPatch, free: int | None) -> None:
+def set_free_space(monkeypatch: pytest.MonkeyPatch, free: int | None) -> None:
     monkeypatch.setattr(
         system_queries,
         "query_free_space",
@@ -22,7 +22,7 @@ def disk(monkeypatch: pytest.MonkeyPatch, free: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("saves", "keep", "there", "times"),
+    ("saves", "keep", "existing", "added"),
     [
         (5, None, 0, 5),
         (5, 2, 0, 3),
@@ -34,15 +34,17 @@ def disk(monkeypatch: pytest.MonkeyPatch, free: int | None) -> None:
         (5, 0, 0, 1),
     ],
 )
-def test_how_many_are_there_at_a_time(saves: int, keep: int | None, there: int, times: int) -> None:
-    assert disk_space.count_added_checkpoints(saves, keep, there) == times
+def test_checkpoints_that_a_run_adds(
+    saves: int, keep: int | None, existing: int, added: int
+) -> None:
+    assert disk_space.count_added_checkpoints(saves, keep, existing) == added
 
 
 def test_a_run_whose_checkpoints_do_not_fit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = str(tmp_path / "new" / "run")
-    disk(monkeypatch, 30 * GB)
+    set_free_space(monkeypatch, 30 * GB)
     assert disk_space.check_checkpoints_fit(folder, 10 * GB, 3, "MODEL_DIR") == ()
     (line,) = disk_space.check_checkpoints_fit(folder, 10 * GB, 4, "MODEL_DIR")
     assert line.startswith(f"MODEL_DIR={folder}: ")
@@ -56,25 +58,27 @@ def test_a_run_whose_checkpoints_do_not_fit(
         disk_space.check_checkpoints_fit(folder, 31 * GB, 1, "MODEL_DIR")
 
 
-def test_small_sizes_are_no_zeros(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    disk(monkeypatch, 300_000)
+def test_small_sizes_are_shown_in_megabytes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    set_free_space(monkeypatch, 300_000)
     with errors.refused(errors.TOO_BIG, where=f"MODEL_DIR={tmp_path}", names=("12.3 MB", "0.3 MB")):
         disk_space.check_checkpoints_fit(str(tmp_path), 12_340_000, 1, "MODEL_DIR")
 
 
-def test_what_is_not_known_stops_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    disk(monkeypatch, 0)
+def test_unknown_space_stops_no_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    set_free_space(monkeypatch, 0)
     assert disk_space.check_checkpoints_fit("gs://bucket/run", GB, 1, "MODEL_DIR") == ()
     assert disk_space.check_checkpoints_fit(str(tmp_path), GB, 0, "MODEL_DIR") == (), (
         "nothing is saved"
     )
-    disk(monkeypatch, None)
+    set_free_space(monkeypatch, None)
     assert disk_space.check_checkpoints_fit(str(tmp_path), GB, 1, "MODEL_DIR") == ()
     assert disk_space.check_checkpoints_fit("/proc/no/such", GB, 1, "MODEL_DIR") == ()
 
 
-def test_scripts_ask(place: t5x_scripts.Place) -> None:
-    """On a file system of some megabytes that every machine has: none of these would fit."""
+def test_scripts_check_the_space_for_checkpoints(place: t5x_scripts.Place) -> None:
+    """On a file system of some megabytes, which every machine has, no checkpoint fits."""
     small = next(
         (
             path
@@ -123,7 +127,7 @@ def test_scripts_ask(place: t5x_scripts.Place) -> None:
     errors.check(ran.error, errors.TOO_BIG, where=f"LOG_DIR={small}/rosetta-none", names=" 2")
 
 
-def test_a_dry_run_says_what_a_start_would_stop_for(place: t5x_scripts.Place) -> None:
+def test_a_dry_run_reports_what_would_stop_a_run(place: t5x_scripts.Place) -> None:
     slurm = {"SLURM_NTASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "ROSETTA_DOCTOR": "1"}
     ran = place.run(
         "multiprocess_pretrain_pile.sh",

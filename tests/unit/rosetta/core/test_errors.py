@@ -4,7 +4,7 @@ from rosetta.core.errors import UserError
 from rosetta.core.printable_text import escape
 
 
-def test_one_line_says_what_where_and_what_to_do() -> None:
+def test_the_line_has_the_problem_the_place_and_the_remedy() -> None:
     error = UserError("is no folder", "/data", "make it")
     assert str(error) == "/data: is no folder; make it"
     assert error.as_json() == {"what": "is no folder", "where": "/data", "do": "make it"}

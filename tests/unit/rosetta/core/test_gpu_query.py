@@ -75,7 +75,9 @@ def test_visible_gpus(chosen: str | None, left: list[DetectedGpu]) -> None:
     assert gpu_query.select_visible_gpus([H100, A100], chosen) == left
 
 
-def test_the_platform_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_platform_is_the_one_in_the_variables_of_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The variables of the run count, whatever the environment of this process has."""
     monkeypatch.setenv("JAX_PLATFORMS", "tpu")
     assert gpu_query.select_jax_platforms([H100], {"JAX_PLATFORMS": "cpu"}) == "cpu"

@@ -99,11 +99,11 @@ def test_an_unknown_gpu_is_like_the_first_of_its_capability(
 
 
 @pytest.mark.parametrize("capability", [(0, 0), (6, 0), (7, 5), (8, 7), (11, 0), (13, 0)])
-def test_a_gpu_of_another_generation_is_like_none(capability: tuple[int, int]) -> None:
+def test_a_gpu_of_an_unknown_generation_has_no_similar_gpu(capability: tuple[int, int]) -> None:
     assert gpus.find_similar_gpu("NVIDIA of tomorrow", capability) is None
 
 
-def test_a_short_name_that_there_is_not() -> None:
+def test_an_unknown_short_name_is_refused() -> None:
     assert gpus.get_gpu("RTX-4090", "--card") is GPUS["rtx-4090"]
     with errors.refused(errors.UNKNOWN, where="--card", value="p100", remedy=("a100", "b300")):
         gpus.get_gpu("p100", "--card")
@@ -148,7 +148,7 @@ def test_figures_are_in_their_units(gpu: Gpu) -> None:
     assert 6 * 2**20 <= gpu.l2 <= 136 * 2**20
     assert 1.3 < gpu.clock < 2.7
     assert 50 < gpu.sms < 200
-    assert gpu.nvlink in (0, *(each * 10**9 for each in (300, 600, 900, 1800)))
+    assert gpu.nvlink in (0, *(rate * 10**9 for rate in (300, 600, 900, 1800)))
     assert gpu.pcie in (None, 3, 4, 5, 6)
     assert gpu.gpus_per_node in (None, 4, 8)
     assert all(1 < peak < 20_000 for peak in gpu.peaks.values())
@@ -175,14 +175,14 @@ def test_every_figure_has_a_source_or_says_that_it_was_not_checked(gpu: Gpu) -> 
 
 
 @every_gpu
-def test_a_gpu_takes_the_presets_values_of_a_gpu_that_stands_for_itself(gpu: Gpu) -> None:
+def test_the_preset_base_of_a_gpu_has_no_preset_base(gpu: Gpu) -> None:
     if gpu.preset_base:
         base = GPUS[gpu.preset_base]
         assert not base.preset_base
         assert base.capability[0] == gpu.capability[0]
 
 
-def test_no_other_place_has_figures_of_gpus() -> None:
+def test_no_other_file_has_figures_of_gpus() -> None:
     """Outside of the table, no line has a GPU's name with a figure of it, or a capability."""
     names = {word for gpu in GPUS.values() for word in gpu.words.split() if re.search(r"\d", word)}
     name = re.compile(rf"\b({'|'.join(sorted(names))})\b", re.IGNORECASE)

@@ -17,7 +17,7 @@ WIDTH = 80
 READERS = sorted({reader for variable in lookup.TABLE for reader in variable.read_by})
 
 
-def own(reader: str) -> Sequence[Variable]:
+def described_variables(reader: str) -> Sequence[Variable]:
     """Return the variables of rosetta that something reads and that are not internal."""
     scopes = (Scope.OTHER_PROGRAM, Scope.INTERNAL)
     return [variable for variable in lookup.list_variables(reader) if variable.scope not in scopes]
@@ -28,10 +28,12 @@ def test_every_variable_of_a_reader_is_described(reader: str) -> None:
     """Each has an entry in its group; those of other programs are named."""
     sections = help_text.format_sections(lookup.list_variables(reader), reader, WIDTH)
     others = sections.pop(help_text.OTHER_PROGRAMS_HEADING, [])
-    for variable in own(reader):
+    for variable in described_variables(reader):
         heads = [line for line in sections[variable.group.value] if line[0] != " "]
         assert any(line.startswith(f"{variable.name}=") for line in heads)
-    assert sum(line[0] != " " for lines in sections.values() for line in lines) == len(own(reader))
+    assert sum(line[0] != " " for lines in sections.values() for line in lines) == len(
+        described_variables(reader)
+    )
     named = {word.strip(",.") for line in others for word in line.split()}
     assert named >= {
         variable.name
@@ -57,7 +59,10 @@ def test_an_entry_has_type_choices_default_unit_and_help(variable: Variable) -> 
 @pytest.mark.parametrize("reader", readers.RUNS)
 def test_most_entries_have_two_lines(reader: str) -> None:
     """A variable takes one or two lines of a wide terminal, and seldom more."""
-    counts = [len(help_text.format_entry(variable, reader, 98)) for variable in own(reader)]
+    counts = [
+        len(help_text.format_entry(variable, reader, 98))
+        for variable in described_variables(reader)
+    ]
     assert max(counts) <= 3
     assert sum(count <= 2 for count in counts) >= 0.75 * len(counts)
 

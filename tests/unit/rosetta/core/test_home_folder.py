@@ -21,7 +21,7 @@ def _anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
 
 
-def test_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_is_in_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USER", "me")
     assert home_folder.make_home_folder() == tmp_path / ".rosetta"
@@ -29,7 +29,7 @@ def test_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert home_folder.get_child_variables() == {}
 
 
-def test_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rosetta_home_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "a/b"))
     assert home_folder.make_home_folder() == tmp_path / "a/b"
     (tmp_path / "file").touch()
@@ -54,7 +54,7 @@ def test_without_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: 
     )
 
 
-def test_a_trap_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_in_tmp_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/")
     name = tmp_path / "tmp" / f"rosetta-{os.getuid()}"
     (tmp_path / "target").mkdir()
@@ -65,7 +65,7 @@ def test_a_trap_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
 
 
-def test_a_folder_that_others_could_exchange_is_not_entered(
+def test_a_folder_that_others_could_replace_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/")
@@ -75,7 +75,7 @@ def test_a_folder_that_others_could_exchange_is_not_entered(
     assert home_folder.make_home_folder() != name
 
 
-def test_nowhere_at_all_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_writable_folder_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
     monkeypatch.setattr(home_folder, "_OTHER_TEMPORARY_FOLDERS", (str(tmp_path / "missing"),))

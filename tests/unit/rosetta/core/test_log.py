@@ -63,7 +63,7 @@ def test_a_level_reaches_processes_that_are_started(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "rosetta: as before\n"
 
 
-def test_the_variable_sets_the_level_and_the_option_goes_over_it(
+def test_the_option_wins_over_the_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(log.LEVEL_VARIABLE, "error")
@@ -110,7 +110,7 @@ def test_a_line_is_written_once_if_asked_for(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == "rosetta: x\nrosetta: y\nrosetta: y\n"
 
 
-def test_a_reader_that_is_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stderr_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gone(io.StringIO):
         def write(self, _: str) -> int:
             raise BrokenPipeError

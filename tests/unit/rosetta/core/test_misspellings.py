@@ -114,7 +114,7 @@ def test_the_table_has_no_misspelt_variable(reader: str) -> None:
         ("ROSETTA_CACHE", None),  # of the builder
     ],
 )
-def test_find_unknown(name: str, meant: str | None) -> None:
+def test_find_unknown_variables(name: str, meant: str | None) -> None:
     variables = (
         *lookup.list_variables(readers.ROSETTA),
         *lookup.list_variables(readers.T5X_PRETRAIN),
@@ -123,7 +123,7 @@ def test_find_unknown(name: str, meant: str | None) -> None:
     assert pairs == ([] if meant is None else [(name, meant)])
 
 
-def test_words_of_scripts_are_not_warned_about_where_no_script_has_them() -> None:
+def test_other_names_of_scripts_only_count_for_commands_that_read_them() -> None:
     """NUM_MICROBATCHES of Pax is no word of a script."""
     environment = {"GRAD_ACCUM": "2", "SIZE": "small"}
     variables = lookup.list_variables(readers.PAX_PILE)
@@ -167,7 +167,7 @@ def edits(word: str) -> set[str]:
     return (deleted | swapped | replaced | inserted) - {word}
 
 
-def test_is_edit_agrees_with_the_list_of_all_edits() -> None:
+def test_is_one_edit_apart_agrees_with_the_list_of_all_edits() -> None:
     """Compare it with the definition, on all pairs of short words of two letters."""
     words = ["".join(word) for size in range(6) for word in itertools.product("ab", repeat=size)]
     for word in words:

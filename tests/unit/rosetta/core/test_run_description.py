@@ -23,7 +23,7 @@ def test_parse_run_reads_as_json() -> None:
     assert run_description.parse_run(json.loads(json.dumps(RUN.as_json()))) == RUN
 
 
-def test_the_other_frameworks_settings_are_not_in_it() -> None:
+def test_settings_of_the_other_framework_are_left_out() -> None:
     assert "gin" not in RUN.as_json()
     assert "fdl" in RUN.as_json()
 

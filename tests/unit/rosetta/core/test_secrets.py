@@ -53,7 +53,10 @@ def takes_text(action: argparse.Action) -> bool:
 
 
 def command_lines() -> Iterator[tuple[str, ...]]:
-    """Yield a command line for each argument of each command that takes a text, with a place `{}` for it, as a dry run where there is one."""
+    """Yield a command line for each text argument of each command, with `{}` for the text.
+
+    The command line is a dry run if the command has dry runs.
+    """
     for words, parser in leaf_parsers(cli.build_parser()):
         dry = dry_run(parser)
         required = required_positionals(parser)
@@ -221,7 +224,7 @@ def test_an_error_is_one_visible_line() -> None:
     )
 
 
-def test_a_stream_is_otherwise_the_one_below() -> None:
+def test_other_methods_are_those_of_the_wrapped_stream() -> None:
     below = io.StringIO()
     stream = secrets.RedactedStream(below)
     assert stream.write(ADDRESS) == len(ADDRESS)

@@ -56,7 +56,9 @@ def test_plain_data_and_its_lines() -> None:
         ("a: 1\n---\nb: 2\n", "f.yaml", "YAML", 2),
     ],
 )
-def test_what_is_not_plain_data(text: str, where: str, names: str, value: str | int | None) -> None:
+def test_values_that_are_not_plain_data_are_refused(
+    text: str, where: str, names: str, value: str | int | None
+) -> None:
     with errors.refused(errors.INVALID, value=value, names=names) as error:
         strict_yaml.parse_document(text, "f.yaml")
     assert error.value.where == where
@@ -72,7 +74,7 @@ def test_an_empty_file_may_be_allowed() -> None:
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, "a: " + "{x: " * 100_000, "[" * 100_000 + "]" * 100_000, "- [" * 50_000]
 )
-def test_deep_nesting_is_refused_before_it_is_read(
+def test_deep_nesting_is_refused_before_pyyaml_reads_it(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PyYAML's time for open brackets grows with the square of their number."""

@@ -20,7 +20,7 @@ def test_commands() -> None:
     )
 
 
-def test_names() -> None:
+def test_host_names() -> None:
     assert "127.0.0.1" in system_queries.resolve_host("localhost")
     assert system_queries.resolve_host("a-name.invalid") == []
     assert system_queries.resolve_host("x" * 300) == []
@@ -57,6 +57,6 @@ def test_packages_of_this_python() -> None:
     assert system_queries.find_installed_packages()["pytest"][0] == pytest.__version__
 
 
-def test_libcuda_is_not_here_or_says_its_version() -> None:
+def test_libcuda_is_missing_or_reports_its_version() -> None:
     found = system_queries.query_driver_cuda_version()
     assert found is None or found > 11000 or found == 0

@@ -12,12 +12,12 @@ from rosetta.core.errors import UserError
 
 
 @pytest.fixture
-def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def lock_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(lock_record, "get_lock_path", lambda: tmp_path / "lock.json")
     return tmp_path / "lock.json"
 
 
-def installed(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
+def set_installed_version(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
     def found(name: str) -> str:
         assert name == "transformer-engine-jax"
         if version is None:
@@ -36,19 +36,19 @@ def installed(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
         (None, "not asked for"),
     ],
 )
-def test_the_reason_why_there_is_none(
-    locked: Path, monkeypatch: pytest.MonkeyPatch, known: dict[str, Any] | None, word: str
+def test_the_error_has_the_reason(
+    lock_path: Path, monkeypatch: pytest.MonkeyPatch, known: dict[str, Any] | None, word: str
 ) -> None:
-    installed(monkeypatch, None)
+    set_installed_version(monkeypatch, None)
     if known is not None:
-        locked.write_text(json.dumps(known))
+        lock_path.write_text(json.dumps(known))
     with pytest.raises(UserError, match=word) as caught:
         transformer_engine.require_transformer_engine()
     assert "ENABLE_TE=0" in caught.value.do
 
 
-def test_its_version(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    locked.write_text("{}")
-    installed(monkeypatch, "2.20.2")
+def test_the_installed_version(lock_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock_path.write_text("{}")
+    set_installed_version(monkeypatch, "2.20.2")
     assert transformer_engine.require_transformer_engine() == "2.20.2"
     assert transformer_engine.explain_absence() is None

@@ -21,18 +21,18 @@ from tests.support import errors
         ("off", False),
     ],
 )
-def test_yes_and_no(text: str, value: bool) -> None:
+def test_truth_values(text: str, value: bool) -> None:
     assert value_parsing.parse_truth_value("X", text) is value
     assert value_parsing.read_truth_value({"X": text}, "X", default=not value) is value
 
 
-def test_not_given_is_the_default() -> None:
+def test_an_unset_variable_has_its_default() -> None:
     assert value_parsing.read_truth_value({"X": ""}, "X", default=True)
     assert not value_parsing.read_truth_value({}, "X")
 
 
 @pytest.mark.parametrize("text", ["", "2", "maybe"])
-def test_what_is_neither_is_refused(text: str) -> None:
+def test_other_words_are_refused(text: str) -> None:
     with errors.refused(errors.INVALID, where="X", value=text, remedy=("0", "1")):
         value_parsing.parse_truth_value("X", text)
 
@@ -62,7 +62,7 @@ def test_decimal_numbers(text: str, number: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "٣", "²", "1_0", "0x10", "-1", "nan", "inf", "1e", "1,5", " 1", "1\n", "9" * 400]
 )
-def test_what_only_python_reads_as_a_number_is_not_decimal(text: str) -> None:
+def test_literals_of_python_are_not_decimal_numbers(text: str) -> None:
     assert value_parsing.parse_decimal(text) is None
     with errors.refused(errors.INVALID, where="X", value=text, remedy="X=1e-3"):
         value_parsing.parse_number("X", text, example="1e-3")
@@ -73,7 +73,7 @@ def test_exponents() -> None:
     assert value_parsing.parse_decimal("1e999") is None
 
 
-def test_zero_is_valid_where_numbers_need_not_be_above_it() -> None:
+def test_zero_is_valid_unless_above_zero_is_set() -> None:
     assert value_parsing.parse_number("X", "0") == 0
     with errors.refused(errors.INVALID, where="X", value="0.0"):
         value_parsing.parse_number("X", "0.0", above_zero=True)

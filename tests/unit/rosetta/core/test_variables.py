@@ -28,7 +28,7 @@ READERS = {
 
 
 def test_a_framework_has_one_entry_for_a_name() -> None:
-    """A name means one thing to each framework, and one thing to all programs that are none."""
+    """A name has one meaning for each framework, and one for all other programs."""
     count = collections.Counter(
         (variable.name, framework, variable.scope is Scope.SLURM_FILE)
         for variable in lookup.TABLE
@@ -38,7 +38,7 @@ def test_a_framework_has_one_entry_for_a_name() -> None:
 
 
 @pytest.mark.parametrize("framework", ["t5x", "pax"])
-def test_find_returns_the_entry_of_the_framework(framework: str) -> None:
+def test_find_variable_returns_the_entry_of_the_framework(framework: str) -> None:
     """T5X and Pax have other precisions by the same name."""
     found = lookup.find_variable("PREC", framework)
     assert found.frameworks == (framework,)
@@ -134,7 +134,7 @@ def test_read_setting(name: str, reader: str, text: str, value: object) -> None:
     assert setting_values.read_settings({name: text}, reader).get(name, value) == value
 
 
-def test_words_of_a_command() -> None:
+def test_settings_of_a_command() -> None:
     """A word sets a variable that the command reads; an error names the nearest one."""
     assert setting_values.parse_setting_word("MODEL_DIR=a=b", "t5x pretrain", "") == (
         "MODEL_DIR",
@@ -152,13 +152,13 @@ def test_words_of_a_command() -> None:
             setting_values.parse_setting_word(word, "t5x pretrain", "elsewhere")
 
 
-def test_every_command_of_pax_takes_the_words_of_all() -> None:
+def test_every_command_of_pax_takes_the_settings_of_all() -> None:
     """A command refuses a setting of another one by naming that command, see settings.read."""
     assert setting_values.parse_setting_word("USE_LORA=0", "pax train", "") == ("USE_LORA", "0")
     assert "USE_LORA" not in {setting.name for setting in lookup.list_settings("pax train")}
 
 
-def test_what_is_secret_is_hidden_by_its_name() -> None:
+def test_secret_variables_have_secret_names() -> None:
     """Masks go by names: a secret of the table that no mask knows would be printed."""
     secret = {variable.name for variable in lookup.TABLE if variable.secret}
     assert secret

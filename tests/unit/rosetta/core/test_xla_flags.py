@@ -11,7 +11,7 @@ from tests.support import errors, required_modules
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Flags that take a number or a text, and one of them.
+# Flags that take a number or a text -> a valid value.
 NUMBERS = {
     "xla_gpu_graph_level": "0",
     "xla_gpu_redzone_scratch_max_megabytes": "1",
@@ -50,11 +50,11 @@ SHORT_LIVED = "xla_gpu_experimental_enable_nvshmem"  # an old jaxlib does not ha
         ("--xla_gpu_enable_split_k_autotuning=false", []),
     ],
 )
-def test_old_names_become_todays_and_a_line_says_so(old: str, new: list[str]) -> None:
-    flags, said = xla_flags.update_flags(old)
+def test_an_old_flag_is_replaced_with_a_notice(old: str, new: list[str]) -> None:
+    flags, notices = xla_flags.update_flags(old)
     assert flags == new
-    assert len(said) == 1
-    assert said[0].startswith(f"{old} of XLA_FLAGS: ")
+    assert len(notices) == 1
+    assert notices[0].startswith(f"{old} of XLA_FLAGS: ")
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_old_names_become_todays_and_a_line_says_so(old: str, new: list[str]) ->
             "0.12.0.1",
             "--xla_gpu_enable_pipelined_collectives=false",
             [
-                f"--xla_gpu_pipeline_{each}=default"
-                for each in ("all_gather", "all_reduce", "reduce_scatter")
+                f"--xla_gpu_pipeline_{collective}=default"
+                for collective in ("all_gather", "all_reduce", "reduce_scatter")
             ],
         ),
         (
@@ -108,15 +108,15 @@ def test_old_names_become_todays_and_a_line_says_so(old: str, new: list[str]) ->
         ("0.12.0.1", "--xla_gpu_enable_llvm_module_compilation_parallelism=true", []),
     ],
 )
-def test_a_flag_is_another_only_for_a_jaxlib_that_lacks_it(
+def test_a_flag_is_only_replaced_if_the_jaxlib_lacks_it(
     version: str, flag: str, flags: list[str]
 ) -> None:
-    found, said = xla_flags.update_flags(flag, version)
-    assert found == flags
-    assert len(said) == (flags != [flag])
+    updated, notices = xla_flags.update_flags(flag, version)
+    assert updated == flags
+    assert len(notices) == (flags != [flag])
 
 
-def test_what_is_todays_stays_as_it_is() -> None:
+def test_current_flags_are_unchanged() -> None:
     text = "--xla_gpu_enable_triton_gemm=false\n\t--xla_gpu_enable_command_buffer=''  --xla_dump_to='/a b' --xla_gpu_autotune_level=0"
     assert xla_flags.update_flags(text) == (
         [
@@ -129,7 +129,7 @@ def test_what_is_todays_stays_as_it_is() -> None:
     )
 
 
-def test_a_value_with_a_space_is_quoted_as_it_was() -> None:
+def test_a_value_with_a_space_is_quoted_again() -> None:
     text = "--xla_dump_to='/a b' --xla_gpu_autotune_level=0"
     assert xla_flags.join_flags(xla_flags.split_flags(text)) == text
     assert xla_flags.join_flags(["--no value"]) == "--no value"
@@ -191,7 +191,7 @@ def test_truth_values_are_written_as_xla_reads_them() -> None:
     ]
 
 
-def test_without_jax_nothing_is_known() -> None:
+def test_without_jax_the_check_passes() -> None:
     xla_flags.check_flags_known(["--xla_never"], "/nowhere/python")
 
 
@@ -221,7 +221,7 @@ class TestWithJax:
     def test_xla_takes_a_value_with_a_space(self, tmp_path: Path) -> None:
         xla_flags.check_flags_known([f"--xla_dump_to={tmp_path}/a b"], sys.executable)
 
-    def test_every_name_that_an_old_one_becomes_is_known(self) -> None:
+    def test_every_replacement_is_known_to_xla(self) -> None:
         text = " ".join(
             f"--{name}=true"
             for name in (*xla_flags.LAST_JAXLIB_WITH_FLAG, *xla_flags.PIPELINED_FLAGS)
@@ -233,24 +233,24 @@ class TestWithJax:
         assert flags
         xla_flags.check_flags_known(flags, sys.executable)
 
-    def test_what_is_gone_is_gone_and_what_is_not_is_not(self) -> None:
-        """The table against the parser that is here: a flag is left as it is where XLA takes it, and only there."""
+    def test_the_table_of_removed_flags_agrees_with_xla(self) -> None:
+        """A flag is unchanged if the installed XLA takes it, and only then."""
         version = xla_flags.find_jaxlib_version()
-        kept = [
+        accepted = [
             flag
             for name in xla_flags.LAST_JAXLIB_WITH_FLAG
             if (flag := f"--{name}={NUMBERS.get(name, 'true')}")
             and xla_flags.update_flags(flag, version)[0] == [flag]
         ]
-        gone = [
+        removed = [
             name
             for name in xla_flags.LAST_JAXLIB_WITH_FLAG
-            if f"--{name}={NUMBERS.get(name, 'true')}" not in kept
+            if f"--{name}={NUMBERS.get(name, 'true')}" not in accepted
         ]
         xla_flags.check_flags_known(
-            [flag for flag in kept if SHORT_LIVED not in flag], sys.executable
+            [flag for flag in accepted if SHORT_LIVED not in flag], sys.executable
         )
-        for name in gone[:: max(1, len(gone) // 4)]:
+        for name in removed[:: max(1, len(removed) // 4)]:
             assert xla_flags.find_refused_flag(
                 [f"--{name}={NUMBERS.get(name, 'true')}"], sys.executable
             )

@@ -32,13 +32,13 @@ from tests.unit.rosetta.launch.test_hostile import HOSTILE
         "é",
     ],
 )
-def test_what_a_reader_might_take_for_something_else_is_quoted(text: str) -> None:
+def test_ambiguous_texts_are_quoted(text: str) -> None:
     written = yaml_output.format_yaml({"name": text})
     assert written.startswith('name: "')
     assert yaml.safe_load(written) == {"name": text}
 
 
-def test_plain_words_and_numbers_are_not() -> None:
+def test_plain_words_and_numbers_are_not_quoted() -> None:
     assert (
         yaml_output.format_yaml({"kind": "JobSet", "count": 8, "on": True})
         == 'kind: JobSet\ncount: 8\n"on": true\n'
@@ -46,7 +46,7 @@ def test_plain_words_and_numbers_are_not() -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_whatever_it_is_it_comes_back(text: str) -> None:
+def test_every_text_can_be_read_back(text: str) -> None:
     assert yaml.safe_load(yaml_output.format_yaml({"a": [{"b": text}]})) == {"a": [{"b": text}]}
 
 
