@@ -1,4 +1,8 @@
-"""The selftest: import everything shipped, train a tiny model, stop, restore, go on."""
+"""The self-test of an environment: `rosetta selftest`.
+
+It imports every shipped module. Then it trains a tiny model, stops, restores the checkpoint in
+another process, and trains on.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,11 @@ FRAMEWORKS = ("t5x", "pax")
 
 
 def load_workload(framework: str) -> Workload:
-    """Return the tiny model of `framework`; importing it costs nothing of JAX."""
+    """Return the tiny model of a framework. JAX is not imported.
+
+    Raises:
+        UserError: The framework is not one of FRAMEWORKS.
+    """
     if framework not in FRAMEWORKS:
         raise UserError(
             f"unknown framework {framework!r}",

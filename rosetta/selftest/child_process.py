@@ -1,4 +1,4 @@
-"""Child processes of the selftest: their log in a file, their end certain."""
+"""Run the child processes of the self-test, each with a log file, and end them for certain."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-POLL_SECONDS = 0.25  # seconds
+POLL_SECONDS = 0.25
 PLATFORM_VARIABLE = "ROSETTA_SELFTEST_PLATFORM"
 
 
-class Stopped(Exception):  # noqa: N818 (no error: someone asked for it)
-    """The selftest was told to stop."""
+class Stopped(Exception):  # noqa: N818 (not an error: somebody asked for it)
+    """The self-test was told to stop."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What all children of one selftest share: the compilation cache, the stop sign, where progress
-    is told.
+    """What all child processes of one self-test share.
+
+    Attributes:
+        cache: The folder of JAX's compilation cache.
+        report: The function that prints a line of progress.
+        stop: Set to end the self-test.
     """
 
     cache: Path
@@ -38,26 +42,37 @@ class Context:
 
 
 def read_platform() -> str:
-    """Return what the children run on, as ROSETTA_SELFTEST_PLATFORM says: "cpu" or "cuda"."""
-    name: str = read_setting(os.environ, PLATFORM_VARIABLE)
-    return name
+    """Return the platform of the child processes, "cpu" or "cuda".
+
+    The variable ROSETTA_SELFTEST_PLATFORM names it.
+
+    Raises:
+        UserError: The variable has another value.
+    """
+    platform: str = read_setting(os.environ, PLATFORM_VARIABLE)
+    return platform
 
 
 def make_environment(cache: Path) -> dict[str, str]:
-    """Return what every child gets: the CPU or the first GPU alone, no flags of the caller's, one
-    compilation cache for all.
+    """Return the environment variables of every child process.
 
-    JAX stops where JAX_PLATFORMS names what is not there: nothing falls back to the CPU.
+    A child process sees the CPU or the first GPU only, and none of the caller's XLA flags. It does
+    not fall back to the CPU: JAX refuses a platform in JAX_PLATFORMS that is not there.
+
+    Args:
+        cache: The folder of JAX's compilation cache.
+
+    Raises:
+        UserError: ROSETTA_SELFTEST_PLATFORM is not valid.
     """
-    own = (
-        {"CUDA_VISIBLE_DEVICES": ""}
-        if read_platform() == "cpu"
-        else {"CUDA_VISIBLE_DEVICES": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    )
+    platform = read_platform()
+    devices = {"CUDA_VISIBLE_DEVICES": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    if platform == "cpu":
+        devices = {"CUDA_VISIBLE_DEVICES": ""}
     return {
-        "JAX_PLATFORMS": read_platform(),
+        "JAX_PLATFORMS": platform,
         "XLA_FLAGS": "",
-        **own,
+        **devices,
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -74,12 +89,23 @@ def run_process(
     timeout: float,
     tick: Callable[[], None] = lambda: None,
 ) -> int | None:
-    """Run `argv` in `log`'s folder; return its exit status (negative: a signal), None where it took
-    longer than `timeout` s.
+    """Run a child process until it ends.
 
-    `env` is added to `environment()`, that to ours. `tick` is called a few times a second.
-    Whatever happens here, the child and its children do not outlive the call. Raises Stopped when
-    `context.stop` is set.
+    Neither the child process nor its own children outlive the call.
+
+    Args:
+        context: What the child processes of the self-test share.
+        argv: The command.
+        log: The file to which the output is appended. Its folder is the working folder.
+        env: Variables to add to those of `make_environment`, which are added to this process's.
+        timeout: Seconds after which the process is killed.
+        tick: A function to call a few times a second.
+
+    Returns:
+        The exit status, negative for a signal; None if the process was killed after `timeout`.
+
+    Raises:
+        Stopped: `context.stop` was set.
     """
     if context.stop.is_set():
         raise Stopped
@@ -116,7 +142,11 @@ def run_process(
 
 
 def describe_exit(status: int | None) -> str:
-    """Return how a process ended, in words."""
+    """Return how a process ended, as the end of a sentence.
+
+    Args:
+        status: What `run_process` returned.
+    """
     if status is None:
         return "did not end in time"
     if status < 0:
@@ -124,7 +154,9 @@ def describe_exit(status: int | None) -> str:
     return f"ended with status {status}"
 
 
-def read_log_end(log: Path, lines: int = 12) -> str:
-    """Return the last lines of a log."""
-    text = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-    return "\n".join(text[-lines:])
+def read_log_end(log: Path, count: int = 12) -> str:
+    """Return the last lines of a log; empty if there is no log."""
+    if not log.exists():
+        return ""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(lines[-count:])

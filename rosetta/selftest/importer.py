@@ -1,10 +1,12 @@
-"""The child of selftest/imports: imports modules one after another and writes down what happened to
-each.
+"""The program that the self-test's import check runs in a child process.
+
+It imports modules one after another and writes down what happened to each.
 
 Usage: python -m rosetta.selftest.importer MODULES RESULTS
-MODULES holds a name a line; RESULTS gets a JSON object a line: `{"start": name}`, then `{"done":
-name, "error": text or null}`. A start without its done is the module that took the interpreter
-down.
+
+The file MODULES has one name in each line. The program appends JSON objects to the file RESULTS,
+one in each line: `{"start": name}`, then `{"done": name, "error": text or null}`. A start without a
+done names the module that ended the interpreter.
 """
 
 from __future__ import annotations
@@ -16,34 +18,42 @@ import sys
 
 
 def remove_absl_flags(package: str) -> None:
-    """Take back the absl flags that the package's modules defined: programs name theirs alike, and
-    nobody runs two in one process.
+    """Remove the absl flags that a package's modules defined.
+
+    Programs of a package define flags of the same names, which absl refuses in one process. Nobody
+    but this check imports two of them in one process.
     """
     flags = sys.modules.get("absl.flags")
-    if flags is not None:
-        owner = flags.FLAGS.find_module_defining_flag
-        flags.FLAGS.remove_flag_values(
-            [flag for flag in list(flags.FLAGS) if owner(flag, "").partition(".")[0] == package]
-        )
+    if flags is None:
+        return
+    find_module = flags.FLAGS.find_module_defining_flag
+    flags.FLAGS.remove_flag_values(
+        [flag for flag in list(flags.FLAGS) if find_module(flag, "").partition(".")[0] == package]
+    )
 
 
 def main(modules: str, results: str) -> None:
-    """Import each module that the file `modules` names and append the outcome to `results`."""
-    with open(modules, encoding="utf-8") as lines:
-        names = lines.read().split()
-    with open(results, "a", encoding="utf-8") as out:
+    """Import modules, write down the outcome of each, and exit.
+
+    Args:
+        modules: The file with the names of the modules.
+        results: The file for the outcomes.
+    """
+    with open(modules, encoding="utf-8") as file:
+        names = file.read().split()
+    with open(results, "a", encoding="utf-8") as output:
         for name in names:
-            print(json.dumps({"start": name}), file=out, flush=True)
-            error = None
+            print(json.dumps({"start": name}), file=output, flush=True)
+            message = None
             try:
                 importlib.import_module(name)
             except KeyboardInterrupt:
                 raise
-            except BaseException as problem:  # noqa: BLE001 (SystemExit is one more way not to be importable)
-                error = f"{type(problem).__name__}: {problem}"
-            print(json.dumps({"done": name, "error": error}), file=out, flush=True)
+            except BaseException as error:  # noqa: BLE001 (a module may raise SystemExit, too)
+                message = f"{type(error).__name__}: {error}"
+            print(json.dumps({"done": name, "error": message}), file=output, flush=True)
             remove_absl_flags(name.partition(".")[0])
-    # Half-imported modules may have left threads and exit handlers behind; nothing here needs them.
+    # Modules that failed may have left threads and exit handlers. os._exit does not wait for them.
     sys.stdout.flush()
     os._exit(0)
 

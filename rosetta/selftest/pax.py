@@ -1,8 +1,7 @@
-"""The tiny GPT that the selftest trains through `python -m paxml.main`."""
+"""The tiny GPT that the self-test trains with `python -m paxml.main`."""
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.pax.run.compilation_cache import cache_works
 from rosetta.selftest import sample_text, tensorboard_events
-from rosetta.selftest.workload import TrainingCommand
+from rosetta.selftest.workload import TrainingCommand, find_checkpoint_steps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,21 +20,34 @@ EXPERIMENT = "rosetta.pax.gpt.Tiny"
 
 
 def choose_mesh(devices: int) -> list[int]:
-    """Return [replica, data, model], with a model axis of two where the devices allow one."""
-    return [1, devices // 2, 2] if devices % 2 == 0 else [1, devices, 1]
+    """Return the sizes of the mesh axes replica, data and model.
+
+    The model axis has two devices if their number is even.
+    """
+    model = 2 if devices % 2 == 0 else 1
+    return [1, devices // model, model]
 
 
 @dataclass(frozen=True)
 class Pax:
-    """Workload over an experiment in rosetta/pax; the same for both lines of Pax."""
+    """The self-test of Pax: the tiny experiment of rosetta/pax, for both lines of Pax.
+
+    A line is the set of packages that a distribution shares: pax and pax-1.4 are lines of Pax.
+
+    Attributes:
+        framework: The name of the framework.
+        packages: The packages whose modules must be importable.
+    """
 
     framework: str = "pax"
     packages: tuple[str, ...] = ("praxis", "paxml")
 
     def write_data(self, workdir: Path) -> None:
+        """Write the training text; see Workload."""
         sample_text.write_text(workdir / "train.txt")
 
     def make_command(self, workdir: Path, *, steps: int, devices: int) -> TrainingCommand:
+        """Return the training command; see Workload."""
         values: dict[str, object] = {
             "DATA": f"text:{workdir / 'train.txt'}",
             "MAX_STEPS": steps,
@@ -53,21 +65,17 @@ class Pax:
         flags = f"--xla_force_host_platform_device_count={devices}"
         if cache_works(version("jax")):
             return TrainingCommand(argv, {"XLA_FLAGS": flags})
-        # Every process compiles anew, which takes a seventh of the time when it need not be fast
-        # code.
+        # Every process compiles again, which takes a seventh of the time without optimization.
         flags += " --xla_backend_optimization_level=0"
         return TrainingCommand(argv, {"XLA_FLAGS": flags, "JAX_ENABLE_COMPILATION_CACHE": "false"})
 
     def read_losses(self, workdir: Path) -> dict[int, float]:
+        """Return the loss of each reported step; see Workload."""
         return tensorboard_events.read_scalars(workdir / "job" / "summaries" / "train", "loss")
 
     def list_checkpoint_steps(self, workdir: Path) -> list[int]:
-        found = (
-            re.fullmatch(r"checkpoint_(\d+)", path.name)
-            for path in workdir.glob("job/checkpoints/*/")
-            if (path / "state").is_dir()
-        )
-        return sorted(int(match[1]) for match in found if match)
+        """Return the steps of the complete checkpoints; see Workload."""
+        return find_checkpoint_steps(workdir.glob("job/checkpoints/*/"))
 
 
 WORKLOAD: Workload = Pax()

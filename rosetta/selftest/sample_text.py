@@ -1,5 +1,6 @@
-"""Text made on the spot: enough structure that a tiny model learns some of it within twenty
-steps.
+"""Generate the text on which the self-test and bench/startup.py train.
+
+It has enough structure that a tiny model learns some of it within twenty steps.
 """
 
 from __future__ import annotations
@@ -42,23 +43,29 @@ PLACES = (
 
 
 def generate_sentences(count: int, seed: int) -> Iterator[str]:
-    """Yield `count` ASCII sentences; the same ones for the same seed on every machine and
-    Python.
-    """
-    # random() is the one method whose sequence Python promises to keep.
+    """Yield ASCII sentences, the same for the same seed on every machine and Python."""
+    # random() is the only method whose sequence Python promises to keep.
     draw = random.Random(seed).random  # noqa: S311
 
-    def pick(words: tuple[str, ...]) -> str:
-        return words[int(draw() * len(words))]
+    def pick(phrases: tuple[str, ...]) -> str:
+        return phrases[int(draw() * len(phrases))]
 
     for _ in range(count):
         yield f"{pick(SUBJECTS)} {pick(VERBS)} {pick(OBJECTS)} {pick(PLACES)}."
 
 
 def write_text(path: Path, *, lines: int = 4096, per_line: int = 4, seed: int = 0) -> None:
-    """Write `lines` lines of `per_line` sentences each (about 50 bytes a sentence) to `path`, whole
-    or not at all.
+    """Write lines of sentences to a file, atomically.
+
+    Args:
+        path: The file.
+        lines: The number of lines.
+        per_line: The number of sentences in a line. A sentence has about 50 bytes.
+        seed: The seed of the sentences.
     """
-    text = list(generate_sentences(lines * per_line, seed))
-    joined = (" ".join(text[at : at + per_line]) for at in range(0, len(text), per_line))
+    sentences = list(generate_sentences(lines * per_line, seed))
+    joined = (
+        " ".join(sentences[start : start + per_line])
+        for start in range(0, len(sentences), per_line)
+    )
     write_atomic(path, "".join(f"{line}\n" for line in joined), None)

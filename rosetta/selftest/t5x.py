@@ -1,14 +1,13 @@
-"""The tiny T5 that the selftest trains through `python -m t5x.train`."""
+"""The tiny T5 that the self-test trains with `python -m t5x.train`."""
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rosetta.selftest import sample_text, tensorboard_events
-from rosetta.selftest.workload import TrainingCommand
+from rosetta.selftest.workload import TrainingCommand, find_checkpoint_steps
 from rosetta.t5x.run import gin_text
 
 if TYPE_CHECKING:
@@ -17,20 +16,27 @@ if TYPE_CHECKING:
     from rosetta.selftest.workload import Workload
 
 GIN_FILES = ("rosetta/t5x/gin/t5_1_1/tiny.gin", "rosetta/t5x/gin/runs/pretrain.gin")
-REPORT_EVERY = 5  # steps
+REPORT_EVERY = 5  # steps between two reports of the loss
 
 
 @dataclass(frozen=True)
 class T5X:
-    """Workload over gin files in rosetta/t5x/gin."""
+    """The self-test of T5X: gin files of rosetta/t5x/gin.
+
+    Attributes:
+        framework: The name of the framework.
+        packages: The packages whose modules must be importable.
+    """
 
     framework: str = "t5x"
     packages: tuple[str, ...] = ("t5x",)
 
     def write_data(self, workdir: Path) -> None:
+        """Write the training text; see Workload."""
         sample_text.write_text(workdir / "train.txt")
 
     def make_command(self, workdir: Path, *, steps: int, devices: int) -> TrainingCommand:
+        """Return the training command; see Workload."""
         bindings: dict[str, object] = {
             "MODEL_DIR": str(workdir / "model"),
             "TRAIN_STEPS": steps,
@@ -40,7 +46,7 @@ class T5X:
             "BATCH_SIZE": 16,
             "LEARNING_RATE": 0.01,
             "WARMUP_STEPS": 5,
-            "SCHEDULE_STEPS": 1000,  # the same rate at every step, however far a run goes
+            "SCHEDULE_STEPS": 1000,  # so that both processes have the same rate
             "STATS_PERIOD": REPORT_EVERY,
             "NUM_PARTITIONS": 1 if devices % 2 else 2,
         }
@@ -54,17 +60,14 @@ class T5X:
         )
 
     def read_losses(self, workdir: Path) -> dict[int, float]:
+        """Return the loss of each reported step; see Workload."""
         return tensorboard_events.read_scalars(
             workdir / "model" / "train", "loss_per_nonpadding_target_token"
         )
 
     def list_checkpoint_steps(self, workdir: Path) -> list[int]:
-        found = (
-            re.fullmatch(r"checkpoint_(\d+)", path.name)
-            for path in workdir.glob("model/*/")
-            if (path / "state").is_dir()
-        )
-        return sorted(int(match[1]) for match in found if match)
+        """Return the steps of the complete checkpoints; see Workload."""
+        return find_checkpoint_steps(workdir.glob("model/*/"))
 
 
 WORKLOAD: Workload = T5X()

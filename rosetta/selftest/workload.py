@@ -1,55 +1,73 @@
-"""What the selftest asks of a framework: how to train a tiny model with it, and where it left its
-results.
-"""
+"""What the self-test needs from a framework: a tiny model to train, and where its results are."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
 @dataclass(frozen=True)
 class TrainingCommand:
-    """One process to run."""
+    """The command of one training process.
+
+    Attributes:
+        argv: The program and its arguments.
+        env: Environment variables to add to those of every child process.
+    """
 
     argv: list[str]
-    env: dict[str, str]  # added to the caller's own
+    env: dict[str, str]
 
 
 class Workload(Protocol):
-    """A framework's tiny model."""
+    """A framework's tiny model, and how to train it."""
 
     @property
     def framework(self) -> str:
-        """`t5x` or `pax`."""
+        """The name of the framework, "t5x" or "pax"."""
         ...
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The top-level packages the distribution ships, whose every module must import."""
+        """The top-level packages of the framework; every module of them must be importable."""
         ...
 
     def write_data(self, workdir: Path) -> None:
-        """Write the text to train on into `workdir` (made by the caller); the same text every
-        time.
-        """
+        """Write the training text into a folder that exists. The text is always the same."""
         ...
 
     def make_command(self, workdir: Path, *, steps: int, devices: int) -> TrainingCommand:
-        """Return the process that trains up to step `steps` in all, from the newest checkpoint in
-        `workdir` if any.
+        """Return the command that trains up to a step, from the newest checkpoint if there is one.
+
+        Args:
+            workdir: The folder of the training text, the checkpoints and the events.
+            steps: The step at which the training ends, counted from the very first step.
+            devices: The number of devices; on the CPU, virtual ones.
         """
         ...
 
     def read_losses(self, workdir: Path) -> dict[int, float]:
-        """Return step -> training loss, from the TensorBoard events that the framework itself wrote
-        so far.
+        """Return the training loss of each reported step so far.
+
+        It comes from the TensorBoard events that the framework wrote.
         """
         ...
 
     def list_checkpoint_steps(self, workdir: Path) -> list[int]:
-        """Return the steps of the complete checkpoints in `workdir`, ascending."""
+        """Return the steps of the complete checkpoints, ascending."""
         ...
+
+
+def find_checkpoint_steps(folders: Iterable[Path]) -> list[int]:
+    """Return the steps of the folders checkpoint_STEP that have a folder `state`, ascending."""
+    steps = []
+    for folder in folders:
+        match = re.fullmatch(r"checkpoint_(\d+)", folder.name)
+        if match and (folder / "state").is_dir():
+            steps.append(int(match[1]))
+    return sorted(steps)

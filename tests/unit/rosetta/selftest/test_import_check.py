@@ -105,7 +105,7 @@ def test_rosettas_other_side_is_left_out(
 
     monkeypatch.setattr(import_check, "import_modules", pretend)
     found = import_check.check_package(context, "rosetta", {}, framework="pax", workdir=tmp_path)
-    assert found.skipped["rosetta.t5x.dataset"] == "another framework's side of rosetta"
+    assert found.skipped["rosetta.t5x.dataset"] == "is for another framework"
     assert "rosetta.t5x.dataset" not in tried
     assert "rosetta.selftest.t5x" in tried
     assert found.modules == len(tried) + len(found.skipped)
