@@ -1,7 +1,9 @@
-"""What keeps a long run well, in T5X and Pax alike: stop signals, bad losses, hanging and slow
-processes, checkpoints that are worth keeping.
+"""Supervision of long runs, for T5X and Pax alike.
+
+It handles stop signals, bad losses, hanging, lost and slow processes, and damaged checkpoints.
 """
 
 import time
 
-PROCESS_START = time.time()  # of this process, or nearly: it is imported before JAX
+# When this process started, or a moment later: the package is imported before JAX.
+PROCESS_START = time.time()

@@ -1,4 +1,4 @@
-"""The level of the lines that upstream's programs write by absl."""
+"""Set absl's log level, which T5X and Paxml use, from ROSETTA_LOG_LEVEL."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _VERBOSITY = {"debug": 1, "info": 0, "warning": -1, "error": -2}
 def make_flag_parser(
     parse: Callable[[list[str]], Any], flag_values: Any
 ) -> Callable[[list[str]], Any]:
-    """Return a parser of absl's flags that sets --verbosity by ROSETTA_LOG_LEVEL.
+    """Return a parser of absl's flags that also sets --verbosity from ROSETTA_LOG_LEVEL.
 
-    Upstream's level stays if the variable is not set, and if the command line has --verbosity.
+    Without the variable, or with --verbosity on the command line, the level stays.
 
     Args:
-      parse: Parses the flags, as absl's `app.run` takes it.
+      parse: the parser of the program, in the form that absl's `app.run` takes.
       flag_values: absl's `flags.FLAGS`.
     """
 
     def parse_flags(words: list[str]) -> Any:
         level = log.read_level(os.environ)
-        rest = parse(words)
+        arguments = parse(words)
         if os.environ.get(log.LEVEL_VARIABLE) and flag_values["verbosity"].using_default_value:
             flag_values.verbosity = _VERBOSITY[level]
-        return rest
+        return arguments
 
     return parse_flags

@@ -1,4 +1,4 @@
-"""Whether all numbers of a tree of arrays are finite, on the devices that hold them."""
+"""Check on the devices that all numbers of a tree of arrays are finite."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import jax.numpy as jnp
 
 
 def all_finite(tree: Any) -> Any:
-    """Return it as bool [].
+    """Return whether all floating-point numbers of a tree of arrays are finite.
 
-    Leaves that hold no floating-point numbers, as keys do, have none that are not.
+    Leaves of other types, such as random keys, are left out.
+
+    Returns:
+      bool [].
     """
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))

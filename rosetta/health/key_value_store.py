@@ -1,5 +1,6 @@
-"""What the processes of a run tell each other beside the training: short texts by key, without the
-devices and without a shared folder.
+"""A key-value store through which the processes of a run tell each other short texts.
+
+It works beside the training: without the devices, and without a shared folder.
 """
 
 from __future__ import annotations
@@ -11,32 +12,32 @@ _KEY_PREFIX = "rosetta/health/"
 
 
 class KeyValueStore(Protocol):
-    """Where every process can write and read.
+    """A store that every process of a run can write and read.
 
-    Any call may raise where the process that keeps it is gone.
+    Any call may raise an error if the process that keeps the store is gone.
     """
 
     def put(self, key: str, value: str) -> None:
-        """Write a value, over the one that is there."""
+        """Write a value, and replace the one that is there."""
 
-    def under(self, folder: str) -> dict[str, str]:
-        """Return all that is written under a folder of keys: the rest of the key -> value."""
+    def list_folder(self, folder: str) -> dict[str, str]:
+        """Return the values of all keys below a folder, by the rest of the key."""
 
 
 class LocalStore:
-    """A board of one process, or of several threads that play processes."""
+    """A store for one process, or for several threads that stand in for processes."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def put(self, key: str, value: str) -> None:
-        """See Board."""
+        """Write a value, see KeyValueStore."""
         with self._lock:
             self._values[key] = value
 
-    def under(self, folder: str) -> dict[str, str]:
-        """See Board."""
+    def list_folder(self, folder: str) -> dict[str, str]:
+        """Return the values below a folder, see KeyValueStore."""
         with self._lock:
             return {
                 key.removeprefix(f"{folder}/"): value
@@ -52,16 +53,16 @@ class CoordinationStore:
         self._client = client
 
     def put(self, key: str, value: str) -> None:
-        """See Board."""
-        name = _KEY_PREFIX + key
+        """Write a value, see KeyValueStore."""
+        full_key = _KEY_PREFIX + key
         try:
-            self._client.key_value_set(name, value, allow_overwrite=True)
-        except TypeError:  # jaxlib 0.4.26 knows no such word
-            self._client.key_value_delete(name)
-            self._client.key_value_set(name, value)
+            self._client.key_value_set(full_key, value, allow_overwrite=True)
+        except TypeError:  # jaxlib 0.4.26 does not have this argument.
+            self._client.key_value_delete(full_key)
+            self._client.key_value_set(full_key, value)
 
-    def under(self, folder: str) -> dict[str, str]:
-        """See Board."""
+    def list_folder(self, folder: str) -> dict[str, str]:
+        """Return the values below a folder, see KeyValueStore."""
         prefix = f"{_KEY_PREFIX}{folder}/"
         return {
             key.removeprefix(prefix): value for key, value in self._client.key_value_dir_get(prefix)
@@ -69,8 +70,9 @@ class CoordinationStore:
 
 
 def open_store(ranks: int) -> KeyValueStore:
-    """Return the board of a run of so many processes, JAX's service being up where there are
-    several.
+    """Return the store of a run of so many processes.
+
+    For several processes, JAX's distributed service must be running.
     """
     if ranks == 1:
         return LocalStore()

@@ -1,5 +1,6 @@
-"""Progress of training: one line for people, one JSON object a line for programs, and scalars for
-TensorBoard.
+"""Report the progress of training, for both trainers and the benchmark.
+
+A report is a line for people, a line of JSON for programs, and scalars for TensorBoard.
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProgressReport:
-    """The state of a run after some steps; rates are means over them. None where it is not known.
+    """The state of a run after some steps; rates are means over these steps.
+
+    A value is None if it is not known.
 
     Attributes:
-      step: steps done; total: of the whole run.
+      step: the steps that are done.
+      total: the steps of the whole run.
       loss: per target token that is not padding.
-      steps_per_second, tokens_per_second: of all devices; tokens are input and target positions,
-        padding included.
-      mfu: model FLOP utilisation: FLOPs of the model's forward and backward pass over the peak of
-        all devices.
-      input_wait: share of the time that the loop waited for data.
+      steps_per_second: of the whole run.
+      tokens_per_second: of all devices; tokens are input and target positions, padding included.
+      mfu: model FLOP utilisation: the FLOPs of the model's forward and backward pass over the peak
+        of all devices.
+      input_wait: the share of the time that the loop waited for data.
       seconds_left: at this speed.
-      more: what else is known, name -> value: goodput, and the host that holds up the others
-        (rosetta.health).
-      said: of these, what people should read, at the end of the line.
+      extra: further values by name: goodput, and the host that holds up the others, see
+        rosetta.health.supervision.
+      notes: what people should read of these values, at the end of the line.
     """
 
     step: int
@@ -43,26 +47,24 @@ class ProgressReport:
     mfu: float | None
     input_wait: float
     seconds_left: float | None
-    more: Mapping[str, Any] = field(default_factory=dict)
-    said: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def scalars(self) -> dict[str, float]:
-        """Return what is drawn over the steps, of what is known."""
+        """Return the known values that TensorBoard draws over the steps."""
         names = ("loss", "mfu", "input_wait", "tokens_per_second")
-        found = {name: getattr(self, name) for name in names} | {
-            name: self.more.get(name) for name in ("goodput",)
-        }
-        return {name: value for name, value in found.items() if value is not None}
+        values = {name: getattr(self, name) for name in names}
+        values["goodput"] = self.extra.get("goodput")
+        return {name: value for name, value in values.items() if value is not None}
 
-    def json(self) -> dict[str, Any]:
-        """Return it for programs."""
-        found = {
-            name: value for name, value in asdict(self).items() if name not in ("more", "said")
-        } | dict(self.more)
-        return {name: encode_non_finite(value) for name, value in found.items()}
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as an object for JSON."""
+        own = asdict(self)
+        del own["extra"], own["notes"]
+        return {name: encode_non_finite(value) for name, value in {**own, **self.extra}.items()}
 
-    def line(self) -> str:
-        """Return it for people."""
+    def format_line(self) -> str:
+        """Return the report as a line for people."""
         parts = [f"step {self.step:,}" + (f"/{self.total:,}" if self.total else "")]
         if self.loss is not None:
             parts.append(f"loss {self.loss:.4f}")
@@ -72,11 +74,11 @@ class ProgressReport:
         parts.append(f"input wait {100 * self.input_wait:.1f} %")
         if self.seconds_left is not None:
             parts.append(f"{format_duration(self.seconds_left)} left")
-        return "  ".join([*parts, *self.said])
+        return "  ".join([*parts, *self.notes])
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time as people say it: "3 d 4 h", "2 h 05 min", "40 s"."""
+    """Return a time in its two largest units: "3 d 4 h", "2 h 05 min", "40 s"."""
     whole = round(seconds)
     days, hours, minutes = whole // 86400, whole % 86400 // 3600, whole % 3600 // 60
     if days:
@@ -88,8 +90,13 @@ def format_duration(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class StepWork:
-    """What one step is: its FLOPs, its tokens, and the peak of the devices that share it (None
-    where it is not known).
+    """The work of one step.
+
+    Attributes:
+      flops: of the global batch.
+      tokens: input and target positions of the global batch, padding included.
+      devices: the number of devices that share the work.
+      peak: FLOP/s of one device; None if it is not known.
     """
 
     flops: float
@@ -104,9 +111,9 @@ def compute_mfu(
     """Return the share of the peak that a step uses, or None without a known peak.
 
     Args:
-      step_flops: train_flops of the global batch.
-      seconds: that the step took.
-      devices: of the run.
+      step_flops: the FLOPs of training on the global batch.
+      seconds: the duration of the step.
+      devices: the number of devices of the run.
       peak: FLOP/s of one device, see rosetta.core.gpus.
     """
     if peak is None or seconds <= 0:
@@ -115,30 +122,43 @@ def compute_mfu(
 
 
 def make_report(
-    work_: StepWork,
+    work: StepWork,
     step: int,
     total: int | None,
     steps: int,
     seconds: float,
     waited: float,
     loss: float | None,
-    more: tuple[Mapping[str, Any], tuple[str, ...]] = ({}, ()),
+    health: tuple[Mapping[str, Any], tuple[str, ...]] = ({}, ()),
 ) -> ProgressReport:
-    """Return the report on `steps` steps that ended with `step` and took `seconds`, `waited` of
-    them for data; `more` and what is said of it are Report's.
+    """Return the report on the last steps.
+
+    Args:
+      work: what one step is.
+      step: the steps of the run that are done.
+      total: the steps of the whole run.
+      steps: how many steps the report is about.
+      seconds: how long these steps took.
+      waited: how many of these seconds the loop waited for data.
+      loss: per target token that is not padding.
+      health: ProgressReport's `extra` and `notes`, as Supervisor.collect_report returns them.
     """
     rate = steps / seconds
     left = (total - step) / rate if total is not None and total >= step else None
-    used = compute_mfu(work_.flops, seconds / steps, work_.devices, work_.peak)
+    mfu = compute_mfu(work.flops, seconds / steps, work.devices, work.peak)
+    wait_share = min(waited / seconds, 1.0)
     return ProgressReport(
-        step, total, loss, rate, rate * work_.tokens, used, min(waited / seconds, 1.0), left, *more
+        step, total, loss, rate, rate * work.tokens, mfu, wait_share, left, *health
     )
 
 
 class ProgressWriter:
-    """Says reports where people look, and appends them to FOLDER/progress.jsonl.
+    """Prints reports, and appends them to FOLDER/progress.jsonl.
 
     Only the first process of a run has one.
+
+    Args:
+      folder: of the run. In an object store, or without a folder, reports are only printed.
     """
 
     def __init__(self, folder: str | None) -> None:
@@ -146,35 +166,38 @@ class ProgressWriter:
             None if folder is None or is_address(folder) else os.path.join(folder, "progress.jsonl")
         )
 
-    def say(self, found: ProgressReport) -> None:
-        """Print a report, and append it as one JSON object.
+    def write(self, report: ProgressReport) -> None:
+        """Print a report, and append it to the file.
 
-        Where that cannot be written, this is said once and the run goes on.
+        If the file cannot be written, one warning says so, and the run goes on.
         """
-        log.info(found.line(), prefix=False, terminal=True)
+        log.info(report.format_line(), prefix=False, terminal=True)
         if self._file:
             try:
-                append_json_line(self._file, found.json())
+                append_json_line(self._file, report.to_json())
             except OSError as error:
                 line = f"{self._file}: {error.strerror}: progress is not written any more"
                 log.warn(line, terminal=True)
                 self._file = None
 
 
-def append_json_line(path: str, found: Mapping[str, Any]) -> None:
-    """Append a JSON object in one write, so that a kill leaves whole lines; after half a line, as a
-    full disk leaves it, on a new one.
+def append_json_line(path: str, values: Mapping[str, Any]) -> None:
+    """Append a JSON object as one line to a file, in one write, so that a kill leaves whole lines.
+
+    After half a line, which a full disk leaves, the object goes on a new line.
     """
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "ab+", buffering=0) as out:
-        if out.tell():
-            out.seek(-1, os.SEEK_END)
-        broken = out.read(1) not in (b"", b"\n")
-        out.write((b"\n" if broken else b"") + json.dumps(found, allow_nan=False).encode() + b"\n")
+    with open(path, "ab+", buffering=0) as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+        is_broken = file.read(1) not in (b"", b"\n")
+        line = json.dumps(values, allow_nan=False).encode() + b"\n"
+        file.write((b"\n" if is_broken else b"") + line)
 
 
 def encode_non_finite(value: Any) -> Any:
-    """Return the value, or as a string what is not finite: JSON has no word for that, and
-    float("nan") reads this one.
+    """Return a number that is not finite as a string, and any other value as it is.
+
+    JSON cannot write such a number, and float("nan") reads the string.
     """
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,9 +1,9 @@
-"""Keep a second run out of a folder in which a run trains, without letting a dead one hold it for
-ever.
+"""Lock the folder of a run, so that no second run trains in it.
 
-The file `run.lock` in the folder says who holds it. On one machine the kernel's lock on the file
-decides: it goes with the process. Between machines the holder renews the file, and one that was not
-renewed for a while is taken over. Process 0 holds it for a run.
+The file `run.lock` in the folder names the holder, which is process 0 of a run. On one machine, the
+kernel's lock on the file decides; it ends with the process. Between machines, the holder renews the
+file as a heartbeat. If the file is not renewed for a while, another run takes the folder over, so a
+dead run does not hold it for ever.
 """
 
 from __future__ import annotations
@@ -29,38 +29,50 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 LOCK_FILE = "run.lock"
-HEARTBEAT_INTERVAL = 10.0  # s between signs of life
-LEASE_SECONDS = 60.0  # s without one, after which a holder on another machine counts as dead
-POLL_INTERVAL = 1.0
-_JOIN_TIMEOUT = 5.0
-_FILE_SIZE = 1024  # of the file: a sign of life overwrites all of it in one call
+HEARTBEAT_INTERVAL = 10.0  # seconds
+LEASE_SECONDS = 60.0  # without a heartbeat, after which a holder on another machine counts as dead
+POLL_INTERVAL = 1.0  # seconds
+_JOIN_TIMEOUT = 5.0  # seconds
+# Bytes of the file. A heartbeat overwrites all of it in one call.
+_FILE_SIZE = 1024
 
-_held_locks: dict[str, RunLock] = {}
+_held_locks: dict[str, RunLock] = {}  # by folder
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a folder: a process, and what tells whether it can still be alive."""
+    """The process that holds a folder, as `run.lock` describes it.
+
+    Attributes:
+      token: a random name of the holder.
+      host: its host name.
+      boot: the kernel's id of the machine's last boot.
+      pid: its process id.
+      pids: the namespace of the process id; a container has its own.
+      started: when the process began, by the kernel's clock, since process ids are used again.
+      since: when it took the folder, for people.
+      job: its Slurm job; "" without Slurm.
+      restarts: how often Slurm requeued the job.
+    """
 
     token: str
     host: str
-    boot: str  # of the machine's kernel
+    boot: str
     pid: int
-    pids: str  # the namespace that the process id belongs to: a container has its own
-    started: str  # of the process, by the kernel's clock; process ids come again
+    pids: str
+    started: str
     since: str
     job: str = ""
     restarts: int = 0
 
     def describe(self) -> str:
-        """Return the holder as people find it."""
+        """Return the holder as a message names it."""
         job = f", Slurm job {self.job}" if self.job else ""
         return f"host {self.host}, process {self.pid}{job}, since {self.since}"
 
 
 def _describe_this_process(environment: Mapping[str, str]) -> Holder:
-    job = environment.get("SLURM_JOB_ID", "")
-    since = time.strftime("%F %H:%M UTC", time.gmtime())
+    """Return this process as a holder."""
     return Holder(
         token=uuid.uuid4().hex,
         host=socket.gethostname(),
@@ -68,13 +80,14 @@ def _describe_this_process(environment: Mapping[str, str]) -> Holder:
         pid=os.getpid(),
         pids=_read_pid_namespace(),
         started=_read_start_time(os.getpid()),
-        since=since,
-        job=job,
+        since=time.strftime("%F %H:%M UTC", time.gmtime()),
+        job=environment.get("SLURM_JOB_ID", ""),
         restarts=parse_digits(environment.get("SLURM_RESTART_COUNT", "")) or 0,
     )
 
 
 def _read_boot_id() -> str:
+    """Return the id of this machine's last boot, or its host name if there is none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -82,6 +95,7 @@ def _read_boot_id() -> str:
 
 
 def _read_pid_namespace() -> str:
+    """Return the namespace of this process's id; "" if it is not known."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -89,124 +103,131 @@ def _read_pid_namespace() -> str:
 
 
 def _read_start_time(pid: int) -> str:
-    """Return when a process began, "" where there is none."""
+    """Return when a process began, by the kernel's clock; "" if there is no such process."""
     try:
-        return (
-            Path(f"/proc/{pid}/stat")
-            .read_text(encoding="utf-8", errors="replace")
-            .rpartition(")")[2]
-            .split()[19]
-        )
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return stat.rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return ""
 
 
 def _parse_lock_file(text: str) -> tuple[Holder | None, int]:
-    """Return who a file names, and the count of its signs of life; None where it names nobody."""
+    """Return the holder that a file names and the count of its heartbeats; None without one."""
     try:
-        found = json.loads(text)
-        return Holder(**found["holder"]), int(found["signs"])
+        record = json.loads(text)
+        return Holder(**record["holder"]), int(record["signs"])
     except (ValueError, KeyError, TypeError):
         return None, 0
 
 
+def _read_descriptor(file: int) -> str:
+    """Return the text of a lock file that is open."""
+    return os.pread(file, _FILE_SIZE, 0).decode(errors="replace")
+
+
 class RunLock:
-    """A folder that is held until `release`.
+    """Holds a folder until `release`.
 
     Args:
       folder: on this machine or in an object store.
-      own: who holds it.
-      file: a descriptor of its file, which holds the kernel's lock; None in an object store.
+      own: this process.
+      file: a descriptor of the lock file, which has the kernel's lock; None in an object store.
     """
 
     def __init__(self, folder: str, own: Holder, file: int | None) -> None:
         self._folder, self._own, self._file = folder, own, file
-        self._signs = 0
+        self._heartbeat_count = 0
         self._released = threading.Event()
         self._thread: threading.Thread | None = None
         self._write()
 
-    def start(self, renewal: float = HEARTBEAT_INTERVAL) -> None:
-        """Begin to give signs of life, in a thread of its own."""
+    def start(self, interval: float = HEARTBEAT_INTERVAL) -> None:
+        """Renew the file every so many seconds, in a thread of its own."""
         self._thread = threading.Thread(
-            target=self._renew, args=(renewal,), name="rosetta-run-lock", daemon=True
+            target=self._send_heartbeats, args=(interval,), name="rosetta-run-lock", daemon=True
         )
         self._thread.start()
 
     def _write(self) -> None:
-        text = json.dumps({"holder": asdict(self._own), "signs": self._signs}).ljust(_FILE_SIZE)
+        """Write the holder and the count of its heartbeats."""
+        record = {"holder": asdict(self._own), "signs": self._heartbeat_count}
+        text = json.dumps(record).ljust(_FILE_SIZE)
         if self._file is None:
             run_folders.make_path(f"{self._folder}/{LOCK_FILE}").write_text(text)
         else:
             os.pwrite(self._file, text.encode(), 0)
 
-    def taken_by(self) -> Holder | None:
-        """Return who has taken the folder over meanwhile, as from a process that stood still for
-        long; None where nobody has.
+    def find_new_holder(self) -> Holder | None:
+        """Return the run that has taken the folder over from this one, or None.
+
+        That happens to a process that was stopped for longer than the lease.
         """
         if self._file is None:
-            found = _parse_lock_file(
-                run_folders.make_path(f"{self._folder}/{LOCK_FILE}").read_text()
-            )[0]
+            text = run_folders.make_path(f"{self._folder}/{LOCK_FILE}").read_text()
         else:
-            # Opening the file a second time and closing it would give up the kernel's lock.
-            found = _parse_lock_file(os.pread(self._file, _FILE_SIZE, 0).decode(errors="replace"))[
-                0
-            ]
-        return found if found and found.token != self._own.token else None
+            # To open the file again and close it would release the kernel's lock.
+            text = _read_descriptor(self._file)
+        holder, _ = _parse_lock_file(text)
+        return holder if holder and holder.token != self._own.token else None
 
-    def _renew(self, renewal: float) -> None:
-        while not self._released.wait(renewal):
+    def _send_heartbeats(self, interval: float) -> None:
+        """Renew the file at intervals; end the process if another run took the folder over."""
+        while not self._released.wait(interval):
             try:
-                other = self.taken_by()
-                if other is None:
-                    self._signs += 1
+                new_holder = self.find_new_holder()
+                if new_holder is None:
+                    self._heartbeat_count += 1
                     self._write()
                     continue
-            except (
-                OSError,
-                ValueError,
-            ):  # a full disk or a store that is gone for a while: the next sign may arrive
+            except (OSError, ValueError):
+                # The disk is full or the store is unreachable: the next heartbeat may succeed.
                 continue
-            except Exception:  # noqa: BLE001, S112 (object stores raise their own)
+            except Exception:  # noqa: BLE001, S112 (object stores raise classes of their own)
                 continue
             stop_signals.exit_with_line(
                 (
-                    f"{self._folder}: another run has taken it over ({other.describe()}), as this "
-                    f"one gave no sign for {LEASE_SECONDS:.0f} s"
+                    f"{self._folder}: another run has taken the folder over "
+                    f"({new_holder.describe()}), because this run sent no heartbeat for "
+                    f"{LEASE_SECONDS:.0f} s"
                 ),
                 exit_status.FAILED,
             )
 
     def release(self) -> None:
-        """Give the folder free.
+        """Release the folder.
 
-        What goes wrong in it does not matter: a holder that is gone is noticed.
+        Errors are ignored, because a new run notices anyway that this one is gone.
         """
         if self._released.is_set():
             return
         self._released.set()
         if self._thread and self._thread is not threading.current_thread():
-            self._thread.join(
-                _JOIN_TIMEOUT
-            )  # an object store's library must not run when Python ends
+            # The library of an object store must not run while Python ends.
+            self._thread.join(_JOIN_TIMEOUT)
         _held_locks.pop(self._folder, None)
         try:
-            if self.taken_by() is None:
+            if self.find_new_holder() is None:
                 run_folders.make_path(f"{self._folder}/{LOCK_FILE}").unlink()
-        except Exception:  # noqa: BLE001, S110 (see above)
+        except Exception:  # noqa: BLE001, S110 (errors are ignored, see above)
             pass
         if self._file is not None:
             os.close(self._file)
 
 
 def check_not_in_use(folder: str, name: str) -> tuple[()]:
-    """Raise UserError where a run on this machine trains in a folder. Cheap, takes nothing, and
-    sees no other machine.
+    """Check that no run on this machine trains in a folder.
+
+    The check is cheap and takes no lock. It does not see runs on other machines.
 
     Args:
       folder: of the run.
-      name: of the variable that names it, for the error.
+      name: the variable that sets the folder, for the error.
+
+    Returns:
+      Nothing, as a tuple of lines, since checks of a launch return lines.
+
+    Raises:
+      UserError: a run trains in the folder.
     """
     path = Path(folder, LOCK_FILE)
     if is_address(folder) or not path.is_file():
@@ -216,7 +237,7 @@ def check_not_in_use(folder: str, name: str) -> tuple[()]:
     except OSError:
         return ()
     try:
-        holder, _ = _parse_lock_file(os.pread(file, _FILE_SIZE, 0).decode(errors="replace"))
+        holder, _ = _parse_lock_file(_read_descriptor(file))
         if holder and holder.boot == _read_boot_id() and _try_kernel_lock(file) is False:
             raise _make_refusal(folder, name, holder)
     finally:
@@ -227,33 +248,32 @@ def check_not_in_use(folder: str, name: str) -> tuple[()]:
 def acquire_lock(
     folder: str, name: str, environment: Mapping[str, str], *, lease: float = LEASE_SECONDS
 ) -> RunLock:
-    """Return the lock of a folder, which this process then holds.
+    """Take the lock of a folder for this process, and return it.
 
     Args:
-      folder: of the run; made where it is missing.
-      name: of the variable that names it, for the error.
+      folder: of the run; it is made if it is missing.
+      name: the variable that sets the folder, for the error.
       environment: Slurm's variables: a job that was requeued takes over from itself at once.
-      lease: s that a holder on another machine is given for a sign of life.
+      lease: how many seconds to wait for a heartbeat of a holder on another machine.
 
     Raises:
-      UserError: another run holds it.
+      UserError: another run holds the folder.
     """
     folder = parse_path("MODEL_DIR", folder).rstrip("/")
     if folder in _held_locks:
         return _held_locks[folder]
     own = _describe_this_process(environment)
-    file, locked = None, False
+    file, is_locked = None, False
     if is_address(folder):
         _wait_until_free(lambda: _read_lock_file(folder), own, folder, name, lease)
     else:
-        file, locked = _acquire_lock_file(folder, own, name, lease)
+        file, is_locked = _acquire_lock_file(folder, own, name, lease)
     lock = RunLock(folder, own, file)
-    if not locked:
-        time.sleep(
-            2 * POLL_INTERVAL
-        )  # another one may come in the same moment: the last to write has it
-    if other := lock.taken_by():
-        raise _make_refusal(folder, name, other)
+    if not is_locked:
+        # Another run may come at the same moment: the last one to write holds the folder.
+        time.sleep(2 * POLL_INTERVAL)
+    if new_holder := lock.find_new_holder():
+        raise _make_refusal(folder, name, new_holder)
     _held_locks[folder] = lock
     lock.start()
     atexit.register(lock.release)
@@ -262,30 +282,34 @@ def acquire_lock(
 
 
 def _acquire_lock_file(folder: str, own: Holder, name: str, lease: float) -> tuple[int, bool]:
-    """Return a descriptor of the folder's file, and whether it has the kernel's lock: not every
-    file system has such.
+    """Wait until the folder is free; see acquire_lock.
+
+    Returns:
+      A descriptor of the lock file, and whether it has the kernel's lock. Some file systems have no
+      locks.
     """
     path = Path(folder, LOCK_FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
-    watched = _HolderWatch(own, folder, name, lease)
+    watch = _HolderWatch(own, folder, name, lease)
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            locked = _try_kernel_lock(file)
-            if not _is_same_file(file, path):  # it was released, and removed, meanwhile
+            lock_result = _try_kernel_lock(file)
+            if not _is_same_file(file, path):  # The holder released and removed it meanwhile.
                 os.close(file)
                 continue
-            free = watched.is_free(os.pread(file, _FILE_SIZE, 0).decode(errors="replace"), locked)
+            is_free = watch.is_free(_read_descriptor(file), lock_result)
         except BaseException:
             os.close(file)
             raise
-        if free:
-            return file, locked is True
+        if is_free:
+            return file, lock_result is True
         os.close(file)
         time.sleep(POLL_INTERVAL)
 
 
 def _read_lock_file(folder: str) -> str:
+    """Return the text of a folder's lock file; "" without one."""
     path = run_folders.make_path(f"{folder}/{LOCK_FILE}")
     return str(path.read_text()) if path.exists() else ""
 
@@ -293,82 +317,102 @@ def _read_lock_file(folder: str) -> str:
 def _wait_until_free(
     read: Callable[[], str], own: Holder, folder: str, name: str, lease: float
 ) -> None:
-    watched = _HolderWatch(own, folder, name, lease)
-    while not watched.is_free(read(), None):
+    """Wait until a folder in an object store is free; see acquire_lock."""
+    watch = _HolderWatch(own, folder, name, lease)
+    while not watch.is_free(read(), None):
         time.sleep(POLL_INTERVAL)
 
 
 class _HolderWatch:
-    """Watches a holder until it is known to be dead, or gives a sign of life."""
+    """Watches a holder until it is known to be dead, or sends a heartbeat."""
 
     def __init__(self, own: Holder, folder: str, name: str, lease: float) -> None:
         self._own, self._folder, self._name, self._lease = own, folder, name, lease
-        self._first: tuple[str, int] | None = None  # token and signs when it was first seen
-        self._since = 0.0
+        # The token and the heartbeat count when the holder was first seen.
+        self._first_state: tuple[str, int] | None = None
+        self._first_seen = 0.0
 
-    def is_free(self, text: str, locked: bool | None) -> bool:
-        """Return whether the folder can be taken now; False where that has to be seen.
+    def is_free(self, text: str, lock_result: bool | None) -> bool:
+        """Return whether the folder can be taken now; False while that is not known.
 
         Args:
-          text: what the file says.
-          locked: whether the kernel gave us the file's lock; None where the file system has none.
+          text: of the lock file.
+          lock_result: whether the kernel gave us the file's lock; None if the file system has no
+            locks.
 
         Raises:
-          UserError: its holder is alive.
+          UserError: the holder is alive.
         """
-        holder, signs = _parse_lock_file(text)
+        holder, heartbeats = _parse_lock_file(text)
         if holder is None:
-            if locked is not False:
+            if lock_result is not False:
                 return True
-            time.sleep(POLL_INTERVAL)  # it is about to be written
+            time.sleep(POLL_INTERVAL)  # The holder is about to write the file.
             return False
-        here = holder.boot == self._own.boot
-        if here and locked is False:
+        if holder.boot == self._own.boot and lock_result is False:
             raise _make_refusal(self._folder, self._name, holder)
-        if self._is_dead(holder, locked=locked):
+        if self._is_dead(holder, lock_result=lock_result):
             log.info(
                 f"{self._folder}: taken over from a run that is gone ({holder.describe()})",
                 terminal=True,
             )
             return True
-        if self._first is None:
-            self._first, self._since = (holder.token, signs), time.monotonic()
+        return self._is_lease_over(holder, heartbeats)
+
+    def _is_lease_over(self, holder: Holder, heartbeats: int) -> bool:
+        """Return whether a holder on another machine has sent no heartbeat for the lease.
+
+        Raises:
+          UserError: the holder sent a heartbeat.
+        """
+        state = (holder.token, heartbeats)
+        if self._first_state is None:
+            self._first_state, self._first_seen = state, time.monotonic()
             log.info(
                 f"{self._folder}: held by {holder.describe()}: waiting up to "
-                f"{self._lease:.0f} s for a sign of it",
+                f"{self._lease:.0f} s for its heartbeat",
                 terminal=True,
             )
-        elif self._first != (holder.token, signs):
+        elif self._first_state != state:
             raise _make_refusal(self._folder, self._name, holder)
-        elif time.monotonic() - self._since >= self._lease:
+        elif time.monotonic() - self._first_seen >= self._lease:
             log.info(
-                f"{self._folder}: taken over: {holder.describe()} gave no sign for "
+                f"{self._folder}: taken over: {holder.describe()} sent no heartbeat for "
                 f"{self._lease:.0f} s",
                 terminal=True,
             )
             return True
         return False
 
-    def _is_dead(self, holder: Holder, *, locked: bool | None) -> bool:
+    def _is_dead(self, holder: Holder, *, lock_result: bool | None) -> bool:
+        """Return whether a holder is known to be dead, without waiting for its heartbeat."""
         own = self._own
-        if holder.boot == own.boot:  # the kernel knows; without its lock, by the process
-            return locked is True or (
-                holder.pids == own.pids and _read_start_time(holder.pid) != holder.started
-            )
+        if holder.boot == own.boot:
+            # The kernel's lock decides. Without locks, the process itself tells.
+            if lock_result is True:
+                return True
+            return holder.pids == own.pids and _read_start_time(holder.pid) != holder.started
+        # A requeued Slurm job takes over from its earlier start.
         return bool(holder.job) and holder.job == own.job and holder.restarts < own.restarts
 
 
 def _make_refusal(folder: str, name: str, holder: Holder) -> UserError:
-    what = f"another run trains in it ({holder.describe()})"
+    """Return the error about a folder in which another run trains."""
     return UserError(
-        what, folder, f"wait for it or end it, or name another folder: {name}", kind=IN_USE
+        f"another run trains in this folder ({holder.describe()})",
+        folder,
+        f"wait for the run or end it, or name another folder: {name}",
+        kind=IN_USE,
     )
 
 
 def _try_kernel_lock(file: int) -> bool | None:
-    """Return whether the kernel's lock of a file was got; None where there are no locks.
+    """Try to take the kernel's lock of a file.
 
-    It is one of POSIX's, which processes that this one forks do not hold.
+    The lock is POSIX's, which the children of this process do not inherit.
+
+    Returns:
+      Whether the lock was taken; None if the file system has no locks.
     """
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -380,9 +424,10 @@ def _try_kernel_lock(file: int) -> bool | None:
 
 
 def _is_same_file(file: int, path: Path) -> bool:
+    """Return whether a path still leads to an open file."""
     try:
-        there = path.stat()
+        current = path.stat()
     except OSError:
         return False
-    held = os.fstat(file)
-    return (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino)
+    opened = os.fstat(file)
+    return (opened.st_dev, opened.st_ino) == (current.st_dev, current.st_ino)

@@ -1,4 +1,4 @@
-"""One lock on a run's folder for all processes of the run."""
+"""Take the lock of a run's folder once for all processes of the run."""
 
 from __future__ import annotations
 
@@ -17,32 +17,31 @@ if TYPE_CHECKING:
 def acquire_for_run(
     folder: str, name: str, environment: Mapping[str, str], rank: int, ranks: int
 ) -> None:
-    """Hold a folder for a run: process 0 takes the lock, and all learn what came of it.
+    """Hold a folder for a run: process 0 takes the lock, and tells the others the result.
 
     Args:
-      folder: see acquire.
-      name: see acquire.
-      environment: see acquire.
-      rank: this process.
-      ranks: processes of the run.
+      folder: see acquire_lock.
+      name: see acquire_lock.
+      environment: see acquire_lock.
+      rank: the number of this process.
+      ranks: the number of processes.
 
     Raises:
-      UserError: another run holds it.
+      UserError: another run holds the folder.
     """
-    shared = key_value_store.open_store(ranks)
+    store = key_value_store.open_store(ranks)
     if rank == 0:
         try:
             acquire_lock(folder, name, environment)
         except UserError as error:
-            shared.put("lock/result", json.dumps([error.what, error.where, error.do, error.kind]))
-            time.sleep(
-                2 * POLL_INTERVAL if ranks > 1 else 0
-            )  # the others read it from this process
+            store.put("lock/result", json.dumps([error.what, error.where, error.do, error.kind]))
+            # The others read the result from the store, which ends with this process.
+            time.sleep(2 * POLL_INTERVAL if ranks > 1 else 0)
             raise
-        shared.put("lock/result", "[]")
+        store.put("lock/result", "[]")
         return
-    while not (results := shared.under("lock")):
+    while not (results := store.list_folder("lock")):
         time.sleep(POLL_INTERVAL / 2)
-    if refused := json.loads(results["result"]):
-        *words, kind = refused
-        raise UserError(*words, kind=kind)
+    if refusal := json.loads(results["result"]):
+        *texts, kind = refusal
+        raise UserError(*texts, kind=kind)

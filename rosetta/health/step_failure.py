@@ -1,4 +1,4 @@
-"""Say in one line what it means that a step failed on its devices."""
+"""Describe in one line why a step failed on its devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rosetta.health import checkpoint_saves
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# How XLA's allocators for CPUs and GPUs, CUDA and TensorFlow say it.
+# What XLA's allocators for CPUs and GPUs, CUDA and TensorFlow write if memory runs out.
 _OUT_OF_MEMORY_TEXTS = (
     "out of memory",
     "resource_exhausted",
@@ -22,9 +22,7 @@ _OUT_OF_MEMORY_TEXTS = (
 
 
 class StepFailedError(Exception):
-    """A step that was given to the devices failed there, after the call that gave it had
-    returned.
-    """
+    """A dispatched step failed on its devices, after the call that dispatched it had returned."""
 
     def __init__(self, step: int, error: BaseException) -> None:
         super().__init__(f"step {step} failed: {describe_error(error)}")
@@ -32,9 +30,9 @@ class StepFailedError(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error, or what led to it, says that memory was not enough.
+    """Return whether an error, or a cause of it, says that memory ran out.
 
-    A full disk is something else.
+    A full disk does not count.
     """
     for cause in _iterate_causes(error):
         if checkpoint_saves.is_disk_full(cause):
@@ -43,26 +41,27 @@ def is_out_of_memory(error: BaseException) -> bool:
             isinstance(cause, OSError) and cause.errno == errno.ENOMEM
         ):
             return True
-        # XLA reports everything in one class, so its text has to tell. A user's own ValueError may
-        # say anything.
+        # XLA has one class for all errors, so only the text tells them apart. Other classes do not
+        # count: a user's own ValueError may have any text.
         if type(cause).__name__ in ("XlaRuntimeError", "JaxRuntimeError", "ResourceExhaustedError"):
             text = str(cause).lower()
-            if any(words in text for words in _OUT_OF_MEMORY_TEXTS):
+            if any(sign in text for sign in _OUT_OF_MEMORY_TEXTS):
                 return True
     return False
 
 
 def describe_out_of_memory(error: BaseException, where: str, advice: str) -> UserError:
-    """Return the one line on memory that was not enough.
+    """Return an error for the user about memory that ran out.
 
     Args:
       error: what was raised.
       where: the step, or what else needed the memory.
-      advice: what takes less of it.
+      advice: how to take less memory.
     """
-    known = next(filter(None, map(_find_memory_amount, _iterate_causes(error))), "")
+    amount = next(filter(None, map(_find_memory_amount, _iterate_causes(error))), "")
+    detail = f" ({amount})" if amount else ""
     return UserError(
-        f"it needs more memory than there is{f' ({known})' if known else ''}",
+        f"it needs more memory than there is{detail}",
         where,
         advice,
         kind=TOO_BIG,
@@ -70,19 +69,20 @@ def describe_out_of_memory(error: BaseException, where: str, advice: str) -> Use
 
 
 def describe_error(error: BaseException) -> str:
-    """Return what an error says in a line, without the callers that XLA repeats in front of it."""
+    """Return the first line of an error, without the callers that XLA repeats before it."""
     text = next(iter(str(error).splitlines()), "") or type(error).__name__
     return text.rpartition("Error dispatching computation: ")[2][:300]
 
 
 def _find_memory_amount(error: BaseException) -> str:
-    """Return the part of an error's text that says how much memory was asked for."""
+    """Return the part of an error's text that names the requested memory; "" without one."""
     text = describe_error(error)
     start = text.lower().find("out of memory")
     return text[start:].rstrip(".")[:120] if start >= 0 else ""
 
 
 def _iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and the errors that caused it."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -1,8 +1,9 @@
-"""SIGTERM, SIGUSR1 and SIGINT: the running step ends, a checkpoint is written, and the process ends
-with status 75, "go on later". A second signal ends it at once.
+"""Handle SIGTERM, SIGUSR1 and SIGINT, which end a run with a checkpoint.
 
-Slurm sends one of them before a job's time is up (`--signal`), Kubernetes before it takes a pod
-away, a terminal at Ctrl-C.
+The first signal requests a stop: the running step ends, a checkpoint is written, and the process
+ends with status 75 ("start again later"). A second signal ends the process at once. Slurm sends one
+of the signals before a job's time limit (`--signal`), Kubernetes before it evicts a pod, and a
+terminal at Ctrl-C.
 """
 
 from __future__ import annotations
@@ -22,49 +23,54 @@ if TYPE_CHECKING:
     from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-# s after the first signal in which another one is the same: a terminal, or `timeout`, gives it to
-# all processes of a group, and a parent among them passes it on.
+# Seconds after the first signal in which another one counts as the same: a terminal, or `timeout`,
+# signals all processes of a group, and a parent among them passes the signal on.
 ECHO_SECONDS = 1.0
 
-_first_signal: list[tuple[str, float]] = []  # the first one, and when (time.monotonic)
+_first_signal: list[tuple[str, float]] = []  # its name, and when it came (time.monotonic)
 _exit_functions: list[Callable[[], object]] = []
 _request_stop: Callable[[str], None] | None = None
 
 
 def install_handlers() -> None:
-    """Take the signals; to be called again once JAX's processes have met, as its own service then
-    takes SIGTERM.
+    """Handle the stop signals from now on.
+
+    Call this again once JAX's processes have met: JAX's coordination service then replaces the
+    handler of SIGTERM.
     """
     _set_handlers(_handle_signal)
 
 
 def restore_default_handlers() -> None:
-    """Let the signals end the process as they would any."""
+    """Let the signals end the process as they would end any program."""
     _set_handlers(signal.SIG_DFL)
 
 
 def call_before_exit(function: Callable[[], object]) -> None:
-    """Have a function called before the process is ended with one line, which leaves atexit out:
-    threads of JAX may hang there.
+    """Register a function to call before the process ends with one line.
+
+    Such an end leaves atexit out, because threads of JAX may hang there.
     """
     _exit_functions.append(function)
 
 
 def _set_handlers(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-    if threading.current_thread() is threading.main_thread():  # Python's rule
+    """Set the handler of all stop signals; Python allows that in the main thread only."""
+    if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             signal.signal(number, handler)
 
 
-def set_stop_request(ask: Callable[[str], None]) -> None:
-    """Have the signals, one that came before included, ask for a stop by this function."""
+def set_stop_request(request_stop: Callable[[str], None]) -> None:
+    """Set the function that a signal calls with its name; an earlier signal calls it now."""
     global _request_stop  # noqa: PLW0603 (signals are the process's)
-    _request_stop = ask
+    _request_stop = request_stop
     if _first_signal:
-        ask(_first_signal[0][0])
+        request_stop(_first_signal[0][0])
 
 
 def _handle_signal(number: int, frame: FrameType | None) -> None:
+    """Request a stop at the first signal; end the process at the second."""
     del frame
     name, now = signal.Signals(number).name, time.monotonic()
     if _first_signal:
@@ -74,7 +80,7 @@ def _handle_signal(number: int, frame: FrameType | None) -> None:
         return
     _first_signal.append((name, now))
     _write_line(
-        f"{name}: it ends after the running step, with a checkpoint; a second signal ends it "
+        f"{name}: the run ends after the running step, with a checkpoint; a second signal ends it "
         "at once"
     )
     if _request_stop:
@@ -82,14 +88,14 @@ def _handle_signal(number: int, frame: FrameType | None) -> None:
 
 
 def _write_line(line: str) -> None:
-    """Say a line from within a handler, where what Python buffers may be in use."""
+    """Write a line from a signal handler, where Python's own buffers may be in use."""
     with contextlib.suppress(OSError):
         os.write(2, f"rosetta: {line}\n".encode())
     log.write_to_terminal(f"rosetta: {line}")
 
 
 def exit_with_line(line: str, code: int = exit_status.ENDED_EARLY) -> NoReturn:
-    """End a run before its time, with one line; nothing that still runs in it is waited for."""
+    """Print one line and end the process at once; nothing that still runs in it is waited for."""
     log.error(line, terminal=True)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
@@ -98,6 +104,6 @@ def exit_with_line(line: str, code: int = exit_status.ENDED_EARLY) -> NoReturn:
 
 
 def run_exit_functions() -> None:
-    """Call the functions that `last` was given."""
+    """Call the functions that `call_before_exit` registered."""
     for function in _exit_functions:
         function()

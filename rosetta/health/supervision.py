@@ -1,5 +1,7 @@
-"""The health of one run, as its trainer sees it: asked before each step, told of each, asked before
-each checkpoint.
+"""Supervise one run for its trainer: stop signals, bad losses, lost processes and checkpoints.
+
+The trainer of T5X or Pax makes a `Supervisor`, asks it before each step and before each checkpoint,
+and tells it of each step. The other functions end the process when the training has ended early.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from rosetta.health import (
 )
 from rosetta.health.bad_losses import BadStep
 from rosetta.health.barrier import StepBarrier
+from rosetta.health.error_text import first_line
 from rosetta.health.step_tracking import StepTracker
 
 if TYPE_CHECKING:
@@ -37,33 +40,44 @@ if TYPE_CHECKING:
     from rosetta.health.checkpoint_saves import SaveTracker
     from rosetta.health.supervision_settings import Settings
 
-_SLOW_INPUT = 0.1  # of a step
-# Steps that may be given to the devices before their results are seen; JAX itself queues up to 32.
+# A host is slow if it waits for data so much of a step longer than the median host.
+_SLOW_INPUT = 0.1
+# The number of dispatched steps whose results are not seen yet; JAX itself queues up to 32.
 _MAX_STEPS_IN_FLIGHT = 16
-_SAVE_TIMEOUT = (
-    60.0  # s that a process which fails alone waits for a checkpoint that all are writing
-)
+# Seconds that a process which fails alone waits for a checkpoint that all processes are writing.
+_SAVE_TIMEOUT = 60.0
 
 _current: Supervisor | None = None
 
 
 class RunStopped(Exception):  # noqa: N818 (nothing went wrong)
-    """The run ends before its time.
+    """The run ends early.
 
-    `bad` says why where its state is not worth a checkpoint, `error` what its data cannot give.
+    Attributes:
+      reason: what asked for it, for example the name of a signal.
+      step: the step that is not trained any more.
+      bad_step: why the run's state is not worth a checkpoint; None if it is.
+      error: why the data has no batch for the step; None for other reasons.
     """
 
     def __init__(
-        self, reason: str, step: int, bad: BadStep | None = None, error: UserError | None = None
+        self,
+        reason: str,
+        step: int,
+        bad_step: BadStep | None = None,
+        error: UserError | None = None,
     ) -> None:
         super().__init__(reason)
-        self.reason, self.step, self.bad, self.error = reason, step, bad, error
+        self.reason, self.step, self.bad_step, self.error = reason, step, bad_step, error
 
 
 @dataclass(frozen=True)
 class DumpSource:
-    """What a trainer can say of a step for the dump: this process' rows, and FP8's scales by
-    name.
+    """What a trainer can tell of a step for the dump of a bad step.
+
+    Attributes:
+      batch: returns hash, shard and examples of this process's rows of a step.
+      scales: returns FP8's scales by the name of the array.
     """
 
     batch: Callable[[int], Mapping[str, Any] | None]
@@ -71,432 +85,456 @@ class DumpSource:
 
 
 class Supervisor:
-    """Watches over a run from its first step to its last. One a process.
+    """Supervises a run from its first step to its last; a process has one.
 
     Args:
-      folder: of the run.
-      settings: see Settings.
-      rank, ranks: this process, of so many.
-      source: what the dump of a bad step asks.
+      folder: of the run; None for a run without one.
+      settings: how the run is supervised.
+      rank: the number of this process.
+      ranks: the number of processes.
+      source: what the dump of a bad step contains.
+
+    Attributes:
+      ending: why the run ends early; None while it does not.
+      saves: tracks the checkpoints of the run; the trainer sets it.
     """
 
     def __init__(
         self, folder: str | None, settings: Settings, rank: int, ranks: int, source: DumpSource
     ) -> None:
-        global _current  # noqa: PLW0603 (signals, and what a crash is blamed on, are the process's)
-        self._folder, self.settings, self._rank, self.ranks, self._source = (
-            folder or ".",
-            settings,
-            rank,
-            ranks,
-            source,
-        )
-        self._board = key_value_store.open_store(ranks)
-        self._stop, self._save = (
-            StepBarrier(name, self._board, rank, ranks) for name in ("stop", "save")
-        )
-        self._judge = bad_losses.LossMonitor(settings.spike)
-        self._bad: BadStep | None = None
-        self._within = False
+        global _current  # noqa: PLW0603 (a process handles signals and failures for one run)
+        self._folder = folder or "."
+        self.settings, self._rank, self.ranks, self._source = settings, rank, ranks, source
+        self._store = key_value_store.open_store(ranks)
+        self._stop_barrier = StepBarrier("stop", self._store, rank, ranks)
+        self._save_barrier = StepBarrier("save", self._store, rank, ranks)
+        self._loss_monitor = bad_losses.LossMonitor(settings.spike)
+        self._bad_step: BadStep | None = None
+        self._is_in_steps = False
         self.ending: RunStopped | None = None
-        self.follower = StepTracker(self._look)
-        self.watch = watchdog.Watchdog(
-            self._board,
+        self.step_tracker = StepTracker(self._check_loss)
+        self.watchdog = watchdog.Watchdog(
+            self._store,
             rank,
             ranks,
             folder,
             settings,
-            self.follower,
-            self._working,
-            (self._stop, self._save),
+            self.step_tracker,
+            self._is_working,
+            (self._stop_barrier, self._save_barrier),
         )
-        self._saved = time.monotonic()
-        self.saves: SaveTracker | None = None  # of the last checkpoint that was begun
-        self._trace = profiling.StepProfiler(self._folder, settings.profile, rank)
+        self._last_save = time.monotonic()
+        self.saves: SaveTracker | None = None
+        self._profiler = profiling.StepProfiler(self._folder, settings.profile, rank)
         self._wandb = weights_and_biases.WandbRun(self._folder, os.environ) if rank == 0 else None
         self.goodput = goodput.Goodput(folder) if rank == 0 else None
         stop_signals.install_handlers()
-        stop_signals.set_stop_request(self._stop.ask)
-        self.watch.start()
+        stop_signals.set_stop_request(self._stop_barrier.request)
+        self.watchdog.start()
         _current = self
 
-    def _working(self) -> bool:
-        return self._within or self.follower.given > self.follower.done
+    def _is_working(self) -> bool:
+        """Return whether a step runs or waits for its data, so that the watchdog has to watch."""
+        return self._is_in_steps or self.step_tracker.dispatched > self.step_tracker.done
 
-    def begin(self) -> None:
-        """Start watching: steps follow."""
-        self.follower.rest()
-        self._within = True
+    def begin_steps(self) -> None:
+        """Let the watchdog watch: steps follow."""
+        self.step_tracker.restart_clock()
+        self._is_in_steps = True
 
-    def pause(self) -> None:
-        """Pause watching for what is not a step: evaluation, a checkpoint, the end."""
-        self._within = False
+    def end_steps(self) -> None:
+        """Let the watchdog rest: evaluation, a checkpoint or the end of the run follows."""
+        self._is_in_steps = False
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Pause watching for a block of code; continue after it if steps were watched before.
+    def pause_watchdog(self) -> Iterator[None]:
+        """Pause the watchdog for a block of code, and resume it afterwards if it watched before.
 
-        If the block raises an error, the run ends, so watching does not continue.
+        If the block raises an error, the run ends, so the watchdog does not resume.
         """
-        watched = self._within
-        self.pause()
+        was_in_steps = self._is_in_steps
+        self.end_steps()
         yield
-        if watched:
-            self.begin()
+        if was_in_steps:
+            self.begin_steps()
 
-    def before(self, step: int, program: Callable[[], Any] | None = None) -> None:
-        """Say that a step is about to begin.
+    def before_step(self, step: int, program: Callable[[], Any] | None = None) -> None:
+        """Check that a step may begin.
 
         Args:
           step: its number.
-          program: see Trace.turn.
+          program: see StepProfiler.toggle.
 
         Raises:
-          Stopped: it must not.
-          StepFailedError: one before it failed on its devices.
+          RunStopped: the run ends before this step.
+          StepFailedError: an earlier step failed on its devices.
         """
-        self.follower.wait_until_behind(_MAX_STEPS_IN_FLIGHT)
+        self.step_tracker.wait_until_fewer_than(_MAX_STEPS_IN_FLIGHT)
         self._raise_failure()
-        if self._trace.due(step):
-            self.follower.settle()
-            self._trace.turn(program)
-            self.follower.rest()
-        if self._stop.reached(step):
-            raise self._stopped(self._stop.reason or "", step, self.checked())
+        if self._profiler.is_due(step):
+            self.step_tracker.wait_for_all()
+            self._profiler.toggle(program)
+            self.step_tracker.restart_clock()
+        if self._stop_barrier.is_reached(step):
+            bad_step = self._wait_for_bad_step()
+            raise self._set_ending(RunStopped(self._stop_barrier.reason or "", step, bad_step))
 
-    def _stopped(self, reason: str, step: int, bad: BadStep | None) -> RunStopped:
-        self.ending = RunStopped(reason, step, bad)  # gin raises a copy, which knows less
-        return self.ending
+    def _set_ending(self, stopped: RunStopped) -> RunStopped:
+        """Record why the run ends: gin raises a copy of the exception that lacks its fields."""
+        self.ending = stopped
+        return stopped
 
     def stop_for_data(self, error: UserError, step: int) -> RunStopped:
-        """Return what ends the run before a step for which there is no batch, with a checkpoint of
-        the steps before it.
+        """Return the exception that ends the run, with a checkpoint, before a step without a batch.
 
         Args:
-          error: why there is none.
-          step: the one that is not trained.
+          error: why there is no batch.
+          step: the step that is not trained.
 
         Raises:
-          UserError: the error itself, where several processes would have to save together and the
-            others know nothing of it.
+          UserError: the error itself in a run of several processes. They would have to save
+            together, and the others do not know of the error.
         """
         if self.ranks > 1:
             raise error
-        bad = self.checked()
-        self.ending = RunStopped("its data", step, bad, error)
-        return self.ending
+        return self._set_ending(RunStopped("its data", step, self._wait_for_bad_step(), error))
 
-    def wants_checkpoint(self, step: int) -> bool:
-        """Return whether the time for a checkpoint has come, in all processes before the same step.
+    def is_checkpoint_due(self, step: int) -> bool:
+        """Return whether a checkpoint by time is due, in all processes before the same step.
 
-        To be asked before each.
+        Call it before each step.
         """
         minutes = self.settings.checkpoint_minutes
-        if minutes and self._rank == 0 and time.monotonic() - self._saved > 60 * minutes:
-            self._saved = time.monotonic()
-            self._save.ask("time")
-        return bool(minutes) and self._save.reached(step)
+        if minutes and self._rank == 0 and time.monotonic() - self._last_save > 60 * minutes:
+            self._last_save = time.monotonic()
+            self._save_barrier.request("time")
+        return bool(minutes) and self._save_barrier.is_reached(step)
 
-    def given(self, step: int, loss: Callable[[], float]) -> None:
-        """Say that a step was given to the devices; the function waits for its loss."""
-        self.follower.give(step, loss)
+    def track_step(self, step: int, wait_for_loss: Callable[[], float]) -> None:
+        """Follow a step that was given to the devices; the function waits for its loss."""
+        self.step_tracker.track(step, wait_for_loss)
 
-    def _look(self, step: int, loss: float) -> None:
-        found = self._judge.look(step, loss)
+    def _check_loss(self, step: int, loss: float) -> None:
+        """Check a loss, and request a stop if it is bad and the settings say so."""
+        bad_step = self._loss_monitor.check_loss(step, loss)
         mode = self.settings.on_bad_loss
-        if found is None or self._bad is not None or mode == "ignore":
+        if bad_step is None or self._bad_step is not None or mode == "ignore":
             return
-        if mode == "skip" and self._judge.row <= bad_losses.MAX_SKIPPED_IN_A_ROW:
+        if mode == "skip" and self._loss_monitor.bad_in_a_row <= bad_losses.MAX_SKIPPED_IN_A_ROW:
             if self._rank == 0:
-                what = (
-                    "its update stays: only what is not finite is left out"
-                    if math.isfinite(found.loss)
-                    else "its update is left out"
-                )
-                log.warn(f"step {found.step:,}: {found.why}; {what}", terminal=True)
+                consequence = "its update is left out"
+                if math.isfinite(bad_step.loss):
+                    consequence = "its update stays: only what is not finite is left out"
+                line = f"step {bad_step.step:,}: {bad_step.why}; {consequence}"
+                log.warn(line, terminal=True)
             return
-        self._bad = found
-        self._stop.ask("a bad loss")
+        self._bad_step = bad_step
+        self._stop_barrier.request("a bad loss")
 
-    def checked(self) -> BadStep | None:
-        """Wait for the steps that were given; return what is bad about one of them.
-
-        StepFailedError where one failed.
-        """
-        self.follower.settle()
-        self._raise_failure()
-        return self._bad
-
-    def _raise_failure(self) -> None:
-        if self.follower.failed is not None:
-            raise self.follower.failed
-
-    def before_checkpoint(self, step: int, finite: Callable[[], bool]) -> None:
-        """Say that a checkpoint of a step is about to be written.
-
-        Args:
-          step: steps that are done.
-          finite: whether all parameters are; a loss tells it one step later.
+    def _wait_for_bad_step(self) -> BadStep | None:
+        """Wait for the dispatched steps; return the bad one, or None if all are good.
 
         Raises:
-          Stopped: what it would hold is not worth keeping.
+          StepFailedError: a step failed on its devices.
         """
-        bad = self.checked()
-        if bad is None and self.settings.on_bad_loss != "ignore" and not finite():
-            bad = BadStep(
-                step - 1,
-                self._judge.history[-1][1] if self._judge.history else math.nan,
-                "it left parameters that are not finite",
-            )
-        if bad is not None:
-            raise self._stopped("a bad loss", step, bad)
-        self._saved = time.monotonic()
+        self.step_tracker.wait_for_all()
+        self._raise_failure()
+        return self._bad_step
 
-    def ends(self, stopped: RunStopped, folder: str | None) -> NoReturn:
-        """End the process as it was asked to: after a signal with status 75, after a bad loss with
-        a dump and status 1.
+    def _raise_failure(self) -> None:
+        if self.step_tracker.failure is not None:
+            raise self.step_tracker.failure
+
+    def before_checkpoint(self, step: int, is_finite: Callable[[], bool]) -> None:
+        """Check that a checkpoint of a step is worth writing.
 
         Args:
-          stopped: what `before` or `before_checkpoint` raised.
-          folder: of the checkpoints; None where none are written. A checkpoint that is missing or
-            damaged there ends the process with status 1.
+          step: the number of steps that are done.
+          is_finite: returns whether all parameters are finite; a loss tells that a step later.
+
+        Raises:
+          RunStopped: a loss is bad, or a parameter is not finite.
+          StepFailedError: a step failed on its devices.
+        """
+        bad_step = self._wait_for_bad_step()
+        if bad_step is None and self.settings.on_bad_loss != "ignore" and not is_finite():
+            history = self._loss_monitor.history
+            last_loss = history[-1][1] if history else math.nan
+            bad_step = BadStep(step - 1, last_loss, "it left parameters that are not finite")
+        if bad_step is not None:
+            raise self._set_ending(RunStopped("a bad loss", step, bad_step))
+        self._last_save = time.monotonic()
+
+    def end_stopped_run(self, stopped: RunStopped, folder: str | None) -> NoReturn:
+        """End the process of a run that was stopped early.
+
+        The status is 75 after a signal, 1 after a bad loss, which also writes a dump, and 2 if the
+        data has an error.
+
+        Args:
+          stopped: what `before_step`, `stop_for_data` or `before_checkpoint` gave.
+          folder: of the checkpoints; None if the run writes none. If the last checkpoint is missing
+            or damaged, the status is 1 instead of 75.
         """
         self.close()
-        if stopped.bad is not None:
-            self._refuses(stopped.bad)
+        if stopped.bad_step is not None:
+            self._end_for_bad_step(stopped.bad_step)
         if stopped.error is not None:
-            self._ends_for_data(stopped.error, stopped.step, folder)
+            self._end_for_data(stopped.error, stopped.step, folder)
         line = f"ended by {stopped.reason} before step {stopped.step:,}"
         if folder is None:
-            self._finish(f"{line}: no checkpoint is written in this run", exit_status.ENDED_EARLY)
+            self._exit_with_line(
+                f"{line}: no checkpoint is written in this run", exit_status.ENDED_EARLY
+            )
         problem = checkpoint_files.find_problem(folder, stopped.step)
         if problem:
-            self._finish(
+            self._exit_with_line(
                 f"{line}, and its checkpoint is not written: {problem}", exit_status.FAILED
             )
-        self._finish(
-            f"{line}: its checkpoint is written, and the next start goes on from it",
+        self._exit_with_line(
+            f"{line}: its checkpoint is written, and the next start resumes from it",
             exit_status.ENDED_EARLY,
         )
 
-    def _ends_for_data(self, error: UserError, step: int, folder: str | None) -> NoReturn:
-        """End the process with status 2 over data that cannot be used; say what became of the steps
-        that are done.
-        """
+    def _end_for_data(self, error: UserError, step: int, folder: str | None) -> NoReturn:
+        """End the process with status 2 for unusable data, and name the state of the checkpoint."""
         if folder is None:
-            saved = "no checkpoint is written in this run"
+            checkpoint = "no checkpoint is written in this run"
+        elif problem := checkpoint_files.find_problem(folder, step):
+            checkpoint = f"its checkpoint is not written: {problem}"
         else:
-            problem = checkpoint_files.find_problem(folder, step)
-            saved = (
-                f"its checkpoint is not written: {problem}"
-                if problem
-                else (
-                    "its checkpoint is written; with the file mended, go on with "
-                    "CHANGED_DATA=accept"
-                )
+            checkpoint = (
+                "its checkpoint is written; with the file mended, resume with CHANGED_DATA=accept"
             )
-        self._finish(
-            f"{error} (the run ended before step {step:,}, and {saved})", exit_status.USER_ERROR
-        )
+        line = f"{error} (the run ended before step {step:,}, and {checkpoint})"
+        self._exit_with_line(line, exit_status.USER_ERROR)
 
-    def fail(self, line: str, code: int) -> NoReturn:
-        """End the process with a line and a status."""
+    def end_with_line(self, line: str, code: int) -> NoReturn:
+        """End supervision and the process, with a line and a status."""
         self.close()
-        self._finish(line, code)
+        self._exit_with_line(line, code)
 
-    def _refuses(self, bad: BadStep) -> NoReturn:
-        """End the process over a bad step, with what is known of it written down."""
+    def _end_for_bad_step(self, bad_step: BadStep) -> NoReturn:
+        """Write the dump of a bad step, and end the process with status 1."""
         try:
-            into = bad_losses.write_dump(
+            dump = bad_losses.write_dump(
                 self._folder,
                 self._rank,
-                bad,
-                list(self._judge.history),
-                self._source.batch(bad.step),
+                bad_step,
+                list(self._loss_monitor.history),
+                self._source.batch(bad_step.step),
                 self._source.scales(),
             )
-            known = f"is in {into}"
-        except Exception as error:  # noqa: BLE001 (that it is bad counts more than what is known of it)
-            known = f"cannot be written ({type(error).__name__}: {watchdog.first_line(error)})"
-        self._finish(
+            outcome = f"is in {dump}"
+        except Exception as error:  # noqa: BLE001 (the bad loss is reported even without its dump)
+            outcome = f"cannot be written ({type(error).__name__}: {first_line(error)})"
+        self._exit_with_line(
             (
-                f"step {bad.step:,}: {bad.why}; no checkpoint was written after it, what is known "
-                f"of it {known} (ON_BAD_LOSS=skip leaves such steps out)"
+                f"step {bad_step.step:,}: {bad_step.why}; no checkpoint was written after it, what "
+                f"is known of it {outcome} (ON_BAD_LOSS=skip leaves such steps out)"
             ),
-            1,
+            exit_status.FAILED,
         )
 
-    def _finish(self, line: str, code: int) -> NoReturn:
+    def _exit_with_line(self, line: str, code: int) -> NoReturn:
+        """End the process with a line and a status."""
         if self._rank == 0:
-            time.sleep(
-                2 * self.watch.interval if self.ranks > 1 else 0
-            )  # the others' end needs the board
+            # The other processes need the store, which ends with this one, to end themselves.
+            time.sleep(2 * self.watchdog.interval if self.ranks > 1 else 0)
         stop_signals.exit_with_line(line if self._rank == 0 else f"rank {self._rank}: {line}", code)
 
-    def report(
-        self, step: int, seconds: float, held: float
+    def collect_report(
+        self, step: int, seconds: float, input_wait: float
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Return what a report on steps says of a run's health, for programs and for people. For
-        rank 0; the others call `tell`.
+        """Return what a progress report says of the run's health.
+
+        Only rank 0 calls this; the others call `publish_input_wait`.
 
         Args:
-          step: that the report ends with.
-          seconds: that its steps took.
-          held: seconds a step that this host waited for its data.
+          step: the last step of the report.
+          seconds: how long the steps of the report took.
+          input_wait: seconds a step that this host waited for its data.
+
+        Returns:
+          Values for programs, by name, and notes for people.
         """
-        more: dict[str, Any] = {}
-        said: list[str] = []
+        values: dict[str, Any] = {}
+        notes: list[str] = []
         if self.goodput:
-            more["goodput"] = self.goodput.report(step, seconds)
-            said.append(f"goodput {100 * more['goodput']:.1f} %")
-        more |= self.saves.told() if self.saves else {}
-        if hosts := self._spread(step, held):
-            median, largest, whose = hosts
-            more |= {"host_wait_median": median, "host_wait_max": largest, "host_wait_rank": whose}
-            if largest - median > _SLOW_INPUT * (self.follower.median or math.inf):
-                said.append(
-                    f"{self.watch.name(whose)} is slow: its input takes {largest:.3g} s a "
-                    f"step, of the others {median:.3g} s"
+            values["goodput"] = self.goodput.record(step, seconds)
+            notes.append(f"goodput {100 * values['goodput']:.1f} %")
+        if self.saves:
+            values |= self.saves.take_durations()
+        waits = self._gather_input_waits(step, input_wait)
+        if waits:
+            values |= {
+                "host_wait_median": waits.median,
+                "host_wait_max": waits.largest,
+                "host_wait_rank": waits.slowest_rank,
+            }
+            step_seconds = self.step_tracker.median_duration or math.inf
+            if waits.largest - waits.median > _SLOW_INPUT * step_seconds:
+                notes.append(
+                    f"{self.watchdog.describe_process(waits.slowest_rank)} is slow: its input "
+                    f"takes {waits.largest:.3g} s a step, of the others {waits.median:.3g} s"
                 )
-        return more, tuple(said)
+        return values, tuple(notes)
 
-    def publish(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Give a report's scalars to who else wants them."""
+    def log_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Send a report's scalars to Weights & Biases, if it is used."""
         if self._wandb:
-            self._wandb.log(step, scalars)
+            self._wandb.log_scalars(step, scalars)
 
-    def tell(self, step: int, held: float) -> None:
+    def publish_input_wait(self, step: int, input_wait: float) -> None:
         """Tell rank 0 how many seconds a step this host waited for its data."""
-        with contextlib.suppress(Exception):  # the thread that talks says it
+        with contextlib.suppress(Exception):  # The heartbeat thread reports a failing store.
             if self.ranks > 1:
-                self._board.put(f"spread/{self._rank}", f"{step} {held}")
+                self._store.put(f"spread/{self._rank}", f"{step} {input_wait}")
 
-    def _spread(self, step: int, held: float) -> tuple[float, float, int] | None:
-        """(median, largest, whose) of what all hosts told of a step; None where some do not in
-        time.
-        """
-        self.tell(step, held)
-        end = time.monotonic() + 3 * self.watch.interval
+    def _gather_input_waits(self, step: int, input_wait: float) -> _InputWaits | None:
+        """Return the input waits of all hosts; None if some do not publish theirs in time."""
+        self.publish_input_wait(step, input_wait)
+        deadline = time.monotonic() + 3 * self.watchdog.interval
         with contextlib.suppress(Exception):
-            while self.ranks > 1 and time.monotonic() < end:
-                found = {
-                    int(rank): value.split() for rank, value in self._board.under("spread").items()
-                }
-                told = {
-                    rank: float(value[1]) for rank, value in found.items() if int(value[0]) >= step
-                }
-                if len(told) == self.ranks:
-                    values, slowest = sorted(told.values()), max(told, key=lambda rank: told[rank])
-                    return values[(len(values) - 1) // 2], told[slowest], slowest
+            while self.ranks > 1 and time.monotonic() < deadline:
+                waits = self._read_input_waits(step)
+                if len(waits) == self.ranks:
+                    ordered = sorted(waits.values())
+                    slowest = max(waits, key=lambda rank: waits[rank])
+                    return _InputWaits(ordered[(len(ordered) - 1) // 2], waits[slowest], slowest)
                 time.sleep(0.1)
         return None
 
+    def _read_input_waits(self, step: int) -> dict[int, float]:
+        """Return the waits that hosts published for a step, by rank, in seconds a step."""
+        waits = {}
+        for rank, text in self._store.list_folder("spread").items():
+            published_step, wait = text.split()
+            if int(published_step) >= step:
+                waits[int(rank)] = float(wait)
+        return waits
+
     def close(self) -> None:
-        """Stop watching at the end of the run, and restore the default signal handlers."""
-        self.pause()
+        """End supervision at the end of the run, and restore the default signal handlers."""
+        self.end_steps()
         stop_signals.restore_default_handlers()
-        self.watch.close()
-        self._trace.close()
+        self.watchdog.close()
+        self._profiler.close()
         if self._wandb:
             self._wandb.close()
 
 
+@dataclass(frozen=True)
+class _InputWaits:
+    """How long the hosts of a run waited for their data, in seconds a step."""
+
+    median: float
+    largest: float
+    slowest_rank: int
+
+
 def get_supervisor() -> Supervisor | None:
-    """Return the health of this process' run, None before its first step."""
+    """Return the supervisor of this process's run; None before its first step."""
     return _current
 
 
 def pause_watchdog() -> contextlib.AbstractContextManager[None]:
-    """Pause watching over this process' run, if there is one, for a block of code; see Health."""
-    return contextlib.nullcontext() if _current is None else _current.paused()
+    """Pause the watchdog of this process's run, if there is one, for a block of code."""
+    return contextlib.nullcontext() if _current is None else _current.pause_watchdog()
 
 
 def has_trained() -> bool:
     """Return whether this process has given a step to its devices."""
-    return _current is not None and _current.follower.given > 0
+    return _current is not None and _current.step_tracker.dispatched > 0
 
 
 def end_if_stopped(finish: Callable[[], str | None]) -> None:
-    """End the process where training was to end before its time, see Health.ends; return where it
-    was not.
+    """End the process if its run was stopped early; return otherwise.
 
     Args:
-      finish: waits for the checkpoints that are begun, and returns their folder, None where the run
-        saves none; what it raises for the user is said.
+      finish: waits for the checkpoints that are being written, and returns their folder, or None if
+        the run writes none. A UserError that it raises is reported.
     """
     if _current is None or _current.ending is None:
         return
     try:
         folder = finish()
     except UserError as error:
-        if _current.ending.bad is None:
+        if _current.ending.bad_step is None:
             trainer_exit.exit_with_error(error)
-        # The loss is the news: it is written down first.
+        # The bad loss is the cause to report, so the failed checkpoint is only a warning.
         log.warn(str(error), terminal=True)
         folder = None
-    _current.ends(_current.ending, folder)
+    _current.end_stopped_run(_current.ending, folder)
 
 
 def end_if_step_failed(error: Exception, advice: str, finish: Callable[[], object]) -> None:
-    """End the process in one line where memory was not enough, or a step failed on its devices;
-    return where it was neither.
+    """End the process in one line if memory ran out or a step failed on its devices.
+
+    Returns for any other error.
 
     Args:
       error: what ended the training.
-      advice: what takes less memory.
-      finish: waits for the checkpoints that are begun.
+      advice: how to take less memory.
+      finish: waits for the checkpoints that are being written.
     """
-    failed = _current.follower.failed if _current else None
-    cause = failed or error
-    step = failed.step if failed else _current.follower.given if _current else None
-    where = "the start of the run" if step is None else f"step {step:,}"
+    failure = _current.step_tracker.failure if _current else None
+    cause = failure or error
+    where = _describe_failed_step()
     if step_failure.is_out_of_memory(cause):
-        line, code = (
-            str(step_failure.describe_out_of_memory(cause, where, advice)),
-            exit_status.USER_ERROR,
+        line = str(step_failure.describe_out_of_memory(cause, where, advice))
+        code = exit_status.USER_ERROR
+    elif failure is not None:
+        line = (
+            f"{where} failed on its device: {step_failure.describe_error(failure.error)}; "
+            "start it again, and it resumes from its last checkpoint"
         )
-    elif failed is not None:
-        line, code = (
-            (
-                f"{where} failed on its device: {step_failure.describe_error(failed.error)}; "
-                "start it again: it goes on from its last checkpoint"
-            ),
-            exit_status.FAILED,
-        )
+        code = exit_status.FAILED
     else:
         return
     if exit_status.wants_traceback():
         traceback.print_exception(cause)
     if _current is None:
         stop_signals.exit_with_line(line, code)
-    # The others may wait for this process, so what it waits for has an end.
+    # Saving may need the other processes, which may wait for this one, so the wait is limited.
     saving = threading.Thread(target=_finish_saving, args=(finish,), daemon=True)
     saving.start()
     saving.join(_SAVE_TIMEOUT if _current.ranks > 1 else None)
-    _current.fail(line, code)
+    _current.end_with_line(line, code)
+
+
+def _describe_failed_step() -> str:
+    """Return the name of the step that failed, or of the last one that was dispatched."""
+    if _current is None:
+        return "the start of the run"
+    failure = _current.step_tracker.failure
+    step = failure.step if failure else _current.step_tracker.dispatched
+    return f"step {step:,}"
 
 
 def _finish_saving(finish: Callable[[], object]) -> None:
+    """Wait for the checkpoints; report an error as a warning, next to what ended the training."""
     try:
         finish()
     except Exception as error:  # noqa: BLE001 (what ended the training is the news)
-        line = f"the last checkpoint is not written: {watchdog.first_line(error)}"
+        line = f"the last checkpoint is not written: {first_line(error)}"
         log.warn(line, terminal=True)
 
 
 def end_if_process_lost(error: BaseException) -> None:
-    """End the process where what went wrong is that another one is gone, and name that; return
-    where it is not.
+    """End the process, and name the lost one, if another process of the run is lost.
+
+    Waits for a few heartbeats first. Returns if no process is lost.
     """
     if _current is None:
         return
-    lost = _current.watch.lost()
+    lost = _current.watchdog.wait_for_lost()
     if lost:
-        who = " and ".join(map(_current.watch.name, lost))
+        names = " and ".join(map(_current.watchdog.describe_process, lost))
         stop_signals.exit_with_line(
             (
-                f"{who} is lost ({type(error).__name__}: {watchdog.first_line(error)}); it ends "
-                f"with status {exit_status.PROCESS_LOST}: start it again, it goes on from its "
+                f"{names} is lost ({type(error).__name__}: {first_line(error)}); the run ends "
+                f"with status {exit_status.PROCESS_LOST}: start it again, and it resumes from its "
                 "last checkpoint"
             ),
             exit_status.PROCESS_LOST,

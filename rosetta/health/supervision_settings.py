@@ -1,4 +1,4 @@
-"""What a run's health is kept by: variables, checked before anything starts."""
+"""The settings of a run's supervision, read from variables and checked before the run starts."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ class Settings:
     """How a run is supervised, see docs/explanation/supervision.md.
 
     Attributes:
-      on_bad_loss: what a bad loss does, a value of ON_BAD_LOSS.
-      spike: a loss so many times the running median is a bad one; 0: only one that is not finite.
-      watchdog_steps, watchdog_seconds: no step for so many medians and seconds ends a run; 0 s:
-        never.
-      checkpoint_minutes: between checkpoints, beside those by step; 0: only by step.
-      on_full_disk: "once": a checkpoint that finds no room is left out, the second one ends the
-        run; "stop": the first one does.
-      bad_records: what becomes of a record that cannot be used, see rosetta.data.bad_records.
-      changed_data: "accept": the run goes on with data that was changed since it began.
-      profile: (first step, step after the last) of what is traced; None: nothing is.
+      on_bad_loss: what happens after a bad loss, a value of ON_BAD_LOSS.
+      spike: a loss above so many times the running median is bad; 0: only a loss that is not finite
+        is.
+      watchdog_steps: the run ends after so many median step durations without a step.
+      watchdog_seconds: the least number of seconds for that; 0: the run never ends for it.
+      checkpoint_minutes: minutes between checkpoints by time, which come in addition to those by
+        step; 0: there are none.
+      on_full_disk: "once": a checkpoint that does not fit on the disk is left out, and the second
+        one ends the run; "stop": the first one ends the run.
+      profile: (first step, step after the last) of the profile; None: there is none.
+      bad_records: what happens to a record that cannot be used, see rosetta.data.bad_records.
+      changed_data: "accept": the run resumes with data that has changed since it began.
     """
 
     on_bad_loss: str
@@ -40,7 +42,11 @@ class Settings:
 
 
 def read_settings(variables: Mapping[str, str]) -> Settings:
-    """Return the settings that variables say; UserError for the first one that is wrong."""
+    """Return the settings of these variables.
+
+    Raises:
+      UserError: a variable is not valid.
+    """
     return Settings(
         on_bad_loss=read_setting(variables, "ON_BAD_LOSS"),
         spike=read_setting(variables, "LOSS_SPIKE"),

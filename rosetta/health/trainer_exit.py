@@ -1,4 +1,4 @@
-"""How a trainer that we started ends where something is wrong that the user can mend."""
+"""End a trainer with one line about an error that the user can correct."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ if TYPE_CHECKING:
 
 
 def exit_with_error(error: UserError, *, printed: bool = False) -> NoReturn:
-    """Say it in one line, on stderr and where that is a log on the terminal, and end with status 2.
+    """Print an error in one line, and end the process with status 2.
 
-    What gin and Fiddle raise is a copy with the place in the configuration on further lines, hence
-    the three fields rather than its text. Threads of TensorStore and of data loading may still run:
-    they must not turn this into a hang or a crash.
+    The line goes to stderr, and to the terminal if stderr is a log file.
+
+    The process ends at once, since threads of TensorStore and of data loading may still run: they
+    could turn the end into a hang or a crash.
 
     Args:
-      error: what is wrong.
-      printed: whether it stands on stderr already.
+      error: what is wrong. gin and Fiddle raise a copy of it, with the place in the configuration
+        on further lines, so its three fields are printed rather than its text.
+      printed: whether stderr has the error already.
     """
     line = escape(f"{error.where}: {error.what}; {error.do}", keep="")
-    with contextlib.suppress(OSError, ValueError):  # whoever read it may have gone
+    with contextlib.suppress(OSError, ValueError):  # The reader of stdout may have ended.
         sys.stdout.flush()
     if printed:
         log.write_to_terminal(f"rosetta: {line}")

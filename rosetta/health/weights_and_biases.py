@@ -1,6 +1,6 @@
-"""Weights & Biases, where WANDB_API_KEY is set: the scalars that TensorBoard gets.
+"""Send the scalars that TensorBoard gets to Weights & Biases, if WANDB_API_KEY is set.
 
-What goes wrong in it ends no run, and no key is printed.
+No error of Weights & Biases ends the run, and the key is never printed.
 """
 
 from __future__ import annotations
@@ -13,18 +13,22 @@ from typing import TYPE_CHECKING, Any
 from rosetta.core import log
 from rosetta.core.secrets import Mask
 from rosetta.core.variables.setting_values import read_setting
-from rosetta.health import watchdog
+from rosetta.health.error_text import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 API_KEY_VARIABLE = "WANDB_API_KEY"
 
 
 class WandbRun:
-    """A run there, by the folder's name, which goes on where the run does.
+    """A run in Weights & Biases; it does nothing if no key is set.
 
-    Does nothing where no key is set.
+    The run's id is derived from the folder, so a resumed run continues the same curves.
+
+    Args:
+      folder: of the run; its last part is the name of the run.
+      environment: the variables, with the key.
     """
 
     def __init__(self, folder: str, environment: Mapping[str, str]) -> None:
@@ -36,40 +40,38 @@ class WandbRun:
             log.warn(line, terminal=True)
             return
         name = folder.rstrip("/").rpartition("/")[2]
-        known = hashlib.sha256(folder.encode()).hexdigest()[:16]
-        self._run = self._quietly(
+        run_id = hashlib.sha256(folder.encode()).hexdigest()[:16]
+        self._run = self._call_safely(
             lambda: importlib.import_module("wandb").init(
                 project=read_setting(environment, "WANDB_PROJECT"),
                 name=name,
-                id=known,
+                id=run_id,
                 resume="allow",
             )
         )
 
-    def log(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Give it the scalars of a step."""
+    def log_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Send the scalars of a step."""
         run: Any = self._run
         if run is not None:
-            self._quietly(
-                lambda: run.log(
-                    {f"rosetta/{name}": value for name, value in scalars.items()}, step=step
-                )
-            )
+            named = {f"rosetta/{name}": value for name, value in scalars.items()}
+            self._call_safely(lambda: run.log(named, step=step))
 
     def close(self) -> None:
-        """Have it send what is left."""
+        """Send what is left, and end the run there."""
         run: Any = self._run
         if run is not None:
-            self._quietly(run.finish)
+            self._call_safely(run.finish)
             self._run = None
 
-    def _quietly(self, call: Any) -> Any:
+    def _call_safely(self, call: Callable[[], Any]) -> Any:
+        """Return what a call returns; warn and send nothing more if it raises an error."""
         try:
             return call()
-        except Exception as error:  # noqa: BLE001 (it is not worth a run)
+        except Exception as error:  # noqa: BLE001 (no error of this service is worth a run)
             line = (
                 f"Weights & Biases gets nothing any more: {type(error).__name__}: "
-                f"{watchdog.first_line(error)}"
+                f"{first_line(error)}"
             )
             log.warn(self._mask.mask_text(line), terminal=True)
             self._run = None

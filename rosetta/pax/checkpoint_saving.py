@@ -64,7 +64,7 @@ class CheckedCheckpointer:
     ) -> None:
         """Save where upstream would, or where the time has come."""
         health = supervision.get_supervisor()
-        wanted = health is not None and health.wants_checkpoint(step_i)
+        wanted = health is not None and health.is_checkpoint_due(step_i)
         if not wanted and not self._inner.checkpoint_manager.should_save(step_i):
             return
         if wanted:
@@ -108,15 +108,15 @@ class CheckedCheckpointer:
         except Exception as error:
             if not checkpoint_saves.is_disk_full(error):
                 raise
-            self._saves.left_out(self._inner.checkpoint_manager.latest_step() or 0, error)
-        self._saves.ended()
+            self._saves.handle_full_disk(self._inner.checkpoint_manager.latest_step() or 0, error)
+        self._saves.finish()
 
     def _save(self, step: int, state: Any, save: Callable[[], None]) -> None:
         if health := supervision.get_supervisor():
             health.before_checkpoint(step, lambda: bool(jax.jit(all_finite)(state.mdl_vars)))
             health.saves = self._saves
         with supervision.pause_watchdog():
-            self._saves.trying(step, save)
+            self._saves.save(step, save)
 
 
 def _name_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

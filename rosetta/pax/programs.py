@@ -113,17 +113,17 @@ class TrainProgram(programs.SingleTaskTrainProgram):
           Stopped: it is to end without a checkpoint.
         """
         if self._next < 0 and self._health.goodput:
-            self._health.goodput.begins(step)
+            self._health.goodput.resume_at(step)
         if not super().should_run(state, step):
-            self._health.pause()
+            self._health.end_steps()
             return False
         try:
-            self._health.before(step)
+            self._health.before_step(step)
             self._read_batch(step)
         except supervision.RunStopped as stopped:
-            if stopped.bad:
+            if stopped.bad_step:
                 raise
-            self._health.pause()
+            self._health.end_steps()
             return False
         return True
 
@@ -160,14 +160,14 @@ class TrainProgram(programs.SingleTaskTrainProgram):
             self._since is not None and not self._losses
         ):  # evaluation or a checkpoint may have come between
             self._since, self._waited = time.monotonic(), self._timed.waited
-            self._health.begin()
+            self._health.begin_steps()
         ended = super().run(state, step)
-        self._health.given(step, functools.partial(_wait_for_loss, ended.loss))
+        self._health.track_step(step, functools.partial(_wait_for_loss, ended.loss))
         self._state, self._next = ended.state, ended.new_train_step
         if self._since is None:
             jax.block_until_ready(ended.loss)
             self._since, self._waited, self._counted = time.monotonic(), self._timed.waited, 0
-            self._health.begin()
+            self._health.begin_steps()
         else:
             self._counted += 1
         self._losses.append(ended.loss)
@@ -186,9 +186,9 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         if self._reporter:
             self._report_thread.submit(_warn_of_errors, self._print_report, step, last, *found)
         else:
-            self._health.tell(step, found[-1] / max(self._counted, 1))
+            self._health.publish_input_wait(step, found[-1] / max(self._counted, 1))
         self._losses, self._counted = [], 0
-        self._health.pause()  # until the next step: evaluation or a checkpoint may come between
+        self._health.end_steps()  # until the next step: evaluation or a checkpoint may come between
 
     def _describe_work(self, state: Any) -> progress.StepWork:
         rows, length = self._train_unpadded_global_batch_size, (self._timed.shape or (0, 0))[1]
@@ -225,11 +225,11 @@ class TrainProgram(programs.SingleTaskTrainProgram):
             seconds,
             waited,
             loss,
-            self._health.report(step, seconds, waited / counted),
+            self._health.collect_report(step, seconds, waited / counted),
         )
-        self._reporter.say(found)
+        self._reporter.write(found)
         self._write_scalars(found, step)
-        self._health.publish(step, found.scalars())
+        self._health.log_scalars(step, found.scalars())
 
     def _write_scalars(self, found: progress.ProgressReport, step: int) -> None:
         import tensorflow as tf

@@ -187,9 +187,7 @@ class Manager(_Upstream):
             health.before_checkpoint(step, lambda: bool(jax.jit(all_finite)(train_state.params)))
             health.saves = self._told
         return bool(
-            self._told.trying(
-                step, lambda: self._begin(train_state, state_transformation_fns, force)
-            )
+            self._told.save(step, lambda: self._begin(train_state, state_transformation_fns, force))
         )
 
     def _begin(self, train_state: Any, transformations: Sequence[Any], force: bool) -> bool:
@@ -230,11 +228,11 @@ class Manager(_Upstream):
         except Exception as error:
             if not checkpoint_saves.is_disk_full(error):
                 raise
-            self._told.left_out(max(self.all_steps(), default=0), error)
+            self._told.handle_full_disk(max(self.all_steps(), default=0), error)
         super().close()
         if self._saves and jax.process_index() == 0:
             checkpoint_record.distribute_records(str(self.directory))
-        self._told.ended()
+        self._told.finish()
 
 
 def check_damage(checkpoint: str, *, resumes: bool, read_values: bool = False) -> None:

@@ -230,18 +230,18 @@ class Trainer(trainer.Trainer):
         self._newest_state = None
         started = time.monotonic()
         waited_before = dataset.get_wait_seconds()
-        health.begin()
+        health.begin_steps()
         try:
             future = super().train(self._follow_batches(batch_iter, start), num_steps, start)
         except supervision.RunStopped as stopped:
-            if stopped.bad:
+            if stopped.bad_step:
                 raise
             self._report_executor.shutdown()  # finished reports come before the message of the end
             if self._newest_state is not None:
                 self.train_state = self._newest_state
             raise trainer.PreemptionError(stopped.reason) from stopped
         finally:
-            health.pause()
+            health.end_steps()
         if not num_steps:
             return future
         end = start + num_steps
@@ -252,7 +252,7 @@ class Trainer(trainer.Trainer):
             self._reports.append(report)
         else:
             waited = dataset.get_wait_seconds() - waited_before
-            health.tell(end, waited / num_steps)
+            health.publish_input_wait(end, waited / num_steps)
         return future
 
     def _start_health(self, start: int) -> None:
@@ -265,12 +265,12 @@ class Trainer(trainer.Trainer):
             supervision.DumpSource(dataset.describe_batch, self._read_fp8_scales),
         )
         if health.goodput:
-            health.goodput.begins(start)
+            health.goodput.resume_at(start)
         program = self._program = self._compiled_train_step or self._partitioned_train_step
 
         def step(train_state: Any, batch: Any) -> Any:
             self._newest_state, metrics = program(train_state, batch)
-            health.given(self._current_step, functools.partial(self._read_loss, metrics))
+            health.track_step(self._current_step, functools.partial(self._read_loss, metrics))
             return self._newest_state, metrics
 
         self._compiled_train_step = step
@@ -338,13 +338,13 @@ class Trainer(trainer.Trainer):
         """Let the health checks stop the run, or save a checkpoint that they ask for."""
         health: Any = self._health
         program = self._program
-        health.before(
+        health.before_step(
             self._current_step, (lambda: program) if hasattr(program, "as_text") else None
         )
-        if health.wants_checkpoint(self._current_step) and self._newest_state is not None:
-            health.pause()
+        if health.is_checkpoint_due(self._current_step) and self._newest_state is not None:
+            health.end_steps()
             checkpoint_manager.save_extra_checkpoint(self._newest_state)
-            health.begin()
+            health.begin_steps()
 
     def _report(
         self, future: Any, step: int, steps: int, started: float, waited_before: float
@@ -373,13 +373,13 @@ class Trainer(trainer.Trainer):
             seconds,
             waited,
             loss,
-            health.report(step, seconds, waited / steps),
+            health.collect_report(step, seconds, waited / steps),
         )
         for name, value in report.scalars().items():
             self.train_metrics_manager.write_scalar(f"rosetta/{name}", value, step)
         if self._reporter:
-            self._reporter.say(report)
-        health.publish(step, report.scalars())
+            self._reporter.write(report)
+        health.log_scalars(step, report.scalars())
 
     @functools.cached_property
     def _partitioned_train_step(self) -> Any:

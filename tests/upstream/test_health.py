@@ -270,7 +270,7 @@ def test_a_process_that_is_stopped_is_named_and_the_run_ends(run: Run, rank: int
     other = 1 - rank
     assert run.ends(other) == [LOST], run.said(other)[-3000:]
     assert f"rank {rank} (" in run.said(other)
-    assert "give(s) no sign: stopped, lost or cut off" in run.said(other)
+    assert "send(s) no heartbeat: stopped, lost or cut off" in run.said(other)
     assert (run.place / "stacks" / f"rank-{other:04d}.txt").stat().st_size
 
 
@@ -314,6 +314,6 @@ def test_a_trace_and_checkpoints_by_time(run: Run) -> None:
     assert list((run.place / "profile").rglob("*.trace.json.gz"))
     assert "operation" in run.said()
     assert [step for step in run.steps() if step not in (0, 10 * EVERY)]
-    assert " is whole: " in run.said()
+    assert " is complete: " in run.said()
     assert any("save_stall" in line for line in run.progress())
     assert 0 < run.progress()[-1]["goodput"] < 1

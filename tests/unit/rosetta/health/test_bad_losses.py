@@ -12,32 +12,32 @@ from rosetta.health.bad_losses import BadStep, LossMonitor
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_bad(loss: float) -> None:
-    judge = LossMonitor()
-    assert judge.look(0, 3.0) is None
-    found = judge.look(1, loss)
+    monitor = LossMonitor()
+    assert monitor.check_loss(0, 3.0) is None
+    found = monitor.check_loss(1, loss)
     assert found is not None
     assert (found.step, found.why) == (1, f"the loss is {loss}")
 
 
 def test_a_spike_is_one_over_the_running_median() -> None:
-    judge = LossMonitor(spike=2.0)
-    assert judge.look(0, 50.0) is None  # nothing is known yet
+    monitor = LossMonitor(spike=2.0)
+    assert monitor.check_loss(0, 50.0) is None  # nothing is known yet
     for step in range(1, 40):
-        assert judge.look(step, 3.0 + 0.1 * (step % 3)) is None
-    assert judge.look(40, 6.0) is None
-    found = judge.look(41, 7.0)
+        assert monitor.check_loss(step, 3.0 + 0.1 * (step % 3)) is None
+    assert monitor.check_loss(40, 6.0) is None
+    found = monitor.check_loss(41, 7.0)
     assert found is not None
     assert found.why == "the loss is 7, over 2 times the median of the last 41 steps, 3.1"
-    assert LossMonitor().look(0, 1e30) is None  # none is looked for unless asked
+    assert LossMonitor().check_loss(0, 1e30) is None  # none is looked for unless asked
 
 
 def test_those_that_come_in_a_row_are_counted() -> None:
-    judge = LossMonitor()
+    monitor = LossMonitor()
     for step, loss in enumerate([1.0, math.nan, math.nan, math.nan]):
-        judge.look(step, loss)
-    assert judge.row == 3
-    judge.look(4, 1.0)
-    assert judge.row == 0
+        monitor.check_loss(step, loss)
+    assert monitor.bad_in_a_row == 3
+    monitor.check_loss(4, 1.0)
+    assert monitor.bad_in_a_row == 0
 
 
 def test_the_dump_says_what_is_known(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from rosetta.health.key_value_store import CoordinationStore, LocalStore
 
 def test_one_process_needs_nobody() -> None:
     alone = StepBarrier("stop", LocalStore(), 0, 1)
-    assert not alone.reached(4)
-    alone.ask("SIGTERM")
-    alone.turn()
-    assert alone.reached(5)
+    assert not alone.is_reached(4)
+    alone.request("SIGTERM")
+    alone.poll()
+    assert alone.is_reached(5)
     assert alone.reason == "SIGTERM"
-    assert not alone.reached(6)
+    assert not alone.is_reached(6)
 
 
 def _run(ranks: int, who: int, at: int, *, hurry: float = 0.0) -> list[int]:
@@ -30,14 +30,14 @@ def _run(ranks: int, who: int, at: int, *, hurry: float = 0.0) -> list[int]:
 
     def talk(rank: int) -> None:
         while not done.is_set():
-            each[rank].turn()
+            each[rank].poll()
             time.sleep(0.01)
 
     def train(rank: int) -> None:
         for step in range(10_000):
             if rank == who and step == at:
-                each[rank].ask("USR1")
-            if each[rank].reached(step):
+                each[rank].request("USR1")
+            if each[rank].is_reached(step):
                 stopped[rank] = step
                 return
             time.sleep(0.002 + hurry * rank)
@@ -70,25 +70,25 @@ def test_it_can_be_asked_for_again() -> None:
     board = LocalStore()
     both = [StepBarrier("save", board, rank, 2) for rank in range(2)]
     for begin in (10, 20):
-        both[0].ask("time")
-        threads = [threading.Thread(target=one.turn) for one in both]
+        both[0].request("time")
+        threads = [threading.Thread(target=one.poll) for one in both]
         for one in both:
-            assert not one.reached(begin)
+            assert not one.is_reached(begin)
         threads[0].start()
         threads[0].join(0.2)  # it has asked, and waits for the other
         threads[1].start()
         for thread in threads:
             thread.join(60)
-        assert [one.reached(begin) for one in both] == [False, False]
-        assert [one.reached(begin + 1) for one in both] == [True, True]
+        assert [one.is_reached(begin) for one in both] == [False, False]
+        assert [one.is_reached(begin + 1) for one in both] == [True, True]
 
 
 def test_one_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(barrier, "ANSWER_TIMEOUT", 0.1)
     first = StepBarrier("stop", LocalStore(), 0, 3)
-    first.ask("TERM")
+    first.request("TERM")
     with pytest.raises(TimeoutError, match=r"1, 2 did not answer"):
-        first.turn()
+        first.poll()
 
 
 class Client:
@@ -113,4 +113,4 @@ def test_the_old_service_is_written_over_too() -> None:
     shared.put("signs/1", "1 2")
     shared.put("signs/1", "2 2")
     shared.put("asks/1", "x")
-    assert shared.under("signs") == {"1": "2 2"}
+    assert shared.list_folder("signs") == {"1": "2 2"}

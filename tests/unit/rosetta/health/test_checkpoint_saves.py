@@ -44,25 +44,23 @@ def test_one_is_left_out_and_the_next_one_counts(
     small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saves = SaveTracker(str(small), "once", speaks=True)
-    assert saves.trying(10, lambda: _write(small, 10, 20_000)) is True
-    assert saves.trying(20, lambda: _write(small, 20, 100_000)) is None
+    assert saves.save(10, lambda: _write(small, 10, 20_000)) is True
+    assert saves.save(20, lambda: _write(small, 20, 100_000)) is None
     assert [path.name for path in small.iterdir()] == ["checkpoint_10"]  # and nothing half
-    assert saves.trying(30, lambda: _write(small, 30, 1_000)) is True
-    saves.ended()
-    assert (
-        saves.trying(40, lambda: _write(small, 40, 100_000)) is None
-    )  # not the second one in a row
+    assert saves.save(30, lambda: _write(small, 30, 1_000)) is True
+    saves.finish()
+    assert saves.save(40, lambda: _write(small, 40, 100_000)) is None  # not the second one in a row
     with errors.refused(errors.FAILED, where="small", value=40):
-        saves.ended()
+        saves.finish()
     with errors.refused(errors.FAILED, where="small", value=50):
-        saves.trying(50, lambda: _write(small, 50, 100_000))
+        saves.save(50, lambda: _write(small, 50, 100_000))
     err = capsys.readouterr().err
     assert err.count("goes on") == 2
 
 
 def test_the_first_one_ends_the_run_where_that_is_wanted(small: Path) -> None:
     with errors.refused(errors.FAILED, where="small", value=20):
-        SaveTracker(str(small), "stop", speaks=True).trying(20, lambda: _write(small, 20, 100_000))
+        SaveTracker(str(small), "stop", speaks=True).save(20, lambda: _write(small, 20, 100_000))
 
 
 def test_other_errors_are_no_full_disk(tmp_path: Path) -> None:
@@ -70,7 +68,7 @@ def test_other_errors_are_no_full_disk(tmp_path: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     with pytest.raises(PermissionError):
-        SaveTracker(str(tmp_path), "once", speaks=True).trying(1, fails)
+        SaveTracker(str(tmp_path), "once", speaks=True).save(1, fails)
 
 
 @pytest.mark.parametrize(
@@ -98,17 +96,17 @@ def test_how_long_it_took_is_said_once_it_is_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saves = SaveTracker(str(tmp_path), "once", speaks=True)
-    saves.begun(10, time.monotonic() - 5, 1.5)
-    assert saves.told() == {}
+    saves.watch_save(10, time.monotonic() - 5, 1.5)
+    assert saves.take_durations() == {}
     _write(tmp_path, 10, 1)
     end = time.monotonic() + 60
-    while not (told := saves.told()):
+    while not (told := saves.take_durations()):
         assert time.monotonic() < end
         time.sleep(0.05)
     assert told["save_seconds"] >= 5
     assert told["save_stall"] == 1.5
-    assert "checkpoint 10 is whole" in capsys.readouterr().err
-    assert saves.told() == {}
+    assert "checkpoint 10 is complete" in capsys.readouterr().err
+    assert saves.take_durations() == {}
 
 
 def test_the_end_waits_for_what_is_said_of_the_last_checkpoint(
@@ -123,8 +121,8 @@ def test_the_end_waits_for_what_is_said_of_the_last_checkpoint(
     monkeypatch.setattr(checkpoint_files, "find_problem", slow)
     saves = SaveTracker(str(tmp_path), "once", speaks=True)
     _write(tmp_path, 10, 1)
-    saves.begun(10, time.monotonic(), 0.0)
-    saves.begun(20, time.monotonic(), 0.0)  # it never comes: nothing waits for it
-    saves.ended()
+    saves.watch_save(10, time.monotonic(), 0.0)
+    saves.watch_save(20, time.monotonic(), 0.0)  # it never comes: nothing waits for it
+    saves.finish()
     assert [thread.name for thread in threading.enumerate() if thread.name == "rosetta-save"] == []
-    assert capsys.readouterr().err.count("is whole") == 1
+    assert capsys.readouterr().err.count("is complete") == 1

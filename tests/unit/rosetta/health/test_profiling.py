@@ -34,16 +34,16 @@ def test_the_longest_come_first_and_ten_are_told() -> None:
 
 def test_a_trace_of_nothing_says_so() -> None:
     assert profiling.format_top_operations([{"ph": "X", "dur": 5, "name": "python"}]) == [
-        "profile: it holds no operation of XLA's"
+        "profile: the trace has no operation of XLA's"
     ]
 
 
 def test_it_is_due_at_its_first_step_and_after_its_last(tmp_path: Any) -> None:
-    made = profiling.StepProfiler(str(tmp_path), (20, 25), 0)
-    assert [step for step in range(40) if made.due(step)] == [20, 21, 22, 23, 24]
-    made._running = True
-    assert next(step for step in range(40) if made.due(step)) == 25
-    assert not profiling.StepProfiler(str(tmp_path), None, 0).due(20)
+    profiler = profiling.StepProfiler(str(tmp_path), (20, 25), 0)
+    assert [step for step in range(40) if profiler.is_due(step)] == [20, 21, 22, 23, 24]
+    profiler._is_running = True
+    assert next(step for step in range(40) if profiler.is_due(step)) == 25
+    assert not profiling.StepProfiler(str(tmp_path), None, 0).is_due(20)
 
 
 def test_one_that_cannot_be_taken_is_said_and_the_run_goes_on(
@@ -51,9 +51,9 @@ def test_one_that_cannot_be_taken_is_said_and_the_run_goes_on(
 ) -> None:
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace())
     (tmp_path / "profile").write_text("no folder")
-    made = profiling.StepProfiler(str(tmp_path), (20, 25), 0)
-    made.turn()
+    profiler = profiling.StepProfiler(str(tmp_path), (20, 25), 0)
+    profiler.toggle()
     assert capsys.readouterr().err.startswith(
         "rosetta: there is no profile of these steps: FileExistsError"
     )
-    assert not any(made.due(step) for step in range(40))
+    assert not any(profiler.is_due(step) for step in range(40))

@@ -30,7 +30,7 @@ def test_what_is_not_known_is_none() -> None:
     found = progress.make_report(StepWork(2e12, 6400, 2, None), 50, None, 10, 4.0, 5.0, None)
     assert (found.total, found.loss, found.mfu, found.seconds_left) == (None, None, None, None)
     assert found.input_wait == 1.0
-    assert found.line() == "step 50  2.5 steps/s  16,000 tokens/s  input wait 100.0 %"
+    assert found.format_line() == "step 50  2.5 steps/s  16,000 tokens/s  input wait 100.0 %"
     assert (
         progress.make_report(StepWork(1, 1, 1, None), 50, 40, 1, 1.0, 0.0, None).seconds_left
         is None
@@ -39,10 +39,10 @@ def test_what_is_not_known_is_none() -> None:
 
 def test_the_line() -> None:
     assert (
-        REPORT.line()
+        REPORT.format_line()
         == "step 1,200/100,000  loss 3.1416  2.5 steps/s  163,840 tokens/s  MFU 45.6 %  input wait 1.2 %  10 h 58 min left"
     )
-    assert "loss nan" in ProgressReport(1, 2, math.nan, 1.0, 1.0, None, 0.0, None).line()
+    assert "loss nan" in ProgressReport(1, 2, math.nan, 1.0, 1.0, None, 0.0, None).format_line()
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def _lines(folder: Path) -> list[dict[str, object]]:
 
 def test_it_is_appended_and_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "not yet"
-    ProgressWriter(str(folder)).say(REPORT)
-    ProgressWriter(str(folder)).say(
+    ProgressWriter(str(folder)).write(REPORT)
+    ProgressWriter(str(folder)).write(
         ProgressReport(1300, 100000, math.nan, 2.5, 1.0, None, 0.0, None)
     )
     first, second = _lines(folder)
@@ -82,7 +82,7 @@ def test_it_is_appended_and_printed(tmp_path: Path, capsys: pytest.CaptureFixtur
     }
     assert (second["loss"], second["mfu"]) == ("nan", None)
     assert math.isnan(float(str(second["loss"])))
-    assert capsys.readouterr().err.splitlines()[0] == REPORT.line()
+    assert capsys.readouterr().err.splitlines()[0] == REPORT.format_line()
 
 
 def test_what_else_is_known_is_written_and_what_people_should_read_is_said(
@@ -98,7 +98,7 @@ def test_what_else_is_known_is_written_and_what_people_should_read_is_said(
         2.0,
         ({"goodput": 0.5, "host_wait_rank": 3}, ("goodput 50.0 %",)),
     )
-    ProgressWriter(str(tmp_path)).say(found)
+    ProgressWriter(str(tmp_path)).write(found)
     (line,) = _lines(tmp_path)
     assert (line["goodput"], line["host_wait_rank"]) == (0.5, 3)
     assert "more" not in line
@@ -114,7 +114,7 @@ def test_what_else_is_known_is_written_and_what_people_should_read_is_said(
 
 def test_half_a_line_spoils_no_other(tmp_path: Path) -> None:
     (tmp_path / "progress.jsonl").write_text('{"step": 1}\n{"step": 2, "lo')
-    ProgressWriter(str(tmp_path)).say(REPORT)
+    ProgressWriter(str(tmp_path)).write(REPORT)
     lines = (tmp_path / "progress.jsonl").read_text().splitlines()
     assert lines[:2] == ['{"step": 1}', '{"step": 2, "lo']
     assert json.loads(lines[2])["step"] == 1200
@@ -125,17 +125,17 @@ def test_a_run_goes_on_where_progress_cannot_be_written(
 ) -> None:
     (tmp_path / "progress.jsonl").mkdir()
     reporter = ProgressWriter(str(tmp_path))
-    reporter.say(REPORT)
-    reporter.say(REPORT)
+    reporter.write(REPORT)
+    reporter.write(REPORT)
     err = capsys.readouterr().err
     assert err.count("progress is not written any more") == 1
-    assert err.count(REPORT.line()) == 2
+    assert err.count(REPORT.format_line()) == 2
 
 
 def test_object_stores_get_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    ProgressWriter("gs://bucket/m").say(REPORT)
-    ProgressWriter(None).say(REPORT)
+    ProgressWriter("gs://bucket/m").write(REPORT)
+    ProgressWriter(None).write(REPORT)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -143,13 +143,13 @@ def test_where_stderr_is_a_log_the_terminal_sees_it_too(monkeypatch: pytest.Monk
     read, write = os.pipe()
     monkeypatch.setenv(log.TERMINAL_VARIABLE, str(write))
     reporter = ProgressWriter(None)
-    reporter.say(REPORT)
-    assert os.read(read, 1000).decode() == REPORT.line() + "\n"
+    reporter.write(REPORT)
+    assert os.read(read, 1000).decode() == REPORT.format_line() + "\n"
     os.close(read)
-    reporter.say(REPORT)  # nobody listens any more
+    reporter.write(REPORT)  # nobody listens any more
     os.close(write)
     monkeypatch.setenv(log.TERMINAL_VARIABLE, "987")
-    ProgressWriter(None).say(REPORT)
+    ProgressWriter(None).write(REPORT)
 
 
 def test_a_line_is_written_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,7 +191,9 @@ def test_a_run_that_was_taken_over_ends(tmp_path: Path) -> None:
         time.sleep(0.001)
     os.close(file)
     assert started.returncode == 1
-    assert "another run has taken it over (host node7, process 12" in started.communicate()[1]
+    assert (
+        "another run has taken the folder over (host node7, process 12" in started.communicate()[1]
+    )
     assert (tmp_path / LOCK_FILE).is_file()  # it is the other one's
 
 

@@ -57,7 +57,7 @@ def test_a_signal_asks_for_a_stop_even_before_anybody_listens(
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75
     assert err.splitlines() == [
-        f"rosetta: {number.name}: it ends after the running step, with a checkpoint; a second signal ends it at once",
+        f"rosetta: {number.name}: the run ends after the running step, with a checkpoint; a second signal ends it at once",
         f"rosetta: ended by {number.name}",
     ]
 
@@ -84,7 +84,7 @@ def test_one_that_is_passed_on_as_well_is_no_second_one() -> None:
     process.kill()
     _, err = process.communicate(timeout=60)
     assert err.splitlines() == [
-        "rosetta: SIGINT: it ends after the running step, with a checkpoint; a second signal ends it at once"
+        "rosetta: SIGINT: the run ends after the running step, with a checkpoint; a second signal ends it at once"
     ]
 
 
@@ -99,7 +99,7 @@ def test_it_is_said_on_the_terminal_too_and_to_nobody_where_all_have_gone() -> N
         assert process.wait(60) == 75
     with os.fdopen(reading) as lines:
         assert lines.read().splitlines() == [
-            "rosetta: SIGINT: it ends after the running step, with a checkpoint; a second signal ends it at once",
+            "rosetta: SIGINT: the run ends after the running step, with a checkpoint; a second signal ends it at once",
             "rosetta: ended by SIGINT",
         ]
 

@@ -44,9 +44,9 @@ def health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 def _train(health: Supervisor, losses: list[float]) -> int:
     for step, loss in enumerate(losses):
-        health.before(step)
-        health.given(step, lambda loss=loss: loss)  # type: ignore[misc]
-        health.follower.settle()
+        health.before_step(step)
+        health.track_step(step, lambda loss=loss: loss)  # type: ignore[misc]
+        health.step_tracker.wait_for_all()
     return len(losses)
 
 
@@ -54,18 +54,18 @@ def test_a_bad_loss_stops_the_run_before_the_next_step(health: Callable[..., Sup
     with pytest.raises(RunStopped) as raised:
         _train(health(), [3.0, 2.0, math.nan, 1.0, 1.0])
     assert raised.value.step == 3
-    assert raised.value.bad is not None
-    assert raised.value.bad.step == 2
+    assert raised.value.bad_step is not None
+    assert raised.value.bad_step.step == 2
 
 
 def test_no_checkpoint_is_written_after_a_bad_step(health: Callable[..., Supervisor]) -> None:
     made = health()
     _train(made, [3.0, 2.0])
     made.before_checkpoint(2, lambda: True)
-    made.given(2, lambda: math.inf)  # it is not yet known to be bad when the checkpoint comes
+    made.track_step(2, lambda: math.inf)  # it is not yet known to be bad when the checkpoint comes
     with pytest.raises(RunStopped) as raised:
         made.before_checkpoint(3, lambda: True)
-    assert raised.value.bad is not None
+    assert raised.value.bad_step is not None
 
 
 def test_nor_one_of_parameters_that_are_not_finite(health: Callable[..., Supervisor]) -> None:
@@ -73,8 +73,8 @@ def test_nor_one_of_parameters_that_are_not_finite(health: Callable[..., Supervi
     _train(made, [3.0, 2.0])
     with pytest.raises(RunStopped) as raised:
         made.before_checkpoint(2, lambda: False)
-    assert raised.value.bad is not None
-    assert raised.value.bad.why == "it left parameters that are not finite"
+    assert raised.value.bad_step is not None
+    assert raised.value.bad_step.why == "it left parameters that are not finite"
     health(on_bad_loss="ignore").before_checkpoint(2, lambda: False)
 
 
@@ -107,10 +107,10 @@ def test_what_is_ignored_is_ignored(health: Callable[..., Supervisor]) -> None:
 
 def test_a_signal_stops_it_with_a_checkpoint(health: Callable[..., Supervisor]) -> None:
     made = health()
-    made._stop.ask("SIGTERM")
+    made._stop_barrier.request("SIGTERM")
     with pytest.raises(RunStopped) as raised:
         _train(made, [3.0])
-    assert raised.value.bad is None
+    assert raised.value.bad_step is None
     assert raised.value.reason == "SIGTERM"
 
 
@@ -121,15 +121,15 @@ from rosetta.health.supervision_settings import read_settings
 health = Supervisor(sys.argv[1], read_settings({"WATCHDOG_SECONDS": "1", "WATCHDOG_STEPS": "2"}), 0, 1, DumpSource(lambda step: {"hash": "ab"}, lambda: {"k": [0.5]}))
 def hangs():
     time.sleep(600)
-health.begin()
+health.begin_steps()
 for step in range(10):
-    health.given(step, lambda: (time.sleep(0.05), 1.0)[1])
-    health.follower.settle()
+    health.track_step(step, lambda: (time.sleep(0.05), 1.0)[1])
+    health.step_tracker.wait_for_all()
 if sys.argv[2] == "pause":  # an evaluation, which may take its time
-    health.pause()
+    health.end_steps()
     time.sleep(4)
 elif sys.argv[2] == "hang":
-    health.given(10, hangs)
+    health.track_step(10, hangs)
     time.sleep(600)
 elif sys.argv[2] == "paused":  # a checkpoint between two reports, and a hang after it
     from rosetta.health import supervision
@@ -140,9 +140,9 @@ elif sys.argv[2] == "paused":  # a checkpoint between two reports, and a hang af
 else:
     from rosetta.health.supervision import RunStopped
     try:
-        health.given(10, lambda: float("nan"))
-        health.follower.settle()
-        health.before(11)
+        health.track_step(10, lambda: float("nan"))
+        health.step_tracker.wait_for_all()
+        health.before_step(11)
     except RunStopped as stopped:
         if sys.argv[2] == "unwritable":
             open(sys.argv[1] + "/bad_step_10", "x")
@@ -230,8 +230,8 @@ def fails():
     raise XlaRuntimeError(TEXT)
 try:
     for step in range(1000):
-        health.before(step)
-        health.given(step, (lambda: 1.0) if step < 3 else fails)
+        health.before_step(step)
+        health.track_step(step, (lambda: 1.0) if step < 3 else fails)
     print("all were given")
 except Exception as error:
     supervision.end_if_stopped(lambda: sys.argv[1])
@@ -284,10 +284,10 @@ def test_a_failed_step_is_noticed_before_a_checkpoint_and_a_stop(
 ) -> None:
     for ask in (
         lambda made: made.before_checkpoint(1, lambda: True),
-        lambda made: (made._stop.ask("SIGTERM"), made.before(1)),
+        lambda made: (made._stop_barrier.request("SIGTERM"), made.before_step(1)),
     ):
         made = health()
-        made.given(0, lambda: 1 / 0)
+        made.track_step(0, lambda: 1 / 0)
         with pytest.raises(StepFailedError) as raised:
             ask(made)
         assert raised.value.step == 0
@@ -302,8 +302,8 @@ def test_the_training_never_gives_more_than_a_bounded_number_of_steps_ahead(
     def train() -> None:
         nonlocal given
         for step in range(100):
-            made.before(step)
-            made.given(step, lambda: over.wait(60) and 1.0)
+            made.before_step(step)
+            made.track_step(step, lambda: over.wait(60) and 1.0)
             given += 1
 
     thread = threading.Thread(target=train)
@@ -321,9 +321,9 @@ from rosetta.health import supervision
 from rosetta.health.supervision import Supervisor, DumpSource, RunStopped
 from rosetta.health.supervision_settings import read_settings
 health = Supervisor(sys.argv[1], read_settings({}), 0, 1, DumpSource(lambda step: None, dict))
-health._stop.ask("SIGTERM")
+health._stop_barrier.request("SIGTERM")
 try:
-    health.before(15)
+    health.before_step(15)
 except RunStopped:
     supervision.end_if_stopped(lambda: sys.argv[1])
 """
@@ -359,15 +359,15 @@ def test_written_is_said_of_a_checkpoint_that_is_there(tmp_path: Path) -> None:
     marks.write_text('{"version": 1.1}')
     assert stops() == (
         75,
-        "rosetta: ended by SIGTERM before step 15: its checkpoint is written, and the next start goes on from it\n",
+        "rosetta: ended by SIGTERM before step 15: its checkpoint is written, and the next start resumes from it\n",
     )
 
 
-def _watches(board: LocalStore, folder: Path, ranks: int) -> list[watchdog.Watchdog]:
-    made = []
+def _make_watchdogs(store: LocalStore, folder: Path, ranks: int) -> list[watchdog.Watchdog]:
+    watchdogs = []
     for rank in range(ranks):
         each = watchdog.Watchdog(
-            board,
+            store,
             rank,
             ranks,
             str(folder),
@@ -376,72 +376,72 @@ def _watches(board: LocalStore, folder: Path, ranks: int) -> list[watchdog.Watch
             lambda: False,
             (),
         )
-        each._board.put(f"who/{rank}", f"node{rank}, pid {100 + rank}")
-        made.append(each)
-    return made
+        each._store.put(f"who/{rank}", f"node{rank}, pid {100 + rank}")
+        each._heartbeat_count = 1  # the first heartbeat would write the name of this machine
+        watchdogs.append(each)
+    return watchdogs
 
 
-def test_a_process_that_gives_no_sign_is_named(
+def test_a_process_without_heartbeats_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    first, second, third = _watches(LocalStore(), tmp_path, 3)
+    first, second, third = _make_watchdogs(LocalStore(), tmp_path, 3)
     for count in range(40):
         now[0] += 1.0
         for each in (first, second, *((third,) if count < 5 else ())):
-            each._speak(count)
-            each._spoke = now[0]
-    assert first.silent(4.0) == [2]
-    assert first.name(2) == "rank 2 (node2, pid 102)"
+            each._exchange_heartbeats()
+    assert first.find_silent(4.0) == [2]
+    assert first.describe_process(2) == "rank 2 (node2, pid 102)"
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("rosetta: rank 2 (node2, pid 102) ")
     assert " 30 s: " in line
 
 
-def test_one_that_is_behind_is_named(tmp_path: Path) -> None:
-    first, second = _watches(LocalStore(), tmp_path, 2)
-    first._follower.given, second._follower.given = 12, 11
+def test_a_process_that_is_behind_is_named(tmp_path: Path) -> None:
+    first, second = _make_watchdogs(LocalStore(), tmp_path, 2)
+    first._step_tracker.dispatched, second._step_tracker.dispatched = 12, 11
     for each in (second, first):
-        each._speak(1)
+        each._exchange_heartbeats()
     assert (
-        first._cause([])
+        first._describe_cause([])
         == "rank 1 (node1, pid 101) is behind all others: its input or its host holds it up"
     )
 
 
 def test_stacks_are_written_when_another_asks(tmp_path: Path) -> None:
-    board = LocalStore()
-    _, second = _watches(board, tmp_path, 2)
-    board.put("stacks/0", "now")
-    second._speak(1)
+    store = LocalStore()
+    _, second = _make_watchdogs(store, tmp_path, 2)
+    store.put("stacks/0", "now")
+    second._exchange_heartbeats()
     assert "rank 1 of 2" in (tmp_path / "stacks" / "rank-0001.txt").read_text()
 
 
-def test_an_answer_that_is_waited_for_holds_up_neither_signs_nor_other_agreements(
+def test_an_answer_that_is_waited_for_holds_up_neither_heartbeats_nor_other_barriers(
     tmp_path: Path,
 ) -> None:
-    board = LocalStore()
+    store = LocalStore()
     made = []
     for rank, names in enumerate((("save", "stop"), ("stop", "save"))):
-        agreements = [StepBarrier(name, board, rank, 3) for name in names]
-        agreements[0].ask("each asks for another one first")
+        barriers = [StepBarrier(name, store, rank, 3) for name in names]
+        barriers[0].request("each asks for another one first")
         each = watchdog.Watchdog(
-            board,
+            store,
             rank,
             3,
             str(tmp_path),
             read_settings({}),
             StepTracker(lambda *_: None),
             lambda: False,
-            agreements,
+            barriers,
         )
         each.interval = 0.01
         each.start()
         made.append(each)
     end = time.monotonic() + 30
-    while [len(board.under(f"{name}/0/steps")) for name in ("save", "stop")] != [2, 2] or int(
-        board.under("signs").get("0", "0").split()[0]
+    while [len(store.list_folder(f"{name}/0/steps")) for name in ("save", "stop")] != [2, 2] or int(
+        store.list_folder("signs").get("0", "0").split()[0]
     ) < 5:
         assert time.monotonic() < end, (
             "the third process, which is gone, is waited for before all else"
@@ -453,20 +453,20 @@ def test_an_answer_that_is_waited_for_holds_up_neither_signs_nor_other_agreement
 
 def test_a_slow_host_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stop_signals, "_set_handlers", lambda _: None)
-    board = LocalStore()
-    monkeypatch.setattr("rosetta.health.key_value_store.open_store", lambda _: board)
+    store = LocalStore()
+    monkeypatch.setattr("rosetta.health.key_value_store.open_store", lambda _: store)
     both = [Supervisor(str(tmp_path), read_settings({}), rank, 2, NOTHING) for rank in range(2)]
-    both[0].watch._who = {0: "node0", 1: "node1"}
-    both[0].follower._durations.append(0.5)
-    both[1].tell(10, 0.4)
-    more, said = both[0].report(10, 5.0, 0.01)
-    assert (more["host_wait_median"], more["host_wait_max"], more["host_wait_rank"]) == (
+    both[0].watchdog._process_names = {0: "node0", 1: "node1"}
+    both[0].step_tracker._durations.append(0.5)
+    both[1].publish_input_wait(10, 0.4)
+    values, notes = both[0].collect_report(10, 5.0, 0.01)
+    assert (values["host_wait_median"], values["host_wait_max"], values["host_wait_rank"]) == (
         0.01,
         0.4,
         1,
     )
-    assert said[-1] == "rank 1 (node1) is slow: its input takes 0.4 s a step, of the others 0.01 s"
-    both[1].tell(20, 0.012)
-    assert len(both[0].report(20, 5.0, 0.01)[1]) == 1  # goodput alone
+    assert notes[-1] == "rank 1 (node1) is slow: its input takes 0.4 s a step, of the others 0.01 s"
+    both[1].publish_input_wait(20, 0.012)
+    assert len(both[0].collect_report(20, 5.0, 0.01)[1]) == 1  # goodput alone
     for each in both:
         each.close()

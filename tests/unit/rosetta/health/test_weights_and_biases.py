@@ -39,9 +39,9 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_scalars_go_there_under_the_names_that_tensorboard_has(told: Path) -> None:
-    board = weights_and_biases.WandbRun("/runs/large", {weights_and_biases.API_KEY_VARIABLE: KEY})
-    board.log(10, {"loss": 2.5})
-    board.close()
+    run = weights_and_biases.WandbRun("/runs/large", {weights_and_biases.API_KEY_VARIABLE: KEY})
+    run.log_scalars(10, {"loss": 2.5})
+    run.close()
     init, *others = told.read_text().splitlines()
     assert '"project": "rosetta", "name": "large"' in init
     assert others == ['["log", {"rosetta/loss": 2.5}, 10]', '["finish"]']
@@ -50,10 +50,10 @@ def test_scalars_go_there_under_the_names_that_tensorboard_has(told: Path) -> No
 def test_a_run_goes_on_without_it_and_no_key_is_printed(
     told: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    board = weights_and_biases.WandbRun("/runs/large", {weights_and_biases.API_KEY_VARIABLE: KEY})
-    board.log(13, {"loss": 2.5})
-    board.log(20, {"loss": 2.5})
-    board.close()
+    run = weights_and_biases.WandbRun("/runs/large", {weights_and_biases.API_KEY_VARIABLE: KEY})
+    run.log_scalars(13, {"loss": 2.5})
+    run.log_scalars(20, {"loss": 2.5})
+    run.close()
     assert len(told.read_text().splitlines()) == 1
     err = capsys.readouterr().err
     assert (
@@ -63,9 +63,9 @@ def test_a_run_goes_on_without_it_and_no_key_is_printed(
 
 
 def test_without_a_key_nothing_is_imported(told: Path) -> None:
-    board = weights_and_biases.WandbRun("/runs/large", {})
-    board.log(10, {"loss": 2.5})
-    board.close()
+    run = weights_and_biases.WandbRun("/runs/large", {})
+    run.log_scalars(10, {"loss": 2.5})
+    run.close()
     assert not told.exists()
 
 

@@ -131,6 +131,6 @@ def test_what_a_terminal_sends_to_all_is_one_signal_to_what_we_pass_it_on_to() -
     assert process.returncode == 75, err
     assert out == ""
     assert [line for line in err.splitlines() if not line.startswith("+ ")][-2:] == [
-        "rosetta: SIGINT: it ends after the running step, with a checkpoint; a second signal ends it at once",
+        "rosetta: SIGINT: the run ends after the running step, with a checkpoint; a second signal ends it at once",
         "rosetta: ended by SIGINT",
     ]

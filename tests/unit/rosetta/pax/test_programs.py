@@ -187,7 +187,7 @@ def test_a_run_that_is_to_end_early_ends_as_at_its_last_step(
     program: programs.TrainProgram,
 ) -> None:
     assert program.should_run(None, 3)
-    program._health._stop.ask("SIGTERM")
+    program._health._stop_barrier.request("SIGTERM")
     assert not program.should_run(None, 4)
     assert program._health.ending is not None
     assert program._health.ending.step == 4
@@ -195,8 +195,8 @@ def test_a_run_that_is_to_end_early_ends_as_at_its_last_step(
 
 
 def test_a_bad_loss_ends_it_without_a_checkpoint(program: programs.TrainProgram) -> None:
-    program._health.given(3, lambda: float("nan"))
-    program._health.follower.settle()
+    program._health.track_step(3, lambda: float("nan"))
+    program._health.step_tracker.wait_for_all()
     with pytest.raises(RunStopped):
         program.should_run(None, 4)
     with pytest.raises(RunStopped):
