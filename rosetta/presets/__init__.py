@@ -1,5 +1,7 @@
-"""Settings of runs as data, in layers: common < accelerator < model < precision and switches < site
-< environment < command line.
+"""Presets: named run configurations as data.
 
-Python 3.9 and PyYAML will do: it also runs on login nodes.
+A run's values come from layers. From the lowest to the highest, these are what all presets share,
+the GPU, the model, its switches and precision, the site, the environment and the command line.
+
+The package needs only Python 3.9 and PyYAML, because it also runs on login nodes.
 """

@@ -1,5 +1,6 @@
-"""`python -m rosetta.presets`: `rosetta explain` on a Python that is too old for the other
-commands, as a login node has it.
+"""Run `rosetta explain` as `python -m rosetta.presets`.
+
+This works on a Python that is too old for the other commands, such as that of a login node.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`rosetta explain`: every value of a run, where it came from, what it took the place of, and why;
-the framework's own configuration included.
+"""Collect what `rosetta explain` shows: every value of a run, where it was set, which values it
+replaces and why, and the configuration of the framework that follows from the values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _BATCH_FIELDS = ("nodes", "gpus_per_node", "batch.per_gpu", "settings.TP_SIZE")
-# Binding -> the fields it is made of.
+# Gin binding -> the fields from which it is computed.
 _BINDING_FIELDS = {
     "BATCH_SIZE": _BATCH_FIELDS,
     "EVAL_BATCH_SIZE": _BATCH_FIELDS,
@@ -42,20 +42,25 @@ def collect_explanation(
     gpus_per_node: int | None,
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return what is known of a preset's run, without secrets; for the arguments see
-    preset_run.describe_run.
+    """Return what is known of the run of a preset, without secrets.
+
+    The arguments are those of preset_run.describe_run.
 
     Returns:
-      preset, about, framework, accelerator; values: field -> {value, origin, why, overrode};
-      left_out: lines; config: name -> {value, origin}, of gin or Fiddle; notes: lines; run: the run
-        description.
+        A JSON document with these keys:
+        - preset, about, framework, accelerator;
+        - values: field -> {value, origin, why, overrode};
+        - left_out: lines about values that do not fit an installed version;
+        - config: name -> {value, origin}, the gin bindings or the hyper-parameters;
+        - notes: lines about what is not known here;
+        - run: the run description.
 
     Raises:
-      UserError: one line for the first thing that is wrong.
+        UserError: A name or value is not valid.
     """
     from rosetta.core.secrets import Mask
 
-    found = preset_run.resolve_values(
+    resolved = preset_run.resolve_values(
         name,
         accelerator=accelerator,
         settings=settings,
@@ -63,30 +68,28 @@ def collect_explanation(
         gpus_per_node=gpus_per_node,
         environment=environment,
     )
-    run = preset_run.build_run(found)
-    accelerator = accelerator or (
-        None if run_description.runs_on_cpu(run) else found.get("accelerator")
-    )
-    config, notes = (
-        _collect_gin_bindings(found, run, accelerator)
-        if found.framework == "t5x"
-        else _collect_hyper_parameters(found, run)
-    )
-    made = {
+    run = preset_run.build_run(resolved)
+    if not accelerator and not run_description.runs_on_cpu(run):
+        accelerator = resolved.get("accelerator")
+    if resolved.framework == "t5x":
+        config, notes = _collect_gin_bindings(resolved, run, accelerator)
+    else:
+        config, notes = _collect_hyper_parameters(resolved, run)
+    document = {
         "preset": name,
         "about": preset_files.load_preset_chain(name)[-1].about,
-        "framework": found.framework,
-        "accelerator": accelerator,
+        "framework": resolved.framework,
+        "accelerator": accelerator or None,
         "values": {
-            path: _value_as_json(each)
-            for path, each in sorted(found.values.items(), key=lambda item: _sort_key(item[0]))
+            path: _value_as_json(resolved.values[path])
+            for path in sorted(resolved.values, key=_sort_key)
         },
-        "left_out": list(found.left_out),
+        "left_out": list(resolved.left_out),
         "config": config,
         "notes": notes,
         "run": run.as_json(),
     }
-    masked: dict[str, Any] = Mask({**run.env, **found.group("settings")}).mask_document(made)
+    masked: dict[str, Any] = Mask({**run.env, **resolved.group("settings")}).mask_document(document)
     for part in (masked["values"], masked["run"]["env"]):
         for path in part:
             part[path] = _hide_secret(path, part[path])
@@ -94,32 +97,29 @@ def collect_explanation(
 
 
 def _hide_secret(path: str, shown: Any) -> Any:
-    """Return what is shown of a variable that is a secret by its name."""
+    """Return a value of the document, hidden if the name of its variable is that of a secret."""
     from rosetta.core.secrets import HIDDEN, is_secret
 
     if not is_secret(path.rpartition(".")[2]):
         return shown
-    return (
-        HIDDEN
-        if not isinstance(shown, dict)
-        else {
-            **shown,
-            "value": HIDDEN,
-            "overrode": [{**each, "value": HIDDEN} for each in shown["overrode"]],
-        }
-    )
+    if not isinstance(shown, dict):
+        return HIDDEN
+    replaced = [{**entry, "value": HIDDEN} for entry in shown["overrode"]]
+    return {**shown, "value": HIDDEN, "overrode": replaced}
 
 
-def _value_as_json(found: resolution.ResolvedValue) -> dict[str, Any]:
+def _value_as_json(resolved: resolution.ResolvedValue) -> dict[str, Any]:
+    """Return a value as the document has it."""
     return {
-        "value": found.value,
-        "origin": found.origin,
-        "why": found.why,
-        "overrode": [{"origin": origin, "value": value} for origin, value in found.overrode],
+        "value": resolved.value,
+        "origin": resolved.origin,
+        "why": resolved.why,
+        "overrode": [{"origin": origin, "value": value} for origin, value in resolved.overrode],
     }
 
 
 def _sort_key(path: str) -> tuple[int, str]:
+    """Return the key by which fields are sorted: the order of their groups, then their names."""
     order = (
         "runs",
         "nodes",
@@ -140,194 +140,187 @@ def _sort_key(path: str) -> tuple[int, str]:
 
 
 def _make_process_environment(run: Run) -> dict[str, str]:
-    """Return the variables of one of the run's processes, as Slurm sets them."""
+    """Return the variables that a process of the run has under Slurm."""
     return {**run.env, "SLURM_NTASKS": str(run.processes), "SLURM_JOB_NUM_NODES": str(run.nodes)}
 
 
 def _collect_gin_bindings(
-    found: ResolvedPreset, run: Run, accelerator: str | None
+    resolved: ResolvedPreset, run: Run, accelerator: str | None
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return what the gin files bind, with file and line, and what the settings bind over them."""
+    """Return the gin bindings of a T5X run, and notes about those that are not known here.
+
+    The bindings of the gin files come first. The settings of the run override them.
+    """
     from rosetta.core.gpu_query import DetectedGpu
     from rosetta.presets import t5x_model_options
     from rosetta.t5x.run import gin_bindings, gin_files, gin_reader, gin_text, settings
 
     environment = _make_process_environment(run)
     task = environment.get("FT_TASK", "")
-    spec = find_spec("t5x")
-    notes: list[str] = []
-    if spec is not None and spec.submodule_search_locations:
-        root = Path(next(iter(spec.submodule_search_locations))).parent
-        read = gin_files.select_script_files(root, run.model, task)
-    else:
-        root = gin_files.ROOT
-        read = [
-            gin_files.ROOT / gin_files.find_model_file("t5_1_1", run.model),
-            gin_files.ROOT / f"{gin_files.GIN_FOLDER}/runs/pretrain_pile.gin",
-        ]
-        notes = [
-            "t5x is not installed here: bindings are those of rosetta's own gin files"
-            + (", without the task's" if task else "")
-        ]
+    files, root, notes = _find_gin_files(run, task)
     configuration = gin_reader.read_configuration(
-        [*read, *gin_files.find_user_files(environment)], (Path.cwd(), gin_files.ROOT, root)
+        [*files, *gin_files.find_user_files(environment)], (Path.cwd(), gin_files.ROOT, root)
     )
     shown = {
-        name: {"value": bound.text, "origin": _shorten_place(bound.place)}
-        for name, bound in configuration.listing().items()
+        name: {"value": binding.text, "origin": _shorten_place(binding.place)}
+        for name, binding in configuration.listing().items()
     }
-    notes += [f"not read here: {file}" for file in configuration.missing]
-    given = settings.read_script_settings(
-        "multiprocess_ft_frompile" if task else "multiprocess_pretrain_pile",
-        [],
-        environment,
-        run.gpus_per_node,
-    )
-    bindings = {
-        name: (value, _name_origins(found, *_BINDING_FIELDS[name]))
-        for name, value in gin_bindings.make_size_bindings(given, configuration).items()
-    }
-    described = gpus.GPUS.get(accelerator or "")
-    on_cpu = described is None and run_description.runs_on_cpu(run)
+    notes += [f"{file} is not here: its bindings are not listed" for file in configuration.missing]
+
+    script = "multiprocess_ft_frompile" if task else "multiprocess_pretrain_pile"
+    script_settings = settings.read_script_settings(script, [], environment, run.gpus_per_node)
+    sizes = gin_bindings.make_size_bindings(script_settings, configuration)
+    for name, value in sizes.items():
+        origin = _name_origins(resolved, *_BINDING_FIELDS[name])
+        shown[name] = {"value": gin_text.format_literal(value), "origin": origin}
+
+    gpu = gpus.GPUS.get(accelerator or "")
     try:
-        chosen = t5x_model_options.choose_model_options(
+        options = t5x_model_options.choose_model_options(
             environment,
-            [DetectedGpu(described.name, described.capability)] if described else [],
-            on_cpu=on_cpu,
-        )
-        bindings.update(
-            {
-                name: (value, f"precision ({found.values['precision'].origin}) and switches")
-                for name, value in chosen.training_bindings().items()
-            }
+            [DetectedGpu(gpu.name, gpu.capability)] if gpu else [],
+            on_cpu=gpu is None and run_description.runs_on_cpu(run),
         )
     except UserError as error:
-        notes.append(f"bindings of precision and switches are known where it runs: {error}")
-    shown.update(
-        {
-            name: {"value": gin_text.format_literal(value), "origin": origin}
-            for name, (value, origin) in bindings.items()
-        }
-    )
+        notes.append(f"the bindings of the precision and the attention are not known here: {error}")
+        return shown, notes
+    origin = f"precision ({resolved.values['precision'].origin}) and settings"
+    for name, value in options.training_bindings().items():
+        shown[name] = {"value": gin_text.format_literal(value), "origin": origin}
     return shown, notes
 
 
+def _find_gin_files(run: Run, task: str) -> tuple[list[Path], Path, list[str]]:
+    """Return the gin files of a T5X run, the folder of their includes, and notes.
+
+    If T5X is not installed, the files are those that rosetta has itself.
+    """
+    from rosetta.t5x.run import gin_files
+
+    spec = find_spec("t5x")
+    if spec is not None and spec.submodule_search_locations:
+        root = Path(next(iter(spec.submodule_search_locations))).parent
+        return list(gin_files.select_script_files(root, run.model, task)), root, []
+    files = [
+        gin_files.ROOT / gin_files.find_model_file("t5_1_1", run.model),
+        gin_files.ROOT / f"{gin_files.GIN_FOLDER}/runs/pretrain_pile.gin",
+    ]
+    note = "t5x is not installed here: the bindings are those of rosetta's own gin files"
+    if task:
+        note += ", without those of the task"
+    return files, gin_files.ROOT, [note]
+
+
 def _collect_hyper_parameters(
-    found: ResolvedPreset, run: Run
+    resolved: ResolvedPreset, run: Run
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return what the experiment's classes state, with file and line, and what the settings set
-    over them.
+    """Return the hyper-parameters of a Pax run, and notes about those that are not known here.
+
+    The hyper-parameters of the experiment's classes come first. The settings override them.
     """
     from rosetta.pax.run import hyper_parameters, settings
 
     stated = hyper_parameters.read_stated_values(run.model)
-    shown = {name: {"value": each.text, "origin": each.place} for name, each in stated.items()}
-    script = readers.COMMAND_SCRIPTS[f"pax {run.entry[-1]}"]
-    given = settings.read_settings(script, [], _make_process_environment(run), run.gpus_per_node)
+    shown = {name: {"value": value.text, "origin": value.place} for name, value in stated.items()}
+    command = f"pax {run.entry[-1]}"
+    script_settings = settings.read_settings(
+        readers.COMMAND_SCRIPTS[command], [], _make_process_environment(run), run.gpus_per_node
+    )
     fields = {**user_settings.map_variables_to_fields("pax"), "FPROP_DTYPE": "precision"}
-    for name, text in given.hyper.items():
-        path = next(
-            (
-                path
-                for path in (fields.get(name, ""), f"fdl.{name}", f"settings.{name}")
-                if path in found.values
-            ),
-            "",
-        )
-        shown[name] = {
-            "value": text,
-            "origin": f"{path} ({found.values[path].origin})"
-            if path
-            else f"rosetta pax {run.entry[-1]}",
-        }
-    notes = (
-        ["hyper-parameters of Paxml's own base classes are not listed"]
-        if stated
-        else [f"{run.model} is not an experiment of rosetta: what it states is not listed"]
-    )
-    return shown, notes
+    for name, text in script_settings.hyper.items():
+        paths = (fields.get(name, ""), f"fdl.{name}", f"settings.{name}")
+        path = next((path for path in paths if path in resolved.values), None)
+        origin = f"{path} ({resolved.values[path].origin})" if path else f"rosetta {command}"
+        shown[name] = {"value": text, "origin": origin}
+    if stated:
+        return shown, ["the hyper-parameters of Paxml's own base classes are not listed"]
+    return shown, [
+        f"{run.model} is not an experiment of rosetta: its hyper-parameters are not listed"
+    ]
 
 
-def _name_origins(found: ResolvedPreset, *paths: str) -> str:
-    return (
-        ", ".join(f"{path} ({found.values[path].origin})" for path in paths if path in found.values)
-        or "rosetta t5x"
-    )
+def _name_origins(resolved: ResolvedPreset, *paths: str) -> str:
+    """Return the fields that are set, each with its origin, as one text."""
+    origins = [
+        f"{path} ({resolved.values[path].origin})" for path in paths if path in resolved.values
+    ]
+    return ", ".join(origins) or "rosetta t5x"
 
 
 def _shorten_place(place: str) -> str:
-    """Return a file:line, below the folder that rosetta lies in by its name there."""
+    """Return a `FILE:LINE`, relative to the folder that contains rosetta if it is below it."""
     home = str(Path(__file__).parents[2]) + os.sep
     return place.removeprefix(home)
 
 
-def format_explanation(found: dict[str, Any]) -> str:
-    """Return a document as lines for people."""
-    about = f": {found['about']}" if found["about"] else ""
-    where = found["accelerator"] or (
-        "the CPU" if asks_for_cpu(found["run"]["env"].get("JAX_PLATFORMS", "")) else "no GPU given"
-    )
+def format_explanation(document: dict[str, Any]) -> str:
+    """Return the document of `collect_explanation` as text."""
+    about = f": {document['about']}" if document["about"] else ""
+    platform = document["accelerator"] or "no GPU given"
+    if not document["accelerator"] and asks_for_cpu(
+        document["run"]["env"].get("JAX_PLATFORMS", "")
+    ):
+        platform = "the CPU"
+    framework = document["framework"]
     lines = [
-        f"{found['preset']}{about}",
-        f"{found['framework']}, {where}; starts {' '.join(found['run']['entry'])}",
+        f"{document['preset']}{about}",
+        f"{framework}, {platform}; starts {' '.join(document['run']['entry'])}",
         "",
     ]
-    for path, each in found["values"].items():
+    for path, entry in document["values"].items():
+        why = entry["why"] or _find_help(path, framework)
         lines.append(
-            f"{path} = {_format_value(each['value'])}    [{each['origin']}] "
-            f"{each['why'] or _find_help(path, found['framework'])}".rstrip()
+            f"{path} = {_format_value(entry['value'])}    [{entry['origin']}] {why}".rstrip()
         )
         lines += [
-            f"    over {_format_value(before['value'])} of {before['origin']}"
-            for before in each["overrode"]
+            f"    over {_format_value(replaced['value'])} of {replaced['origin']}"
+            for replaced in entry["overrode"]
         ]
+    config_title = "gin bindings" if framework == "t5x" else "hyper-parameters"
+    lines += ["", *document["left_out"], *document["notes"], f"{config_title}:"]
     lines += [
-        "",
-        *found["left_out"],
-        *found["notes"],
-        f"{'gin bindings' if found['framework'] == 't5x' else 'hyper-parameters'}:",
-    ]
-    lines += [
-        f"  {name} = {each['value']}    [{each['origin']}]"
-        for name, each in found["config"].items()
+        f"  {name} = {entry['value']}    [{entry['origin']}]"
+        for name, entry in document["config"].items()
     ]
     return "\n".join(lines)
 
 
 def _find_help(path: str, framework: str) -> str:
-    """Return what the table of variables says of a setting; "" for other fields."""
+    """Return the help of the variable that a field of `settings` is, "" for other fields."""
     group, _, name = path.partition(".")
-    is_variable = group == "settings" and lookup.is_known_variable(name)
-    return lookup.find_variable(name, framework).help if is_variable else ""
+    if group != "settings" or not lookup.is_known_variable(name):
+        return ""
+    return lookup.find_variable(name, framework).help
 
 
 def _format_value(value: Any) -> str:
-    return '""' if value == "" else str(value).lower() if isinstance(value, bool) else str(value)
+    """Return a value as the text of `rosetta explain` shows it."""
+    if value == "":
+        return '""'
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def list_choices() -> dict[str, Any]:
-    """Return the presets, switches and GPUs that there are."""
+    """Return the presets and switches with their descriptions, and the GPUs."""
+    switches = preset_files.load_named_layers("switches")
     return {
         "presets": {
-            name: each.about
-            for name, each in preset_files.load_presets().items()
+            name: preset.about
+            for name, preset in preset_files.load_presets().items()
             if name not in schema.FRAMEWORKS
         },
-        "switches": {
-            name: each.about for name, each in preset_files.load_named_layers("switches").items()
-        },
+        "switches": {name: switch.about for name, switch in switches.items()},
         "accelerators": list(gpus.GPUS),
     }
 
 
-def format_choices(found: dict[str, Any]) -> str:
-    """Return a listing as lines for people."""
+def format_choices(choices: dict[str, Any]) -> str:
+    """Return the document of `list_choices` as text."""
     lines = list[str]()
     for part in ("presets", "switches"):
-        wide = max(map(len, found[part]))
-        lines += [
-            f"{part}:",
-            *(f"  {name:<{wide}}  {about}" for name, about in found[part].items()),
-            "",
-        ]
-    return "\n".join([*lines, f"accelerators: {', '.join(found['accelerators'])}"])
+        width = max(map(len, choices[part]))
+        lines.append(f"{part}:")
+        lines += [f"  {name:<{width}}  {about}" for name, about in choices[part].items()]
+        lines.append("")
+    lines.append(f"accelerators: {', '.join(choices['accelerators'])}")
+    return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""Print what presets and experiments set, as one JSON document: `python -m
-rosetta.presets.reference_data`.
+"""Print what the presets and the Pax experiments set, as one JSON document.
 
-`build.py docs` makes docs/reference/presets.md and docs/reference/pax-experiments.md from it.
+`build.py docs` runs `python -m rosetta.presets.reference_data` and makes docs/reference/presets.md
+and docs/reference/pax-experiments.md from the document.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _T5X_RUN = f"{gin_files.GIN_FOLDER}/runs/pretrain_pile.gin"
 
 
 def collect_reference() -> dict[str, Any]:
-    """Return presets, what they share, and the experiments of Pax."""
+    """Return the presets, the layers that they share, and the Pax experiments."""
     return {
         "common": _describe_values(preset_files.load_common_layer().values),
         "accelerators": {
@@ -46,6 +46,7 @@ def collect_reference() -> dict[str, Any]:
 
 
 def _describe_layers(named: Mapping[str, Layer]) -> dict[str, Any]:
+    """Return name -> description and values of switches or precisions."""
     return {
         name: {"about": layer.about, "values": _describe_values(layer.values)}
         for name, layer in named.items()
@@ -66,9 +67,9 @@ def _describe_values(values: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def _describe_preset(name: str, layer: Layer) -> dict[str, Any]:
-    """Return what a preset sets itself, and what a run of it has without a GPU's values.
+    """Return what a preset sets itself, and its run without the values of a GPU.
 
-    `run` is None for a preset of no model, which others extend.
+    `run` is None for the two presets that only serve to be extended: they have no model.
     """
     return {
         "name": name,
@@ -83,6 +84,7 @@ def _describe_preset(name: str, layer: Layer) -> dict[str, Any]:
 
 
 def _describe_run(name: str) -> dict[str, Any]:
+    """Return the model, the cluster, the batch and the sequence lengths of a preset's run."""
     settings = resolution.resolve_preset(
         name, accelerator=None, environment={}, command_line={}, site=NO_SITE
     )
