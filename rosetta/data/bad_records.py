@@ -118,7 +118,9 @@ def note_skipped(place: str, path: str, problem: str) -> None:
     if _is_muted:
         return
     if len(_skipped) == 1:
-        log.warn(f"data: {place}: {problem}; skipped ({VARIABLE}=skip), and others are counted")
+        log.warn(
+            f"data: {place}: {problem}; skipped ({VARIABLE}=skip), further ones are only counted"
+        )
     elif len(_skipped) in _REPORTED_COUNTS:
         log.warn(f"data: {len(_skipped):,} bad records are skipped so far")
 

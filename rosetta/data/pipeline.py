@@ -344,7 +344,7 @@ class Batches:
         features = self.make_features(rows.make_unpacked_rows(inputs, targets))
         return {name: array.shape[1] for name, array in features.items()}
 
-    def first_example(self, step: int) -> int:
+    def find_first_example(self, step: int) -> int:
         """Return the running number of the first example of a step's global batch."""
         return self.origin.example + (step - self.origin.step) * self.batch
 
@@ -365,7 +365,7 @@ class Batches:
     def list_examples(self, step: int) -> Array:
         """Return the running numbers of this host's examples of a step, int64 [batch / shards]."""
         host_rows = self.batch // self.shards
-        first = self.first_example(step) + self.shard * host_rows
+        first = self.find_first_example(step) + self.shard * host_rows
         return first + np.arange(host_rows, dtype=np.int64)
 
     def describe_batch(self, step: int) -> dict[str, Any] | None:
@@ -421,7 +421,7 @@ class Batches:
 
     def make_state(self, step: int) -> dict[str, Any]:
         """Return what a checkpoint of a step stores, as JSON. `resume` reads it."""
-        first_example = self.first_example(step)
+        first_example = self.find_first_example(step)
         return {
             "data": self.recipe.data,
             "told": self._describe_recipe(),
@@ -475,7 +475,7 @@ class Batches:
             self.__dict__.pop("_fingerprint", None)
         changed_file = file_fingerprints.find_change(state.get("contents"), self.contents)
         if changed_file:
-            return f"another content of {changed_file}"
+            return f"other content in {changed_file}"
         if state["fingerprint"] == self.fingerprint():
             return None
         return "other files, or the files have changed"

@@ -1,9 +1,9 @@
 """Rows of Hugging Face sets that can only be read from their beginning: streams.
 
-The stream is cut into blocks of about BLOCK_LETTERS characters. Inside a block, rows are drawn by
-position, as from any corpus, in an order keyed by the block. A mark says where a block begins, in
-the stream and in running example numbers. With a mark, which checkpoints store, resuming costs one
-block. The last two blocks stay in memory: a mixture draws its rows in another order, which goes
+The stream is cut into blocks of about BLOCK_CHARACTERS characters. Inside a block, rows are drawn
+by position, as from any corpus, in an order keyed by the block. A mark says where a block begins,
+in the stream and in running example numbers. With a mark, which checkpoints store, resuming costs
+one block. The last two blocks stay in memory: a mixture draws its rows in another order, which goes
 back and forth across the end of a block.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rosetta.data.objectives import Objective
     from rosetta.data.vocabularies import Vocabulary
 
-BLOCK_LETTERS = 1 << 24
+BLOCK_CHARACTERS = 1 << 24
 MAX_MARKS = 64
 MAX_HELD_BLOCKS = 2
 
@@ -112,7 +112,7 @@ class Stream:
         seed: The seed of the order.
         field: The field of records that has the text.
         split: The split, if the spec names none.
-        block_letters: The least number of characters of a block.
+        block_characters: The least number of characters of a block.
         marks: The marks of the last blocks.
         dataset: The opened set; None before the first record is read.
         records: The records that follow; None before the first is read.
@@ -130,7 +130,7 @@ class Stream:
         *,
         field: str,
         split: str,
-        block: int = BLOCK_LETTERS,
+        block: int = BLOCK_CHARACTERS,
     ) -> None:
         self.spec = spec
         self.objective = objective
@@ -138,7 +138,7 @@ class Stream:
         self.seed = seed
         self.field = field
         self.split = split
-        self.block_letters = block
+        self.block_characters = block
         self.marks: collections.deque[Mark] = collections.deque([Mark()], maxlen=MAX_MARKS)
         self.dataset: Any = None
         self.records: Iterator[Any] | None = None
@@ -197,8 +197,8 @@ class Stream:
             UserError: The set cannot be read, or a record is bad and BAD_RECORDS is "stop".
         """
         texts: list[str] = []
-        letters = rewinds = 0
-        while letters < self.block_letters:
+        characters = rewinds = 0
+        while characters < self.block_characters:
             record = next(self.records, None) if self.records is not None else None
             if record is None:
                 rewinds += 1
@@ -217,7 +217,7 @@ class Stream:
                 continue
             if text.strip():
                 texts.append(text)
-                letters += len(text)
+                characters += len(text)
         return texts
 
     def _find_block(self, example: int) -> Block:

@@ -83,7 +83,7 @@ def find_byte_cut(text: bytes | mmap.mmap, place: int, size: int) -> int:
     return place
 
 
-def find_letter_cut(text: str, place: int) -> int:
+def find_character_cut(text: str, place: int) -> int:
     """Return where a cut near a place of a string falls.
 
     Returns:
@@ -99,8 +99,8 @@ def find_letter_cut(text: str, place: int) -> int:
 
 def extract_part(text: str, start: float, stop: float) -> str:
     """Return the part of a document between two fractions of its length, cut between words."""
-    first = find_letter_cut(text, round(start * len(text)))
-    last = find_letter_cut(text, round(stop * len(text)))
+    first = find_character_cut(text, round(start * len(text)))
+    last = find_character_cut(text, round(stop * len(text)))
     return text[first:last]
 
 

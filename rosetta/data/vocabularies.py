@@ -253,7 +253,7 @@ def _check_special_ids(path: str, *, causal: bool) -> None:
     if causal:
         if model.eos_id() < 0 or not (model.IsControl(PAD) or model.IsUnknown(PAD)):
             raise UserError(
-                f"its pad, end and unknown ids are {special_ids}, but an end token is needed, and "
+                f"the pad, end and unknown ids are {special_ids}, but an end token is needed, and "
                 "an id 0 that is not text",
                 path,
                 "train it with rosetta vocab train, or with --eos_id=1 --pad_id=0",
@@ -262,7 +262,7 @@ def _check_special_ids(path: str, *, causal: bool) -> None:
             )
     elif special_ids != (PAD, EOS, UNK):
         raise UserError(
-            f"its pad, end and unknown ids are {special_ids}, not (0, 1, 2)",
+            f"the pad, end and unknown ids are {special_ids}, not (0, 1, 2)",
             path,
             "train it with rosetta vocab train, or with --pad_id=0 --eos_id=1 --unk_id=2",
             kind=INVALID,
@@ -432,12 +432,12 @@ def _decode_shared_bytes(ids: Sequence[int]) -> str:
     return " ".join(piece for piece in pieces if piece)
 
 
-_lock = threading.Lock()
+_load_lock = threading.Lock()
 
 
 def _load_model(path: str, extra_ids: int = 0) -> Any:
     """Return a loaded SentencePiece model with added sentinels. Threads load it only once."""
-    with _lock:
+    with _load_lock:
         return _load_model_once(path, extra_ids)
 
 

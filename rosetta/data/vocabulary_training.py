@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # SentencePiece leaves out longer sentences, so documents are cut into pieces. A character has up to
 # four bytes.
 MAX_SENTENCE_BYTES = 4192
-_MAX_SENTENCE_LETTERS = MAX_SENTENCE_BYTES // 4
+_MAX_SENTENCE_CHARACTERS = MAX_SENTENCE_BYTES // 4
 _MIN_COVERAGE = 0.98
 _MAX_REASON = 160  # characters of SentencePiece's message that an error shows
 
@@ -40,26 +40,26 @@ def read_sentences(parts: tuple[Part, ...], field: str, limit: int) -> Iterator[
         limit: The number of pieces after which no further document is read.
     """
     readers = [documents.read_documents(part.spec, field) for part in parts]
-    letters_read = [0.0] * len(parts)
+    characters_read = [0.0] * len(parts)
     count = 0
 
     def find_next_source() -> int:
         return min(
-            range(len(readers)), key=lambda number: letters_read[number] / parts[number].rate
+            range(len(readers)), key=lambda number: characters_read[number] / parts[number].rate
         )
 
     while readers and count < limit:
         number = find_next_source()
         text = next(readers[number], None)
         if text is None:
-            letters_read[number] = float("inf")
-            if min(letters_read) == float("inf"):
+            characters_read[number] = float("inf")
+            if min(characters_read) == float("inf"):
                 return
             continue
-        for start in range(0, len(text), _MAX_SENTENCE_LETTERS):
-            yield text[start : start + _MAX_SENTENCE_LETTERS]
+        for start in range(0, len(text), _MAX_SENTENCE_CHARACTERS):
+            yield text[start : start + _MAX_SENTENCE_CHARACTERS]
             count += 1
-        letters_read[number] += len(text)
+        characters_read[number] += len(text)
 
 
 def train_vocabulary(

@@ -193,7 +193,7 @@ def test_a_run_resumes_where_it_stopped_also_with_another_batch_size(sets: dict[
         ).all()
     third = pipeline.Batches(recipe(sets, "mixture"), 4)
     third.resume(json.loads(json.dumps(larger.make_state(12))), 12)  # a change after a change
-    assert third.first_example(12) == 80 + 2 * 16
+    assert third.find_first_example(12) == 80 + 2 * 16
 
 
 def test_resuming_with_other_data_is_refused(sets: dict[str, str]) -> None:

@@ -63,7 +63,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def batches(shard: int = 0, shards: int = 1, batch: int = 16) -> pipeline.Batches:
     stream_batches = pipeline.Batches(RECIPE, batch, shard=shard, shards=shards)
     assert isinstance(stream_batches.source, streaming.Stream)
-    stream_batches.source.block_letters = 5000
+    stream_batches.source.block_characters = 5000
     return stream_batches
 
 
@@ -105,7 +105,7 @@ def test_a_mixture_reads_each_block_once_though_it_draws_across_their_ends(
     inner = next(
         source for source in stream_batches.source.sources if isinstance(source, streaming.Stream)
     )
-    inner.block_letters = 5000
+    inner.block_characters = 5000
     for step in range(100):
         stream_batches.make_batch(step)
     assert inner.next_block > 5
