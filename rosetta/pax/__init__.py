@@ -1,3 +1,1 @@
-"""What Pax needs from rosetta: experiments and inputs, found by paxml through `--exp` or
-`--fdl_config`.
-"""
+"""Pax: rosetta's experiments and inputs, which paxml finds through `--exp` or `--fdl_config`."""

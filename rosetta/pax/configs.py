@@ -1,6 +1,7 @@
-"""Every experiment under its old name: a size with its data.
+"""The experiments under upstream's names: each is a model of a size with its data.
 
-`python -m paxml.main --fdl_config=rosetta.pax.configs.NAME --fdl.HYPER_PARAMETER=VALUE`.
+Run one with `python -m paxml.main --fdl_config=rosetta.pax.configs.NAME`, and change its
+hyper-parameters with `--fdl.HYPER_PARAMETER=VALUE`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from paxml import experiment_registry
 from rosetta.pax import glam, gpt, llama
 from rosetta.pax.data import BoolQDataset, LambadaDataset, PileUnsupervisedDataset, SyntheticDataset
 
-_BENCHMARK_STEPS = 100  # steps
+_BENCHMARK_STEPS = 100
 
 
 @experiment_registry.register
@@ -136,6 +137,6 @@ class LLaMA70B(llama.LLaMA70B, BoolQDataset):
     EVAL_TASK = "boolq"
 
 
-# As the sizes with the Pile were once called.
+# Older names of two experiments.
 GPT5B = Pile5B
 GPT175B = Pile175B

@@ -1,9 +1,8 @@
-"""What all experiments share: a language model as Paxml's base class builds it, Adam, the switches,
-and what is checked and said at the start.
+"""What all experiments share: the language model of Paxml's base class, Adam, switches and checks.
 
-A hyper-parameter is a class attribute in capitals: a subclass states another value, or
-`--fdl.NAME=VALUE` does. Names and what they mean are upstream's (https://github.com/google/paxml,
-contrib/gpu/scripts_gpu/configs.py), so that command lines people have keep working.
+A hyper-parameter is a class attribute in capitals. A subclass or `--fdl.NAME=VALUE` changes its
+value. Names and meanings are upstream's (https://github.com/google/paxml,
+contrib/gpu/scripts_gpu/configs.py), so existing command lines keep working.
 """
 
 from __future__ import annotations
@@ -28,14 +27,18 @@ from rosetta.pax.switches import Switches
 
 try:
     from praxis.contrib.gpu.scripts_gpu.models import CustomMetricsLM as LanguageModel
-except ImportError:  # the wheel of 1.4.0 came without praxis.contrib
+except ImportError:  # the wheel of Praxis 1.4.0 has no praxis.contrib
     from praxis.layers.models import LanguageModel
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A hyper-parameter that upstream's experiment of the same name sets otherwise, and why ours
-    does not.
+    """A hyper-parameter whose value differs from upstream's experiment of the same name.
+
+    Attributes:
+      name: The hyper-parameter.
+      theirs: Upstream's value.
+      why: The reason, as a clause.
     """
 
     name: str
@@ -43,7 +46,11 @@ class Difference:
     why: str
 
     def describe(self, ours: Any) -> str:
-        """Return it as it is printed."""
+        """Return the line that a run prints about the difference.
+
+        Args:
+          ours: The value of this run.
+        """
         return (
             f"{self.name}={ours!r}, not {self.theirs!r} as upstream's: {self.why} "
             f"(--fdl.{self.name}={self.theirs!r} is upstream's)"
@@ -53,12 +60,13 @@ class Difference:
 class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
     """A language model trained by Adam.
 
-    Meshes are [data, fsdp, tensor]; on upstream's axes these are replica, data, mdl.
+    A subclass states the sizes of a model and changes Paxml's model in `adapt_model`. The axes of
+    a mesh are [data, fsdp, tensor]; upstream calls them replica, data and mdl.
     """
 
     MODEL_CLASS = LanguageModel
-    ACTIVATION_CLS: Any  # one of praxis.layers.activations, or its name
-    # Of repeated layers: what the backward pass has kept, one of layers.AutodiffCheckpointType or
+    ACTIVATION_CLS: Any  # a class of praxis.layers.activations, or its name
+    # What repeated layers keep for the backward pass: a member of layers.AutodiffCheckpointType, or
     # its value.
     CHECKPOINT_POLICY: Any
     FPROP_DTYPE: Any = jnp.bfloat16  # of activations; weights are float32
@@ -68,7 +76,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
     PACKED_INPUT = False
     ICI_MESH_SHAPE: Any = (1, 1, 1)  # within a node
     DCN_MESH_SHAPE: Any = (1, 1, 1)  # across nodes
-    EVAL_TASK: str | None = None  # lambada, boolq: its accuracy is reported
+    EVAL_TASK: str | None = None  # "lambada" or "boolq": an evaluation reports the accuracy
 
     USE_BIAS = False
     EMBEDDING_LOOKUP_STYLE = "matmul"
@@ -78,7 +86,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
     ADAM_BETA2 = 0.99
     ADAM_EPSILON = 1e-6
     ADAM_EPSILON_ROOT = 0.0
-    ADAM_CLIP_THRESHOLD = 1.0  # of an update's root mean square; not above 0: none
+    ADAM_CLIP_THRESHOLD = 1.0  # of the root mean square of an update; 0 or less: none
     LR_SCHEDULE = "linear_rampup_exponential_decay"
     LR_LRED_WARMUP = 4000
     LR_LRED_DECAY_START: int | None = 4001
@@ -97,26 +105,28 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
     DIFFERENCES: ClassVar[tuple[Difference, ...]] = ()
 
     def adapt_model(self, task: Any) -> None:
-        """Make of the model that Paxml's base class built the family's own, in place."""
+        """Turn the model of Paxml's base class into the model of this family, in place.
+
+        Args:
+          task: The configuration of the task.
+        """
         raise NotImplementedError
 
     def task(self) -> Any:
-        """Return the task's configuration.
+        """Return the configuration of the task.
 
         Raises:
-          UserError: something this line of Paxml lacks was asked for, or switches that cannot be
-            combined.
+          UserError: A hyper-parameter needs something that this line of Paxml lacks, or the
+            switches cannot be combined.
         """
         self._convert_values()
         task = super().task()
         task.model.fprop_dtype = getattr(jnp, experiment_checks.read_precision(self.FPROP_DTYPE))
         task.train.num_train_steps = self.MAX_STEPS
-        task.train.enable_input_checkpointing = (
-            True  # a checkpoint says where in the data it stands
-        )
-        task.train.always_use_train_for_model_init = (
-            self.EVAL_TASK is None
-        )  # what only evaluates has no training data to look at
+        # A checkpoint then has the position in the data.
+        task.train.enable_input_checkpointing = True
+        # An experiment that only evaluates has no training data to read the shapes from.
+        task.train.always_use_train_for_model_init = self.EVAL_TASK is None
         task.train.learner.optimizer = self.make_optimizer()
         self.adapt_model(task)
         self._set_metrics(task.model)
@@ -134,42 +144,41 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         return task
 
     def _convert_values(self) -> None:
-        """Make what a command line gives as lists and texts what Praxis takes."""
+        """Turn the texts and lists of a command line into the values that Praxis takes.
+
+        Raises:
+          UserError: A name is not one of Praxis' activations or policies.
+        """
         for name in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE"):
             setattr(self, name, list(getattr(self, name) or (1, 1, 1)))
-        kinds = {
-            name: kind
-            for name, kind in vars(activations).items()
-            if isinstance(kind, type) and issubclass(kind, activations.BaseActivation)
-        }
         if isinstance(self.ACTIVATION_CLS, str):
-            self.ACTIVATION_CLS = kinds[
-                parse_choice("ACTIVATION_CLS", self.ACTIVATION_CLS, list(kinds))
-            ]
-        policies = {each.value: each for each in layers.AutodiffCheckpointType}
-        self.CHECKPOINT_POLICY = policies[
-            parse_choice(
-                "CHECKPOINT_POLICY",
-                getattr(self.CHECKPOINT_POLICY, "value", self.CHECKPOINT_POLICY),
-                list(policies),
-            )
-        ]
+            classes = {
+                name: value
+                for name, value in vars(activations).items()
+                if isinstance(value, type) and issubclass(value, activations.BaseActivation)
+            }
+            name = parse_choice("ACTIVATION_CLS", self.ACTIVATION_CLS, list(classes))
+            self.ACTIVATION_CLS = classes[name]
+        policies = {policy.value: policy for policy in layers.AutodiffCheckpointType}
+        policy_name = getattr(self.CHECKPOINT_POLICY, "value", self.CHECKPOINT_POLICY)
+        policy_name = parse_choice("CHECKPOINT_POLICY", policy_name, list(policies))
+        self.CHECKPOINT_POLICY = policies[policy_name]
 
     def _set_metrics(self, model: Any) -> None:
-        """Set what evaluation reports beside the loss.
+        """Set what an evaluation reports beside the loss.
 
-        A row that only fills up the last batch counts for nothing.
+        Rows that only fill the last batch do not count.
+
+        Raises:
+          UserError: This version of Praxis does not have the metric.
         """
         model.apply_eval_sample_weights = True
         if self.EVAL_TASK is None:
             return
         if "eval_task" not in fdl.get_callable(model).__dataclass_fields__:
-            what = (
-                f"the accuracy of {self.EVAL_TASK} is not in Praxis 1.4.0, whose wheel has no "
-                "praxis.contrib"
-            )
             raise UserError(
-                what,
+                f"the accuracy of {self.EVAL_TASK} is not in Praxis 1.4.0, whose wheel has no "
+                "praxis.contrib",
                 type(self).__name__,
                 "use the pax distribution, not pax-1.4, or set EVAL_TASK=None",
                 kind=UNSUPPORTED,
@@ -179,7 +188,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
             model.boolq_yn_tokens = np.array(self.find_answer_tokens())
 
     def make_optimizer(self) -> Any:
-        """Return the optimizer's configuration, with its learning rate's schedule."""
+        """Return the configuration of the optimizer, with the schedule of its learning rate."""
         return pax_fiddle.Config(
             optimizers.Adam,
             learning_rate=self.LEARNING_RATE,
@@ -194,52 +203,53 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         )
 
     def make_schedule(self) -> Any:
-        """Return LR_SCHEDULE's configuration: what LEARNING_RATE is multiplied by at each step."""
+        """Return the configuration of LR_SCHEDULE, the factor of LEARNING_RATE at each step."""
         if self.LR_SCHEDULE == "constant":
             return pax_fiddle.Config(schedules.Constant)
-        cosine = self.LR_SCHEDULE == "linear_rampup_cosine_decay"
-        kind, prefix = (
-            (schedules.LinearRampupCosineDecay, "LR_COS")
-            if cosine
-            else (schedules.LinearRampupExponentialDecay, "LR_LRED")
-        )
-        warmup, start, end, ratio, most = (
-            getattr(self, f"{prefix}_{name}")
-            for name in ("WARMUP", "DECAY_START", "DECAY_END", "MIN_RATIO", "MAX")
-        )
+        if self.LR_SCHEDULE == "linear_rampup_cosine_decay":
+            schedule, prefix = schedules.LinearRampupCosineDecay, "LR_COS"
+        else:
+            schedule, prefix = schedules.LinearRampupExponentialDecay, "LR_LRED"
+        warmup = getattr(self, f"{prefix}_WARMUP")
+        decay_start = getattr(self, f"{prefix}_DECAY_START")
         return pax_fiddle.Config(
-            kind,
+            schedule,
             warmup_steps=warmup,
-            decay_start=warmup + 1 if start is None else start,
-            decay_end=end,
-            min_ratio=ratio,
-            max=most,
+            decay_start=warmup + 1 if decay_start is None else decay_start,
+            decay_end=getattr(self, f"{prefix}_DECAY_END"),
+            min_ratio=getattr(self, f"{prefix}_MIN_RATIO"),
+            max=getattr(self, f"{prefix}_MAX"),
         )
 
     def set_sharding(self, task: Any) -> None:
-        """Lay weights and activations over the mesh, in place; anew where `shape` replaced
-        layers.
+        """Lay weights and activations over the mesh, in place.
+
+        Paxml's base class has done so already; an `adapt_model` that replaces layers does it again.
+
+        Args:
+          task: The configuration of the task.
         """
         model_params.set_sharding_annotations_v1(
             task, self.TRAINING_OPTIMIZED_SHARDING, self.ICI_MESH_SHAPE, self.DCN_MESH_SHAPE
         )
 
     def list_differences(self) -> list[str]:
-        """Return a line for each hyper-parameter that upstream's experiment of the same name has
-        otherwise.
-        """
-        return [
-            each.describe(ours)
-            for each in self.DIFFERENCES
-            if (ours := getattr(self, each.name)) != each.theirs
-        ]
+        """Return a line for each hyper-parameter that differs from upstream's experiment."""
+        lines = []
+        for difference in self.DIFFERENCES:
+            ours = getattr(self, difference.name)
+            if ours != difference.theirs:
+                lines.append(difference.describe(ours))
+        return lines
 
     def validate(self) -> None:
-        """Check the experiment for the devices there are, and say what it does unlike upstream's;
-        Paxml calls this before all else.
+        """Check the experiment for the devices of the run, and log its differences from upstream.
+
+        Paxml calls this before anything else.
 
         Raises:
-          SystemExit: something the user can mend, with status 2 and one line on standard error.
+          SystemExit: The user can correct something. The status is 2, and a line is on standard
+            error.
         """
         try:
             experiment_checks.check_experiment(self, jax.device_count())

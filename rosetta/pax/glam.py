@@ -1,5 +1,6 @@
-"""GLaM: in every second layer a mixture of experts, two of them for each token
-(https://arxiv.org/abs/2112.06905).
+"""GLaM: experiments with a mixture of experts in every second layer (arXiv:2112.06905).
+
+Each token goes through two experts.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ _PACKED = Difference("PACKED_INPUT", theirs=True, why="the published runs do not
 
 
 class GLaM126M64E(GPT126M):
-    """GPT126M with 64 experts, 1.9 billion parameters; the published run has 64 GPUs, fully
-    sharded.
+    """GPT126M with 64 experts, 1.9 billion parameters.
+
+    The published run has 64 GPUs, fully sharded.
     """
 
     NUM_EXPERTS = 64
-    CAPACITY_FACTOR = 2.0  # tokens an expert takes, over their share if routing were even
-    GROUPS_PER_PART = (
-        1  # of tokens that are routed together, of each part that data and fsdp make of the batch
-    )
+    CAPACITY_FACTOR = 2.0  # the tokens that an expert takes, relative to even routing
+    # Groups of tokens that are routed together, in each part that data and fsdp make of a batch.
+    GROUPS_PER_PART = 1
     LOAD_BALANCING_WEIGHT = 0.01
     Z_LOSS_WEIGHT = 0
     PERCORE_BATCH_SIZE: Any = 8
@@ -39,17 +40,25 @@ class GLaM126M64E(GPT126M):
     )
 
     def adapt_model(self, task: Any) -> None:
+        """Replace the language model by Praxis' GLaM.
+
+        Raises:
+          UserError: The layers are not repeated, and Praxis 1.4.0 has no other GLaM.
+        """
         super().adapt_model(task)
-        repeated = {"repeat": self.USE_REPEATED_LAYER}
+        options = {"repeat": self.USE_REPEATED_LAYER}
         if "repeat" not in inspect.signature(glam.GlamUniTransformerLmHParams).parameters:
             if not self.USE_REPEATED_LAYER:
                 raise UserError(
                     "Praxis 1.4.0 only has GLaM with layers that repeat",
                     "USE_REPEATED_LAYER=False",
-                    "set it to True, or use the pax distribution",
+                    "set USE_REPEATED_LAYER to True, or use the pax distribution",
                     kind=UNSUPPORTED,
                 )
-            repeated = {}
+            options = {}
+        # Tokens are routed within a group, on the devices that have its part of the batch.
+        data_axes = zip(self.ICI_MESH_SHAPE[:-1], self.DCN_MESH_SHAPE[:-1], strict=True)
+        parts = math.prod(within * across for within, across in data_axes)
         task.model.lm_tpl = glam.GlamUniTransformerLmHParams(
             name="glam_lm",
             vocab_size=self.VOCAB_SIZE,
@@ -64,18 +73,13 @@ class GLaM126M64E(GPT126M):
             e_dim=self.NUM_EXPERTS,
             c_dim=None,
             capacity_factor=self.CAPACITY_FACTOR,
-            # Tokens are routed within a group, on the devices of its part of the batch.
-            num_groups=self.GROUPS_PER_PART
-            * math.prod(
-                a * b
-                for a, b in zip(self.ICI_MESH_SHAPE[:-1], self.DCN_MESH_SHAPE[:-1], strict=True)
-            ),
+            num_groups=self.GROUPS_PER_PART * parts,
             moe_gating_func="top2",
-            # The loss is added up over the layers of experts, half of all.
+            # The loss is the sum over the layers of experts, half of all layers.
             moe_load_balance_loss_weight=self.LOAD_BALANCING_WEIGHT / (self.NUM_LAYERS / 2),
             z_loss_weight=self.Z_LOSS_WEIGHT,
             checkpoint_policy=self.CHECKPOINT_POLICY,
-            **repeated,
+            **options,
         )
         task.model.lm_tpl.packed_input = self.PACKED_INPUT
         self.set_sharding(task)
@@ -83,8 +87,9 @@ class GLaM126M64E(GPT126M):
 
 
 class GLaM64B64E(GLaM126M64E):
-    """64 experts, 1.14 trillion parameters; the published run has 512 GPUs in 64 nodes, sharded
-    over nodes, tensor parallel within.
+    """64 experts, 1.14 trillion parameters.
+
+    The published run has 512 GPUs in 64 nodes, sharded over nodes, tensor parallel within a node.
     """
 
     GROUPS_PER_PART = 8
@@ -99,7 +104,7 @@ class GLaM64B64E(GLaM126M64E):
     HIDDEN_DIMS = 32768
     DIMS_PER_HEAD: int | None = 128
 
-    ADAM_BETA1 = 0.9  # upstream's says 0, which its Adam takes for 0.9
+    ADAM_BETA1 = 0.9  # upstream sets 0, which its Adam takes for 0.9
     ADAM_BETA2 = 0.99
     LEARNING_RATE = 2e-5
     LR_COS_WARMUP = 398
@@ -115,8 +120,8 @@ class GLaM64B64E(GLaM126M64E):
             "GROUPS_PER_PART",
             theirs=1,
             why=(
-                "what routes grows with a group's square: 17 GB an array at this length, too much "
-                "for 80 GB cards"
+                "the routing arrays grow with the square of a group: 17 GB each at this length, "
+                "too much for a GPU of 80 GB"
             ),
         ),
     )

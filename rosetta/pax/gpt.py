@@ -1,4 +1,7 @@
-"""GPT: decoder-only language models with learned positions; layer norms reduce in float32."""
+"""GPT: experiments with decoder-only language models that have learned positions.
+
+Layer norms reduce in float32.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,14 @@ from rosetta.pax.data import PileUnsupervisedDataset
 from rosetta.pax.experiment import Difference, Experiment
 from rosetta.pax.switches import find_layer_stack
 
-EOS_ID = 1  # of the vocabulary that the published runs use
+EOS_ID = 1  # the end token of the vocabulary of the published runs
 
 
 class GPT126M(Experiment):
-    """126 million parameters; the published run has 64 GPUs in 8 nodes, data parallel."""
+    """GPT with 126 million parameters.
+
+    The published run has 64 GPUs in 8 nodes, data parallel.
+    """
 
     MAX_STEPS = 600_000
     PERCORE_BATCH_SIZE: Any = 4
@@ -34,11 +40,11 @@ class GPT126M(Experiment):
     TRAINABLE_POSITION_EMB = True
     USE_BIAS = True
     LAYERNORM_EPSILON = 1e-5
-    ATTEN_LOGIT_CAP = -1.0  # none
+    ATTEN_LOGIT_CAP = -1.0  # no cap
     SOFTMAX_CAP_LOGITS: float | None = None
     INIT_STD = 0.023
     SOFTMAX_INIT_STD = 0.023
-    INPUT_DROPOUT_PROB = 0.0  # of the input of a stack; layers that repeat are a stack each
+    INPUT_DROPOUT_PROB = 0.0  # of the input of a stack; each repeated layer is a stack
 
     LEARNING_RATE = 6e-4
     ADAM_BETA2 = 0.95
@@ -56,25 +62,27 @@ class GPT126M(Experiment):
     )
 
     def task(self) -> Any:
+        """Return the configuration of the task."""
         self.TRAINABLE_PE_MAX_SEQ_LEN = self.MAX_SEQ_LEN
         return super().task()
 
     def list_differences(self) -> list[str]:
-        size = self.VOCAB_SIZE
-        if not self._pads_vocabulary():
-            return super().list_differences()
-        return [
-            *super().list_differences(),
-            (
-                f"VOCAB_SIZE={size} is {softmax.compute_padded_size(size)} in products, "
-                f"unlike upstream's; checkpoints have {size}"
-            ),
-        ]
+        """Return a line for each difference from upstream's experiment."""
+        lines = super().list_differences()
+        if self._pads_vocabulary():
+            size, padded_size = self.VOCAB_SIZE, softmax.compute_padded_size(self.VOCAB_SIZE)
+            lines.append(
+                f"VOCAB_SIZE={size} is {padded_size} in products, unlike upstream's; checkpoints "
+                f"have {size}"
+            )
+        return lines
 
     def _pads_vocabulary(self) -> bool:
+        """Return whether products have a larger vocabulary than the parameters."""
         return bool(self.VOCAB_SIZE % softmax.MULTIPLE) and not self.SEPARATE_EMBEDDING
 
     def adapt_model(self, task: Any) -> None:
+        """Set the initial weights, embeddings, norms and projections of GPT."""
         model = task.model
         model.decoder_tpl.eos_id = EOS_ID
         model.decoder_tpl.seqlen = self.MAX_SEQ_LEN
@@ -96,12 +104,12 @@ class GPT126M(Experiment):
                 attention.weight_split_dims_mapping.proj = ["data", "mdl", None]
 
     def _set_embeddings(self, lm: Any) -> None:
-        """Set the embedding of tokens and of positions, and the softmax."""
+        """Set the embeddings of tokens and positions, and the softmax."""
         lm.softmax_tpl.params_init = base_layer.WeightInit.Gaussian(self.SOFTMAX_INIT_STD)
         lm.softmax_tpl.feed_forward_tpl.has_bias = False
-        table = lm.separate_embedding_tpl if self.SEPARATE_EMBEDDING else lm.softmax_tpl
-        table.scale_sqrt_depth = False
-        table.lookup_style = self.EMBEDDING_LOOKUP_STYLE
+        token_embedding = lm.separate_embedding_tpl if self.SEPARATE_EMBEDDING else lm.softmax_tpl
+        token_embedding.scale_sqrt_depth = False
+        token_embedding.lookup_style = self.EMBEDDING_LOOKUP_STYLE
         if self.TRAINABLE_POSITION_EMB:
             lm.position_emb_tpl.lookup_style = self.EMBEDDING_LOOKUP_STYLE
         if self._pads_vocabulary():
@@ -109,7 +117,10 @@ class GPT126M(Experiment):
 
 
 class GPT5B(GPT126M):
-    """5 billion parameters; the published run has 256 GPUs in 32 nodes, fully sharded."""
+    """GPT with 5 billion parameters.
+
+    The published run has 256 GPUs in 32 nodes, fully sharded.
+    """
 
     MAX_STEPS = 75_000
     PERCORE_BATCH_SIZE: Any = 8
@@ -138,15 +149,18 @@ class GPT5B(GPT126M):
             "INPUT_DROPOUT_PROB",
             theirs=0.1,
             why=(
-                "the published 5B has no dropout in its layers, and that of repeated layers' "
-                "inputs is in each"
+                "the published 5B has no dropout in its layers, and this dropout is in each "
+                "repeated layer"
             ),
         ),
     )
 
 
 class GPT175B(GPT126M):
-    """175 billion parameters; the published run has 256 GPUs in 32 nodes, fully sharded."""
+    """GPT with 175 billion parameters.
+
+    The published run has 256 GPUs in 32 nodes, fully sharded.
+    """
 
     MAX_STEPS = 75_000
     PERCORE_BATCH_SIZE: Any = 6
@@ -170,12 +184,12 @@ class GPT175B(GPT126M):
 
 @experiment_registry.register
 class Tiny(GPT126M, PileUnsupervisedDataset):
-    """Two layers, for the selftest: it learns something within 20 steps on one CPU core."""
+    """A GPT of two layers for the selftest, which learns within 20 steps on one CPU core."""
 
     ICI_MESH_SHAPE: Any = (1, 1, 1)
     DCN_MESH_SHAPE: Any = (1, 1, 1)
     VOCAB = "byte"
-    VOCAB_SIZE = 264  # its 259 ids, rounded up so that 8 devices can share the embedding
+    VOCAB_SIZE = 264  # the 259 ids of `byte`, rounded up so that 8 devices can share the embedding
     NUM_LAYERS = 2
     USE_REPEATED_LAYER = True
     NUM_HEADS = 4

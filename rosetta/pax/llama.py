@@ -1,5 +1,6 @@
-"""LLaMA-2: gated SiLU, RMS norms in float32, rotary positions, no biases; grouped queries where
-NUM_KV_HEADS is set.
+"""LLaMA-2: experiments with gated SiLU, RMS norms in float32, rotary positions and no biases.
+
+With USE_MQA, groups of NUM_HEADS / NUM_KV_HEADS query heads share keys and values.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rosetta.pax.switches import find_layer_stack
 
 
 class LLaMA7B(Experiment):
-    """7 billion parameters; evaluated on 8 GPUs of a node."""
+    """LLaMA with 7 billion parameters. It was evaluated on 8 GPUs of a node."""
 
     MAX_SEQ_LEN = 4096
     PERCORE_BATCH_SIZE: Any = 16
@@ -29,28 +30,29 @@ class LLaMA7B(Experiment):
     MODEL_DIMS = 4096
     HIDDEN_DIMS = 11008
     DIMS_PER_HEAD: int | None = 128
-    USE_MQA = False  # queries share keys and values
+    USE_MQA = False  # whether heads of queries share keys and values
     NUM_KV_HEADS: int | None = None
 
     ACTIVATION_CLS = activations.SiLU
     USE_GATED_ACTIVATION = True
     SEPARATE_EMBEDDING = True
     RMS_NORM_EPSILON = 1e-5
-    ATTEN_LOGIT_CAP = 0.0  # none
-    SOFTMAX_CAP_LOGITS: float | None = 0.0  # none
+    ATTEN_LOGIT_CAP = 0.0  # no cap
+    SOFTMAX_CAP_LOGITS: float | None = 0.0  # no cap
 
     DIFFERENCES: ClassVar[tuple[Difference, ...]] = ()
 
     def adapt_model(self, task: Any) -> None:
+        """Set the embedding, the softmax, the norms, the MLP and the attention of LLaMA."""
         lm = task.model.lm_tpl
         lm.packed_input = self.PACKED_INPUT
         lm.position_emb_tpl = None
-        ends = {"input_dims": self.MODEL_DIMS, "num_classes": self.VOCAB_SIZE}
-        lm.softmax_tpl = pax_fiddle.Config(layers.FullSoftmax, name="output", **ends)
+        sizes = {"input_dims": self.MODEL_DIMS, "num_classes": self.VOCAB_SIZE}
+        lm.softmax_tpl = pax_fiddle.Config(layers.FullSoftmax, name="output", **sizes)
         lm.softmax_tpl.feed_forward_tpl.has_bias = False
         lm.softmax_tpl.feed_forward_tpl.activation_tpl = pax_fiddle.Config(self.ACTIVATION_CLS)
         lm.separate_embedding_tpl = pax_fiddle.Config(
-            layers.Embedding, name="tok_embeddings", **ends
+            layers.Embedding, name="tok_embeddings", **sizes
         )
 
         layer = find_layer_stack(lm).transformer_layer_params_tpl
@@ -61,11 +63,9 @@ class LLaMA7B(Experiment):
             epsilon=self.RMS_NORM_EPSILON,
             intermediate_dtype=jnp.float32,
         )
-        lm.final_ln_tpl, layer.ln_tpl, layer.tr_fflayer_tpl.ln_tpl = (
-            norm,
-            norm.clone(),
-            norm.clone(),
-        )
+        lm.final_ln_tpl = norm
+        layer.ln_tpl = norm.clone()
+        layer.tr_fflayer_tpl.ln_tpl = norm.clone()
         layer.tr_fflayer_tpl.has_bias = False
         layer.tr_fflayer_tpl.fflayer_tpl.has_bias = False
         layer.tr_fflayer_tpl.fflayer_tpl.activation_tpl = pax_fiddle.Config(self.ACTIVATION_CLS)
@@ -74,7 +74,7 @@ class LLaMA7B(Experiment):
         task.train.always_use_train_for_model_init = False
 
     def make_attention(self) -> Any:
-        """Return the configuration of a layer's attention."""
+        """Return the configuration of the attention of a layer."""
         common = {
             "use_bias": False,
             "internal_enable_query_scale": True,
@@ -82,26 +82,26 @@ class LLaMA7B(Experiment):
             "rotary_position_emb_tpl": pax_fiddle.Config(LLaMARotaryEmbedding),
         }
         if self.USE_MQA:
-            made = pax_fiddle.Config(
+            attention = pax_fiddle.Config(
                 multi_query_attention.MultiQueryDotProductAttention,
                 num_kv_heads=self.NUM_KV_HEADS,
                 combine_qkv=False,
                 **common,
             )
-            made.proj_tpl.use_bias = False
-            return made
-        made = pax_fiddle.Config(
+            attention.proj_tpl.use_bias = False
+            return attention
+        attention = pax_fiddle.Config(
             layers.DotProductAttention,
             internal_enable_per_dim_scale=False,
             combine_qkv=True,
             **common,
         )
-        made.combined_qkv_proj_tpl.use_bias = False
-        return made
+        attention.combined_qkv_proj_tpl.use_bias = False
+        return attention
 
 
 class LLaMA13B(LLaMA7B):
-    """13 billion parameters; evaluated on 8 GPUs of a node."""
+    """LLaMA with 13 billion parameters. It was evaluated on 8 GPUs of a node."""
 
     PERCORE_BATCH_SIZE: Any = 8
     NUM_LAYERS = 40
@@ -111,7 +111,10 @@ class LLaMA13B(LLaMA7B):
 
 
 class LLaMA70B(LLaMA7B):
-    """70 billion parameters, 8 heads of keys and values; evaluated on 16 GPUs in 2 nodes."""
+    """LLaMA with 70 billion parameters and 8 heads of keys and values.
+
+    It was evaluated on 16 GPUs in 2 nodes.
+    """
 
     PERCORE_BATCH_SIZE: Any = 4
     DCN_MESH_SHAPE: Any = (1, 2, 1)

@@ -1,11 +1,13 @@
-"""Low-rank adaptation (Hu et al. 2021, arXiv:2106.09685): beside a frozen kernel w two narrow ones,
-lora_a and lora_b, that are trained.
+"""Low-rank adaptation (LoRA; Hu et al. 2021, arXiv:2106.09685) of Praxis' layers.
 
-The product is x w + (x a) b', and no sum w + a b' is ever made, so that w may be multiplied in FP8
-while the narrow kernels stay in the activations' type. Their shapes are upstream's (praxis,
-contrib/gpu/scripts_gpu/lora_layers.py): a has w's first dimension, b the product of the others,
-[features, rank] and [outputs, rank], for q, k and v in one with a 3 in front of each. `merge` makes
-one kernel of the three.
+Beside a frozen kernel w, a layer has two narrow kernels that are trained, lora_a and lora_b: its
+adapter. The product is x w + (x a) b'. The sum w + a b' is never computed, so w may be multiplied
+in FP8 while the narrow kernels stay in the type of the activations.
+
+The shapes are upstream's (praxis, contrib/gpu/scripts_gpu/lora_layers.py). With the first
+dimension of w as `features` and the product of its other dimensions as `outputs`, a is [features,
+rank] and b is [outputs, rank]. A kernel of q, k and v has a dimension of 3 in front of each.
+`merge` makes one kernel of the three.
 """
 
 from __future__ import annotations
@@ -18,32 +20,34 @@ from praxis import base_layer
 from praxis.layers import attentions, linears, multi_query_attention
 
 KERNEL_NAMES = ("lora_a", "lora_b")
-KERNEL_PATTERN = r"^.*lora.*$"  # of these variables, by their full names
+KERNEL_PATTERN = r"^.*lora.*$"  # the full names of these variables
 
 
 class _AdaptedLayer(base_layer.BaseLayer):
-    """Makes both narrow kernels, and what they add to a product; on top of one of praxis' layers
-    with a kernel w.
+    """What the adapted layers share: the narrow kernels, and what they add to a product.
+
+    A subclass has one of Praxis' layers with a kernel w as its first base.
 
     Attributes:
-      rank: of the adaptation.
+      rank: The rank of the adapter.
     """
 
     rank: int = 0
 
-    def _create_adapters(self, ahead: int = 0) -> None:
-        """Create the kernels beside w, whose first `ahead` dimensions are parts; b is zero, so that
-        nothing changes at first.
+    def _create_adapters(self, part_dims: int = 0) -> None:
+        """Create the narrow kernels beside w.
+
+        lora_b starts as zero, so the adapter changes nothing at first.
+
+        Args:
+          part_dims: How many of the first dimensions of w are parts, such as q, k and v.
         """
         hparams = self._weight_hparams["w"]
-        parts, first, rest = (
-            hparams.shape[:ahead],
-            hparams.shape[ahead],
-            math.prod(hparams.shape[ahead + 1 :]),
-        )
+        parts, (features, *others) = hparams.shape[:part_dims], hparams.shape[part_dims:]
+        zero = base_layer.WeightInit.Constant(0.0)
         for name, size, init in (
-            ("lora_a", first, hparams.init),
-            ("lora_b", rest, base_layer.WeightInit.Constant(0.0)),
+            ("lora_a", features, hparams.init),
+            ("lora_b", math.prod(others), zero),
         ):
             self.create_variable(
                 name,
@@ -51,29 +55,34 @@ class _AdaptedLayer(base_layer.BaseLayer):
                     shape=[*parts, size, self.rank],
                     init=init,
                     mesh_shape=self.mesh_shape,
-                    tensor_split_dims_mapping=[None] * (ahead + 2),
+                    tensor_split_dims_mapping=[None] * (part_dims + 2),
                 ),
             )
 
-    def _apply_adapters(self, x: Any, *, turned: bool = False) -> Any:
-        """Return (x a) b' of [..., first] as [..., rest], or with `turned` (x b) a' of [..., rest]
-        as [..., first]; parts come first.
+    def _apply_adapters(self, x: Any, *, transposed: bool = False) -> Any:
+        """Return what the adapter adds to a product.
+
+        Args:
+          x: Activations [..., features], or [..., outputs] with `transposed`.
+          transposed: Whether to return (x b) a' instead of (x a) b'.
+
+        Returns:
+          [..., outputs], or [..., features] with `transposed`. The dimension of parts is in front.
         """
-        into, out = (
-            (self.theta.lora_b, self.theta.lora_a)
-            if turned
-            else (self.theta.lora_a, self.theta.lora_b)
-        )
-        x = x.astype(into.dtype)
-        if into.ndim == 2:
-            return jnp.einsum("...r,or->...o", jnp.einsum("...i,ir->...r", x, into), out)
-        return jnp.einsum("k...r,kor->k...o", jnp.einsum("...i,kir->k...r", x, into), out)
+        first, second = self.theta.lora_a, self.theta.lora_b
+        if transposed:
+            first, second = second, first
+        x = x.astype(first.dtype)
+        if first.ndim == 2:
+            return jnp.einsum("...r,or->...o", jnp.einsum("...i,ir->...r", x, first), second)
+        return jnp.einsum("k...r,kor->k...o", jnp.einsum("...i,kir->k...r", x, first), second)
 
 
 class Linear(linears.Linear, _AdaptedLayer):
-    """praxis' Linear with an adaptation."""
+    """Praxis' Linear with an adapter."""
 
     def setup(self) -> None:
+        """Create the variables."""
         super().setup()
         self._create_adapters()
 
@@ -83,33 +92,38 @@ class Linear(linears.Linear, _AdaptedLayer):
 
 
 class AttentionProjection(attentions.AttentionProjection, _AdaptedLayer):
-    """praxis' AttentionProjection, into heads or out of them, with an adaptation."""
+    """Praxis' AttentionProjection, into heads or out of heads, with an adapter."""
 
     def setup(self) -> None:
+        """Create the variables.
+
+        Raises:
+          NotImplementedError: The kernel is [heads, depth, features].
+        """
         super().setup()
         if self.use_nhd_shape and self.is_output_projection and not self.attention_combine_dims:
             raise NotImplementedError("a kernel of [heads, depth, features]")
         self._create_adapters()
 
     def __call__(self, inputs: Any) -> Any:
-        """Return the product: of [..., features] as [..., heads, depth], or of that as [...,
-        features].
-        """
-        made = super().__call__(inputs)
+        """Return the product of [..., features] as [..., heads, depth], or the other way round."""
+        product = super().__call__(inputs)
         if self.is_output_projection:
             flat = inputs.reshape(*inputs.shape[:-2], -1)
-            return made + self._apply_adapters(flat, turned=not self.use_nhd_shape)
-        return made + self._apply_adapters(inputs).reshape(made.shape)
+            return product + self._apply_adapters(flat, transposed=not self.use_nhd_shape)
+        return product + self._apply_adapters(inputs).reshape(product.shape)
 
 
 class OneHeadedAttentionProjection(
     multi_query_attention.OneHeadedAttentionProjection, _AdaptedLayer
 ):
-    """praxis' OneHeadedAttentionProjection, keys or values for all heads of queries, with an
-    adaptation.
+    """Praxis' OneHeadedAttentionProjection with an adapter.
+
+    It projects to keys or values that all heads of queries share.
     """
 
     def setup(self) -> None:
+        """Create the variables."""
         super().setup()
         self._create_adapters()
 
@@ -119,23 +133,26 @@ class OneHeadedAttentionProjection(
 
 
 class CombinedQKVProjectionLayer(attentions.CombinedQKVProjectionLayer, _AdaptedLayer):
-    """praxis' CombinedQKVProjectionLayer with an adaptation of each part; features need not be
-    heads times depth.
+    """Praxis' CombinedQKVProjectionLayer with an adapter for each of q, k and v.
+
+    The features need not be heads times depth.
     """
 
     def setup(self) -> None:
+        """Create the variables."""
         super().setup()
-        self._create_adapters(ahead=1)
+        self._create_adapters(part_dims=1)
 
     def __call__(self, inputs: Any) -> tuple[Any, ...]:
         """Return queries, keys and values, [..., heads, depth] each, of [..., features]."""
-        made = super().__call__(inputs)
+        products = super().__call__(inputs)
         return tuple(
-            each + more.reshape(each.shape)
-            for each, more in zip(made, self._apply_adapters(inputs), strict=True)
+            product + addition.reshape(product.shape)
+            for product, addition in zip(products, self._apply_adapters(inputs), strict=True)
         )
 
 
+# The class with an adapter for each class of Praxis.
 ADAPTED_CLASSES = {
     linears.Linear: Linear,
     attentions.AttentionProjection: AttentionProjection,
@@ -145,16 +162,19 @@ ADAPTED_CLASSES = {
 
 
 def merge(params: Any) -> Any:
-    """Return a tree of parameters with each w, lora_a and lora_b made one w, in w's type; layers
-    that repeat may be stacked. Pure.
+    """Return parameters whose adapters are merged into the kernels.
+
+    Each w, lora_a and lora_b become one w, in the type of w. Layers that repeat may be stacked.
+
+    Args:
+      params: A tree of parameters, which is not changed.
     """
     if not isinstance(params, dict):
         return params
-    kept = {name: merge(value) for name, value in params.items() if name not in KERNEL_NAMES}
+    merged = {name: merge(value) for name, value in params.items() if name not in KERNEL_NAMES}
     if all(name in params for name in KERNEL_NAMES):
         first, second = (jnp.asarray(params[name], jnp.float32) for name in KERNEL_NAMES)
-        added = first @ jnp.swapaxes(second, -1, -2)
-        kept["w"] = (
-            jnp.asarray(params["w"], jnp.float32) + added.reshape(params["w"].shape)
-        ).astype(params["w"].dtype)
-    return type(params)(kept)
+        kernel = params["w"]
+        addition = (first @ jnp.swapaxes(second, -1, -2)).reshape(kernel.shape)
+        merged["w"] = (jnp.asarray(kernel, jnp.float32) + addition).astype(kernel.dtype)
+    return type(params)(merged)

@@ -1,6 +1,7 @@
-"""Start from a checkpoint of another run: its weights, not its step or its optimizer's state.
+"""Start a run from the weights of another run, and check the checkpoint that a run reads first.
 
-And whether what a run reads is its model's.
+A run that starts from a checkpoint (CHECKPOINT_RESTORE_PATH) takes its weights, but neither its
+step nor the state of its optimizer.
 """
 
 from __future__ import annotations
@@ -19,34 +20,40 @@ from rosetta.core.value_parsing import is_address
 from rosetta.pax import einsum, lora
 from rosetta.pax.run import stored_checkpoint
 
-_SWITCH_PATTERNS = (
-    lora.KERNEL_PATTERN,
-    einsum.STATE_PATTERN,
-)  # of what switches add to a plain model's variables
-_READ_ALL = [(r"(.*)", "{}")]  # each variable is read under its own name
+# The variables that switches add to those of a plain model.
+_SWITCH_PATTERNS = (lora.KERNEL_PATTERN, einsum.STATE_PATTERN)
+_READ_ALL = [(r"(.*)", "{}")]  # reads each variable under its own name
 _POSITION_TABLE = "params.lm.position_emb.emb_var"  # [length, features]
 _FIRST_LAYER = ".x_layers_0."  # in the names of the variables of a stack's first layer
+_HYPER_PARAMETER_REMEDY = (
+    "use the hyper-parameters that the checkpoint was trained with: sizes, VOCAB_SIZE, "
+    "MAX_SEQ_LEN, USE_REPEATED_LAYER"
+)
 
 
 def locate_checkpoint(path: str) -> tuple[str, int | None]:
-    """Return the folder of checkpoints that a path names, and the step where it names one.
+    """Return the folder of the checkpoints that a path names, and the step.
 
     Args:
-      path: a run's folder, the folder `checkpoints` in it, or one `checkpoint_N`.
+      path: The folder of a run, its folder `checkpoints`, or one `checkpoint_N`.
+
+    Returns:
+      The folder, and the step. The step is None if the path does not name one.
 
     Raises:
-      UserError: a path of this machine with no checkpoint.
+      UserError: A path of this machine has no checkpoint. Addresses are not checked.
     """
     step = run_folders.parse_checkpoint_step(path)
-    folder = (
-        (path.rstrip("/") or "/") if step is None else run_folders.split_checkpoint_path(path)[0]
-    )
+    if step is None:
+        folder = path.rstrip("/") or "/"
+    else:
+        folder, _ = run_folders.split_checkpoint_path(path)
     if is_address(path):
         return folder, step
     if step is None and Path(folder, "checkpoints").is_dir():
         folder = f"{folder}/checkpoints"
-    kept = run_folders.list_checkpoint_steps(folder)
-    if not kept or (step is not None and not run_folders.folder_exists(path)):
+    steps = run_folders.list_checkpoint_steps(folder)
+    if not steps or (step is not None and not run_folders.folder_exists(path)):
         raise UserError(
             "there is no checkpoint_N",
             f"CHECKPOINT_RESTORE_PATH={path}",
@@ -59,17 +66,18 @@ def locate_checkpoint(path: str) -> tuple[str, int | None]:
 def set_initial_weights(
     task: Any, path: str, plain: Any, inputs: Any, ignored: list[str] | None
 ) -> None:
-    """Make a task begin with a checkpoint's weights, in place.
+    """Let a task start from the weights of a checkpoint.
 
     Args:
-      task: its configuration, with all switches.
-      path: see found.
-      plain: the same without any switch, as what wrote the checkpoint is read.
-      inputs: the configuration of what provides the inputs' shapes.
-      ignored: patterns of variables that keep their initial values, beside those that switches add.
+      task: The configuration of the task with all switches, which is changed in place.
+      path: The checkpoint, see `locate_checkpoint`.
+      plain: The same configuration without any switch, with which the checkpoint is read.
+      inputs: The configuration of the provider of the shapes of the inputs.
+      ignored: Patterns of variables that keep their initial values, besides the variables that
+        switches add.
 
     Raises:
-      UserError: there is no checkpoint.
+      UserError: There is no checkpoint.
     """
     folder, step = locate_checkpoint(path)
     task.train.init_from_checkpoint_rules = {
@@ -84,116 +92,117 @@ def set_initial_weights(
 
 
 def check_first_checkpoint(experiment: Any, folder: str, *, trains: bool) -> None:
-    """Check that the checkpoint that a run reads first is its model's: Paxml cuts and fills up
-    another's until the shapes fit, or ends in a traceback.
+    """Check that the checkpoint that a run reads first is one of its model.
 
-    Nothing is computed or written, and of the checkpoint only its metadata is read. Where no
-    checkpoint is, nothing is done.
+    Paxml cuts and pads the arrays of another model until the shapes fit, or ends with a traceback.
+    Nothing is computed or written here, and only the metadata of the checkpoint is read. The check
+    passes if there is no checkpoint.
 
     Args:
-      experiment: a valid one.
-      folder: of checkpoints, from which training goes on, or which is evaluated.
-      trains: whether it trains; where the folder has no checkpoint, it begins with what
-        CHECKPOINT_RESTORE_PATH names.
+      experiment: A valid experiment.
+      folder: The folder of checkpoints that training resumes from, or that is evaluated.
+      trains: Whether the run trains. If the folder has no checkpoint, training starts from
+        CHECKPOINT_RESTORE_PATH.
 
     Raises:
-      UserError: it is not.
+      UserError: The checkpoint is one of another model.
     """
-    wanted = (
-        "take the hyper-parameters it was trained with: sizes, VOCAB_SIZE, MAX_SEQ_LEN, "
-        "USE_REPEATED_LAYER"
+    own = stored_checkpoint.find_newest(folder)
+    if own:
+        _check_own_checkpoint(experiment, own, trains=trains)
+    elif trains and experiment.CHECKPOINT_RESTORE_PATH:
+        rules_by_folder = experiment.task().train.init_from_checkpoint_rules
+        for other_folder, rules in rules_by_folder.items():
+            _check_other_checkpoint(other_folder, rules)
+
+
+def _check_own_checkpoint(experiment: Any, checkpoint: str, *, trains: bool) -> None:
+    """Check a checkpoint that training resumes from, or that is evaluated."""
+    stored = stored_checkpoint.read_shapes(checkpoint)
+    if stored is None:
+        return
+    model = trace_variable_shapes(experiment.task(), experiment.get_input_specs_provider_params())
+    if trains:
+        remedy = f"{_HYPER_PARAMETER_REMEDY}; or start in another folder (LOG_DIR, --job_log_dir)"
+        stored_checkpoint.check_shapes(stored, model, checkpoint, remedy)
+    else:
+        stored_checkpoint.check_shapes(
+            _cut_positions(stored, model),
+            model,
+            checkpoint,
+            _HYPER_PARAMETER_REMEDY,
+            _SWITCH_PATTERNS,
+        )
+
+
+def _check_other_checkpoint(folder: str, rules: Any) -> None:
+    """Check a checkpoint whose weights training starts from, by Paxml's rules for loading it."""
+    if rules.step is None:
+        checkpoint = stored_checkpoint.find_newest(folder)
+    else:
+        checkpoint = stored_checkpoint.make_path(folder, rules.step)
+    if not checkpoint or rules.load_rules != _READ_ALL:
+        return
+    stored = stored_checkpoint.read_shapes(checkpoint)
+    if stored is None:
+        return
+    model = trace_variable_shapes(rules.task_p, rules.input_specs_provider_p)
+    stored_checkpoint.check_shapes(
+        _cut_positions(stored, model),
+        model,
+        f"CHECKPOINT_RESTORE_PATH={checkpoint}",
+        f"{_HYPER_PARAMETER_REMEDY}; or name another checkpoint, or name the variables that keep "
+        "their initial values by patterns in --fdl.CHECKPOINT_IGNORE_RULES",
+        [*_SWITCH_PATTERNS, *rules.ignore_rules],
     )
-    if own := stored_checkpoint.find_newest(folder):
-        there = stored_checkpoint.read_shapes(own)
-        if there is not None:
-            model = trace_variable_shapes(
-                experiment.task(), experiment.get_input_specs_provider_params()
-            )
-            if trains:
-                stored_checkpoint.check_shapes(
-                    there,
-                    model,
-                    own,
-                    f"{wanted}; or begin in another folder (LOG_DIR, --job_log_dir)",
-                )
-            else:
-                stored_checkpoint.check_shapes(
-                    _cut_positions(there, model), model, own, wanted, _SWITCH_PATTERNS
-                )
-        return
-    if not trains or not experiment.CHECKPOINT_RESTORE_PATH:
-        return
-    for path, rules in experiment.task().train.init_from_checkpoint_rules.items():
-        checkpoint = (
-            stored_checkpoint.find_newest(path)
-            if rules.step is None
-            else stored_checkpoint.make_path(path, rules.step)
-        )
-        there = (
-            stored_checkpoint.read_shapes(checkpoint)
-            if checkpoint and rules.load_rules == _READ_ALL
-            else None
-        )
-        if there is not None:
-            model = trace_variable_shapes(rules.task_p, rules.input_specs_provider_p)
-            do = (
-                f"{wanted}; or name another, or leave what differs as it is initialised by "
-                "patterns in --fdl.CHECKPOINT_IGNORE_RULES"
-            )
-            stored_checkpoint.check_shapes(
-                _cut_positions(there, model),
-                model,
-                f"CHECKPOINT_RESTORE_PATH={checkpoint}",
-                do,
-                [*_SWITCH_PATTERNS, *rules.ignore_rules],
-            )
 
 
 def _cut_positions(
-    there: stored_checkpoint.Shapes, model: stored_checkpoint.Shapes
+    stored: stored_checkpoint.Shapes, model: stored_checkpoint.Shapes
 ) -> stored_checkpoint.Shapes:
-    """Return the stored shapes without positions beyond the model's rows, as Paxml does."""
-    kept, needed = there.get(_POSITION_TABLE, ()), model.get(_POSITION_TABLE, ())
-    return (
-        {**there, _POSITION_TABLE: needed}
-        if kept[1:] == needed[1:] and kept[:1] > needed[:1] > ()
-        else there
-    )
+    """Return the stored shapes without learned positions beyond the model's, as Paxml cuts them."""
+    stored_shape, model_shape = stored.get(_POSITION_TABLE, ()), model.get(_POSITION_TABLE, ())
+    same_width = stored_shape[1:] == model_shape[1:]
+    if same_width and stored_shape[:1] > model_shape[:1] > ():
+        return {**stored, _POSITION_TABLE: model_shape}
+    return stored
 
 
 def trace_variable_shapes(task: Any, inputs: Any) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a language model's variables, by names as stored.shapes gives; layers
-    that repeat have one more dimension in front.
+    """Return the shapes of the variables of a language model.
 
-    Tracing a model takes Praxis up to 0.2 s a layer, so of a stack of layers that are all alike
-    only the first is traced.
+    Praxis takes up to 0.2 s to trace a layer, so only the first layer is traced if all layers of a
+    stack are alike.
 
     Args:
-      task: its configuration.
-      inputs: the configuration of what provides the inputs' shapes.
+      task: The configuration of the task.
+      inputs: The configuration of the provider of the shapes of the inputs.
+
+    Returns:
+      Shapes by name, as `stored_checkpoint.read_shapes` returns them. The variables of repeated
+      layers have one more dimension in front.
     """
     task = task.clone()
     stack = task.model.lm_tpl.stacked_transformer_tpl
-    count = stack.num_layers if _has_equal_layers(stack) else 1
-    if count > 1:
+    layer_count = stack.num_layers if _has_equal_layers(stack) else 1
+    if layer_count > 1:
         stack.num_layers = 1
-    made = pax_fiddle.instantiate(task)
-    batch = trainer_lib.get_train_input_specs_for_model_init(made, pax_fiddle.instantiate(inputs))
-    state = made.create_train_state_unpadded_shapes(
-        made.model.abstract_init_with_metadata(batch), discard_opt_states=True
+    instance = pax_fiddle.instantiate(task)
+    batch = trainer_lib.get_train_input_specs_for_model_init(
+        instance, pax_fiddle.instantiate(inputs)
     )
-    found = {
-        name: tuple(leaf.shape) for name, leaf in flatten_dict(state.mdl_vars, sep=".").items()
-    }
-    return {
-        name.replace(_FIRST_LAYER, f".x_layers_{index}."): shape
-        for name, shape in found.items()
-        for index in range(count if _FIRST_LAYER in name else 1)
-    }
+    state = instance.create_train_state_unpadded_shapes(
+        instance.model.abstract_init_with_metadata(batch), discard_opt_states=True
+    )
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, leaf in flatten_dict(state.mdl_vars, sep=".").items():
+        for index in range(layer_count if _FIRST_LAYER in name else 1):
+            shapes[name.replace(_FIRST_LAYER, f".x_layers_{index}.")] = tuple(leaf.shape)
+    return shapes
 
 
 def _has_equal_layers(stack: Any) -> bool:
-    """Whether a stack's layers all have the same variables."""
+    """Return whether all layers of a stack have the same variables."""
     return (
         fdl.get_callable(stack) is layers.StackedTransformer
         and not stack.moe_layers

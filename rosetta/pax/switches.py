@@ -1,7 +1,8 @@
-"""The switches of an experiment: how its model is computed, and what of it is trained.
+"""The switches of an experiment: how its model is computed, and what of the model is trained.
 
-They are hyper-parameters, so `--fdl.NAME=VALUE` sets them. With all of them off, an experiment is
-what it is without this.
+The switches are hyper-parameters, so `--fdl.NAME=VALUE` sets them. With all of them off, the
+configuration of an experiment stays as Paxml's base class and the experiment make it. With one on,
+a layer of rosetta takes the place of a layer of Praxis.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from rosetta.core.value_parsing import parse_choice, read_truth_value
 from rosetta.core.variables import choices
 from rosetta.pax.run import experiment_checks, stored_checkpoint
 
-_OLDEST_JAX = (0, 5)  # JAX with what rosetta.nn takes of it
+_OLDEST_JAX = (0, 5)  # the layers of rosetta.nn need this version
 
 
 @dataclass(frozen=True)
 class ChosenSwitches:
-    """What the switches come to.
+    """What the switches of an experiment result in.
 
     Attributes:
-      fp8: who multiplies in FP8: "off", "xla" or "te".
-      attention: who attends: "xla", "cudnn" or "te".
-      rank: of LoRA, 0 for none.
-      adapted: what LoRA adapts, one of choices.LORA_LAYERS.
-      microbatches: in how many parts a batch is computed.
+      fp8: What computes products in FP8: "off", "xla" or "te" (Transformer Engine).
+      attention: What computes attention: "xla", "cudnn" or "te".
+      rank: The rank of LoRA, 0 without LoRA.
+      adapted: The layers that LoRA adapts, one of choices.LORA_LAYERS.
+      microbatches: The number of parts in which a batch is computed.
     """
 
     fp8: str = "off"
@@ -44,20 +45,22 @@ class ChosenSwitches:
 
 
 class Switches:
-    """A mixin of experiments.
+    """A mixin of experiments that adds the switches.
 
     Attributes:
-      USE_FP8: products with kernels in FP8, by XLA.
-      ENABLE_TE: Transformer Engine computes attention, and products in FP8. Left at None, the
-        variable of this name says.
-      ENABLE_FP8: products in FP8, by Transformer Engine where ENABLE_TE is on, otherwise by XLA.
-      Left at None, the variable of this name says.
-      ATTENTION: who computes the products between queries, keys and values: xla, cudnn or te; None:
-        te where ENABLE_TE is on and NVTE_FUSED_ATTN is not 0, otherwise xla.
-      USE_CUDNN_FLASH_ATTENTION: upstream's word for ATTENTION=cudnn.
-      USE_LORA, LORA_RANK, LORA_TARGET_LAYERS: train low-rank adaptations of all layers, of
-        attention or of mlp, and nothing else.
-      NUM_MICROBATCHES: compute a batch in so many parts, one after another, for one step.
+      USE_FP8: Whether XLA computes the products with kernels in FP8.
+      ENABLE_TE: Whether Transformer Engine computes attention, and products in FP8. None: the
+        variable of this name.
+      ENABLE_FP8: Whether products are in FP8, by Transformer Engine if ENABLE_TE is on, or else by
+        XLA. None: the variable of this name.
+      ATTENTION: What computes the products between queries, keys and values: xla, cudnn or te.
+        None: te if ENABLE_TE is on and NVTE_FUSED_ATTN is not 0, or else xla.
+      USE_CUDNN_FLASH_ATTENTION: Upstream's name for ATTENTION=cudnn.
+      USE_LORA: Whether to train low-rank adapters, and nothing else.
+      LORA_RANK: The rank of the adapters.
+      LORA_TARGET_LAYERS: The layers that get adapters: all, attention or mlp.
+      NUM_MICROBATCHES: The number of parts in which the batch of a step is computed, one after
+        another.
     """
 
     USE_FP8: Any = False
@@ -71,39 +74,42 @@ class Switches:
     NUM_MICROBATCHES = 1
 
     def task(self) -> Any:
-        """Return the base class's task without any switch: it knows two of them, and would put
-        layers of its own.
+        """Return the configuration of the base class's task, without any switch.
+
+        Paxml's base class knows two of the switches, and would use layers of its own for them.
         """
-        asked = self.USE_FP8, self.USE_CUDNN_FLASH_ATTENTION
+        switches = self.USE_FP8, self.USE_CUDNN_FLASH_ATTENTION
         self.USE_FP8 = self.USE_CUDNN_FLASH_ATTENTION = False
         try:
-            return super().task()  # type: ignore[misc]  # what this is mixed into
+            return super().task()  # type: ignore[misc]  # of the class that this is mixed into
         finally:
-            self.USE_FP8, self.USE_CUDNN_FLASH_ATTENTION = asked
+            self.USE_FP8, self.USE_CUDNN_FLASH_ATTENTION = switches
 
     def resolve_switches(self) -> ChosenSwitches:
-        """Return what the switches come to.
+        """Return what the switches result in.
 
         Raises:
-          UserError: a value is none, or they cannot be combined.
+          UserError: A value is not valid, or the switches cannot be combined.
         """
         with_te = _is_switched_on("ENABLE_TE", self.ENABLE_TE)
-        native, enabled = (
-            _is_switched_on("USE_FP8", self.USE_FP8),
-            _is_switched_on("ENABLE_FP8", self.ENABLE_FP8),
-        )
-        if native and with_te:
+        fp8_by_xla = _is_switched_on("USE_FP8", self.USE_FP8)
+        fp8_enabled = _is_switched_on("ENABLE_FP8", self.ENABLE_FP8)
+        if fp8_by_xla and with_te:
             raise UserError(
-                "FP8 is by XLA and Transformer Engine is on",
+                "USE_FP8 is FP8 by XLA, and Transformer Engine is on",
                 "USE_FP8=True",
-                "set ENABLE_TE=0, or ENABLE_FP8=1 in place of USE_FP8 for Transformer Engine's",
+                "set ENABLE_TE=0, or set ENABLE_FP8=1 instead of USE_FP8 for FP8 by Transformer "
+                "Engine",
                 kind=CONFLICT,
             )
         rank = 0
         if _is_switched_on("USE_LORA", self.USE_LORA):
             rank = experiment_checks.check_count("LORA_RANK", self.LORA_RANK)
+        fp8 = "off"
+        if fp8_by_xla or fp8_enabled:
+            fp8 = "te" if with_te else "xla"
         return ChosenSwitches(
-            fp8=("te" if with_te else "xla") if native or enabled else "off",
+            fp8=fp8,
             attention=self._choose_attention(with_te=with_te),
             rank=rank,
             adapted=parse_choice(
@@ -113,49 +119,70 @@ class Switches:
         )
 
     def check_resume(self, folder: str) -> None:
-        """UserError where the run cannot go on from the checkpoints in its folder, which it was
-        begun with other switches in.
+        """Check that the run can resume from the checkpoints in its folder with its switches.
+
+        Args:
+          folder: The folder of the run.
+
+        Raises:
+          UserError: The run was started with other switches.
         """
         chosen = self.resolve_switches()
         stored_checkpoint.check_switches(folder, fp8=chosen.fp8 != "off", lora=chosen.rank > 0)
 
     def _choose_attention(self, *, with_te: bool) -> str:
-        kept_off = transformer_engine.disables_fused_attention(os.environ)
-        fused = _is_switched_on("USE_CUDNN_FLASH_ATTENTION", self.USE_CUDNN_FLASH_ATTENTION)
+        """Return what computes attention: "xla", "cudnn" or "te".
+
+        Args:
+          with_te: Whether Transformer Engine is on.
+
+        Raises:
+          UserError: A value is not valid, or the settings contradict each other.
+        """
+        te_disabled = transformer_engine.disables_fused_attention(os.environ)
+        wants_cudnn = _is_switched_on("USE_CUDNN_FLASH_ATTENTION", self.USE_CUDNN_FLASH_ATTENTION)
         if self.ATTENTION is None:
-            return "cudnn" if fused else "te" if with_te and not kept_off else "xla"
-        asked = parse_choice("ATTENTION", self.ATTENTION, choices.ATTENTION)
-        if fused and asked != "cudnn":
+            if wants_cudnn:
+                return "cudnn"
+            return "te" if with_te and not te_disabled else "xla"
+        choice = parse_choice("ATTENTION", self.ATTENTION, choices.ATTENTION)
+        if wants_cudnn and choice != "cudnn":
             raise UserError(
-                f"ATTENTION is {asked}",
+                f"ATTENTION is {choice}",
                 "USE_CUDNN_FLASH_ATTENTION=True",
-                "leave one of them out",
+                "leave out ATTENTION or USE_CUDNN_FLASH_ATTENTION",
                 kind=CONFLICT,
-                value=asked,
+                value=choice,
             )
-        if asked == "te" and kept_off:
+        if choice == "te" and te_disabled:
             raise UserError(
                 "NVTE_FUSED_ATTN is 0",
                 "ATTENTION=te",
                 "unset NVTE_FUSED_ATTN, or set ATTENTION to xla or cudnn",
                 kind=CONFLICT,
             )
-        return asked
+        return choice
 
     def apply_switches(self, task: Any) -> Any:
-        """Change a task's configuration to what the switches say, in place; returns it.
+        """Change the configuration of a task, in place, to what the switches say.
+
+        Args:
+          task: The configuration.
+
+        Returns:
+          The same configuration.
 
         Raises:
-          UserError: what was asked for cannot be combined, or is not here.
+          UserError: The switches cannot be combined, or need something that is missing.
         """
         chosen = self.resolve_switches()
         if chosen == ChosenSwitches(adapted=chosen.adapted):
             return task
         if jax.__version_info__ < _OLDEST_JAX:
             raise UserError(
-                f"JAX {jax.__version__} of this line is too old for any",
+                f"JAX {jax.__version__} of this line is too old for any of them",
                 "the switches",
-                "use the pax distribution, not pax-1.4, or leave them off",
+                "use the pax distribution, not pax-1.4, or leave the switches off",
                 kind=UNSUPPORTED,
                 value=jax.__version__,
             )
@@ -173,11 +200,24 @@ class Switches:
         return task
 
     def _set_attention(self, model: Any, stack: Any, by: str) -> None:
+        """Set the layers of attention of rosetta.pax.attention.
+
+        Args:
+          model: The configuration of the model.
+          stack: The configuration of its stack of layers.
+          by: "cudnn" or "te".
+
+        Raises:
+          UserError: The model is not causal, or its precision is not one of cuDNN's.
+        """
         from rosetta.pax import attention
 
         if model.lm_tpl.model_type != transformer_models.LanguageModelType.CAUSAL:
             raise UserError(
-                "the model is not causal", f"ATTENTION={by}", "set it to xla", kind=UNSUPPORTED
+                "the model is not causal",
+                f"ATTENTION={by}",
+                "set ATTENTION to xla",
+                kind=UNSUPPORTED,
             )
         if by == "cudnn" and experiment_checks.read_precision(model.fprop_dtype) == "float32":
             raise UserError(
@@ -188,40 +228,43 @@ class Switches:
             )
         packed = bool(model.lm_tpl.packed_input and getattr(self, "PACKED_INPUT", True))
         for layer in _list_layers(stack):
-            kind = fdl.get_callable(layer.tr_atten_tpl)
-            ours = (
-                attention.MultiQueryAttention
-                if "num_kv_heads" in kind.__dataclass_fields__
-                else attention.DotProductAttention
+            praxis_class = fdl.get_callable(layer.tr_atten_tpl)
+            if "num_kv_heads" in praxis_class.__dataclass_fields__:
+                fused_class = attention.MultiQueryAttention
+            else:
+                fused_class = attention.DotProductAttention
+            layer.tr_atten_tpl = _change_class(
+                layer.tr_atten_tpl, fused_class, by=by, packed=packed
             )
-            layer.tr_atten_tpl = _change_class(layer.tr_atten_tpl, ours, by=by, packed=packed)
 
 
 def _is_switched_on(name: str, value: Any) -> bool:
-    """Return whether a switch is on; left at None, as the variable says."""
+    """Return whether a switch is on; if its value is None, the variable of its name counts."""
     if value is None:
         return read_truth_value(os.environ, name)
     return experiment_checks.read_switch(name, value)
 
 
 def find_layer_stack(lm: Any) -> Any:
-    """Return the configuration of a language model's stack of layers: where layers repeat, of what
-    is repeated.
+    """Return the configuration of the stack of layers of a language model.
+
+    Args:
+      lm: The configuration of the language model. If its layers are repeated, the result is the
+        stack that is repeated.
     """
     stack = lm.stacked_transformer_tpl
-    return (
-        stack.block
-        if issubclass(fdl.get_callable(stack), layers.StackedTransformerRepeated)
-        else stack
-    )
+    if issubclass(fdl.get_callable(stack), layers.StackedTransformerRepeated):
+        return stack.block
+    return stack
 
 
 def _require_layer_stack(lm: Any) -> Any:
-    """Return `block`; UserError where the switches are not for what it is."""
+    """Return `find_layer_stack(lm)`; UserError if the switches do not support its class."""
     stack = find_layer_stack(lm)
-    if not issubclass(fdl.get_callable(stack), layers.StackedTransformer):
+    stack_class = fdl.get_callable(stack)
+    if not issubclass(stack_class, layers.StackedTransformer):
         raise UserError(
-            f"they are not for {fdl.get_callable(stack).__name__}",
+            f"the switches do not support {stack_class.__name__}",
             "the switches",
             "use layers in a row or repeated, without a pipeline",
             kind=UNSUPPORTED,
@@ -230,62 +273,72 @@ def _require_layer_stack(lm: Any) -> Any:
 
 
 def _list_layers(stack: Any) -> list[Any]:
-    found = stack.transformer_layer_params_tpl
-    return list(found) if isinstance(found, (list, tuple)) else [found]
+    """Return the configurations of the layers of a stack; one if all layers share it."""
+    templates = stack.transformer_layer_params_tpl
+    return list(templates) if isinstance(templates, (list, tuple)) else [templates]
 
 
-def _change_class(template: Any, kind: Any, **more: Any) -> Any:
-    """Return a configuration of another class with the same values."""
-    made = pax_fiddle.Config(kind, **more)
-    made.copy_fields_from(template)
-    return made
+def _change_class(template: Any, new_class: Any, **more: Any) -> Any:
+    """Return a configuration of another class with the same values, and some more."""
+    config = pax_fiddle.Config(new_class, **more)
+    config.copy_fields_from(template)
+    return config
 
 
 _PROJECTIONS = ("proj_tpl", "combined_qkv_proj_tpl", "headless_proj_tpl")
 
 
+def _list_projections(attention: Any) -> list[str]:
+    """Return the names of the projections that a configuration of attention has."""
+    return [name for name in _PROJECTIONS if hasattr(attention, name)]
+
+
 def _add_lora(learner: Any, stack: Any, chosen: ChosenSwitches) -> None:
+    """Give the layers of a stack adapters, and let the learner train nothing else.
+
+    Raises:
+      UserError: A layer has no adapter.
+    """
     from rosetta.pax import lora
 
     if chosen.adapted != "attention" and stack.moe_layers:
         raise UserError(
-            "experts have no adaptation",
+            "experts cannot have adapters",
             f"LORA_TARGET_LAYERS={chosen.adapted}",
-            "set it to attention",
+            "set LORA_TARGET_LAYERS to attention",
             kind=UNSUPPORTED,
         )
 
-    def adapted(template: Any) -> Any:
-        kind = lora.ADAPTED_CLASSES.get(fdl.get_callable(template))
-        if kind is None:
+    def adapt(template: Any) -> Any:
+        praxis_class = fdl.get_callable(template)
+        adapted_class = lora.ADAPTED_CLASSES.get(praxis_class)
+        if adapted_class is None:
             raise UserError(
-                f"there is no adaptation of {fdl.get_callable(template).__name__}",
+                f"{praxis_class.__name__} cannot have adapters",
                 "USE_LORA=True",
-                "leave it out",
+                "leave USE_LORA out",
                 kind=UNSUPPORTED,
             )
-        return _change_class(template, kind, rank=chosen.rank)
+        return _change_class(template, adapted_class, rank=chosen.rank)
 
     for layer in _list_layers(stack):
         if chosen.adapted != "attention":
-            feed = layer.tr_fflayer_tpl.fflayer_tpl
-            feed.linear_tpl = adapted(feed.linear_tpl)
+            mlp = layer.tr_fflayer_tpl.fflayer_tpl
+            mlp.linear_tpl = adapt(mlp.linear_tpl)
         if chosen.adapted != "mlp":
-            for name in _PROJECTIONS:
-                if hasattr(layer.tr_atten_tpl, name):
-                    setattr(layer.tr_atten_tpl, name, adapted(getattr(layer.tr_atten_tpl, name)))
+            attention = layer.tr_atten_tpl
+            for name in _list_projections(attention):
+                setattr(attention, name, adapt(getattr(attention, name)))
     learner.bprop_variable_inclusion = [lora.KERNEL_PATTERN]
 
 
 def _set_fp8(task: Any, stack: Any, chosen: ChosenSwitches) -> None:
+    """Let the products with kernels be in FP8, and the learner keep their state."""
     from rosetta.pax import einsum, fp8_experts, learner
 
     for layer in _list_layers(stack):
-        projections = [
-            getattr(layer.tr_atten_tpl, name)
-            for name in _PROJECTIONS
-            if hasattr(layer.tr_atten_tpl, name)
-        ]
+        attention = layer.tr_atten_tpl
+        projections = [getattr(attention, name) for name in _list_projections(attention)]
         for template in (*projections, layer.tr_fflayer_tpl.fflayer_tpl.linear_tpl):
             template.einsum_tpl = pax_fiddle.Config(einsum.Einsum, by=chosen.fp8)
     if stack.moe_layers:
@@ -296,19 +349,20 @@ def _set_fp8(task: Any, stack: Any, chosen: ChosenSwitches) -> None:
             *task.train.learner.bprop_variable_inclusion,
             einsum.STATE_PATTERN,
         ]
-    task.train.variable_norm_summary = False  # it would count the state; our learner writes it
+    # Paxml's summary of norms would count the state. The learner above writes the summary.
+    task.train.variable_norm_summary = False
 
 
 def _set_microbatches(task: Any, count: int) -> None:
+    """Let a batch be computed in `count` parts."""
     from rosetta.pax import learner
 
     softmax = task.model.lm_tpl.softmax_tpl
-    rows = getattr(
-        softmax, "use_tgt_labels_size_as_loss_denominator", False
-    )  # the loss is then a sum over a batch of one size
+    # With this option the loss is a sum over a batch of one size, so all parts count the same.
+    counts_rows = getattr(softmax, "use_tgt_labels_size_as_loss_denominator", False)
     task.train.learner.stochastic_gradient = pax_fiddle.Config(
         learner.Microbatches,
         count=count,
         loss_name=task.train.learner.loss_name,
-        by_weight=not rows,
+        by_weight=not counts_rows,
     )

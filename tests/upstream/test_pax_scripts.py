@@ -265,7 +265,7 @@ def test_a_checkpoint_of_another_model_is_refused_before_anything_is_written(
     """To go on from, to begin with, and to evaluate: Paxml itself ends the first in a traceback, and fills up the weights of the others with zeros."""
     words = ["", place.folder / "sp.model", "float32", 1, 8]
     kept = _files(pretrained)
-    found = "the checkpoint has params.lm.transformer.x_layers_0.ff_layer.ffn_layer1.bias.b in the shape [128], the model needs [256], and 5 more differ (5 in shape); take the hyper-parameters"
+    found = "the checkpoint has params.lm.transformer.x_layers_0.ff_layer.ffn_layer1.bias.b in the shape [128], the model needs [256], and 5 more differ (5 in shape); use the hyper-parameters"
     checkpoint = f"{pretrained}/checkpoints/checkpoint_{STEPS:08}"
     other = f"{GPT} --fdl.HIDDEN_DIMS=256"
     for script, name, more, data, where in (
