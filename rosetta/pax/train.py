@@ -1,5 +1,7 @@
-"""Paxml's program as it is, started by us: with progress said, and what a user can mend in one line
-with status 2.
+"""The trainer of Pax: Paxml's program with rosetta's checks, reports and supervision.
+
+`python -m rosetta.pax.train` takes the options of paxml.main, and --evaluate_from. A mistake that
+the user can correct ends it with one line and status 2.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ import functools
 import os
 import sys
 import traceback
+from dataclasses import dataclass
 from typing import Any
 
 from rosetta.core import exit_status, log, run_folders, secrets, tensorflow_import
@@ -20,9 +23,9 @@ from rosetta.health import (
     supervision,
     trainer_exit,
 )
-from rosetta.pax.run import stored_checkpoint
+from rosetta.pax.run import preflight, stored_checkpoint
 
-# What Fiddle and Python raise over a --fdl_config or --fdl.NAME=VALUE that is wrong.
+# The errors of Fiddle and Python about a wrong --fdl_config or --fdl.NAME=VALUE.
 _EXPERIMENT_ERRORS = (
     ValueError,
     TypeError,
@@ -40,8 +43,9 @@ _MEMORY_ADVICE = (
 
 
 def main() -> None:
-    """Run paxml.main with our command line, and one option more: --evaluate_from, the folder of
-    checkpoints that --mode=eval reads.
+    """Run paxml.main with the command line of this process.
+
+    There is one more option, --evaluate_from: the folder of checkpoints that --mode=eval reads.
     """
     secrets.redact_standard_streams()
     if "--mode=eval" not in sys.argv:
@@ -51,116 +55,161 @@ def main() -> None:
     from absl import app, flags
     from etils import epath  # type: ignore[import-not-found]
     from fiddle import absl_flags
-    from paxml import main as program
+    from paxml import main as paxml_main
 
-    from rosetta.pax import experiment, restore
-    from rosetta.pax.run import preflight
-
+    checked_run = _CheckedRun(paxml_main, flags.FLAGS)
+    paxml_main.run = checked_run.run
     epath.DEFINE_path(
         "evaluate_from",
         None,
-        "with --mode=eval: the folder of checkpoints to evaluate, when it is another run's",
+        "with --mode=eval: the folder of checkpoints to evaluate, if it is another run's",
     )
     flags.mark_flag_as_required("job_log_dir")
     jax.config.config_with_absl()
-    begun = list[
-        tuple[str, bool]
-    ]()  # the folder of checkpoints that it reads first, and whether it trains
-    run = program.run
-
-    def prepared(experiment_config: Any, **more: Any) -> Any:
-        read_from = str(
-            flags.FLAGS.evaluate_from or f"{flags.FLAGS.job_log_dir}/{preflight.CHECKPOINTS}"
-        )
-        if flags.FLAGS.mode == "train":
-            shared_run_lock.acquire_for_run(
-                str(flags.FLAGS.job_log_dir),
-                "LOG_DIR",
-                os.environ,
-                jax.process_index(),
-                jax.process_count(),
-            )
-        begun.append((read_from, flags.FLAGS.mode == "train"))
-        _refuse_damaged(*begun[0])
-        own = stored_checkpoint.find_newest(read_from)
-        if own and flags.FLAGS.mode == "train" and jax.process_index() == 0:
-            line = f"goes on from {own}: {run_folders.parse_checkpoint_step(own):,} steps are done"
-            log.info(line, terminal=True)
-        if isinstance(experiment_config, experiment.Experiment):
-            folder = str(flags.FLAGS.job_log_dir)
-            experiment_config.check_resume(folder)
-            restore.check_first_checkpoint(
-                experiment_config, read_from, trains=flags.FLAGS.mode == "train"
-            )
-        _install_programs(experiment_config, program, flags.FLAGS)
-        return run(experiment_config=experiment_config, **more)
-
-    program.run = prepared
     try:
         parse = absl_verbosity.make_flag_parser(absl_flags.flags_parser, flags.FLAGS)
-        app.run(program.main, flags_parser=parse)
+        app.run(paxml_main.main, flags_parser=parse)
     except UserError as error:
         trainer_exit.exit_with_error(error)
-    except SystemExit as ended:
-        if isinstance(ended.__cause__, UserError):  # an experiment's own checks have printed it
-            trainer_exit.exit_with_error(ended.__cause__, printed=True)
-        if ended.code in (None, 0):
+    except SystemExit as request:
+        if isinstance(request.__cause__, UserError):
+            # The experiment's own checks have printed the error.
+            trainer_exit.exit_with_error(request.__cause__, printed=True)
+        if request.code in (None, 0):
             supervision.end_if_stopped(_finish_saves)
         raise
     except Exception as error:
-        supervision.end_if_stopped(_finish_saves)
-        supervision.end_if_process_lost(error)
-        supervision.end_if_step_failed(error, _MEMORY_ADVICE, _finish_saves)
-        if begun and not supervision.has_trained():
-            _end_if_damaged(*begun[0])
-        if begun or not isinstance(error, _EXPERIMENT_ERRORS):
-            raise
-        if exit_status.wants_traceback():
-            traceback.print_exc()
-        words = [word for word in sys.argv[1:] if word.startswith("--fdl")]
-        trainer_exit.exit_with_error(
-            UserError(
-                next(filter(None, str(error).splitlines()), type(error).__name__),
-                " ".join(words),
-                "mend the experiment's name or the hyper-parameter",
-                kind=INVALID,
+        _end_if_explained(error, checked_run.first_checkpoints)
+        raise
+
+
+@dataclass(frozen=True)
+class _FirstCheckpoints:
+    """The folder of the checkpoints that a run reads first, and whether the run trains."""
+
+    folder: str
+    trains: bool
+
+
+class _CheckedRun:
+    """Paxml's `run` with checks before it, and with rosetta's programs.
+
+    Attributes:
+      first_checkpoints: The checkpoints that the run reads first; None before the run starts.
+    """
+
+    def __init__(self, paxml_main: Any, options: Any) -> None:
+        # These modules are imported before the flags are parsed, like Paxml's own.
+        from rosetta.pax import experiment, restore
+
+        self._experiment_class = experiment.Experiment
+        self._check_first_checkpoint = restore.check_first_checkpoint
+        self._paxml_main, self._options = paxml_main, options
+        self._run = paxml_main.run
+        self.first_checkpoints: _FirstCheckpoints | None = None
+
+    def run(self, experiment_config: Any, **more: Any) -> Any:
+        """Check the run and its checkpoints, then run Paxml.
+
+        Args:
+          experiment_config: The experiment.
+          **more: Other arguments of Paxml's function.
+
+        Raises:
+          UserError: Another run uses the folder, or a checkpoint is damaged or is one of another
+            model.
+        """
+        import jax
+
+        options = self._options
+        trains = options.mode == "train"
+        run_folder = str(options.job_log_dir)
+        if trains:
+            shared_run_lock.acquire_for_run(
+                run_folder, "LOG_DIR", os.environ, jax.process_index(), jax.process_count()
             )
+        folder = str(options.evaluate_from or f"{run_folder}/{preflight.CHECKPOINTS}")
+        self.first_checkpoints = _FirstCheckpoints(folder, trains)
+        _refuse_damaged(self.first_checkpoints)
+        newest = stored_checkpoint.find_newest(folder)
+        if newest and trains and jax.process_index() == 0:
+            steps = run_folders.parse_checkpoint_step(newest)
+            log.info(f"goes on from {newest}: {steps:,} steps are done", terminal=True)
+        if isinstance(experiment_config, self._experiment_class):
+            experiment_config.check_resume(run_folder)
+            self._check_first_checkpoint(experiment_config, folder, trains=trains)
+        _install_programs(experiment_config, self._paxml_main, options)
+        return self._run(experiment_config=experiment_config, **more)
+
+
+def _end_if_explained(error: Exception, first_checkpoints: _FirstCheckpoints | None) -> None:
+    """End the process with one line if the cause of an error is known; else return.
+
+    Args:
+      error: The error that ended Paxml.
+      first_checkpoints: The checkpoints that the run reads first; None if Paxml failed before the
+        run started.
+    """
+    supervision.end_if_stopped(_finish_saves)
+    supervision.end_if_process_lost(error)
+    supervision.end_if_step_failed(error, _MEMORY_ADVICE, _finish_saves)
+    if first_checkpoints:
+        if not supervision.has_trained():
+            _end_if_damaged(first_checkpoints)
+        return
+    if not isinstance(error, _EXPERIMENT_ERRORS):
+        return
+    if exit_status.wants_traceback():
+        traceback.print_exception(error)
+    message_lines = [line for line in str(error).splitlines() if line]
+    fiddle_words = [word for word in sys.argv[1:] if word.startswith("--fdl")]
+    trainer_exit.exit_with_error(
+        UserError(
+            message_lines[0] if message_lines else type(error).__name__,
+            " ".join(fiddle_words),
+            "correct the experiment's name or the hyper-parameter",
+            kind=INVALID,
         )
+    )
 
 
 def _finish_saves() -> str | None:
+    """Wait for the save in progress, see checkpoint_saving.finish_saves."""
     from rosetta.pax import checkpoint_saving
 
     return checkpoint_saving.finish_saves()
 
 
-def _refuse_damaged(folder: str, resumes: bool, *, read_values: bool = False) -> None:
-    """Raise UserError where a file of the newest checkpoint in a folder is damaged.
+def _refuse_damaged(checkpoints: _FirstCheckpoints, *, read_values: bool = False) -> None:
+    """Raise UserError if a file of the newest checkpoint is damaged.
 
     Args:
-      folder: of checkpoints.
-      resumes: whether a run was to go on from it.
-      read_values: decode its arrays as well, which takes as long as restoring it.
+      checkpoints: The folder of the checkpoints.
+      read_values: Whether to decode the arrays too, which takes as long as restoring them.
     """
-    newest = stored_checkpoint.find_newest(folder)
+    newest = stored_checkpoint.find_newest(checkpoints.folder)
     damage = checkpoint_files.find_damage(newest, read_values=read_values) if newest else None
     if newest and damage:
-        raise checkpoint_files.explain_damage(newest, damage, resumes=resumes)
+        raise checkpoint_files.explain_damage(newest, damage, resumes=checkpoints.trains)
 
 
-def _end_if_damaged(folder: str, resumes: bool) -> None:
-    """End the process in one line where the checkpoint that it reads first is damaged; return where
-    it is whole.
-    """
+def _end_if_damaged(checkpoints: _FirstCheckpoints) -> None:
+    """End the process with one line if the newest checkpoint is damaged; else return."""
     try:
-        _refuse_damaged(folder, resumes, read_values=True)
+        _refuse_damaged(checkpoints, read_values=True)
     except UserError as error:
         trainer_exit.exit_with_error(error)
 
 
-def _install_programs(experiment: Any, program: Any, options: Any) -> None:
-    """Put our programs where the experiment has Paxml's own, and say from where an evaluation
-    reads. Ours alone heed signals.
+def _install_programs(experiment: Any, paxml_main: Any, options: Any) -> None:
+    """Set rosetta's programs in an experiment that has Paxml's, and where an evaluation reads from.
+
+    Only rosetta's program for training obeys the signals to stop.
+
+    Args:
+      experiment: The experiment, which is changed in place.
+      paxml_main: The module paxml.main.
+      options: The parsed options of Paxml.
     """
     from paxml import base_experiment
 
@@ -176,11 +225,11 @@ def _install_programs(experiment: Any, program: Any, options: Any) -> None:
         experiment.executor = checkpoint_saving.Executor
     if type(experiment).eval_programs is base.eval_programs:
         experiment.eval_programs = lambda: [
-            programs.EvalProgram(each) for each in experiment.eval_datasets()
+            programs.EvalProgram(dataset) for dataset in experiment.eval_datasets()
         ]
     if options.evaluate_from:
-        program.eval_lib.evaluate = functools.partial(
-            program.eval_lib.evaluate, restore_checkpoint_dir=options.evaluate_from
+        paxml_main.eval_lib.evaluate = functools.partial(
+            paxml_main.eval_lib.evaluate, restore_checkpoint_dir=options.evaluate_from
         )
 
 

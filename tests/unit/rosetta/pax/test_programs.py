@@ -187,18 +187,18 @@ def test_a_run_that_is_to_end_early_ends_as_at_its_last_step(
     program: programs.TrainProgram,
 ) -> None:
     assert program.should_run(None, 3)
-    program._health._stop_barrier.request("SIGTERM")
+    program._supervisor._stop_barrier.request("SIGTERM")
     assert not program.should_run(None, 4)
-    assert program._health.ending is not None
-    assert program._health.ending.step == 4
+    assert program._supervisor.ending is not None
+    assert program._supervisor.ending.step == 4
     program.shutdown()
 
 
 def test_a_bad_loss_ends_it_without_a_checkpoint(program: programs.TrainProgram) -> None:
-    program._health.track_step(3, lambda: float("nan"))
-    program._health.step_tracker.wait_for_all()
+    program._supervisor.track_step(3, lambda: float("nan"))
+    program._supervisor.step_tracker.wait_for_all()
     with pytest.raises(RunStopped):
         program.should_run(None, 4)
     with pytest.raises(RunStopped):
-        program._health.before_checkpoint(4, lambda: True)
+        program._supervisor.before_checkpoint(4, lambda: True)
     program.shutdown()
