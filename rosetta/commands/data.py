@@ -1,4 +1,8 @@
-"""`rosetta data check|cache|show` and `rosetta vocab train|show`."""
+"""The commands `rosetta data` and `rosetta vocab`: check, show and tokenise training data.
+
+`vocab` also trains a vocabulary on such data. A source is a place with data, written KIND:VALUE
+such as text:FILES. A part is a source and its rate in a mixture.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-_PROGRESS_PERIOD = 0.2  # s between counts on a terminal
+    from rosetta.data.bad_records import BadRecordSummary
+    from rosetta.data.token_cache import CacheRecipe
+
+_PROGRESS_PERIOD = 0.2  # seconds between counts on a terminal
 _EXTRA_IDS = (
     "sentinels to add (default: 100; none for bytes, and none if the vocabulary has sentinels)"
 )
@@ -42,73 +49,94 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
         ),
     ):
         action = actions.add_parser(name, help=text, description=more)
-        action.add_argument("data", metavar="SPEC", help=about.replace("%", "%%"))
-        action.add_argument(
-            "--vocab", default="byte", help="a SentencePiece model, or byte (default: byte)"
-        )
-        action.add_argument("--extra-ids", type=_parse_count, help=_EXTRA_IDS)
-        action.add_argument(
-            "--objective",
-            choices=data_spec.OBJECTIVES,
-            default="span_corruption",
-            help="the objective of the run (default: span_corruption)",
-        )
-        action.add_argument(
-            "--field",
-            default="text",
-            help="the field that holds the text of JSON lines and Example records (default: text)",
-        )
-        action.add_argument(
-            "--split", default="train", help="the split of an hf or tfds data set (default: train)"
-        )
+        _add_data_options(action, about)
         if name == "cache":
-            action.add_argument(
-                "--out", required=True, metavar="FOLDER", help="the folder for the tokens"
-            )
-            action.add_argument(
-                "--jobs", type=_parse_count, help="processes (default: one for each core)"
-            )
-            action.add_argument(
-                "--limit", type=_parse_count, help="the largest number of documents"
-            )
-            continue
-        action.add_argument(
-            "--inputs", type=_parse_count, default=512, help="tokens of an input (default: 512)"
-        )
-        action.add_argument(
-            "--targets", type=_parse_count, default=128, help="tokens of a target (default: 128)"
-        )
-        action.add_argument(
-            "--mean-span",
-            type=option_types.parse_positive_number,
-            default=3.0,
-            help="tokens of a masked span (default: 3); runs on bytes use 20",
-        )
-        if name == "check":
-            action.add_argument(
-                "--vocab-size", type=_parse_count, help="the rows of the model's embedding"
-            )
-            action.add_argument(
-                "--head", action="store_true", help="read only the first record of each source"
-            )
+            _add_cache_options(action)
         else:
-            action.add_argument(
-                "--seed", type=_parse_count, default=0, help="the seed of the order (default: 0)"
-            )
-            action.add_argument(
-                "--step",
-                type=_parse_count,
-                default=0,
-                help="the step whose batch to show (default: 0)",
-            )
-            action.add_argument(
-                "--batch", type=_parse_count, default=4, help="rows of the batch (default: 4)"
-            )
-            action.add_argument(
-                "--pack", action="store_true", help="put several examples into one row"
-            )
+            _add_row_options(action)
+        if name == "check":
+            _add_check_options(action)
+        if name == "show":
+            _add_show_options(action)
     vocab = commands.add_parser("vocab", parents=[common])
     actions = vocab.add_subparsers(dest="action", metavar="ACTION")
+    _add_train_parser(actions)
+    _add_vocabulary_parser(actions)
+
+
+def _add_data_options(action: argparse.ArgumentParser, about: str) -> None:
+    """Add the options that say what the data is; `about` describes the kinds of data."""
+    action.add_argument("data", metavar="SPEC", help=about.replace("%", "%%"))
+    action.add_argument(
+        "--vocab", default="byte", help="a SentencePiece model, or byte (default: byte)"
+    )
+    action.add_argument("--extra-ids", type=_parse_count, help=_EXTRA_IDS)
+    action.add_argument(
+        "--objective",
+        choices=data_spec.OBJECTIVES,
+        default="span_corruption",
+        help="the objective of the run (default: span_corruption)",
+    )
+    action.add_argument(
+        "--field",
+        default="text",
+        help="the field that holds the text of JSON lines and Example records (default: text)",
+    )
+    action.add_argument(
+        "--split", default="train", help="the split of an hf or tfds data set (default: train)"
+    )
+
+
+def _add_cache_options(action: argparse.ArgumentParser) -> None:
+    """Add the options of `rosetta data cache`."""
+    action.add_argument("--out", required=True, metavar="FOLDER", help="the folder for the tokens")
+    action.add_argument("--jobs", type=_parse_count, help="processes (default: one for each core)")
+    action.add_argument("--limit", type=_parse_count, help="the largest number of documents")
+
+
+def _add_row_options(action: argparse.ArgumentParser) -> None:
+    """Add the options that say how rows are made, for `check` and `show`."""
+    action.add_argument(
+        "--inputs", type=_parse_count, default=512, help="tokens of an input (default: 512)"
+    )
+    action.add_argument(
+        "--targets", type=_parse_count, default=128, help="tokens of a target (default: 128)"
+    )
+    action.add_argument(
+        "--mean-span",
+        type=option_types.parse_positive_number,
+        default=3.0,
+        help="tokens of a masked span (default: 3); runs on bytes use 20",
+    )
+
+
+def _add_check_options(action: argparse.ArgumentParser) -> None:
+    """Add the options of `rosetta data check`."""
+    action.add_argument("--vocab-size", type=_parse_count, help="the rows of the model's embedding")
+    action.add_argument(
+        "--head", action="store_true", help="read only the first record of each source"
+    )
+
+
+def _add_show_options(action: argparse.ArgumentParser) -> None:
+    """Add the options of `rosetta data show`."""
+    action.add_argument(
+        "--seed", type=_parse_count, default=0, help="the seed of the order (default: 0)"
+    )
+    action.add_argument(
+        "--step",
+        type=_parse_count,
+        default=0,
+        help="the step whose batch to show (default: 0)",
+    )
+    action.add_argument(
+        "--batch", type=_parse_count, default=4, help="rows of the batch (default: 4)"
+    )
+    action.add_argument("--pack", action="store_true", help="put several examples into one row")
+
+
+def _add_train_parser(actions: Any) -> None:
+    """Add `rosetta vocab train`."""
     train = actions.add_parser(
         "train",
         help="train a SentencePiece vocabulary with T5's special ids and sentinels",
@@ -156,6 +184,10 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
         default="text",
         help="the field that holds the text of JSON lines and Example records (default: text)",
     )
+
+
+def _add_vocabulary_parser(actions: Any) -> None:
+    """Add `rosetta vocab show`."""
     show = actions.add_parser("show", help="show sizes, sentinels and fingerprint of a vocabulary")
     show.add_argument("vocab", help="a SentencePiece model, or byte")
     show.add_argument("--extra-ids", type=_parse_count, help=_EXTRA_IDS)
@@ -163,105 +195,108 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _check_data(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.data import bad_records, source_counts, task_records, tfds, vocabularies
+    """Run `rosetta data check`."""
+    from rosetta.data import bad_records, source_counts, task_records, tfds
 
-    lengths = {"inputs": args.inputs, "targets": args.targets}
     data_checks.check_data(
         data=args.data,
         objective=args.objective,
         vocab=args.vocab,
         vocab_size=args.vocab_size,
-        lengths=lengths,
+        lengths={"inputs": args.inputs, "targets": args.targets},
         split=args.split,
         extra_ids=args.extra_ids,
         mean_noise_span_length=args.mean_span,
         from_variables=False,
     )
-    found = {
-        str(part.spec): tfds.check(part.spec, args.split)
-        for part in data_spec.parse_parts(args.data)
-        if part.spec.kind == "tfds"
+    sources = [part.spec for part in data_spec.parse_parts(args.data)]
+    tfds_copies = {
+        str(source): tfds.check(source, args.split) for source in sources if source.kind == "tfds"
     }
     lines = [
         f"{name}: {copy['files']} files, {copy['bytes']:,} bytes, {copy['examples']:,} examples"
-        for name, copy in found.items()
+        for name, copy in tfds_copies.items()
     ]
     data = data_spec.describe_data(args.data)
     if args.head:
-        for part in data_spec.parse_parts(args.data):
-            if part.spec.kind not in ("synthetic", "cache", "task"):
-                task_records.check_first_record(part.spec, args.objective, args.field, args.split)
-        return {"ok": True, "data": data, "copies": found}, "\n".join(
-            [*lines, f"{data}: usable for {args.objective}, by its first record"]
-        )
+        for source in sources:
+            if source.kind not in ("synthetic", "cache", "task"):
+                task_records.check_first_record(source, args.objective, args.field, args.split)
+        lines.append(f"{data}: usable for {args.objective}, by its first record")
+        return {"ok": True, "data": data, "copies": tfds_copies}, "\n".join(lines)
     bad = bad_records.BadRecordSummary()
-    chosen = vocabularies.load_vocabulary(
-        args.vocab, args.extra_ids, causal=args.objective in data_spec.CAUSAL_OBJECTIVES
-    )
+    vocabulary = _load_vocabulary(args)
     counts: dict[str, dict[str, int]] = {}
-    for part in data_spec.parse_parts(args.data):
-        counted = source_counts.count_source(
-            part.spec, args.objective, args.field, args.split, chosen, bad, _make_progress_report()
+    for source in sources:
+        count = source_counts.count_source(
+            source, args.objective, args.field, args.split, vocabulary, bad, _make_progress_report()
         )
-        if counted:
-            counts[str(part.spec)] = counted
-            lines.append(
-                f"{part.spec}: {counted['records']:,} records, {counted['tokens']:,} tokens"
-            )
-    if not bad.total:
-        lines.append(f"{data}: usable for {args.objective}")
-    elif bad_records.read_policy() == "skip":
-        lines += [
-            *bad.lines,
-            (
-                f"{data}: usable for {args.objective}; {bad.total:,} bad records are skipped "
-                f"({bad_records.VARIABLE}=skip)"
-            ),
-        ]
-    else:
-        shown = "" if len(bad.lines) == bad.total else f", of which {len(bad.lines)} are shown"
-        lines += [
-            *bad.lines,
-            (
-                f"{data}: {bad.total:,} bad records{shown}; mend them, or have a run skip them: "
-                f"{bad_records.VARIABLE}=skip"
-            ),
-        ]
-    ok = not bad.total or bad_records.read_policy() == "skip"
-    return {
-        "ok": ok,
+        if count:
+            counts[str(source)] = count
+            lines.append(f"{source}: {count['records']:,} records, {count['tokens']:,} tokens")
+    lines += _describe_usability(data, args.objective, bad)
+    result = {
+        "ok": not bad.total or bad_records.read_policy() == "skip",
         "data": data,
-        "copies": found,
+        "copies": tfds_copies,
         "counts": counts,
         "bad": {"total": bad.total, "kinds": bad.kinds, "first": bad.lines},
-    }, "\n".join(lines)
+    }
+    return result, "\n".join(lines)
+
+
+def _load_vocabulary(args: argparse.Namespace) -> Any:
+    """Return the vocabulary of the command line, for its objective."""
+    from rosetta.data import vocabularies
+
+    is_causal = args.objective in data_spec.CAUSAL_OBJECTIVES
+    return vocabularies.load_vocabulary(args.vocab, args.extra_ids, causal=is_causal)
+
+
+def _describe_usability(data: str, objective: str, bad: BadRecordSummary) -> list[str]:
+    """Return lines about the bad records, and one that says whether a run can use the data."""
+    from rosetta.data import bad_records
+
+    if not bad.total:
+        return [f"{data}: usable for {objective}"]
+    if bad_records.read_policy() == "skip":
+        verdict = (
+            f"{data}: usable for {objective}; {bad.total:,} bad records are skipped "
+            f"({bad_records.VARIABLE}=skip)"
+        )
+    else:
+        shown = "" if len(bad.lines) == bad.total else f", of which {len(bad.lines)} are shown"
+        verdict = (
+            f"{data}: {bad.total:,} bad records{shown}; correct them, or set "
+            f"{bad_records.VARIABLE}=skip for the run"
+        )
+    return [*bad.lines, verdict]
 
 
 def _make_progress_report() -> Callable[[int, int], None]:
-    """Return what shows counts of records and tokens on a terminal, and nothing elsewhere."""
-    shown = time.monotonic()
+    """Return a function that shows counts of records and tokens on a terminal from time to time."""
+    shown_at = time.monotonic()
 
     def report(documents: int, tokens: int) -> None:
-        nonlocal shown
-        if time.monotonic() - shown > _PROGRESS_PERIOD:
-            shown = time.monotonic()
+        nonlocal shown_at
+        if time.monotonic() - shown_at > _PROGRESS_PERIOD:
+            shown_at = time.monotonic()
             log.show_count(f"{documents:,} records, {tokens:,} tokens")
 
     return report
 
 
 def _show_batch(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.data import pipeline, vocabularies
+    """Run `rosetta data show`."""
+    from rosetta.data import pipeline
 
     data_checks.check_lengths({"inputs": args.inputs, "targets": args.targets})
-    chosen = vocabularies.load_vocabulary(
-        args.vocab, args.extra_ids, causal=args.objective in data_spec.CAUSAL_OBJECTIVES
-    )
+    vocabulary = _load_vocabulary(args)
     recipe = pipeline.Recipe(
         data_spec.describe_data(args.data),
         args.objective,
-        chosen.name,
-        chosen.extra_ids,
+        vocabulary.name,
+        vocabulary.extra_ids,
         args.inputs if args.objective != "lm" else 0,
         args.targets,
         seed=args.seed,
@@ -272,42 +307,43 @@ def _show_batch(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     )
     batches = pipeline.Batches(recipe, args.batch)
     batch = batches.make_batch(args.step)
-    with_text = not chosen.name.startswith("ids:")
-    # lm's rows have no inputs.
-    sides = {
-        name: what
-        for name, what in (("encoder_input_tokens", "inputs"), ("decoder_target_tokens", "targets"))
-        if batch[name].size
-    }
+    # The rows of lm have no inputs.
+    names = {"encoder_input_tokens": "inputs", "decoder_target_tokens": "targets"}
+    names = {feature: name for feature, name in names.items() if batch[feature].size}
     rows, lines = [], []
     for number in range(args.batch):
-        row = {}
-        for name in sides:
-            ids = [int(one) for one in batch[name][number] if one]
-            row[name] = (
-                chosen.decode([one for one in ids if one != chosen.eos]) if with_text else ids
-            )
-            lines.append(f"{number} {name}: {row[name]}")
+        row = {feature: _decode_row(vocabulary, batch[feature][number]) for feature in names}
+        lines += [f"{number} {feature}: {content}" for feature, content in row.items()]
         rows.append(row)
-    filled = {name: round(float((batch[name] != 0).mean()), 4) for name in sides}
+    filled = {feature: round(float((batch[feature] != 0).mean()), 4) for feature in names}
     digest = pipeline.hash_batch(batch)
+    shares = [f"{filled[feature]:.1%} of {name}" for feature, name in names.items()]
     lines.append(
-        "filled: "
-        f"{', '.join(f'{filled[name]:.1%} of {what}' for name, what in sides.items())}; step "
-        f"{args.step} hash {digest}; data {batches.fingerprint()}"
+        f"filled: {', '.join(shares)}; step {args.step} hash {digest}; data {batches.fingerprint()}"
     )
-    return {
+    result = {
         "rows": rows,
         "filled": filled,
         "hash": digest,
         "fingerprint": batches.fingerprint(),
-    }, "\n".join(lines)
+    }
+    return result, "\n".join(lines)
 
 
+def _decode_row(vocabulary: Any, row: Any) -> Any:
+    """Return the text of a row of ids without padding; the ids if there is no vocabulary."""
+    ids = [int(token) for token in row if token]
+    if vocabulary.name.startswith("ids:"):
+        return ids
+    return vocabulary.decode([token for token in ids if token != vocabulary.eos])
+
+
+# The vocabulary of a worker process.
 _encoder: Any = None
 
 
 def _start_worker(name: str, extra_ids: int) -> None:
+    """Load the vocabulary in a worker process."""
     from rosetta.data import vocabularies
 
     global _encoder  # noqa: PLW0603 (one vocabulary a worker process)
@@ -315,21 +351,28 @@ def _start_worker(name: str, extra_ids: int) -> None:
 
 
 def _encode_texts(texts: list[str]) -> Any:
+    """Return the ids of texts, in a worker process."""
     return _encoder.encode(texts)
 
 
-def _encode_ahead(batches: Iterator[list[str]], chosen: Any, jobs: int) -> Iterator[Any]:
-    """Encode batches in processes, in order, a bounded number of them ahead."""
+def _encode_ahead(batches: Iterator[list[str]], vocabulary: Any, jobs: int) -> Iterator[Any]:
+    """Yield the ids of batches of texts, in order.
+
+    Args:
+      batches: The batches.
+      vocabulary: The vocabulary.
+      jobs: Worker processes. With several, a bounded number of batches is encoded ahead.
+    """
     import collections
     import concurrent.futures
     import multiprocessing
 
     if jobs <= 1:
-        yield from (chosen.encode(batch) for batch in batches)
+        yield from (vocabulary.encode(batch) for batch in batches)
         return
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(
-        jobs, context, _start_worker, (chosen.name, chosen.extra_ids)
+        jobs, context, _start_worker, (vocabulary.name, vocabulary.extra_ids)
     ) as pool:
         waiting: collections.deque[Any] = collections.deque()
         for batch in batches:
@@ -341,87 +384,106 @@ def _encode_ahead(batches: Iterator[list[str]], chosen: Any, jobs: int) -> Itera
 
 
 def _cache_tokens(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Run `rosetta data cache`."""
     import itertools
 
-    from rosetta.data import task_records, tfds, token_cache, vocabularies
+    from rosetta.data import task_records, token_cache
 
-    parts = data_spec.parse_parts(args.data)
+    source = _parse_cached_source(args.data)
+    vocabulary = _load_cache_vocabulary(args)
+    recipe = _make_cache_recipe(args, source, vocabulary)
+    jobs = args.jobs or len(os.sched_getaffinity(0))
+    texts = task_records.read_texts(source, args.objective, args.field, args.split)
+    if args.limit is not None:
+        texts_per_document = 2 if args.objective in data_spec.PAIR_OBJECTIVES else 1
+        texts = itertools.islice(texts, args.limit * texts_per_document)
+    started = time.monotonic()
+    meta = token_cache.write_cache(
+        args.out,
+        recipe,
+        texts,
+        lambda batches: _encode_ahead(batches, vocabulary, jobs),
+        end=vocabulary.eos,
+        report=lambda documents, tokens: log.show_count(
+            f"{documents:,} documents, {tokens:,} tokens"
+        ),
+    )
+    seconds = time.monotonic() - started
+    folder = os.path.abspath(args.out)
+    text = (
+        f"{args.out}: {meta['documents']:,} documents, {meta['tokens']:,} tokens in "
+        f"{len(meta['shards'])} files, {seconds:.1f} s; use it with DATA=cache:{folder}"
+    )
+    return {"folder": folder, "seconds": round(seconds, 1), **meta}, text
+
+
+def _parse_cached_source(data: str) -> Any:
+    """Return the one source of data that can be tokenised.
+
+    Raises:
+      UserError: The data is a mixture, or has no text.
+    """
+    parts = data_spec.parse_parts(data)
     if len(parts) > 1:
         raise UserError(
-            "a cache holds one source",
+            "a cache has the tokens of one source only",
             "SPEC",
-            'cache each, and mix them: DATA={"cache:A": 0.7, "cache:B": 0.3}',
+            'cache each source, and mix them: DATA={"cache:A": 0.7, "cache:B": 0.3}',
             kind=UNSUPPORTED,
             value=len(parts),
         )
-    one = parts[0].spec
-    if one.kind in ("synthetic", "cache", "task"):
+    source = parts[0].spec
+    if source.kind in ("synthetic", "cache", "task"):
         raise UserError(
-            f"{one.kind} has nothing to tokenise",
-            f"DATA={one}",
+            f"data of the kind {source.kind!r} has no text to tokenise",
+            f"DATA={source}",
             "use text, jsonl, tfrecord, tfds or hf",
             kind=UNSUPPORTED,
-            value=one.kind,
+            value=source.kind,
         )
-    chosen = vocabularies.load_vocabulary(
+    return source
+
+
+def _load_cache_vocabulary(args: argparse.Namespace) -> Any:
+    """Return the vocabulary of a cache; an existing cache says which one it has."""
+    from rosetta.data import token_cache, vocabularies
+
+    vocabulary = vocabularies.load_vocabulary(
         args.vocab,
         args.extra_ids,
         causal=args.objective in data_spec.CAUSAL_OBJECTIVES,
         recorded=token_cache.read_vocabulary_fingerprint(args.out),
     )
-    if chosen.name.startswith("ids:"):
+    if vocabulary.name.startswith("ids:"):
         raise UserError(
-            "text needs a vocabulary",
+            "tokenising text needs a vocabulary",
             f"--vocab {args.vocab}",
-            "name a SentencePiece model or `byte`",
+            "name a SentencePiece model, or byte",
             kind=CONFLICT,
             value=args.vocab,
         )
-    pairs = args.objective if args.objective in data_spec.PAIR_OBJECTIVES else ""
-    named = "byte" if chosen.name == "byte" else os.path.basename(chosen.name)
-    source = f"{one}@{args.split}:{args.field}" + (
-        f":{args.limit}" if args.limit is not None else ""
-    )
-    paths = (
-        tfds.find_shards(one, args.split)
-        if one.kind == "tfds"
-        else data_spec.find_files(one)
-        if one.kind != "hf"
-        else None
-    )
-    recipe = token_cache.CacheRecipe(
-        source,
-        chosen.fingerprint(),
-        named,
-        chosen.size,
+    return vocabulary
+
+
+def _make_cache_recipe(args: argparse.Namespace, source: Any, vocabulary: Any) -> CacheRecipe:
+    """Return what the tokens of a cache depend on."""
+    from rosetta.data import tfds, token_cache
+
+    paths = None
+    if source.kind == "tfds":
+        paths = tfds.find_shards(source, args.split)
+    elif source.kind != "hf":
+        paths = data_spec.find_files(source)
+    limit = f":{args.limit}" if args.limit is not None else ""
+    return token_cache.CacheRecipe(
+        f"{source}@{args.split}:{args.field}{limit}",
+        vocabulary.fingerprint(),
+        "byte" if vocabulary.name == "byte" else os.path.basename(vocabulary.name),
+        vocabulary.size,
         args.objective == "lm",
-        pairs,
+        args.objective if args.objective in data_spec.PAIR_OBJECTIVES else "",
         token_cache.fingerprint_files(paths) if paths else "",
     )
-    jobs = args.jobs or len(os.sched_getaffinity(0))
-    texts = task_records.read_texts(one, args.objective, args.field, args.split)
-    begun = time.monotonic()
-
-    def report(documents: int, tokens: int) -> None:
-        log.show_count(f"{documents:,} documents, {tokens:,} tokens")
-
-    meta = token_cache.write_cache(
-        args.out,
-        recipe,
-        itertools.islice(texts, args.limit * (2 if pairs else 1))
-        if args.limit is not None
-        else texts,
-        lambda batches: _encode_ahead(batches, chosen, jobs),
-        end=chosen.eos,
-        report=report,
-    )
-    took = time.monotonic() - begun
-    text = (
-        f"{args.out}: {meta['documents']:,} documents, {meta['tokens']:,} tokens in "
-        f"{len(meta['shards'])} files, {took:.1f} s; use it with "
-        f"DATA=cache:{os.path.abspath(args.out)}"
-    )
-    return {"folder": os.path.abspath(args.out), "seconds": round(took, 1), **meta}, text
 
 
 def run_data(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -429,32 +491,40 @@ def run_data(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.data import bad_records, json_lines
 
     json_lines.set_field_option("--field")
-    done = {"check": _check_data, "show": _show_batch, "cache": _cache_tokens}[args.action](args)
+    actions = {"check": _check_data, "show": _show_batch, "cache": _cache_tokens}
+    result_and_text = actions[args.action](args)
     bad_records.report_skipped()
-    return done
+    return result_and_text
 
 
 def run_vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta vocab`; return its result and the text to print."""
-    from rosetta.data import bad_records, json_lines, vocabularies, vocabulary_training
+    return _show_vocabulary(args) if args.action == "show" else _train_vocabulary(args)
 
-    if args.action == "show":
-        chosen = vocabularies.load_vocabulary(args.vocab, args.extra_ids, causal=True)
-        sizes = {
-            "size": chosen.size,
-            "sentinels": chosen.sentinel_count,
-            "sentinel_ids": vocabularies.describe_sentinels(chosen),
-        }
-        found: dict[str, Any] = {
-            **dataclasses.asdict(chosen),
-            **sizes,
-            "fingerprint": chosen.fingerprint(),
-        }
-        if args.text is not None:
-            found["ids"] = [int(one) for one in chosen.encode([args.text])[0]]
-        return found, "\n".join(f"{name}: {value}" for name, value in found.items())
+
+def _show_vocabulary(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Run `rosetta vocab show`."""
+    from rosetta.data import vocabularies
+
+    vocabulary = vocabularies.load_vocabulary(args.vocab, args.extra_ids, causal=True)
+    result: dict[str, Any] = {
+        **dataclasses.asdict(vocabulary),
+        "size": vocabulary.size,
+        "sentinels": vocabulary.sentinel_count,
+        "sentinel_ids": vocabularies.describe_sentinels(vocabulary),
+        "fingerprint": vocabulary.fingerprint(),
+    }
+    if args.text is not None:
+        result["ids"] = [int(token) for token in vocabulary.encode([args.text])[0]]
+    return result, "\n".join(f"{name}: {value}" for name, value in result.items())
+
+
+def _train_vocabulary(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Run `rosetta vocab train`."""
+    from rosetta.data import bad_records, json_lines, vocabulary_training
+
     json_lines.set_field_option("--field")
-    made = vocabulary_training.train_vocabulary(
+    trained = vocabulary_training.train_vocabulary(
         data_spec.parse_parts(args.data),
         args.out,
         size=args.size,
@@ -467,15 +537,16 @@ def run_vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     )
     bad_records.report_skipped()
     text = (
-        f"{args.out}: {made.size} ids, of them {made.sentinel_count} sentinels; use it with "
-        f"VOCAB={made.name}, in Pax VOCAB_PATH={made.name}"
+        f"{args.out}: {trained.size} ids, {trained.sentinel_count} of them sentinels; use it with "
+        f"VOCAB={trained.name}, in Pax with VOCAB_PATH={trained.name}"
     )
-    return {
-        "file": made.name,
-        "size": made.size,
-        "sentinels": made.sentinel_count,
-        "fingerprint": made.fingerprint(),
-    }, text
+    result = {
+        "file": trained.name,
+        "size": trained.size,
+        "sentinels": trained.sentinel_count,
+        "fingerprint": trained.fingerprint(),
+    }
+    return result, text
 
 
 RUN = {"data": run_data, "vocab": run_vocab}

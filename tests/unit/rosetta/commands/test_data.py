@@ -320,7 +320,7 @@ def test_vocab_show_and_train(tmp_path: Path) -> None:
     )
     assert (result["size"], result["sentinels"]) == (450, 100)
     assert text.endswith(
-        f"of them 100 sentinels; use it with VOCAB={tmp_path}/v.model, in Pax VOCAB_PATH={tmp_path}/v.model"
+        f"100 of them sentinels; use it with VOCAB={tmp_path}/v.model, in Pax with VOCAB_PATH={tmp_path}/v.model"
     )
     with errors.refused(errors.INVALID, where=tmp_path, remedy=f"text:{tmp_path}/*"):
         run("vocab", "train", "--data", f"text:{tmp_path}", "--out", str(tmp_path / "w.model"))
