@@ -1,4 +1,7 @@
-"""`rosetta plan`: what a training step would do on a GPU that is not here."""
+"""The command `rosetta plan`: compile a training step for a GPU that this machine does not have.
+
+The compiled step shows the memory, the communication and the kernels of a run.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
 
 DEFAULT_GPU = "h100"
-VOCABULARY_ROWS = 32128  # of the embedding of T5 1.1
+VOCABULARY_ROWS = 32128  # rows of the embedding of T5 1.1
 
 
 def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -103,14 +106,20 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def split_into_nodes(gpus: int, per_node: int) -> tuple[int, int]:
-    """Return how many nodes a cluster has, and GPUs of each; UserError where its nodes are not
-    full.
+    """Return the number of nodes, and the GPUs of each.
+
+    Args:
+      gpus: GPUs of all nodes.
+      per_node: GPUs of a full node.
+
+    Raises:
+      UserError: The nodes would not be full.
     """
     if gpus <= per_node:
         return 1, gpus
     if gpus % per_node:
         raise UserError(
-            f"it does not fill nodes of {per_node}",
+            f"not a multiple of the {per_node} GPUs of a node",
             f"--gpus {gpus}",
             f"give a multiple of {per_node}, or --gpus-per-node",
             kind=INVALID,
@@ -120,27 +129,30 @@ def split_into_nodes(gpus: int, per_node: int) -> tuple[int, int]:
 
 
 def parse_switches(words: list[str]) -> dict[str, Any]:
-    """Return the fields of T5Config that are set by words such as "remat=full"; UserError where one
-    is none, or they do not go together.
+    """Return the fields of T5Config that words such as "remat=full" set.
+
+    Raises:
+      UserError: A word does not name a field, its value is not valid, or two fields do not go
+        together.
     """
     from rosetta.t5x.run.model_config import T5Config
 
-    known = {field.name: field.default for field in dataclasses.fields(T5Config)}
-    known["vocab_size"] = VOCABULARY_ROWS  # which has no default
-    found: dict[str, Any] = {}
+    defaults = {field.name: field.default for field in dataclasses.fields(T5Config)}
+    defaults["vocab_size"] = VOCABULARY_ROWS  # T5Config has no default for it
+    switches: dict[str, Any] = {}
     for word in words:
         name, _, text = word.partition("=")
-        if name not in known or not text:
+        if name not in defaults or not text:
             raise UserError(
-                f"{word!r} is no switch",
+                f"{word!r} is not a valid switch",
                 "--with",
-                f"write SWITCH=VALUE, of {', '.join(known)}",
+                f"write SWITCH=VALUE, with one of: {', '.join(defaults)}",
                 kind=INVALID,
                 value=word,
             )
-        found[name] = _parse_switch(f"--with {name}", text, known[name])
-    T5Config(**{"vocab_size": VOCABULARY_ROWS, **found})
-    return found
+        switches[name] = _parse_switch(f"--with {name}", text, defaults[name])
+    T5Config(**{"vocab_size": VOCABULARY_ROWS, **switches})  # refuses fields that do not fit
+    return switches
 
 
 def _parse_switch(name: str, text: str, default: Any) -> bool | int | float | str | tuple[str, ...]:
@@ -155,80 +167,90 @@ def _parse_switch(name: str, text: str, default: Any) -> bool | int | float | st
 
 
 def parse_hyper_parameters(words: list[str]) -> dict[str, object]:
-    """Return the hyper-parameters that are set by words such as "NUM_LAYERS=2"; UserError where one
-    is none.
+    """Return the hyper-parameters that words such as "NUM_LAYERS=2" set.
+
+    Raises:
+      UserError: A word does not have the form NAME=VALUE.
     """
     from rosetta.pax.run import fiddle_arguments
 
-    found: dict[str, object] = {}
+    hyper_parameters: dict[str, object] = {}
     for word in words:
         name, _, text = word.partition("=")
         if not name.isidentifier() or not text:
             raise UserError(
-                f"{word!r} is no hyper-parameter",
+                f"{word!r} is not a valid hyper-parameter",
                 "--with",
                 "write NAME=VALUE; see docs/reference/pax-experiments.md for the names",
                 kind=INVALID,
                 value=word,
             )
-        found[name] = fiddle_arguments.parse_literal(text)
-    return found
+        hyper_parameters[name] = fiddle_arguments.parse_literal(text)
+    return hyper_parameters
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta plan`; return its result and the text to print."""
     from rosetta.core import gpus
 
-    gpus.get_gpu(args.card, "--card")
-    return {"t5x": _plan_t5x, "pax": _plan_pax}[args.framework](args, _check_hlo_file(args.hlo))
+    gpus.get_gpu(args.card, "--card")  # refuses an unknown GPU
+    plan_step = {"t5x": _plan_t5x, "pax": _plan_pax}[args.framework]
+    return plan_step(args, _check_hlo_file(args.hlo))
 
 
-def _check_hlo_file(given: Path | None) -> Path | None:
-    """Where the HLO is to go; UserError where it cannot."""
+def _check_hlo_file(path: Path | None) -> Path | None:
+    """Return the absolute path of the file for the HLO; None if none is wanted.
+
+    Raises:
+      UserError: The file cannot be written.
+    """
     from rosetta.core import run_folders
 
-    if given is None:
+    if path is None:
         return None
-    if given.exists() and not given.is_file():
-        raise UserError("it is no file", f"--hlo {given}", "name a file, new or old", kind=INVALID)
-    run_folders.check_folder_writable(str(given.resolve().parent))
-    return given.resolve()
+    if path.exists() and not path.is_file():
+        raise UserError(
+            "not a regular file", f"--hlo {path}", "name a new or an existing file", kind=INVALID
+        )
+    run_folders.check_folder_writable(str(path.resolve().parent))
+    return path.resolve()
 
 
 def _plan_pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
+    """Plan a step of a Paxml experiment."""
     from rosetta.core import gpus, run_folders
     from rosetta.pax.run import preflight
     from rosetta.plan import pax_step, step_report
 
     preflight.resolve_experiment(args.config)
-    chosen = parse_hyper_parameters(args.hyper)
-    preflight.check_hyper_parameter_names(args.config, chosen)
-    pax_step.prepare_pax_compilation(args.config, args.card, chosen)
-    made = pax_step.make_experiment(args.config, chosen)
-    count, per_node = split_into_nodes(
-        args.gpus or pax_step.count_devices(made), args.gpus_per_node
+    hyper_parameters = parse_hyper_parameters(args.hyper)
+    preflight.check_hyper_parameter_names(args.config, hyper_parameters)
+    pax_step.prepare_pax_compilation(args.config, args.card, hyper_parameters)
+    experiment = pax_step.make_experiment(args.config, hyper_parameters)
+    nodes, per_node = split_into_nodes(
+        args.gpus or pax_step.count_devices(experiment), args.gpus_per_node
     )
+    gpu_count = nodes * per_node
     log.info(
-        f"plan: compiling the step of {args.config} for {count * per_node} x {args.card}: one to "
-        "ten minutes"
+        f"plan: compiling the step of {args.config} for {gpu_count} x {args.card}: one to ten "
+        "minutes"
     )
-    planned = pax_step.compile_pax_step(made, card=args.card, nodes=count, per_node=per_node)
+    step = pax_step.compile_pax_step(experiment, card=args.card, nodes=nodes, per_node=per_node)
     if hlo:
-        run_folders.write_file(hlo, planned.compiled.text)
-    found = planned.report()
+        run_folders.write_file(hlo, step.compiled.text)
+    result = step.report()
     gpu = gpus.get_gpu(args.card, "--card")
-    found["run"] = step_report.describe_fit(
-        found["memory"]["peak"], gpu, args.config, count * per_node
-    )
-    return found, pax_step.format_pax_report(found)
+    result["run"] = step_report.describe_fit(result["memory"]["peak"], gpu, args.config, gpu_count)
+    return result, pax_step.format_pax_report(result)
 
 
 def _plan_t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
+    """Plan a step of a T5 model."""
     from rosetta.core import gpus, run_folders
     from rosetta.plan import step_report, t5x_step
-    from rosetta.t5x.run import gin_files, gin_reader, gin_text, preflight, settings
+    from rosetta.t5x.run import gin_files, settings
 
-    count, per_node = split_into_nodes(args.gpus, args.gpus_per_node)
+    nodes, per_node = split_into_nodes(args.gpus, args.gpus_per_node)
     files = [
         gin_files.find_model_file(args.family, args.size, "--family, --size"),
         f"{gin_files.GIN_FOLDER}/runs/pretrain.gin",
@@ -236,34 +258,23 @@ def _plan_t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any
     settings.check_batch_split(
         args.gpus, args.tp, args.batch_per_gpu, args.microbatches, ("--tp ", "--microbatches ")
     )
-    chosen = parse_switches(args.switches)
+    switches = parse_switches(args.switches)
     batch = args.gpus // args.tp * args.batch_per_gpu
-    bound = {
-        "MODEL_DIR": "",
-        "TRAIN_STEPS": 1,
-        "DATA": "synthetic",
-        "VOCAB": f"ids:{VOCABULARY_ROWS}",
-        "DROPOUT_RATE": args.dropout,
-        "BATCH_SIZE": batch,
-        "trainer.Trainer.num_microbatches": args.microbatches,
-        **{f"network.T5Config.{name}": value for name, value in chosen.items()},
-    }
-    paths = [gin_files.ROOT / name for name in files]
-    configuration = gin_reader.read_configuration(paths, [gin_files.ROOT]).bind(bound)
-    preflight.check_split(configuration, args.tp, args.gpus, size=args.size, name="--tp ")
-    t5x_step.prepare_t5x_compilation(str(chosen.get("fp8", "off")), args.size, args.card)
-    what = (
+    bindings = _bind_gin_files(args, files, switches, batch)
+    t5x_step.prepare_t5x_compilation(str(switches.get("fp8", "off")), args.size, args.card)
+    description = (
         f"{args.family} {args.size}, a global batch of {batch:,} sequences, {args.batch_per_gpu} "
         f"for each {args.tp} GPU(s)"
     )
     log.info(
-        f"plan: compiling the step of {what}, for {args.gpus} x {args.card}: one to ten minutes"
+        f"plan: compiling the step of {description}, for {args.gpus} x {args.card}: one to ten "
+        "minutes"
     )
     compiled = t5x_step.compile_t5x_step(
         files,
-        [f"{name} = {gin_text.format_literal(value)}" for name, value in bound.items()],
+        bindings,
         card=args.card,
-        nodes=count,
+        nodes=nodes,
         per_node=per_node,
         tensor_parallel=args.tp,
         batch=batch,
@@ -273,10 +284,42 @@ def _plan_t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any
     if hlo:
         run_folders.write_file(hlo, compiled.text)
     log.info("plan: reading the compiled step")
-    found = step_report.summarize_step(compiled)
+    result = step_report.summarize_step(compiled)
     gpu = gpus.get_gpu(args.card, "--card")
-    found["run"] = step_report.describe_fit(found["memory"]["peak"], gpu, what, args.gpus)
-    return found, step_report.format_step_report(found)
+    result["run"] = step_report.describe_fit(result["memory"]["peak"], gpu, description, args.gpus)
+    return result, step_report.format_step_report(result)
+
+
+def _bind_gin_files(
+    args: argparse.Namespace, files: list[str], switches: dict[str, Any], batch: int
+) -> list[str]:
+    """Return the gin bindings of the command line.
+
+    Args:
+      args: The command line.
+      files: The gin files of the model and the run.
+      switches: The fields of T5Config that --with sets.
+      batch: Sequences of a step.
+
+    Raises:
+      UserError: The model cannot be split over --tp GPUs.
+    """
+    from rosetta.t5x.run import gin_files, gin_reader, gin_text, preflight
+
+    values = {
+        "MODEL_DIR": "",
+        "TRAIN_STEPS": 1,
+        "DATA": "synthetic",
+        "VOCAB": f"ids:{VOCABULARY_ROWS}",
+        "DROPOUT_RATE": args.dropout,
+        "BATCH_SIZE": batch,
+        "trainer.Trainer.num_microbatches": args.microbatches,
+        **{f"network.T5Config.{name}": value for name, value in switches.items()},
+    }
+    paths = [gin_files.ROOT / name for name in files]
+    configuration = gin_reader.read_configuration(paths, [gin_files.ROOT]).bind(values)
+    preflight.check_split(configuration, args.tp, args.gpus, size=args.size, name="--tp ")
+    return [f"{name} = {gin_text.format_literal(value)}" for name, value in values.items()]
 
 
 RUN = {"plan": run}
