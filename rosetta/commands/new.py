@@ -1,4 +1,7 @@
-"""`rosetta new t5x NAME`: the four files of a T5 for one's own language, ready to run."""
+"""The command `rosetta new t5x NAME`: write the files that pretrain a T5 model on your own text.
+
+They are the gin file of the model, the tasks, the gin file of the run, and a script that starts it.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,19 @@ if TYPE_CHECKING:
 
 _T5X_FOLDER = Path(__file__).parents[1] / "t5x"
 _FAMILIES = ("t5_1_1", "mt5", "byt5", "t5_1_0")
+# Template -> the end of the file's name, after NAME_SIZE.
 _FILES = {
     "model.gin.txt": ".gin",
     "tasks.py.txt": "_tasks.py",
     "pretrain.gin.txt": "_pretrain.gin",
     "train.sh.txt": ".sh",
 }
-_FILE_KINDS = ("text", "jsonl", "tfrecord")  # several, with commas
+# The kinds of data that are files, which may be several, separated by commas.
+_FILE_KINDS = ("text", "jsonl", "tfrecord")
 
 
 def add_parsers(commands: Any, common: Any) -> None:
-    """Add `new` to the command line."""
+    """Add the command's parser."""
     new = commands.add_parser("new", parents=[common])
     kinds = new.add_subparsers(dest="kind", metavar="KIND")
     t5x = kinds.add_parser(
@@ -98,25 +103,23 @@ def add_parsers(commands: Any, common: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Write the files; return what `rosetta` prints."""
-    written = write_files(args)
-    script = written[-1]
-    lines = [f"wrote {path}" for path in written]
-    return {"files": [str(path) for path in written]}, "\n".join(
-        [*lines, f"start it with: bash {script}"]
-    )
+    """Run `rosetta new`; return its result and the text to print."""
+    paths = write_files(args)
+    lines = [f"wrote {path}" for path in paths]
+    lines.append(f"start it with: bash {paths[-1]}")
+    return {"files": [str(path) for path in paths]}, "\n".join(lines)
 
 
 RUN: Mapping[str, Callable[[argparse.Namespace], tuple[dict[str, Any], str]]] = {"new": run}
 
 
 def list_sizes(family: str) -> list[str]:
-    """Return the sizes a family comes in, by the gin files there are."""
+    """Return the sizes of a family, by its gin files."""
     return sorted(path.stem for path in (_T5X_FOLDER / "gin" / family).glob("*.gin"))
 
 
 def read_vocab_size(family: str) -> int | None:
-    """Return the rows of a family's own embedding, as its gin file says."""
+    """Return the rows of the embedding that the gin file of a family sets."""
     from rosetta.t5x.run import gin_files, gin_reader, network_fields
 
     file = gin_files.ROOT / gin_files.GIN_FOLDER / "families" / f"{family}.gin"
@@ -124,148 +127,172 @@ def read_vocab_size(family: str) -> int | None:
     return network_fields.read_count(configuration, "vocab_size")
 
 
-def _check_checkpoint(given: str) -> str:
-    if is_address(given):
-        return given
-    folder = Path(parse_path("--from", given))
+def _check_checkpoint(text: str) -> str:
+    """Return the folder or address of --from.
+
+    Raises:
+      UserError: The folder does not exist.
+    """
+    if is_address(text):
+        return text
+    folder = Path(parse_path("--from", text))
     if not folder.is_dir():
         raise UserError(
-            "there is no such folder",
-            given,
+            "the folder does not exist",
+            text,
             "name a checkpoint_N of T5X, or a folder of them",
             kind=MISSING,
         )
     return str(folder)
 
 
-def _resolve_data(given: str | None) -> str | dict[str, float] | None:
-    """Return a spec, or a mixture, whose files have absolute names: the script may be started from
-    anywhere.
+def _resolve_data(text: str | None) -> str | dict[str, float] | None:
+    """Return data with absolute paths, because the script may be started from any folder.
+
+    A mixture is a dictionary source -> rate.
     """
     from rosetta.data import data_spec
 
-    if given is None:
+    if text is None:
         return None
-    found = {}
-    for part in data_spec.parse_parts(given):
+    rates = {}
+    for part in data_spec.parse_parts(text):
         value = part.spec.value
         if part.spec.kind in _FILE_KINDS:
-            value = ",".join(map(_make_absolute, value.split(",")))
+            value = ",".join(_make_absolute(path) for path in value.split(","))
         elif part.spec.kind == "cache" or (part.spec.kind == "hf" and value.startswith(".")):
             value = _make_absolute(value)
-        found[str(dataclasses.replace(part.spec, value=value))] = part.rate
-    return next(iter(found)) if len(found) == 1 else found
+        rates[str(dataclasses.replace(part.spec, value=value))] = part.rate
+    return next(iter(rates)) if len(rates) == 1 else rates
 
 
 def _make_absolute(path: str) -> str:
-    """Return an absolute path. Unlike parse_path it keeps links, which other machines may resolve
-    otherwise.
+    """Return an absolute path.
+
+    Unlike parse_path, the function keeps links, which may lead elsewhere on another machine.
     """
     return path if is_address(path) else os.path.abspath(os.path.expanduser(path))
 
 
-def _make_template_values(args: argparse.Namespace) -> dict[str, str]:
-    from rosetta.data import vocabularies
-
-    family = args.family or ("mt5" if args.checkpoint else "t5_1_1")
-    name = f"{args.name}_{args.size}"
+def _check_names(args: argparse.Namespace, family: str) -> None:
+    """Check NAME, which names a Python module, and --size."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", args.name):
         raise UserError(
-            f"{args.name!r} cannot name a Python module",
+            f"{args.name!r} is not a valid name of a Python module",
             "NAME",
             "use letters, digits and underscores, and begin with a letter",
             kind=INVALID,
             value=args.name,
         )
-    if args.size not in list_sizes(family):
+    sizes = list_sizes(family)
+    if args.size not in sizes:
         raise UserError(
             f"{family} has no size {args.size!r}",
             "--size",
-            f"choose one of: {' '.join(list_sizes(family))}",
+            f"choose one of: {' '.join(sizes)}",
             kind=UNKNOWN,
             value=args.size,
         )
-    vocab = vocabularies.load_vocabulary(args.vocab)
-    own = vocabularies.pad_size(vocab.size)
-    if not vocab.sentinel_count:
+
+
+def _make_template_values(args: argparse.Namespace) -> dict[str, str]:
+    """Return the texts that replace @NAME@ and so on in the templates.
+
+    Raises:
+      UserError: A value of the command line is not valid, or the vocabulary does not fit.
+    """
+    from rosetta.data import vocabularies
+
+    family = args.family or ("mt5" if args.checkpoint else "t5_1_1")
+    _check_names(args, family)
+    vocabulary = vocabularies.load_vocabulary(args.vocab)
+    rows = vocabularies.pad_size(vocabulary.size)
+    family_rows = read_vocab_size(family)
+    if not vocabulary.sentinel_count:
         raise UserError(
-            "it has no sentinels for span corruption",
+            "the vocabulary has no sentinels for span corruption",
             args.vocab,
-            (
-                "make it with rosetta vocab train, or leave its extra_id pieces out so that they "
-                "are added"
-            ),
+            "make it with rosetta vocab train, or leave its extra_id pieces out so that they are "
+            "added",
             kind=UNSUPPORTED,
         )
-    if args.checkpoint and own != read_vocab_size(family):
+    if args.checkpoint and rows != family_rows:
         raise UserError(
-            f"its {vocab.size} ids are not the {read_vocab_size(family)} of {family}",
+            f"the vocabulary has {vocabulary.size} ids, but {family} has {family_rows}",
             args.vocab,
-            "give the vocabulary the checkpoint was trained with, or leave --from out",
+            "give the vocabulary with which the checkpoint was trained, or leave --from out",
             kind=DIFFERS,
-            value=vocab.size,
+            value=vocabulary.size,
         )
-    network = not args.checkpoint and own != read_vocab_size(family)
+    network_import = ""
+    vocab_size = ""
+    if not args.checkpoint and rows != family_rows:
+        network_import = "from rosetta.t5x import network\n"
+        vocab_size = (
+            f"network.T5Config.vocab_size = {rows}  # {vocabulary.size} ids, rounded up to a "
+            "multiple of 128\n"
+        )
+    if args.checkpoint:
+        checkpoint = _check_checkpoint(args.checkpoint)
+        start = f"INITIAL_CHECKPOINT_PATH = {checkpoint!r}  # its steps count"
+    else:
+        start = "SCALE_ATTN_LOGITS = False  # as T5 with Adafactor was trained"
     return {
-        "NAME": name,
+        "NAME": f"{args.name}_{args.size}",
         "FAMILY": family,
         "SIZE": args.size,
         "VOCAB": repr(args.vocab if args.vocab == "byte" else os.path.abspath(args.vocab)),
-        "NETWORK_IMPORT": "from rosetta.t5x import network\n" if network else "",
-        "VOCAB_SIZE": (
-            f"network.T5Config.vocab_size = {own}  # {vocab.size} ids, rounded up to a multiple "
-            "of 128\n"
-        )
-        if network
-        else "",
+        "NETWORK_IMPORT": network_import,
+        "VOCAB_SIZE": vocab_size,
         "DATA": repr(_resolve_data(args.data)),
         "EVAL_DATA": repr(_resolve_data(args.eval_data)),
         "INPUTS": str(args.inputs),
         "TARGETS": str(args.targets),
         "STEPS": f"{args.steps:_}",
         "SPAN": "20.0" if family == "byt5" else "3.0",
-        "START": f"INITIAL_CHECKPOINT_PATH = {_check_checkpoint(args.checkpoint)!r}"
-        "  # its steps count"
-        if args.checkpoint
-        else "SCALE_ATTN_LOGITS = False  # as T5 with Adafactor was trained",
+        "START": start,
     }
 
 
+def _fill_template(template: str, values: dict[str, str]) -> str:
+    """Return the text of a template with its @NAME@ replaced."""
+    text = (_T5X_FOLDER / "templates" / template).read_text()
+    return re.sub(r"@(" + "|".join(values) + r")@", lambda match: values[match[1]], text)
+
+
 def write_files(args: argparse.Namespace) -> list[Path]:
-    """Write NAME_SIZE.gin, NAME_SIZE_tasks.py, NAME_SIZE_pretrain.gin and NAME_SIZE.sh; return
-    their paths.
+    """Write the files, all of them or none; return their paths.
+
+    They are NAME_SIZE.gin, NAME_SIZE_tasks.py, NAME_SIZE_pretrain.gin and NAME_SIZE.sh.
 
     Raises:
-      UserError: a value is wrong, the folder cannot be written to, or one of the files is there
-        already.
-
-    All four are written or, whatever happens, none.
+      UserError: A value is not valid, the folder cannot be written, or a file exists already.
     """
     values = _make_template_values(args)
-    paths: dict[Path, str] = {}
+    texts: dict[Path, str] = {}
     for template, ending in _FILES.items():
-        text = (_T5X_FOLDER / "templates" / template).read_text()
-        text = re.sub(r"@(" + "|".join(values) + r")@", lambda found: values[found[1]], text)
-        paths[args.out / f"{values['NAME']}{ending}"] = (
-            re.sub(r"\n{3,}", "\n\n", text) if ending.endswith(".gin") else text
-        )
-    for path in paths:
+        text = _fill_template(template, values)
+        if ending.endswith(".gin"):
+            # Values that are left out leave empty lines.
+            text = re.sub(r"\n{3,}", "\n\n", text)
+        texts[args.out / f"{values['NAME']}{ending}"] = text
+    for path in texts:
         if path.exists():
             raise UserError(
-                "the file is there already",
+                "the file exists already",
                 str(path),
-                "choose another NAME or --out, or remove it",
+                "choose another NAME or --out, or remove the file",
                 kind=EXISTS,
             )
     path_checks.check_local_folder_writable(str(args.out))
     args.out.mkdir(parents=True, exist_ok=True)
-    placed: list[Path] = []
+    written: list[Path] = []
     try:
-        for path, text in paths.items():
-            placed.append(path)
+        for path, text in texts.items():
+            written.append(path)
             write_atomic(path, text, 0o755 if path.suffix == ".sh" else 0o644)
     except BaseException:
-        for path in placed:
+        for path in written:
             path.unlink(missing_ok=True)
         raise
-    return list(paths)
+    return list(texts)
