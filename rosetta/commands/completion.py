@@ -1,7 +1,9 @@
-"""What a shell completes after `rosetta`: the settings of a run, their values, presets and GPUs.
+"""The shell completion of `rosetta`: settings of a run and their values, presets and GPUs.
 
-shtab makes the completion file of a shell from the parsers. This module adds what the parsers do
-not know. It does not import shtab: the builder has it, see builder/packages/completion.py.
+The library shtab makes the completion file of a shell from the parsers. This module adds what the
+parsers do not know. It does not import shtab, which only the builder has: see
+builder/packages/completion.py. That module also runs the `make` of older commits, so that its name
+and its arguments stay.
 """
 
 from __future__ import annotations
@@ -22,14 +24,18 @@ if TYPE_CHECKING:
 
     from rosetta.core.variables.declaration import Variable
 
-SHELLS = ("bash", "zsh")  # tcsh has no functions, which values after NAME= need
+# tcsh is missing: it has no functions, which completing values after NAME= needs.
+SHELLS = ("bash", "zsh")
+# In the list of an entry's values, these stand for paths.
 _FILE, _FOLDER, _DATA = "<file>", "<folder>", "<data>"
+# The functions of each shell that complete files and folders.
 _FILES = {"bash": "_rosetta_paths", "zsh": "_files"}
 _FOLDERS = {"bash": "_rosetta_folders", "zsh": "_files -/"}
+# The metavar of an option that takes a path -> what completes it.
 _PATHS = {"FILE": _FILES, "FILE.model": _FILES, "FOLDER": _FOLDERS, "DIR": _FOLDERS}
 _DATA_SPEC = "SPEC"
 
-# An entry NAME=ONE|TWO has what may follow NAME=. <file>, <folder> and <data> are paths.
+# Shell functions that take entries. An entry NAME=ONE|TWO has the values that may follow NAME=.
 _FUNCTIONS = {
     "bash": r"""
 _rosetta_paths() { # START [HEAD [-d]]: print the files or folders whose paths begin with START
@@ -99,7 +105,7 @@ _rosetta_settings() { # ENTRY...: complete NAME=, or the value after it
 }
 """,
 }
-# bash hands over a line that is split at = and :, too, and replaces only what follows the last one.
+# bash also splits a line at = and :, and replaces only what follows the last of them.
 _AFTER = {
     "bash": r"""
 _rosetta() {
@@ -132,41 +138,42 @@ complete -o bashdefault -o default -F _rosetta rosetta
 
 
 def mark_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say of each argument of rosetta what completes it, as shtab reads it.
+    """Set the attribute `complete` of each argument, from which shtab reads what completes it.
 
     Args:
       parser: The parser of all commands.
     """
     for words, leaf in _find_leaf_parsers(parser):
         for action in leaf._actions:  # noqa: SLF001 (argparse has no public name for it)
-            how = _choose_functions(" ".join(words), action)
-            if how:
-                action.complete = how  # type: ignore[attr-defined]
+            functions = _choose_functions(" ".join(words), action)
+            if functions:
+                action.complete = functions  # type: ignore[attr-defined]
 
 
 def render_preamble(shell: str) -> str:
-    """Return the functions that the marks of `mark` call.
+    """Return the shell functions that the attributes of `mark_arguments` name.
 
     Args:
       shell: One of SHELLS.
     """
     parts = [_FUNCTIONS[shell].strip()]
     for function, entries in _collect_entries().items():
-        helper = (
-            "_rosetta_settings" if any("=" in entry for entry in entries) else "_rosetta_values"
-        )
-        start = {"_rosetta_settings": '"$1"', "_rosetta_values": '"$1" ""'}[helper]
-        words = [helper, *([start] if shell == "bash" else []), *map(shlex.quote, entries)]
+        if any("=" in entry for entry in entries):
+            helper, bash_arguments = "_rosetta_settings", ['"$1"']
+        else:
+            helper, bash_arguments = "_rosetta_values", ['"$1"', '""']
+        arguments = bash_arguments if shell == "bash" else []
+        words = [helper, *arguments, *(shlex.quote(entry) for entry in entries)]
         parts.append(f"{function}() {{\n  {' '.join(words)}\n}}")
     return "\n".join(parts)
 
 
 def finish_file(shell: str, text: str) -> str:
-    """Return the whole file of a shell.
+    """Return the complete file of a shell.
 
     Args:
       shell: One of SHELLS.
-      text: What shtab made, with the preamble.
+      text: The file that shtab made, with the preamble.
     """
     # shtab's zsh completes only the first of several words.
     text = re.sub(r'"\(\*\)::([^"]*:_rosetta_\w+)"', r'"*:\1"', text)
@@ -176,45 +183,46 @@ def finish_file(shell: str, text: str) -> str:
 def _find_leaf_parsers(
     parser: argparse.ArgumentParser, words: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
-    """Yield each command that has no commands below: its words, and its parser."""
-    below = [
+    """Yield the words and the parser of each command without subcommands."""
+    subcommands = [
         action.choices
         for action in parser._actions  # noqa: SLF001 (argparse has no public name for it)
         if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 (nor for that)
     ]
-    if not below:
+    if not subcommands:
         yield words, parser
-    for choices in below:
+    for choices in subcommands:
         for name, child in choices.items():
             yield from _find_leaf_parsers(child, (*words, name))
 
 
 def _choose_functions(command: str, action: argparse.Action) -> dict[str, str]:
-    """Return shell -> function for an argument; {} if its choices say all."""
-    shown = str(action.metavar or "")
-    if shown == "NAME=VALUE" and not action.option_strings:
-        return _for_every_shell(
-            _name_settings_function(command) if command in readers.RUNS else "_rosetta_of_presets"
-        )
-    if shown.startswith("PRESET"):
-        variables = "VARIABLE" in shown or "NAME=VALUE" in shown
-        return _for_every_shell(
-            "_rosetta_presets_and_settings" if variables else "_rosetta_presets"
-        )
-    if shown == "GPU":
+    """Return shell -> the function that completes an argument; {} if its choices are enough."""
+    metavar = str(action.metavar or "")
+    if metavar == "NAME=VALUE" and not action.option_strings:
+        if command in readers.RUNS:
+            return _for_every_shell(_name_settings_function(command))
+        return _for_every_shell("_rosetta_of_presets")
+    if metavar.startswith("PRESET"):
+        has_settings = "VARIABLE" in metavar or "NAME=VALUE" in metavar
+        function = "_rosetta_presets_and_settings" if has_settings else "_rosetta_presets"
+        return _for_every_shell(function)
+    if metavar == "GPU":
         return _for_every_shell("_rosetta_gpus")
-    if shown == _DATA_SPEC:
+    if metavar == _DATA_SPEC:
         return _for_every_shell("_rosetta_data")
     if action.choices or action.nargs == 0:
         return {}
-    return _PATHS.get(shown, _FILES if action.type is Path else {})
+    return _PATHS.get(metavar, _FILES if action.type is Path else {})
 
 
 def _for_every_shell(function: str) -> dict[str, str]:
+    """Return shell -> function, for a function that every shell has."""
     return dict.fromkeys(SHELLS, function)
 
 
 def _name_settings_function(command: str) -> str:
+    """Return the name of the function that completes the settings of a command."""
     return f"_rosetta_of_{command.replace(' ', '_')}"
 
 
@@ -222,19 +230,24 @@ def _collect_entries() -> dict[str, list[str]]:
     """Return function -> its entries, see _FUNCTIONS."""
     training = [*lookup.list_training_settings("t5x"), *lookup.list_training_settings("pax")]
     presets = list(preset_files.load_presets())
-    data = [f"{kind}:" for kind in data_spec.KINDS if kind != "synthetic"]
-    lists = {
+    entries = {
         _name_settings_function(command): _format_entries(lookup.list_settings(command))
         for command in readers.RUNS
     }
     return {
-        **lists,
+        **entries,
         "_rosetta_of_presets": _format_entries(training),
         "_rosetta_presets": presets,
         "_rosetta_presets_and_settings": [*presets, *_format_entries(training)],
         "_rosetta_gpus": list(gpus.GPUS),
-        "_rosetta_data": ["synthetic", *data, _DATA],
+        "_rosetta_data": _list_data_values(),
     }
+
+
+def _list_data_values() -> list[str]:
+    """Return the kinds of data, and the sign for the paths that may follow them."""
+    kinds = [f"{kind}:" for kind in data_spec.KINDS if kind != "synthetic"]
+    return ["synthetic", *kinds, _DATA]
 
 
 def _format_entries(variables: Iterable[Variable]) -> list[str]:
@@ -246,17 +259,12 @@ def _format_entries(variables: Iterable[Variable]) -> list[str]:
 
 
 def _list_values(variable: Variable) -> list[str]:
-    """Return what may follow NAME=."""
-    kind = variable.type
-    if isinstance(kind, value_types.DataSource):
-        return [
-            "synthetic",
-            *(f"{name}:" for name in data_spec.KINDS if name != "synthetic"),
-            _DATA,
-        ]
-    paths = {"file": [_FILE], "folder": [_FOLDER]}.get(kind.completes, [])
-    names = list(preset_files.load_presets()) if variable.name == "ROSETTA_PRESET" else []
-    return [*kind.choices, *names, *paths]
+    """Return what may follow NAME= for a variable."""
+    if isinstance(variable.type, value_types.DataSource):
+        return _list_data_values()
+    paths = {"file": [_FILE], "folder": [_FOLDER]}.get(variable.type.completes, [])
+    presets = list(preset_files.load_presets()) if variable.name == "ROSETTA_PRESET" else []
+    return [*variable.type.choices, *presets, *paths]
 
 
 def make(shell: str, parser: argparse.ArgumentParser, complete: Any) -> str:
@@ -265,7 +273,7 @@ def make(shell: str, parser: argparse.ArgumentParser, complete: Any) -> str:
     Args:
       shell: One of SHELLS.
       parser: The parser of all commands.
-      complete: shtab.complete.
+      complete: The function shtab.complete.
     """
     mark_arguments(parser)
     return finish_file(shell, complete(parser, shell, preamble=render_preamble(shell)))

@@ -507,11 +507,14 @@ def _show_vocabulary(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.data import vocabularies
 
     vocabulary = vocabularies.load_vocabulary(args.vocab, args.extra_ids, causal=True)
-    result: dict[str, Any] = {
-        **dataclasses.asdict(vocabulary),
+    sizes = {
         "size": vocabulary.size,
         "sentinels": vocabulary.sentinel_count,
         "sentinel_ids": vocabularies.describe_sentinels(vocabulary),
+    }
+    result: dict[str, Any] = {
+        **dataclasses.asdict(vocabulary),
+        **sizes,
         "fingerprint": vocabulary.fingerprint(),
     }
     if args.text is not None:
