@@ -87,10 +87,10 @@ def apply_projections(x: Any, projections: Sequence[Projection], dtype: Any) -> 
     """
     # Profiles and `rosetta plan` recognise the products by this scope.
     with jax.named_scope("+".join(projection.name for projection in projections)):
-        return _multiply(jnp.asarray(x, dtype), projections, dtype)
+        return _multiply_projections(jnp.asarray(x, dtype), projections, dtype)
 
 
-def _multiply(x: Any, projections: Sequence[Projection], dtype: Any) -> tuple[Any, ...]:
+def _multiply_projections(x: Any, projections: Sequence[Projection], dtype: Any) -> tuple[Any, ...]:
     """Multiply [..., inputs] in `dtype` with each kernel, in FP8 if the projections have state."""
     first = projections[0]
     if first.state is not None:

@@ -137,7 +137,7 @@ HUGGING_FACE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("spoil", HUGGING_FACE.values(), ids=HUGGING_FACE)
-def test_hugging_face(
+def test_damaged_hugging_face_models_are_refused(
     spoil: Callable[[Path], object],
     models: Path,
     tmp_path: Path,
@@ -229,7 +229,7 @@ META: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("spoil", META.values(), ids=META)
-def test_meta(
+def test_damaged_meta_models_are_refused(
     spoil: Callable[[Path], object],
     models: Path,
     tmp_path: Path,
@@ -323,7 +323,7 @@ PAX: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("spoil", PAX.values(), ids=PAX)
 @pytest.mark.parametrize("name", ["final_ln.scale", "transformer.x_layers_1.layer_norm.scale"])
-def test_pax(
+def test_damaged_pax_checkpoints_are_refused(
     name: str,
     spoil: Callable[[Path], object],
     models: Path,
@@ -344,7 +344,7 @@ def test_pax(
 
 @pytest.mark.parametrize("separator", [".", "/"])
 @pytest.mark.parametrize("layers", ["by themselves", "repeated", "adapted by LoRA"])
-def test_pax_without_a_chunk(
+def test_a_missing_chunk_is_refused(
     layers: str, separator: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """TensorStore reads a missing chunk as zeros: each chunk of each array has to be there, before anything is written."""
@@ -397,7 +397,7 @@ def test_pax_without_a_chunk(
     assert str(chunks[-1].relative_to(array)) in refused(source, tmp_path, capsys, "--to", "hf")
 
 
-def test_lora_of_another_size(
+def test_a_lora_adapter_of_another_size_is_refused(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = copy_model(models, "pax", tmp_path)
@@ -413,7 +413,7 @@ def test_lora_of_another_size(
     assert "do not fit" in refused(source, tmp_path, capsys, "--to", "hf")
 
 
-def test_zeros_are_values(tmp_path: Path) -> None:
+def test_chunks_of_zeros_are_read(tmp_path: Path) -> None:
     shape = llama_weights.MODELS["heads"]
     tensors = {name: np.zeros_like(tensor) for name, tensor in llama_weights.weights(shape).items()}
     source = llama_weights.meta(tmp_path / "zeros", shape, tensors)
@@ -424,7 +424,7 @@ def test_zeros_are_values(tmp_path: Path) -> None:
     )
 
 
-def test_layers_with_a_huge_number(
+def test_a_huge_layer_number_is_refused(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = copy_model(models, "pax", tmp_path)

@@ -78,7 +78,9 @@ def _logits(restore: Path, ids: Any, fdl: dict[str, Any], repeated: bool) -> Any
 
 @pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.parametrize("which", llama_weights.MODELS)
-def test_from_the_papers(which: str, repeated: bool, tmp_path: Path) -> None:
+def test_logits_match_the_formulas_of_the_papers(
+    which: str, repeated: bool, tmp_path: Path
+) -> None:
     shape = llama_weights.MODELS[which]
     tensors = llama_weights.weights(shape)
     at = llama_weights.meta(tmp_path / "meta", shape, tensors)
@@ -106,7 +108,7 @@ def test_from_the_papers(which: str, repeated: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", llama_weights.MODELS)
-def test_hugging_face(which: str, tmp_path: Path) -> None:
+def test_logits_match_hugging_face(which: str, tmp_path: Path) -> None:
     if not PYTHON:
         pytest.skip("NOT CHECKED: ROSETTA_TEST_TORCH names no Python with torch and transformers")
     shape = llama_weights.MODELS[which]

@@ -37,7 +37,7 @@ def _write(path: Path, tensors: dict[str, Any], module: Any) -> Path:
 
 @pytest.mark.parametrize("module", WRITERS.values(), ids=WRITERS)
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
-def test_round_trip(module: Any, dtype: Any, tmp_path: Path) -> None:
+def test_written_tensors_are_read_back(module: Any, dtype: Any, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     tensors = {
         "a": rng.normal(size=(3, 5)).astype(dtype),
@@ -53,7 +53,7 @@ def test_round_trip(module: Any, dtype: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", WRITERS.values(), ids=WRITERS)
-def test_out_of_order(module: Any, tmp_path: Path) -> None:
+def test_a_tensor_out_of_order_is_refused(module: Any, tmp_path: Path) -> None:
     with (
         contextlib.closing(
             module.Writer(tmp_path / "file", {"a": (2,), "b": (2,)}, np.dtype(np.float32))
@@ -65,7 +65,7 @@ def test_out_of_order(module: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("module", WRITERS.values(), ids=WRITERS)
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.9])
-def test_cut_short(module: Any, keep: float, tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(module: Any, keep: float, tmp_path: Path) -> None:
     path = _write(tmp_path / "file", {"a": np.ones((40, 40), np.float32)}, module)
     body = path.read_bytes()
     path.write_bytes(body[: int(len(body) * keep)])
@@ -83,7 +83,7 @@ class Harm:
         return Path.touch, (self.mark,)
 
 
-def test_code_in_a_pickle(tmp_path: Path) -> None:
+def test_code_in_a_pickle_is_not_run(tmp_path: Path) -> None:
     path, mark = tmp_path / "bad.pth", tmp_path / "mark"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("bad/data.pkl", pickle.dumps({"a": Harm(mark)}))
@@ -107,7 +107,9 @@ def _int(*values: int) -> bytes:
         (_int(16), _int(17)),  # a storage longer than its record
     ],
 )
-def test_tensor_beyond_its_storage(before: bytes, after: bytes, tmp_path: Path) -> None:
+def test_a_tensor_beyond_its_storage_is_refused(
+    before: bytes, after: bytes, tmp_path: Path
+) -> None:
     """A file that claims more than it holds must not read what lies after."""
     good, bad = (
         _write(tmp_path / "good.pth", {"a": np.ones((4, 4), np.float32)}, torch_file),
@@ -137,7 +139,7 @@ def _set_checksums(path: Path, checksum: bytes) -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 12_345, 39_999])
 @pytest.mark.parametrize("block", [1 << 24, 1000])
-def test_a_flipped_bit(
+def test_a_flipped_bit_is_found(
     place: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_file, "_BLOCK_SIZE", block)
@@ -165,7 +167,7 @@ def test_a_flipped_bit(
         torch_file.read_tensors(path)
 
 
-def test_tensors_that_share_a_storage(tmp_path: Path) -> None:
+def test_tensors_that_share_a_storage_are_checked(tmp_path: Path) -> None:
     record = torch_file.ZipRecord(tmp_path / "file", 0, 8, 1)
     (tmp_path / "file").write_bytes(bytes(8))
     for offset in (0, 1):
@@ -175,7 +177,7 @@ def test_tensors_that_share_a_storage(tmp_path: Path) -> None:
             )()
 
 
-def test_other_numbers(tmp_path: Path) -> None:
+def test_other_number_types_are_refused(tmp_path: Path) -> None:
     header = b'{"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}'
     (tmp_path / "file").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     with errors.refused(errors.UNSUPPORTED, value="I64"):

@@ -136,7 +136,7 @@ OTHER_MODELS: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("field", "value"), OTHER_MODELS)
-def test_config_of_another_model(
+def test_a_config_of_another_model_is_refused(
     field: str, value: Any, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = copy_model(models, "hf", tmp_path)
@@ -172,7 +172,9 @@ SAME_MODEL: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", SAME_MODEL, ids=lambda fields: "-".join(list(fields)[:3]))
-def test_config_of_the_same_model(fields: dict[str, Any], models: Path, tmp_path: Path) -> None:
+def test_a_config_of_the_same_model_is_taken(
+    fields: dict[str, Any], models: Path, tmp_path: Path
+) -> None:
     source = copy_model(models, "hf", tmp_path)
     set_fields(source / "config.json", **fields)
     assert convert(source, tmp_path / "out", "--to", "meta") == 0
@@ -187,7 +189,7 @@ def test_each_field_has_one_meaning() -> None:
     assert len(frozenset().union(*groups)) == sum(map(len, groups))
 
 
-def test_lengths_and_tokens_are_kept(models: Path, tmp_path: Path) -> None:
+def test_fields_on_lengths_and_tokens_are_copied(models: Path, tmp_path: Path) -> None:
     source = copy_model(models, "hf", tmp_path)
     fields = {
         "max_position_embeddings": 2048,
@@ -230,7 +232,7 @@ META: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("field", "value"), META)
-def test_params_of_another_model(
+def test_params_of_another_model_are_refused(
     field: str, value: Any, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = copy_model(models, "meta", tmp_path)
@@ -248,7 +250,9 @@ def test_params_of_another_model(
         {"use_scaled_rope": False, "later": None},
     ],
 )
-def test_params_of_the_same_model(fields: dict[str, Any], models: Path, tmp_path: Path) -> None:
+def test_params_of_the_same_model_are_taken(
+    fields: dict[str, Any], models: Path, tmp_path: Path
+) -> None:
     source = copy_model(models, "meta", tmp_path)
     set_fields(source / "params.json", **fields)
     assert convert(source, tmp_path / "out") == 0
@@ -280,7 +284,7 @@ HF_EXTRA = {
 
 @pytest.mark.parametrize("name", HF_EXTRA.values(), ids=HF_EXTRA)
 @pytest.mark.parametrize("kind", ["safetensors", "bin"])
-def test_a_tensor_that_nothing_uses(
+def test_an_unused_tensor_is_refused(
     kind: str, name: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = copy_model(models, "hf", tmp_path)
@@ -300,7 +304,7 @@ def test_a_tensor_that_nothing_uses(
     assert name in refused(source, tmp_path, capsys)
 
 
-def test_a_tensor_of_meta_that_nothing_uses(
+def test_an_unused_tensor_of_meta_is_refused(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = copy_model(models, "meta", tmp_path)
@@ -351,7 +355,7 @@ FILES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("spoil", FILES.values(), ids=FILES)
-def test_files_that_nothing_uses(
+def test_unused_files_are_refused(
     spoil: Callable[[Path], object],
     models: Path,
     tmp_path: Path,
@@ -362,7 +366,7 @@ def test_files_that_nothing_uses(
     refused(source, tmp_path, capsys)
 
 
-def test_the_same_tensor_in_two_files(
+def test_a_tensor_in_two_files_is_refused(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = copy_model(models, "hf", tmp_path)
@@ -376,7 +380,7 @@ def test_the_same_tensor_in_two_files(
     assert "in another file" in refused(source, tmp_path, capsys)
 
 
-def test_arrays_of_pax_that_nothing_uses(
+def test_unused_arrays_of_pax_are_refused(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = copy_model(models, "pax", tmp_path)
@@ -396,7 +400,7 @@ def test_arrays_of_pax_that_nothing_uses(
         shutil.rmtree(state / name)
 
 
-def test_parts_that_differ(
+def test_different_copies_of_a_tensor_are_refused(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert convert(models / "meta", tmp_path / "two", "--to", "meta", "--parts", 2) == 0
@@ -470,7 +474,7 @@ TWO_MODELS: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize(("layout", "name", "other"), TWO_MODELS.values(), ids=TWO_MODELS)
-def test_two_models_in_one_folder(
+def test_two_models_in_one_folder_are_refused(
     layout: str,
     name: str,
     other: str,
@@ -505,7 +509,7 @@ STRAYS = [
 
 
 @pytest.mark.parametrize(("layout", "name"), STRAYS)
-def test_stray_weights(
+def test_stray_weights_are_refused(
     layout: str, name: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = copy_model(models, layout, tmp_path)
@@ -514,7 +518,7 @@ def test_stray_weights(
 
 
 @pytest.mark.parametrize(("parts", "there"), [(2, 1), (4, 1), (4, 2), (4, 3)])
-def test_the_last_parts_are_missing(
+def test_missing_last_parts_are_reported(
     parts: int, there: int, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert convert(models / "meta", tmp_path / "split", "--to", "meta", "--parts", parts) == 0
@@ -525,7 +529,9 @@ def test_the_last_parts_are_missing(
     assert f"consolidated.{there:02}.pth" in line
 
 
-def test_a_part_too_many(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_many_parts_are_reported(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = copy_model(models, "meta", tmp_path)
     shutil.copy(source / "consolidated.00.pth", source / "consolidated.01.pth")
     assert "2 parts are there, and the model was split into 1" in refused(source, tmp_path, capsys)

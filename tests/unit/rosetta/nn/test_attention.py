@@ -71,7 +71,7 @@ def _plain(
     ],
     ids=["nothing", "keys", "queries", "both", "both, causal", "causal"],
 )
-def test_fused(mask: attention.Mask, biased: bool) -> None:
+def test_fused_attention_matches_plain_attention(mask: attention.Mask, biased: bool) -> None:
     query, key, value, relative = _inputs(QUERIES if mask.causal else KEYS)
     there = jnp.ones((BATCH, QUERIES), bool) if mask.valid_queries is None else mask.valid_queries
     weights = (
@@ -98,7 +98,7 @@ def test_fused(mask: attention.Mask, biased: bool) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_transposed() -> None:
+def test_transposed_inputs_give_the_transposed_output() -> None:
     query, key, value, relative = _inputs()
     mask = attention.Mask(valid_queries=ROWS, valid_keys=COLUMNS)
     turned = [jnp.swapaxes(each, 0, 1) for each in (query, key, value)]
@@ -108,7 +108,7 @@ def test_transposed() -> None:
     )
 
 
-def test_by_hand() -> None:
+def test_plain_attention_matches_a_numpy_loop() -> None:
     """One head, NumPy and loops: no scale, a softmax over the keys a query may see."""
     query, key, value, relative = (np.asarray(each) for each in _inputs())
     mask = attention.Mask(
@@ -132,7 +132,7 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_row_that_sees_nothing_is_still_a_number(dtype: str) -> None:
+def test_a_fully_masked_row_is_finite(dtype: str) -> None:
     query, key, value, relative = (each.astype(dtype) for each in _inputs())
     mask = attention.Mask(valid_queries=ROWS, valid_keys=COLUMNS)
     bias = mask.make_bias(QUERIES, KEYS, relative, dtype)
@@ -167,7 +167,7 @@ def test_a_row_that_sees_nothing_is_still_a_number(dtype: str) -> None:
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_what_cudnn_cannot_do_has_a_reason(change: dict[str, Any], reason: str) -> None:
+def test_each_limit_of_cudnn_has_a_reason(change: dict[str, Any], reason: str) -> None:
     able: dict[str, Any] = {
         "dtype": "bfloat16",
         "head_dim": 64,
@@ -182,7 +182,7 @@ def test_what_cudnn_cannot_do_has_a_reason(change: dict[str, Any], reason: str) 
     assert reason in attention.find_cudnn_problem(**{**able, **change})
 
 
-def test_odd_lengths_without_relative_positions_are_cudnns() -> None:
+def test_cudnn_takes_odd_lengths_without_a_bias() -> None:
     how: dict[str, Any] = {
         "dtype": "bfloat16",
         "head_dim": 64,

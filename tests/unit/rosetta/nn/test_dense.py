@@ -52,7 +52,7 @@ def _arrays(widths: list[int]) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.parametrize("widths", [[6], [6, 6, 6], [4, 6, 2]], ids=["one", "equal", "unequal"])
-def test_join(widths: list[int]) -> None:
+def test_joined_kernels_can_be_split(widths: list[int]) -> None:
     _, kernels = _arrays(widths)
     whole = fused_kernels.join_parts(kernels)
     np.testing.assert_array_equal(
@@ -63,7 +63,7 @@ def test_join(widths: list[int]) -> None:
 
 
 @pytest.mark.parametrize("widths", [[6], [6, 6, 6], [4, 6, 2]], ids=["one", "equal", "unequal"])
-def test_one_product_is_each_of_them(widths: list[int]) -> None:
+def test_one_joined_product_equals_separate_products(widths: list[int]) -> None:
     x, kernels = _arrays(widths)
 
     def total(x: Any, kernels: list[Any]) -> Any:
@@ -87,7 +87,7 @@ def test_one_product_is_each_of_them(widths: list[int]) -> None:
 
 
 @pytest.mark.parametrize("by", ["off", "xla"])
-def test_tensor_parallel_parts_stay_where_they_are(by: str) -> None:
+def test_tensor_parallelism_moves_no_part_between_devices(by: str) -> None:
     """Two devices: the input's gradient is summed over them, and with FP8 magnitudes are compared; nothing moves from one to the other."""
     env = {
         **os.environ,

@@ -27,31 +27,31 @@ def masks() -> dict[str, Any]:
     return {name: np.asarray(mask) for name, mask in drawn(0).items()}
 
 
-def test_each_place_has_a_mask_of_its_width(masks: dict[str, Any]) -> None:
+def test_each_mask_has_its_width(masks: dict[str, Any]) -> None:
     assert {name: mask.shape for name, mask in masks.items()} == {
         name: (BATCH, width) for name, width in WIDTHS.items()
     }
     assert {mask.dtype for mask in masks.values()} == {np.dtype(bool)}
 
 
-def test_the_share_that_is_kept(masks: dict[str, Any]) -> None:
+def test_the_share_of_kept_values(masks: dict[str, Any]) -> None:
     whole = np.concatenate(list(masks.values()), axis=1)
     deviation = (0.75 * 0.25 / whole.size) ** 0.5
     assert abs(whole.mean() - 0.75) < 5 * deviation
 
 
-def test_places_and_rows_are_independent(masks: dict[str, Any]) -> None:
+def test_masks_and_rows_are_independent(masks: dict[str, Any]) -> None:
     a, c = masks["a"], masks["c"]
     assert abs(np.corrcoef(a.ravel(), c[:, :30].ravel())[0, 1]) < 0.15
     assert abs(np.corrcoef(c[0], c[1])[0, 1]) < 0.4
 
 
-def test_another_key_is_another_mask(masks: dict[str, Any]) -> None:
+def test_another_key_gives_another_mask(masks: dict[str, Any]) -> None:
     other = drawn(1)
     assert (np.asarray(other["c"]) != masks["c"]).mean() > 0.3
 
 
-def test_dropping_keeps_the_mean_and_rounds_as_the_input_does() -> None:
+def test_apply_mask_scales_kept_values_in_the_type_of_the_input() -> None:
     x = jax.numpy.full((2, 4), 3.0, "bfloat16")
     kept = np.array([[True, False, True, True]])
     dropped = dropout.apply_mask(x, kept, 0.25)

@@ -82,7 +82,7 @@ def _reference(
 
 
 @pytest.mark.parametrize("outputs", [(48,), (48, 16, 32)], ids=["one", "fused"])
-def test_against_numpy(outputs: tuple[int, ...]) -> None:
+def test_products_and_gradients_match_numpy(outputs: tuple[int, ...]) -> None:
     x, kernels, gradients = _arrays(outputs)
     states = [_state(index) for index in range(len(outputs))]
 
@@ -111,7 +111,7 @@ def test_against_numpy(outputs: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("step", [0, 5, fp8.HISTORY_LENGTH + 5])
-def test_a_step_enters_the_histories_and_makes_the_next_scales(step: int) -> None:
+def test_a_step_updates_histories_and_scales(step: int) -> None:
     """Of many projections, as they are put together by dozens."""
     states = {f"layers_{index}": {"attention": {"query": _state(index)}} for index in range(40)}
     seen = jax.tree.map(
@@ -137,7 +137,7 @@ def test_a_step_enters_the_histories_and_makes_the_next_scales(step: int) -> Non
             )
 
 
-def test_microbatches_are_put_together_by_the_largest() -> None:
+def test_microbatches_are_combined_by_the_largest_amax() -> None:
     one, other = (
         {"input_scale": jnp.ones(1), "input_amax_history": jnp.full(4, 2.0)},
         {"input_scale": jnp.ones(1), "input_amax_history": jnp.full(4, 3.0)},
@@ -148,7 +148,7 @@ def test_microbatches_are_put_together_by_the_largest() -> None:
 
 
 @pytest.mark.parametrize("outputs", [(48,), (48, 16, 32)], ids=["one", "fused"])
-def test_it_is_near_the_exact_product(outputs: tuple[int, ...]) -> None:
+def test_the_product_is_close_to_float32(outputs: tuple[int, ...]) -> None:
     x, kernels, gradients = _arrays(outputs)
     fresh = [
         {
@@ -180,7 +180,7 @@ def test_it_is_near_the_exact_product(outputs: tuple[int, ...]) -> None:
         assert np.linalg.norm(one - other) / np.linalg.norm(other) < 0.07  # e5m2 has one bit less
 
 
-def test_what_has_seen_nothing_keeps_its_scale() -> None:
+def test_an_empty_history_keeps_the_scale() -> None:
     found = fp8.compute_scale(
         jnp.asarray([0.0, 896.0, jnp.inf, jnp.nan]), jnp.full(4, 3.0), jnp.float8_e4m3fn
     )
@@ -188,7 +188,7 @@ def test_what_has_seen_nothing_keeps_its_scale() -> None:
 
 
 @pytest.mark.parametrize("kind", [jnp.float8_e4m3fn, jnp.float8_e5m2], ids=["e4m3", "e5m2"])
-def test_what_is_too_small_for_a_scale_of_its_own_keeps_the_last(kind: Any) -> None:
+def test_a_tiny_amax_keeps_the_previous_scale(kind: Any) -> None:
     """A scale below the least normal float32 is flushed to zero, and what is divided by it is no number."""
     tiny, edge = np.finfo(np.float32).tiny, np.float32(jnp.finfo(kind).max)
     magnitudes = jnp.asarray([tiny, 0.99 * tiny * edge, tiny * edge], jnp.float32)
@@ -199,7 +199,7 @@ def test_what_is_too_small_for_a_scale_of_its_own_keeps_the_last(kind: Any) -> N
     )
 
 
-def test_what_is_out_of_range_is_cut_off() -> None:
+def test_values_out_of_range_are_clipped() -> None:
     found = fp8.quantise_tensor(
         jnp.asarray([1e6, -1e6, 448.0]), jnp.asarray([1.0]), jnp.float8_e4m3fn
     ).astype(jnp.float32)
@@ -212,7 +212,7 @@ class _Projection(nn.Module):
         return fp8.get_state(self)
 
 
-def test_a_fresh_state_is_the_one_that_a_projection_begins_with() -> None:
+def test_initial_states_equal_those_of_a_new_projection() -> None:
     begun = _Projection().init(jax.random.key(0))[fp8.COLLECTION]
     assert len(begun) == 6
     found = fp8.make_initial_states(
@@ -230,7 +230,7 @@ class _Gpu:
         self.compute_capability = capability
 
 
-def test_a_card_without_fp8_is_refused() -> None:
+def test_a_gpu_without_fp8_is_refused() -> None:
     fp8.require_fp8([_Gpu("8.9"), _Gpu("9.0"), _Gpu("10.0"), *jax.devices("cpu")])
     with errors.refused(errors.UNSUPPORTED, where="ENABLE_FP8", names=("A100", "8.0")):
         fp8.require_fp8([_Gpu("9.0"), _Gpu("8.0")])

@@ -29,7 +29,7 @@ def _gradients(of: Any, hidden: Any, kernel: Any, weights: Any) -> Any:
     )
 
 
-def test_in_float32_it_is_the_product() -> None:
+def test_float32_logits_equal_the_matrix_product() -> None:
     hidden, kernel, weights = _inputs()
     np.testing.assert_array_equal(logits.compute_logits(hidden, kernel, "float32"), hidden @ kernel)
     found = _gradients(
@@ -51,7 +51,7 @@ def test_all_three_products_have_narrow_factors() -> None:
         assert str(each.outvars[0].aval.dtype) == "float32"
 
 
-def test_the_kernels_gradient_is_not_rounded_after_its_sum() -> None:
+def test_the_kernel_gradient_is_not_rounded_after_its_sum() -> None:
     """Factors that bfloat16 holds exactly leave no error at all, though their sums need more digits than it has."""
     hidden, kernel, weights = (jnp.round(each * 16) for each in _inputs())
     for one, other in zip(

@@ -65,7 +65,9 @@ def _whole(hidden: Any, kernel: Any, targets: Any, terms: loss.LossSettings) -> 
 @pytest.mark.parametrize(
     ("smoothing", "z_loss", "scale"), [(0.0, 0.0, 1.0), (0.1, 1e-2, 1.0), (0.0, 1e-4, 0.25)]
 )
-def test_it_is_the_whole(chunks: int, smoothing: float, z_loss: float, scale: float) -> None:
+def test_the_chunked_loss_equals_the_whole_loss(
+    chunks: int, smoothing: float, z_loss: float, scale: float
+) -> None:
     hidden, kernel, targets = _inputs()
     terms = loss.LossSettings(VOCABULARY, chunks, smoothing, z_loss, scale)
     found, square, best = loss.chunked_cross_entropy(hidden, kernel, targets, terms)
@@ -103,7 +105,7 @@ def test_no_array_of_all_logits_is_made() -> None:
     assert f"tensor<{TOKENS}x{VOCABULARY}xf32>" not in text
 
 
-def test_the_first_of_equally_likely_tokens_is_the_likeliest() -> None:
+def test_the_smallest_id_of_equal_logits_is_the_best_token() -> None:
     hidden, kernel = (
         jnp.ones((1, 1)),
         jnp.zeros((1, VOCABULARY)).at[0, jnp.asarray([13, 30, 44])].set(2.0),
@@ -114,7 +116,7 @@ def test_the_first_of_equally_likely_tokens_is_the_likeliest() -> None:
         )[2].tolist() == [13]
 
 
-def test_a_split_vocabulary_stays_where_it_is() -> None:
+def test_a_sharded_vocabulary_is_not_gathered() -> None:
     """Two devices, each with half of the kernel: its slices are cut from both halves alike, so no device gathers the other's."""
     env = {
         **os.environ,

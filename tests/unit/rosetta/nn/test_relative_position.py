@@ -15,7 +15,7 @@ import numpy as np
 from rosetta.nn import relative_position
 
 
-def test_buckets() -> None:
+def test_compute_buckets() -> None:
     far = np.array([-1000, -128, -20, -8, -7, -1, 0, 1, 7, 8, 20, 128, 1000], np.int32)
     both = relative_position.compute_buckets(far, bidirectional=True, buckets=32, farthest=128)
     # The nearest eight distances of each direction have a bucket each; from 128 on all share the last one.
@@ -26,7 +26,7 @@ def test_buckets() -> None:
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(5, 5), (3, 7), (7, 3), (1, 4)])
-def test_spread(queries: int, keys: int) -> None:
+def test_make_toeplitz(queries: int, keys: int) -> None:
     each = jnp.arange(2 * (queries + keys), dtype=jnp.float32).reshape(2, -1)
     found = relative_position.make_toeplitz(each, queries, keys)
     for i in range(queries):

@@ -255,7 +255,7 @@ def _graded(multiply: Any, count: int) -> Any:
     return outputs, back(gradients)
 
 
-def test_one_product_is_that_of_xla_and_so_is_its_state(engine: Any) -> None:
+def test_a_product_and_its_state_equal_those_of_xla(engine: Any) -> None:
     ours, theirs = _graded(fp8.multiply_kernels, 1), _graded(transformer_engine.multiply_kernels, 1)
     assert (64, 32) in engine
     assert {"dp_resource": "data"} in engine  # of the mesh's axes, the one that there is
@@ -277,7 +277,7 @@ def test_one_product_is_that_of_xla_and_so_is_its_state(engine: Any) -> None:
     ],
     ids=["two", "three", "none"],
 )
-def test_it_is_told_what_the_axes_are(
+def test_transformer_engine_gets_the_mesh_axes(
     engine: Any, axes: set[str], there: set[str], told: dict[str, str]
 ) -> None:
     axes.clear()
@@ -286,7 +286,7 @@ def test_it_is_told_what_the_axes_are(
     assert engine[0] == told
 
 
-def test_fused_products_share_the_magnitude_that_is_kept(engine: Any) -> None:
+def test_joined_projections_share_one_amax(engine: Any) -> None:
     (outputs, (into_x, into_kernels, ours)), (found, (of_x, of_kernels, theirs)) = (
         _graded(fp8.multiply_kernels, 3),
         _graded(transformer_engine.multiply_kernels, 3),
@@ -309,7 +309,7 @@ def test_fused_products_share_the_magnitude_that_is_kept(engine: Any) -> None:
             np.testing.assert_allclose(other[f"{tensor}_scale"], one[f"{tensor}_scale"], rtol=1e-6)
 
 
-def test_what_it_cannot_take_is_multiplied_by_xla_and_said(
+def test_a_product_with_odd_sizes_falls_back_to_xla_with_a_warning(
     engine: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     x, kernel = jnp.ones((1, 3, 64), jnp.float32), jnp.ones((64, 32), jnp.float32)
@@ -323,7 +323,7 @@ def test_what_it_cannot_take_is_multiplied_by_xla_and_said(
     )
 
 
-def test_a_projection_goes_where_it_is_told(engine: Any) -> None:
+def test_a_projection_uses_its_fp8_backend(engine: Any) -> None:
     class Projection(nn.Module):
         by: str
 
@@ -373,7 +373,7 @@ def _attended(depth: int = 16) -> tuple[Any, Any, Any, Any]:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("transposed", [True, False])
-def test_attention_is_asked_for_what_the_mask_says(
+def test_attention_gets_the_lengths_and_type_of_the_mask(
     engine: Any, causal: bool, padded: bool, transposed: bool
 ) -> None:
     del engine
@@ -421,7 +421,7 @@ def test_attention_without_a_fused_kernel_is_refused(
         ("bfloat16", Mask(visible=1), "xla", "neither padding nor causal"),
     ],
 )
-def test_who_attends(
+def test_the_implementation_of_attention_follows_the_limits(
     engine: Any, capsys: pytest.CaptureFixture[str], dtype: str, mask: Mask, chosen: str, says: str
 ) -> None:
     del engine
@@ -465,7 +465,7 @@ def _apart(one: Any, other: Any) -> float:
 
 
 @pytest.mark.parametrize("fuse", [True, False])
-def test_the_networks_products_are_the_same_by_it(engine: Any, fuse: bool) -> None:
+def test_a_network_has_the_same_fp8_products(engine: Any, fuse: bool) -> None:
     """With upstream's parameters, fused and not: both ways round to FP8 alike, so that they are nearer to each other than to no FP8."""
     found, expected = _logits(fp8="te", fuse_qkv=fuse), _logits(fp8="xla", fuse_qkv=fuse)
     assert ((32, 3, 32) in engine) == fuse  # q, k and v of a layer
@@ -473,13 +473,13 @@ def test_the_networks_products_are_the_same_by_it(engine: Any, fuse: bool) -> No
     assert _apart(found, expected) < 0.5 * _apart(expected, _logits())
 
 
-def test_the_networks_attention_is_the_same_by_it(engine: Any) -> None:
+def test_a_network_has_the_same_attention(engine: Any) -> None:
     del engine
     assert _apart(_logits(attention="te"), _logits(float32_attention_logits=True)) < 0.01
 
 
 @pytest.mark.parametrize("switches", [{"fp8": "te"}, {"attention": "te"}])
-def test_without_it_the_switches_are_refused(
+def test_the_switches_are_refused_without_transformer_engine(
     monkeypatch: pytest.MonkeyPatch, switches: Any
 ) -> None:
     monkeypatch.setattr(package, "find_installed_version", lambda: None)
@@ -490,7 +490,7 @@ def test_without_it_the_switches_are_refused(
         _logits(**switches)
 
 
-def test_without_a_driver_it_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(name: str) -> Any:
         raise OSError(f"libcuda.so.1: cannot open shared object file ({name})\nmore of it")
 

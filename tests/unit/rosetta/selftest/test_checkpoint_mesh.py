@@ -18,7 +18,7 @@ def write(path: Path, age: int, *shardings: dict[str, object]) -> None:
     os.utime(path, (1e9 - age, 1e9 - age))
 
 
-def test_newest_checkpoint_and_its_largest_mesh(tmp_path: Path) -> None:
+def test_the_largest_mesh_of_the_newest_checkpoint_is_read(tmp_path: Path) -> None:
     named = {"sharding_type": "NamedSharding", "axis_names": ["data", "model"]}
     write(tmp_path / "checkpoint_10/state/_sharding", 100, {**named, "shape": [8, 8]})
     write(
@@ -30,7 +30,7 @@ def test_newest_checkpoint_and_its_largest_mesh(tmp_path: Path) -> None:
     assert read_mesh(tmp_path) == {"data": 2, "model": 2}
 
 
-def test_says_nothing_where_nothing_is_recorded(tmp_path: Path) -> None:
+def test_the_mesh_is_empty_without_records(tmp_path: Path) -> None:
     assert read_mesh(tmp_path) == {}
     write(
         tmp_path / "c/_sharding",

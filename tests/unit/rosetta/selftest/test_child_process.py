@@ -52,7 +52,7 @@ def test_environment_and_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert log.read_text() == f"['', 'cpu', 'x'] {tmp_path}\n"
 
 
-def test_too_long_is_none_and_nobody_survives(tmp_path: Path) -> None:
+def test_a_timeout_returns_none_and_kills_all_children(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
     status = child_process.run_process(
@@ -65,7 +65,7 @@ def test_too_long_is_none_and_nobody_survives(tmp_path: Path) -> None:
     assert os.getpid() not in pids
 
 
-def test_stop_ends_the_family(tmp_path: Path) -> None:
+def test_a_stop_kills_all_children(tmp_path: Path) -> None:
     log, context = tmp_path / "log", Context(tmp_path, print, threading.Event())
 
     def tick() -> None:
@@ -83,17 +83,17 @@ def test_stop_ends_the_family(tmp_path: Path) -> None:
     ("status", "words"),
     [(None, "did not end in time"), (3, "ended with status 3"), (-9, "was killed by SIGKILL")],
 )
-def test_words_for_how_it_ended(status: int | None, words: str) -> None:
+def test_describe_exit(status: int | None, words: str) -> None:
     assert child_process.describe_exit(status) == words
 
 
-def test_tail(tmp_path: Path) -> None:
+def test_read_log_end(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"one\ntwo\nthr\xffee\n")
     assert child_process.read_log_end(tmp_path / "log", 2) == "two\nthr\ufffdee"
     assert child_process.read_log_end(tmp_path / "none") == ""
 
 
-def test_children_get_the_cpu_alone_or_the_first_gpu_alone(
+def test_child_processes_see_the_cpu_or_the_first_gpu_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(child_process.PLATFORM_VARIABLE, raising=False)

@@ -47,7 +47,9 @@ def crashpkg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_nothing_hides_anything(crashpkg: Path, context: Context, tmp_path: Path) -> None:
+def test_a_failed_import_does_not_hide_others(
+    crashpkg: Path, context: Context, tmp_path: Path
+) -> None:
     found = import_check.check_package(
         context, "crashpkg", KNOWN, framework="t5x", workdir=tmp_path
     )
@@ -92,7 +94,7 @@ def test_a_stopped_selftest_starts_nothing_more(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("x.results"))
 
 
-def test_rosettas_other_side_is_left_out(
+def test_modules_for_another_framework_are_skipped(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []

@@ -36,13 +36,13 @@ def test_the_mesh_takes_all_devices(devices: int, shape: list[int]) -> None:
     ("version", "works"),
     [("0.4.26", False), ("0.4.38", False), ("0.5.0", True), ("0.10.2", True), ("1.0", True)],
 )
-def test_which_jax_may_cache(version: str, works: bool) -> None:
+def test_the_jax_versions_whose_cache_works(version: str, works: bool) -> None:
     assert cache_works(version) is works
 
 
 @pytest.mark.parametrize("jax", ["0.10.2"], indirect=True)
 @pytest.mark.usefixtures("jax")
-def test_the_process(tmp_path: Path) -> None:
+def test_the_training_command(tmp_path: Path) -> None:
     phase = Pax().make_command(tmp_path, steps=20, devices=4)
     assert phase.argv[1:5] == ["-P", "-m", "paxml.main", "--fdl_config=rosetta.pax.gpt.Tiny"]
     assert f"--job_log_dir={tmp_path}/job" in phase.argv
@@ -54,13 +54,13 @@ def test_the_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jax", ["0.4.26"], indirect=True)
 @pytest.mark.usefixtures("jax")
-def test_no_cache_where_a_cached_program_crashes(tmp_path: Path) -> None:
+def test_no_cache_if_a_cached_program_crashes(tmp_path: Path) -> None:
     env = Pax().make_command(tmp_path, steps=20, devices=1).env
     assert env["JAX_ENABLE_COMPILATION_CACHE"] == "false"
     assert "--xla_force_host_platform_device_count=1" in env["XLA_FLAGS"].split()
 
 
-def test_results(tmp_path: Path) -> None:
+def test_losses_and_checkpoints_are_read(tmp_path: Path) -> None:
     tiny = load_workload("pax")
     assert tiny.framework == "pax"
     assert tiny.read_losses(tmp_path) == {}
@@ -80,7 +80,7 @@ def test_results(tmp_path: Path) -> None:
     assert tiny.list_checkpoint_steps(tmp_path) == [0, 20]
 
 
-def test_the_text_is_there(tmp_path: Path) -> None:
+def test_the_training_text_is_written(tmp_path: Path) -> None:
     Pax().write_data(tmp_path)
     text = (tmp_path / "train.txt").read_bytes()
     assert text.isascii()

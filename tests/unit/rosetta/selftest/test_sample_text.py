@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_same_text_everywhere(tmp_path: Path) -> None:
+def test_the_text_is_the_same_everywhere(tmp_path: Path) -> None:
     write_text(tmp_path / "a.txt", lines=64)
     data = (tmp_path / "a.txt").read_bytes()
     # Fixed here, so that a change of the text or of Python's generator does not go unseen.
@@ -21,12 +21,12 @@ def test_same_text_everywhere(tmp_path: Path) -> None:
     assert data.isascii()
 
 
-def test_another_seed_is_another_text() -> None:
+def test_another_seed_gives_another_text() -> None:
     assert list(generate_sentences(20, 1)) == list(generate_sentences(20, 1))
     assert list(generate_sentences(20, 1)) != list(generate_sentences(20, 2))
 
 
-def test_leaves_no_temporary_file(tmp_path: Path) -> None:
+def test_no_temporary_file_is_left(tmp_path: Path) -> None:
     write_text(tmp_path / "sub" / "a.txt", lines=2)
     write_text(tmp_path / "sub" / "a.txt", lines=3)
     assert [path.name for path in (tmp_path / "sub").iterdir()] == ["a.txt"]

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_counts_as_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_modules_of_a_package_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in (
         "shippedpkg/__init__.py",
         "shippedpkg/layers.py",
@@ -31,12 +33,12 @@ def test_what_counts_as_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert shipped_modules.list_modules("shippedpkg") == expected
 
 
-def test_a_package_that_is_not_there() -> None:
+def test_a_missing_package_is_refused() -> None:
     with errors.refused(errors.MISSING, where="selftest", value="nowhere_to_be_found"):
         shipped_modules.list_modules("nowhere_to_be_found")
 
 
-def test_a_distributions_own_list_goes_before_the_frameworks(
+def test_the_list_of_a_distribution_takes_precedence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shipped_modules, "KNOWN_FAILURES", tmp_path)
@@ -49,7 +51,7 @@ def test_a_distributions_own_list_goes_before_the_frameworks(
 
 
 @pytest.mark.parametrize("text", ["- a\n", "a:\n", "a: ''\n", "a: 3\n"])
-def test_every_entry_has_a_reason(
+def test_an_entry_without_a_reason_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setattr(shipped_modules, "KNOWN_FAILURES", tmp_path)
@@ -61,7 +63,7 @@ def test_every_entry_has_a_reason(
 @pytest.mark.parametrize(
     "path", sorted(shipped_modules.KNOWN_FAILURES.glob("*.yaml")), ids=lambda path: path.name
 )
-def test_our_lists_are_well_formed(path: Path) -> None:
+def test_the_shipped_lists_are_valid(path: Path) -> None:
     assert all(
         "." in name and len(reason) > 10
         for name, reason in shipped_modules.read_known_failures(path.stem).items()

@@ -10,14 +10,14 @@ from tests.support import event_files
 PACKAGE = Path(rosetta.__file__).parent
 
 
-def test_gin_files_are_where_the_trainer_looks() -> None:
+def test_the_gin_files_exist() -> None:
     for path in GIN_FILES:
         assert (PACKAGE.parent / path).is_file()
     # Gin finds a file on Python's path only inside a package.
     assert (PACKAGE / "t5x" / "gin" / "__init__.py").is_file()
 
 
-def test_the_process(tmp_path: Path) -> None:
+def test_the_training_command(tmp_path: Path) -> None:
     phase = T5X().make_command(tmp_path, steps=20, devices=4)
     assert phase.argv[1:4] == ["-P", "-m", "t5x.train"]
     assert "--gin.TRAIN_STEPS=20" in phase.argv
@@ -28,7 +28,7 @@ def test_the_process(tmp_path: Path) -> None:
     assert "--gin.NUM_PARTITIONS=1" in T5X().make_command(tmp_path, steps=20, devices=1).argv
 
 
-def test_results(tmp_path: Path) -> None:
+def test_losses_and_checkpoints_are_read(tmp_path: Path) -> None:
     tiny = load_workload("t5x")
     assert tiny.read_losses(tmp_path) == {}
     assert tiny.list_checkpoint_steps(tmp_path) == []

@@ -41,7 +41,7 @@ NAME = "events.out.tfevents.1.host.0.v2"
         (event_files.tensor("loss", tensorboard_events.BFLOAT16, content=b"\x80\x3f"), 1.0),
     ],
 )
-def test_every_way_a_scalar_is_written(tmp_path: Path, value: bytes, expected: float) -> None:
+def test_every_encoding_of_a_scalar_is_read(tmp_path: Path, value: bytes, expected: float) -> None:
     event_files.append(tmp_path / NAME, event_files.version() + event_files.record(300, 1e9, value))
     assert tensorboard_events.read_event_file(tmp_path / NAME) == [
         tensorboard_events.Scalar(300, 1e9, "loss", expected)
@@ -60,7 +60,7 @@ def test_texts_and_other_tags_are_left_out(tmp_path: Path) -> None:
     assert tensorboard_events.read_scalars(tmp_path, "config") == {}
 
 
-def test_half_a_record_at_the_end_is_not_read_yet(tmp_path: Path) -> None:
+def test_an_incomplete_last_record_is_left_out(tmp_path: Path) -> None:
     whole, next_one = (
         event_files.record(step, 1.0, event_files.simple("loss", 1.0)) for step in (5, 10)
     )
@@ -71,11 +71,11 @@ def test_half_a_record_at_the_end_is_not_read_yet(tmp_path: Path) -> None:
     assert list(tensorboard_events.read_scalars(tmp_path, "loss")) == [5, 10]
 
 
-def test_no_folder_no_losses(tmp_path: Path) -> None:
+def test_a_missing_folder_has_no_scalars(tmp_path: Path) -> None:
     assert tensorboard_events.read_scalars(tmp_path / "none", "loss") == {}
 
 
-def test_pace_by_the_file_that_has_both_ends(tmp_path: Path) -> None:
+def test_the_speed_comes_from_a_file_with_both_steps(tmp_path: Path) -> None:
     first, second = tmp_path / "a" / NAME, tmp_path / "b" / NAME
     event_files.append(first, event_files.record(5, 10.0, event_files.simple("loss", 1.0)))
     for step, at in ((5, 10.0), (10, 11.0), (20, 12.5)):

@@ -83,24 +83,24 @@ def test_a_good_run(tmp_path: Path) -> None:
         ("one-device", r"written from mesh \{'data': 1, 'model': 1\}, not from 4 devices"),
     ],
 )
-def test_every_fault_is_a_problem(tmp_path: Path, fault: str, problem: str) -> None:
+def test_every_fault_is_reported(tmp_path: Path, fault: str, problem: str) -> None:
     run = train(fault, tmp_path)
     assert any(re.search(problem, text, re.DOTALL) for text in run.problems), run.problems
 
 
 @pytest.mark.parametrize("fault", ["crash", "crash-on-resume", "restart", "forgets"])
-def test_what_was_not_resumed_is_not_called_so(tmp_path: Path, fault: str) -> None:
+def test_a_failed_resume_has_no_resumed_step(tmp_path: Path, fault: str) -> None:
     assert train(fault, tmp_path).resumed_from is None
 
 
-def test_too_few_reports() -> None:
+def test_too_few_losses_are_reported() -> None:
     problems = training.find_training_problems({10: 5.0, 20: 4.0}, [20], 20)
     assert problems == [
         "loss reported at steps [10, 20], which is not at least three times up to step 20"
     ]
 
 
-def test_a_resumed_run_that_stops_short() -> None:
+def test_a_resumed_run_that_ends_early_is_reported() -> None:
     first = {5: 6.0, 10: 5.0, 15: 4.5, 20: 4.0}
     assert training.find_resume_problems(first, {25: 3.9}, [20, 30], 20) == [
         "after the restore, loss reported at steps [25], not up to 30"
