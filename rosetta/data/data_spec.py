@@ -16,6 +16,7 @@ from typing import Any
 from rosetta.core import path_checks
 from rosetta.core.errors import CONFLICT, DENIED, INVALID, MISSING, UNKNOWN, UserError
 
+# The kinds of sources, and their help.
 KINDS = {
     "synthetic": "random token ids, no file and no vocabulary",
     "text": "UTF-8 text files, one document per line: text:GLOB",

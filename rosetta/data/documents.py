@@ -13,7 +13,7 @@ import io
 import lzma
 import os
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rosetta.core import path_checks
 from rosetta.core.errors import DAMAGED, FAILED, INVALID, MISSING, UNSUPPORTED, UserError
@@ -28,10 +28,22 @@ if TYPE_CHECKING:
 
     # What becomes of a bad record: the handler raises the error, or counts it.
     Handler = Callable[[BadRecordError], None]
-    # The file of a record, its place in the file, and a function that decodes its text.
-    LocatedRecord = tuple[str, str, Callable[[], str]]
 
 _MAX_REASON = 200  # characters of a library's message that an error shows
+
+
+class _UndecodedRecord(NamedTuple):
+    """A record whose text is not decoded yet.
+
+    Attributes:
+        path: The file, or the spec of a source without files.
+        place: The place in it, such as "line 3".
+        decode: Returns the text, or raises RecordFault.
+    """
+
+    path: str
+    place: str
+    decode: Callable[[], str]
 
 
 def _make_zstd_decompressor() -> Any:
@@ -146,22 +158,22 @@ def read_documents(
     Raises:
         UserError: The source cannot be read or holds no text, or `handle` raises it.
     """
-    for path, place, decode in _list_records(spec, field, split):
+    for record in _list_records(spec, field, split):
         try:
-            text = decode()
+            text = record.decode()
         except RecordFault as fault:
-            handle(fault.locate(path, place))
+            handle(fault.locate(record.path, record.place))
             continue
         if text.strip():
             yield text
 
 
-def _list_records(spec: Spec, field: str, split: str) -> Iterator[LocatedRecord]:
-    """Yield the file, the place and the decoding function of each record of a source."""
+def _list_records(spec: Spec, field: str, split: str) -> Iterator[_UndecodedRecord]:
+    """Yield the records of a source."""
     if spec.kind == "hf":
         for number, record in enumerate(read_hugging_face(spec, split), 1):
             decode = functools.partial(get_record_text, record, field, spec)
-            yield str(spec), f"record {number:,}", decode
+            yield _UndecodedRecord(str(spec), f"record {number:,}", decode)
     elif spec.kind in ("tfrecord", "tfds"):
         yield from _list_examples(spec, field, split)
     elif spec.kind in ("text", "jsonl"):
@@ -177,18 +189,18 @@ def _list_records(spec: Spec, field: str, split: str) -> Iterator[LocatedRecord]
         )
 
 
-def _list_examples(spec: Spec, field: str, split: str) -> Iterator[LocatedRecord]:
-    """Do the same as _list_records, for TFRecord files."""
+def _list_examples(spec: Spec, field: str, split: str) -> Iterator[_UndecodedRecord]:
+    """Yield the records of the TFRecord files of a source."""
     paths = tfds.find_shards(spec, split) if spec.kind == "tfds" else data_spec.find_files(spec)
     for path in paths:
         records = tfrecord.Records([path])
         for number in range(len(records)):
             decode = functools.partial(tfrecord.parse_text, records[number], field, path)
-            yield (*records.find_place(number), decode)
+            yield _UndecodedRecord(*records.find_place(number), decode)
 
 
-def _list_lines(path: str, kind: str, field: str) -> Iterator[LocatedRecord]:
-    """Do the same as _list_records, for the lines of a text or jsonl file."""
+def _list_lines(path: str, kind: str, field: str) -> Iterator[_UndecodedRecord]:
+    """Yield the lines of a text or jsonl file that are not blank."""
     with open_decompressed(path) as file:
         if kind == "text":
             head = file.peek(text_corpora.HEAD_BYTES)[: text_corpora.HEAD_BYTES]
@@ -200,7 +212,7 @@ def _list_lines(path: str, kind: str, field: str) -> Iterator[LocatedRecord]:
                 decode = functools.partial(_decode_line, line, path)
             else:
                 decode = functools.partial(json_lines.parse_text, line, field, path)
-            yield path, f"line {number:,}", decode
+            yield _UndecodedRecord(path, f"line {number:,}", decode)
 
 
 def _decode_line(line: bytes, path: str) -> str:

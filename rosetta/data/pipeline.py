@@ -271,9 +271,10 @@ def open_sources(recipe: Recipe) -> rows.Source:
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """From where running example numbers are counted, and at which step that example is read.
+    """A step, and the running number of its first example, from which later steps are counted.
 
-    Both are 0 unless the batch size was changed, or a stream was begun later.
+    Both are 0 unless the batch size was changed, or a stream was begun later. Checkpoints store the
+    fields by their names.
     """
 
     step: int = 0
@@ -289,7 +290,7 @@ class Batches:
         shard: The number of this host. Its rows are one contiguous part of the batch.
         shards: The number of hosts.
         kind: The kind of features: seqio_features.ENCODER_DECODER or DECODER, or "causal".
-        origin: From where examples are counted.
+        origin: The step and the example from which later ones are counted.
         source: The rows.
 
     Raises:

@@ -142,7 +142,7 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
         try:
             for row in rows:
                 place = f"{path}, line {lines_before + 1:,}"
-                # pandas skips a line that has nothing but separators and white space.
+                # pandas skips a line that has nothing but white space, and no separator.
                 is_blank = not lines.last.strip(" \t\r\n".replace(separator, ""))
                 if not is_blank:
                     width = width or len(row)

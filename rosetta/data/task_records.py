@@ -232,7 +232,7 @@ def read_examples(
         try:
             example = format_record(record.fields)
             if split == "train" and _lacks_target(example, objective):
-                raise ValueError("it has no target to train on")
+                raise ValueError("the target to train on is missing")
         except ValueError as error:
             fault = RecordFault(
                 f"not a record of {objective}: {error}",

@@ -254,7 +254,7 @@ class HeldDocument(NamedTuple):
     """A document in memory.
 
     Attributes:
-        start: Where it begins in its file, in bytes.
+        start: Where it begins, in bytes of its file (jsonl) or of the corpus (tfrecord).
         end: Where it ends.
         text: Its text; "" for an empty or a skipped record.
     """
@@ -414,6 +414,7 @@ class TfrecordCorpus:
         Raises:
             BadRecordError: The record cannot be used, and BAD_RECORDS is "stop".
         """
+        # Places in the corpus are unique, so all files count as file 0.
         document = self.long_documents.find(0, first)
         if document:
             return document.text
