@@ -292,9 +292,9 @@ def _search(
         _reuse_evidence(known_trials, trials, report),
         # A plan gives the same result each time.
         1 if args.card else args.repeats or REPEATS,
-        most=args.trials,
-        comes_to=lambda choice: _identify_choice(trials, choice),
-        say=report,
+        max_trials=args.trials,
+        identify=lambda choice: _identify_choice(trials, choice),
+        report=report,
     ).run(
         batch if isinstance(batch, int) else None,
         [(name, candidates.make_candidate_choice(name)) for name in switches],
@@ -462,7 +462,7 @@ def _reuse_evidence(
     from rosetta.tune.search import Outcome
 
     def measure(choice: Choice, repeat: int) -> Outcome:
-        known = known_trials.known(choice, repeat)
+        known = known_trials.find_outcome(choice, repeat)
         if known is not None:
             return known
         settings = " ".join(f"{name}={value}" for name, value in choice.settings().items())
@@ -473,7 +473,7 @@ def _reuse_evidence(
         except UserError as error:
             # The unchanged preset is valid, so that this choice is at fault.
             outcome = Outcome("refused", reason=str(error))
-        known_trials.add(choice, repeat, outcome)
+        known_trials.add_outcome(choice, repeat, outcome)
         return outcome
 
     return measure

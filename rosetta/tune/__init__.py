@@ -1,3 +1,3 @@
-"""`rosetta tune`: what batch and which switches of presets suit a model on the cards at hand, found
-by trying them.
+"""`rosetta tune`: find the batch and the preset switches that are fastest for a model on the GPUs
+of this machine, by trying them.
 """

@@ -1,4 +1,4 @@
-"""What is tried: the batch, and switches of presets that mean something for a run."""
+"""The candidates of a tuning: the batch, and the switches that can have an effect on a run."""
 
 from __future__ import annotations
 
@@ -16,81 +16,81 @@ if TYPE_CHECKING:
     from rosetta.tune.search import Choice
 
 BATCH, COMBINE = "batch", "combine"
-# Each is tried by itself, in this order. A profile (pgle) takes longer than a trial.
-LAUNCH_SWITCHES = (
-    "command-buffers",
-    "no-command-buffers",
-    "user-buffers",
-)  # which a plan does not see
+# The switches are tried in this order. A profile (pgle) is not among them: it takes longer than a
+# trial. A plan does not see what the launch switches gain.
+LAUNCH_SWITCHES = ("command-buffers", "no-command-buffers", "user-buffers")
 LOOP_SWITCHES = ("pipelined-collectives", "double-buffering")
 SPLIT_SWITCH = "windowed-einsum"
 ALL_CANDIDATES = (BATCH, *LAUNCH_SWITCHES, *LOOP_SWITCHES, SPLIT_SWITCH, COMBINE)
 
 
 def choose_default_candidates(run: Run, *, planned: bool, on_cpu: bool) -> list[str]:
-    """Return what is tried of a run where nothing else is asked for: the switches are of cards, and
-    most of them of what goes between cards.
+    """Return the candidates to try if the user names none.
+
+    Args:
+        run: The run to tune.
+        planned: Whether the trials are plans instead of runs on the GPU.
+        on_cpu: Whether the run uses the CPU, for which only the batch is tried.
     """
-    names = [BATCH]
     if on_cpu:
-        return names
-    names += [] if planned else LAUNCH_SWITCHES[:2]
-    if run.nodes * run.gpus_per_node > 1:
-        names += [
-            *([] if planned else LAUNCH_SWITCHES[2:]),
-            *(LOOP_SWITCHES if _has_collective_loop(run) else ()),
-            *([SPLIT_SWITCH] if _splits_products(run) else []),
-            COMBINE,
-        ]
+        return [BATCH]
+    has_several_gpus = run.nodes * run.gpus_per_node > 1
+    names = [BATCH]
+    if not planned:
+        names += LAUNCH_SWITCHES if has_several_gpus else LAUNCH_SWITCHES[:2]
+    if has_several_gpus:
+        names += LOOP_SWITCHES if _has_collective_loop(run) else ()
+        names += [SPLIT_SWITCH] if _splits_products(run) else []
+        names.append(COMBINE)
     return names
 
 
 def parse_candidates(text: str, *, planned: bool) -> list[str]:
-    """Return what a list with commas names.
+    """Return the names in a list that is separated by commas.
 
-    UserError for what cannot be tried, or not be planned.
+    Raises:
+        UserError: A name is unknown, or a plan does not see its effect.
     """
     names = parse_list("--try", text)
-    for each in names:
-        if each not in ALL_CANDIDATES:
+    for name in names:
+        if name not in ALL_CANDIDATES:
             raise UserError(
-                f"{each!r} cannot be tried",
+                f"{name!r} cannot be tried",
                 "--try",
-                f"choose of {', '.join(ALL_CANDIDATES)}",
+                f"choose from: {', '.join(ALL_CANDIDATES)}",
                 kind=UNKNOWN,
-                value=each,
+                value=name,
             )
-        if planned and each in LAUNCH_SWITCHES:
+        if planned and name in LAUNCH_SWITCHES:
             raise UserError(
-                f"a plan does not see what {each} gains",
+                f"a plan does not see what {name} gains",
                 "--try",
-                "try it on the card itself, without --card",
+                "try it on the GPU itself, without --card",
                 kind=UNSUPPORTED,
-                value=each,
+                value=name,
             )
     return names
 
 
 def drop_active_candidates(names: Iterable[str], resolved: ResolvedPreset) -> list[str]:
-    """Return those that are not on already, each once."""
-    there = {
-        *(resolved.get("switches") or ()),
-        *((COMBINE,) if resolved.get("combine") == "layers" else ()),
-    }
-    return [each for each in dict.fromkeys(names) if each not in there]
+    """Return the candidates that the preset does not use already, each of them once."""
+    active = set(resolved.get("switches") or ())
+    if resolved.get("combine") == "layers":
+        active.add(COMBINE)
+    return [name for name in dict.fromkeys(names) if name not in active]
 
 
 def make_candidate_choice(name: str) -> Choice:
-    """Return what a switch adds to a choice."""
+    """Return what a candidate, other than the batch, adds to a choice."""
     from rosetta.tune.search import Choice
 
     return Choice(fields=((COMBINE, "layers"),)) if name == COMBINE else Choice(switches=(name,))
 
 
 def _has_collective_loop(run: Run) -> bool:
-    """Has the step a loop with collectives in it: over layers, or microbatches?
+    """Return whether the step has a loop with collectives, over layers or over microbatches.
 
-    Paxml's layers are one.
+    Paxml always computes the layers in a loop.
     """
     return (
         run.framework == "pax"
@@ -100,9 +100,7 @@ def _has_collective_loop(run: Run) -> bool:
 
 
 def _splits_products(run: Run) -> bool:
-    """Do several devices share a product?"""
-    return (
-        any(shape[-1] > 1 for shape in run.mesh.values())
-        if run.framework == "pax"
-        else read_setting(run.env, "TP_SIZE") > 1
-    )
+    """Return whether several GPUs share a matrix product, as in tensor parallelism."""
+    if run.framework == "pax":
+        return any(shape[-1] > 1 for shape in run.mesh.values())
+    return bool(read_setting(run.env, "TP_SIZE") > 1)

@@ -1,6 +1,6 @@
-"""The evidence of a tuning: a line for what was tuned where, then one for each trial.
+"""The evidence of a tuning: a file with one line for what is tuned, then one line for each trial.
 
-A tuning that was ended goes on from it.
+A tuning that was interrupted continues from this file.
 """
 
 from __future__ import annotations
@@ -21,58 +21,57 @@ SCHEMA_VERSION = 1
 
 
 class Evidence:
-    """A file of trials, one JSON object a line.
+    """A file of trials, one JSON object in each line.
 
     Args:
-      path: of the file; it need not be there.
-      about: what is tuned: preset, settings, card, versions, steps, values. Trials of anything else
-        do not count.
+        path: The file, which need not exist.
+        about: What is tuned: preset, settings, GPU, versions, steps and values.
 
     Raises:
-      UserError: the file is of another tuning, or none.
+        UserError: The file has the trials of another tuning, or no trials.
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self._path, self._trials = path, dict[str, Outcome]()
-        head = {"schema": SCHEMA_VERSION, **about}
+        # As JSON, to compare it with what the file has.
+        head = json.loads(json.dumps({"schema": SCHEMA_VERSION, **about}))
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        whole = [
-            line for line in lines if line.endswith("\n")
-        ]  # the last one may have been cut off
+        # The last line may be incomplete, if the tuning was killed.
+        lines = [line for line in lines if line.endswith("\n")]
         try:
-            found = [json.loads(line) for line in whole]
-            for each in found[1:]:
-                self._trials[_make_key(each["settings"], each["repeat"])] = Outcome(
-                    **each["outcome"]
-                )
+            entries = [json.loads(line) for line in lines]
+            for entry in entries[1:]:
+                key = _make_key(entry["settings"], entry["repeat"])
+                self._trials[key] = Outcome(**entry["outcome"])
         except (ValueError, KeyError, TypeError):
             raise UserError(
-                "it is no evidence of a tuning",
+                "not the evidence of a tuning",
                 str(path),
-                "name another file, or remove it",
+                "name another file, or remove this one",
                 kind=INVALID,
             ) from None
-        if found and found[0] != json.loads(json.dumps(head)):
-            odd = _find_differing_keys(found[0], json.loads(json.dumps(head)))
+        if entries and entries[0] != head:
+            keys = _find_differing_keys(entries[0], head)
             raise UserError(
-                f"it is of a tuning with another {', '.join(odd)}",
+                f"the trials in this file are of another tuning: {', '.join(keys)} differ",
                 str(path),
-                "name another file with --evidence, or remove it",
+                "name another file with --evidence, or remove this one",
                 kind=DIFFERS,
             )
-        text = "".join(whole) if whole else json.dumps(head) + "\n"
+        text = "".join(lines) if lines else json.dumps(head) + "\n"
         write_atomic(path, text, None)
 
-    def known(self, choice: Choice, repeat: int) -> Outcome | None:
-        """Return the outcome of a trial that was made.
+    def find_outcome(self, choice: Choice, repeat: int) -> Outcome | None:
+        """Return the outcome of a trial, None if the trial is to be made.
 
-        One that was refused, failed or took too long is made again: its cause may have been mended.
+        A trial that was refused, failed or took too long is made again, since its cause may have
+        been corrected.
         """
-        found = self._trials.get(_make_key(choice.settings(), repeat))
-        return found if found and found.kind in (OK, OUT_OF_MEMORY) else None
+        outcome = self._trials.get(_make_key(choice.settings(), repeat))
+        return outcome if outcome and outcome.kind in (OK, OUT_OF_MEMORY) else None
 
-    def add(self, choice: Choice, repeat: int, outcome: Outcome) -> None:
-        """Keep a trial."""
+    def add_outcome(self, choice: Choice, repeat: int, outcome: Outcome) -> None:
+        """Append a trial to the file."""
         line = json.dumps(
             {"settings": choice.settings(), "repeat": repeat, "outcome": asdict(outcome)}
         )
@@ -82,18 +81,18 @@ class Evidence:
 
 
 def _find_differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """List the keys that differ; of mappings in both, the names inside."""
-    names = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
-    return [
-        word
-        for name in names
-        for word in (
-            _find_differing_keys(one[name], other[name])
-            if isinstance(one.get(name), dict) and isinstance(other.get(name), dict)
-            else [name]
-        )
-    ]
+    """Return the keys whose values differ, sorted; for mappings, the keys inside them."""
+    keys: list[str] = []
+    for name in sorted({*one, *other}):
+        if one.get(name) == other.get(name):
+            continue
+        if isinstance(one.get(name), dict) and isinstance(other.get(name), dict):
+            keys += _find_differing_keys(one[name], other[name])
+        else:
+            keys.append(name)
+    return keys
 
 
 def _make_key(settings: Mapping[str, str], repeat: int) -> str:
+    """Return the key of a trial."""
     return json.dumps([settings, repeat], sort_keys=True)

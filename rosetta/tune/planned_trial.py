@@ -1,5 +1,5 @@
-"""A trial without the GPU: `rosetta plan` says whether a step fits, and how much of its
-communication is waited for.
+"""A trial without the GPU: `rosetta plan` predicts whether a step fits into memory, and for how
+much of its communication the GPU waits.
 """
 
 from __future__ import annotations
@@ -25,28 +25,26 @@ if TYPE_CHECKING:
 
     from rosetta.core.run_description import Run
 
-DATA_VARIABLES = (
-    "DATA",
-    "EVAL_DATA",
-    "VOCAB",
-    "VOCAB_PATH",
-    "TFDS_DATA_DIR",
-)  # which some of Pax's experiments look at before they are compiled
-# Of T5X's settings, those that change a step and that `rosetta plan` has no word for.
+# Some Pax experiments read these before they are compiled.
+DATA_VARIABLES = ("DATA", "EVAL_DATA", "VOCAB", "VOCAB_PATH", "TFDS_DATA_DIR")
+# The settings of T5X that change a step, but that `rosetta plan` has no option for.
 UNPLANNED_SETTINGS = ("PACK", "GRADIENT_DTYPE", "ROSETTA_GIN", "FT_TASK")
 
 
 class PlannedTrials:
     """Plans of a preset for a GPU.
 
-    The rate has no unit: it is the batch, less the share of what is communicated that nothing
-    hides. So a larger batch that fits is better, and so is a switch that hides more.
+    The rate has no unit. It is the batch, less half of the share of the communication that no
+    computation hides. So a larger batch that fits is better, and so is a switch that hides more.
 
     Args:
-      preset: its name or file; card: short name; nodes, gpus: of a node, None: the preset's.
-      settings: NAME -> VALUE of the command line.
-      seconds: after which a plan is ended.
-      logs: folder that what is said meanwhile is kept in.
+        preset: The name or the file of the preset.
+        card: The short name of the GPU.
+        settings: NAME -> VALUE of the command line.
+        nodes: The number of nodes; None for the preset's.
+        gpus: The number of GPUs of a node; None for the preset's.
+        seconds: The time after which a plan is ended.
+        logs: The folder for the logs.
     """
 
     def __init__(
@@ -60,17 +58,16 @@ class PlannedTrials:
         seconds: float,
         logs: Path,
     ) -> None:
-        self.preset, self.card, self.settings, self.nodes, self.gpus = (
-            preset,
-            card,
-            settings,
-            nodes,
-            gpus,
-        )
+        self.preset, self.card, self.settings = preset, card, settings
+        self.nodes, self.gpus = nodes, gpus
         self._processes = trial_process.TrialProcesses(logs, seconds)
 
     def describe(self, choice: Choice) -> Run:
-        """Return the run of a choice. UserError where preset or settings are wrong."""
+        """Return the run of a choice.
+
+        Raises:
+            UserError: The preset or a setting is not valid.
+        """
         settings = {**self.settings, **choice.settings()}
         return preset_run.describe_run(
             self.preset,
@@ -82,7 +79,11 @@ class PlannedTrials:
         )
 
     def __call__(self, choice: Choice, _: int) -> Outcome:
-        """Plan a choice. UserError where preset or settings are wrong, or cannot be planned."""
+        """Plan a choice.
+
+        Raises:
+            UserError: The preset or a setting is not valid, or cannot be planned.
+        """
         run = self.describe(choice)
         argv = [
             sys.executable,
@@ -106,12 +107,12 @@ class PlannedTrials:
                 out,
             )
             out.seek(0)
-            said = out.read()
+            output = out.read()
         more: dict[str, Any] = {"command": argv, "xla_flags": flags, "log": str(log)}
         if status is None:
-            return Outcome("too long", reason="it was ended: see --seconds", more=more)
+            return Outcome("too long", reason="the plan was ended: see --seconds", more=more)
         try:
-            answer = json.loads(said)
+            answer = json.loads(output)
         except ValueError:
             last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
             return Outcome(
@@ -130,44 +131,45 @@ class PlannedTrials:
 
 
 def judge_plan(result: Mapping[str, Any], run: Run, card: str, more: Mapping[str, Any]) -> Outcome:
-    """Return the outcome of a plan's figures: whether its peak fits into JAX's share of the GPU's
-    memory, and the rate.
+    """Return the outcome of a plan: whether it fits into the memory that JAX takes, and its rate.
+
+    Args:
+        result: The document of `rosetta plan`.
+        run: The run that was planned.
+        card: The short name of the GPU.
+        more: Details for the evidence.
     """
     peak = result["memory"]["peak"]
-    name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-    share = parse_number(name, run.env.get(name) or "0.75", above_zero=True, example="0.9")
-    room = gpus.get_gpu(card, "--card").memory * share
-    moved = sum(each["bytes"] for each in result["collectives"])
-    waited = moved - sum(each["bytes_behind"] for each in result["collectives"])
-    found = {
+    variable = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+    share = parse_number(variable, run.env.get(variable) or "0.75", above_zero=True, example="0.9")
+    usable = gpus.get_gpu(card, "--card").memory * share
+    communicated = sum(entry["bytes"] for entry in result["collectives"])
+    waited_for = communicated - sum(entry["bytes_behind"] for entry in result["collectives"])
+    details = {
         **more,
         "peak_bytes": peak,
-        "room_bytes": int(room),
-        "communicated_bytes": moved,
-        "waited_for_bytes": waited,
+        "room_bytes": int(usable),
+        "communicated_bytes": communicated,
+        "waited_for_bytes": waited_for,
         **{name: result.get(name) for name in ("kernels", "bytes", "gemm_flops")},
         "seconds": result.get("compile", {}).get("seconds"),
     }
-    if peak > room:
-        return Outcome(
-            OUT_OF_MEMORY, reason=f"it takes {peak / 1e9:.1f} GB of {room / 1e9:.1f}", more=found
-        )
-    return Outcome(
-        OK,
-        float(run.batch.get("per_gpu", 1)) * (1 - (waited / moved if moved else 0.0) / 2),
-        more=found,
-    )
+    if peak > usable:
+        reason = f"the run needs {peak / 1e9:.1f} GB, and JAX takes {usable / 1e9:.1f} GB"
+        return Outcome(OUT_OF_MEMORY, reason=reason, more=details)
+    waited_share = waited_for / communicated if communicated else 0.0
+    rate = float(run.batch.get("per_gpu", 1)) * (1 - waited_share / 2)
+    return Outcome(OK, rate, more=details)
 
 
 def make_plan_arguments(run: Run, card: str) -> list[str]:
-    """Return the words of `rosetta plan` for a run: its step as the run's own launcher would have
-    it on that GPU.
+    """Return the arguments of `rosetta plan` for the step that a run would compute on a GPU.
 
     Raises:
-      UserError: the step has something that is not planned.
+        UserError: The step has something that cannot be planned.
     """
     gpu = gpus.get_gpu(card, "--card")
-    here = [DetectedGpu(gpu.name, gpu.capability)]
+    planned_gpus = [DetectedGpu(gpu.name, gpu.capability)]
     options = [
         "--card",
         card,
@@ -176,27 +178,27 @@ def make_plan_arguments(run: Run, card: str) -> list[str]:
         "--gpus-per-node",
         str(run.gpus_per_node),
     ]
-    return (
-        _make_t5x_arguments(run, here, options)
-        if run.framework == "t5x"
-        else _make_pax_arguments(run, here, options)
-    )
+    make_arguments = _make_t5x_arguments if run.framework == "t5x" else _make_pax_arguments
+    return make_arguments(run, planned_gpus, options)
 
 
-def _make_t5x_arguments(run: Run, here: list[DetectedGpu], gpu_options: list[str]) -> list[str]:
+def _make_t5x_arguments(
+    run: Run, planned_gpus: list[DetectedGpu], gpu_options: list[str]
+) -> list[str]:
+    """Return the arguments of `rosetta plan` for a T5X run."""
     from rosetta.presets import t5x_model_options
 
     for name in UNPLANNED_SETTINGS:
         value = run.env.get(name, "")
         if value and (name != "PACK" or setting_values.read_setting(run.env, name)):
             raise UserError(
-                "no plan is made with it",
+                "a run with this setting cannot be planned",
                 f"{name}={value}",
                 "unset it, or tune on the GPU itself, without --card",
                 kind=UNSUPPORTED,
                 value=value,
             )
-    chosen = t5x_model_options.choose_model_options(run.env, here, on_cpu=False)
+    model_options = t5x_model_options.choose_model_options(run.env, planned_gpus, on_cpu=False)
     batch = {name: str(value) for name, value in run.batch.items()}
     options = {
         "--batch-per-gpu": batch.get("per_gpu"),
@@ -205,32 +207,27 @@ def _make_t5x_arguments(run: Run, here: list[DetectedGpu], gpu_options: list[str
         "--inputs": run.env.get("ENC_SL"),
         "--targets": run.env.get("DEC_SL"),
     }
-    given = [word for option, value in options.items() if value for word in (option, value)]
-    fields = {
-        name.rpartition(".")[2]: value for name, value in chosen.evaluation_bindings().items()
-    }
-    words = [
-        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
-        for name, value in fields.items()
-    ]
-    return [
-        "t5x",
-        "--size",
-        run.model,
-        *gpu_options,
-        *given,
-        *(["--fsdp"] if chosen.fsdp else []),
-        "--with",
-        *words,
-    ]
+    arguments = ["t5x", "--size", run.model, *gpu_options]
+    for option, option_value in options.items():
+        if option_value:
+            arguments += [option, option_value]
+    if model_options.fsdp:
+        arguments.append("--fsdp")
+    arguments.append("--with")
+    for binding, setting in model_options.evaluation_bindings().items():
+        text = str(setting).lower() if isinstance(setting, bool) else str(setting)
+        arguments.append(f"{binding.rpartition('.')[2]}={text}")
+    return arguments
 
 
-def _make_pax_arguments(run: Run, here: list[DetectedGpu], gpu_options: list[str]) -> list[str]:
+def _make_pax_arguments(
+    run: Run, planned_gpus: list[DetectedGpu], gpu_options: list[str]
+) -> list[str]:
+    """Return the arguments of `rosetta plan` for a Pax run."""
     from rosetta.pax.run import settings
     from rosetta.presets import pax_model_options
 
-    # Without Transformer Engine, unless it is asked for: then that is said to be missing, where it
-    # is.
+    # Transformer Engine is off unless the user asks for it, which is an error below.
     environment = {
         **run.env,
         "ENABLE_TE": run.env.get("ENABLE_TE") or "0",
@@ -238,10 +235,10 @@ def _make_pax_arguments(run: Run, here: list[DetectedGpu], gpu_options: list[str
         "SLURM_JOB_NUM_NODES": str(run.nodes),
     }
     script = readers.COMMAND_SCRIPTS[f"pax {run.entry[-1]}"]
-    given = settings.read_settings(script, [], environment, run.gpus_per_node)
-    if given.values["ENABLE_TE"]:
+    script_settings = settings.read_settings(script, [], environment, run.gpus_per_node)
+    if script_settings.values["ENABLE_TE"]:
         raise UserError(
-            "no plan is made with it",
+            "a run with Transformer Engine cannot be planned",
             "ENABLE_TE=1",
             (
                 "set ENABLE_TE=0, or precision=fp8-xla; or tune on the GPUs themselves, without "
@@ -249,13 +246,9 @@ def _make_pax_arguments(run: Run, here: list[DetectedGpu], gpu_options: list[str
             ),
             kind=UNSUPPORTED,
         )
-    chosen = pax_model_options.choose_model_options(
-        given, here, xla_flags.format_flags(run.xla_flags), on_cpu=False
+    model_options = pax_model_options.choose_model_options(
+        script_settings, planned_gpus, xla_flags.format_flags(run.xla_flags), on_cpu=False
     )
-    return [
-        "pax",
-        run.model,
-        *gpu_options,
-        "--with",
-        *(f"{name}={value}" for name, value in {**given.hyper, **chosen.hyper}.items()),
-    ]
+    hyper_parameters = {**script_settings.hyper, **model_options.hyper}
+    arguments = ["pax", run.model, *gpu_options, "--with"]
+    return arguments + [f"{name}={value}" for name, value in hyper_parameters.items()]

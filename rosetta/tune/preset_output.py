@@ -1,4 +1,4 @@
-"""What was found, as a preset that extends the one that was tuned."""
+"""Write the result of a tuning as a preset that extends the preset that was tuned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def make_preset(
-    found: SearchResult,
+    result: SearchResult,
     *,
     extends: str,
     accelerator: str | None,
@@ -22,46 +22,48 @@ def make_preset(
     why: str,
     planned: bool = False,
 ) -> dict[str, Any]:
-    """Return the document of a preset.
+    """Return the document of the preset.
 
     Args:
-      found: by the search.
-      extends: the preset that was tuned: its name, or its file's whole path.
-      accelerator: the cards that it holds for, by short name; None: all.
-      about: a line of what was tuned where.
-      why: the reason that each value gets.
-      planned: whether rates are those of plans, which grow with any batch that fits.
+        result: The result of the search.
+        extends: The preset that was tuned: its name, or the absolute path of its file.
+        accelerator: The short name of the GPUs for which the values hold; None for all.
+        about: One line about what was tuned on which GPU.
+        why: The reason that each value gets.
+        planned: Whether the rates are those of plans, which grow with every batch that fits.
     """
     values: dict[str, Any] = {}
-    gains = dict(found.kept)
-    if found.choice.batch is not None:
-        larger = [1 + gain for name, gain in found.kept if name.startswith("batch ")]
-        reason = (
-            "the largest half of the preset's that fits"
-            if not larger
-            else "the preset's doubled while it fits"
-            if planned
-            else f"{math.prod(larger) - 1:+.1%}"
-        )
-        values["batch"] = {"per_gpu": {"value": found.choice.batch, "why": f"{reason}, {why}"}}
-    if found.choice.switches:
-        said = ", ".join(
-            f"{name} {gains[name]:+.1%}" for name in found.choice.switches if name in gains
-        )
-        values["switches"] = {"value": list(found.choice.switches), "why": f"{said}, {why}"}
-    for name, value in found.choice.fields:
-        values[name] = {
-            "value": value,
-            "why": f"{gains[name]:+.1%}, {why}" if name in gains else why,
+    gains = dict(result.kept)
+    if result.choice.batch is not None:
+        reason = _explain_batch(result, planned=planned)
+        values["batch"] = {"per_gpu": {"value": result.choice.batch, "why": f"{reason}, {why}"}}
+    if result.choice.switches:
+        reasons = [f"{name} {gains[name]:+.1%}" for name in result.choice.switches if name in gains]
+        values["switches"] = {
+            "value": list(result.choice.switches),
+            "why": f"{', '.join(reasons)}, {why}",
         }
+    for name, value in result.choice.fields:
+        reason = f"{gains[name]:+.1%}, {why}" if name in gains else why
+        values[name] = {"value": value, "why": reason}
     document: dict[str, Any] = {"about": about, "extends": extends}
-    return document | (
-        {"accelerators": {accelerator: values}} if accelerator and values else values
-    )
+    if accelerator and values:
+        return document | {"accelerators": {accelerator: values}}
+    return document | values
+
+
+def _explain_batch(result: SearchResult, *, planned: bool) -> str:
+    """Return why the batch is the best one."""
+    gains = [1 + gain for name, gain in result.kept if name.startswith("batch ")]
+    if not gains:
+        return "the preset's batch, halved until it fits"
+    if planned:
+        return "the preset's batch, doubled as long as it fits"
+    return f"{math.prod(gains) - 1:+.1%}"
 
 
 def format_preset_file(document: Mapping[str, Any], evidence: str) -> str:
-    """Return a preset's file; its first line says where its evidence is."""
+    """Return the text of the preset file. Its first line names the file of the evidence."""
     return (
         f"# Made by rosetta tune; each trial is in {evidence}\n"
         f"{yaml_output.format_yaml(dict(document))}"

@@ -1,6 +1,6 @@
-"""The search: the batch doubled while it pays, then each switch by itself on top of what was kept.
+"""Search for the fastest settings: double the batch as long as that pays, then try each switch.
 
-It knows nothing of how a trial is made.
+A switch is tried on top of what was kept before. The search does not know how a trial is made.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 OK, OUT_OF_MEMORY = "ok", "out-of-memory"
-MINIMUM_GAIN = (
-    0.005  # share: what gains less is not worth another setting, however still the machine
-)
+# A gain below this share of the rate is not worth another setting, even if repeats do not differ.
+MINIMUM_GAIN = 0.005
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What is tried: sequences a GPU (None: what the preset says), switches of presets, and fields
-    of them.
+    """The settings of a trial, on top of those of the preset.
+
+    Attributes:
+        batch: Sequences per GPU; None for the preset's.
+        switches: Switches of presets.
+        fields: (field, value) of presets.
     """
 
     batch: int | None = None
@@ -32,32 +35,41 @@ class Choice:
     fields: tuple[tuple[str, str], ...] = ()
 
     def settings(self) -> dict[str, str]:
-        """Return it as a command line has it."""
-        found = {} if self.batch is None else {"batch.per_gpu": str(self.batch)}
-        return {
-            **found,
-            **({"ROSETTA_WITH": ",".join(self.switches)} if self.switches else {}),
-            **dict(self.fields),
-        }
+        """Return the settings as NAME -> VALUE of a command line."""
+        settings = {}
+        if self.batch is not None:
+            settings["batch.per_gpu"] = str(self.batch)
+        if self.switches:
+            settings["ROSETTA_WITH"] = ",".join(self.switches)
+        settings.update(self.fields)
+        return settings
 
     def plus(self, part: Choice) -> Choice:
-        """Return it with a part, which takes the place of its opposite: no-X that of X."""
+        """Return this choice with the switches and fields of another one added.
+
+        A switch replaces its opposite: `no-X` replaces `X`, and the other way round.
+        """
         opposites = {
-            each.removeprefix("no-") if each.startswith("no-") else f"no-{each}"
-            for each in part.switches
+            name.removeprefix("no-") if name.startswith("no-") else f"no-{name}"
+            for name in part.switches
         }
+        remaining = [name for name in self.switches if name not in opposites]
         return replace(
             self,
-            switches=(*(each for each in self.switches if each not in opposites), *part.switches),
+            switches=(*remaining, *part.switches),
             fields=(*self.fields, *part.fields),
         )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trial ended: OK with its rate, larger being better, or another word with the reason.
+    """How a trial ended.
 
-    `more` is for whoever reads the evidence.
+    Attributes:
+        kind: OK, OUT_OF_MEMORY, "too long", "refused" or "failed".
+        rate: The speed if the trial is OK; larger is better.
+        reason: Why the trial is not OK.
+        more: Details for the people who read the evidence.
     """
 
     kind: str
@@ -68,27 +80,34 @@ class Outcome:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What was found: the choice, its rate and that of the start, and the noise, the largest
-    distance of a repeat from their median as a share of it.
+    """The result of a search.
+
+    Attributes:
+        choice: The best settings.
+        rate: Their rate.
+        before: The rate of the settings at the start.
+        noise: The largest distance of a repeat from the median, as a share of the median.
+        kept: (name, gain) of what was kept, in this order. The gain is a share of the rate.
     """
 
     choice: Choice
     rate: float
     before: float
     noise: float
-    kept: tuple[tuple[str, float], ...]  # what was kept, in order, and what it gained as a share
+    kept: tuple[tuple[str, float], ...]
 
 
 class Search:
     """A search over trials.
 
     Args:
-      measure: makes a trial of a choice; the number tells repeats of one apart.
-      repeats: of what it starts from, by which noise is known. 1: what is measured is always the
-        same, and once is enough for a choice, too.
-      most: trials after those of the start, at the most.
-      comes_to: what a choice comes to. One that comes to what is kept already is not tried.
-      say: takes a line about each step.
+        measure: Makes a trial of a choice. The number tells repeats of one choice apart.
+        repeats: Trials of the settings at the start, from which the noise is known. 1 means that
+            repeats do not differ, so that one trial of a choice is enough too.
+        max_trials: The most trials, not counting those of the start.
+        identify: Returns what a choice means for a run. A choice is not tried if it means the same
+            as the settings that are kept already.
+        report: Takes a line about each step.
     """
 
     def __init__(
@@ -96,66 +115,76 @@ class Search:
         measure: Callable[[Choice, int], Outcome],
         repeats: int,
         *,
-        most: float = math.inf,
-        comes_to: Callable[[Choice], object] = lambda choice: choice,
-        say: Callable[[str], None] = lambda _: None,
+        max_trials: float = math.inf,
+        identify: Callable[[Choice], object] = lambda choice: choice,
+        report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._measure, self._repeats, self._comes_to, self._say = measure, repeats, comes_to, say
-        self._times, self._left = min(repeats, 2), most
+        self._measure, self._repeats = measure, repeats
+        self._identify, self._report = identify, report
+        self._trials_per_choice = min(repeats, 2)
+        self._trials_left = max_trials
 
     def run(
         self, batch: int | None, parts: Iterable[tuple[str, Choice]], *, grow: bool
     ) -> SearchResult:
-        """Return what is best.
+        """Return the best settings.
 
         Args:
-          batch: that the preset has; None where it cannot be doubled.
-          parts: name -> what it adds, each tried once.
-          grow: whether the batch may change upwards. Where it does not fit, it is halved in any
-            case.
+            batch: The batch of the preset; None if it cannot be doubled.
+            parts: (name, what it adds) of the switches and fields to try, each of them once.
+            grow: Whether to try larger batches. A batch that does not fit into memory is halved in
+                any case.
 
         Raises:
-          UserError: what it starts from does not run.
+            UserError: The settings at the start do not run.
         """
         choice, outcomes = self._start(batch)
-        rates = [each.rate for each in outcomes]
+        rates = [outcome.rate for outcome in outcomes]
         before = rate = statistics.median(rates)
-        noise = max(abs(each / before - 1) for each in rates)
-        self._say(
-            f"it starts at {before:,.4g}"
-            + (f", and repeats differ by up to {noise:.1%}" if self._repeats > 1 else "")
-        )
+        noise = max(abs(repeat / before - 1) for repeat in rates)
+        line = f"the rate at the start is {before:,.4g}"
+        if self._repeats > 1:
+            line += f", and repeats differ by up to {noise:.1%}"
+        self._report(line)
         kept = list[tuple[str, float]]()
-        # One that was halved has been tried at twice the size.
-        while grow and batch is not None and (choice.batch is None or kept) and self._more():
+        # A batch that was halved did not fit at twice the size.
+        was_halved = choice.batch is not None
+        while grow and batch is not None and not was_halved and self._has_trials_left():
             larger = replace(choice, batch=2 * (choice.batch or batch))
-            better = self._better(larger, rate, noise, f"batch {larger.batch}")
+            name = f"batch {larger.batch}"
+            better = self._measure_gain(larger, rate, noise, name)
             if better is None:
                 break
-            kept.append((f"batch {larger.batch}", better / rate - 1))
+            kept.append((name, better / rate - 1))
             choice, rate = larger, better
         for name, part in parts:
-            more = choice.plus(part)
-            if self._comes_to(more) == self._comes_to(choice):
-                self._say(f"{name}: it changes nothing here")
+            extended = choice.plus(part)
+            if self._identify(extended) == self._identify(choice):
+                self._report(f"{name}: changes nothing in this run")
                 continue
-            if not self._more():
+            if not self._has_trials_left():
                 break
-            better = self._better(more, rate, noise, name)
+            better = self._measure_gain(extended, rate, noise, name)
             if better is not None:
                 kept.append((name, better / rate - 1))
-                choice, rate = more, better
+                choice, rate = extended, better
         return SearchResult(choice, rate, before, noise, tuple(kept))
 
-    def _more(self) -> bool:
-        if self._left >= self._times:
+    def _has_trials_left(self) -> bool:
+        """Return whether another choice may be tried; report it once if none may."""
+        if self._trials_left >= self._trials_per_choice:
             return True
-        if self._left >= 0:
-            self._say("no more trials: see --trials")
-            self._left = -1
+        if self._trials_left >= 0:
+            self._report("no more trials: see --trials")
+            self._trials_left = -1
         return False
 
     def _start(self, batch: int | None) -> tuple[Choice, list[Outcome]]:
+        """Return the settings at the start with a batch that fits, and the outcomes of its trials.
+
+        Raises:
+            UserError: The settings do not run.
+        """
         choice = Choice()
         while True:
             first = self._measure(choice, 0)
@@ -164,30 +193,37 @@ class Search:
             smaller = (choice.batch or batch or 1) // 2
             if first.kind != OUT_OF_MEMORY or not smaller:
                 raise UserError(
-                    f"it does not run: {first.reason}",
+                    f"the preset does not run: {first.reason}",
                     "rosetta tune",
-                    "mend that, or tune another preset; its log is beside the evidence",
+                    "correct that, or tune another preset; the log is beside the evidence",
                     kind=FAILED,
                     value=first.kind,
                 )
-            self._say(f"{first.reason}; {smaller} sequences a GPU instead")
+            self._report(f"{first.reason}; {smaller} sequences a GPU instead")
             choice = replace(choice, batch=smaller)
         others = [self._measure(choice, number) for number in range(1, self._repeats)]
-        return choice, [first, *(each for each in others if each.kind == OK)]
+        return choice, [first, *(outcome for outcome in others if outcome.kind == OK)]
 
-    def _better(self, choice: Choice, rate: float, noise: float, name: str) -> float | None:
-        """Return the rate of a choice that gains more than the noise each time, else None."""
+    def _measure_gain(self, choice: Choice, rate: float, noise: float, name: str) -> float | None:
+        """Return the lowest rate of a choice, None if a trial does not gain more than the noise.
+
+        Args:
+            choice: The choice to try.
+            rate: The rate without the choice.
+            noise: The noise, as a share of the rate.
+            name: What is tried, for the report.
+        """
         rates = list[float]()
-        for number in range(self._times):
-            self._left -= 1
-            found = self._measure(choice, number)
-            if found.kind != OK:
-                self._say(f"{name}: {found.kind}, {found.reason}")
+        for number in range(self._trials_per_choice):
+            self._trials_left -= 1
+            outcome = self._measure(choice, number)
+            if outcome.kind != OK:
+                self._report(f"{name}: {outcome.kind}, {outcome.reason}")
                 return None
-            rates.append(found.rate)
-            gain = found.rate / rate - 1
+            rates.append(outcome.rate)
+            gain = outcome.rate / rate - 1
             if gain <= max(noise, MINIMUM_GAIN):
-                self._say(f"{name}: {gain:+.1%}, left out")
+                self._report(f"{name}: {gain:+.1%}, left out")
                 return None
-        self._say(f"{name}: {min(rates) / rate - 1:+.1%}, kept")
+        self._report(f"{name}: {min(rates) / rate - 1:+.1%}, kept")
         return min(rates)

@@ -1,5 +1,6 @@
-"""One trial: the preset's own training program with made-up data and no checkpoints, for some
-steps, in a process of its own.
+"""A trial: the training program of a preset, for some steps, in a process of its own.
+
+The data are random, and no checkpoint is written.
 """
 
 from __future__ import annotations
@@ -30,23 +31,24 @@ if TYPE_CHECKING:
 _OUT_OF_MEMORY_MESSAGE = re.compile(
     r"RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY|CUDA_ERROR_OUT_OF_MEMORY", re.IGNORECASE
 )
-_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # by the kernel, for the host's memory
-_ROSETTA_LINE = re.compile(
-    r"rosetta( \S+)*: "
-)  # how a line of ours begins: "rosetta: …", "rosetta t5x pretrain: …" of a word it does not know
-_SHOWN_LINES = 5  # last lines of a log that fails
+# The exit statuses of a program that the kernel killed because the machine ran out of memory.
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+# A line that rosetta itself wrote: it begins with "rosetta: " or, for example, "rosetta t5x: ".
+_ROSETTA_LINE = re.compile(r"rosetta( \S+)*: ")
+_SHOWN_LINES = 5  # of the log of a trial that failed
 
 
 class Trials:
     """Trials of a preset on this machine.
 
     Args:
-      preset: its name or file; accelerator: short name of the cards, None for the CPU or others.
-      gpus: devices that each trial has.
-      settings: NAME -> VALUE of the command line.
-      steps: of each trial.
-      seconds: after which a trial is ended.
-      logs: folder that they are kept in.
+        preset: The name or the file of the preset.
+        accelerator: The short name of the GPUs; None for the CPU and for unknown GPUs.
+        gpus: The number of devices of each trial.
+        settings: NAME -> VALUE of the command line.
+        steps: The number of steps of each trial.
+        seconds: The time after which a trial is ended.
+        logs: The folder for the logs.
     """
 
     def __init__(
@@ -70,34 +72,37 @@ class Trials:
         self._processes = trial_process.TrialProcesses(logs, seconds)
 
     def describe(self, choice: Choice, folder: str = "") -> Run:
-        """Return the run of a choice, whose files go into a folder.
+        """Return the run of a choice.
 
-        UserError where preset or settings are wrong.
+        Args:
+            choice: The settings to try.
+            folder: The folder for the files of the run.
+
+        Raises:
+            UserError: The preset or a setting is not valid.
         """
         framework = preset_files.load_preset_chain(self.preset)[0].name
-        bench = (
-            _list_t5x_settings(self.steps, folder)
-            if framework == "t5x"
-            else _list_pax_settings(self.steps, folder)
-        )
+        list_settings = _list_t5x_settings if framework == "t5x" else _list_pax_settings
         run = preset_run.describe_run(
             self.preset,
             accelerator=self.accelerator,
-            settings={**bench, **self.settings, **choice.settings()},
+            settings={
+                **list_settings(self.steps, folder),
+                **self.settings,
+                **choice.settings(),
+            },
             nodes=1,
             gpus_per_node=self.gpus,
             environment=os.environ,
         )
-        return (
-            _use_synthetic_data(replace(run, processes_per_node="node"))
-            if framework == "pax" and "DATA" not in run.env
-            else replace(run, processes_per_node="node")
-        )
+        run = replace(run, processes_per_node="node")
+        return _use_synthetic_data(run) if framework == "pax" and "DATA" not in run.env else run
 
     def __call__(self, choice: Choice, _: int) -> Outcome:
         """Make a trial.
 
-        Its rate is tokens a second of all devices, without the first step, which compiles.
+        The rate is in tokens per second over all devices. The first step, which compiles, does not
+        count.
         """
         with tempfile.TemporaryDirectory(prefix="rosetta-tune-") as folder:
             run = self.describe(choice, folder)
@@ -123,6 +128,7 @@ class Trials:
 
 
 def _list_t5x_settings(steps: int, folder: str) -> dict[str, str]:
+    """Return the settings that make a T5X run a trial."""
     return {
         "BENCHMARK_MODE": "1",
         "CHECKPOINT_DISABLE": "true",
@@ -132,6 +138,7 @@ def _list_t5x_settings(steps: int, folder: str) -> dict[str, str]:
 
 
 def _list_pax_settings(steps: int, folder: str) -> dict[str, str]:
+    """Return the settings that make a Pax run a trial."""
     return {
         "MAX_STEPS": str(steps),
         "fdl.SUMMARY_INTERVAL_STEPS": str(max(steps // 2, 1)),
@@ -141,7 +148,7 @@ def _list_pax_settings(steps: int, folder: str) -> dict[str, str]:
 
 
 def _use_synthetic_data(run: Run) -> Run:
-    """Return the run of the model's size on synthetic data, if there is such an experiment."""
+    """Return the run with the experiment that has the same model and synthetic data, if any."""
     from rosetta.pax.run import hyper_parameters
 
     name = f"Synthetic{run.model.removeprefix('Pile')}"
@@ -153,36 +160,43 @@ def _use_synthetic_data(run: Run) -> Run:
 
 
 def _read_outcome(status: int | None, log: str, folder: Path, more: dict[str, Any]) -> Outcome:
-    if status == 0:
-        found = next(iter(sorted(folder.rglob("progress.jsonl"))), None)
-        reports = (
-            [json.loads(line) for line in found.read_text(encoding="utf-8").splitlines()]
-            if found
-            else []
-        )
-        rates = [each["tokens_per_second"] for each in reports if each.get("tokens_per_second")]
-        if rates:
-            last = reports[-1]
-            return Outcome(
-                OK,
-                float(rates[-1]),
-                more={
-                    **more,
-                    **{name: last.get(name) for name in ("steps_per_second", "mfu", "loss")},
-                },
-            )
-        return Outcome("failed", reason="it ended without a rate: give more --steps", more=more)
-    last_lines = [line for line in log.splitlines() if line.strip()][-_SHOWN_LINES:]
+    """Return the outcome of a trial.
+
+    Args:
+        status: The exit status; None if the trial took too long.
+        log: The text of the log.
+        folder: The folder of the run's files.
+        more: Details for the evidence.
+    """
     if status is None:
-        return Outcome("too long", reason="it was ended: see --seconds", more=more)
+        return Outcome("too long", reason="the trial was ended: see --seconds", more=more)
+    if status == 0:
+        return _read_rate(folder, more)
+    last_lines = [line for line in log.splitlines() if line.strip()][-_SHOWN_LINES:]
     if _OUT_OF_MEMORY_MESSAGE.search(log) or status in _KILLED:
         return Outcome(
-            OUT_OF_MEMORY, reason="it does not fit into memory", more={**more, "end": last_lines}
+            OUT_OF_MEMORY,
+            reason="the run does not fit into memory",
+            more={**more, "end": last_lines},
         )
-    own = [line for line in last_lines if _ROSETTA_LINE.match(line)]
-    reason = (own or last_lines or [f"status {status}"])[-1]
+    rosetta_lines = [line for line in last_lines if _ROSETTA_LINE.match(line)]
+    reason = (rosetta_lines or last_lines or [f"status {status}"])[-1]
     return Outcome(
         "refused" if status == 2 else "failed",
         reason=reason.removeprefix("rosetta: "),
         more={**more, "status": status, "end": last_lines},
     )
+
+
+def _read_rate(folder: Path, more: dict[str, Any]) -> Outcome:
+    """Return the outcome of a trial that ended well: the last rate in its progress file."""
+    progress = next(iter(sorted(folder.rglob("progress.jsonl"))), None)
+    lines = progress.read_text(encoding="utf-8").splitlines() if progress else []
+    reports = [json.loads(line) for line in lines]
+    rates = [entry["tokens_per_second"] for entry in reports if entry.get("tokens_per_second")]
+    if not rates:
+        return Outcome(
+            "failed", reason="the trial ended without a rate: give more --steps", more=more
+        )
+    last = {name: reports[-1].get(name) for name in ("steps_per_second", "mfu", "loss")}
+    return Outcome(OK, float(rates[-1]), more={**more, **last})

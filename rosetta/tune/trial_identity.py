@@ -1,5 +1,6 @@
-"""What a run comes to, so that the same one is not tried twice under two names: XLA's defaults, and
-what a precision goes without, make many a switch void.
+"""Tell whether two trials would be the same run, so that the run is not tried twice.
+
+Many a switch has no effect: XLA has the value by default, or the precision overrides it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rosetta.core import xla_flags
 if TYPE_CHECKING:
     from rosetta.core.run_description import Run
 
-# The options are kept while they are written: their memory is the compile options'.
+# The debug options live in the memory of the compile options, so a name keeps these alive.
 _PRINT_OPTIONS = (
     "from jaxlib import xla_client; made = xla_client.CompileOptions(); "
     "print(made.executable_build_options.debug_options)"
@@ -22,14 +23,10 @@ _PRINT_OPTIONS = (
 
 
 def identify_run(run: Run) -> tuple[object, ...]:
-    """Return what makes a run what it is: two runs are the same where these are equal."""
+    """Return a value that is equal for two runs if the runs would do the same."""
+    set_flags = {name: value for name, value in run.xla_flags.items() if value is not None}
     flags, _ = xla_flags.update_flags(
-        xla_flags.join_flags(
-            xla_flags.format_flags(
-                {name: value for name, value in run.xla_flags.items() if value is not None}
-            )
-        ),
-        xla_flags.find_jaxlib_version(),
+        xla_flags.join_flags(xla_flags.format_flags(set_flags)), xla_flags.find_jaxlib_version()
     )
     return (
         run.model,
@@ -41,24 +38,24 @@ def identify_run(run: Run) -> tuple[object, ...]:
 
 @functools.cache
 def list_xla_options(flags: str, python: str = sys.executable) -> tuple[str, ...]:
-    """Return all options of XLA that these flags make, defaults among them, a line for each; where
-    the jaxlib at hand cannot say, the flags.
+    """Return the XLA options that some flags result in, including defaults, one line for each.
+
+    If jaxlib cannot be asked, return the flags themselves.
 
     Args:
-      flags: as XLA_FLAGS has them.
-      python: whose jaxlib is asked.
+        flags: The flags, as in XLA_FLAGS.
+        python: The interpreter whose jaxlib is asked.
     """
     environment = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
+    process = subprocess.run(
         [python, "-P", "-c", _PRINT_OPTIONS],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    lines = [
-        line for line in done.stdout.splitlines() if not line.startswith("goo.gle/")
-    ]  # of the text format's: it is not always the same
-    return tuple(
-        sorted(lines if done.returncode == 0 and lines else set(xla_flags.split_flags(flags)))
-    )
+    # The line that begins with goo.gle/ belongs to the text format. It varies from call to call.
+    lines = [line for line in process.stdout.splitlines() if not line.startswith("goo.gle/")]
+    if process.returncode or not lines:
+        return tuple(sorted(set(xla_flags.split_flags(flags))))
+    return tuple(sorted(lines))

@@ -1,6 +1,6 @@
-"""Programs that trials are made of: each has a log and a time, and none outlives us.
+"""Run the programs of trials, one after the other: each has a log and a time limit.
 
-What a killed tuning left on a card would be in the way of the next one.
+No program outlives the tuning. If one did, it would use the GPU during the next tuning.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class TrialProcesses:
-    """Programs that are run one after the other.
+    """Programs that run one after the other.
 
     Args:
-      logs: folder of their logs.
-      seconds: after which one is ended.
+        logs: The folder for their logs.
+        seconds: The time after which a program is ended.
     """
 
     def __init__(self, logs: Path, seconds: float) -> None:
@@ -33,22 +33,23 @@ class TrialProcesses:
     def run(
         self, argv: Sequence[str], env: Mapping[str, str], out: IO[bytes] | None = None
     ) -> tuple[int | None, Path]:
-        """Run one to its end.
+        """Run a program until it ends.
 
         Args:
-          argv: what it executes.
-          env: its environment, the whole of it.
-          out: takes what it writes on stdout; None: its log does.
+            argv: The program and its arguments.
+            env: All of its environment variables.
+            out: The file for its stdout; None for its log.
 
         Returns:
-          Its status, None where it took too long, and its log.
+            Its exit status, or None if it took too long, and its log.
         """
         self._logs.mkdir(parents=True, exist_ok=True)
         self._number += 1
         log = self._logs / f"{self._number}.log"
+        # preexec_fn could deadlock with other threads, but this program has none.
         tie = functools.partial(parent_death.die_with_parent, os.getpid(), signal.SIGKILL)
         with log.open("wb") as file:
-            process = subprocess.Popen(  # a thread could hang in it, and we have none
+            process = subprocess.Popen(
                 list(argv),
                 env=dict(env),
                 stdin=subprocess.DEVNULL,

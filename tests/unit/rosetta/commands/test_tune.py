@@ -32,7 +32,7 @@ def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Choice]:
         self.describe(choice, "/nowhere")  # each is a run that can be described
         made.append(choice)
         if (choice.batch or 8) > 16:
-            return Outcome("out-of-memory", reason="it does not fit into memory")
+            return Outcome("out-of-memory", reason="the run does not fit into memory")
         return Outcome(
             OK,
             100.0
@@ -299,7 +299,7 @@ class TestPlanned:
                 "--tp 3: it does not divide; give 4",
             ),
             ("echo gone >&2; kill -KILL $$", "failed", "rosetta plan ended with status -9"),
-            ("exec sleep 600", "too long", "it was ended"),
+            ("exec sleep 600", "too long", "the plan was ended"),
         ],
     )
     def test_how_a_plan_ends_is_an_outcome(

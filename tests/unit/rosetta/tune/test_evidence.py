@@ -16,15 +16,15 @@ CHOICE = Choice(16, ("a", "b"), (("combine", "layers"),))
 def test_a_tuning_that_was_killed_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "tuned.jsonl"
     first = Evidence(file, ABOUT)
-    first.add(CHOICE, 0, Outcome(OK, 123.5, more={"mfu": 0.4}))
-    first.add(CHOICE, 1, Outcome("out-of-memory", reason="it does not fit"))
+    first.add_outcome(CHOICE, 0, Outcome(OK, 123.5, more={"mfu": 0.4}))
+    first.add_outcome(CHOICE, 1, Outcome("out-of-memory", reason="the run does not fit"))
     with file.open("a") as cut:
         cut.write('{"settings": {"batch.per')
     again = Evidence(file, ABOUT)
-    assert again.known(CHOICE, 0) == Outcome(OK, 123.5, more={"mfu": 0.4})
-    assert again.known(CHOICE, 1) == Outcome("out-of-memory", reason="it does not fit")
-    assert again.known(CHOICE, 2) is None
-    again.add(CHOICE, 2, Outcome(OK, 1.0))
+    assert again.find_outcome(CHOICE, 0) == Outcome(OK, 123.5, more={"mfu": 0.4})
+    assert again.find_outcome(CHOICE, 1) == Outcome("out-of-memory", reason="the run does not fit")
+    assert again.find_outcome(CHOICE, 2) is None
+    again.add_outcome(CHOICE, 2, Outcome(OK, 1.0))
     assert [json.loads(line).get("repeat") for line in file.read_text().splitlines()] == [
         None,
         0,
@@ -36,11 +36,11 @@ def test_a_tuning_that_was_killed_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["refused", "failed", "too long"])
 def test_what_may_have_been_mended_is_tried_again(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "tuned.jsonl"
-    Evidence(file, ABOUT).add(CHOICE, 0, Outcome(kind, reason="no CUDA"))
+    Evidence(file, ABOUT).add_outcome(CHOICE, 0, Outcome(kind, reason="no CUDA"))
     again = Evidence(file, ABOUT)
-    assert again.known(CHOICE, 0) is None
-    again.add(CHOICE, 0, Outcome(OK, 2.0))
-    assert Evidence(file, ABOUT).known(CHOICE, 0) == Outcome(OK, 2.0)
+    assert again.find_outcome(CHOICE, 0) is None
+    again.add_outcome(CHOICE, 0, Outcome(OK, 2.0))
+    assert Evidence(file, ABOUT).find_outcome(CHOICE, 0) == Outcome(OK, 2.0)
 
 
 def test_evidence_of_something_else_is_not_taken(tmp_path: Path) -> None:

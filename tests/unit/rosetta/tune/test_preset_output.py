@@ -27,7 +27,7 @@ def whys(folder: Path, found: SearchResult, *, planned: bool) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("planned", "batch"),
-    [(False, "+32.0%, on it"), (True, "the preset's doubled while it fits, on it")],
+    [(False, "+32.0%, on it"), (True, "the preset's batch, doubled as long as it fits, on it")],
 )
 def test_each_value_says_what_it_gained(tmp_path: Path, planned: bool, batch: str) -> None:
     assert whys(tmp_path, FOUND, planned=planned) == {
@@ -39,7 +39,7 @@ def test_each_value_says_what_it_gained(tmp_path: Path, planned: bool, batch: st
 
 def test_a_batch_that_was_halved_says_so(tmp_path: Path) -> None:
     assert whys(tmp_path, SearchResult(Choice(4), 1.0, 1.0, 0.0, ()), planned=False) == {
-        "batch.per_gpu": "the largest half of the preset's that fits, on it"
+        "batch.per_gpu": "the preset's batch, halved until it fits, on it"
     }
 
 

@@ -7,7 +7,7 @@ import pytest
 from rosetta.tune.search import OK, Choice, Outcome, Search
 from tests.support import errors
 
-MEMORY = Outcome("out-of-memory", reason="it does not fit into memory")
+MEMORY = Outcome("out-of-memory", reason="the run does not fit into memory")
 PARTS = [
     ("a", Choice(switches=("a",))),
     ("b", Choice(switches=("b",))),
@@ -75,7 +75,7 @@ def test_it_has_to_gain_twice() -> None:
 
 def test_a_trial_that_fails_is_left_out_and_the_search_goes_on() -> None:
     said: list[str] = []
-    found = Search(machine(8, {"a": 0.1})[0], 2, say=said.append).run(
+    found = Search(machine(8, {"a": 0.1})[0], 2, report=said.append).run(
         8, [("broken", Choice(switches=("broken",))), *PARTS], grow=False
     )
     assert found.choice.switches == ("a",)
@@ -85,12 +85,12 @@ def test_a_trial_that_fails_is_left_out_and_the_search_goes_on() -> None:
 def test_what_comes_to_the_same_is_not_tried() -> None:
     measure, tried = machine(8, {"a": 0.1})
     said: list[str] = []
-    found = Search(measure, 3, comes_to=lambda choice: "a" in choice.switches, say=said.append).run(
-        8, PARTS, grow=False
-    )
+    found = Search(
+        measure, 3, identify=lambda choice: "a" in choice.switches, report=said.append
+    ).run(8, PARTS, grow=False)
     assert found.choice.switches == ("a",)
     assert {choice.switches for choice, _ in tried} == {(), ("a",)}
-    assert said[-2:] == ["b: it changes nothing here", "combine: it changes nothing here"]
+    assert said[-2:] == ["b: changes nothing in this run", "combine: changes nothing in this run"]
 
 
 def test_a_switch_takes_the_place_of_its_opposite() -> None:
@@ -118,7 +118,9 @@ def test_there_is_an_end_to_it(most: int, batch: int | None, count: int) -> None
     measure, tried = machine(10**9, {})
     said: list[str] = []
     assert (
-        Search(measure, 3, most=most, say=said.append).run(8, PARTS, grow=True).choice.batch
+        Search(measure, 3, max_trials=most, report=said.append)
+        .run(8, PARTS, grow=True)
+        .choice.batch
         == batch
     )
     assert len(tried) - 3 == count

@@ -35,9 +35,9 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> trial.Trials:
         (
             "echo jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9; exit 1",
             "out-of-memory",
-            "it does not fit",
+            "the run does not fit",
         ),
-        ("kill -KILL $$", "out-of-memory", "it does not fit"),
+        ("kill -KILL $$", "out-of-memory", "the run does not fit"),
         (
             "echo 'rosetta: BSIZE_PER_GPU=3: it does not divide; give 4'; exit 2",
             "refused",
@@ -50,7 +50,7 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> trial.Trials:
         ),
         ("echo first; echo Segmentation fault; exit 139", "failed", "Segmentation fault"),
         ("exit 7", "failed", "status 7"),
-        ("exit 0", "failed", "it ended without a rate"),
+        ("exit 0", "failed", "the trial ended without a rate"),
     ],
 )
 def test_how_a_trial_ends_is_an_outcome(
