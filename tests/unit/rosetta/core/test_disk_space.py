@@ -140,6 +140,6 @@ def test_a_dry_run_reports_what_would_stop_a_run(place: t5x_scripts.Place) -> No
     )
     assert ran.rc == 0, ran.err
     assert any(
-        "2 processes run on this node, and each sees 1 GPU(s)" in line
+        "this node has 2 processes, but each sees only 1 GPU(s)" in line
         for line in json.loads(ran.out)["said"]
     )

@@ -154,7 +154,7 @@ def test_nobody_to_ask(story: Story, capsys: pytest.CaptureFixture[str]) -> None
     story.pin()
     assert cli.main(["bump", "--offline", "--manifest", str(story.manifest)]) == 1
     assert (
-        "up: unreachable: no mirror of it can say where the branch main stands"
+        "up: unreachable: no mirror has the source, so the commit of main is not known"
         in capsys.readouterr().out
     )
 
