@@ -83,7 +83,7 @@ def _describe_variables(variables: Iterable[Variable], file: str) -> str:
 def _write_defaults(variables: Iterable[Variable], file: str) -> Iterable[str]:
     """Yield a line of shell for each variable with a default."""
     for variable in variables:
-        default = variable.default_value(file)
+        default = variable.get_default_value(file)
         if default:
             if not re.fullmatch(r"[\w./-]+", default):
                 raise ValueError(f"{variable.name}: quote {default!r} for the shell")

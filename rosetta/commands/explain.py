@@ -119,7 +119,7 @@ def _refuse_unknown(name: str) -> None:
     variables = dict.fromkeys(variable.name for variable in lookup.TABLE)
     if name in presets or preset_files.is_file_name(name):
         return
-    meant = lookup.find_variable_by_word(name.upper())
+    meant = lookup.find_variable_by_argument(name.upper())
     near = [meant.name] if meant else difflib.get_close_matches(name, [*presets, *variables], 1)
     near = near or difflib.get_close_matches(name.upper(), variables, 1)
     is_variable = bool(near) and near[0] in variables

@@ -153,7 +153,7 @@ def format_help(name: str, words: Sequence[str]) -> str:
       name: The script, without its suffix.
       words: The variables that its words set, in order.
     """
-    width = help_text.terminal_width()
+    width = help_text.get_terminal_width()
     usage = f"usage: {name}.sh [{DRY_RUN}]"
     if words:
         usage += f" [{' '.join(_display_name(name, word) for word in words)}]"
@@ -185,7 +185,7 @@ def _format_section(heading: str, lines: Sequence[str]) -> list[str]:
 
 def _display_name(name: str, word: str) -> str:
     """Return what people call the word that sets a variable."""
-    return lookup.find_variable(word, name).known_as or word
+    return lookup.find_variable(word, name).argument_name or word
 
 
 def _describe_words(name: str, words: Sequence[str], width: int) -> list[str]:

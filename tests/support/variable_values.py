@@ -95,7 +95,7 @@ def _is_taken(variable: Variable, value: str) -> bool:
 
 def good_values(variable: Variable) -> tuple[str, ...]:
     """Return values that a variable takes: its choices, its example and its defaults."""
-    defaults = (variable.default_value(reader) for reader in ("", *variable.read_by))
+    defaults = (variable.get_default_value(reader) for reader in ("", *variable.read_by))
     example = variable.example.strip("'")
     values = (*variable.type.choices, example, *defaults)
     return tuple(dict.fromkeys(value for value in values if value))

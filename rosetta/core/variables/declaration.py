@@ -73,8 +73,8 @@ class Variable:
       passed_to_run: Whether `rosetta run` and `submit` pass it on from the environment.
       slow_because: Why a run is slow if the variable is on, for `rosetta doctor`; "" if the run is
         not slow.
-      known_as: The name that the scripts' arguments have for the setting, if it is another name. An
-        environment variable of that name is not read.
+      argument_name: What the scripts call the argument that sets the variable, if that is not the
+        name of the variable. An environment variable of that name is not read.
       since: The release of rosetta that first had it.
       details: More sentences, for the reference page and `rosetta explain`; "" if none is needed.
       page: The page that has more, below docs/, such as "explanation/fp8.md"; "" for none.
@@ -96,7 +96,7 @@ class Variable:
     preset_field: str = ""
     passed_to_run: bool = True
     slow_because: str = ""
-    known_as: str = ""
+    argument_name: str = ""
     since: str = "0.1"
     details: str = ""
     page: str = ""
@@ -107,8 +107,8 @@ class Variable:
         first_words = {reader.partition(" ")[0] for reader in self.read_by}
         return tuple(name for name in ("t5x", "pax") if name in first_words)
 
-    def default_text(self, reader: str = "") -> str:
-        """Return the default as help shows it, "" if there is none.
+    def get_default_text(self, reader: str = "") -> str:
+        """Return the default as help shows it, or "" if there is none.
 
         Args:
           reader: The command or script whose default is returned; "" for the default of most
@@ -117,18 +117,18 @@ class Variable:
         command = SCRIPT_COMMANDS.get(reader, reader)
         return self.default_for.get(reader, self.default_for.get(command, self.default))
 
-    def default_value(self, reader: str = "") -> str:
-        """Return the default as a user would write it, "" if it depends on something.
+    def get_default_value(self, reader: str = "") -> str:
+        """Return the default as a user would write it, or "" if it depends on something.
 
         Args:
-          reader: See default_text.
+          reader: See get_default_text.
         """
-        text = self.default_text(reader)
+        text = self.get_default_text(reader)
         return "" if isinstance(text, Note) else text
 
-    def example_word(self) -> str:
+    def make_example(self) -> str:
         """Return NAME=VALUE with a value that a user might give."""
-        choices, default = self.type.choices, self.default_value()
+        choices, default = self.type.choices, self.get_default_value()
         another = next((choice for choice in choices if choice != default), "")
         value = self.example or another or default or self.type.placeholder
         return f"{self.name}={value}"

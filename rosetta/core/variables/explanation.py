@@ -50,7 +50,7 @@ def _describe_entry(variable: Variable) -> dict[str, Any]:
         "default_for": {reader: str(text) for reader, text in variable.default_for.items()},
         "read_by": list(variable.read_by),
         "scripts": describe_scripts(variable),
-        "example": "" if variable.secret else variable.example_word(),
+        "example": "" if variable.secret else variable.make_example(),
         "secret": variable.secret,
         "since": variable.since,
         "page": _get_page_path(variable),
@@ -68,7 +68,7 @@ def _describe_owner(variable: Variable) -> str:
 
 def describe_meaning(variable: Variable) -> list[str]:
     """Return all sentences about what a variable does."""
-    sentences = (variable.help, help_text.describe_word(variable), variable.details)
+    sentences = (variable.help, help_text.describe_argument(variable), variable.details)
     return [text for text in sentences if text]
 
 
@@ -130,13 +130,13 @@ def _format_entry(variable: Variable) -> str:
         "names": ", ".join(variable.type.choices) if is_name else "",
         "unit": variable.unit,
         "default": help_text.describe_defaults(variable),
-        "example": "" if variable.secret else variable.example_word(),
+        "example": "" if variable.secret else variable.make_example(),
         "read by": "; ".join(describe_readers(variable)),
         "scripts": ", ".join(describe_scripts(variable)),
         "since": variable.since,
         "more": _get_page_path(variable),
     }
-    columns, width = help_text.terminal_width(), max(map(len, rows)) + 2
+    columns, width = help_text.get_terminal_width(), max(map(len, rows)) + 2
     meaning = " ".join(describe_meaning(variable))
     lines = [variable.name, *help_text.wrap_text(meaning, columns, "  ", "  ")]
     for title, text in rows.items():

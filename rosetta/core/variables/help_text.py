@@ -52,7 +52,7 @@ def format_program_variables(program: str, width: int = 0) -> list[str]:
       program: "rosetta" or "build.py".
       width: See format_sections.
     """
-    width = (width or terminal_width()) - 2
+    width = (width or get_terminal_width()) - 2
     own = [variable for variable in lookup.list_variables(program) if _is_described(variable)]
     return [line for variable in own for line in format_entry(variable, program, width)]
 
@@ -69,7 +69,7 @@ def format_sections(
       reader: The command or script whose defaults are shown.
       width: Columns of the terminal; 0 for those of this process, from 80 to 100.
     """
-    width = width or terminal_width()
+    width = width or get_terminal_width()
     own = tuple(variable for variable in variables if _is_described(variable))
     sections: dict[str, list[str]] = {}
     for group, members in lookup.group_variables(own):
@@ -101,17 +101,17 @@ def format_entry(variable: Variable, reader: str, width: int) -> list[str]:
 
 def describe_default(variable: Variable, reader: str) -> list[str]:
     """Return "default: VALUE", if there is a default."""
-    default = variable.default_text(reader)
+    default = variable.get_default_text(reader)
     is_none = isinstance(default, Note) and default == "none"
     return [f"default: {default}"] if default and not is_none else []
 
 
-def describe_word(variable: Variable) -> str:
-    """Return a sentence on the scripts' other name for a variable; "" if there is no other name."""
-    if not variable.known_as:
+def describe_argument(variable: Variable) -> str:
+    """Return a sentence on the scripts' argument for a variable; "" if both have the same name."""
+    name = variable.argument_name
+    if not name:
         return ""
-    word = variable.known_as
-    return f"The word of the scripts that sets it is {word}; a variable {word} is not read."
+    return f"The scripts call this argument {name}. An environment variable {name} is not read."
 
 
 def describe_placeholder(variable: Variable) -> str:
@@ -148,7 +148,7 @@ def describe_defaults(variable: Variable) -> str:
     return "; ".join(parts)
 
 
-def terminal_width() -> int:
+def get_terminal_width() -> int:
     """Return the columns of the terminal, within the limits of help texts."""
     columns = shutil.get_terminal_size((_NARROWEST, 24)).columns
     return min(max(columns, _NARROWEST), _WIDEST)

@@ -94,14 +94,19 @@ def find_variable(name: str, reader: str = "") -> Variable:
     return entries[0]
 
 
-def find_variable_by_word(word: str, variables: tuple[Variable, ...] = TABLE) -> Variable | None:
-    """Return the variable for which the scripts have another name, or None.
+def find_variable_by_argument(
+    argument_name: str, variables: tuple[Variable, ...] = TABLE
+) -> Variable | None:
+    """Return the variable whose argument has another name in the scripts, or None.
 
     Args:
-      word: The other name, such as GRAD_ACCUM.
+      argument_name: The name of the argument, such as GRAD_ACCUM.
       variables: The variables to search.
     """
-    return next((variable for variable in variables if word and variable.known_as == word), None)
+    for variable in variables:
+        if argument_name and variable.argument_name == argument_name:
+            return variable
+    return None
 
 
 def is_known_variable(name: str) -> bool:

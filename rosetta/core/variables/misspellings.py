@@ -61,7 +61,7 @@ def find_unknown_variables(
 ) -> Iterator[tuple[str, str]]:
     """Yield each name that looks like a setting but is not read, and the variable to suggest.
 
-    Such a name is one edit from a variable, is the scripts' other name for a variable, or begins
+    Such a name is one edit from a variable, is the name of an argument of the scripts, or begins
     with PREFIX. The suggestion is "" if no variable is near.
 
     Names in the table are correct, even if other programs read them. A variable's name with one
@@ -78,7 +78,7 @@ def find_unknown_variables(
         is_correct = lookup.is_known_variable(name) or name in _CORRECT_NAMES
         if is_correct or not re.fullmatch(r"[A-Za-z0-9_]+", name):
             continue
-        renamed = lookup.find_variable_by_word(name, own)
+        renamed = lookup.find_variable_by_argument(name, own)
         suggestion = renamed.name if renamed else _find_similar_name(name, known)
         if suggestion or name.startswith(PREFIX):
             yield name, suggestion

@@ -56,7 +56,7 @@ def read_setting(variables: Mapping[str, str], name: str, reader: str = "") -> A
       UserError: The value is not valid.
     """
     variable = lookup.find_variable(name, reader)
-    text = variables.get(name) or variable.default_value(reader)
+    text = variables.get(name) or variable.get_default_value(reader)
     return parse_value(variable, text) if text else None
 
 
@@ -101,7 +101,7 @@ def parse_setting_word(word: str, reader: str, others: str) -> tuple[str, str]:
     name, equals, value = word.partition("=")
     where = f"rosetta {reader}"
     if not equals or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-        example = lookup.list_settings(reader)[0].example_word()
+        example = lookup.list_settings(reader)[0].make_example()
         raise UserError(
             f"{word!r} is not a valid setting",
             where,
@@ -121,7 +121,7 @@ def parse_setting_word(word: str, reader: str, others: str) -> tuple[str, str]:
 def _suggest_setting(name: str, reader: str) -> str:
     """Return the setting of a command that an unknown name is probably meant for; "" for none."""
     settings = lookup.list_settings(reader)
-    renamed = lookup.find_variable_by_word(name, settings)
+    renamed = lookup.find_variable_by_argument(name, settings)
     if renamed:
         return renamed.name
     for variable in settings:
@@ -140,7 +140,7 @@ def _parse_number(
         return value_parsing.parse_whole_number(
             variable.name, text, minimum=kind.minimum, maximum=maximum
         )
-    example = variable.example or variable.default_value()
+    example = variable.example or variable.get_default_value()
     number = value_parsing.parse_number(
         variable.name, text, above_zero=kind.above_zero, example=example
     )
@@ -177,7 +177,7 @@ def _parse_mesh_shape(variable: Variable, text: str) -> list[int] | None:
     inside = word[1:-1] if word[:1] + word[-1:] in ("[]", "()") else word
     items = [item.strip() for item in inside.rstrip(" ,").split(",")]
     if not all(re.fullmatch(r"[1-9][0-9]{0,8}", item) for item in items):
-        remedy = f"give {variable.type.description}, as in {variable.example_word()}"
+        remedy = f"give {variable.type.description}, as in {variable.make_example()}"
         raise _make_invalid_error(variable, text, "mesh", remedy)
     return [int(item) for item in items]
 
@@ -188,7 +188,7 @@ def _parse_mounts(variable: Variable, text: str) -> str:
     pattern = getattr(kind, "pattern", "")
     mounts = text.split(",") if isinstance(kind, value_types.MountList) else [text]
     if not all(re.fullmatch(pattern, mount) for mount in mounts):
-        remedy = f"give {kind.description}, as in {variable.example_word()}"
+        remedy = f"give {kind.description}, as in {variable.make_example()}"
         raise _make_invalid_error(variable, text, "mount", remedy)
     return text
 

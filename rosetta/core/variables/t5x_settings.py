@@ -36,7 +36,7 @@ T5X_SETTINGS = (
         T5X,
         default="large",
         example="small",
-        known_as="SIZE",
+        argument_name="SIZE",
         page="reference/gin-files.md",
     ),
     Variable(
@@ -233,7 +233,7 @@ T5X_SETTINGS = (
         unit="microbatches",
         example="4",
         preset_field="batch.microbatches",
-        known_as="GRAD_ACCUM",
+        argument_name="GRAD_ACCUM",
         details=(
             "The parts are computed one after the other (gradient accumulation), so that "
             "activations need less memory. The batch and its loss stay the same."

@@ -285,7 +285,7 @@ def _list_hyper_parameters(settings: Settings) -> dict[str, str]:
     for variable in lookup.list_settings(settings.script):
         if not variable.hyper_parameter:
             continue
-        default = variable.default_value(settings.script)
+        default = variable.get_default_value(settings.script)
         if default:
             defaults[variable.name] = _to_literal(variable, default)
         text = settings.variables.get(variable.name)

@@ -143,7 +143,7 @@ def _read_words(script: str, words: Sequence[str]) -> dict[str, str]:
     """Return variable -> the word of a script that sets it; UserError for too many words."""
     names = POSITIONALS[script]
     if len(words) > len(names):
-        shown = " ".join(lookup.find_variable(name, "t5x").known_as or name for name in names)
+        shown = " ".join(lookup.find_variable(name, "t5x").argument_name or name for name in names)
         remedy = (
             f"there are only {shown}"
             if names

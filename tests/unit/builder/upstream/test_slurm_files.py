@@ -123,7 +123,7 @@ def test_defaults_are_those_of_the_table(file: str) -> None:
     """A variable that is not set and one that is empty have the default."""
     names = [variable.name for variable in list_settings(file)]
     show = "".join(f'printf "%s\\n" "${{{name}:-}}"\n' for name in names)
-    defaults = [variable.default_value(file) for variable in list_settings(file)]
+    defaults = [variable.get_default_value(file) for variable in list_settings(file)]
     assert "8" in defaults
     for environment in ({}, dict.fromkeys(names, "")):
         status, out, _ = run_until_values_are_checked(file, show, **environment)

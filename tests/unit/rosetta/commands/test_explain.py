@@ -43,7 +43,7 @@ def test_an_explanation_has_all_that_the_table_says(
             variable.unit,
             variable.default,
             *variable.default_for.values(),
-            "" if variable.secret else variable.example_word(),
+            "" if variable.secret else variable.make_example(),
             variable.since,
         ]
         assert [fact for fact in facts if fact not in text] == []

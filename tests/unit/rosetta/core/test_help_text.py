@@ -49,7 +49,7 @@ def test_an_entry_has_type_choices_default_unit_and_help(variable: Variable) -> 
         assert all(len(line) <= WIDTH for line in lines)
         text = " ".join(" ".join(lines).split())
         assert text.endswith(variable.help)
-        facts = [variable.default_text(reader), *variable.type.choices]
+        facts = [variable.get_default_text(reader), *variable.type.choices]
         if not variable.hyper_parameter or not variable.name.endswith("MESH_SHAPE"):
             facts += [variable.unit if variable.type.placeholder != "A:B" else ""]
         absent = [fact for fact in facts if fact != Note("none") and fact not in text]

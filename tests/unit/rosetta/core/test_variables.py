@@ -82,7 +82,7 @@ def test_an_entry_is_complete(variable: Variable) -> None:
         builder = {reader for reader in variable.read_by if reader.startswith("build.py ")}
         assert set(variable.read_by) - builder <= READERS
     assert len(set(variable.read_by)) == len(variable.read_by)
-    name, _, value = variable.example_word().partition("=")
+    name, _, value = variable.make_example().partition("=")
     assert name == variable.name
     assert value
     if variable.scope is Scope.OTHER_PROGRAM:
@@ -188,12 +188,12 @@ def test_defaults_of_gin_macros_are_those_of_the_gin_files(command: str, files: 
         [gin_files.ROOT / gin_files.GIN_FOLDER / name for name in files], (gin_files.ROOT,)
     )
     for name in ("LEARNING_RATE", "SAVE_PERIOD", "EVAL_PERIOD"):
-        shown = lookup.find_variable(name, command).default_text(command)
+        shown = lookup.find_variable(name, command).get_default_text(command)
         assert str(configuration.value(name)) in re.split("[; ]", shown), name
     lengths = configuration.value("TASK_FEATURE_LENGTHS")
     assert isinstance(lengths, dict)
     for name, what in t5x_settings.LENGTH_VARIABLES.items():
-        shown = lookup.find_variable(name, command).default_text(command)
+        shown = lookup.find_variable(name, command).get_default_text(command)
         assert str(lengths[what]) in re.split("[; ]", shown), name
 
 
@@ -203,7 +203,7 @@ def test_defaults_of_llama_are_those_of_its_script(lora: str) -> None:
     script = readers.COMMAND_SCRIPTS[readers.PAX_BOOLQ]
     found = pax_settings.read_settings(script, [], {"USE_LORA": lora}, 8)
     for variable in lookup.list_settings(script):
-        shown = variable.default_text(script)
+        shown = variable.get_default_text(script)
         value = found.hyper.get(variable.name)
         if variable.hyper_parameter and value and "MESH" not in variable.name:
             words = {"True": "1", "False": "0"}

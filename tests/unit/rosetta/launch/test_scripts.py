@@ -57,7 +57,7 @@ def test_help(name: str, option: str, tmp_path: Path) -> None:
     assert (ended.status, ended.err, ended.programs) == (0, "", ())
     assert ended.out.startswith(f"usage: {name}.sh ")
     assert not list(tmp_path.iterdir())
-    words = [lookup.find_variable(word, name).known_as or word for word in POSITIONALS[name]]
+    words = [lookup.find_variable(word, name).argument_name or word for word in POSITIONALS[name]]
     numbered = [line.split()[:2] for line in ended.out.splitlines() if line[:4].strip().isdigit()]
     assert numbered == [[str(number), word] for number, word in enumerate(words, 1)]
     own = [each for each in lookup.list_variables(name) if each.scope is not Scope.OTHER_PROGRAM]
