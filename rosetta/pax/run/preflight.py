@@ -117,9 +117,9 @@ def find_vocabulary(settings: Settings) -> tuple[str, tuple[str, ...]]:
       UserError: The run tokenises text and has no vocabulary, or the file does not exist.
     """
     path = settings.variables.get("VOCAB_PATH") or settings.variables.get("VOCAB") or ""
-    if settings.synthetic or path == "byte" or path.startswith("ids:"):
+    if settings.is_synthetic or path == "byte" or path.startswith("ids:"):
         return path, ()
-    if not path and settings.of_user:
+    if not path and settings.is_of_user:
         return "", ()
     if not path:
         raise UserError(
@@ -172,12 +172,12 @@ def find_data(settings: Settings) -> dict[str, str]:
     """
     folder = settings.variables.get("TFDS_DATA_DIR", "")
     variables = {"TFDS_DATA_DIR": folder} if folder else {}
-    if settings.synthetic or settings.variables.get("DATA"):
+    if settings.is_synthetic or settings.variables.get("DATA"):
         return variables
     if settings.evaluates_only and settings.variables.get("EVAL_DATA"):
         # The experiment also checks its training data, which an evaluation does not read.
         return {**variables, "DATA": settings.variables["EVAL_DATA"]}
-    if settings.of_user and not folder:
+    if settings.is_of_user and not folder:
         return variables
     if not folder:
         raise UserError(f"{settings.config} has no data", "TFDS_DATA_DIR", _NAME_DATA, kind=MISSING)
@@ -232,7 +232,7 @@ def check_files(settings: Settings, hyper: Mapping[str, str]) -> None:
     Raises:
       UserError: A file or a folder is missing. The message names the variable.
     """
-    if settings.synthetic or not _is_rosettas(settings.config):
+    if settings.is_synthetic or not _is_rosettas(settings.config):
         return
     known = hyper_parameters.resolve_values(settings.config, hyper, settings.words)
     for name in ("DATA", "EVAL_DATA"):
@@ -300,7 +300,7 @@ def check_rows(settings: Settings, hyper: Mapping[str, str]) -> None:
     """
     config = settings.config.removeprefix(f"{CONFIGS_MODULE}.")
     reads_prompts = config.startswith(tuple(DOWNLOADS))
-    if settings.synthetic or not _is_rosettas(config) or reads_prompts:
+    if settings.is_synthetic or not _is_rosettas(config) or reads_prompts:
         return
     if importlib.util.find_spec("numpy") is None:
         return

@@ -103,7 +103,7 @@ class Settings:
         return bool(self.values.get(name)) if value is None else value
 
     @property
-    def of_user(self) -> bool:
+    def is_of_user(self) -> bool:
         """Whether the experiment is a class of the user. Only that class knows what it reads."""
         return is_user_experiment(self.config)
 
@@ -115,7 +115,7 @@ class Settings:
         )
 
     @property
-    def synthetic(self) -> bool:
+    def is_synthetic(self) -> bool:
         """Whether the experiment makes up its data, and needs neither text nor vocabulary."""
         return self.config.rpartition(".")[2].startswith("Synthetic")
 
