@@ -59,7 +59,7 @@ def _given() -> tuple[Any, Any, Any, Any]:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_it_is_upstreams_attention_where_there_is_no_padding(name: str) -> None:
+def test_fused_attention_equals_upstreams_without_padding(name: str) -> None:
     upstreams, ours, more = LAYERS[name]
     x, mask, positions, real = _given()
     plain = base_layer.instantiate(pax_fiddle.Config(upstreams, name="it", **_SHARED, **more))
@@ -98,7 +98,7 @@ _BFLOAT: dict[str, Any] = {**_SHARED, **_GPT, "fprop_dtype": jnp.bfloat16}
         ({"atten_dropout_prob": 0.1}, "attention dropout"),
     ],
 )
-def test_what_a_kernel_cannot_do_upstreams_layer_does(
+def test_upstreams_layer_computes_what_a_kernel_cannot(
     capsys: pytest.CaptureFixture[str], more: Any, says: str
 ) -> None:
     log.forget_shown()
@@ -124,7 +124,7 @@ def test_what_a_kernel_cannot_do_upstreams_layer_does(
     assert f"attention by XLA instead of cuDNN: {says}" in capsys.readouterr().err
 
 
-def test_shared_keys_with_packed_rows_go_to_upstreams_layer(
+def test_upstreams_layer_computes_packed_rows_with_shared_keys(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log.forget_shown()

@@ -39,13 +39,13 @@ def calls() -> Any:
 
 
 @pytest.mark.parametrize("layer", ["attention", "groups"])
-def test_attention_is_cudnns_and_so_is_its_gradient(calls: Any, layer: str) -> None:
+def test_cudnn_computes_attention_and_its_gradient(calls: Any, layer: str) -> None:
     fused = [each.split()[0] for each in calls[layer] if each.startswith("__cudnn$fmha")]
     assert sorted(fused) == ["__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"]
 
 
 @pytest.mark.parametrize(("layer", "products"), [("combined", 1), ("experts", 2)])
-def test_a_product_is_three_in_fp8(calls: Any, layer: str, products: int) -> None:
+def test_a_product_and_its_gradients_are_in_fp8(calls: Any, layer: str, products: int) -> None:
     """Forward and both gradients, of q, k and v in one and of all experts in one; the router and what dispatches have none."""
     found = [
         each.split()[1].split("/")[-2].strip("()").rpartition("(")[2]

@@ -66,7 +66,7 @@ def lines(path: Path, records: list[dict[str, Any]]) -> str:
     return f"jsonl:{path}"
 
 
-def test_variables_stand_in_for_what_is_not_given(
+def test_variables_count_if_hyper_parameters_are_not_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATA", corpora.text(tmp_path / "a", DOCS))
@@ -101,7 +101,7 @@ def test_synthetic_data_needs_neither_files_nor_a_vocabulary(
     assert fdl.build(evaluated).get_next().ids.shape == ids.shape
 
 
-def test_a_fraction_of_a_row_a_device_is_the_same_batch(
+def test_a_fractional_batch_has_the_same_shape(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jax, "local_device_count", lambda: 4)
@@ -117,7 +117,7 @@ def test_a_fraction_of_a_row_a_device_is_the_same_batch(
     assert (source.get_next().ids == rows[2:]).all()
 
 
-def test_the_pile_is_found_where_paxmls_flag_says(
+def test_paxmls_flag_names_the_folder_of_the_pile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shards = [[corpora.example(text=[doc.encode()]) for doc in DOCS[part::2]] for part in range(2)]
@@ -170,7 +170,7 @@ def test_lambada_is_evaluated_whole_and_nothing_is_trained(tmp_path: Path) -> No
     assert set(fdl.build(config).get_next().inputs_indicator[:, 0]) == {1}
 
 
-def test_boolqs_answers_are_told_apart_by_the_vocabularys_own_ids(
+def test_boolqs_answers_are_the_vocabularys_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = corpora.text(
@@ -247,7 +247,7 @@ def test_a_cache_needs_its_vocabulary_only_for_packing(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_missing_is_one_line_before_anything_is_read(
+def test_missing_data_is_reported_before_anything_is_read(
     tmp_path: Path, given: dict[str, Any], kind: str, facts: dict[str, Any]
 ) -> None:
     with errors.refused(kind, **facts) as raised:

@@ -81,7 +81,7 @@ def test_against_numpy(name: str) -> None:
         np.testing.assert_array_equal(seen[f"{tensor}_scale"], state[f"{tensor}_scale"])
 
 
-def test_the_kernels_of_experts_are_multiplied_by_xla_and_that_is_said(
+def test_xla_multiplies_the_kernels_of_experts_with_a_warning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log.forget_shown()
@@ -94,7 +94,7 @@ def test_the_kernels_of_experts_are_multiplied_by_xla_and_that_is_said(
 
 
 @pytest.mark.parametrize("equation", ["gsec,gsm->egcm", "BTNH,BSNH->BNTS", "ab,cb->acb"])
-def test_what_is_no_product_with_a_kernel_is_none_of_its_business(equation: str) -> None:
+def test_other_equations_are_refused(equation: str) -> None:
     sizes = dict.fromkeys("gsecmBTNHSabc", 2)
     left, right = (
         jnp.ones([sizes[letter] for letter in part])
@@ -149,7 +149,7 @@ _LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", _LAYERS)
-def test_a_layers_tree_is_that_of_upstreams_own_fp8(name: str) -> None:
+def test_a_layers_variables_are_those_of_upstreams_fp8(name: str) -> None:
     template, shape = _LAYERS[name]
     x = jnp.ones(shape, jnp.bfloat16)
     trees = []

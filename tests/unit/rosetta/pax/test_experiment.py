@@ -151,7 +151,7 @@ def test_boolq_is_told_the_answers_tokens() -> None:
     np.testing.assert_array_equal(model.boolq_yn_tokens, [5, 6])
 
 
-def test_differences_are_those_there_are() -> None:
+def test_differences_from_upstream_are_listed() -> None:
     lines = {
         name: getattr(configs, name)().list_differences()
         for name in (
@@ -186,7 +186,7 @@ def test_differences_are_those_there_are() -> None:
     assert _made("Pile5B", PACKED_INPUT=True, INPUT_DROPOUT_PROB=0.1).list_differences() == []
 
 
-def test_what_is_right_says_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_valid_experiment_logs_its_differences(capsys: pytest.CaptureFixture[str]) -> None:
     _made("Synthetic126M").validate()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("rosetta: PACKED_INPUT=False, not True ")
@@ -248,7 +248,7 @@ def test_what_is_right_says_what_differs(capsys: pytest.CaptureFixture[str]) -> 
         ),
     ],
 )
-def test_what_is_wrong_is_one_line_and_status_2(
+def test_a_wrong_experiment_is_one_line_and_status_2(
     name: str,
     given: dict[str, Any],
     where: str,
@@ -264,13 +264,13 @@ def test_what_is_wrong_is_one_line_and_status_2(
         assert fact in line
 
 
-def test_the_old_line_has_no_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_praxis_1_4_has_no_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment.Experiment, "MODEL_CLASS", models.LanguageModel)
     with errors.refused(errors.UNSUPPORTED, where="Lambada126M", names="Praxis 1.4.0"):
         _made("Lambada126M").task()
 
 
-def test_the_old_line_only_repeats_glams_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_praxis_1_4_needs_glam_with_repeated_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = praxis_glam.GlamUniTransformerLmHParams
 
     def old(**more: Any) -> Any:

@@ -55,7 +55,7 @@ def _run(made: Any) -> tuple[Any, Any, Any]:
     return found, jax.tree.leaves(balance), back
 
 
-def test_with_plain_products_it_is_upstreams_layer() -> None:
+def test_with_plain_products_the_layer_equals_upstreams() -> None:
     ours = _run(
         pax_fiddle.Config(
             fp8_experts.Experts, **_SIZES, product_tpl=pax_fiddle.Config(base_ops.EinsumOp)
@@ -69,7 +69,7 @@ def test_with_plain_products_it_is_upstreams_layer() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_in_fp8_it_is_near_and_routes_alike() -> None:
+def test_in_fp8_the_result_is_near_and_the_routing_is_the_same() -> None:
     (found, balance, (of_params, of_x)), (expected, exact, (_, exact_x)) = (
         _run(
             fp8_experts.convert_to_fp8(

@@ -95,7 +95,7 @@ def every(source: inputs.Input) -> list[Any]:
         (2.0, 8, 1, (16, 1)),
     ],
 )
-def test_a_batch_is_dealt_out_as_upstream_does(
+def test_rows_are_assigned_to_hosts_as_upstream_does(
     percore: float, devices: int, processes: int, dealt: tuple[int, int]
 ) -> None:
     assert inputs.assign_rows(percore, devices, processes) == dealt
@@ -105,7 +105,7 @@ def test_a_batch_is_dealt_out_as_upstream_does(
     ("percore", "devices", "processes"),
     [(0.3, 4, 1), (1.5, 1, 2), (0.75, 2, 2), (0.01, 8, 2), (1.5, 4, 2), (0, 4, 1), ("4", 1, 1)],
 )
-def test_a_batch_that_cannot_be_dealt_out_is_one_line(
+def test_rows_that_do_not_divide_among_hosts_are_refused(
     percore: Any, devices: int, processes: int
 ) -> None:
     with errors.refused(errors.INVALID, where=f"PERCORE_BATCH_SIZE={percore}"):
@@ -131,9 +131,7 @@ def test_a_batch_is_the_same_on_one_host_and_on_two(text: str, packed: bool) -> 
     assert digest(train(text, packed=packed, input_random_seed=4).get_next()) not in seen
 
 
-def test_it_goes_on_where_it_stopped_on_another_number_of_hosts_too(
-    text: str, tmp_path: Path
-) -> None:
+def test_an_input_resumes_on_another_number_of_hosts(text: str, tmp_path: Path) -> None:
     first = train(text)
     for _ in range(5):
         first.get_next_padded()
@@ -216,7 +214,7 @@ def test_evaluation_gives_every_example_once_whatever_the_hosts(
             source.reset()
 
 
-def test_evaluation_stops_where_it_is_told(boolq: str) -> None:
+def test_evaluation_stops_after_eval_batches(boolq: str) -> None:
     assert len(every(evaluate(boolq, eval_batches=2))) == 2
     assert len(every(evaluate(boolq, eval_batches=9))) == 3
     assert len(every(evaluate("synthetic", objective="lm", vocab="ids:50", eval_batches=2))) == 2
@@ -258,7 +256,7 @@ def test_shapes_are_known_without_data(text: str, boolq: str, objective: str) ->
         ),
     ],
 )
-def test_what_cannot_be_read_is_one_line(
+def test_unusable_data_is_one_line(
     tmp_path: Path, data: str, more: dict[str, Any], kind: str, facts: dict[str, Any]
 ) -> None:
     (tmp_path / "empty.txt").write_text("")
@@ -282,7 +280,7 @@ for _ in range(3):
 """
 
 
-def test_the_log_leaves_out_a_batch_that_was_only_looked_at(text: str, tmp_path: Path) -> None:
+def test_the_log_leaves_out_a_batch_that_was_only_peeked_at(text: str, tmp_path: Path) -> None:
     env = {
         **os.environ,
         "ROSETTA_BATCH_LOG": str(tmp_path / "log"),

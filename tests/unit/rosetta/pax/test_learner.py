@@ -155,7 +155,7 @@ def _variables() -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_parameters_are_changed_as_by_upstreams_learner_without_state(broken: bool) -> None:
+def test_parameters_change_as_with_upstreams_learner(broken: bool) -> None:
     hparams, variables = _variables()
     size = jnp.nan if broken else 3.0
     gradients = {
@@ -202,7 +202,7 @@ def test_parameters_are_changed_as_by_upstreams_learner_without_state(broken: bo
         np.testing.assert_array_equal(made[learner.Learner]["einsum"][name], leaf, err_msg=name)
 
 
-def test_a_learner_asks_whether_its_devices_have_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learner_checks_that_its_devices_have_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(devices: Any) -> None:
         raise UserError("", "ENABLE_FP8", "", kind=errors.UNSUPPORTED, value=len(devices))
 

@@ -86,7 +86,7 @@ def _made(kind: Any, sizes: dict[str, Any], x: Any, **more: Any) -> tuple[Any, A
 
 
 @pytest.mark.parametrize("name", _LAYERS)
-def test_a_layer_computes_what_its_merged_weights_do(name: str) -> None:
+def test_a_layer_equals_one_with_merged_weights(name: str) -> None:
     kind, sizes, shape, upstreams = _LAYERS[name]
     x = jnp.asarray(np.random.default_rng(1).normal(size=shape), jnp.float32)
     layer, variables = _made(lora.ADAPTED_CLASSES[kind], sizes, x, rank=3)
@@ -108,7 +108,7 @@ def test_a_layer_computes_what_its_merged_weights_do(name: str) -> None:
             )
 
 
-def test_layers_that_repeat_are_merged_each() -> None:
+def test_repeated_layers_are_merged() -> None:
     drawn = np.random.default_rng(0)
     stacked = {
         "it": {
@@ -131,7 +131,7 @@ def test_layers_that_repeat_are_merged_each() -> None:
     )
 
 
-def test_nothing_but_the_adaptation_and_fp8_state_is_trained() -> None:
+def test_only_adapters_and_fp8_state_are_trained() -> None:
     run = pax_training.Run(
         pax_training.experiment(
             "gqa", USE_LORA=True, LORA_RANK=4, USE_FP8=True, USE_REPEATED_LAYER=True
@@ -156,7 +156,7 @@ def test_nothing_but_the_adaptation_and_fp8_state_is_trained() -> None:
         assert not np.array_equal(leaf, state[name]), name
 
 
-def test_a_model_predicts_what_its_merged_weights_do() -> None:
+def test_a_model_equals_one_with_merged_weights() -> None:
     run = pax_training.Run(
         pax_training.experiment("llama", USE_LORA=True, LORA_RANK=4, USE_REPEATED_LAYER=True)
     )

@@ -72,7 +72,7 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
 
 
-def test_a_report_a_period_and_one_at_the_end(
+def test_each_period_and_the_end_have_a_report(
     program: programs.TrainProgram, tmp_path: Path
 ) -> None:
     _train(program, 0, 13)
@@ -84,7 +84,7 @@ def test_a_report_a_period_and_one_at_the_end(
     assert all(0 <= line["input_wait"] <= 1 for line in _lines(tmp_path))
 
 
-def test_going_on_keeps_to_the_periods(program: programs.TrainProgram, tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_to_the_periods(program: programs.TrainProgram, tmp_path: Path) -> None:
     _train(program, 8, 13)
     assert [(line["step"], line["loss"]) for line in _lines(tmp_path)] == [(10, 9.5), (13, 12.0)]
 
@@ -129,7 +129,7 @@ def test_the_peak_is_that_of_the_precision_in_use(
     )
 
 
-def test_errors_of_reports_end_no_training(
+def test_errors_of_reports_do_not_end_the_training(
     program: programs.TrainProgram,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -139,7 +139,7 @@ def test_errors_of_reports_end_no_training(
     assert "rosetta: progress: ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_an_input_is_what_it_was_but_timed() -> None:
+def test_a_timed_input_returns_the_same_batches() -> None:
     timed = programs.TimedInput(Source())
     timed.get_next_padded()
     assert (timed.name, timed.shape) == ("train", (8, 16))
@@ -161,7 +161,7 @@ def test_an_evaluation_has_loss_and_accuracy_first() -> None:
     assert "accuracy" not in programs.make_evaluation_record(7, "Pile", {"avg_xent": 2.0})
 
 
-def test_what_is_per_example_keeps_its_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_for_each_example_keep_their_dimension(monkeypatch: pytest.MonkeyPatch) -> None:
     from paxml import trainer_lib
     from praxis import py_utils
 
@@ -183,7 +183,7 @@ def test_what_is_per_example_keeps_its_examples(monkeypatch: pytest.MonkeyPatch)
     )
 
 
-def test_a_run_that_is_to_end_early_ends_as_at_its_last_step(
+def test_a_stopped_run_ends_as_after_its_last_step(
     program: programs.TrainProgram,
 ) -> None:
     assert program.should_run(None, 3)
@@ -194,7 +194,7 @@ def test_a_run_that_is_to_end_early_ends_as_at_its_last_step(
     program.shutdown()
 
 
-def test_a_bad_loss_ends_it_without_a_checkpoint(program: programs.TrainProgram) -> None:
+def test_a_bad_loss_ends_the_run_without_a_checkpoint(program: programs.TrainProgram) -> None:
     program._supervisor.track_step(3, lambda: float("nan"))
     program._supervisor.step_tracker.wait_for_all()
     with pytest.raises(RunStopped):

@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_run_its_checkpoints_or_one_of_them(run: Path) -> None:
+def test_a_path_may_name_a_run_its_checkpoints_or_one_of_them(run: Path) -> None:
     folder = str(run / "checkpoints")
     assert (
         restore.locate_checkpoint(str(run))
@@ -53,7 +53,7 @@ def test_a_run_its_checkpoints_or_one_of_them(run: Path) -> None:
     )
 
 
-def test_where_there_is_none_is_one_line(run: Path, tmp_path: Path) -> None:
+def test_a_path_without_checkpoint_is_refused(run: Path, tmp_path: Path) -> None:
     for path in (
         tmp_path,
         tmp_path / "gone",
@@ -119,7 +119,7 @@ _FAMILIES = [
 
 
 @pytest.mark.parametrize(("name", "given"), _FAMILIES)
-def test_a_model_goes_on_from_its_own_checkpoint(
+def test_a_model_resumes_from_its_own_checkpoint(
     tmp_path: Path, name: str, given: dict[str, Any]
 ) -> None:
     """That is, of each family the shapes are Paxml's, with layers that repeat, in a row, of experts, and with a vocabulary that is padded."""
@@ -170,7 +170,7 @@ def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 @_current
-def test_what_switches_add_may_come_and_go(tmp_path: Path) -> None:
+def test_variables_of_switches_may_come_and_go(tmp_path: Path) -> None:
     """In weights from another run, and in what is evaluated; a run's own checkpoints are held against all of it."""
     rich = _made("SyntheticLLaMA7B", USE_LORA=True, USE_FP8=True)
     checkpoint = _saved(tmp_path / "rich" / "checkpoint_00000002", rich)

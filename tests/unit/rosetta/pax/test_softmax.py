@@ -42,7 +42,7 @@ def _loss(layer: Any, variables: Any, ids: Any, labels: Any) -> Any:
 
 
 @pytest.mark.parametrize("lookup", ["matmul", "index"])
-def test_loss_gradients_and_logits_are_those_without(lookup: str) -> None:
+def test_loss_gradients_and_logits_do_not_depend_on_padding(lookup: str) -> None:
     plain, ours = (
         base_hyperparams.instantiate(_template(padded=each, lookup=lookup))
         for each in (False, True)

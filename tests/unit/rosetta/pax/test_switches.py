@@ -99,7 +99,7 @@ def test_fp8_is_for_every_projection(
     ],
 )
 @pytest.mark.parametrize("packed", [True, False])
-def test_who_attends(
+def test_attention_has_the_chosen_class(
     monkeypatch: pytest.MonkeyPatch, family: str, asked: Any, by: str, packed: bool
 ) -> None:
     monkeypatch.setattr(transformer_engine, "require_transformer_engine", lambda: "2.20.2")
@@ -174,7 +174,7 @@ def test_switches_together() -> None:
         ({"ENABLE_TE": "1"}, {"ATTENTION": "cudnn"}, ("off", "cudnn")),
     ],
 )
-def test_what_they_come_to(
+def test_switches_are_resolved(
     monkeypatch: pytest.MonkeyPatch, variables: Any, given: Any, expected: Any
 ) -> None:
     for name, value in variables.items():
@@ -254,13 +254,15 @@ def test_a_switch_takes_every_word_of_a_truth_value(
         ),
     ],
 )
-def test_what_is_refused(family: str, given: Any, kind: str, facts: dict[str, Any]) -> None:
+def test_wrong_switches_are_refused(
+    family: str, given: Any, kind: str, facts: dict[str, Any]
+) -> None:
     with errors.refused(kind, **facts) as problem:
         pax_training.experiment(family, **given).task()
     assert "\n" not in str(problem.value)
 
 
-def test_without_transformer_engine_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_transformer_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformer_engine, "find_installed_version", lambda: None)
     monkeypatch.setenv("ENABLE_TE", "1")
     with errors.refused(errors.MISSING, where="Transformer Engine"):

@@ -43,7 +43,7 @@ def _gradients(family: str, start: Any = None, **switches: Any) -> tuple[Any, An
 
 
 @pytest.mark.parametrize("family", SHAPES)
-def test_its_fp8_is_that_of_xla(engine: Any, family: str) -> None:  # noqa: F811
+def test_fp8_of_transformer_engine_equals_xlas(engine: Any, family: str) -> None:  # noqa: F811
     expected, start, by_xla = _gradients(family, USE_FP8=True)
     found, _, by_te = _gradients(family, start, ENABLE_TE=True, ENABLE_FP8=True, ATTENTION="xla")
     assert SHAPES[family] in engine
@@ -57,7 +57,7 @@ def test_its_fp8_is_that_of_xla(engine: Any, family: str) -> None:  # noqa: F811
 @pytest.mark.parametrize(
     ("family", "packed"), [("gpt", False), ("gpt", True), ("gqa", False), ("glam", False)]
 )
-def test_its_attention_is_that_of_xla(
+def test_attention_of_transformer_engine_equals_xlas(
     engine: Any,  # noqa: F811
     capsys: pytest.CaptureFixture[str],
     family: str,

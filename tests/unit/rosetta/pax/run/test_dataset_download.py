@@ -72,7 +72,9 @@ def test_what_tfds_prepared_earlier_is_the_data(tmp_path: Path) -> None:
     assert dataset_download.find_downloaded("lambada", str(tmp_path / "data")) == {}
 
 
-def test_another_answer_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_download_leaves_no_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "BoolQ.zip").write_text("<html>sign in</html>")
     assert dataset_download.main("boolq") == 2
     (tmp_path / "lambada.jsonl").write_text('{"text": "a b"}\n')
@@ -83,7 +85,7 @@ def test_another_answer_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFix
     assert not (tmp_path / "data").exists()
 
 
-def test_without_network_it_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_network_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "lambada.jsonl").unlink()
     assert dataset_download.main("lambada") == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -107,7 +109,7 @@ def test_help_downloads_nothing(
     assert not (tmp_path / "data").exists()
 
 
-def test_the_pile_is_gone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_pile_cannot_be_downloaded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert dataset_download.main("the_pile") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "the Pile has been offline since October 2023" in line

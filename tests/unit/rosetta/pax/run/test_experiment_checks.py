@@ -45,7 +45,7 @@ def _made(kind: type = Small, **given: Any) -> Any:
     return made
 
 
-def test_what_is_right_passes() -> None:
+def test_a_valid_experiment_passes() -> None:
     experiment_checks.check_experiment(_made(), 8)
     experiment_checks.check_experiment(
         _made(Experts, DCN_MESH_SHAPE=None, DIMS_PER_HEAD=None, LR_SCHEDULE="constant"), 4
@@ -197,7 +197,7 @@ def test_what_is_right_passes() -> None:
         ),
     ],
 )
-def test_what_is_not_is_one_line(given: dict[str, Any], kind: str, facts: dict[str, Any]) -> None:
+def test_a_wrong_value_is_one_line(given: dict[str, Any], kind: str, facts: dict[str, Any]) -> None:
     with errors.refused(kind, **facts) as caught:
         experiment_checks.check_experiment(_made(**given), 8)
     assert "\n" not in str(caught.value)

@@ -137,7 +137,7 @@ def test_words_that_change_the_experiment(words: list[str], changes: bool) -> No
     assert fiddle_arguments.changes_experiment(words) is changes
 
 
-def test_nothing_is_nothing() -> None:
+def test_an_empty_text_has_no_words() -> None:
     assert fiddle_arguments.split_arguments("  ") == ({}, [])
 
 

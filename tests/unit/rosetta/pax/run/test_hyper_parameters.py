@@ -74,7 +74,7 @@ def test_the_nearest_class_states_it_with_its_line() -> None:
 
 
 @pytest.mark.parametrize("config", ["Own", "mine.GPT5B", "mine.configs.Pile126M", ""])
-def test_what_is_not_ours_states_nothing(config: str) -> None:
+def test_a_users_experiment_states_nothing(config: str) -> None:
     assert hyper_parameters.read_stated_values(config) == {}
     assert hyper_parameters.resolve_values(config, {"NUM_LAYERS": "2"}) == {"NUM_LAYERS": 2}
 
@@ -106,7 +106,7 @@ def test_the_experiments_are_those_of_the_module() -> None:
 
 
 @pytest.mark.parametrize("config", hyper_parameters.list_experiments())
-def test_what_is_read_is_what_the_class_has(config: str) -> None:
+def test_stated_values_are_those_of_the_class(config: str) -> None:
     required_modules.need("paxml")
     from rosetta.pax import configs
 

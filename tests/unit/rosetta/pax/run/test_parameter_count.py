@@ -17,7 +17,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize(("config", "published"), SIZES.items())
-def test_published_sizes_which_it_does_not_exceed(config: str, published: float) -> None:
+def test_the_count_does_not_exceed_published_sizes(config: str, published: float) -> None:
     found = parameter_count.count_parameters(hyper_parameters.resolve_values(config, {}))
     assert found is not None
     assert 0.95 * published < found <= published
@@ -39,7 +39,7 @@ def test_published_sizes_which_it_does_not_exceed(config: str, published: float)
         ({"MAX_STEPS": "100", "NUM_KV_HEADS.count": "1"}, 12, None),
     ],
 )
-def test_what_is_to_come(
+def test_the_checkpoints_of_a_run_are_counted(
     hyper: dict[str, str], bytes_each: int, times: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int]] = []
@@ -62,11 +62,11 @@ def test_what_is_to_come(
     assert asked == ([] if times is None else [(bytes_each * kernels, times)])
 
 
-def test_an_experiment_of_ones_own_is_not_known() -> None:
+def test_a_users_experiment_is_not_counted() -> None:
     assert parameter_count.check_disk_space("my.own.Experiment", "/x", {}) == ()
     assert parameter_count.check_disk_space("my.own.Synthetic126M", "/x", {}) == ()
 
 
 @pytest.mark.parametrize("word", ["--exp=mine.Experiment", "--fdl_config=mine.make", "--fiddler=f"])
-def test_a_run_of_another_experiment_is_not_known(word: str) -> None:
+def test_a_run_of_another_experiment_is_not_counted(word: str) -> None:
     assert hyper_parameters.resolve_values("Synthetic126M", {"MAX_STEPS": "1"}, [word]) == {}

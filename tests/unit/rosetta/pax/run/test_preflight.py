@@ -29,7 +29,7 @@ def paxml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("paxml")
 @pytest.mark.parametrize("config", ["Synthetic5B", "rosetta.pax.configs.Synthetic5B"])
-def test_a_misspelt_name_is_told_with_the_nearest(config: str) -> None:
+def test_a_misspelt_name_gets_a_suggestion(config: str) -> None:
     preflight.check_hyper_parameter_names(
         config, ["NUM_LAYERS", "SUMMARY_INTERVAL_STEPS", "PLAIN", "USE_FP8", "train_programs"]
     )
@@ -48,11 +48,11 @@ def test_a_misspelt_name_is_told_with_the_nearest(config: str) -> None:
 
 
 @pytest.mark.usefixtures("paxml")
-def test_an_experiment_of_ones_own_has_names_of_its_own() -> None:
+def test_the_names_of_a_users_experiment_are_not_checked() -> None:
     preflight.check_hyper_parameter_names("my.own.Experiment", ["ANYTHING"])
 
 
-def test_without_paxml_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_not_checked_without_paxml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     preflight.check_hyper_parameter_names("Synthetic5B", ["NUM_LAYRES"])
 

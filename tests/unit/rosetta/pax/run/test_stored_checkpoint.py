@@ -62,7 +62,7 @@ def _run(folder: Path, *variables: str) -> str:
         ((_LORA,), False, True),
     ],
 )
-def test_a_run_goes_on_as_it_was_begun(
+def test_a_run_resumes_with_the_switches_it_was_started_with(
     tmp_path: Path, variables: tuple[str, ...], fp8: bool, lora: bool
 ) -> None:
     stored_checkpoint.check_switches(_run(tmp_path, *variables), fp8=fp8, lora=lora)
@@ -76,7 +76,7 @@ def test_a_run_without_checkpoints_is_fine(tmp_path: Path) -> None:
     stored_checkpoint.check_switches(str(tmp_path), fp8=True, lora=True)
 
 
-def test_shapes_are_those_that_paxml_wrote_down(tmp_path: Path) -> None:
+def test_shapes_are_those_of_paxmls_metadata(tmp_path: Path) -> None:
     assert stored_checkpoint.read_shapes(_checkpoint(tmp_path / "a", _MODEL)) == _MODEL
     assert stored_checkpoint.read_shapes(str(tmp_path)) is None, "without metadata"
     path = tmp_path / "a" / "metadata" / "metadata"
@@ -94,7 +94,7 @@ def test_shapes_are_those_that_paxml_wrote_down(tmp_path: Path) -> None:
         assert caught.value.where == str(path)
 
 
-def test_an_object_store_is_asked_as_a_folder_is(
+def test_an_object_store_is_read_like_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _run(tmp_path, _FP8)
@@ -147,7 +147,7 @@ def test_missing_and_additional_variables_are_refused_too() -> None:
     )
 
 
-def test_what_a_pattern_leaves_out_may_differ() -> None:
+def test_ignored_variables_may_differ() -> None:
     there = {name: shape for name, shape in _MODEL.items() if "softmax" not in name} | {
         "params.lm.final_ln.scale": (1,),
         _FP8: (1024,),
