@@ -1,4 +1,8 @@
-"""`rosetta bench t5`: a training step of the T5 network on synthetic tokens, in several modes."""
+"""The command `rosetta bench t5`: measure a training step of T5 on synthetic tokens.
+
+A mode is a number type with switches, such as bfloat16+fp8. The modes take turns, so that a change
+of the machine's speed affects all of them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ NO_GPU = UserError(
     "start the container with --gpus=all, or give --allow-cpu",
     kind=MISSING,
 )
-_SPEED_TOLERANCE = 0.05  # of a ratio
+_SPEED_TOLERANCE = 0.05  # share of a ratio
 
 
 def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -71,19 +75,19 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Run `rosetta bench t5`; returns what --json prints, and a table."""
-    modes.read_size_fields(args.size)  # refused before JAX is imported, which takes seconds
+    """Run `rosetta bench t5`; return its result and the text to print."""
+    # These checks come before JAX is imported, which takes seconds.
+    modes.read_size_fields(args.size)
     names = parse_list("--modes", args.modes or "") or list(modes.DEFAULT)
     for name in names:
         modes.parse_mode(name)
     if len(set(names)) < len(names):
-        raise UserError("a mode is named twice", "bench t5 --modes", "name each once", kind=INVALID)
-    if (
-        not os.environ.get("JAX_PLATFORMS")
-        and not gpu_query.detect_gpus(os.environ)
-        and not gpu_query.has_gpu_device_file()
-    ):
-        # JAX with CUDA prints tracebacks while it looks for a GPU that is not there.
+        raise UserError(
+            "a mode is named twice", "bench t5 --modes", "name each mode once", kind=INVALID
+        )
+    has_gpu = gpu_query.detect_gpus(os.environ) or gpu_query.has_gpu_device_file()
+    if not os.environ.get("JAX_PLATFORMS") and not has_gpu:
+        # JAX with CUDA prints tracebacks when it finds no GPU.
         if not args.allow_cpu:
             raise NO_GPU
         os.environ["JAX_PLATFORMS"] = "cpu"
@@ -93,9 +97,9 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         from rosetta.bench import t5
     except ModuleNotFoundError as error:
         raise UserError(
-            f"there is no {error.name} here",
+            f"{error.name} is not installed",
             "bench t5",
-            "run it in a baked environment",
+            "run the command in a baked environment",
             kind=MISSING,
             value=error.name,
         ) from None
@@ -111,53 +115,53 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         args.turns,
         args.devices,
     )
-    result = t5.run_benchmark(
-        task,
-        names,
-        skip=args.modes is None,
-        say=log.info,
-    )
+    result = t5.run_benchmark(task, names, skip=args.modes is None, say=log.info)
     return result, format_table(result)
 
 
 def format_table(result: dict[str, Any]) -> str:
-    """Return the result as text."""
+    """Return the result as text: the task, a row for each mode, and warnings."""
     task = result["task"]
-    head = (
+    title = (
         f"T5 1.1 {task['size']}, {task['batch']} x {task['inputs']}/{task['targets']} tokens, "
         f"dropout {task['dropout']}, "
         f"{result['devices']} x {result['card']}, {result['flops'] / 1e12:.3g} TFLOP a step"
     )
-    lines = [
-        head,
-        (
-            f"{'mode':20} {'ms/step':>9} {'ratio':>6} {'seq/s':>9} {'tokens/s':>10} {'MFU':>7} "
-            f"{'of':>9} {'GiB':>6} {'compile':>8}"
-        ),
-    ]
-    for row in result["modes"]:
-        share = "-" if row["mfu"] is None else f"{row['mfu']:.1%}"
-        memory = "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.2f}"
-        lines.append(
-            f"{row['mode']:20} {row['seconds'] * 1e3:9.2f} {row['ratio']:6.3f} "
-            f"{row['sequences_per_second']:9.1f} "
-            f"{row['tokens_per_second']:10.0f} {share:>7} {row['peak_of']:>9} {memory:>6} "
-            f"{row['compile_seconds']:6.1f} s"
-        )
-    if _speed_changed(result["modes"]):
+    header = (
+        f"{'mode':20} {'ms/step':>9} {'ratio':>6} {'seq/s':>9} {'tokens/s':>10} {'MFU':>7} "
+        f"{'of':>9} {'GiB':>6} {'compile':>8}"
+    )
+    rows = result["modes"]
+    lines = [title, header, *(_format_row(row) for row in rows)]
+    if _speed_changed(rows):
         lines.append(
             "The machine's speed changed between turns: compare by the ratio, which is taken "
             "within each turn."
         )
-    if any(row["mfu"] is None for row in result["modes"]):
+    if any(row["mfu"] is None for row in rows):
         lines.append(f"No MFU: the peak of {result['card']} is not known.")
-    if bad := [row["mode"] for row in result["modes"] if isinstance(row["loss"], str)]:
-        lines.append(f"The loss is not finite in {', '.join(bad)}; all modes train one state.")
+    bad_modes = [row["mode"] for row in rows if isinstance(row["loss"], str)]
+    if bad_modes:
+        lines.append(
+            f"The loss is not finite in {', '.join(bad_modes)}; all modes train one state."
+        )
     return "\n".join(lines)
 
 
+def _format_row(row: dict[str, Any]) -> str:
+    """Return the line of a mode."""
+    mfu = "-" if row["mfu"] is None else f"{row['mfu']:.1%}"
+    memory = "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.2f}"
+    return (
+        f"{row['mode']:20} {row['seconds'] * 1e3:9.2f} {row['ratio']:6.3f} "
+        f"{row['sequences_per_second']:9.1f} "
+        f"{row['tokens_per_second']:10.0f} {mfu:>7} {row['peak_of']:>9} {memory:>6} "
+        f"{row['compile_seconds']:6.1f} s"
+    )
+
+
 def _speed_changed(rows: list[dict[str, Any]]) -> bool:
-    """Return whether a mode's ratio differs from that of the median times which stand beside it."""
+    """Return whether a ratio differs from that of the median times in the same table."""
     first = rows[0]["seconds"]
     return any(abs(row["seconds"] / first / row["ratio"] - 1) > _SPEED_TOLERANCE for row in rows)
 

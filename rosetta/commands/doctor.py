@@ -1,4 +1,4 @@
-"""`rosetta doctor`."""
+"""The command `rosetta doctor`: check this machine for problems before a run."""
 
 from __future__ import annotations
 
@@ -56,36 +56,43 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta doctor`; return its result and the text to print."""
     from rosetta import doctor
     from rosetta.core.errors import CONFLICT, UserError
-    from rosetta.doctor import finding, machine, slurm_job
+    from rosetta.doctor import machine, slurm_job
+    from rosetta.doctor.finding import BLOCKER
 
     if args.nccl:
         return _measure_bandwidth(args)
     if args.hosts is not None and args.quick:
         raise UserError(
-            "--quick resolves no names", "doctor --hosts", "leave one of them out", kind=CONFLICT
+            "--quick does not resolve host names",
+            "doctor --hosts",
+            "leave one of the options out",
+            kind=CONFLICT,
         )
     hosts = slurm_job.parse_hosts(args.hosts, "--hosts") if args.hosts is not None else []
-    seen = machine.inspect_machine(os.environ, quick=args.quick)
-    found = doctor.examine_machine(seen, hosts=hosts, folders=args.folder)
-    ok = all(each.level != finding.BLOCKER for each in found)
-    about = _describe_machine(seen)
-    return {
-        "ok": ok,
+    inspected = machine.inspect_machine(os.environ, quick=args.quick)
+    findings = doctor.examine_machine(inspected, hosts=hosts, folders=args.folder)
+    about = _describe_machine(inspected)
+    result = {
+        "ok": not any(finding.level == BLOCKER for finding in findings),
         "quick": args.quick,
         "machine": about,
-        "findings": [each.as_json() for each in found],
-    }, format_table(about, found)
+        "findings": [finding.as_json() for finding in findings],
+    }
+    return result, format_table(about, findings)
 
 
 def _measure_bandwidth(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Measure; of several processes the first says what was found, the others end as it does."""
+    """Run `rosetta doctor --nccl`.
+
+    If several processes measure, the first reports, and the others end here.
+    """
     from rosetta.bench import bandwidth
     from rosetta.core.errors import CONFLICT, UserError
     from rosetta.doctor import bandwidth_findings
 
     if args.quick or args.hosts is not None or args.folder:
         raise UserError(
-            "--nccl measures, and looks at nothing else",
+            "--nccl only measures bandwidths",
             "doctor --nccl",
             "leave --quick, --hosts and --folder out",
             kind=CONFLICT,
@@ -94,73 +101,84 @@ def _measure_bandwidth(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         bandwidth.join_processes(os.environ)
         import jax
 
-        first = jax.process_index() == 0
+        is_first_process = jax.process_index() == 0
         measured = bandwidth.measure_all_devices(
             bandwidth.list_process_hosts(),
             args.mib << 20,
-            log.info if first else lambda _: None,
+            log.info if is_first_process else lambda _: None,
         )
-    if not first:
+    if not is_first_process:
         raise SystemExit(0)
-    found = list(bandwidth_findings.find_slow_links(measured))
-    return {
+    findings = list(bandwidth_findings.find_slow_links(measured))
+    result = {
         "ok": True,
         "bandwidth": bandwidth_findings.encode_result(measured),
-        "findings": [each.as_json() for each in found],
-    }, "\n".join([bandwidth_findings.format_table(measured), *_format_findings(found)])
+        "findings": [finding.as_json() for finding in findings],
+    }
+    lines = [bandwidth_findings.format_table(measured), *_format_findings(findings)]
+    return result, "\n".join(lines)
 
 
 @contextlib.contextmanager
 def _redirect_stdout() -> Iterator[None]:
     """Send what libraries print to stdout (NCCL_DEBUG=INFO, Gloo) to stderr."""
-    kept = os.dup(1)
+    stdout = os.dup(1)
     os.dup2(2, 1)
     try:
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
-def _describe_machine(seen: Machine) -> dict[str, Any]:
-    """Describe the machine that the findings are about."""
+def _describe_machine(inspected: Machine) -> dict[str, Any]:
+    """Return the facts about the machine that --json and the first line show."""
     from rosetta.doctor.finding import make_printable
 
+    packages = ("jax", "jaxlib", "transformer-engine-jax")
     return {
-        "driver": seen.driver or None,
-        "cards": [make_printable(each.name) for each in seen.gpus],
-        "container": seen.container or None,
-        "distribution": seen.record.get("distribution"),
-        "cuda": seen.cuda,
-        **{name: seen.find_version(name) for name in ("jax", "jaxlib", "transformer-engine-jax")},
+        "driver": inspected.driver or None,
+        "cards": [make_printable(detected.name) for detected in inspected.gpus],
+        "container": inspected.container or None,
+        "distribution": inspected.record.get("distribution"),
+        "cuda": inspected.cuda,
+        **{package: inspected.find_version(package) for package in packages},
     }
 
 
-def format_table(about: dict[str, Any], found: list[Finding]) -> str:
-    """Return the findings as lines for people, after what they are about."""
+def format_table(about: dict[str, Any], findings: list[Finding]) -> str:
+    """Return the facts about the machine, the findings and their number as text.
+
+    Args:
+      about: The facts, by name.
+      findings: The findings, in the order in which they are shown.
+    """
     from rosetta.doctor.finding import LEVELS
 
-    cards = about["cards"]
-    facts = {**about, "cards": f"{len(cards)} x {cards[0]}" if cards else None}
+    gpu_names = about["cards"]
+    facts = {**about, "cards": f"{len(gpu_names)} x {gpu_names[0]}" if gpu_names else None}
+    known_facts = [f"{name} {value}" for name, value in facts.items() if value is not None]
+    counts = []
+    for level in LEVELS:
+        count = sum(finding.level == level for finding in findings)
+        if count:
+            counts.append(f"{count} {level}" if count == 1 else f"{count} {level}s")
     lines = [
-        ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
-        or "no driver, no JAX, no container"
+        ", ".join(known_facts) or "no driver, no JAX, no container",
+        *_format_findings(findings),
+        ", ".join(counts) or "nothing found",
     ]
-    lines += _format_findings(found)
-    counts = ", ".join(
-        f"{number} {level}{'' if number == 1 else 's'}"
-        for level in LEVELS
-        if (number := sum(each.level == level for each in found))
-    )
-    return "\n".join([*lines, counts or "nothing found"])
+    return "\n".join(lines)
 
 
-def _format_findings(found: list[Finding]) -> list[str]:
-    return [
-        f"{each.level:<7}  {each.where}: {each.what}\n         -> {each.do}"
-        + (f" ({each.see})" if each.see else "")
-        for each in found
-    ]
+def _format_findings(findings: list[Finding]) -> list[str]:
+    """Return two lines for each finding: what is wrong, and what to do."""
+    texts = []
+    for finding in findings:
+        reference = f" ({finding.see})" if finding.see else ""
+        problem = f"{finding.level:<7}  {finding.where}: {finding.what}"
+        texts.append(f"{problem}\n         -> {finding.do}{reference}")
+    return texts
 
 
 RUN = {"doctor": run}

@@ -1,4 +1,4 @@
-"""`rosetta explain`: what a preset comes to, and what a variable means."""
+"""The command `rosetta explain`: show every value of a preset, or describe a variable."""
 
 from __future__ import annotations
 
@@ -61,57 +61,63 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.presets import explain, resolution, user_settings
 
     if args.preset is None:
-        found = explain.list_choices()
-        return found, explain.format_choices(found)
+        choices = explain.list_choices()
+        return choices, explain.format_choices(choices)
     if lookup.is_known_variable(args.preset):
         return _explain_variable(args)
     _refuse_unknown(args.preset)
     settings = user_settings.override_cpu_platform(
         user_settings.parse_settings(args.settings, "explain"), os.environ, args.accelerator
     )
-    accelerator = args.accelerator or (
-        None
-        if user_settings.is_cpu_requested(settings, os.environ)
-        else resolution.find_accelerator(gpu_query.detect_gpus({**os.environ, **settings}))
-    )
-    found = explain.collect_explanation(
+    accelerator = args.accelerator
+    if not accelerator and not user_settings.is_cpu_requested(settings, os.environ):
+        detected_gpus = gpu_query.detect_gpus({**os.environ, **settings})
+        accelerator = resolution.find_accelerator(detected_gpus)
+    explanation = explain.collect_explanation(
         args.preset,
-        accelerator=accelerator,
+        accelerator=accelerator or None,
         settings=settings,
         nodes=args.nodes,
         gpus_per_node=args.gpus_per_node,
         environment=os.environ,
     )
     misspellings.warn_of_unknown_variables(
-        os.environ, "rosetta explain", "explain", found["framework"]
+        os.environ, "rosetta explain", "explain", explanation["framework"]
     )
-    return found, explain.format_explanation(found)
+    return explanation, explain.format_explanation(explanation)
 
 
 def _explain_variable(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Return what the table says of a variable."""
+    """Describe the variable that is named in place of a preset.
+
+    Raises:
+      UserError: An option or a setting is given, which only a preset has.
+    """
     from rosetta.core.variables import explanation
 
-    given = {
+    options = {
         "--accelerator": args.accelerator,
         "--nodes": args.nodes,
         "--gpus-per-node": args.gpus_per_node,
     }
-    words = [*args.settings, *(name for name, value in given.items() if value)]
+    words = [*args.settings, *(name for name, value in options.items() if value)]
     if words:
         raise UserError(
-            f"{args.preset} is a variable, and {words[0]} is for presets",
+            f"{args.preset} is a variable, but {words[0]} works only for presets",
             "rosetta explain",
             f"leave out {words[0]}",
             kind=CONFLICT,
             value=words[0],
         )
-    found = explanation.describe_variable(args.preset)
-    return found, explanation.format_explanation(found)
+    description = explanation.describe_variable(args.preset)
+    return description, explanation.format_explanation(description)
 
 
 def _refuse_unknown(name: str) -> None:
-    """Refuse a name that is nearer to a variable's than to a preset's."""
+    """Refuse a name that looks like a variable, and suggest a known name.
+
+    Other unknown names are taken for presets, which have an error of their own.
+    """
     from rosetta.core.variables import lookup
     from rosetta.presets import preset_files
 
@@ -120,14 +126,18 @@ def _refuse_unknown(name: str) -> None:
     if name in presets or preset_files.is_file_name(name):
         return
     meant = lookup.find_variable_by_argument(name.upper())
-    near = [meant.name] if meant else difflib.get_close_matches(name, [*presets, *variables], 1)
-    near = near or difflib.get_close_matches(name.upper(), variables, 1)
-    is_variable = bool(near) and near[0] in variables
+    if meant:
+        suggestions = [meant.name]
+    else:
+        suggestions = difflib.get_close_matches(name, [*presets, *variables], 1)
+        suggestions = suggestions or difflib.get_close_matches(name.upper(), variables, 1)
+    is_variable = bool(suggestions) and suggestions[0] in variables
     if is_variable or re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+        hint = f"did you mean {suggestions[0]}?" if suggestions else ""
         raise UserError(
             f"there is no preset or variable {name!r}",
             "rosetta explain",
-            f"did you mean {near[0]}?" if near else "see rosetta t5x pretrain --help",
+            hint or "see rosetta t5x pretrain --help",
             kind=UNKNOWN,
             value=name,
         )

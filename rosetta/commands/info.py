@@ -1,4 +1,4 @@
-"""`rosetta info` and `rosetta te`: what this environment is."""
+"""The commands `rosetta info` and `rosetta te`: show what this environment contains."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def run_te(_: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta te`; return its result and the text to print."""
     from rosetta.core import transformer_engine
 
-    found = transformer_engine.require_transformer_engine()
-    return {"version": found}, found
+    version = transformer_engine.require_transformer_engine()
+    return {"version": version}, version
 
 
 RUN = {"info": run_info, "te": run_te}

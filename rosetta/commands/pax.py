@@ -1,4 +1,4 @@
-"""`rosetta pax`: training and evaluation by the settings of the scripts."""
+"""The command `rosetta pax`: train and evaluate Paxml models with the settings of the scripts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _SUMMARIES = {
 def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     entry = commands.add_parser("pax", options_anywhere=True)
-    below = entry.add_subparsers(dest="what", metavar="COMMAND")
+    subcommands = entry.add_subparsers(dest="what", metavar="COMMAND")
     for command, summary in _SUMMARIES.items():
-        parser = below.add_parser(
+        parser = subcommands.add_parser(
             command.removeprefix("pax "),
             parents=[common],
             help=summary,
@@ -42,31 +42,29 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Become Paxml; with --dry-run, say what it would be."""
+    """Run `rosetta pax`: Paxml replaces this process, or --dry-run shows its command lines."""
     from rosetta.core import lock_record
     from rosetta.core.variables import misspellings, setting_values
     from rosetta.launch import execution, pax_trainer
 
     command = f"pax {args.what}"
     misspellings.warn_of_unknown_variables(os.environ, f"rosetta {command}", command)
-    hyper = [word for word in args.settings if word.startswith("fdl.")]
-    given = (
-        setting_values.parse_setting_word(
+    environment = dict(os.environ)
+    hyper_parameters = []
+    for word in args.settings:
+        if word.startswith("fdl."):
+            hyper_parameters.append(f"--{word}")
+            continue
+        name, value = setting_values.parse_setting_word(
             word,
             command,
-            "any hyper-parameter: fdl.NAME=VALUE; what is for other programs: the environment",
+            "write a hyper-parameter as fdl.NAME=VALUE; set variables of other programs in the "
+            "environment",
         )
-        for word in args.settings
-        if word not in hyper
-    )
-    environment = {
-        **os.environ,
-        **dict(given),
-        **({"PROFILE_STEPS": args.profile} if args.profile else {}),
-    }
-    environment["ROSETTA_FDL"] = " ".join(
-        [environment.get("ROSETTA_FDL", ""), *(f"--{word}" for word in hyper)]
-    )
+        environment[name] = value
+    if args.profile:
+        environment["PROFILE_STEPS"] = args.profile
+    environment["ROSETTA_FDL"] = " ".join([environment.get("ROSETTA_FDL", ""), *hyper_parameters])
     if not environment.get("PYTHON") and find_spec("paxml") is None:
         raise UserError(
             "this environment has no paxml",
@@ -74,17 +72,15 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "use an image or environment of the distribution pax",
             kind=MISSING,
         )
-    door = lock_record.get_lock_path().parent / "bin" / "python"
-    if door.is_file():
-        environment.setdefault(
-            "PYTHON", str(door)
-        )  # it also finds what pip put beside a read-only environment
-    wanted = pax_trainer.make_commands(readers.COMMAND_SCRIPTS[command], [], environment)
+    baked_python = lock_record.get_lock_path().parent / "bin" / "python"
+    if baked_python.is_file():
+        # It also finds what pip put beside a read-only environment.
+        environment.setdefault("PYTHON", str(baked_python))
+    commands = pax_trainer.make_commands(readers.COMMAND_SCRIPTS[command], [], environment)
     if not args.dry_run:
-        execution.run_in_order(wanted)
-    return {"runs": [execution.convert_to_json(each) for each in wanted]}, "\n".join(
-        map(execution.format_command, wanted)
-    )
+        execution.run_in_order(commands)
+    result = {"runs": [execution.convert_to_json(part) for part in commands]}
+    return result, "\n".join(execution.format_command(part) for part in commands)
 
 
 RUN = {"pax": run}

@@ -1,4 +1,4 @@
-"""`rosetta profile`: run a command under Nsight Systems."""
+"""The command `rosetta profile`: run a command under Nsight Systems."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     profile.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run"
     )
-    del common  # the profiler's output is not a document
+    del common  # --json is missing, because the profiler writes to stdout
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Become the profiler, so that its exit status and the signals sent to it are its own."""
+    """Replace this process by the profiler, which then gets signals and sets the exit status."""
     from rosetta.launch import nsight_systems
 
     argv = nsight_systems.make_profile_command(args.words[args.words[:1] == ["--"] :], args.output)

@@ -1,4 +1,4 @@
-"""`rosetta selftest`: train a tiny model in this environment."""
+"""The command `rosetta selftest`: train a tiny model to prove that this environment works."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def _parse_steps(text: str) -> int:
+    """Return the value of --steps: a multiple of 5, and at least 15."""
     steps = parse_whole_number("", text, minimum=15)
     if steps % 5:
         raise UserError(f"{text!r} is not a multiple of 5", do="the loss is reported every 5 steps")
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Run `rosetta selftest`; return its result and the text to print."""
     import os
 
-    from rosetta.core import lock_record, transformer_engine
+    from rosetta.core import transformer_engine
     from rosetta.selftest import report, runner
 
     if read_truth_value(os.environ, "ENABLE_TE"):
@@ -72,29 +73,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             "set ENABLE_TE=0",
             kind=UNSUPPORTED,
         )
-    distribution = (
-        lock_record.read_lock().get("distribution")
-        if args.framework is None or lock_record.get_lock_path().exists()
-        else None
-    )
-    framework = args.framework or (
-        lock_record.get_framework(distribution) if distribution else None
-    )
-    if framework is None:
-        raise UserError(
-            "the lock names no distribution",
-            str(lock_record.get_lock_path()),
-            "name one with --framework",
-            kind=MISSING,
-        )
-    if distribution and lock_record.get_framework(distribution) != framework:
-        raise UserError(
-            f"this environment is of {distribution}, not of {framework}",
-            "selftest --framework",
-            "leave the option out",
-            kind=CONFLICT,
-            value=framework,
-        )
+    distribution, framework = _choose_framework(args.framework)
     options = runner.Options(
         framework=framework,
         distribution=distribution,
@@ -108,6 +87,41 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     )
     result = runner.run_selftest(options)
     return result, report.format_result(result)
+
+
+def _choose_framework(wanted: str | None) -> tuple[str | None, str]:
+    """Return the distribution of this environment, if it is known, and the framework to test.
+
+    Args:
+      wanted: The value of --framework.
+
+    Raises:
+      UserError: The framework is not known, or the environment does not have it.
+    """
+    from rosetta.core import lock_record
+
+    path = lock_record.get_lock_path()
+    distribution = None
+    if wanted is None or path.exists():
+        distribution = lock_record.read_lock().get("distribution")
+    installed = lock_record.get_framework(distribution) if distribution else None
+    framework = wanted or installed
+    if framework is None:
+        raise UserError(
+            "the lock does not name a distribution",
+            str(path),
+            "name the framework with --framework",
+            kind=MISSING,
+        )
+    if installed and installed != framework:
+        raise UserError(
+            f"this environment has {distribution}, not {framework}",
+            "selftest --framework",
+            "leave the option out",
+            kind=CONFLICT,
+            value=framework,
+        )
+    return distribution, framework
 
 
 RUN = {"selftest": run}

@@ -1,4 +1,4 @@
-"""`rosetta t5x`: training, evaluation and inference by the settings of the scripts."""
+"""The command `rosetta t5x`: train, evaluate and infer with the settings of the scripts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _SUMMARIES = {
 def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     entry = commands.add_parser("t5x", options_anywhere=True)
-    below = entry.add_subparsers(dest="what", metavar="COMMAND")
+    subcommands = entry.add_subparsers(dest="what", metavar="COMMAND")
     for command, summary in _SUMMARIES.items():
-        parser = below.add_parser(
+        parser = subcommands.add_parser(
             command.removeprefix("t5x "),
             parents=[common],
             help=summary,
@@ -43,48 +43,51 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Become the trainer; with --dry-run, say what it would be."""
+    """Run `rosetta t5x`: T5X replaces this process, or --dry-run shows its command line."""
     from rosetta.core import lock_record
     from rosetta.core.variables import misspellings, setting_values
     from rosetta.launch import execution, t5x_evaluation, t5x_trainer
 
-    command, profile = f"t5x {args.what}", getattr(args, "profile", None)
+    command = f"t5x {args.what}"
     misspellings.warn_of_unknown_variables(os.environ, f"rosetta {command}", command)
-    given = (
-        setting_values.parse_setting_word(
-            word, command, "what is for other programs goes into the environment"
+    profile = getattr(args, "profile", None)
+    words = [*args.settings, f"PROFILE_STEPS={profile}"] if profile else args.settings
+    environment = dict(os.environ)
+    for word in words:
+        name, value = setting_values.parse_setting_word(
+            word, command, "set variables of other programs in the environment"
         )
-        for word in [*args.settings, *([f"PROFILE_STEPS={profile}"] if profile else [])]
-    )
-    environment = {**os.environ, **dict(given)}
-    door = lock_record.get_lock_path().parent / "bin" / "python"
-    if door.is_file():
-        environment.setdefault(
-            "PYTHON", str(door)
-        )  # it also finds what pip put beside a read-only environment
-    wanted = (
-        t5x_trainer.make_command(
+        environment[name] = value
+    baked_python = lock_record.get_lock_path().parent / "bin" / "python"
+    if baked_python.is_file():
+        # It also finds what pip put beside a read-only environment.
+        environment.setdefault("PYTHON", str(baked_python))
+    if command in readers.COMMAND_SCRIPTS:
+        trainer = t5x_trainer.make_command(
             readers.COMMAND_SCRIPTS[command], [], environment, _find_t5x_folder()
         )
-        if command in readers.COMMAND_SCRIPTS
-        else t5x_evaluation.make_command(args.what, environment)
-    )
+    else:
+        trainer = t5x_evaluation.make_command(args.what, environment)
     if not args.dry_run:
-        execution.execute(wanted)
-    return execution.convert_to_json(wanted), execution.format_command(wanted)
+        execution.execute(trainer)
+    return execution.convert_to_json(trainer), execution.format_command(trainer)
 
 
 def _find_t5x_folder() -> str:
-    """Return the folder that the package t5x lies in."""
-    found = find_spec("t5x")
-    if found is None or not found.submodule_search_locations:
+    """Return the folder that has the package t5x.
+
+    Raises:
+      UserError: T5X is not installed.
+    """
+    spec = find_spec("t5x")
+    if spec is None or not spec.submodule_search_locations:
         raise UserError(
             "this environment has no t5x",
             "rosetta t5x",
             "use an image or environment of the distribution t5x",
             kind=MISSING,
         )
-    return str(Path(next(iter(found.submodule_search_locations))).parent)
+    return str(Path(next(iter(spec.submodule_search_locations))).parent)
 
 
 RUN = {"t5x": run}
